@@ -1,0 +1,94 @@
+//! Where bulk data goes and comes from. Data never travel in replies: a read is given the place where they end up, a write the place where they lie,
+//! and each pair of file system and place picks the cheapest way between them.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+
+/// The destination of one read. Exactly one of [`file`](Sink::file), [`bytes`](Sink::bytes) and [`memory`](Sink::memory) is called, once, and
+/// then [`finish`](Sink::finish), once: whoever moves the data delivers them in place, so that nobody has to be woken to do it. If the read fails
+/// first, the sink is dropped untouched and the caller answers with the errno.
+pub trait Sink: Send {
+    /// Moves up to `length` bytes of a file, from `offset`, here. Returns how many came: fewer only when the file ended (it may have shrunk
+    /// since the caller looked). An error means that nothing was delivered.
+    fn file(&mut self, file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize>;
+
+    /// Takes these bytes. An error means that nothing was delivered.
+    fn bytes(&mut self, data: &[u8]) -> io::Result<()>;
+
+    /// `length` bytes of memory to receive into, if this sink is memory; their content is unspecified. `None`: use one of the others.
+    fn memory(&mut self, length: usize) -> Option<&mut [u8]>;
+
+    /// All has come, and the first `valid` bytes of it are good: deliver.
+    fn finish(self: Box<Self>, valid: usize) -> io::Result<()>;
+}
+
+/// The data of one write. Cheap to clone, so that what must be sent again can be kept.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Bytes in memory; shared, never copied on the way.
+    Memory(Bytes),
+}
+
+impl Source {
+    /// Its size in bytes.
+    pub fn length(&self) -> usize {
+        match self {
+            Source::Memory(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// A sink for tools and tests: the bytes appear in a vector that is shared with whoever asked.
+#[derive(Clone, Debug, Default)]
+pub struct MemorySink {
+    delivered: Arc<Mutex<Option<Vec<u8>>>>,
+    filling: Vec<u8>,
+}
+
+impl MemorySink {
+    /// The bytes, once delivered; then nothing again.
+    pub fn take(&self) -> Option<Vec<u8>> {
+        self.delivered.lock().unwrap_or_else(|poison| poison.into_inner()).take()
+    }
+}
+
+impl Sink for MemorySink {
+    fn file(&mut self, file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize> {
+        self.filling.resize(length, 0);
+        read_full(file, &mut self.filling, offset)
+    }
+
+    fn bytes(&mut self, data: &[u8]) -> io::Result<()> {
+        self.filling.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn memory(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.filling.resize(length, 0);
+        Some(&mut self.filling)
+    }
+
+    fn finish(mut self: Box<Self>, valid: usize) -> io::Result<()> {
+        self.filling.truncate(valid);
+        *self.delivered.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(std::mem::take(&mut self.filling));
+        Ok(())
+    }
+}
+
+/// Reads until the buffer is full or the file ends; returns the bytes read.
+pub fn read_full(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) if filled == 0 => return Err(error.into()),
+            Err(_) => break, // what was read is good; the next read meets the error again
+        }
+    }
+    Ok(filled)
+}

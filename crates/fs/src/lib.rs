@@ -1,0 +1,93 @@
+//! **One trait, [`FileSystem`]: the operations that a file system answers.** Everything in Aqueduct either is one (a local directory, sessions to a
+//! server, a synthetic file) or uses one (the wire server, the FUSE front end, the tools).
+//!
+//! The trait is asynchronous in form and synchronous where it can be: see [`Call`].
+
+pub mod call;
+pub mod context;
+pub mod data;
+pub mod dirpage;
+pub mod errno;
+pub mod readonly;
+pub mod request;
+pub mod synthetic;
+pub mod types;
+
+use std::sync::Arc;
+
+pub use call::Call;
+pub use context::{Cancel, ClientId, Context, Credential, Groups};
+pub use data::{MemorySink, Sink, Source};
+pub use dirpage::{DirEntry, DirPage};
+pub use errno::Errno;
+pub use request::{Reply, Request};
+pub use types::*;
+
+/// A write into an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteAt {
+    /// The file, opened for writing.
+    pub open: OpenId,
+    /// First byte; ignored with `append`.
+    pub offset: u64,
+    /// Writes at the end of the file as it is at that moment, atomically.
+    pub append: bool,
+    /// Stable when it returns (O_SYNC, O_DSYNC).
+    pub stable: bool,
+}
+
+/// A read of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadAt {
+    /// The file, opened for reading.
+    pub open: OpenId,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes wanted, at most [`TRANSFER_SIZE_MAX`]; fewer come only at the end of the file.
+    pub length: u32,
+}
+
+/// The operations that a file system answers.
+pub trait FileSystem: Send + Sync {
+    /// Any operation that moves no bulk data.
+    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply>;
+
+    /// Moves a range of a file to `sink` and delivers it there. Returns the bytes that came; 0 at the end of the file is delivered as well.
+    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize>;
+
+    /// Writes all of `source`, or as much as fits before an error.
+    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written>;
+
+    /// The client has gone: ends its opens and locks, and the waits for locks.
+    fn depart(&self, client: ClientId);
+}
+
+impl<F: FileSystem + ?Sized> FileSystem for Arc<F> {
+    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
+        (**self).call(context, request)
+    }
+
+    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
+        (**self).read(context, read, sink)
+    }
+
+    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
+        (**self).write(context, write, source)
+    }
+
+    fn depart(&self, client: ClientId) {
+        (**self).depart(client);
+    }
+}
+
+/// Whether these bytes can be a name in a directory: not empty, at most [`NAME_LENGTH_MAX`], without NUL and `/`, not `.` or `..`.
+/// ENAMETOOLONG, EINVAL or, for an empty one, ENOENT, as the kernel says.
+pub fn check_name(name: &[u8]) -> Result<(), Errno> {
+    match name {
+        [] => Err(Errno::ENOENT),
+        [..] if name.len() > NAME_LENGTH_MAX => Err(Errno::ENAMETOOLONG),
+        b"." | b".." => Err(Errno::EINVAL),
+        _ if name.contains(&0) || name.contains(&b'/') => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}

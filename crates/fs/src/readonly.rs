@@ -1,0 +1,25 @@
+//! A layer that refuses what would change the file system below it.
+
+use crate::{Call, ClientId, Context, Errno, FileSystem, ReadAt, Reply, Request, Sink, Source, WriteAt, Written};
+
+/// Answers EROFS to whatever writes, and passes the rest on.
+#[derive(Debug)]
+pub struct ReadOnly<F>(pub F);
+
+impl<F: FileSystem> FileSystem for ReadOnly<F> {
+    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
+        if request.writes() { Call::ready(Err(Errno::EROFS)) } else { self.0.call(context, request) }
+    }
+
+    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
+        self.0.read(context, read, sink)
+    }
+
+    fn write<'a>(&'a self, _context: &'a Context, _write: WriteAt, _source: Source) -> Call<'a, Written> {
+        Call::ready(Err(Errno::EROFS))
+    }
+
+    fn depart(&self, client: ClientId) {
+        self.0.depart(client);
+    }
+}

@@ -1,0 +1,242 @@
+//! The group: registration of descriptors, spawning, waking.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+use async_task::Runnable;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use slab::Slab;
+
+use crate::run;
+use crate::timer::{Sleep, Timers};
+
+/// The epoll data of the group's own eventfd; slab keys never reach it.
+pub(crate) const WAKE_KEY: u64 = u64::MAX;
+
+/// What a group is.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Names its threads, so that `top -H` tells them apart. At most 15 bytes are shown.
+    pub name: String,
+    /// Threads that are always there. 0: only whoever calls [`wait`](crate::wait) turns the group.
+    pub threads_min: usize,
+    /// Threads when all others are held up in blocking system calls.
+    pub threads_max: usize,
+    /// How long a thread looks for more before it sleeps, after a turn that said [`Group::expect_more`].
+    pub spin: Duration,
+}
+
+/// What a descriptor is watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interest {
+    /// Data to read, or the end.
+    pub read: bool,
+    /// Room to write.
+    pub write: bool,
+    /// Report once, then stay silent until armed again: for groups with several threads, so that one thread owns a descriptor at a time.
+    pub once: bool,
+}
+
+/// What a descriptor is ready for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// Data to read, the end, or an error that a read will tell.
+    pub read: bool,
+    /// Room to write, or an error that a write will tell.
+    pub write: bool,
+    /// The other end is gone or the descriptor has failed (EPOLLERR, EPOLLHUP).
+    pub gone: bool,
+}
+
+/// Owns a registered descriptor and is told when it is ready.
+pub trait Ready: Send + Sync {
+    /// Called on a thread of the group. May block on files; others take over meanwhile where the group has more threads.
+    fn ready(&self, readiness: Readiness);
+}
+
+/// Collects output during a turn and sends it at the turn's end.
+pub trait Flush: Send + Sync {
+    /// Sends what was collected.
+    fn flush(&self);
+}
+
+/// One wait, its queue and its timers. See the crate.
+pub struct Group {
+    pub(crate) settings: Settings,
+    pub(crate) epoll: OwnedFd,
+    wake: OwnedFd,
+    pub(crate) queue: Mutex<VecDeque<Runnable>>,
+    pub(crate) handlers: Mutex<Slab<Arc<dyn Ready>>>,
+    pub(crate) timers: Mutex<Timers>,
+    pub(crate) stopping: AtomicBool,
+    /// Threads inside epoll_wait that nobody has woken yet.
+    pub(crate) sleepers: AtomicUsize,
+    pub(crate) crew: Mutex<run::Crew>,
+    this: Weak<Group>,
+}
+
+/// A registered descriptor; dropping it ends the registration.
+pub struct Registration {
+    group: Weak<Group>,
+    fd: OwnedFd,
+    key: usize,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+impl Group {
+    /// A group, its threads started.
+    pub fn new(settings: Settings) -> io::Result<Arc<Group>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE_KEY), epoll::EventFlags::IN)?;
+        let group = Arc::new_cyclic(|this| Group {
+            epoll,
+            wake,
+            queue: Mutex::default(),
+            handlers: Mutex::default(),
+            timers: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
+            crew: Mutex::default(),
+            this: this.clone(),
+            settings,
+        });
+        for _ in 0..group.settings.threads_min {
+            run::start_thread(&group)?;
+        }
+        Ok(group)
+    }
+
+    /// The group whose thread this is, if any.
+    pub fn current() -> Option<Arc<Group>> {
+        run::current()
+    }
+
+    /// Whether the calling thread turns this group.
+    pub fn is_current(&self) -> bool {
+        run::is_current(self)
+    }
+
+    /// Runs a task to its end on this group's threads; it is first polled in the current turn, or as soon as a thread is free.
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        let group = self.this.clone();
+        let schedule = move |runnable: Runnable| {
+            if let Some(group) = group.upgrade() {
+                group.enqueue(runnable);
+            }
+        };
+        let (runnable, task) = async_task::spawn(future, schedule);
+        task.detach();
+        runnable.schedule();
+    }
+
+    fn enqueue(&self, runnable: Runnable) {
+        lock(&self.queue).push_back(runnable);
+        // The thread that turns this group looks at the queue before it sleeps.
+        if !self.is_current() {
+            self.wake_one();
+        }
+    }
+
+    /// Ends one wait, if a thread waits.
+    pub(crate) fn wake_one(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            // A full counter (EAGAIN) has woken everybody already.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    pub(crate) fn drain_wake(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+    }
+
+    /// Watches a descriptor. The group keeps a duplicate of it, so the caller may close its own.
+    pub fn register(
+        &self,
+        fd: BorrowedFd<'_>,
+        interest: Interest,
+        handler: Arc<dyn Ready>,
+    ) -> io::Result<Registration> {
+        let fd = fd.try_clone_to_owned()?;
+        let key = lock(&self.handlers).insert(handler);
+        if let Err(error) = epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(key as u64), flags(interest)) {
+            lock(&self.handlers).remove(key);
+            return Err(error.into());
+        }
+        Ok(Registration { group: self.this.clone(), fd, key })
+    }
+
+    /// Calls `flush` once at the end of this turn, however often it is asked for; at once when the calling thread is not of a group.
+    pub fn flush_later(flush: Arc<dyn Flush>) {
+        run::flush_later(flush);
+    }
+
+    /// Says that this turn did small work of a kind that is likely to be followed by more in microseconds: spin before sleeping.
+    pub fn expect_more() {
+        run::expect_more();
+    }
+
+    /// Ready after `duration`.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        Sleep::new(self.this.clone(), Instant::now() + duration)
+    }
+
+    pub(crate) fn add_timer(&self, at: Instant, waker: std::task::Waker) {
+        if lock(&self.timers).add(at, waker) && !self.is_current() {
+            self.wake_one();
+        }
+    }
+
+    /// Ends the threads after their current turn, and drops all tasks that have not completed. Does not wait.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Waits until all threads have ended; call [`stop`](Group::stop) first. Never from a thread of the group.
+    pub fn join(&self) {
+        loop {
+            let Some(thread) = lock(&self.crew).threads.pop() else { return };
+            let _ = thread.join();
+        }
+    }
+}
+
+fn flags(interest: Interest) -> epoll::EventFlags {
+    let mut flags = epoll::EventFlags::empty();
+    flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, interest.read);
+    flags.set(epoll::EventFlags::OUT, interest.write);
+    flags.set(epoll::EventFlags::ONESHOT, interest.once);
+    flags
+}
+
+impl Registration {
+    /// Watches for something else from now on, or again after a `once`.
+    pub fn arm(&self, interest: Interest) -> io::Result<()> {
+        let group = self.group.upgrade().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+        Ok(epoll::modify(&group.epoll, &self.fd, epoll::EventData::new_u64(self.key as u64), flags(interest))?)
+    }
+
+    /// The watched descriptor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(group) = self.group.upgrade() {
+            let _ = epoll::delete(&group.epoll, &self.fd);
+            let handler = lock(&group.handlers).try_remove(self.key);
+            drop(handler); // outside the lock: its own drop may take it
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The turn: what a worker thread does, again and again.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::time::Timespec;
+
+use crate::group::{Flush, Group, Readiness, WAKE_KEY, lock};
+
+/// Events that one thread takes at a time. Few, so that several threads of a group share a burst; enough to make one system call serve many
+/// connections.
+const EVENTS_PER_WAIT: usize = 8;
+
+/// Tasks run between two looks at the descriptors, so that a queue that refills itself cannot starve them.
+const TASKS_PER_TURN: usize = 256;
+
+/// How long all threads must have been held up before another is started: longer than any request that memory serves.
+const HELD_UP_AFTER: Duration = Duration::from_millis(5);
+
+/// A thread above the minimum ends after this much idleness.
+const EXTRA_THREAD_IDLE: Duration = Duration::from_secs(10);
+
+thread_local! {
+    static CURRENT: RefCell<Option<Arc<Group>>> = const { RefCell::new(None) };
+    static FLUSHES: RefCell<Vec<Arc<dyn Flush>>> = const { RefCell::new(Vec::new()) };
+    static EXPECT_MORE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The threads of a group.
+#[derive(Default)]
+pub(crate) struct Crew {
+    pub(crate) threads: Vec<JoinHandle<()>>,
+    alive: usize,
+    /// Threads that handle events or tasks right now.
+    busy: usize,
+    /// When the last thread became busy, if all are.
+    all_busy_since: Option<Instant>,
+    sentinel: bool,
+}
+
+pub(crate) fn current() -> Option<Arc<Group>> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
+pub(crate) fn is_current(group: &Group) -> bool {
+    CURRENT.with_borrow(|current| current.as_ref().is_some_and(|current| std::ptr::eq(Arc::as_ptr(current), group)))
+}
+
+pub(crate) fn flush_later(flush: Arc<dyn Flush>) {
+    if CURRENT.with_borrow(Option::is_none) {
+        return flush.flush();
+    }
+    FLUSHES.with_borrow_mut(|flushes| {
+        if !flushes.iter().any(|known| Arc::ptr_eq(known, &flush)) {
+            flushes.push(flush);
+        }
+    });
+}
+
+pub(crate) fn expect_more() {
+    EXPECT_MORE.set(true);
+}
+
+pub(crate) fn start_thread(group: &Arc<Group>) -> io::Result<()> {
+    let mut crew = lock(&group.crew);
+    if crew.alive >= group.settings.threads_max.max(group.settings.threads_min) {
+        return Ok(());
+    }
+    let own = group.clone();
+    crew.threads.retain(|thread| !thread.is_finished());
+    let thread = std::thread::Builder::new().name(group.settings.name.clone()).spawn(move || thread_main(&own))?;
+    crew.threads.push(thread);
+    crew.alive += 1;
+    Ok(())
+}
+
+fn thread_main(group: &Arc<Group>) {
+    let mut turn = Turn::enter(group);
+    let mut idle_since = Instant::now();
+    while !group.stopping.load(Ordering::SeqCst) {
+        if turn.run(&|| false) {
+            idle_since = Instant::now();
+        } else if idle_since.elapsed() >= EXTRA_THREAD_IDLE && leaves(group) {
+            return;
+        }
+    }
+    lock(&group.crew).alive -= 1;
+    group.stop(); // wakes the next thread: one wake-up of the eventfd may serve only one waiter
+    let tasks = std::mem::take(&mut *lock(&group.queue));
+    drop(tasks);
+}
+
+/// Whether this thread is one too many, and is then struck off.
+fn leaves(group: &Group) -> bool {
+    let mut crew = lock(&group.crew);
+    let extra = crew.alive > group.settings.threads_min;
+    if extra {
+        crew.alive -= 1;
+    }
+    extra
+}
+
+/// Marks a thread busy while it lives, and sees to it that somebody helps if all are held up.
+struct Busy<'a>(&'a Arc<Group>);
+
+impl<'a> Busy<'a> {
+    fn enter(group: &'a Arc<Group>) -> Option<Busy<'a>> {
+        let settings = &group.settings;
+        if settings.threads_max <= settings.threads_min {
+            return None;
+        }
+        let mut crew = lock(&group.crew);
+        crew.busy += 1;
+        if crew.busy >= crew.alive {
+            crew.all_busy_since = Some(Instant::now());
+            if !crew.sentinel && crew.alive < settings.threads_max {
+                crew.sentinel = start_sentinel(group).is_ok();
+            }
+        }
+        Some(Busy(group))
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut crew = lock(&self.0.crew);
+        crew.busy -= 1;
+        crew.all_busy_since = None;
+    }
+}
+
+/// A sentinel watches a group whose threads are all busy and starts another when they stay so. It ends when the group has been quiet for a while, so
+/// that an idle group has no thread that wakes up.
+fn start_sentinel(group: &Arc<Group>) -> io::Result<()> {
+    const QUIET_TICKS: u32 = 200;
+    let group = Arc::downgrade(group);
+    std::thread::Builder::new().name("sentinel".into()).spawn(move || {
+        let mut quiet = 0;
+        loop {
+            std::thread::sleep(HELD_UP_AFTER);
+            let Some(group) = group.upgrade() else { return };
+            let mut crew = lock(&group.crew);
+            let held_up = crew.all_busy_since.is_some_and(|since| since.elapsed() >= HELD_UP_AFTER);
+            quiet = if crew.busy > 0 { 0 } else { quiet + 1 };
+            if quiet > QUIET_TICKS || group.stopping.load(Ordering::SeqCst) {
+                crew.sentinel = false;
+                return;
+            }
+            drop(crew);
+            if held_up && let Err(error) = start_thread(&group) {
+                tracing::warn!(%error, "could not start another worker thread: requests wait for the present ones");
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// A thread's turning of a group.
+pub(crate) struct Turn<'a> {
+    group: &'a Arc<Group>,
+    before: Option<Arc<Group>>,
+    events: Vec<epoll::Event>,
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) fn enter(group: &'a Arc<Group>) -> Turn<'a> {
+        let before = CURRENT.replace(Some(group.clone()));
+        Turn { group, before, events: Vec::with_capacity(EVENTS_PER_WAIT) }
+    }
+
+    /// One turn: tasks, output, timers, wait, events. Returns whether there was anything to do. `done` is asked before sleeping.
+    pub(crate) fn run(&mut self, done: &dyn Fn() -> bool) -> bool {
+        let mut worked = self.run_tasks();
+        self.flush();
+        let next_timer = self.wake_timers();
+        if !done() && self.wait(next_timer) {
+            worked = true;
+            let busy = Busy::enter(self.group);
+            self.handle_events();
+            drop(busy);
+        }
+        worked
+    }
+
+    fn run_tasks(&mut self) -> bool {
+        let mut ran = 0;
+        let mut busy = None;
+        while ran < TASKS_PER_TURN {
+            let Some(runnable) = lock(&self.group.queue).pop_front() else { break };
+            if ran == 0 {
+                busy = Busy::enter(self.group);
+            }
+            runnable.run();
+            ran += 1;
+        }
+        drop(busy);
+        ran > 0
+    }
+
+    pub(crate) fn flush(&mut self) {
+        loop {
+            let flushes = FLUSHES.take();
+            if flushes.is_empty() {
+                return;
+            }
+            for flush in flushes {
+                flush.flush();
+            }
+        }
+    }
+
+    fn wake_timers(&mut self) -> Option<Duration> {
+        let (wakers, next) = lock(&self.group.timers).expired(Instant::now());
+        wakers.into_iter().for_each(std::task::Waker::wake);
+        next
+    }
+
+    fn wait(&mut self, next_timer: Option<Duration>) -> bool {
+        if EXPECT_MORE.replace(false) && self.spin() {
+            return true;
+        }
+        self.group.sleepers.fetch_add(1, Ordering::SeqCst);
+        // Checked after announcing the sleep: whoever enqueues after this sees a sleeper and wakes it.
+        let timeout = if lock(&self.group.queue).is_empty() { self.timeout(next_timer) } else { Some(Duration::ZERO) };
+        let found = self.poll(timeout);
+        self.group.sleepers.fetch_sub(1, Ordering::SeqCst);
+        found
+    }
+
+    fn timeout(&self, next_timer: Option<Duration>) -> Option<Duration> {
+        let extra = self.group.settings.threads_max > self.group.settings.threads_min
+            && lock(&self.group.crew).alive > self.group.settings.threads_min;
+        match (next_timer, extra) {
+            (Some(timer), true) => Some(timer.min(EXTRA_THREAD_IDLE)),
+            (None, true) => Some(EXTRA_THREAD_IDLE),
+            (timer, false) => timer,
+        }
+    }
+
+    fn spin(&mut self) -> bool {
+        let end = Instant::now() + self.group.settings.spin;
+        loop {
+            if self.poll(Some(Duration::ZERO)) {
+                return true;
+            }
+            if Instant::now() >= end || !lock(&self.group.queue).is_empty() {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn poll(&mut self, timeout: Option<Duration>) -> bool {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        self.events.clear();
+        match epoll::wait(&self.group.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref()) {
+            Ok(_) => !self.events.is_empty(),
+            Err(rustix::io::Errno::INTR) => false,
+            Err(error) => panic!("epoll_wait on the group's own epoll descriptor: {error}"),
+        }
+    }
+
+    fn handle_events(&mut self) {
+        for at in 0..self.events.len() {
+            let event = self.events[at];
+            let key = event.data.u64();
+            if key == WAKE_KEY {
+                // While stopping, the count stays: it must wake every thread.
+                if !self.group.stopping.load(Ordering::SeqCst) {
+                    self.group.drain_wake();
+                }
+                continue;
+            }
+            let handler = lock(&self.group.handlers).get(key as usize).cloned();
+            if let Some(handler) = handler {
+                handler.ready(readiness(event.flags));
+            }
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.flush();
+        CURRENT.replace(self.before.take());
+    }
+}
+
+fn readiness(flags: epoll::EventFlags) -> Readiness {
+    let gone = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+    Readiness {
+        read: gone || flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP),
+        write: gone || flags.contains(epoll::EventFlags::OUT),
+        gone,
+    }
+}

@@ -1,0 +1,86 @@
+//! Timers of a group: a heap of instants and the tasks that wait for them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Weak;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::Group;
+
+#[derive(Default)]
+pub(crate) struct Timers {
+    heap: BinaryHeap<Reverse<Timer>>,
+}
+
+struct Timer {
+    at: Instant,
+    waker: Waker,
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Timer) -> bool {
+        self.at == other.at
+    }
+}
+impl Eq for Timer {}
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Timer) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Timer {
+    fn cmp(&self, other: &Timer) -> std::cmp::Ordering {
+        self.at.cmp(&other.at)
+    }
+}
+
+impl Timers {
+    /// Adds one; whether it is now the first to end.
+    pub(crate) fn add(&mut self, at: Instant, waker: Waker) -> bool {
+        let first = self.heap.peek().is_none_or(|Reverse(timer)| at < timer.at);
+        self.heap.push(Reverse(Timer { at, waker }));
+        first
+    }
+
+    /// Takes those that have ended, and tells how long until the next.
+    pub(crate) fn expired(&mut self, now: Instant) -> (Vec<Waker>, Option<Duration>) {
+        let mut wakers = Vec::new();
+        while self.heap.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
+            wakers.extend(self.heap.pop().map(|Reverse(timer)| timer.waker));
+        }
+        (wakers, self.heap.peek().map(|Reverse(timer)| timer.at - now))
+    }
+}
+
+/// Ready at an instant. See [`Group::sleep`].
+pub struct Sleep {
+    group: Weak<Group>,
+    at: Instant,
+    registered: bool,
+}
+
+impl Sleep {
+    pub(crate) fn new(group: Weak<Group>, at: Instant) -> Sleep {
+        Sleep { group, at, registered: false }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    /// The task that polls first is the one that is woken: a sleep is awaited by one task.
+    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
+        if Instant::now() >= self.at {
+            return Poll::Ready(());
+        }
+        if !self.registered {
+            let Some(group) = self.group.upgrade() else { return Poll::Ready(()) };
+            group.add_timer(self.at, task.waker().clone());
+            self.registered = true;
+        }
+        Poll::Pending
+    }
+}
