@@ -127,6 +127,10 @@ impl Group {
 
     /// Runs a task to its end on this group's threads; it is first polled in the current turn, or as soon as a thread is free.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.task(future).schedule();
+    }
+
+    fn task(&self, future: impl Future<Output = ()> + Send + 'static) -> Runnable {
         let group = self.this.clone();
         let schedule = move |runnable: Runnable| {
             if let Some(group) = group.upgrade() {
@@ -135,7 +139,17 @@ impl Group {
         };
         let (runnable, task) = async_task::spawn(future, schedule);
         task.detach();
-        runnable.schedule();
+        runnable
+    }
+
+    /// Polls a task once on the calling thread, and goes on with it as [`spawn`](Group::spawn) does if it has to wait.
+    pub fn run_now(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.task(future).run();
+    }
+
+    /// Wakes another thread of the group, if one sleeps, because there is work that this one will not come to soon.
+    pub fn call_helper(&self) {
+        self.wake_one();
     }
 
     fn enqueue(&self, runnable: Runnable) {

@@ -1,0 +1,271 @@
+//! A connection: its socket, its two halves, and who is told.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use aqueduct_fs::Sink;
+use aqueduct_wire::{Flags, Header, Trailer};
+use aqueduct_worker::{Flush, Group, Interest, Readiness, Ready, Registration};
+use bytes::Bytes;
+use socket2::Socket;
+
+use crate::pool::BufferPool;
+use crate::receive::{Frame, Plan, ReceiveError, Receiver};
+use crate::send::Sender;
+
+/// While this many bytes wait to be sent, nothing more is received: a peer that does not read its replies gets no further requests served.
+const BACKLOG_PAUSES: usize = 4 << 20;
+
+/// Files up to this size are copied and sent with other frames; above, `sendfile` pays (measured between 8 and 32 KiB).
+const COPY_MAX: usize = 16 << 10;
+
+/// How a connection is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    /// Carries bulk data: nothing is read past a header that would then have to be copied.
+    pub bulk: bool,
+    /// The group has several threads.
+    pub shared: bool,
+}
+
+impl Mode {
+    fn read_size(self) -> usize {
+        // A bulk reply's header and trailer, and the heads of some requests.
+        if self.bulk { 512 } else { 64 << 10 }
+    }
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug)]
+pub struct Closed {
+    /// For logs and messages.
+    pub reason: String,
+    /// The peer ended it between two frames.
+    pub orderly: bool,
+}
+
+/// One half of the protocol: what happens with the frames of a connection.
+pub trait Endpoint: Send + Sync {
+    /// The payload of this frame is about to come: where does it go? `None`: into memory, with the frame. Called for each frame, also
+    /// when its payload is empty.
+    fn place(&self, header: &Header) -> Option<Box<dyn Sink>>;
+
+    /// A frame that may hold the thread for long, while the connection should go on elsewhere.
+    fn is_slow(&self, header: &Header) -> bool;
+
+    /// A whole frame has come.
+    fn frame(&self, connection: &Arc<Connection>, frame: Frame);
+
+    /// The connection has ended; nothing more will come. Called once.
+    fn closed(&self, connection: &Arc<Connection>, closed: Closed);
+}
+
+/// A connection that belongs to a group and an endpoint.
+pub struct Connection {
+    socket: Socket,
+    peer: SocketAddr,
+    mode: Mode,
+    pool: BufferPool,
+    endpoint: Arc<dyn Endpoint>,
+    receiver: Mutex<Receiver>,
+    sender: Mutex<Sender>,
+    registration: Mutex<Option<Registration>>,
+    is_closed: AtomicBool,
+    this: Weak<Connection>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+impl Connection {
+    /// Starts a connection over a connected, blocking socket.
+    pub fn start(
+        group: &Group,
+        socket: Socket,
+        mode: Mode,
+        pool: BufferPool,
+        endpoint: Arc<dyn Endpoint>,
+    ) -> io::Result<Arc<Connection>> {
+        let peer = socket.peer_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+        let connection = Arc::new_cyclic(|this| Connection {
+            socket,
+            peer,
+            mode,
+            pool,
+            endpoint,
+            receiver: Mutex::new(Receiver::new()),
+            sender: Mutex::default(),
+            registration: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            this: this.clone(),
+        });
+        // Registered under the lock: an event that comes at once finds the registration in place.
+        let mut registration = lock(&connection.registration);
+        *registration = Some(group.register(connection.socket.as_fd(), connection.interest(0), connection.clone())?);
+        drop(registration);
+        Ok(connection)
+    }
+
+    /// The other end's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Whether it has ended.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Queues a frame; it is sent at the end of the turn.
+    pub fn send(&self, head: &[u8], payload: Option<Bytes>) {
+        lock(&self.sender).queue(head, payload);
+        if let Some(this) = self.this.upgrade() {
+            Group::flush_later(this);
+        }
+    }
+
+    /// Sends a frame whose payload is a range of a file, with a trailer. `header` holds everything but the payload's length. Returns the bytes
+    /// that were good, fewer than `length` if the file ended. An error of the file before anything was sent is returned; one of the
+    /// connection closes it.
+    pub fn send_file(&self, mut header: Header, file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize> {
+        header.flags |= Flags::TRAILER;
+        if length <= COPY_MAX {
+            let mut data = vec![0; length];
+            let valid = aqueduct_fs::data::read_full(file, &mut data, offset)?;
+            self.send_bytes(header, &data[..valid]);
+            return Ok(valid);
+        }
+        header.payload_length = length as u32;
+        let result = lock(&self.sender).send_file(self.socket.as_fd(), &header.encode(), file, offset, length);
+        if let Err(error) = &result {
+            self.close(format!("sending data: {error}"));
+        }
+        result
+    }
+
+    /// Sends a frame whose payload is these bytes, with a trailer if the header's flags ask for one.
+    pub fn send_bytes(&self, mut header: Header, data: &[u8]) {
+        header.payload_length = data.len() as u32;
+        let mut sender = lock(&self.sender);
+        sender.gather(&header.encode());
+        if data.len() <= COPY_MAX {
+            sender.gather(data);
+        } else {
+            sender.queue(&[], Some(Bytes::copy_from_slice(data)));
+        }
+        if header.flags.contains(Flags::TRAILER) {
+            sender.gather(&Trailer { valid: data.len() as u32, checksum: 0 }.encode());
+        }
+        drop(sender);
+        if let Some(this) = self.this.upgrade() {
+            Group::flush_later(this);
+        }
+    }
+
+    /// Ends the connection; the endpoint is told.
+    pub fn close(&self, reason: String) {
+        self.end(Closed { reason, orderly: false });
+    }
+
+    fn end(&self, closed: Closed) {
+        if self.is_closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        let registration = lock(&self.registration).take();
+        if let Some(this) = self.this.upgrade() {
+            self.endpoint.closed(&this, closed);
+        }
+        drop(registration);
+    }
+
+    fn interest(&self, backlog: usize) -> Interest {
+        Interest { read: backlog < BACKLOG_PAUSES, write: backlog > 0, once: self.mode.shared }
+    }
+
+    /// Says again what to watch for: always in a shared group, which reports once; else only when `changed`.
+    fn arm(&self, changed: bool) {
+        if self.mode.shared || changed {
+            let interest = self.interest(lock(&self.sender).backlog());
+            let result = lock(&self.registration).as_ref().map(|registration| registration.arm(interest));
+            if let Some(Err(error)) = result {
+                self.close(format!("watching the connection: {error}"));
+            }
+        }
+    }
+
+    fn receive(self: &Arc<Self>) {
+        let mut frames = Vec::new();
+        loop {
+            let endpoint = &self.endpoint;
+            let mut place = |header: &Header| endpoint.place(header);
+            let mut plan = Plan { pool: &self.pool, read_size: self.mode.read_size(), place: &mut place };
+            let result = lock(&self.receiver).receive(self.socket.as_fd(), &mut plan, &mut frames);
+            let drained = match result {
+                Ok(drained) => drained,
+                Err(error) => {
+                    self.handle(frames.drain(..).collect());
+                    let orderly = matches!(error, ReceiveError::End);
+                    return self.end(Closed { reason: error.to_string(), orderly });
+                }
+            };
+            let done = drained || self.is_closed() || lock(&self.sender).backlog() >= BACKLOG_PAUSES;
+            self.handle(std::mem::take(&mut frames));
+            if done {
+                return;
+            }
+        }
+    }
+
+    /// Hands frames to the endpoint. Before a slow one, the connection and the frames behind it are given to other threads.
+    fn handle(self: &Arc<Self>, frames: Vec<Frame>) {
+        let mut frames = frames.into_iter();
+        while let Some(frame) = frames.next() {
+            if self.mode.shared && self.endpoint.is_slow(&frame.header) {
+                let rest: Vec<Frame> = frames.collect();
+                if let Some(group) = Group::current().filter(|_| !rest.is_empty()) {
+                    let this = self.clone();
+                    group.spawn(async move { this.handle(rest) });
+                    group.call_helper();
+                }
+                self.arm(true);
+                return self.endpoint.frame(self, frame);
+            }
+            self.endpoint.frame(self, frame);
+        }
+    }
+}
+
+impl Ready for Connection {
+    fn ready(&self, readiness: Readiness) {
+        let Some(this) = self.this.upgrade() else { return };
+        if readiness.write {
+            this.flush();
+        }
+        if readiness.read {
+            this.receive();
+        }
+        if !this.is_closed() {
+            this.arm(readiness.write);
+        }
+    }
+}
+
+impl Flush for Connection {
+    fn flush(&self) {
+        let mut sender = lock(&self.sender);
+        let before = sender.backlog();
+        let result = sender.send(self.socket.as_fd(), rustix::net::SendFlags::empty(), false);
+        drop(sender);
+        match result {
+            Ok(true) => {}
+            Ok(false) => self.arm(true),
+            Err(error) if before > 0 => self.close(format!("sending: {error}")),
+            Err(_) => {}
+        }
+    }
+}

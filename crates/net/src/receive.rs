@@ -1,0 +1,282 @@
+//! From bytes to frames: a state machine that never waits, and that puts bulk data where they belong as they come.
+
+use std::cell::RefCell;
+use std::io::{self, IoSliceMut};
+use std::os::fd::BorrowedFd;
+
+use aqueduct_fs::Sink;
+use aqueduct_wire::{FrameError, HEADER_SIZE, Header, TRAILER_SIZE, Trailer};
+use bytes::Bytes;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
+
+use crate::pool::{BufferPool, PoolBuffer};
+
+/// What one system call may receive of frames' heads: some hundreds of small frames.
+const SCRATCH_SIZE: usize = 64 << 10;
+
+/// Frames handed out at a time, so that one connection cannot keep a thread for itself.
+const FRAMES_PER_BATCH: usize = 64;
+
+thread_local! {
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_SIZE].into_boxed_slice());
+}
+
+/// A whole frame.
+#[derive(Debug)]
+pub struct Frame {
+    /// The header, checked.
+    pub header: Header,
+    /// The body, of `header.body_length` bytes, not yet decoded.
+    pub body: Vec<u8>,
+    /// The payload.
+    pub payload: Payload,
+}
+
+/// Where a frame's payload is.
+#[derive(Debug)]
+pub enum Payload {
+    /// There is none.
+    None,
+    /// Here.
+    Memory(Bytes),
+    /// In the sink that was named for it: so many bytes, or why delivery failed.
+    Delivered(io::Result<usize>),
+}
+
+/// Why receiving ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReceiveError {
+    #[error("the peer closed the connection")]
+    End,
+    #[error("the peer closed the connection in the middle of a frame")]
+    Truncated,
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+}
+
+/// How much a connection reads ahead of what it knows to be there.
+pub(crate) struct Plan<'a> {
+    pub(crate) pool: &'a BufferPool,
+    /// Bytes asked for when a header is due. Small on connections for bulk data: what is read past the header has to be copied.
+    pub(crate) read_size: usize,
+    pub(crate) place: &'a mut dyn FnMut(&Header) -> Option<Box<dyn Sink>>,
+}
+
+enum Target {
+    Memory(PoolBuffer),
+    Sink(Box<dyn Sink>),
+    /// A sink that is not memory: received here first.
+    Copied(PoolBuffer, Box<dyn Sink>),
+}
+
+impl Target {
+    fn memory(&mut self, length: usize) -> &mut [u8] {
+        match self {
+            Target::Memory(buffer) | Target::Copied(buffer, _) => buffer.memory(),
+            Target::Sink(sink) => sink.memory(length).expect("a sink that offered memory keeps offering it"),
+        }
+    }
+
+    fn finish(self, valid: usize) -> Payload {
+        match self {
+            Target::Memory(buffer) => Payload::Memory(buffer.into_bytes().slice(..valid)),
+            Target::Sink(sink) => Payload::Delivered(sink.finish(valid).map(|()| valid)),
+            Target::Copied(buffer, mut sink) => Payload::Delivered(
+                sink.bytes(&buffer.as_ref()[..valid]).and_then(|()| sink.finish(valid)).map(|()| valid),
+            ),
+        }
+    }
+}
+
+enum State {
+    Header,
+    Body { header: Header, body: Vec<u8> },
+    Payload { header: Header, body: Vec<u8>, target: Target, filled: usize },
+    Trailer { header: Header, body: Vec<u8>, target: Target },
+}
+
+/// The receiving half of a connection. Holds memory only while a frame is incomplete.
+pub(crate) struct Receiver {
+    state: State,
+    leftover: Vec<u8>,
+}
+
+/// Bytes received and not yet consumed.
+struct Input<'a> {
+    scratch: &'a mut [u8],
+    start: usize,
+    end: usize,
+    drained: bool,
+}
+
+impl Input<'_> {
+    fn available(&self) -> usize {
+        self.end - self.start
+    }
+
+    fn take(&mut self, length: usize) -> &[u8] {
+        self.start += length;
+        &self.scratch[self.start - length..self.start]
+    }
+
+    fn take_array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        if self.available() < N {
+            return None;
+        }
+        self.take(N).try_into().ok()
+    }
+}
+
+impl Receiver {
+    pub(crate) fn new() -> Receiver {
+        Receiver { state: State::Header, leftover: Vec::new() }
+    }
+
+    /// Receives until at least one frame is whole or nothing more is there, without waiting. Returns whether the socket was drained.
+    pub(crate) fn receive(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        plan: &mut Plan<'_>,
+        frames: &mut Vec<Frame>,
+    ) -> Result<bool, ReceiveError> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let end = self.leftover.len();
+            scratch[..end].copy_from_slice(&self.leftover);
+            self.leftover.clear();
+            let mut input = Input { scratch, start: 0, end, drained: false };
+            let result = self.receive_into(socket, plan, &mut input, frames);
+            self.leftover.extend_from_slice(&input.scratch[input.start..input.end]);
+            if self.leftover.is_empty() && self.leftover.capacity() > 4096 {
+                self.leftover = Vec::new();
+            }
+            result
+        })
+    }
+
+    fn receive_into(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        plan: &mut Plan<'_>,
+        input: &mut Input<'_>,
+        frames: &mut Vec<Frame>,
+    ) -> Result<bool, ReceiveError> {
+        loop {
+            while frames.len() < FRAMES_PER_BATCH && self.step(plan, input, frames)? {}
+            if input.drained || !frames.is_empty() {
+                return Ok(input.drained && frames.len() < FRAMES_PER_BATCH);
+            }
+            if !self.fill(socket, plan.read_size, input)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// One system call. Returns false when nothing is there.
+    fn fill(&mut self, socket: BorrowedFd<'_>, read_size: usize, input: &mut Input<'_>) -> Result<bool, ReceiveError> {
+        input.scratch.copy_within(input.start..input.end, 0);
+        (input.start, input.end) = (0, input.available());
+        let inside = !matches!(self.state, State::Header) || input.end > 0;
+        let mut direct: &mut [u8] = &mut [];
+        if let State::Payload { header, target, filled, .. } = &mut self.state {
+            direct = &mut target.memory(header.payload_length as usize)[*filled..];
+        }
+        let wanted_direct = direct.len();
+        let spare_end = SCRATCH_SIZE.min(input.end + read_size);
+        let spare = &mut input.scratch[input.end..spare_end];
+        let wanted = wanted_direct + spare.len();
+        let mut parts = [IoSliceMut::new(direct), IoSliceMut::new(spare)];
+        let parts = if wanted_direct == 0 { &mut parts[1..] } else { &mut parts[..] };
+        let received = loop {
+            match recvmsg(socket, parts, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT) {
+                Ok(message) => break message.bytes,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Ok(false),
+                Err(error) => return Err(ReceiveError::Socket(error.into())),
+            }
+        };
+        if received == 0 {
+            return Err(if inside { ReceiveError::Truncated } else { ReceiveError::End });
+        }
+        input.drained = received < wanted;
+        if let State::Payload { filled, .. } = &mut self.state {
+            *filled += received.min(wanted_direct);
+        }
+        input.end += received.saturating_sub(wanted_direct);
+        Ok(true)
+    }
+
+    /// Consumes what is there; false when it does not suffice for progress.
+    fn step(
+        &mut self,
+        plan: &mut Plan<'_>,
+        input: &mut Input<'_>,
+        frames: &mut Vec<Frame>,
+    ) -> Result<bool, ReceiveError> {
+        match std::mem::replace(&mut self.state, State::Header) {
+            State::Header => {
+                let Some(bytes) = input.take_array::<HEADER_SIZE>() else { return Ok(false) };
+                let header = Header::decode(&bytes)?;
+                let body = Vec::with_capacity(header.body_length as usize);
+                self.state = State::Body { header, body };
+            }
+            State::Body { header, mut body } => {
+                let missing = header.body_length as usize - body.len();
+                let taken = missing.min(input.available());
+                body.extend_from_slice(input.take(taken));
+                if taken < missing {
+                    self.state = State::Body { header, body };
+                    return Ok(false);
+                }
+                if header.payload_length == 0 && !header.flags.contains(aqueduct_wire::Flags::TRAILER) {
+                    let payload = match (plan.place)(&header) {
+                        Some(sink) => Payload::Delivered(sink.finish(0).map(|()| 0)),
+                        None => Payload::None,
+                    };
+                    frames.push(Frame { header, body, payload });
+                } else {
+                    self.state = State::Payload { target: target(plan, &header), header, body, filled: 0 };
+                }
+            }
+            State::Payload { header, body, mut target, mut filled } => {
+                let length = header.payload_length as usize;
+                let taken = (length - filled).min(input.available());
+                target.memory(length)[filled..filled + taken].copy_from_slice(input.take(taken));
+                filled += taken;
+                if filled < length {
+                    self.state = State::Payload { header, body, target, filled };
+                    return Ok(false);
+                }
+                if header.flags.contains(aqueduct_wire::Flags::TRAILER) {
+                    self.state = State::Trailer { header, body, target };
+                } else {
+                    frames.push(Frame { header, body, payload: target.finish(length) });
+                }
+            }
+            State::Trailer { header, body, target } => {
+                let Some(bytes) = input.take_array::<TRAILER_SIZE>() else {
+                    self.state = State::Trailer { header, body, target };
+                    return Ok(false);
+                };
+                let valid = (Trailer::decode(&bytes)?.valid as usize).min(header.payload_length as usize);
+                frames.push(Frame { header, body, payload: target.finish(valid) });
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn target(plan: &mut Plan<'_>, header: &Header) -> Target {
+    let length = header.payload_length as usize;
+    match (plan.place)(header) {
+        None => Target::Memory(plan.pool.take(length)),
+        Some(mut sink) => {
+            if sink.memory(length).is_some() {
+                Target::Sink(sink)
+            } else {
+                Target::Copied(plan.pool.take(length), sink)
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! From frames to bytes: what goes is collected, and sent in as few system calls as possible; a file's range goes by `sendfile`.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+
+use aqueduct_wire::Trailer;
+use bytes::Bytes;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+
+/// Parts of one sendmsg; the kernel takes 1024, a few dozen already amortise the call.
+const PARTS_PER_SEND: usize = 32;
+
+/// Small frames are gathered in chunks of about this size.
+const CHUNK_SIZE: usize = 64 << 10;
+
+enum Chunk {
+    Gathered(Vec<u8>),
+    Shared(Bytes),
+}
+
+impl Chunk {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Chunk::Gathered(bytes) => bytes,
+            Chunk::Shared(bytes) => bytes,
+        }
+    }
+}
+
+/// The sending half of a connection.
+#[derive(Default)]
+pub(crate) struct Sender {
+    chunks: VecDeque<Chunk>,
+    /// Bytes of the first chunk that have gone.
+    gone: usize,
+    backlog: usize,
+}
+
+impl Sender {
+    /// Bytes that wait to be sent.
+    pub(crate) fn backlog(&self) -> usize {
+        self.backlog
+    }
+
+    /// Queues a frame's header and body, and its payload if it has one.
+    pub(crate) fn queue(&mut self, head: &[u8], payload: Option<Bytes>) {
+        self.gather(head);
+        if let Some(payload) = payload {
+            self.backlog += payload.len();
+            self.chunks.push_back(Chunk::Shared(payload));
+        }
+    }
+
+    /// Queues bytes by copying them.
+    pub(crate) fn gather(&mut self, bytes: &[u8]) {
+        self.backlog += bytes.len();
+        match self.chunks.back_mut() {
+            Some(Chunk::Gathered(chunk)) if chunk.len() + bytes.len() <= CHUNK_SIZE => chunk.extend_from_slice(bytes),
+            _ => self.chunks.push_back(Chunk::Gathered(bytes.to_vec())),
+        }
+    }
+
+    /// Sends what the socket takes. With `wait`, all of it. Returns whether nothing is left.
+    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, flags: SendFlags, wait: bool) -> io::Result<bool> {
+        let flags = flags | SendFlags::NOSIGNAL | if wait { SendFlags::empty() } else { SendFlags::DONTWAIT };
+        while !self.chunks.is_empty() {
+            let first = self.gone;
+            let parts = self.chunks.iter().take(PARTS_PER_SEND).enumerate();
+            let parts: Vec<IoSlice<'_>> =
+                parts.map(|(at, chunk)| IoSlice::new(&chunk.bytes()[if at == 0 { first } else { 0 }..])).collect();
+            match sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), flags) {
+                Ok(sent) => self.advance(sent),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) if !wait => return Ok(false),
+                Err(rustix::io::Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()), // SO_SNDTIMEO has passed
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn advance(&mut self, sent: usize) {
+        self.backlog -= sent;
+        self.gone += sent;
+        while let Some(front) = self.chunks.front() {
+            let length = front.bytes().len();
+            if self.gone < length {
+                return;
+            }
+            self.gone -= length;
+            self.chunks.pop_front();
+        }
+    }
+
+    /// Sends everything queued, then `head`, then `length` bytes of the file, then the trailer; waits for room. If the file has become
+    /// shorter, zeros fill the frame and the trailer tells how many bytes are valid, which are returned.
+    pub(crate) fn send_file(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        head: &[u8],
+        file: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+    ) -> io::Result<usize> {
+        self.gather(head);
+        self.send(socket, SendFlags::MORE, true)?;
+        let mut position = offset;
+        let mut sent = 0;
+        while sent < length {
+            match rustix::fs::sendfile(socket, file, Some(&mut position), length - sent) {
+                Ok(0) => break,
+                Ok(count) => sent += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(error) if is_socket_error(error) => return Err(error.into()),
+                // The file failed (EIO, ESTALE): the frame is completed, what was sent of it is good, and the reader asks again for the rest.
+                Err(_) => break,
+            }
+        }
+        static ZEROS: [u8; 4096] = [0; 4096];
+        let mut missing = length - sent;
+        while missing > 0 {
+            let count = missing.min(ZEROS.len());
+            self.gather(&ZEROS[..count]);
+            missing -= count;
+        }
+        self.gather(&Trailer { valid: sent as u32, checksum: 0 }.encode());
+        self.send(socket, SendFlags::empty(), true)?;
+        Ok(sent)
+    }
+}
+
+fn is_socket_error(error: rustix::io::Errno) -> bool {
+    use rustix::io::Errno;
+    matches!(
+        error,
+        Errno::PIPE
+            | Errno::CONNRESET
+            | Errno::CONNABORTED
+            | Errno::TIMEDOUT
+            | Errno::NOTCONN
+            | Errno::SHUTDOWN
+            | Errno::NETDOWN
+            | Errno::HOSTUNREACH
+    )
+}
