@@ -179,9 +179,19 @@ impl Group {
         interest: Interest,
         handler: Arc<dyn Ready>,
     ) -> io::Result<Registration> {
+        self.add(fd, flags(interest), handler)
+    }
+
+    /// Watches, for reading, a descriptor whose queue several groups watch (clones of one /dev/fuse): an event wakes one group that sleeps, and not
+    /// all of them. Cannot be armed for anything else.
+    pub fn register_exclusive(&self, fd: BorrowedFd<'_>, handler: Arc<dyn Ready>) -> io::Result<Registration> {
+        self.add(fd, epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE, handler)
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>, flags: epoll::EventFlags, handler: Arc<dyn Ready>) -> io::Result<Registration> {
         let fd = fd.try_clone_to_owned()?;
         let key = lock(&self.handlers).insert(handler);
-        if let Err(error) = epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(key as u64), flags(interest)) {
+        if let Err(error) = epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(key as u64), flags) {
             lock(&self.handlers).remove(key);
             return Err(error.into());
         }
