@@ -1,1 +1,14 @@
-//! placeholder
+//! A [`FileSystem`](aqueduct_fs::FileSystem) over a session to a server.
+//!
+//! Each worker of the client has two connections of its own, one for control and one for bulk data, so that a request is sent, and its reply received, on
+//! the thread where it arose. The session, its slots and the counters are shared. A connection that breaks is made again; what was under way
+//! on it is sent again, in its slot, where the server remembers whether it was done.
+
+mod client;
+mod connect;
+mod filesystem;
+mod lane;
+mod slots;
+
+pub use client::{Client, ClientConfig};
+pub use connect::{ConnectError, server_status};

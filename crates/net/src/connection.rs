@@ -31,13 +31,6 @@ pub struct Mode {
     pub shared: bool,
 }
 
-impl Mode {
-    fn read_size(self) -> usize {
-        // A bulk reply's header and trailer, and the heads of some requests.
-        if self.bulk { 512 } else { 64 << 10 }
-    }
-}
-
 /// Why a connection ended.
 #[derive(Clone, Debug)]
 pub struct Closed {
@@ -52,6 +45,9 @@ pub trait Endpoint: Send + Sync {
     /// The payload of this frame is about to come: where does it go? `None`: into memory, with the frame. Called for each frame, also
     /// when its payload is empty.
     fn place(&self, header: &Header) -> Option<Box<dyn Sink>>;
+
+    /// The connection ended before all of the payload had come: the sink that [`place`](Endpoint::place) gave for it, untouched by `finish`.
+    fn put_back(&self, _header: &Header, _sink: Box<dyn Sink>) {}
 
     /// A frame that may hold the thread for long, while the connection should go on elsewhere.
     fn is_slow(&self, header: &Header) -> bool;
@@ -73,6 +69,7 @@ pub struct Connection {
     receiver: Mutex<Receiver>,
     sender: Mutex<Sender>,
     registration: Mutex<Option<Registration>>,
+    bulk: AtomicBool,
     is_closed: AtomicBool,
     this: Weak<Connection>,
 }
@@ -95,6 +92,7 @@ impl Connection {
             socket,
             peer,
             mode,
+            bulk: AtomicBool::new(mode.bulk),
             pool,
             endpoint,
             receiver: Mutex::new(Receiver::new()),
@@ -118,6 +116,16 @@ impl Connection {
     /// Whether it has ended.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Says what the connection carries from now on; see [`Mode::bulk`].
+    pub fn set_bulk(&self, bulk: bool) {
+        self.bulk.store(bulk, Ordering::Relaxed);
+    }
+
+    fn read_size(&self) -> usize {
+        // On a bulk connection: a header with its body, or a trailer and the next header.
+        if self.bulk.load(Ordering::Relaxed) { 512 } else { 64 << 10 }
     }
 
     /// Queues a frame; it is sent at the end of the turn.
@@ -177,6 +185,10 @@ impl Connection {
         }
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         let registration = lock(&self.registration).take();
+        let unfinished = lock(&self.receiver).abandon();
+        if let Some((header, sink)) = unfinished {
+            self.endpoint.put_back(&header, sink);
+        }
         if let Some(this) = self.this.upgrade() {
             self.endpoint.closed(&this, closed);
         }
@@ -203,7 +215,7 @@ impl Connection {
         loop {
             let endpoint = &self.endpoint;
             let mut place = |header: &Header| endpoint.place(header);
-            let mut plan = Plan { pool: &self.pool, read_size: self.mode.read_size(), place: &mut place };
+            let mut plan = Plan { pool: &self.pool, read_size: self.read_size(), place: &mut place };
             let result = lock(&self.receiver).receive(self.socket.as_fd(), &mut plan, &mut frames);
             let drained = match result {
                 Ok(drained) => drained,

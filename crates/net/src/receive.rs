@@ -134,6 +134,16 @@ impl Receiver {
         Receiver { state: State::Header, leftover: Vec::new() }
     }
 
+    /// Gives back the sink of a frame that will never be whole.
+    pub(crate) fn abandon(&mut self) -> Option<(Header, Box<dyn Sink>)> {
+        self.leftover = Vec::new();
+        match std::mem::replace(&mut self.state, State::Header) {
+            State::Payload { header, target: Target::Sink(sink) | Target::Copied(_, sink), .. }
+            | State::Trailer { header, target: Target::Sink(sink) | Target::Copied(_, sink), .. } => Some((header, sink)),
+            _ => None,
+        }
+    }
+
     /// Receives until at least one frame is whole or nothing more is there, without waiting. Returns whether the socket was drained.
     pub(crate) fn receive(
         &mut self,

@@ -1,0 +1,229 @@
+//! The client: its session, its lanes, and how they come back.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use aqueduct_fs::{ClientId, Entry, TRANSFER_SIZE_MAX};
+use aqueduct_net::{BufferPool, Closed, Connection, Mode};
+use aqueduct_wire::{HEADER_SIZE, Header, HelloReply, Kind, Lane as LaneKind};
+use aqueduct_worker::Group;
+use serde_json::json;
+use socket2::Socket;
+
+use crate::connect::{ConnectError, Greeting, SessionKey};
+use crate::lane::{Counters, Lane, lock};
+use crate::slots::Slots;
+
+/// The pauses between tries to connect again: doubling from the first to the last.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_LAST: Duration = Duration::from_secs(2);
+
+/// How long one try to connect may take, at mount and later.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Idle bulk buffers kept. Replies go straight to their sinks, so few are ever used.
+const IDLE_BUFFERS_MAX: usize = 2;
+
+/// What a client is.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// `host:port`.
+    pub server: String,
+    /// The export's name.
+    pub export: String,
+    /// This client's name, for the server's status and log.
+    pub name: String,
+    /// Nothing will be changed.
+    pub read_only: bool,
+    /// Give up with EIO after `timeout` without an answer; else wait, however long the server is away.
+    pub soft: bool,
+    /// See `soft`.
+    pub timeout: Duration,
+}
+
+/// A file system over a session to one server.
+pub struct Client {
+    pub(crate) config: ClientConfig,
+    pub(crate) groups: Vec<Arc<Group>>,
+    /// Control lane of worker i at 2i, bulk lane at 2i + 1.
+    pub(crate) lanes: Vec<Arc<Lane>>,
+    pub(crate) slots: Slots,
+    /// For what frees others, so that it never waits behind what waits.
+    pub(crate) slots_releasing: Slots,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) closing: AtomicBool,
+    pub(crate) watching: AtomicBool,
+    /// Counts sessions: a request that was sent in an earlier one may or may not have been executed.
+    pub(crate) session_number: AtomicU64,
+    greeting: Greeting,
+    session: Mutex<SessionKey>,
+    root: Mutex<Entry>,
+    read_only: bool,
+    reconnecting: AtomicBool,
+    pool: BufferPool,
+    pub(crate) this: Weak<Client>,
+}
+
+impl Client {
+    /// Connects to the server and its export: two connections for each group.
+    pub fn connect(config: ClientConfig, groups: &[Arc<Group>]) -> Result<Arc<Client>, ConnectError> {
+        let mut instance = [0; 16];
+        let local = |source| ConnectError::Local { server: config.server.clone(), source };
+        getrandom::fill(&mut instance).map_err(|error| local(std::io::Error::other(error.to_string())))?;
+        let greeting = Greeting { server: config.server.clone(), client_name: config.name.clone(), instance, timeout: CONNECT_TIMEOUT };
+        let (socket, hello) = greeting.join(None, LaneKind::Control)?;
+        let attached = greeting.attach(&socket, &config.export, config.read_only)?;
+        let client = Arc::new_cyclic(|this: &Weak<Client>| Client {
+            groups: groups.to_vec(),
+            lanes: (0..groups.len() * 2).map(|index| Arc::new(Lane::new(index, this.clone()))).collect(),
+            slots: Slots::new(hello.slots),
+            slots_releasing: Slots::new(hello.slots),
+            counters: Arc::default(),
+            closing: AtomicBool::new(false),
+            watching: AtomicBool::new(false),
+            session_number: AtomicU64::new(1),
+            greeting,
+            session: Mutex::new(key(&hello)),
+            root: Mutex::new(attached.root),
+            read_only: attached.read_only,
+            reconnecting: AtomicBool::new(false),
+            pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX),
+            config,
+            this: this.clone(),
+        });
+        client.start_lane(0, socket)?;
+        client.connect_lanes()?;
+        Ok(client)
+    }
+
+    /// Identifies this client to the FileSystem interface of the front end. The server has its own name for the session.
+    pub fn client_id(&self) -> ClientId {
+        ClientId(0)
+    }
+
+    /// Whether the server serves the export read-only.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// The root of the export, as it was when the client attached.
+    pub(crate) fn root(&self) -> Entry {
+        lock(&self.root).clone()
+    }
+
+    fn start_lane(&self, index: usize, socket: Socket) -> Result<(), ConnectError> {
+        let lane = &self.lanes[index];
+        let mode = Mode { bulk: index % 2 == 1, shared: false };
+        let connection = Connection::start(&self.groups[index / 2], socket, mode, self.pool.clone(), lane.clone())
+            .map_err(|source| ConnectError::Local { server: self.config.server.clone(), source })?;
+        lane.connected(connection);
+        Ok(())
+    }
+
+    /// Connects every lane that has no connection to the present session.
+    fn connect_lanes(&self) -> Result<(), ConnectError> {
+        for (index, lane) in self.lanes.iter().enumerate() {
+            if !lane.is_connected() {
+                let kind = if index % 2 == 0 { LaneKind::Control } else { LaneKind::Bulk };
+                let session = lock(&self.session).clone();
+                let (socket, _) = self.greeting.join(Some(&session), kind)?;
+                self.start_lane(index, socket)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The server knows our session no more: begin another. What was opened or locked in the old one is gone.
+    fn begin_session(&self) -> Result<(), ConnectError> {
+        let (socket, hello) = self.greeting.join(None, LaneKind::Control)?;
+        let attached = self.greeting.attach(&socket, &self.config.export, self.config.read_only)?;
+        for lane in &self.lanes {
+            lane.close("its session has ended");
+        }
+        *lock(&self.session) = key(&hello);
+        *lock(&self.root) = attached.root;
+        self.slots.reset();
+        self.slots_releasing.reset();
+        self.session_number.fetch_add(1, Ordering::SeqCst);
+        tracing::warn!(server = %self.config.server, "began a new session: files that were open and locks that were held are lost");
+        self.start_lane(0, socket)
+    }
+
+    /// A lane has lost its connection: connect again, on a thread that lives as long as that takes.
+    pub(crate) fn lane_lost(&self, closed: &Closed) {
+        if self.closing.load(Ordering::SeqCst) || self.reconnecting.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        tracing::warn!(server = %self.config.server, reason = %closed.reason, "lost a connection; connecting again");
+        self.counters.reconnects.fetch_add(1, Ordering::Relaxed);
+        let this = self.this.clone();
+        let spawned = std::thread::Builder::new().name("reconnect".into()).spawn(move || reconnect(&this));
+        if let Err(error) = spawned {
+            self.reconnecting.store(false, Ordering::SeqCst);
+            tracing::error!(%error, "could not start the thread that connects again");
+        }
+    }
+
+    fn try_reconnect(&self) -> bool {
+        let result = match self.connect_lanes() {
+            Err(error) if error.is_unknown_session() => self.begin_session().and_then(|()| self.connect_lanes()),
+            result => result,
+        };
+        if let Err(error) = &result {
+            tracing::debug!(%error, "could not connect again yet");
+        }
+        result.is_ok()
+    }
+
+    /// Says goodbye: the server frees at once what this client held. Requests under way end with EIO. Never call it on a worker.
+    pub fn disconnect(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        let mut frame = vec![0; HEADER_SIZE];
+        frame.copy_from_slice(&Header::new(Kind::Goodbye).encode());
+        let _told = self.lanes.iter().any(|lane| lane.send_frame(&frame));
+        for lane in &self.lanes {
+            lane.close("the client disconnects");
+            lane.wake_waiters();
+        }
+    }
+
+    /// Server, export and counters as JSON, for `aqueduct status`.
+    pub fn status_json(&self) -> String {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        json!({
+            "server": self.config.server,
+            "export": self.config.export,
+            "connections": self.lanes.iter().filter(|lane| lane.is_connected()).count(),
+            "operations": count(&self.counters.operations),
+            "bytes_read": count(&self.counters.bytes_read),
+            "bytes_written": count(&self.counters.bytes_written),
+            "reconnects": count(&self.counters.reconnects),
+        })
+        .to_string()
+    }
+}
+
+fn key(hello: &HelloReply) -> SessionKey {
+    SessionKey { id: hello.session, secret: hello.secret }
+}
+
+fn reconnect(client: &Weak<Client>) {
+    let mut pause = RETRY_FIRST;
+    loop {
+        let Some(client) = client.upgrade() else { return };
+        if client.closing.load(Ordering::SeqCst) {
+            return;
+        }
+        if client.try_reconnect() {
+            client.reconnecting.store(false, Ordering::SeqCst);
+            // A lane may have been lost again before the flag fell; whoever lost it saw the flag and left it to us.
+            if client.lanes.iter().all(|lane| lane.is_connected()) || client.reconnecting.swap(true, Ordering::SeqCst) {
+                return tracing::info!(server = %client.config.server, "connected again");
+            }
+        }
+        drop(client);
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(RETRY_LAST);
+    }
+}

@@ -1,0 +1,221 @@
+//! The handshake, and what can go wrong in it.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use aqueduct_net::blocking::{self, ExchangeError};
+use aqueduct_net::socket;
+use aqueduct_wire::{Attach, AttachReply, Capabilities, Header, Hello, HelloReply, Kind, Lane, Op, VERSION};
+use socket2::Socket;
+
+/// Why a server could not be used. The message says what was tried and why it failed; [`ConnectError::hint`] what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The host's name has no address.
+    #[error("cannot find the address of '{server}': {source}")]
+    Resolve {
+        /// As it was given.
+        server: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Nobody answers at the address.
+    #[error("cannot connect to {server}: {source}")]
+    Connect {
+        /// As it was given.
+        server: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Somebody answers who is not an Aqueduct server.
+    #[error("{server} does not speak Aqueduct's protocol: {detail}")]
+    NotAqueduct {
+        /// As it was given.
+        server: String,
+        /// What came instead.
+        detail: String,
+    },
+    /// The server refuses.
+    #[error("the server {server} refuses: {reason}")]
+    Refused {
+        /// As it was given.
+        server: String,
+        /// In its words.
+        reason: String,
+    },
+    /// The server does not know the export.
+    #[error("the server {server} has no export '{export}'; it has: {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") })]
+    UnknownExport {
+        /// As it was given.
+        server: String,
+        /// What was asked for.
+        export: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// The client itself lacks something.
+    #[error("cannot start the connection to {server}: {source}")]
+    Local {
+        /// As it was given.
+        server: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl ConnectError {
+    /// What a user can do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            ConnectError::Resolve { .. } => "check the name, or give the server's IP address".into(),
+            ConnectError::Connect { server, source } if source.kind() == io::ErrorKind::ConnectionRefused => {
+                format!("start the server ('aqueduct serve DIR' on that host), or give its port: is {server} right?")
+            }
+            ConnectError::Connect { .. } => "check that the host is up, the network reaches it and no firewall drops the port".into(),
+            ConnectError::NotAqueduct { .. } => "another service listens on that port: give the port that 'aqueduct serve' prints when it starts".into(),
+            ConnectError::Refused { .. } => "see the server's log".into(),
+            ConnectError::UnknownExport { known, .. } if known.is_empty() => "name a directory to 'aqueduct serve' on the server".into(),
+            ConnectError::UnknownExport { .. } => "mount one of these, or name the directory to 'aqueduct serve' on the server".into(),
+            ConnectError::Local { .. } => "check this machine's limits on open files and memory".into(),
+        }
+    }
+
+    /// Whether the session is unknown to the server (it was restarted, or we stayed away too long).
+    pub(crate) fn is_unknown_session(&self) -> bool {
+        matches!(self, ConnectError::Refused { reason, .. } if reason == UNKNOWN_SESSION)
+    }
+}
+
+const UNKNOWN_SESSION: &str = "the session is not known any more";
+
+/// Who greets: a client with or without a session.
+#[derive(Clone)]
+pub(crate) struct Greeting {
+    pub(crate) server: String,
+    pub(crate) client_name: String,
+    pub(crate) instance: [u8; 16],
+    pub(crate) timeout: Duration,
+}
+
+/// A session as the client knows it.
+#[derive(Clone)]
+pub(crate) struct SessionKey {
+    pub(crate) id: u64,
+    pub(crate) secret: [u8; 16],
+}
+
+pub(crate) fn resolve(server: &str) -> Result<Vec<SocketAddr>, ConnectError> {
+    let failed = |source| ConnectError::Resolve { server: server.to_owned(), source };
+    let addresses: Vec<SocketAddr> = server.to_socket_addrs().map_err(failed)?.collect();
+    if addresses.is_empty() { Err(failed(io::ErrorKind::NotFound.into())) } else { Ok(addresses) }
+}
+
+impl Greeting {
+    fn connect(&self) -> Result<Socket, ConnectError> {
+        let mut last = None;
+        for address in resolve(&self.server)? {
+            match socket::connect(address, self.timeout) {
+                Ok(socket) => return Ok(socket),
+                Err(error) => last = Some(error),
+            }
+        }
+        let source = last.unwrap_or_else(|| io::ErrorKind::NotFound.into());
+        Err(ConnectError::Connect { server: self.server.clone(), source })
+    }
+
+    fn exchange(&self, socket: &Socket, header: Header, body: &[u8], expected: Kind) -> Result<(Header, Vec<u8>), ConnectError> {
+        let server = || self.server.clone();
+        let (header, body) = blocking::exchange(socket, header, body, self.timeout).map_err(|error| match error {
+            ExchangeError::Socket(source) if source.kind() == io::ErrorKind::WouldBlock => {
+                ConnectError::NotAqueduct { server: server(), detail: format!("no answer within {:?}", self.timeout) }
+            }
+            ExchangeError::Socket(source) => ConnectError::Connect { server: server(), source },
+            error => ConnectError::NotAqueduct { server: server(), detail: error.to_string() },
+        })?;
+        match header.kind {
+            kind if kind == expected => Ok((header, body)),
+            Kind::Goodbye => Err(ConnectError::Refused { server: server(), reason: String::from_utf8_lossy(&body).into_owned() }),
+            kind => Err(ConnectError::NotAqueduct { server: server(), detail: format!("it answered with a {kind:?} frame") }),
+        }
+    }
+
+    fn broken(&self, error: impl ToString) -> ConnectError {
+        ConnectError::NotAqueduct { server: self.server.clone(), detail: error.to_string() }
+    }
+
+    /// Connects one lane, to a new session if there is none yet.
+    pub(crate) fn join(&self, session: Option<&SessionKey>, lane: Lane) -> Result<(Socket, HelloReply), ConnectError> {
+        let socket = self.connect()?;
+        let hello = Hello {
+            version_min: VERSION,
+            version_max: VERSION,
+            capabilities: Capabilities::COMPOUND | Capabilities::PENDING,
+            session: session.map_or(0, |session| session.id),
+            secret: session.map_or([0; 16], |session| session.secret),
+            lane,
+            client_name: self.client_name.clone(),
+            client_instance: self.instance,
+        };
+        let mut body = Vec::new();
+        hello.encode(&mut body);
+        let (header, body) = self.exchange(&socket, Header::new(Kind::Hello), &body, Kind::HelloReply)?;
+        let refused = |reason: &str| Err(ConnectError::Refused { server: self.server.clone(), reason: reason.to_owned() });
+        match header.status as i32 {
+            0 => {}
+            libc_errno::ESTALE => return refused(UNKNOWN_SESSION),
+            libc_errno::ENFILE => return refused("it has as many clients as it takes"),
+            number => return refused(&aqueduct_fs::Errno::from_raw(number).to_string()),
+        }
+        let reply = HelloReply::decode(&body).map_err(|error| self.broken(error))?;
+        if reply.slots == 0 || reply.payload_max == 0 {
+            return Err(self.broken("it grants no slots or no payload"));
+        }
+        Ok((socket, reply))
+    }
+
+    /// Asks for an export on a lane that has joined a session.
+    pub(crate) fn attach(&self, socket: &Socket, export: &str, read_only: bool) -> Result<AttachReply, ConnectError> {
+        let mut body = Vec::new();
+        Attach { export, read_only }.encode(&mut body);
+        let mut header = Header::new(Kind::Request);
+        header.op = Op::Attach as u16;
+        let (header, body) = self.exchange(socket, header, &body, Kind::Reply)?;
+        match header.status as i32 {
+            0 => AttachReply::decode(&body).map_err(|error| self.broken(error)),
+            libc_errno::ENOENT => Err(ConnectError::UnknownExport {
+                server: self.server.clone(),
+                export: export.to_owned(),
+                known: String::from_utf8_lossy(&body).lines().map(str::to_owned).collect(),
+            }),
+            number => Err(ConnectError::Refused {
+                server: self.server.clone(),
+                reason: format!("attaching export '{export}': {}", aqueduct_fs::Errno::from_raw(number)),
+            }),
+        }
+    }
+}
+
+/// The errnos that a handshake looks at, as patterns.
+mod libc_errno {
+    use aqueduct_fs::Errno;
+
+    pub(super) const ENOENT: i32 = Errno::ENOENT.raw();
+    pub(super) const ENFILE: i32 = Errno::ENFILE.raw();
+    pub(super) const ESTALE: i32 = Errno::ESTALE.raw();
+}
+
+/// Asks a server for its status: exports, clients, counters, as JSON.
+pub fn server_status(server: &str, timeout: Duration) -> Result<String, ConnectError> {
+    let greeting = Greeting { server: server.to_owned(), client_name: "aqueduct status".into(), instance: [0; 16], timeout };
+    let (socket, _) = greeting.join(None, Lane::Control)?;
+    let mut header = Header::new(Kind::Request);
+    header.op = Op::Status as u16;
+    let (header, body) = greeting.exchange(&socket, header, &[], Kind::Reply)?;
+    // The answer is here; a goodbye that does not arrive only means that the session ends a little later.
+    let _ = blocking::send(&socket, Header::new(Kind::Goodbye), &[], timeout);
+    if header.status != 0 {
+        return Err(greeting.broken(aqueduct_fs::Errno::from_raw(header.status as i32)));
+    }
+    String::from_utf8(body).map_err(|error| greeting.broken(error))
+}

@@ -1,0 +1,251 @@
+//! The operations of a client: each is one exchange with the server.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use aqueduct_fs::{Call, ClientId, Context, Entry, Errno, FileSystem, ReadAt, Reply, Request, Sink, Source, WriteAt, Written};
+use aqueduct_net::Frame;
+use aqueduct_wire::{Class, Flags, HEADER_SIZE, Header, Kind, Op};
+use aqueduct_worker::Group;
+use bytes::Bytes;
+
+use crate::client::Client;
+use crate::lane::{Answer, Lane, Ticket, delivered};
+use crate::slots::SlotGuard;
+
+/// Data up to this size travel with control messages: their copy costs less than the wait behind bulk data would.
+const SMALL: usize = 8 << 10;
+
+/// One request on its way: what is needed to send it again.
+struct Exchange {
+    op: Op,
+    bulk: bool,
+    changes: bool,
+    /// Room for the header, then the body.
+    frame: Vec<u8>,
+    payload: Option<Bytes>,
+    sink: Option<Box<dyn Sink>>,
+}
+
+impl Exchange {
+    fn new(op: Op, frame: Vec<u8>) -> Exchange {
+        Exchange { op, bulk: false, changes: false, frame, payload: None, sink: None }
+    }
+
+    fn header(&self, slot: Option<&SlotGuard<'_>>) -> Header {
+        let mut header = Header::new(Kind::Request);
+        header.op = self.op as u16;
+        header.class = if matches!(self.op, Op::Flush | Op::Release | Op::ReleaseDirectory) { Class::Releasing } else { Class::Ordinary };
+        header.body_length = (self.frame.len() - HEADER_SIZE) as u32;
+        header.payload_length = self.payload.as_ref().map_or(0, |payload| payload.len() as u32);
+        if let Some(slot) = slot {
+            header.slot = slot.slot;
+            header.sequence = slot.sequence;
+        }
+        header
+    }
+}
+
+impl Client {
+    fn lane(&self, bulk: bool) -> &Arc<Lane> {
+        let worker = self.groups.iter().position(|group| group.is_current()).unwrap_or(0);
+        &self.lanes[worker * 2 + usize::from(bulk)]
+    }
+
+    /// Sends a request, again if its connection breaks, and waits for its reply.
+    async fn exchange(&self, context: &Context, mut exchange: Exchange) -> Result<Frame, Errno> {
+        self.counters.operations.fetch_add(1, Ordering::Relaxed);
+        if self.config.soft {
+            self.watch();
+        }
+        let class = exchange.header(None).class;
+        let mut slot = if exchange.changes { Some(self.slots(class).take(&context.cancel).await?) } else { None };
+        let session = self.session_number.load(Ordering::SeqCst);
+        let mut flags = Flags::empty();
+        loop {
+            if self.closing.load(Ordering::SeqCst) {
+                return Err(Errno::EIO);
+            }
+            if exchange.changes && self.session_number.load(Ordering::SeqCst) != session && flags.contains(Flags::RETRY) {
+                return Err(Errno::EIO); // executed or not, and nobody knows: say so rather than do it twice
+            }
+            let lane = self.lane(exchange.bulk);
+            let mut header = exchange.header(slot.as_ref());
+            header.flags = flags;
+            let mut frame = std::mem::take(&mut exchange.frame);
+            let sent = lane.send(&mut header, &mut frame, exchange.payload.clone(), exchange.sink.take());
+            exchange.frame = frame;
+            match sent {
+                Err(sink) => {
+                    exchange.sink = sink;
+                    self.wait_for_connection(context, lane).await?;
+                }
+                Ok(ticket) => {
+                    if let Some(slot) = &mut slot {
+                        slot.sent = true;
+                    }
+                    if !exchange.bulk {
+                        Group::expect_more();
+                    }
+                    match self.answer(context, lane, &ticket, &mut slot).await? {
+                        Answered::Frame(frame) => return Ok(frame),
+                        Answered::Lost(sink) => exchange.sink = sink,
+                    }
+                    flags |= Flags::RETRY;
+                    if exchange.changes && slot.is_none() {
+                        // A lock that was pending: ask anew. Should the first wait still be granted, it is the same owner's lock.
+                        flags = Flags::empty();
+                        slot = Some(self.slots(class).take(&context.cancel).await?);
+                    }
+                    if exchange.op == Op::Read && exchange.sink.is_none() {
+                        return Err(Errno::EIO);
+                    }
+                }
+            }
+        }
+    }
+
+    fn slots(&self, class: Class) -> &crate::slots::Slots {
+        if class == Class::Releasing { &self.slots_releasing } else { &self.slots }
+    }
+
+    async fn answer<'a>(&self, context: &Context, lane: &Lane, ticket: &Ticket<'_>, slot: &mut Option<SlotGuard<'a>>) -> Result<Answered, Errno> {
+        let mut cancelled = false;
+        let mut pending = false;
+        loop {
+            let answer = poll_fn(|task| {
+                if let Poll::Ready(answer) = ticket.poll(task, pending) {
+                    return Poll::Ready(answer);
+                }
+                if !cancelled && context.cancel.poll(task).is_ready() {
+                    cancelled = true;
+                    lane.send_frame(&cancel_frame(ticket.id));
+                }
+                Poll::Pending
+            })
+            .await;
+            match answer {
+                Answer::Pending => {
+                    pending = true;
+                    *slot = None;
+                }
+                Answer::Frame(frame) if frame.header.status == 0 => return Ok(Answered::Frame(frame)),
+                Answer::Frame(frame) => return Err(Errno::from_raw(frame.header.status as i32)),
+                Answer::Lost(_) if cancelled => return Err(Errno::EINTR),
+                Answer::Lost(sink) => return Ok(Answered::Lost(sink)),
+                Answer::TimedOut => return Err(Errno::EIO),
+            }
+        }
+    }
+
+    /// Waits for the lane to be connected again: for ever, or for the time of a soft mount; EINTR when cancelled.
+    async fn wait_for_connection(&self, context: &Context, lane: &Lane) -> Result<(), Errno> {
+        let mut limit = self.config.soft.then(|| Box::pin(self.groups[0].sleep(self.config.timeout)));
+        poll_fn(|task| {
+            if lane.poll_connected(task).is_ready() || self.closing.load(Ordering::SeqCst) {
+                return Poll::Ready(Ok(()));
+            }
+            if context.cancel.poll(task).is_ready() {
+                return Poll::Ready(Err(Errno::EINTR));
+            }
+            match &mut limit {
+                Some(limit) => limit.as_mut().poll(task).map(|()| Err(Errno::EIO)),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Runs a task that gives up requests after the time of a soft mount, as long as there are any.
+    fn watch(&self) {
+        if self.watching.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (lanes, timeout, group) = (self.lanes.clone(), self.config.timeout, self.groups[0].clone());
+        let this = self.this.clone();
+        self.groups[0].spawn(async move {
+            loop {
+                group.sleep(timeout / 4).await;
+                let left = lanes.iter().fold(false, |left, lane| lane.time_out(timeout) || left);
+                let Some(client) = this.upgrade() else { return };
+                if !left {
+                    client.watching.store(false, Ordering::SeqCst);
+                    return;
+                }
+            }
+        });
+    }
+
+    async fn answer_call(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        if request == Request::Root {
+            return self.fresh_root(context).await;
+        }
+        let mut frame = vec![0; HEADER_SIZE];
+        let op = aqueduct_wire::encode_request(context, &request, &mut frame);
+        let exchange = Exchange { changes: request.changes_state(), ..Exchange::new(op, frame) };
+        let reply = self.exchange(context, exchange).await?;
+        aqueduct_wire::decode_reply(op, &reply.body).map_err(|error| {
+            tracing::error!(op = op.name(), %error, server = %self.config.server, "the server sent a reply that makes no sense");
+            Errno::EPROTO
+        })
+    }
+
+    async fn fresh_root(&self, context: &Context) -> Result<Reply, Errno> {
+        let root = self.root();
+        let request = Request::GetAttr { handle: root.handle.bytes(), open: None };
+        let reply = Box::pin(self.answer_call(context, request)).await?;
+        Ok(Reply::Entry(Entry { handle: root.handle, attr: reply.attr()? }))
+    }
+}
+
+enum Answered {
+    Frame(Frame),
+    Lost(Option<Box<dyn Sink>>),
+}
+
+fn cancel_frame(request: u64) -> Vec<u8> {
+    let mut frame = vec![0; HEADER_SIZE];
+    aqueduct_wire::encode_cancel(request, &mut frame);
+    let mut header = Header::new(Kind::Cancel);
+    header.request = request;
+    header.body_length = (frame.len() - HEADER_SIZE) as u32;
+    frame[..HEADER_SIZE].copy_from_slice(&header.encode());
+    frame
+}
+
+impl FileSystem for Client {
+    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
+        Call::waiting(self.answer_call(context, request))
+    }
+
+    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
+        Call::waiting(async move {
+            let mut frame = vec![0; HEADER_SIZE];
+            aqueduct_wire::encode_read(context, &read, &mut frame);
+            let bulk = read.length as usize > SMALL;
+            let exchange = Exchange { bulk, sink: Some(sink), ..Exchange::new(Op::Read, frame) };
+            let count = delivered(self.exchange(context, exchange).await?.payload)?;
+            self.counters.bytes_read.fetch_add(count as u64, Ordering::Relaxed);
+            Ok(count)
+        })
+    }
+
+    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
+        Call::waiting(async move {
+            let Source::Memory(data) = source;
+            let mut frame = vec![0; HEADER_SIZE];
+            aqueduct_wire::encode_write(context, &write, &mut frame);
+            let bulk = data.len() > SMALL;
+            let exchange = Exchange { bulk, changes: true, payload: Some(data), ..Exchange::new(Op::Write, frame) };
+            let reply = self.exchange(context, exchange).await?;
+            let written = aqueduct_wire::decode_reply(Op::Write, &reply.body).map_err(|_| Errno::EPROTO)?.written()?;
+            self.counters.bytes_written.fetch_add(u64::from(written.count), Ordering::Relaxed);
+            Ok(written)
+        })
+    }
+
+    /// The server frees what a session held when it ends; within a session the front end is the only client.
+    fn depart(&self, _client: ClientId) {}
+}

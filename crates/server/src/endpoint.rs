@@ -1,0 +1,152 @@
+//! The server's half of a connection: the handshake, then what each frame is for.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
+
+use aqueduct_fs::{Errno, Sink, TRANSFER_SIZE_MAX};
+use aqueduct_net::{Closed, Connection, Endpoint, Frame};
+use aqueduct_wire::{CancelOutcome, CancelReply, Capabilities, HEADER_SIZE, Header, Hello, HelloReply, Kind, Lane, Op, VERSION};
+
+use crate::execute;
+use crate::server::{Server, goodbye};
+use crate::session::{Session, lock};
+
+/// Requests that one connection may have under way: what a client's own limits never exceed.
+const CREDITS: u32 = 1024;
+
+/// One connection of a client.
+pub(crate) struct ServerEndpoint {
+    server: Arc<Server>,
+    joined: OnceLock<Joined>,
+}
+
+struct Joined {
+    session: Arc<Session>,
+    lane: Lane,
+}
+
+impl ServerEndpoint {
+    pub(crate) fn new(server: Arc<Server>) -> ServerEndpoint {
+        ServerEndpoint { server, joined: OnceLock::new() }
+    }
+
+    pub(crate) fn has_session(&self) -> bool {
+        self.joined.get().is_some()
+    }
+
+    fn hello(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<(), String> {
+        let hello = Hello::decode(&frame.body).map_err(|error| format!("HELLO: {error}"))?;
+        if hello.version_min > VERSION || hello.version_max < VERSION {
+            return Err(format!(
+                "this server speaks version {VERSION} of the protocol, you speak {} to {}: install the same release on both",
+                hello.version_min, hello.version_max
+            ));
+        }
+        let mut header = Header::new(Kind::HelloReply);
+        header.request = frame.header.request;
+        let session = match hello.session {
+            0 => self.server.new_session(hello.client_name.clone(), connection.peer()).ok_or(Errno::ENFILE),
+            id => self.server.find_session(id, &hello.secret).ok_or(Errno::ESTALE),
+        };
+        let mut body = Vec::new();
+        match session {
+            Err(error) => header.status = error.raw() as u32,
+            Ok(session) => {
+                self.reply(&session).encode(&mut body);
+                lock(&session.connections).push(Arc::downgrade(connection));
+                connection.set_bulk(hello.lane == Lane::Bulk);
+                tracing::debug!(client = %hello.client_name, peer = %connection.peer(), lane = ?hello.lane, "a connection joined its session");
+                let _ = self.joined.set(Joined { session, lane: hello.lane });
+            }
+        }
+        send(connection, header, &body);
+        Ok(())
+    }
+
+    fn reply(&self, session: &Session) -> HelloReply {
+        let config = &self.server.config;
+        HelloReply {
+            version: VERSION,
+            capabilities: Capabilities::COMPOUND | Capabilities::PENDING,
+            session: session.id,
+            secret: session.secret,
+            verifier: config.verifier,
+            slots: config.limits.slots,
+            credits: CREDITS,
+            payload_max: TRANSFER_SIZE_MAX as u32,
+            lease_seconds: 0,
+            server_name: config.name.clone(),
+        }
+    }
+
+    fn joined_frame(&self, joined: &Joined, connection: &Arc<Connection>, frame: Frame) -> Result<(), String> {
+        match frame.header.kind {
+            Kind::Request => execute::request(&self.server, &joined.session, connection, frame),
+            Kind::Cancel => {
+                let request = aqueduct_wire::decode_cancel(&frame.body).map_err(|error| format!("CANCEL: {error}"))?;
+                let outcome = if joined.session.cancel(request) { CancelOutcome::Never } else { CancelOutcome::Done };
+                let mut header = Header::new(Kind::CancelReply);
+                header.request = frame.header.request;
+                let mut body = Vec::new();
+                CancelReply { outcome }.encode(&mut body);
+                send(connection, header, &body);
+            }
+            Kind::Ping => {
+                let mut header = Header::new(Kind::Pong);
+                header.request = frame.header.request;
+                send(connection, header, &[]);
+            }
+            Kind::Goodbye => self.server.end_session(&joined.session),
+            kind => return Err(format!("a {kind:?} frame makes no sense to a server")),
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn send(connection: &Connection, mut header: Header, body: &[u8]) {
+    header.body_length = body.len() as u32;
+    let mut frame = Vec::with_capacity(HEADER_SIZE + body.len());
+    frame.extend_from_slice(&header.encode());
+    frame.extend_from_slice(body);
+    connection.send(&frame, None);
+}
+
+impl Endpoint for ServerEndpoint {
+    fn place(&self, _header: &Header) -> Option<Box<dyn Sink>> {
+        None
+    }
+
+    fn is_slow(&self, header: &Header) -> bool {
+        let Some(joined) = self.joined.get() else { return false };
+        joined.lane == Lane::Bulk || header.payload_length > 0 || Op::from_code(header.op).is_some_and(execute::waits_for_disk)
+    }
+
+    fn frame(&self, connection: &Arc<Connection>, frame: Frame) {
+        if self.server.draining.load(Ordering::SeqCst) {
+            return; // the client hears GOODBYE in a moment
+        }
+        let result = match (self.joined.get(), frame.header.kind) {
+            (None, Kind::Hello) => self.hello(connection, &frame),
+            (None, kind) => Err(format!("the first frame must be HELLO, not {kind:?}")),
+            (Some(joined), _) => self.joined_frame(joined, connection, frame),
+        };
+        if let Err(reason) = result {
+            tracing::warn!(peer = %connection.peer(), %reason, "closed a connection");
+            connection.send(&goodbye(&reason), None);
+            aqueduct_worker::Flush::flush(&**connection);
+            connection.close(reason);
+        }
+    }
+
+    fn closed(&self, connection: &Arc<Connection>, closed: Closed) {
+        self.server.connections.fetch_sub(1, Ordering::SeqCst);
+        let Some(joined) = self.joined.get() else { return };
+        tracing::debug!(client = %joined.session.name, peer = %connection.peer(), reason = %closed.reason, "a connection ended");
+        if joined.session.remove_connection(connection) {
+            self.server.expire_later(&joined.session);
+        }
+    }
+}
+
+/// The weak connections that a reply goes to besides its own.
+pub(crate) type Others = Vec<(Weak<Connection>, u64)>;

@@ -1,0 +1,296 @@
+//! The execution of requests. A request runs on the thread that received it, from its decoding to its reply; only what has to wait for somebody
+//! else (a lock, another server) becomes a task that holds no thread.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use aqueduct_fs::{Call, Context, Errno, FileSystem, OpenId, Reply, Request, Source};
+use aqueduct_net::{Connection, Frame, Payload};
+use aqueduct_wire::{Caller, Header, Kind, Op};
+use aqueduct_worker::Group;
+use bytes::Bytes;
+
+use crate::endpoint::{Others, send};
+use crate::server::{Export, Server};
+use crate::session::{Admission, Session};
+use crate::sink::ReplySink;
+
+/// Operations whose cost is the disk's rather than the memory's.
+pub(crate) fn waits_for_disk(op: Op) -> bool {
+    matches!(op, Op::Sync | Op::SyncDirectory | Op::Commit | Op::Fallocate | Op::CopyRange | Op::ReadDirectory | Op::Compound)
+}
+
+/// One request under way.
+struct Job {
+    server: Arc<Server>,
+    session: Arc<Session>,
+    connection: Arc<Connection>,
+    header: Header,
+    op: Op,
+    started: Instant,
+}
+
+/// Executes a request of a session and replies to it.
+pub(crate) fn request(server: &Arc<Server>, session: &Arc<Session>, connection: &Arc<Connection>, frame: Frame) {
+    let Some(op) = Op::from_code(frame.header.op) else {
+        let mut header = reply_header(&frame.header, Kind::Reply);
+        header.status = Errno::ENOSYS.raw() as u32;
+        return send(connection, header, &[]);
+    };
+    server.executing.fetch_add(1, Ordering::SeqCst);
+    let job = Job {
+        server: server.clone(),
+        session: session.clone(),
+        connection: connection.clone(),
+        header: frame.header,
+        op,
+        started: Instant::now(),
+    };
+    if frame.header.payload_length == 0 {
+        Group::expect_more();
+    }
+    server.group.run_now(async move { job.run(frame).await });
+}
+
+fn reply_header(request: &Header, kind: Kind) -> Header {
+    let mut header = Header::new(kind);
+    header.op = request.op;
+    header.class = request.class;
+    header.slot = request.slot;
+    header.sequence = request.sequence;
+    header.request = request.request;
+    header
+}
+
+impl Job {
+    async fn run(self, frame: Frame) {
+        let Frame { body, payload, .. } = frame;
+        let outcome = match (self.op, self.session.export.get()) {
+            (Op::Attach, _) => self.attach(&body),
+            (Op::Status, _) => self.status(),
+            (_, None) => Err(Errno::ENOTCONN),
+            (Op::Read, Some(export)) => self.read(&**export, &body).await,
+            (Op::Write, Some(export)) => self.write(export, &body, payload).await,
+            (Op::Compound, Some(export)) => self.compound(export, &body).await,
+            (_, Some(export)) => self.call(export, &body).await,
+        };
+        if let Err(error) = outcome {
+            self.reply(Kind::Reply, Err(error), &[]);
+        }
+    }
+
+    fn context(&self, caller: Caller) -> Context {
+        let mut context = Context::new(self.session.client(), caller.credential);
+        context.pid = caller.pid;
+        context
+    }
+
+    /// Sends a reply; returns its header.
+    fn reply(&self, kind: Kind, result: Result<(), Errno>, body: &[u8]) -> Header {
+        let mut header = reply_header(&self.header, kind);
+        if let Err(error) = result {
+            header.status = error.raw() as u32;
+        }
+        send(&self.connection, header, body);
+        let took = self.started.elapsed();
+        if took > self.server.config.limits.slow_operation && kind == Kind::Reply {
+            tracing::warn!(op = self.op.name(), client = %self.session.name, ?took, "a slow operation: the backing file system took this long");
+        }
+        header
+    }
+
+    /// Sends a reply, and remembers it for repeats of the request.
+    fn reply_once(&self, kind: Kind, result: Result<(), Errno>, body: &[u8]) {
+        let header = self.reply(kind, result, body);
+        let others: Others = self.session.remember(&self.header, &header, body);
+        for (connection, request) in others {
+            if let Some(connection) = connection.upgrade() {
+                send(&connection, Header { request, ..header }, body);
+            }
+        }
+    }
+
+    /// Whether a request that changes something is to be executed; if not, it has been answered or will be.
+    fn admit(&self) -> Result<bool, Errno> {
+        match self.session.admit(&self.header, &self.connection) {
+            Admission::New => Ok(true),
+            Admission::Attached => Ok(false),
+            Admission::Remembered(header, body) => {
+                send(&self.connection, Header { request: self.header.request, ..header }, &body);
+                Ok(false)
+            }
+            Admission::Refused(reason) => {
+                tracing::warn!(client = %self.session.name, op = self.op.name(), %reason, "refused a request");
+                Err(Errno::EPROTO)
+            }
+        }
+    }
+
+    fn attach(&self, body: &[u8]) -> Result<(), Errno> {
+        let attach = aqueduct_wire::Attach::decode(body).map_err(|error| error.errno())?;
+        let export = self.server.export(attach.export).ok_or(Errno::ENOENT);
+        let Ok(export) = export else {
+            let names: Vec<&str> = self.server.exports.iter().map(|export| export.name.as_str()).collect();
+            self.reply(Kind::Reply, Err(Errno::ENOENT), names.join("\n").as_bytes());
+            return Ok(());
+        };
+        if !Arc::ptr_eq(self.session.export.get_or_init(|| export.clone()), export) {
+            return Err(Errno::EBUSY);
+        }
+        let context = Context::new(self.session.client(), aqueduct_fs::Credential::root());
+        let Call::Ready(Some(root)) = export.filesystem.call(&context, Request::Root) else { return Err(Errno::EPROTO) };
+        let reply = aqueduct_wire::AttachReply { root: root?.entry()?, export_id: export.id, read_only: export.read_only };
+        let mut body = Vec::new();
+        reply.encode(&mut body);
+        self.reply(Kind::Reply, Ok(()), &body);
+        Ok(())
+    }
+
+    fn status(&self) -> Result<(), Errno> {
+        self.reply(Kind::Reply, Ok(()), self.server.status_json().to_string().as_bytes());
+        Ok(())
+    }
+
+    async fn read(&self, export: &Export, body: &[u8]) -> Result<(), Errno> {
+        let (caller, read) = aqueduct_wire::decode_read(body).map_err(|error| error.errno())?;
+        let context = self.context(caller);
+        let sink = ReplySink { connection: self.connection.clone(), header: reply_header(&self.header, Kind::Reply) };
+        let count = export.filesystem.read(&context, read, Box::new(sink)).await?;
+        self.session.count(count, 0);
+        Ok(())
+    }
+
+    async fn write(&self, export: &Export, body: &[u8], payload: Payload) -> Result<(), Errno> {
+        let (caller, write) = aqueduct_wire::decode_write(body).map_err(|error| error.errno())?;
+        if !self.admit()? {
+            return Ok(());
+        }
+        let data = match payload {
+            Payload::Memory(bytes) => bytes,
+            Payload::None | Payload::Delivered(_) => Bytes::new(),
+        };
+        let context = self.context(caller);
+        let result = export.filesystem.write(&context, write, Source::Memory(data)).await;
+        self.session.count(0, result.map_or(0, |written| written.count as usize));
+        self.finish(Kind::Reply, result.map(Reply::Written), true);
+        Ok(())
+    }
+
+    async fn call(&self, export: &Export, body: &[u8]) -> Result<(), Errno> {
+        let (caller, request) = aqueduct_wire::decode_request(self.op, body).map_err(|error| error.errno())?;
+        let changes = request.changes_state();
+        if changes && !self.admit()? {
+            return Ok(());
+        }
+        let context = self.context(caller);
+        self.session.count(0, 0);
+        if matches!(request, Request::SetLock { wait: true, .. }) {
+            self.wait_for_lock(&*export.filesystem, &context, request).await;
+        } else {
+            let result = export.filesystem.call(&context, request).await;
+            self.finish(Kind::Reply, result, changes);
+        }
+        Ok(())
+    }
+
+    /// A blocking lock: answered at once if it can be had; else PENDING, which frees slot and credit, and COMPLETION when it ends.
+    async fn wait_for_lock(&self, filesystem: &dyn FileSystem, context: &Context, request: Request<'_>) {
+        let mut call = filesystem.call(context, request);
+        if let Some(result) = poll_once(&mut call).await {
+            return self.finish(Kind::Reply, result, true);
+        }
+        let id = self.header.request;
+        if !self.session.add_pending(id, &context.cancel, self.server.config.limits.pending_max) {
+            drop(call);
+            return self.finish(Kind::Reply, Err(Errno::ENOLCK), true);
+        }
+        self.reply_once(Kind::Pending, Ok(()), &[]);
+        let result = call.await;
+        self.session.remove_pending(id);
+        self.finish(Kind::Completion, result, false);
+    }
+
+    /// Replies with the result of a call, remembering it if the request changed something.
+    fn finish(&self, kind: Kind, result: Result<Reply, Errno>, changes: bool) {
+        let mut body = Vec::new();
+        if let Ok(reply) = &result {
+            aqueduct_wire::encode_reply(reply, &mut body);
+        }
+        let result = result.map(|_| ());
+        if changes {
+            self.reply_once(kind, result, &body);
+        } else {
+            self.reply(kind, result, &body);
+        }
+    }
+
+    /// Several requests in one frame, one after another until one fails.
+    async fn compound(&self, export: &Export, body: &[u8]) -> Result<(), Errno> {
+        let (caller, requests) = aqueduct_wire::decode_compound(body).map_err(|error| error.errno())?;
+        if !self.admit()? {
+            return Ok(());
+        }
+        let context = self.context(caller);
+        let mut results = Vec::new();
+        let mut latest = Latest::default();
+        for request in requests {
+            let result = match latest.substitute(request) {
+                Request::SetLock { wait: true, .. } => Err(Errno::EINVAL), // nothing in a compound may wait
+                request => export.filesystem.call(&context, request).await,
+            };
+            self.session.count(0, 0);
+            let failed = result.is_err();
+            if let Ok(reply) = &result {
+                latest.note(reply);
+            }
+            results.push(result);
+            if failed {
+                break;
+            }
+        }
+        let mut body = Vec::new();
+        aqueduct_wire::encode_compound_reply(&results, &mut body);
+        self.reply_once(Kind::Reply, Ok(()), &body);
+        Ok(())
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.server.executing.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+async fn poll_once<T: Unpin>(call: &mut Call<'_, T>) -> Option<Result<T, Errno>> {
+    std::future::poll_fn(|task| match std::pin::Pin::new(&mut *call).poll(task) {
+        std::task::Poll::Ready(result) => std::task::Poll::Ready(Some(result)),
+        std::task::Poll::Pending => std::task::Poll::Ready(None),
+    })
+    .await
+}
+
+/// What the requests of a compound may refer to: the latest inode and the latest open of those before.
+#[derive(Default)]
+struct Latest {
+    handle: Vec<u8>,
+    open: Option<OpenId>,
+}
+
+impl Latest {
+    fn note(&mut self, reply: &Reply) {
+        match reply {
+            Reply::Entry(entry) => self.handle = entry.handle.bytes().to_vec(),
+            Reply::Opened(opened) => self.open = Some(opened.id),
+            Reply::Created(entry, opened) => {
+                self.handle = entry.handle.bytes().to_vec();
+                self.open = Some(opened.id);
+            }
+            _ => {}
+        }
+    }
+
+    fn substitute<'a>(&'a self, request: Request<'a>) -> Request<'a> {
+        aqueduct_wire::substitute_latest(request, &self.handle, self.open)
+    }
+}

@@ -1,0 +1,305 @@
+//! The server: listeners, exports, the table of sessions, start and end.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use aqueduct_fs::{FileSystem, TRANSFER_SIZE_MAX};
+use aqueduct_net::{BufferPool, Connection, Mode, socket};
+use aqueduct_wire::{HEADER_SIZE, Header, Kind};
+use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration};
+use socket2::Socket;
+
+use crate::endpoint::ServerEndpoint;
+use crate::session::{Session, lock};
+
+/// A file system under a name.
+pub struct Export {
+    /// What clients ask for; the directory's path unless the configuration names it.
+    pub name: String,
+    /// See [`export_id`].
+    pub id: u32,
+    /// Answers its requests.
+    pub filesystem: Arc<dyn FileSystem>,
+    /// Nothing may be changed. The file system enforces it; this tells the clients.
+    pub read_only: bool,
+    /// Where it lies on the server, for `aqueduct status`.
+    pub path: String,
+}
+
+/// The number of an export, derived from its name so that it survives restarts.
+pub fn export_id(name: &str) -> u32 {
+    // FNV-1a, 32 bits (Fowler, Noll, Vo): two exports of one server are refused when they collide.
+    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// What a server takes on, each with its cost.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Sessions. An idle one costs its two connections and, once it has changed things, its reply memory: at most 2 x `slots` replies of
+    /// about 300 bytes.
+    pub sessions_max: usize,
+    /// Connections, with a session or without. A connection holds memory only while a frame is incomplete: at most 1.2 MiB.
+    pub connections_max: usize,
+    /// Slots per session and class: how many changing requests one client has under way.
+    pub slots: u32,
+    /// Lock requests of one client that wait.
+    pub pending_max: usize,
+    /// How long a session outlives its last connection when the client did not say goodbye. Then its locks and opens are freed.
+    pub session_grace: Duration,
+    /// A connection that has not joined a session by then is closed.
+    pub hello_timeout: Duration,
+    /// An operation that takes longer is logged.
+    pub slow_operation: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            sessions_max: 16_384,
+            connections_max: 65_536,
+            slots: 256,
+            pending_max: 4096,
+            session_grace: Duration::from_secs(5),
+            hello_timeout: Duration::from_secs(5),
+            slow_operation: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What a server is.
+pub struct ServerConfig {
+    /// Addresses to listen on; port 0 lets the kernel choose.
+    pub listen: Vec<SocketAddr>,
+    /// Shown to clients.
+    pub name: String,
+    /// Distinguishes this run of the server from others; see `Written::verifier`.
+    pub verifier: u64,
+    /// What it takes on.
+    pub limits: Limits,
+    /// What it serves.
+    pub exports: Vec<Export>,
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// Two exports have one name, or names with one id.
+    #[error("the exports '{0}' and '{1}' have the same name or id: give one of them another name")]
+    SameExport(String, String),
+}
+
+/// A running server.
+pub struct Server {
+    pub(crate) config: ServerConfigParts,
+    pub(crate) exports: Vec<Arc<Export>>,
+    pub(crate) group: Arc<Group>,
+    pub(crate) pool: BufferPool,
+    pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
+    pub(crate) started: Instant,
+    /// Requests that are being executed.
+    pub(crate) executing: AtomicUsize,
+    pub(crate) connections: AtomicUsize,
+    pub(crate) draining: AtomicBool,
+    listeners: Mutex<Vec<Registration>>,
+    addresses: Mutex<Vec<SocketAddr>>,
+    this: Weak<Server>,
+}
+
+/// The configuration without what the server took out of it.
+pub(crate) struct ServerConfigParts {
+    pub(crate) name: String,
+    pub(crate) verifier: u64,
+    pub(crate) limits: Limits,
+}
+
+struct Listener {
+    socket: Socket,
+    server: Weak<Server>,
+}
+
+/// Idle bulk buffers kept: enough for all threads of a busy server, 16 MiB at most.
+const IDLE_BUFFERS_MAX: usize = 16;
+
+impl Server {
+    /// Starts listening; requests are executed on the threads of `group`.
+    pub fn start(config: ServerConfig, group: Arc<Group>) -> Result<Arc<Server>, StartError> {
+        for (at, export) in config.exports.iter().enumerate() {
+            if let Some(other) = config.exports[..at].iter().find(|other| other.name == export.name || other.id == export.id) {
+                return Err(StartError::SameExport(other.name.clone(), export.name.clone()));
+            }
+        }
+        let server = Arc::new_cyclic(|this| Server {
+            config: ServerConfigParts { name: config.name, verifier: config.verifier, limits: config.limits },
+            exports: config.exports.into_iter().map(Arc::new).collect(),
+            group,
+            pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX),
+            sessions: Mutex::default(),
+            started: Instant::now(),
+            executing: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+            draining: AtomicBool::new(false),
+            listeners: Mutex::default(),
+            addresses: Mutex::default(),
+            this: this.clone(),
+        });
+        for address in config.listen {
+            server.listen(address).map_err(|source| StartError::Listen { address, source })?;
+        }
+        Ok(server)
+    }
+
+    fn listen(&self, address: SocketAddr) -> io::Result<()> {
+        let socket = socket::listen(address)?;
+        let real = socket.local_addr()?.as_socket().unwrap_or(address);
+        let listener = Arc::new(Listener { socket, server: self.this.clone() });
+        let interest = Interest { read: true, write: false, once: false };
+        let registration = self.group.register(listener.socket.as_fd(), interest, listener.clone())?;
+        lock(&self.listeners).push(registration);
+        lock(&self.addresses).push(real);
+        Ok(())
+    }
+
+    /// The addresses listened on, with the ports that the kernel chose.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        lock(&self.addresses).clone()
+    }
+
+    /// Takes no new connection or request, waits up to `grace` for those being executed, tells the clients, and closes. Never call it
+    /// on a thread of the server's group.
+    pub fn shutdown(&self, grace: Duration) {
+        self.draining.store(true, Ordering::SeqCst);
+        lock(&self.listeners).clear();
+        let end = Instant::now() + grace;
+        while self.executing.load(Ordering::SeqCst) > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let sessions = std::mem::take(&mut *lock(&self.sessions));
+        for session in sessions.into_values() {
+            let goodbye = goodbye("the server shuts down");
+            for connection in lock(&session.connections).iter().filter_map(Weak::upgrade) {
+                connection.send(&goodbye, None);
+            }
+            session.disconnect("the server shuts down");
+            self.depart(&session);
+        }
+    }
+
+    pub(crate) fn export(&self, name: &str) -> Option<&Arc<Export>> {
+        self.exports.iter().find(|export| export.name == name)
+    }
+
+    /// A new session, unless there are too many.
+    pub(crate) fn new_session(&self, name: String, peer: SocketAddr) -> Option<Arc<Session>> {
+        let mut random = [0; 24];
+        getrandom::fill(&mut random).ok()?;
+        let mut sessions = lock(&self.sessions);
+        let id = u64::from_le_bytes(random[..8].try_into().ok()?);
+        if sessions.len() >= self.config.limits.sessions_max || id == 0 || sessions.contains_key(&id) {
+            return None;
+        }
+        let session = Arc::new(Session::new(id, random[8..].try_into().ok()?, name, peer, self.config.limits.slots));
+        sessions.insert(id, session.clone());
+        Some(session)
+    }
+
+    /// The session of this id, if the secret is its own.
+    pub(crate) fn find_session(&self, id: u64, secret: &[u8; 16]) -> Option<Arc<Session>> {
+        let session = lock(&self.sessions).get(&id).cloned()?;
+        // Every byte is compared, so that the time tells nothing about the secret.
+        let difference = session.secret.iter().zip(secret).fold(0, |difference, (a, b)| difference | (a ^ b));
+        (difference == 0).then_some(session)
+    }
+
+    /// The last connection of a session has gone: it ends after the grace unless one comes back.
+    pub(crate) fn expire_later(&self, session: &Arc<Session>) {
+        let Some(server) = self.this.upgrade() else { return };
+        let session = session.clone();
+        self.group.spawn(async move {
+            server.group.sleep(server.config.limits.session_grace).await;
+            if lock(&session.connections).is_empty() {
+                tracing::info!(client = %session.name, peer = %session.peer, "the client did not come back: its locks and opens are freed");
+                server.end_session(&session);
+            }
+        });
+    }
+
+    /// Ends a session: fences it, then frees what it holds.
+    pub(crate) fn end_session(&self, session: &Arc<Session>) {
+        if lock(&self.sessions).remove(&session.id).is_some() {
+            session.disconnect("the session has ended");
+            self.depart(session);
+        }
+    }
+
+    fn depart(&self, session: &Session) {
+        if let Some(export) = session.export.get() {
+            export.filesystem.depart(session.client());
+        }
+    }
+
+    fn welcome(&self, socket: Socket, peer: SocketAddr) {
+        if self.connections.load(Ordering::SeqCst) >= self.config.limits.connections_max {
+            tracing::warn!(%peer, "refused a connection: all {} are taken", self.config.limits.connections_max);
+            return;
+        }
+        let Some(server) = self.this.upgrade() else { return };
+        let endpoint = Arc::new(ServerEndpoint::new(server));
+        // The lane is not known yet: read ahead little, which serves both.
+        let mode = Mode { bulk: true, shared: true };
+        match Connection::start(&self.group, socket, mode, self.pool.clone(), endpoint.clone()) {
+            Ok(connection) => {
+                self.connections.fetch_add(1, Ordering::SeqCst);
+                let timeout = self.group.sleep(self.config.limits.hello_timeout);
+                let connection = Arc::downgrade(&connection);
+                self.group.spawn(async move {
+                    timeout.await;
+                    if let Some(connection) = connection.upgrade().filter(|_| !endpoint.has_session()) {
+                        connection.close("no HELLO came in time".into());
+                    }
+                });
+            }
+            Err(error) => tracing::warn!(%peer, %error, "could not start a connection"),
+        }
+    }
+}
+
+/// A GOODBYE frame with its reason.
+pub(crate) fn goodbye(reason: &str) -> Vec<u8> {
+    let mut header = Header::new(Kind::Goodbye);
+    header.body_length = reason.len() as u32;
+    let mut frame = Vec::with_capacity(HEADER_SIZE + reason.len());
+    frame.extend_from_slice(&header.encode());
+    frame.extend_from_slice(reason.as_bytes());
+    frame
+}
+
+impl Ready for Listener {
+    fn ready(&self, _readiness: Readiness) {
+        /// Connections accepted before others get their turn.
+        const ACCEPTS_PER_TURN: usize = 64;
+        let Some(server) = self.server.upgrade() else { return };
+        for _ in 0..ACCEPTS_PER_TURN {
+            match socket::accept(&self.socket) {
+                Ok(Some((socket, peer))) => server.welcome(socket, peer),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "accepting a connection failed");
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Sessions: what a client has at this server, whatever its connections do.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+
+use aqueduct_fs::{Cancel, ClientId};
+use aqueduct_net::Connection;
+use aqueduct_wire::{Class, Header};
+
+use crate::server::Export;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+/// Counters of one session, all since it began.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) operations: AtomicU64,
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+}
+
+/// One client.
+pub(crate) struct Session {
+    pub(crate) id: u64,
+    pub(crate) secret: [u8; 16],
+    pub(crate) name: String,
+    pub(crate) peer: SocketAddr,
+    pub(crate) export: OnceLock<Arc<Export>>,
+    pub(crate) counters: Counters,
+    pub(crate) connections: Mutex<Vec<Weak<Connection>>>,
+    slots: [Vec<Mutex<Slot>>; 2],
+    /// Requests that were answered PENDING, by their id.
+    pending: Mutex<HashMap<u64, Cancel>>,
+}
+
+/// The memory of one slot: its last request and how that ended.
+#[derive(Default)]
+struct Slot {
+    sequence: u32,
+    state: SlotState,
+}
+
+#[derive(Default)]
+enum SlotState {
+    #[default]
+    Unused,
+    /// Runs; repeats of it wait here for the reply.
+    Executing { waiting: Vec<(Weak<Connection>, u64)> },
+    /// Ended: the header and body of the reply.
+    Remembered { header: Header, body: Vec<u8> },
+}
+
+/// What to do with a request that came in a slot.
+pub(crate) enum Admission {
+    /// Execute it.
+    New,
+    /// It has been executed: this is the reply.
+    Remembered(Header, Vec<u8>),
+    /// It is being executed: the reply goes to this connection as well.
+    Attached,
+    /// The slot or its sequence makes no sense.
+    Refused(String),
+}
+
+impl Session {
+    pub(crate) fn new(id: u64, secret: [u8; 16], name: String, peer: SocketAddr, slots: u32) -> Session {
+        let row = || (0..slots).map(|_| Mutex::default()).collect();
+        Session {
+            id,
+            secret,
+            name,
+            peer,
+            export: OnceLock::new(),
+            counters: Counters::default(),
+            connections: Mutex::default(),
+            slots: [row(), row()],
+            pending: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn client(&self) -> ClientId {
+        ClientId(self.id)
+    }
+
+    fn slot(&self, header: &Header) -> Option<&Mutex<Slot>> {
+        let row = match header.class {
+            Class::Ordinary => &self.slots[0],
+            Class::Releasing => &self.slots[1],
+            Class::Callback => return None,
+        };
+        row.get(header.slot as usize)
+    }
+
+    /// Decides about a request that changes something: exactly one of its tries is executed.
+    pub(crate) fn admit(&self, header: &Header, connection: &Arc<Connection>) -> Admission {
+        let Some(slot) = self.slot(header) else {
+            return Admission::Refused(format!("slot {} of class {:?} does not exist", header.slot, header.class));
+        };
+        let mut slot = lock(slot);
+        // A client that gave a request up goes on with the next number: what was skipped, or still runs, is of no interest any more.
+        let ahead = header.sequence.wrapping_sub(slot.sequence);
+        if ahead != 0 && ahead < u32::MAX / 2 {
+            *slot = Slot { sequence: header.sequence, state: SlotState::Executing { waiting: Vec::new() } };
+            return Admission::New;
+        }
+        if header.sequence != slot.sequence {
+            return Admission::Refused(format!("slot {} is at sequence {}, not {}", header.slot, slot.sequence, header.sequence));
+        }
+        match &mut slot.state {
+            SlotState::Unused => Admission::Refused(format!("slot {} has had no request {}", header.slot, header.sequence)),
+            SlotState::Executing { waiting } => {
+                waiting.retain(|(connection, _)| connection.strong_count() > 0);
+                waiting.push((Arc::downgrade(connection), header.request));
+                Admission::Attached
+            }
+            SlotState::Remembered { header, body } => Admission::Remembered(*header, body.clone()),
+        }
+    }
+
+    /// Remembers a reply; returns who else waits for it.
+    pub(crate) fn remember(&self, request: &Header, reply: &Header, body: &[u8]) -> Vec<(Weak<Connection>, u64)> {
+        let Some(slot) = self.slot(request) else { return Vec::new() };
+        let mut slot = lock(slot);
+        if slot.sequence != request.sequence {
+            return Vec::new();
+        }
+        match std::mem::replace(&mut slot.state, SlotState::Remembered { header: *reply, body: body.to_vec() }) {
+            SlotState::Executing { waiting } => waiting,
+            _ => Vec::new(),
+        }
+    }
+
+    /// A request was answered PENDING and can be cancelled until it completes. False when the client has too many of them.
+    pub(crate) fn add_pending(&self, request: u64, cancel: &Cancel, pending_max: usize) -> bool {
+        let mut pending = lock(&self.pending);
+        let room = pending.len() < pending_max;
+        if room {
+            pending.insert(request, cancel.clone());
+        }
+        room
+    }
+
+    pub(crate) fn remove_pending(&self, request: u64) {
+        lock(&self.pending).remove(&request);
+    }
+
+    /// Asks a pending request to end; false when there is none of this id.
+    pub(crate) fn cancel(&self, request: u64) -> bool {
+        let cancel = lock(&self.pending).get(&request).cloned();
+        cancel.inspect(Cancel::raise).is_some()
+    }
+
+    /// Forgets a connection; returns whether it was the last.
+    pub(crate) fn remove_connection(&self, connection: &Arc<Connection>) -> bool {
+        let mut connections = lock(&self.connections);
+        connections.retain(|known| known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), Arc::as_ptr(connection)));
+        connections.is_empty()
+    }
+
+    /// Ends all its connections.
+    pub(crate) fn disconnect(&self, reason: &str) {
+        let connections = std::mem::take(&mut *lock(&self.connections));
+        for connection in connections.iter().filter_map(Weak::upgrade) {
+            connection.close(reason.to_owned());
+        }
+    }
+
+    pub(crate) fn count(&self, bytes_read: usize, bytes_written: usize) {
+        self.counters.operations.fetch_add(1, Ordering::Relaxed);
+        self.counters.bytes_read.fetch_add(bytes_read as u64, Ordering::Relaxed);
+        self.counters.bytes_written.fetch_add(bytes_written as u64, Ordering::Relaxed);
+    }
+}
