@@ -1,1 +1,140 @@
-//! placeholder
+//! The kernel's front end: answers the requests of a FUSE mount with any [`FileSystem`](aqueduct_fs::FileSystem). Nothing of the kernel's protocol is known
+//! outside this crate.
+//!
+//! [`mount`] connects a directory to a [`Device`]; [`start`] agrees with the kernel on version and capabilities and hands one clone of the device to each
+//! worker group. A worker reads a request, polls its operation at once, and usually has answered before it reads the next; an operation that has to
+//! wait becomes a task of the same group. The reply goes to the descriptor that the request came from.
+//!
+//! What the kernel may cache is decided by [`Config`]: nothing, or as close-to-open allows.
+
+mod abi;
+mod buffer;
+mod caller;
+mod channel;
+mod convert;
+mod device;
+mod dispatch;
+mod groups;
+mod init;
+mod interrupt;
+mod mount;
+mod nodes;
+mod notify;
+mod ops;
+mod reader;
+mod session;
+mod sink;
+mod sys;
+
+use std::fmt;
+use std::io;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use aqueduct_fs::{ClientId, Errno, TRANSFER_SIZE_MAX};
+
+pub use device::Device;
+pub use init::Negotiated;
+pub use mount::{MountError, MountOptions, mount, unmount};
+pub use session::{Session, start};
+
+/// The extended attribute of a mount's root that tells how the mount fares; see [`Config::status`].
+pub const STATUS_XATTR: &str = "aqueduct.status";
+
+/// What the kernel may keep of file data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheMode {
+    /// Nothing: each read(2) and write(2) is a request. Only mappings, and sendfile and splice, use the page cache. Before Linux 6.6 a file
+    /// opened for reading and writing is cached, because it could not be mapped shared otherwise.
+    #[default]
+    None,
+    /// The page cache, dropped at each open and when size or mtime have changed; attributes are fetched again at each open.
+    CloseToOpen,
+}
+
+/// How a mount is served.
+pub struct Config {
+    /// What the kernel may keep of file data.
+    pub cache: CacheMode,
+    /// How long the kernel may use attributes.
+    pub attr_timeout: Duration,
+    /// How long the kernel may use names. Above zero the kernel checks no permission on the way along a path, unless
+    /// [`MountOptions::default_permissions`] is set.
+    pub entry_timeout: Duration,
+    /// Requests of the kernel's own accord (read-ahead, asynchronous direct I/O, releases) under way at once; the kernel's default
+    /// of 12 starves read-ahead of 1 MiB at 128 KiB a request.
+    pub max_background: u16,
+    /// The most bytes of one read or write, 4 KiB to [`TRANSFER_SIZE_MAX`].
+    pub max_transfer: u32,
+    /// As whom the file system is used.
+    pub client: ClientId,
+    /// The kernel decides on permission by mode and POSIX ACL (and caches ACLs). Without it the file system does, and ACLs
+    /// pass through as extended attributes.
+    pub posix_acl: bool,
+    /// Lets writes of several threads into one file proceed at once (strict mode only). Off, since then a write of more than `max_transfer` bytes can
+    /// interleave with another, which write(2) on a local file system does not.
+    pub parallel_writes: bool,
+    /// The value of the extended attribute [`STATUS_XATTR`] of the root.
+    pub status: Option<Box<dyn Fn() -> String + Send + Sync>>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            cache: CacheMode::None,
+            attr_timeout: Duration::ZERO,
+            entry_timeout: Duration::ZERO,
+            max_background: 64,
+            max_transfer: TRANSFER_SIZE_MAX as u32,
+            client: ClientId::default(),
+            posix_acl: false,
+            parallel_writes: false,
+            status: None,
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("cache", &self.cache)
+            .field("attr_timeout", &self.attr_timeout)
+            .field("entry_timeout", &self.entry_timeout)
+            .field("max_background", &self.max_background)
+            .field("max_transfer", &self.max_transfer)
+            .field("client", &self.client)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a mount could not be served.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The kernel's protocol is older than what is served.
+    #[error(
+        "this kernel speaks FUSE protocol {major}.{minor}, but {}.{} is the oldest served: use Linux 4.18 or later",
+        abi::MAJOR,
+        abi::MINOR_MIN
+    )]
+    #[allow(missing_docs, reason = "versions")]
+    KernelTooOld { major: u32, minor: u32 },
+    /// What came over the connection was no INIT, or nothing came.
+    #[error("the kernel did not begin the FUSE connection with INIT: it was used before, or is none; mount again")]
+    NoInit,
+    /// The mount was removed before it was served.
+    #[error("the mount ended before it was served: somebody unmounted it; mount again")]
+    Ended,
+    /// The file system has no root to show.
+    #[error("cannot get the root of the file system: {0}")]
+    Root(Errno),
+    /// No worker group was given, or the one given has stopped.
+    #[error("no running worker group was given to serve the mount")]
+    NoGroup,
+    /// The operating system refused something.
+    #[error("cannot serve the mount: {0}")]
+    Io(#[from] io::Error),
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}

@@ -1,0 +1,188 @@
+//! From a request of the kernel to an operation of the file system, and from its result to the reply.
+
+use std::sync::Arc;
+
+use aqueduct_fs::{Cancel, Context, Credential, Entry, Errno, OpenId, Reply, Request};
+use aqueduct_worker::Group;
+use bytes::Bytes;
+
+use crate::abi::{EntryOut, Field, InHeader, opcode};
+use crate::channel::Responder;
+use crate::convert;
+use crate::ops::{attributes, directories, files, locks, names};
+use crate::session::Shared;
+
+/// One request under way.
+pub(crate) struct Job {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) header: InHeader,
+    /// The whole request.
+    pub(crate) frame: Bytes,
+    pub(crate) context: Context,
+    pub(crate) responder: Responder,
+    /// Whether it moves little data, so that more is likely to follow at once.
+    small: bool,
+}
+
+/// How an operation ended well.
+pub(crate) enum Outcome {
+    /// With these bytes.
+    Done(Vec<u8>),
+    /// With these bytes, which tell the kernel of something that it must release again: if it does not take them, that is done here.
+    Granted(Vec<u8>, Grant),
+    /// The answer was sent by whoever had the data.
+    Delivered,
+}
+
+/// What a reply gives the kernel to hold.
+#[derive(Default)]
+pub(crate) struct Grant {
+    /// Nodes, one lookup each.
+    pub(crate) nodes: Vec<u64>,
+    pub(crate) file: Option<OpenId>,
+    pub(crate) directory: Option<OpenId>,
+}
+
+impl Grant {
+    pub(crate) fn node(node: u64) -> Grant {
+        Grant { nodes: vec![node], ..Grant::default() }
+    }
+}
+
+type Parser<T> = fn(&[u8]) -> Option<(T, &[u8])>;
+
+impl Job {
+    pub(crate) fn new(shared: Arc<Shared>, header: InHeader, frame: Bytes, responder: Responder, small: bool) -> Job {
+        let InHeader { uid, gid, pid, .. } = header;
+        let credential = Credential { uid, gid, groups: shared.groups.of(pid, uid, gid) };
+        let context = Context { client: shared.config.client, credential, pid, cancel: Cancel::default() };
+        Job { shared, header, frame, context, responder, small }
+    }
+
+    /// What follows the header.
+    pub(crate) fn body(&self) -> &[u8] {
+        self.frame.get(<InHeader as Field>::SIZE..).unwrap_or_default()
+    }
+
+    /// The arguments of the request, and what follows them.
+    pub(crate) fn args<T>(&self, parse: Parser<T>) -> Result<(T, &[u8]), Errno> {
+        parse(self.body()).ok_or(Errno::EINVAL)
+    }
+
+    /// The inode that the request is about.
+    pub(crate) fn handle(&self) -> Result<Arc<[u8]>, Errno> {
+        self.handle_of(self.header.nodeid)
+    }
+
+    /// The inode of another node id.
+    pub(crate) fn handle_of(&self, node: u64) -> Result<Arc<[u8]>, Errno> {
+        self.shared.nodes.handle(node).ok_or(Errno::ESTALE)
+    }
+
+    pub(crate) async fn call(&self, request: Request<'_>) -> Result<Reply, Errno> {
+        self.shared.filesystem.call(&self.context, request).await
+    }
+
+    /// The reply that tells of an inode.
+    pub(crate) fn entry(&self, entry: &Entry) -> (EntryOut, Grant) {
+        let nodeid = self.shared.nodes.look_up(entry.handle.bytes());
+        (self.entry_out(nodeid, &entry.attr), Grant::node(nodeid))
+    }
+
+    pub(crate) fn entry_out(&self, nodeid: u64, attr: &aqueduct_fs::Attr) -> EntryOut {
+        let (entry_valid, entry_valid_nsec) = convert::timeout(self.shared.config.entry_timeout);
+        let (attr_valid, attr_valid_nsec) = convert::timeout(self.shared.config.attr_timeout);
+        // Node ids are unique, so a generation would tell nothing.
+        let generation = 0;
+        let attr = convert::attr(attr);
+        EntryOut { nodeid, generation, entry_valid, attr_valid, entry_valid_nsec, attr_valid_nsec, attr }
+    }
+
+    async fn take_back(&self, grant: Grant) {
+        grant.nodes.iter().for_each(|node| self.shared.nodes.forget(*node, 1));
+        let releases = [
+            grant.file.map(|open| Request::Release { open }),
+            grant.directory.map(|open| Request::ReleaseDirectory { open }),
+        ];
+        for request in releases.into_iter().flatten() {
+            if let Err(error) = self.call(request).await {
+                tracing::debug!(%error, "could not release what the kernel did not take");
+            }
+        }
+    }
+}
+
+/// Answers one request.
+pub(crate) async fn run(job: &Job) {
+    let result = answer(job).await;
+    let refused = match result {
+        Ok(Outcome::Done(body)) => {
+            let _ = job.responder.done(&[&body]); // nobody waits for it
+            None
+        }
+        Ok(Outcome::Granted(body, grant)) => job.responder.done(&[&body]).is_err().then_some(grant),
+        Ok(Outcome::Delivered) => None,
+        Err(errno) => {
+            tracing::debug!(opcode = job.header.opcode, node = job.header.nodeid, %errno, "request failed");
+            job.responder.failed(errno);
+            None
+        }
+    };
+    if job.small {
+        Group::expect_more();
+    }
+    if let Some(grant) = refused {
+        job.take_back(grant).await;
+    }
+}
+
+/// The kernel takes ENOSYS for "never ask again", for the whole mount; only an operation that nobody here implements says so.
+async fn answer(job: &Job) -> Result<Outcome, Errno> {
+    let result = match job.header.opcode {
+        opcode::LOOKUP
+        | opcode::SYMLINK
+        | opcode::MKNOD
+        | opcode::MKDIR
+        | opcode::UNLINK
+        | opcode::RMDIR
+        | opcode::RENAME
+        | opcode::RENAME2
+        | opcode::LINK
+        | opcode::READLINK => names::answer(job).await,
+        opcode::GETATTR
+        | opcode::SETATTR
+        | opcode::STATX
+        | opcode::STATFS
+        | opcode::ACCESS
+        | opcode::SETXATTR
+        | opcode::GETXATTR
+        | opcode::LISTXATTR
+        | opcode::REMOVEXATTR => attributes::answer(job).await,
+        opcode::READ => files::read(job).await,
+        opcode::WRITE => files::write(job).await,
+        opcode::OPEN
+        | opcode::CREATE
+        | opcode::TMPFILE
+        | opcode::RELEASE
+        | opcode::FLUSH
+        | opcode::FSYNC
+        | opcode::FALLOCATE
+        | opcode::LSEEK
+        | opcode::COPY_FILE_RANGE
+        | opcode::COPY_FILE_RANGE_64 => files::answer(job).await,
+        opcode::OPENDIR | opcode::READDIR | opcode::READDIRPLUS | opcode::RELEASEDIR | opcode::FSYNCDIR => {
+            directories::answer(job).await
+        }
+        opcode::GETLK | opcode::SETLK | opcode::SETLKW => locks::answer(job).await,
+        opcode::IOCTL => Err(Errno::ENOTTY),
+        opcode::DESTROY => {
+            job.shared.end();
+            Ok(Outcome::Done(Vec::new()))
+        }
+        // A second INIT; the first was answered before the session began.
+        opcode::INIT => Err(Errno::EIO),
+        // POLL: every file is ready. SYNCFS: never sent to a mount of this kind. BMAP and what is unknown.
+        _ => return Err(Errno::ENOSYS),
+    };
+    result.map_err(|errno| if errno == Errno::ENOSYS { Errno::EOPNOTSUPP } else { errno })
+}

@@ -1,0 +1,120 @@
+//! Attributes, extended attributes, access, and the figures of the file system.
+
+use aqueduct_fs::{AccessMask, Attr, Errno, OpenId, Reply, Request, Statfs, XattrMode};
+
+use crate::STATUS_XATTR;
+use crate::abi::{
+    AccessIn, AttrOut, Field, GETATTR_FH, GetattrIn, GetxattrIn, GetxattrOut, ROOT_ID, SetattrIn, SetattrValid,
+    SetxattrIn, StatfsOut, StatxIn, StatxOut, opcode,
+};
+use crate::convert;
+use crate::dispatch::{Job, Outcome};
+
+pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
+    match job.header.opcode {
+        opcode::GETATTR => {
+            let (get, _) = job.args(GetattrIn::parse)?;
+            let attr = get_attr(job, get.getattr_flags, get.fh).await?;
+            Ok(attr_out(job, &attr))
+        }
+        opcode::STATX => {
+            let (get, _) = job.args(StatxIn::parse)?;
+            let attr = get_attr(job, get.getattr_flags, get.fh).await?;
+            let (attr_valid, attr_valid_nsec) = convert::timeout(job.shared.config.attr_timeout);
+            let stat = convert::statx(&attr);
+            Ok(Outcome::Done(StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() }.to_vec()))
+        }
+        opcode::SETATTR => set_attr(job).await,
+        opcode::STATFS => {
+            let figures = job.call(Request::Statfs { handle: &job.handle()? }).await?.statfs()?;
+            Ok(Outcome::Done(statfs_out(&figures).to_vec()))
+        }
+        opcode::ACCESS => {
+            let (access, _) = job.args(AccessIn::parse)?;
+            let mask = AccessMask::from_bits(access.mask).ok_or(Errno::EINVAL)?;
+            job.call(Request::Access { handle: &job.handle()?, mask }).await?.done()?;
+            Ok(Outcome::Done(Vec::new()))
+        }
+        opcode::SETXATTR => set_xattr(job).await,
+        opcode::REMOVEXATTR => {
+            let (name, _) = convert::text(job.body())?;
+            job.call(Request::RemoveXattr { handle: &job.handle()?, name }).await?.done()?;
+            Ok(Outcome::Done(Vec::new()))
+        }
+        _ => get_xattr(job).await,
+    }
+}
+
+async fn get_attr(job: &Job, flags: u32, fh: u64) -> Result<Attr, Errno> {
+    let open = (flags & GETATTR_FH != 0).then_some(OpenId(fh));
+    job.call(Request::GetAttr { handle: &job.handle()?, open }).await?.attr()
+}
+
+fn attr_out(job: &Job, attr: &Attr) -> Outcome {
+    let (attr_valid, attr_valid_nsec) = convert::timeout(job.shared.config.attr_timeout);
+    Outcome::Done(AttrOut { attr_valid, attr_valid_nsec, padding: 0, attr: convert::attr(attr) }.to_vec())
+}
+
+/// The flag KILL_SUIDGID is not looked at: the file system changes the size as the caller, so its kernel decides on the set-id bits.
+async fn set_attr(job: &Job) -> Result<Outcome, Errno> {
+    let (change, _) = job.args(SetattrIn::parse)?;
+    let open = SetattrValid::from_bits_retain(change.valid).contains(SetattrValid::FH).then_some(OpenId(change.fh));
+    let set = convert::set_attr(&change)?;
+    let attr = job.call(Request::SetAttr { handle: &job.handle()?, open, set }).await?.attr()?;
+    Ok(attr_out(job, &attr))
+}
+
+fn statfs_out(figures: &Statfs) -> StatfsOut {
+    StatfsOut {
+        blocks: figures.blocks,
+        bfree: figures.blocks_free,
+        bavail: figures.blocks_available,
+        files: figures.files,
+        ffree: figures.files_free,
+        bsize: figures.block_size,
+        namelen: figures.name_length,
+        frsize: figures.fragment_size,
+        ..StatfsOut::default()
+    }
+}
+
+async fn set_xattr(job: &Job) -> Result<Outcome, Errno> {
+    let (set, rest) = job.args(SetxattrIn::parse)?;
+    let (name, rest) = convert::text(rest)?;
+    let value = rest.get(..set.size as usize).ok_or(Errno::EINVAL)?;
+    let mode = match set.flags as i32 {
+        0 => XattrMode::Any,
+        libc::XATTR_CREATE => XattrMode::Create,
+        libc::XATTR_REPLACE => XattrMode::Replace,
+        _ => return Err(Errno::EINVAL),
+    };
+    job.call(Request::SetXattr { handle: &job.handle()?, name, value, mode }).await?.done()?;
+    Ok(Outcome::Done(Vec::new()))
+}
+
+async fn get_xattr(job: &Job) -> Result<Outcome, Errno> {
+    let (get, rest) = job.args(GetxattrIn::parse)?;
+    let size = get.size;
+    let handle = job.handle()?;
+    let reply = if job.header.opcode == opcode::LISTXATTR {
+        job.call(Request::ListXattr { handle: &handle, size }).await?
+    } else {
+        let (name, _) = convert::text(rest)?;
+        match &job.shared.config.status {
+            Some(status) if job.header.nodeid == ROOT_ID && name == STATUS_XATTR.as_bytes() => {
+                Reply::Bytes(status().into_bytes())
+            }
+            _ => job.call(Request::GetXattr { handle: &handle, name, size }).await?,
+        }
+    };
+    let length = match &reply {
+        Reply::Bytes(bytes) if size != 0 => {
+            return if bytes.len() <= size as usize { Ok(Outcome::Done(reply.bytes()?)) } else { Err(Errno::ERANGE) };
+        }
+        Reply::Bytes(bytes) => bytes.len() as u64,
+        Reply::Size(length) => *length,
+        _ => return Err(Errno::EPROTO),
+    };
+    let size = u32::try_from(length).map_err(|_| Errno::E2BIG)?;
+    Ok(Outcome::Done(GetxattrOut { size, padding: 0 }.to_vec()))
+}

@@ -1,0 +1,163 @@
+//! Files: opening, reading, writing, closing, and what is done through an open file.
+
+use std::sync::atomic::Ordering;
+
+use aqueduct_fs::{Errno, FallocateFlags, OpenFlags, OpenId, ReadAt, Request, SeekTo, Source, WriteAt};
+
+use crate::CacheMode;
+use crate::abi::{
+    CopyFileRangeIn, CopyFileRangeOut, CreateIn, FSYNC_FDATASYNC, FallocateIn, Field, FlushIn, FopenFlags, FsyncIn,
+    InHeader, InitFlags, LseekIn, LseekOut, OpenIn, OpenOut, ReadIn, ReleaseIn, WRITE_CACHE, WriteIn, WriteOut, opcode,
+};
+use crate::convert;
+use crate::dispatch::{Grant, Job, Outcome};
+use crate::notify;
+use crate::session::Shared;
+use crate::sink::FuseSink;
+
+pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
+    match job.header.opcode {
+        opcode::OPEN => return open(job).await,
+        opcode::CREATE | opcode::TMPFILE => return create(job).await,
+        opcode::LSEEK => return seek(job).await,
+        opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => return copy_range(job).await,
+        opcode::RELEASE => {
+            let (release, _) = job.args(ReleaseIn::parse)?;
+            job.call(Request::Release { open: OpenId(release.fh) }).await?.done()?;
+        }
+        opcode::FLUSH => {
+            let (flush, _) = job.args(FlushIn::parse)?;
+            job.call(Request::Flush { open: OpenId(flush.fh), owner: flush.lock_owner }).await?.done()?;
+        }
+        opcode::FALLOCATE => {
+            let (FallocateIn { fh, offset, length, mode, .. }, _) = job.args(FallocateIn::parse)?;
+            let flags = FallocateFlags::from_bits(mode).ok_or(Errno::EOPNOTSUPP)?;
+            job.call(Request::Fallocate { open: OpenId(fh), offset, length, flags }).await?.done()?;
+        }
+        _ => {
+            let (sync, _) = job.args(FsyncIn::parse)?;
+            let data_only = sync.fsync_flags & FSYNC_FDATASYNC != 0;
+            job.call(Request::Sync { open: OpenId(sync.fh), data_only }).await?.done()?;
+        }
+    }
+    Ok(Outcome::Done(Vec::new()))
+}
+
+/// How the kernel treats an open file.
+///
+/// FLUSH is wanted at every close, of read-only descriptors too: a process that closes any descriptor of a file loses its locks on it, and without
+/// FLUSH that came only when the last duplicate is closed. So never NOFLUSH.
+fn file_flags(shared: &Shared, flags: OpenFlags) -> FopenFlags {
+    if shared.config.cache == CacheMode::CloseToOpen {
+        return FopenFlags::empty(); // without KEEP_CACHE the kernel drops the file's pages now
+    }
+    // Before Linux 6.6 a file open for direct I/O cannot be mapped shared; what may be mapped for writing is cached there.
+    let mappable = shared.negotiated.flags.contains(InitFlags::DIRECT_IO_ALLOW_MMAP);
+    if !mappable && flags.contains(OpenFlags::READ | OpenFlags::WRITE) {
+        return FopenFlags::empty();
+    }
+    let mut open = FopenFlags::DIRECT_IO;
+    open.set(FopenFlags::PARALLEL_DIRECT_WRITES, shared.config.parallel_writes);
+    open
+}
+
+fn open_out(job: &Job, id: OpenId, flags: OpenFlags) -> OpenOut {
+    OpenOut { fh: id.0, open_flags: file_flags(&job.shared, flags).bits(), padding: 0 }
+}
+
+async fn open(job: &Job) -> Result<Outcome, Errno> {
+    let (OpenIn { flags, .. }, _) = job.args(OpenIn::parse)?;
+    let flags = convert::open_flags(flags) - OpenFlags::EXCLUSIVE;
+    let opened = job.call(Request::Open { handle: &job.handle()?, flags }).await?.opened()?;
+    if job.shared.config.cache == CacheMode::CloseToOpen && !job.shared.config.attr_timeout.is_zero() {
+        // Who opens sees what was closed before, its size as well: attributes from before the open end here. This waits for nothing, and an inode that
+        // the kernel does not find has none to drop.
+        let _ = job.shared.notify(&notify::inval_inode(job.header.nodeid, -1, 0));
+    }
+    let grant = Grant { file: Some(opened.id), ..Grant::default() };
+    Ok(Outcome::Granted(open_out(job, opened.id, flags).to_vec(), grant))
+}
+
+async fn create(job: &Job) -> Result<Outcome, Errno> {
+    let (CreateIn { flags, mode, umask, .. }, rest) = job.args(CreateIn::parse)?;
+    let (parent, flags) = (job.handle()?, convert::open_flags(flags));
+    let request = if job.header.opcode == opcode::TMPFILE {
+        Request::CreateUnnamed { parent: &parent, mode, umask, flags }
+    } else {
+        Request::Create { parent: &parent, name: convert::name(rest)?.0, mode, umask, flags }
+    };
+    let (entry, opened) = job.call(request).await?.created()?;
+    let (entry_out, mut grant) = job.entry(&entry);
+    grant.file = Some(opened.id);
+    let mut body = entry_out.to_vec();
+    open_out(job, opened.id, flags).put(&mut body);
+    Ok(Outcome::Granted(body, grant))
+}
+
+pub(crate) async fn read(job: &Job) -> Result<Outcome, Errno> {
+    let (read, _) = job.args(ReadIn::parse)?;
+    let length = read.size.min(job.shared.negotiated.max_transfer);
+    let (sink, answered) = FuseSink::new(job.responder.clone(), job.shared.pool.clone(), length as usize);
+    let read = ReadAt { open: OpenId(read.fh), offset: read.offset, length };
+    let result = job.shared.filesystem.read(&job.context, read, sink).await;
+    match result {
+        _ if answered.load(Ordering::SeqCst) => Ok(Outcome::Delivered),
+        Ok(_) => Err(Errno::EIO), // a file system that says it delivered, and did not
+        Err(errno) => Err(errno),
+    }
+}
+
+pub(crate) async fn write(job: &Job) -> Result<Outcome, Errno> {
+    const DATA: usize = <InHeader as Field>::SIZE + <WriteIn as Field>::SIZE;
+    let (write, data) = job.args(WriteIn::parse)?;
+    let size = write.size as usize;
+    if data.len() < size {
+        return Err(Errno::EINVAL);
+    }
+    // Pages written back from a mapping go where they were, through whichever open file the kernel found: its flags do not count.
+    let flags = if write.write_flags & WRITE_CACHE != 0 { 0 } else { write.flags as i32 };
+    let at = WriteAt {
+        open: OpenId(write.fh),
+        offset: write.offset,
+        append: flags & libc::O_APPEND != 0,
+        stable: flags & libc::O_SYNC != 0, // contains the bit of O_DSYNC
+    };
+    let source = Source::Memory(job.frame.slice(DATA..DATA + size));
+    let written = job.shared.filesystem.write(&job.context, at, source).await?;
+    Ok(Outcome::Done(WriteOut { size: written.count.min(write.size), padding: 0 }.to_vec()))
+}
+
+async fn seek(job: &Job) -> Result<Outcome, Errno> {
+    let (LseekIn { fh, offset, whence, .. }, _) = job.args(LseekIn::parse)?;
+    let to = match whence as i32 {
+        libc::SEEK_DATA => SeekTo::Data,
+        libc::SEEK_HOLE => SeekTo::Hole,
+        _ => return Err(Errno::EINVAL),
+    };
+    match job.call(Request::Seek { open: OpenId(fh), offset, to }).await {
+        Ok(reply) => Ok(Outcome::Done(LseekOut { offset: reply.size()? }.to_vec())),
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Err(Errno::EINVAL), // as lseek(2) says it
+        Err(errno) => Err(errno),
+    }
+}
+
+async fn copy_range(job: &Job) -> Result<Outcome, Errno> {
+    let (copy, _) = job.args(CopyFileRangeIn::parse)?;
+    if copy.flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let wide = job.header.opcode == opcode::COPY_FILE_RANGE_64;
+    let length = if wide { copy.len } else { copy.len.min(u64::from(u32::MAX)) };
+    let request = Request::CopyRange {
+        from: OpenId(copy.fh_in),
+        from_offset: copy.off_in,
+        to: OpenId(copy.fh_out),
+        to_offset: copy.off_out,
+        length,
+    };
+    let copied = job.call(request).await?.size()?.min(length);
+    Ok(Outcome::Done(match wide {
+        true => CopyFileRangeOut { bytes_copied: copied }.to_vec(),
+        false => WriteOut { size: copied as u32, padding: 0 }.to_vec(),
+    }))
+}

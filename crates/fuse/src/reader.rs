@@ -1,0 +1,211 @@
+//! Takes requests from one descriptor of the device and has them answered, on the threads of one worker group.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use aqueduct_worker::{Group, Readiness, Ready, Registration};
+use bytes::Bytes;
+
+use crate::abi::{BatchForgetIn, Field, ForgetIn, ForgetOne, InHeader, InterruptIn, ReadIn, WriteIn, opcode};
+use crate::buffer::Buffer;
+use crate::channel::{Channel, Responder};
+use crate::device::{DeviceChannel, Read};
+use crate::dispatch::{self, Job};
+use crate::interrupt::{Kind, Verdict, WATCH_INTERVAL};
+use crate::lock;
+use crate::session::{Busy, Shared};
+
+/// Requests taken before the group's other work has its turn: what waits in the kernel comes again at once.
+const BATCH: usize = 16;
+
+/// Requests from this size on keep the buffer that they were read into; smaller ones are copied out of it (13 us for 128 KiB), since what keeps
+/// the data (until they are stable) keeps a whole buffer of 1 MiB.
+const HAND_OVER_MIN: usize = 128 << 10;
+
+/// Requests that move at most this much are followed by others in microseconds, and worth looking out for; bulk is not (spinning halves it).
+const SMALL_MAX: usize = 16 << 10;
+
+/// One descriptor and its registration.
+pub(crate) struct Reader {
+    shared: Arc<Shared>,
+    channel: Arc<DeviceChannel>,
+    group: Weak<Group>,
+    registration: Mutex<Option<Registration>>,
+    stopped: AtomicBool,
+}
+
+impl Reader {
+    pub(crate) fn start(
+        shared: Arc<Shared>,
+        channel: Arc<DeviceChannel>,
+        group: &Arc<Group>,
+    ) -> io::Result<Arc<Reader>> {
+        let reader = Arc::new(Reader {
+            shared,
+            channel,
+            group: Arc::downgrade(group),
+            registration: Mutex::default(),
+            stopped: AtomicBool::new(false),
+        });
+        let registration = group.register_exclusive(reader.channel.fd(), reader.clone())?;
+        *lock(&reader.registration) = Some(registration);
+        if reader.stopped.load(Ordering::SeqCst) {
+            reader.stop(); // the end came before there was a registration to drop
+        }
+        Ok(reader)
+    }
+
+    /// Takes no more requests.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        let registration = lock(&self.registration).take();
+        drop(registration); // outside the lock: it may hold the last reference to this reader
+    }
+
+    fn take(&self, group: &Arc<Group>, buffer: Buffer, length: usize) -> Option<Buffer> {
+        let request = buffer.request(length);
+        let Some((header, body)) = InHeader::parse(request).filter(|(header, _)| header.len as usize == length) else {
+            tracing::debug!(length, "a request without a well-formed header");
+            return Some(buffer);
+        };
+        tracing::trace!(opcode = header.opcode, unique = header.unique, node = header.nodeid, length, "request");
+        match header.opcode {
+            opcode::FORGET => self.forget(header.nodeid, body),
+            opcode::BATCH_FORGET => self.forget_batch(body),
+            opcode::INTERRUPT => self.interrupt(&header, body),
+            // The answer to a notification that asks for data, which we do not send; it wants no reply.
+            opcode::NOTIFY_REPLY => {}
+            _ => return self.answer(group, &header, buffer, length),
+        }
+        Some(buffer)
+    }
+
+    fn forget(&self, node: u64, body: &[u8]) {
+        if let Some((forget, _)) = ForgetIn::parse(body) {
+            self.shared.nodes.forget(node, forget.nlookup);
+        }
+    }
+
+    fn forget_batch(&self, body: &[u8]) {
+        let Some((batch, mut rest)) = BatchForgetIn::parse(body) else { return };
+        for _ in 0..batch.count {
+            let Some((one, after)) = ForgetOne::parse(rest) else { return };
+            self.shared.nodes.forget(one.nodeid, one.nlookup);
+            rest = after;
+        }
+    }
+
+    /// An INTERRUPT wants no reply, but to be told to come again.
+    fn interrupt(&self, header: &InHeader, body: &[u8]) {
+        let Some((interrupt, _)) = InterruptIn::parse(body) else { return };
+        if self.shared.interrupts.interrupt(interrupt.unique) == Verdict::Again {
+            // Refused when its request was answered meanwhile.
+            let _ = self.channel.answer(header.unique, -libc::EAGAIN, &[]);
+        }
+    }
+
+    /// Has a request answered; returns the buffer unless the request keeps it.
+    fn answer(&self, group: &Arc<Group>, header: &InHeader, buffer: Buffer, length: usize) -> Option<Buffer> {
+        let small = is_small(header, buffer.request(length));
+        let (frame, buffer) = if header.opcode == opcode::WRITE && length >= HAND_OVER_MIN {
+            (buffer.into_request(length), None)
+        } else {
+            (Bytes::copy_from_slice(buffer.request(length)), Some(buffer))
+        };
+        let responder = Responder::new(self.channel.clone(), header.unique);
+        let job = Job::new(self.shared.clone(), *header, frame, responder, small);
+        if small {
+            Group::expect_more();
+        }
+        self.shared.interrupts.first_poll(header.unique, || group.run_now(serve(job, self.group.clone())));
+        buffer
+    }
+}
+
+impl Ready for Reader {
+    fn ready(&self, _: Readiness) {
+        let Some(group) = self.group.upgrade() else { return };
+        let _busy = self.shared.busy();
+        let mut kept = None;
+        for _ in 0..BATCH {
+            let mut buffer = match kept.take().map_or_else(|| self.shared.pool.take(), Ok) {
+                Ok(buffer) => buffer,
+                Err(error) => return tracing::warn!(%error, "no memory to take a request: it waits"),
+            };
+            match self.channel.read(buffer.request_area()) {
+                Read::Request(length) => kept = self.take(&group, buffer, length),
+                Read::Empty => return,
+                Read::Ended => {
+                    self.stop();
+                    return self.shared.end();
+                }
+            }
+        }
+    }
+}
+
+fn is_small(header: &InHeader, request: &[u8]) -> bool {
+    const HEADERS: usize = <InHeader as Field>::SIZE + <WriteIn as Field>::SIZE;
+    match header.opcode {
+        opcode::READ => ReadIn::parse(&request[<InHeader as Field>::SIZE..])
+            .is_some_and(|(read, _)| read.size as usize <= SMALL_MAX),
+        _ => request.len() <= SMALL_MAX + HEADERS,
+    }
+}
+
+/// A request that has to wait, while it does.
+struct Waiting {
+    shared: Arc<Shared>,
+    unique: u64,
+    _busy: Busy,
+}
+
+impl Waiting {
+    fn enter(job: &Job, group: &Weak<Group>) -> Waiting {
+        let (shared, header) = (&job.shared, &job.header);
+        let kind = match header.opcode {
+            opcode::SETLKW => Kind::LockWait,
+            opcode::RELEASE | opcode::RELEASEDIR => Kind::Unending,
+            _ => Kind::Ordinary,
+        };
+        let unwatched = shared.interrupts.enter(header.unique, job.context.cancel.clone(), kind, header.pid);
+        if unwatched && let Some(group) = group.upgrade() {
+            group.spawn(watch(shared.clone(), Arc::downgrade(&group)));
+        }
+        Waiting { shared: shared.clone(), unique: header.unique, _busy: shared.busy() }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.shared.interrupts.leave(self.unique);
+    }
+}
+
+/// Answers a request, and makes it known to INTERRUPT as soon as it has to wait.
+async fn serve(job: Job, group: Weak<Group>) {
+    let mut waiting = None;
+    let mut work = pin!(dispatch::run(&job));
+    poll_fn(|task| {
+        let poll = work.as_mut().poll(task);
+        if poll.is_pending() {
+            waiting.get_or_insert_with(|| Waiting::enter(&job, &group));
+        }
+        poll
+    })
+    .await;
+}
+
+/// Looks after the callers of what stays under way; ends when nothing is.
+async fn watch(shared: Arc<Shared>, group: Weak<Group>) {
+    loop {
+        let Some(sleep) = group.upgrade().map(|group| group.sleep(WATCH_INTERVAL)) else { return };
+        sleep.await;
+        if !shared.interrupts.watch() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! A mount that is served: what its requests share, its start and its end.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+
+use aqueduct_fs::{Context, Credential, Entry, FileSystem, Handle, Reply, Request, TRANSFER_SIZE_MAX};
+use aqueduct_worker::Group;
+
+use crate::buffer::Pool;
+use crate::device::DeviceChannel;
+use crate::groups::GroupCache;
+use crate::init::{self, Negotiated};
+use crate::interrupt::Interrupts;
+use crate::nodes::Nodes;
+use crate::notify::{self, Notification};
+use crate::reader::Reader;
+use crate::{Config, Device, StartError, device, lock, mount};
+
+/// The least a request buffer holds beside its headers: an extended attribute of the largest size, and what the kernel insists on.
+const BUFFER_DATA_MIN: usize = 128 << 10;
+
+/// What all requests of a mount share.
+pub(crate) struct Shared {
+    pub(crate) filesystem: Arc<dyn FileSystem>,
+    pub(crate) config: Config,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) nodes: Nodes,
+    pub(crate) groups: GroupCache,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) pool: Arc<Pool>,
+    /// The descriptor that notifications are written to.
+    control: Arc<DeviceChannel>,
+    /// Whether the kernel has ended the mount.
+    ended: AtomicBool,
+    /// Readers at work and requests under way.
+    busy: AtomicUsize,
+    end: Mutex<End>,
+    finished: Condvar,
+}
+
+type Callback = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct End {
+    finished: bool,
+    callbacks: Vec<Callback>,
+}
+
+/// Keeps the end of a session waiting.
+pub(crate) struct Busy(Arc<Shared>);
+
+impl Shared {
+    pub(crate) fn busy(self: &Arc<Shared>) -> Busy {
+        self.busy.fetch_add(1, Ordering::SeqCst);
+        Busy(self.clone())
+    }
+
+    /// The kernel has gone (or we leave it): what waits for others is told to end.
+    pub(crate) fn end(&self) {
+        if !self.ended.swap(true, Ordering::SeqCst) {
+            tracing::debug!(nodes = self.nodes.count(), "the mount has ended");
+            self.interrupts.cancel_all();
+        }
+    }
+
+    /// Nothing is under way any more.
+    fn finish(&self) {
+        let callbacks = {
+            let mut end = lock(&self.end);
+            if std::mem::replace(&mut end.finished, true) {
+                return;
+            }
+            std::mem::take(&mut end.callbacks)
+        };
+        // Releases that the kernel had queued when it was unmounted never reach us.
+        self.filesystem.depart(self.config.client);
+        callbacks.into_iter().for_each(|callback| callback());
+        self.finished.notify_all();
+    }
+
+    /// Sends a notification. False: the kernel knows no such inode or name.
+    pub(crate) fn notify(&self, notification: &Notification) -> io::Result<bool> {
+        match device::write(self.control.fd(), 0, notification.code, &[&notification.body]) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if self.0.busy.fetch_sub(1, Ordering::SeqCst) == 1 && self.0.ended.load(Ordering::SeqCst) {
+            self.0.finish();
+        }
+    }
+}
+
+/// A mount that is served. Dropping it unmounts, if [`mount`](crate::mount) mounted it and it has not ended.
+pub struct Session {
+    shared: Arc<Shared>,
+    readers: Vec<Arc<Reader>>,
+    target: Option<std::path::PathBuf>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("target", &self.target).field("ended", &self.ended()).finish_non_exhaustive()
+    }
+}
+
+/// Serves a mount with `filesystem` on the threads of `groups`, one descriptor for each group. Blocks until the kernel has agreed on version and
+/// capabilities; never call it from a group's thread. The groups must have threads of their own. On an error the mount is removed.
+pub fn start(
+    device: Device,
+    filesystem: Arc<dyn FileSystem>,
+    groups: &[Arc<Group>],
+    config: Config,
+) -> Result<Session, StartError> {
+    let target = device.target.clone();
+    start_mounted(device, filesystem, groups, config).inspect_err(|_| {
+        if let Some(target) = &target
+            && let Err(error) = mount::unmount(target, true)
+        {
+            tracing::warn!(%error, "a mount that could not be served stays behind");
+        }
+    })
+}
+
+fn start_mounted(
+    device: Device,
+    filesystem: Arc<dyn FileSystem>,
+    groups: &[Arc<Group>],
+    mut config: Config,
+) -> Result<Session, StartError> {
+    let first = groups.first().ok_or(StartError::NoGroup)?;
+    let root = root(filesystem.clone(), first, &config)?;
+    config.max_transfer = config.max_transfer.clamp(4096, TRANSFER_SIZE_MAX as u32);
+    let pool = Pool::new((config.max_transfer as usize).max(BUFFER_DATA_MIN));
+    let negotiated = init::negotiate(&device, &pool, &config)?;
+
+    let mut channels = Vec::new();
+    for _ in 1..groups.len() {
+        channels.push(Arc::new(DeviceChannel::new(device.another()?)));
+    }
+    let Device { fd, target, .. } = device;
+    channels.push(Arc::new(DeviceChannel::new(fd)));
+    let shared = Arc::new(Shared {
+        filesystem,
+        config,
+        negotiated,
+        nodes: Nodes::new(root.bytes()),
+        groups: GroupCache::default(),
+        interrupts: Interrupts::default(),
+        pool,
+        control: channels[0].clone(),
+        ended: AtomicBool::new(false),
+        busy: AtomicUsize::new(0),
+        end: Mutex::default(),
+        finished: Condvar::new(),
+    });
+    let mut session = Session { shared: shared.clone(), readers: Vec::new(), target };
+    for (group, channel) in groups.iter().zip(channels) {
+        session.readers.push(Reader::start(shared.clone(), channel, group)?);
+    }
+    Ok(session)
+}
+
+/// Asks the file system for its root, on a thread of the group, where it may have connections.
+fn root(filesystem: Arc<dyn FileSystem>, group: &Arc<Group>, config: &Config) -> Result<Handle, StartError> {
+    let (sender, receiver) = mpsc::channel();
+    let context = Context::new(config.client, Credential::root());
+    group.spawn(async move {
+        let entry: Result<Entry, _> = filesystem.call(&context, Request::Root).await.and_then(Reply::entry);
+        let _ = sender.send(entry); // nobody waits after a panic of the caller only
+    });
+    let entry = receiver.recv().map_err(|_| StartError::NoGroup)?.map_err(StartError::Root)?;
+    Ok(entry.handle)
+}
+
+impl Session {
+    /// Blocks until the mount has ended, by unmount or abort, and its last request is done.
+    pub fn wait(&self) {
+        let mut end = lock(&self.shared.end);
+        while !end.finished {
+            end = self.shared.finished.wait(end).unwrap_or_else(|poison| poison.into_inner());
+        }
+    }
+
+    /// Whether the kernel has ended the mount.
+    pub fn ended(&self) -> bool {
+        self.shared.ended.load(Ordering::SeqCst)
+    }
+
+    /// Calls back once when the mount has ended and its last request is done; at once when that is so already.
+    pub fn on_end(&self, callback: impl FnOnce() + Send + 'static) {
+        let mut end = lock(&self.shared.end);
+        if end.finished {
+            drop(end);
+            callback();
+        } else {
+            end.callbacks.push(Box::new(callback));
+        }
+    }
+
+    /// What was agreed with the kernel.
+    pub fn negotiated(&self) -> Negotiated {
+        self.shared.negotiated
+    }
+
+    /// How many inodes the kernel knows, the root aside.
+    pub fn nodes(&self) -> usize {
+        self.shared.nodes.count()
+    }
+
+    /// Unmounts what [`mount`](crate::mount) mounted. Never from a group's thread: the kernel may ask us something before it answers.
+    pub fn unmount(&self, lazy: bool) -> Result<(), crate::MountError> {
+        self.target.as_ref().map_or(Ok(()), |target| mount::unmount(target, lazy))
+    }
+
+    /// Drops what the kernel caches of an inode: attributes, and the pages of `length` bytes (0: all) from `offset` unless that is negative. False: the
+    /// kernel does not know it. With pages it waits for reads and writes of them that are under way, so never call it on a thread that
+    /// answers requests.
+    pub fn notify_inode(&self, handle: &[u8], offset: i64, length: i64) -> io::Result<bool> {
+        let Some(node) = self.shared.nodes.find(handle) else { return Ok(false) };
+        self.shared.notify(&notify::inval_inode(node, offset, length))
+    }
+
+    /// Drops a cached name, or with `expire_only` makes it be looked up again. Waits for the lock of the parent directory, which an operation in it
+    /// that is under way holds, so never call it on a thread that answers requests, and never make an answer depend on it.
+    pub fn notify_entry(&self, parent: &[u8], name: &[u8], expire_only: bool) -> io::Result<bool> {
+        let Some(parent) = self.shared.nodes.find(parent) else { return Ok(false) };
+        self.shared.notify(&notify::inval_entry(parent, name, expire_only))
+    }
+
+    /// Says that `name`, which was `child`'s, was removed. Waits as [`notify_entry`](Session::notify_entry) does.
+    pub fn notify_delete(&self, parent: &[u8], child: &[u8], name: &[u8]) -> io::Result<bool> {
+        let nodes = &self.shared.nodes;
+        let (Some(parent), Some(child)) = (nodes.find(parent), nodes.find(child)) else { return Ok(false) };
+        self.shared.notify(&notify::delete(parent, child, name))
+    }
+
+    /// Makes every cached name be looked up again; waits for nothing. Needs [`can_notify_epoch`](Session::can_notify_epoch).
+    pub fn notify_epoch(&self) -> io::Result<bool> {
+        self.shared.notify(&notify::inc_epoch())
+    }
+
+    /// Whether the kernel knows [`notify_epoch`](Session::notify_epoch) (ABI 7.44, Linux 6.16).
+    pub fn can_notify_epoch(&self) -> bool {
+        self.shared.negotiated.minor >= 44
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let busy = self.shared.busy();
+        if !self.ended()
+            && let Err(error) = self.unmount(true)
+        {
+            tracing::debug!(%error, "a mount that is no longer served stays behind");
+        }
+        self.readers.iter().for_each(|reader| reader.stop());
+        self.shared.end();
+        drop(busy);
+    }
+}
