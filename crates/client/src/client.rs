@@ -71,7 +71,12 @@ impl Client {
         let mut instance = [0; 16];
         let local = |source| ConnectError::Local { server: config.server.clone(), source };
         getrandom::fill(&mut instance).map_err(|error| local(std::io::Error::other(error.to_string())))?;
-        let greeting = Greeting { server: config.server.clone(), client_name: config.name.clone(), instance, timeout: CONNECT_TIMEOUT };
+        let greeting = Greeting {
+            server: config.server.clone(),
+            client_name: config.name.clone(),
+            instance,
+            timeout: CONNECT_TIMEOUT,
+        };
         let (socket, hello) = greeting.join(None, LaneKind::Control)?;
         let attached = greeting.attach(&socket, &config.export, config.read_only)?;
         let client = Arc::new_cyclic(|this: &Weak<Client>| Client {

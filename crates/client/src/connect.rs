@@ -72,11 +72,19 @@ impl ConnectError {
             ConnectError::Connect { server, source } if source.kind() == io::ErrorKind::ConnectionRefused => {
                 format!("start the server ('aqueduct serve DIR' on that host), or give its port: is {server} right?")
             }
-            ConnectError::Connect { .. } => "check that the host is up, the network reaches it and no firewall drops the port".into(),
-            ConnectError::NotAqueduct { .. } => "another service listens on that port: give the port that 'aqueduct serve' prints when it starts".into(),
+            ConnectError::Connect { .. } => {
+                "check that the host is up, the network reaches it and no firewall drops the port".into()
+            }
+            ConnectError::NotAqueduct { .. } => {
+                "another service listens on that port: give the port that 'aqueduct serve' prints when it starts".into()
+            }
             ConnectError::Refused { .. } => "see the server's log".into(),
-            ConnectError::UnknownExport { known, .. } if known.is_empty() => "name a directory to 'aqueduct serve' on the server".into(),
-            ConnectError::UnknownExport { .. } => "mount one of these, or name the directory to 'aqueduct serve' on the server".into(),
+            ConnectError::UnknownExport { known, .. } if known.is_empty() => {
+                "name a directory to 'aqueduct serve' on the server".into()
+            }
+            ConnectError::UnknownExport { .. } => {
+                "mount one of these, or name the directory to 'aqueduct serve' on the server".into()
+            }
             ConnectError::Local { .. } => "check this machine's limits on open files and memory".into(),
         }
     }
@@ -124,7 +132,13 @@ impl Greeting {
         Err(ConnectError::Connect { server: self.server.clone(), source })
     }
 
-    fn exchange(&self, socket: &Socket, header: Header, body: &[u8], expected: Kind) -> Result<(Header, Vec<u8>), ConnectError> {
+    fn exchange(
+        &self,
+        socket: &Socket,
+        header: Header,
+        body: &[u8],
+        expected: Kind,
+    ) -> Result<(Header, Vec<u8>), ConnectError> {
         let server = || self.server.clone();
         let (header, body) = blocking::exchange(socket, header, body, self.timeout).map_err(|error| match error {
             ExchangeError::Socket(source) if source.kind() == io::ErrorKind::WouldBlock => {
@@ -135,8 +149,13 @@ impl Greeting {
         })?;
         match header.kind {
             kind if kind == expected => Ok((header, body)),
-            Kind::Goodbye => Err(ConnectError::Refused { server: server(), reason: String::from_utf8_lossy(&body).into_owned() }),
-            kind => Err(ConnectError::NotAqueduct { server: server(), detail: format!("it answered with a {kind:?} frame") }),
+            Kind::Goodbye => {
+                Err(ConnectError::Refused { server: server(), reason: String::from_utf8_lossy(&body).into_owned() })
+            }
+            kind => Err(ConnectError::NotAqueduct {
+                server: server(),
+                detail: format!("it answered with a {kind:?} frame"),
+            }),
         }
     }
 
@@ -160,7 +179,8 @@ impl Greeting {
         let mut body = Vec::new();
         hello.encode(&mut body);
         let (header, body) = self.exchange(&socket, Header::new(Kind::Hello), &body, Kind::HelloReply)?;
-        let refused = |reason: &str| Err(ConnectError::Refused { server: self.server.clone(), reason: reason.to_owned() });
+        let refused =
+            |reason: &str| Err(ConnectError::Refused { server: self.server.clone(), reason: reason.to_owned() });
         match header.status as i32 {
             0 => {}
             libc_errno::ESTALE => return refused(UNKNOWN_SESSION),
@@ -207,7 +227,8 @@ mod libc_errno {
 
 /// Asks a server for its status: exports, clients, counters, as JSON.
 pub fn server_status(server: &str, timeout: Duration) -> Result<String, ConnectError> {
-    let greeting = Greeting { server: server.to_owned(), client_name: "aqueduct status".into(), instance: [0; 16], timeout };
+    let greeting =
+        Greeting { server: server.to_owned(), client_name: "aqueduct status".into(), instance: [0; 16], timeout };
     let (socket, _) = greeting.join(None, Lane::Control)?;
     let mut header = Header::new(Kind::Request);
     header.op = Op::Status as u16;

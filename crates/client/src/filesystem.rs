@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use aqueduct_fs::{Call, ClientId, Context, Entry, Errno, FileSystem, ReadAt, Reply, Request, Sink, Source, WriteAt, Written};
+use aqueduct_fs::{
+    Call, ClientId, Context, Entry, Errno, FileSystem, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+};
 use aqueduct_net::Frame;
 use aqueduct_wire::{Class, Flags, HEADER_SIZE, Header, Kind, Op};
 use aqueduct_worker::Group;
@@ -37,7 +39,11 @@ impl Exchange {
     fn header(&self, slot: Option<&SlotGuard<'_>>) -> Header {
         let mut header = Header::new(Kind::Request);
         header.op = self.op as u16;
-        header.class = if matches!(self.op, Op::Flush | Op::Release | Op::ReleaseDirectory) { Class::Releasing } else { Class::Ordinary };
+        header.class = if matches!(self.op, Op::Flush | Op::Release | Op::ReleaseDirectory) {
+            Class::Releasing
+        } else {
+            Class::Ordinary
+        };
         header.body_length = (self.frame.len() - HEADER_SIZE) as u32;
         header.payload_length = self.payload.as_ref().map_or(0, |payload| payload.len() as u32);
         if let Some(slot) = slot {
@@ -68,7 +74,8 @@ impl Client {
             if self.closing.load(Ordering::SeqCst) {
                 return Err(Errno::EIO);
             }
-            if exchange.changes && self.session_number.load(Ordering::SeqCst) != session && flags.contains(Flags::RETRY) {
+            if exchange.changes && self.session_number.load(Ordering::SeqCst) != session && flags.contains(Flags::RETRY)
+            {
                 return Err(Errno::EIO); // executed or not, and nobody knows: say so rather than do it twice
             }
             let lane = self.lane(exchange.bulk);
@@ -111,7 +118,13 @@ impl Client {
         if class == Class::Releasing { &self.slots_releasing } else { &self.slots }
     }
 
-    async fn answer<'a>(&self, context: &Context, lane: &Lane, ticket: &Ticket<'_>, slot: &mut Option<SlotGuard<'a>>) -> Result<Answered, Errno> {
+    async fn answer<'a>(
+        &self,
+        context: &Context,
+        lane: &Lane,
+        ticket: &Ticket<'_>,
+        slot: &mut Option<SlotGuard<'a>>,
+    ) -> Result<Answered, Errno> {
         let mut cancelled = false;
         let mut pending = false;
         loop {

@@ -1,6 +1,6 @@
 //! A lane: one connection of a worker, for control or for bulk data, with the requests that are under way on it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -126,12 +126,24 @@ impl Lane {
     }
 
     /// Sends a request: `frame` is its header, still without id, and its body. Gives the sink back when there is no connection.
-    pub(crate) fn send(&self, header: &mut Header, frame: &mut [u8], payload: Option<Bytes>, sink: Option<Box<dyn Sink>>) -> Result<Ticket<'_>, Option<Box<dyn Sink>>> {
+    pub(crate) fn send(
+        &self,
+        header: &mut Header,
+        frame: &mut [u8],
+        payload: Option<Bytes>,
+        sink: Option<Box<dyn Sink>>,
+    ) -> Result<Ticket<'_>, Option<Box<dyn Sink>>> {
         let mut state = lock(&self.state);
         let Some(connection) = state.connection.clone() else { return Err(sink) };
         state.generation = state.generation.wrapping_add(1) & 0xff_ffff;
         let generation = state.generation;
-        let key = state.requests.insert(Entry { generation, sent: Instant::now(), sink, waker: None, progress: Progress::Sent });
+        let key = state.requests.insert(Entry {
+            generation,
+            sent: Instant::now(),
+            sink,
+            waker: None,
+            progress: Progress::Sent,
+        });
         drop(state);
         let id = request_id(self.index, generation, key);
         header.request = id;
@@ -255,7 +267,9 @@ impl Endpoint for Lane {
             Kind::Reply | Kind::Completion => self.progress(frame.header.request, Progress::Answered(frame)),
             Kind::Pending => self.progress(frame.header.request, Progress::Pending),
             Kind::CancelReply | Kind::Pong => {} // the cancelled request's own answer follows
-            Kind::Goodbye => connection.close(format!("the server said goodbye: {}", String::from_utf8_lossy(&frame.body))),
+            Kind::Goodbye => {
+                connection.close(format!("the server said goodbye: {}", String::from_utf8_lossy(&frame.body)))
+            }
             kind => connection.close(format!("the server sent a {kind:?} frame, which makes no sense to a client")),
         }
     }

@@ -31,7 +31,11 @@ pub(crate) struct SlotGuard<'a> {
 
 impl Slots {
     pub(crate) fn new(count: u32) -> Slots {
-        Slots(Mutex::new(State { free: (0..count).rev().map(|slot| (slot, 0)).collect(), generation: 0, waiters: Vec::new() }))
+        Slots(Mutex::new(State {
+            free: (0..count).rev().map(|slot| (slot, 0)).collect(),
+            generation: 0,
+            waiters: Vec::new(),
+        }))
     }
 
     /// Waits for a free slot; EINTR when cancelled before there is one.

@@ -139,7 +139,9 @@ impl Receiver {
         self.leftover = Vec::new();
         match std::mem::replace(&mut self.state, State::Header) {
             State::Payload { header, target: Target::Sink(sink) | Target::Copied(_, sink), .. }
-            | State::Trailer { header, target: Target::Sink(sink) | Target::Copied(_, sink), .. } => Some((header, sink)),
+            | State::Trailer { header, target: Target::Sink(sink) | Target::Copied(_, sink), .. } => {
+                Some((header, sink))
+            }
             _ => None,
         }
     }

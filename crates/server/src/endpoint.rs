@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use aqueduct_fs::{Errno, Sink, TRANSFER_SIZE_MAX};
 use aqueduct_net::{Closed, Connection, Endpoint, Frame};
-use aqueduct_wire::{CancelOutcome, CancelReply, Capabilities, HEADER_SIZE, Header, Hello, HelloReply, Kind, Lane, Op, VERSION};
+use aqueduct_wire::{
+    CancelOutcome, CancelReply, Capabilities, HEADER_SIZE, Header, Hello, HelloReply, Kind, Lane, Op, VERSION,
+};
 
 use crate::execute;
 use crate::server::{Server, goodbye};
@@ -118,7 +120,9 @@ impl Endpoint for ServerEndpoint {
 
     fn is_slow(&self, header: &Header) -> bool {
         let Some(joined) = self.joined.get() else { return false };
-        joined.lane == Lane::Bulk || header.payload_length > 0 || Op::from_code(header.op).is_some_and(execute::waits_for_disk)
+        joined.lane == Lane::Bulk
+            || header.payload_length > 0
+            || Op::from_code(header.op).is_some_and(execute::waits_for_disk)
     }
 
     fn frame(&self, connection: &Arc<Connection>, frame: Frame) {

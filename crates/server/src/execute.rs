@@ -18,7 +18,10 @@ use crate::sink::ReplySink;
 
 /// Operations whose cost is the disk's rather than the memory's.
 pub(crate) fn waits_for_disk(op: Op) -> bool {
-    matches!(op, Op::Sync | Op::SyncDirectory | Op::Commit | Op::Fallocate | Op::CopyRange | Op::ReadDirectory | Op::Compound)
+    matches!(
+        op,
+        Op::Sync | Op::SyncDirectory | Op::Commit | Op::Fallocate | Op::CopyRange | Op::ReadDirectory | Op::Compound
+    )
 }
 
 /// One request under way.
@@ -139,8 +142,11 @@ impl Job {
             return Err(Errno::EBUSY);
         }
         let context = Context::new(self.session.client(), aqueduct_fs::Credential::root());
-        let Call::Ready(Some(root)) = export.filesystem.call(&context, Request::Root) else { return Err(Errno::EPROTO) };
-        let reply = aqueduct_wire::AttachReply { root: root?.entry()?, export_id: export.id, read_only: export.read_only };
+        let Call::Ready(Some(root)) = export.filesystem.call(&context, Request::Root) else {
+            return Err(Errno::EPROTO);
+        };
+        let reply =
+            aqueduct_wire::AttachReply { root: root?.entry()?, export_id: export.id, read_only: export.read_only };
         let mut body = Vec::new();
         reply.encode(&mut body);
         self.reply(Kind::Reply, Ok(()), &body);

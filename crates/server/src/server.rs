@@ -137,7 +137,9 @@ impl Server {
     /// Starts listening; requests are executed on the threads of `group`.
     pub fn start(config: ServerConfig, group: Arc<Group>) -> Result<Arc<Server>, StartError> {
         for (at, export) in config.exports.iter().enumerate() {
-            if let Some(other) = config.exports[..at].iter().find(|other| other.name == export.name || other.id == export.id) {
+            if let Some(other) =
+                config.exports[..at].iter().find(|other| other.name == export.name || other.id == export.id)
+            {
                 return Err(StartError::SameExport(other.name.clone(), export.name.clone()));
             }
         }

@@ -108,10 +108,15 @@ impl Session {
             return Admission::New;
         }
         if header.sequence != slot.sequence {
-            return Admission::Refused(format!("slot {} is at sequence {}, not {}", header.slot, slot.sequence, header.sequence));
+            return Admission::Refused(format!(
+                "slot {} is at sequence {}, not {}",
+                header.slot, slot.sequence, header.sequence
+            ));
         }
         match &mut slot.state {
-            SlotState::Unused => Admission::Refused(format!("slot {} has had no request {}", header.slot, header.sequence)),
+            SlotState::Unused => {
+                Admission::Refused(format!("slot {} has had no request {}", header.slot, header.sequence))
+            }
             SlotState::Executing { waiting } => {
                 waiting.retain(|(connection, _)| connection.strong_count() > 0);
                 waiting.push((Arc::downgrade(connection), header.request));

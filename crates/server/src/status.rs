@@ -11,7 +11,9 @@ impl Server {
     /// Exports, sessions and counters, for people and programs. Counters only grow; rates are the asker's to compute.
     pub(crate) fn status_json(&self) -> Value {
         let sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
-        let attached = |export: &Export| sessions.iter().filter(|session| session.export.get().is_some_and(|other| other.id == export.id)).count();
+        let attached = |export: &Export| {
+            sessions.iter().filter(|session| session.export.get().is_some_and(|other| other.id == export.id)).count()
+        };
         json!({
             "server": self.config.name,
             "version": env!("CARGO_PKG_VERSION"),

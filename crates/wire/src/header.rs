@@ -1,0 +1,282 @@
+//! The frame: a header of 64 bytes, a body, a payload, and sometimes a trailer.
+
+use crate::{BODY_LENGTH_MAX, PAYLOAD_LENGTH_MAX};
+
+/// The first four bytes of every frame.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"AQDT");
+/// The version of the protocol that this crate speaks.
+pub const VERSION: u16 = 1;
+/// The size of a header in bytes.
+pub const HEADER_SIZE: usize = 64;
+/// The size of a trailer in bytes.
+pub const TRAILER_SIZE: usize = 16;
+const TRAILER_MAGIC: u32 = u32::from_le_bytes(*b"AQTR");
+
+/// What is wrong with a frame. The connection cannot go on: nobody knows where the next frame begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The first bytes are not the magic.
+    #[error("these are not frames of Aqueduct's protocol (they begin with {0:#010x})")]
+    Magic(u32),
+    /// Another version.
+    #[error("the frame is of version {0}, this is version {VERSION}")]
+    Version(u16),
+    /// The header's checksum does not match.
+    #[error("the header is damaged (checksum)")]
+    Checksum,
+    /// A value that this version does not have.
+    #[error("the header's {field} is {value}, which version {VERSION} does not have")]
+    Unknown {
+        /// Which field.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+    },
+    /// A length above its limit.
+    #[error("the {part} is {length} bytes long, more than the {limit} allowed")]
+    Length {
+        /// Body or payload.
+        part: &'static str,
+        /// As announced.
+        length: u32,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// A trailer that is none.
+    #[error("the trailer is damaged")]
+    Trailer,
+}
+
+macro_rules! codes {
+    ($(#[$doc:meta])* $name:ident: $($(#[$variant_doc:meta])* $variant:ident = $code:literal,)*) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$variant_doc])* $variant = $code,)* }
+
+        impl $name {
+            /// The value of a code; `None` for one that this version does not have.
+            pub const fn from_code(code: u8) -> Option<$name> {
+                match code { $($code => Some($name::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+codes! {
+    /// What a frame is.
+    Kind:
+    /// A client greets, to begin or to join a session.
+    Hello = 1,
+    /// The server's answer to HELLO.
+    HelloReply = 2,
+    /// An operation to execute.
+    Request = 3,
+    /// Its result.
+    Reply = 4,
+    /// Its result will come later as a COMPLETION; its slot and credit are free.
+    Pending = 5,
+    /// The result of an operation that was PENDING.
+    Completion = 6,
+    /// The sender no longer wants the result of a request.
+    Cancel = 7,
+    /// What became of it.
+    CancelReply = 8,
+    /// The server asks the client (recalls).
+    Callback = 9,
+    /// The client's answer.
+    CallbackReply = 10,
+    /// The sender ends the connection, or the session; the body says why.
+    Goodbye = 11,
+    /// Are you there?
+    Ping = 12,
+    /// Yes.
+    Pong = 13,
+}
+
+codes! {
+    /// The class of slots that a request belongs to.
+    Class:
+    /// What may have to wait for others.
+    Ordinary = 0,
+    /// What frees others: unlock, close, the return of a lease.
+    Releasing = 1,
+    /// From the server to the client.
+    Callback = 2,
+}
+
+codes! {
+    /// What a connection is for.
+    Lane:
+    /// Small messages.
+    Control = 0,
+    /// Bulk data.
+    Bulk = 1,
+}
+
+bitflags::bitflags! {
+    /// What is particular about a frame.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Flags: u16 {
+        /// The header holds the payload's checksum.
+        const PAYLOAD_CHECKSUM = 1;
+        /// A trailer follows the payload.
+        const TRAILER = 1 << 1;
+        /// The request may have been executed already.
+        const RETRY = 1 << 2;
+        /// The header's tag is keyed.
+        const KEYED = 1 << 3;
+    }
+}
+
+/// A frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is.
+    pub kind: Kind,
+    /// The class of its slot.
+    pub class: Class,
+    /// See [`Flags`].
+    pub flags: Flags,
+    /// The operation of a request or reply: see [`crate::Op`].
+    pub op: u16,
+    /// The errno of a reply; 0 for success.
+    pub status: u32,
+    /// The slot of a request that changes something.
+    pub slot: u32,
+    /// Its sequence number in that slot.
+    pub sequence: u32,
+    /// Pairs replies with requests; unique in a session while the request is under way.
+    pub request: u64,
+    /// Bytes of body that follow the header.
+    pub body_length: u32,
+    /// Bytes of payload that follow the body.
+    pub payload_length: u32,
+    /// CRC32C of the payload, with [`Flags::PAYLOAD_CHECKSUM`].
+    pub payload_checksum: u32,
+    /// The epoch of the map by which the client chose this server.
+    pub epoch: u32,
+    /// The keyed tag of the header, with [`Flags::KEYED`]; else zeros.
+    pub tag: [u8; 8],
+    /// Requests that the sender may have under way more than before.
+    pub credits: u16,
+}
+
+const _: () = assert!(HEADER_SIZE == 4 + 2 + 1 + 1 + 2 + 2 + 4 * 3 + 8 + 4 * 4 + 8 + 2 + 2 + 4);
+
+impl Header {
+    /// A header of this kind, everything else zero.
+    pub const fn new(kind: Kind) -> Header {
+        Header {
+            kind,
+            class: Class::Ordinary,
+            flags: Flags::empty(),
+            op: 0,
+            status: 0,
+            slot: 0,
+            sequence: 0,
+            request: 0,
+            body_length: 0,
+            payload_length: 0,
+            payload_checksum: 0,
+            epoch: 0,
+            tag: [0; 8],
+            credits: 0,
+        }
+    }
+
+    /// The 64 bytes, with their checksum.
+    pub fn encode(&self) -> [u8; HEADER_SIZE] {
+        let mut bytes = [0; HEADER_SIZE];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &MAGIC.to_le_bytes());
+        put(4, &VERSION.to_le_bytes());
+        put(6, &[self.kind as u8, self.class as u8]);
+        put(8, &self.flags.bits().to_le_bytes());
+        put(10, &self.op.to_le_bytes());
+        put(12, &self.status.to_le_bytes());
+        put(16, &self.slot.to_le_bytes());
+        put(20, &self.sequence.to_le_bytes());
+        put(24, &self.request.to_le_bytes());
+        put(32, &self.body_length.to_le_bytes());
+        put(36, &self.payload_length.to_le_bytes());
+        put(40, &self.payload_checksum.to_le_bytes());
+        put(44, &self.epoch.to_le_bytes());
+        put(48, &self.tag);
+        put(56, &self.credits.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The header of these bytes, every field checked.
+    pub fn decode(bytes: &[u8; HEADER_SIZE]) -> Result<Header, FrameError> {
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        if u32_at(0) != MAGIC {
+            return Err(FrameError::Magic(u32_at(0)));
+        }
+        if u16_at(4) != VERSION {
+            return Err(FrameError::Version(u16_at(4)));
+        }
+        if crc32c::crc32c(&bytes[..60]) != u32_at(60) {
+            return Err(FrameError::Checksum);
+        }
+        let unknown = |field, value| FrameError::Unknown { field, value };
+        if u16_at(58) != 0 {
+            return Err(unknown("reserved field", u32::from(u16_at(58))));
+        }
+        let header = Header {
+            kind: Kind::from_code(bytes[6]).ok_or(unknown("kind", u32::from(bytes[6])))?,
+            class: Class::from_code(bytes[7]).ok_or(unknown("class", u32::from(bytes[7])))?,
+            flags: Flags::from_bits(u16_at(8)).ok_or(unknown("flags", u32::from(u16_at(8))))?,
+            op: u16_at(10),
+            status: u32_at(12),
+            slot: u32_at(16),
+            sequence: u32_at(20),
+            request: u64::from(u32_at(24)) | u64::from(u32_at(28)) << 32,
+            body_length: u32_at(32),
+            payload_length: u32_at(36),
+            payload_checksum: u32_at(40),
+            epoch: u32_at(44),
+            tag: [bytes[48], bytes[49], bytes[50], bytes[51], bytes[52], bytes[53], bytes[54], bytes[55]],
+            credits: u16_at(56),
+        };
+        check_length("body", header.body_length, BODY_LENGTH_MAX)?;
+        check_length("payload", header.payload_length, PAYLOAD_LENGTH_MAX)?;
+        Ok(header)
+    }
+}
+
+fn check_length(part: &'static str, length: u32, limit: usize) -> Result<(), FrameError> {
+    if length as usize > limit { Err(FrameError::Length { part, length, limit }) } else { Ok(()) }
+}
+
+/// What follows a payload whose length was promised before its data were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trailer {
+    /// How many bytes of the payload are valid; the rest is filling.
+    pub valid: u32,
+    /// CRC32C of the payload, with [`Flags::PAYLOAD_CHECKSUM`]; else zero.
+    pub checksum: u32,
+}
+
+impl Trailer {
+    /// The 16 bytes.
+    pub fn encode(&self) -> [u8; TRAILER_SIZE] {
+        let mut bytes = [0; TRAILER_SIZE];
+        bytes[0..4].copy_from_slice(&TRAILER_MAGIC.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.valid.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The trailer of these bytes.
+    pub fn decode(bytes: &[u8; TRAILER_SIZE]) -> Result<Trailer, FrameError> {
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        if u32_at(0) != TRAILER_MAGIC || u32_at(12) != 0 {
+            return Err(FrameError::Trailer);
+        }
+        Ok(Trailer { valid: u32_at(4), checksum: u32_at(8) })
+    }
+}

@@ -1,0 +1,243 @@
+//! The bodies of the frames around requests: greeting, attaching, cancelling.
+
+use aqueduct_fs::Entry;
+
+use crate::field::*;
+use crate::header::Lane;
+
+bitflags::bitflags! {
+    /// What one side can do beyond the basics; both use what both have.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Capabilities: u64 {
+        /// Payloads may carry checksums.
+        const PAYLOAD_CHECKSUM = 1;
+        /// COMPOUND is understood.
+        const COMPOUND = 1 << 1;
+        /// PENDING and COMPLETION are understood.
+        const PENDING = 1 << 2;
+    }
+}
+
+/// Begins or joins a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The oldest version the client speaks.
+    pub version_min: u16,
+    /// The newest.
+    pub version_max: u16,
+    /// What it can do. Unknown bits are ignored.
+    pub capabilities: Capabilities,
+    /// The session to join; 0 begins one.
+    pub session: u64,
+    /// The session's secret.
+    pub secret: [u8; 16],
+    /// What this connection is for.
+    pub lane: Lane,
+    /// Random, the same for all sessions of one client process.
+    pub client_instance: [u8; 16],
+    /// For people.
+    pub client_name: String,
+}
+
+/// Answers HELLO, when the header's status is 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HelloReply {
+    /// The version from here on.
+    pub version: u16,
+    /// What the server can do.
+    pub capabilities: Capabilities,
+    /// The session.
+    pub session: u64,
+    /// Proves later connections to belong to it.
+    pub secret: [u8; 16],
+    /// The server's boot: see `Written::verifier`.
+    pub verifier: u64,
+    /// Slots in each class.
+    pub slots: u32,
+    /// Requests that may be under way on one connection.
+    pub credits: u32,
+    /// The longest payload it takes, in bytes.
+    pub payload_max: u32,
+    /// How long leases last; 0: it grants none.
+    pub lease_seconds: u32,
+    /// For people.
+    pub server_name: String,
+}
+
+fn put_text(text: &str, out: &mut Vec<u8>) {
+    let end = text.floor_char_boundary(TEXT_MAX);
+    Text::put(&&text.as_bytes()[..end], out);
+}
+
+/// The longest text of these bodies in bytes; longer ones are cut.
+const TEXT_MAX: usize = 4096;
+
+fn get_text(reader: &mut Reader<'_>) -> Result<String, BodyError> {
+    String::from_utf8(reader.get::<Text>()?.to_vec()).map_err(|_| BodyError::Value("a text"))
+}
+
+impl Hello {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        U16::put(&self.version_min, out);
+        U16::put(&self.version_max, out);
+        U64::put(&self.capabilities.bits(), out);
+        U64::put(&self.session, out);
+        out.extend_from_slice(&self.secret);
+        out.push(self.lane as u8);
+        out.extend_from_slice(&self.client_instance);
+        put_text(&self.client_name, out);
+    }
+
+    /// The greeting of a body. Bytes behind the last field are a newer version's, and ignored.
+    pub fn decode(body: &[u8]) -> Result<Hello, BodyError> {
+        let mut reader = Reader::new(body);
+        Ok(Hello {
+            version_min: reader.get::<U16>()?,
+            version_max: reader.get::<U16>()?,
+            capabilities: Capabilities::from_bits_truncate(reader.get::<U64>()?),
+            session: reader.get::<U64>()?,
+            secret: reader.array("the secret")?,
+            lane: Lane::from_code(reader.get::<U8>()?).ok_or(BodyError::Value("the lane"))?,
+            client_instance: reader.array("the instance")?,
+            client_name: get_text(&mut reader)?,
+        })
+    }
+}
+
+impl HelloReply {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        U16::put(&self.version, out);
+        U64::put(&self.capabilities.bits(), out);
+        U64::put(&self.session, out);
+        out.extend_from_slice(&self.secret);
+        U64::put(&self.verifier, out);
+        for value in [self.slots, self.credits, self.payload_max, self.lease_seconds] {
+            U32::put(&value, out);
+        }
+        put_text(&self.server_name, out);
+    }
+
+    /// The answer of a body. Bytes behind the last field are a newer version's, and ignored.
+    pub fn decode(body: &[u8]) -> Result<HelloReply, BodyError> {
+        let mut reader = Reader::new(body);
+        Ok(HelloReply {
+            version: reader.get::<U16>()?,
+            capabilities: Capabilities::from_bits_truncate(reader.get::<U64>()?),
+            session: reader.get::<U64>()?,
+            secret: reader.array("the secret")?,
+            verifier: reader.get::<U64>()?,
+            slots: reader.get::<U32>()?,
+            credits: reader.get::<U32>()?,
+            payload_max: reader.get::<U32>()?,
+            lease_seconds: reader.get::<U32>()?,
+            server_name: get_text(&mut reader)?,
+        })
+    }
+}
+
+/// Asks for an export: the body of an ATTACH request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attach<'a> {
+    /// Its name.
+    pub export: &'a str,
+    /// The client will change nothing.
+    pub read_only: bool,
+}
+
+/// Answers ATTACH. With status ENOENT the body is the names of the exports there are, one a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachReply {
+    /// The root of the export.
+    pub root: Entry,
+    /// Its number.
+    pub export_id: u32,
+    /// Nothing may be changed.
+    pub read_only: bool,
+}
+
+impl<'a> Attach<'a> {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_text(self.export, out);
+        Bool::put(&self.read_only, out);
+    }
+
+    /// The request of a body.
+    pub fn decode(body: &'a [u8]) -> Result<Attach<'a>, BodyError> {
+        let mut reader = Reader::new(body);
+        let export = std::str::from_utf8(reader.get::<Text>()?).map_err(|_| BodyError::Value("the export's name"))?;
+        let attach = Attach { export, read_only: reader.get::<Bool>()? };
+        reader.end().map(|()| attach)
+    }
+}
+
+impl AttachReply {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        Inode::put(&self.root, out);
+        U32::put(&self.export_id, out);
+        Bool::put(&self.read_only, out);
+    }
+
+    /// The answer of a body.
+    pub fn decode(body: &[u8]) -> Result<AttachReply, BodyError> {
+        let mut reader = Reader::new(body);
+        let reply = AttachReply {
+            root: reader.get::<Inode>()?,
+            export_id: reader.get::<U32>()?,
+            read_only: reader.get::<Bool>()?,
+        };
+        reader.end().map(|()| reply)
+    }
+}
+
+/// Appends the body of CANCEL: the id of the request.
+pub fn encode_cancel(request: u64, out: &mut Vec<u8>) {
+    U64::put(&request, out);
+}
+
+/// The id of the request that a CANCEL is about.
+pub fn decode_cancel(body: &[u8]) -> Result<u64, BodyError> {
+    let mut reader = Reader::new(body);
+    let request = reader.get::<U64>()?;
+    reader.end().map(|()| request)
+}
+
+/// What became of a cancelled request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CancelOutcome {
+    /// It was executed, or is being: its reply has been sent or will be.
+    Done,
+    /// It will not be executed: its reply is EINTR, unless it was granted at the last moment.
+    Never,
+}
+
+/// The body of CANCEL's reply: the outcome as a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CancelReply {
+    /// What became of it.
+    pub outcome: CancelOutcome,
+}
+
+impl CancelReply {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(match self.outcome {
+            CancelOutcome::Done => 0,
+            CancelOutcome::Never => 1,
+        });
+    }
+
+    /// The outcome of a body.
+    pub fn decode(body: &[u8]) -> Result<CancelReply, BodyError> {
+        let mut reader = Reader::new(body);
+        let outcome = match reader.get::<U8>()? {
+            0 => CancelOutcome::Done,
+            1 => CancelOutcome::Never,
+            _ => return Err(BodyError::Value("the outcome")),
+        };
+        reader.end().map(|()| CancelReply { outcome })
+    }
+}
