@@ -1,0 +1,172 @@
+//! A client and a server in one process, over loopback, with a synthetic file system behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct_client::{Client, ClientConfig, ConnectError, server_status};
+use aqueduct_fs::synthetic::Synthetic;
+use aqueduct_fs::*;
+use aqueduct_server::{Export, Limits, Server, ServerConfig, export_id};
+use aqueduct_worker::{Group, Settings, wait};
+
+const FILE_SIZE: u64 = 3 << 20;
+
+fn group(threads_min: usize) -> Arc<Group> {
+    let settings =
+        Settings { name: "test".into(), threads_min, threads_max: threads_min, spin: Duration::from_micros(20) };
+    Group::new(settings).unwrap()
+}
+
+struct Pair {
+    server: Arc<Server>,
+    server_group: Arc<Group>,
+    client: Arc<Client>,
+    groups: Vec<Arc<Group>>,
+}
+
+fn export(name: &str, filesystem: Arc<dyn FileSystem>) -> Export {
+    Export { name: name.into(), id: export_id(name), filesystem, read_only: false, path: "none".into() }
+}
+
+fn server(filesystem: Arc<dyn FileSystem>) -> (Arc<Server>, Arc<Group>) {
+    let group = group(2);
+    let config = ServerConfig {
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        name: "server".into(),
+        verifier: 1,
+        limits: Limits { session_grace: Duration::from_millis(300), ..Limits::default() },
+        exports: vec![export("/zero", filesystem)],
+    };
+    (Server::start(config, group.clone()).unwrap(), group)
+}
+
+fn config(server: &Server, export: &str) -> ClientConfig {
+    ClientConfig {
+        server: server.addresses()[0].to_string(),
+        export: export.into(),
+        name: "client".into(),
+        read_only: false,
+        soft: false,
+        timeout: Duration::from_secs(5),
+    }
+}
+
+/// `workers`: 1 for threads of the client's own, 0 to turn its groups in the test's thread.
+fn pair(workers: usize) -> Pair {
+    let (server, server_group) = server(Arc::new(Synthetic { size: FILE_SIZE }));
+    let groups = vec![group(workers)];
+    let client = Client::connect(config(&server, "/zero"), &groups).unwrap();
+    Pair { server, server_group, client, groups }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.client.disconnect();
+        self.server.shutdown(Duration::from_secs(5));
+        for group in self.groups.iter().chain([&self.server_group]) {
+            group.stop();
+            group.join();
+        }
+    }
+}
+
+fn context() -> Context {
+    Context::new(ClientId(0), Credential::root())
+}
+
+fn open_file(pair: &Pair) -> OpenId {
+    let context = context();
+    let root = wait(&pair.groups[0], pair.client.call(&context, Request::Root)).unwrap().entry().unwrap();
+    let lookup = Request::Lookup { parent: root.handle.bytes(), name: b"zero" };
+    let file = wait(&pair.groups[0], pair.client.call(&context, lookup)).unwrap().entry().unwrap();
+    assert_eq!(file.attr.size, FILE_SIZE);
+    let open = Request::Open { handle: file.handle.bytes(), flags: OpenFlags::READ | OpenFlags::WRITE };
+    wait(&pair.groups[0], pair.client.call(&context, open)).unwrap().opened().unwrap().id
+}
+
+fn read(pair: &Pair, open: OpenId, offset: u64, length: u32) -> Vec<u8> {
+    let sink = MemorySink::default();
+    let count =
+        wait(&pair.groups[0], pair.client.read(&context(), ReadAt { open, offset, length }, Box::new(sink.clone())))
+            .unwrap();
+    let data = sink.take().unwrap();
+    assert_eq!(data.len(), count);
+    data
+}
+
+#[test]
+fn a_file_is_found_opened_and_read() {
+    let pair = pair(0);
+    let open = open_file(&pair);
+    for length in [0, 1, 4096, 8192, 8193, 65_536, 1 << 20] {
+        assert_eq!(read(&pair, open, 0, length).len(), length as usize);
+    }
+    assert_eq!(read(&pair, open, FILE_SIZE - 10, 1 << 20).len(), 10);
+    assert!(read(&pair, open, FILE_SIZE, 4096).is_empty());
+}
+
+#[test]
+fn writes_of_all_sizes_arrive_whole() {
+    let pair = pair(0);
+    let open = open_file(&pair);
+    for length in [1, 4096, 8193, 1 << 20] {
+        let source = Source::Memory(vec![7; length].into());
+        let write = WriteAt { open, offset: 0, append: false, stable: false };
+        let written = wait(&pair.groups[0], pair.client.write(&context(), write, source)).unwrap();
+        assert_eq!(written.count as usize, length);
+    }
+}
+
+#[test]
+fn many_requests_are_under_way_at_once() {
+    let pair = pair(1);
+    let open = open_file(&pair);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    for number in 0..500u64 {
+        let (client, sender) = (pair.client.clone(), sender.clone());
+        pair.groups[0].spawn(async move {
+            let context = context();
+            let length = if number % 5 == 0 { 1 << 20 } else { 4096 };
+            let write = WriteAt { open, offset: 0, append: false, stable: false };
+            let written = client.write(&context, write, Source::Memory(vec![1; length].into())).await.unwrap();
+            let sink = MemorySink::default();
+            let count =
+                client.read(&context, ReadAt { open, offset: 0, length: length as u32 }, Box::new(sink)).await.unwrap();
+            sender.send(written.count as usize == length && count == length).unwrap();
+        });
+    }
+    for _ in 0..500 {
+        assert!(receiver.recv_timeout(Duration::from_secs(30)).unwrap());
+    }
+}
+
+#[test]
+fn errors_of_the_file_system_come_back() {
+    let pair = pair(0);
+    let lookup = Request::Lookup { parent: b"root", name: b"absent" };
+    assert_eq!(wait(&pair.groups[0], pair.client.call(&context(), lookup)), Err(Errno::ENOENT));
+    let stat = Request::GetAttr { handle: b"forged", open: None };
+    assert_eq!(wait(&pair.groups[0], pair.client.call(&context(), stat)), Err(Errno::ESTALE));
+}
+
+#[test]
+fn an_unknown_export_is_told_with_those_there_are() {
+    let (server, server_group) = server(Arc::new(Synthetic { size: 0 }));
+    let groups = [group(0)];
+    match Client::connect(config(&server, "/nothing"), &groups).map(|_| ()) {
+        Err(ConnectError::UnknownExport { known, .. }) => assert_eq!(known, ["/zero"]),
+        other => panic!("{other:?}"),
+    }
+    server.shutdown(Duration::from_secs(5));
+    server_group.stop();
+    server_group.join();
+}
+
+#[test]
+fn the_status_counts_clients() {
+    let pair = pair(0);
+    let text = server_status(&pair.server.addresses()[0].to_string(), Duration::from_secs(5)).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(status["exports"][0]["clients"], 1);
+    assert_eq!(status["exports"][0]["name"], "/zero");
+}
