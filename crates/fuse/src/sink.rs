@@ -42,10 +42,13 @@ impl FuseSink {
         if length > self.size {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.filled = length;
-        let memory =
-            if length <= SMALL_MAX { Memory::Small(vec![0; length]) } else { Memory::Large(self.pool.take()?) };
-        Ok(match self.memory.insert(memory) {
+        // Asked again for as much: the same memory, with what has come into it so far.
+        if self.memory.is_none() || self.filled != length {
+            let large = length > SMALL_MAX;
+            self.memory = Some(if large { Memory::Large(self.pool.take()?) } else { Memory::Small(vec![0; length]) });
+            self.filled = length;
+        }
+        Ok(match self.memory.as_mut().expect("was made above") {
             Memory::Small(bytes) => bytes,
             Memory::Large(buffer) => &mut buffer.bytes_mut()[..length],
         })
