@@ -1,1 +1,330 @@
-//! placeholder
+//! The [`FileSystem`] over a local directory, as a server exports it: every call completes at once with blocking system calls on the calling
+//! thread; only a blocking lock waits.
+//!
+//! - **Confined**: names are single components, links are never followed, mount points end the tree unless asked otherwise, and handles carry a MAC.
+//! - **The kernel decides**: a thread takes on the caller's identity (see [`restore`]), so no check of permissions is ours.
+//! - **Handles are the kernel's**, so they outlive this process; a bounded table stands in where there are none.
+//!
+//! An inode that is open is reached through that open, since a removed file may have no other way to it. Special files are never opened.
+
+mod data;
+mod files;
+mod identity;
+mod inodes;
+mod listing;
+pub mod locks;
+mod mounts;
+mod names;
+mod opens;
+mod seal;
+mod sys;
+mod table;
+mod tree;
+mod waits;
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+use aqueduct_fs::{
+    Call, ClientId, Context, Errno, FileSystem, OpenId, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+};
+use rustix::fs::{Mode, OFlags};
+
+pub use identity::restore;
+
+use crate::locks::{Ask, Limits, Owner};
+use crate::opens::{OpenFile, Opens};
+use crate::tree::{Node, Tree};
+use crate::waits::{LockService, Outcome};
+
+/// The most opens of all clients unless said otherwise: 65,536 descriptors fit the hard limit of most systems (524,288), at about 1 KiB of kernel
+/// and 400 bytes of our memory each. The process's limit of descriptors should be higher by some thousands.
+pub const OPENS_MAX: usize = 65_536;
+
+/// Where handles come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HandleSource {
+    /// The kernel, and the table of this process where the kernel gives none or will not take them back.
+    #[default]
+    Kernel,
+    /// The table, always: handles end with the process.
+    Table,
+}
+
+/// How a directory is served.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The key under which handles and tokens are made and checked. With the same key they outlive this process.
+    pub key: [u8; 32],
+    /// The number of the export, so that one export's handles are none in another.
+    pub export: u32,
+    /// What every [`Written`] carries: another one after each boot of the server.
+    pub verifier: u64,
+    /// Whether file systems mounted below the root belong to the export. Their inode numbers may collide with each other's.
+    pub cross_mounts: bool,
+    /// The most opens of all clients; beyond, ENFILE.
+    pub opens_max: usize,
+    /// Where handles come from.
+    pub handles: HandleSource,
+}
+
+impl Default for Options {
+    /// A key that nobody else has, so that handles and tokens end with these options; export 0, verifier 0, one file system, [`OPENS_MAX`].
+    fn default() -> Options {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).expect("the kernel gives random bytes once it has booted");
+        Options {
+            key,
+            export: 0,
+            verifier: 0,
+            cross_mounts: false,
+            opens_max: OPENS_MAX,
+            handles: HandleSource::default(),
+        }
+    }
+}
+
+/// Why a directory cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It is not there.
+    #[error("cannot serve {path}: it does not exist; create it, or correct the path of the export", path = .0.display())]
+    Missing(PathBuf),
+    /// It is something else.
+    #[error("cannot serve {path}: it is not a directory; name the directory that holds it", path = .0.display())]
+    NotDirectory(PathBuf),
+    /// It may not be read.
+    #[error("cannot serve {path}: this user may not open it; run the server as root, or allow the user to read the directory", path = .0.display())]
+    Permission(PathBuf),
+    /// /proc is not mounted.
+    #[error("cannot serve {path}: /proc/self/fd is not there ({error}), which opening files takes; mount proc on /proc", path = .path.display())]
+    NoProc {
+        /// The directory.
+        path: PathBuf,
+        /// What opening a descriptor again said.
+        error: Errno,
+    },
+    /// The system refused otherwise.
+    #[error("cannot serve {path}: {step} failed with {error}; see whether its file system is mounted and in order", path = .path.display())]
+    System {
+        /// The directory.
+        path: PathBuf,
+        /// What was tried.
+        step: &'static str,
+        /// What the system said.
+        error: Errno,
+    },
+}
+
+/// How much is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Open files and directories.
+    pub opens: usize,
+    /// The most of them.
+    pub opens_max: usize,
+    /// Locked ranges, flocks included.
+    pub locks: usize,
+    /// Waits for locks.
+    pub lock_waits: usize,
+    /// Inodes in the table that stands in for the kernel's handles.
+    pub table_inodes: usize,
+    /// Whether handles are the kernel's, and so outlive the process.
+    pub kernel_handles: bool,
+    /// Whether callers are told apart: the server runs as root.
+    pub switches_identity: bool,
+}
+
+/// A local directory as a [`FileSystem`]; see the crate.
+///
+/// Run by root, each operation has its caller's identity, and the calling thread keeps that identity afterwards: see [`restore`]. Run by another
+/// user, everything is done as that user, and other users' operations on names are refused with EPERM.
+pub struct Posix {
+    tree: Tree,
+    opens: Opens,
+    locks: LockService,
+    verifier: u64,
+}
+
+/// Locks a mutex; what a panicking holder left behind is used on, as every change under a lock of this crate is complete or harmless.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+impl Posix {
+    /// Serves the directory `root`. It stays the same directory if its path is renamed.
+    pub fn open(root: &Path, options: Options) -> Result<Posix, OpenError> {
+        identity::initialise();
+        identity::restore();
+        let path = root.to_path_buf();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(root, flags, Mode::empty()).map_err(|error| match error {
+            rustix::io::Errno::NOENT => OpenError::Missing(path.clone()),
+            rustix::io::Errno::NOTDIR => OpenError::NotDirectory(path.clone()),
+            rustix::io::Errno::ACCESS => OpenError::Permission(path.clone()),
+            error => OpenError::System { path: path.clone(), step: "opening it", error: error.into() },
+        })?;
+        sys::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)
+            .map_err(|error| OpenError::NoProc { path: path.clone(), error })?;
+        let place = std::fs::canonicalize(root).unwrap_or_else(|_| path.clone());
+        let tree = Tree::new(fd, &place, &options).map_err(|error| OpenError::System {
+            path,
+            step: "looking at it",
+            error,
+        })?;
+        let (opens, locks) = (Opens::new(options.opens_max), LockService::new(Limits::default()));
+        Ok(Posix { tree, opens, locks, verifier: options.verifier })
+    }
+
+    /// How much is in use.
+    pub fn statistics(&self) -> Statistics {
+        let (locks, lock_waits) = self.locks.counts();
+        Statistics {
+            opens: self.opens.count(),
+            opens_max: self.opens.limit(),
+            locks,
+            lock_waits,
+            table_inodes: self.tree.table_len(),
+            kernel_handles: self.tree.has_kernel_handles(),
+            switches_identity: identity::may_switch(),
+        }
+    }
+
+    /// The inode of a handle.
+    fn node(&self, handle: &[u8]) -> Result<Node<'_>, Errno> {
+        match self.opens.of_handle(handle) {
+            Some(open) => Ok(Node::Open(open)),
+            None => self.tree.resolve(handle),
+        }
+    }
+
+    /// The directory of a handle, to look names up in.
+    fn directory(&self, handle: &[u8]) -> Result<Node<'_>, Errno> {
+        match self.opens.of_handle(handle) {
+            Some(open) => Ok(Node::Open(open)),
+            None => self.tree.directory(handle),
+        }
+    }
+
+    /// The inode of a handle, through the caller's own open if there is one.
+    fn node_or_open(&self, context: &Context, handle: &[u8], open: Option<OpenId>) -> Result<Node<'_>, Errno> {
+        let Some(id) = open else { return self.node(handle) };
+        let open = self.opens.get(context.client, id)?;
+        if open.handle.bytes() == handle { Ok(Node::Open(open)) } else { Err(Errno::EBADF) }
+    }
+
+    fn answer(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        use Request::*;
+        match &request {
+            Flush { .. } | Release { .. } | ReleaseDirectory { .. } | GetLock { .. } | SetLock { .. } => {
+                self.answer_end_or_lock(context, request)
+            }
+            Sync { .. }
+            | Commit { .. }
+            | SyncDirectory { .. }
+            | ReadDirectory { .. }
+            | Fallocate { .. }
+            | Seek { .. }
+            | CopyRange { .. } => {
+                identity::act_through_open(&context.credential)?;
+                self.answer_through_open(context, request)
+            }
+            GetAttr { .. }
+            | SetAttr { .. }
+            | ReadLink { .. }
+            | Statfs { .. }
+            | GetXattr { .. }
+            | SetXattr { .. }
+            | ListXattr { .. }
+            | RemoveXattr { .. }
+            | Access { .. } => {
+                identity::act_as(&context.credential)?;
+                self.answer_about_inode(context, request)
+            }
+            Open { .. } | Create { .. } | CreateUnnamed { .. } | Reopen { .. } | OpenDirectory { .. } => {
+                identity::act_as(&context.credential)?;
+                self.answer_open(context, request)
+            }
+            _ => {
+                identity::act_as(&context.credential)?;
+                self.answer_about_name(request)
+            }
+        }
+    }
+
+    /// What needs nobody's permission.
+    fn answer_end_or_lock(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        match request {
+            Request::Flush { open, owner } => {
+                let open = self.opens.get(context.client, open)?;
+                self.locks.flush(open.inode, Owner { client: context.client, owner });
+                open.late_error()?;
+            }
+            Request::Release { open } | Request::ReleaseDirectory { open } => {
+                let open = self.opens.remove(context.client, open)?;
+                self.locks.release(&open);
+            }
+            Request::GetLock { open, owner, space, lock } => {
+                let open = self.opens.get(context.client, open)?;
+                return Ok(Reply::Lock(self.locks.test(&ask(&open, owner, space, lock))?));
+            }
+            Request::SetLock { open, owner, space, lock, wait: false } => {
+                let open = self.opens.get(context.client, open)?;
+                self.locks.set(&open, &ask(&open, owner, space, lock), false, &context.cancel)?;
+            }
+            _ => return Err(Errno::ENOSYS),
+        }
+        Ok(Reply::Done)
+    }
+
+    /// A lock for which the caller is ready to wait.
+    fn lock_waiting<'a>(
+        &'a self,
+        context: &'a Context,
+        open: OpenId,
+        make: impl Fn(&OpenFile) -> Ask,
+    ) -> Call<'a, Reply> {
+        let outcome = self
+            .opens
+            .get(context.client, open)
+            .and_then(|open| self.locks.set(&open, &make(&open), true, &context.cancel));
+        match outcome {
+            Ok(Outcome::Done) => Call::ready(Ok(Reply::Done)),
+            Ok(Outcome::Waits(wait)) => Call::waiting(async { wait.await.map(|()| Reply::Done) }),
+            Err(error) => Call::ready(Err(error)),
+        }
+    }
+}
+
+fn ask(open: &OpenFile, owner: u64, space: aqueduct_fs::LockSpace, lock: aqueduct_fs::Lock) -> Ask {
+    Ask { inode: open.inode, space, owner: Owner { client: open.client, owner }, open: open.id, lock }
+}
+
+impl FileSystem for Posix {
+    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
+        match request {
+            Request::SetLock { open, owner, space, lock, wait: true } => {
+                self.lock_waiting(context, open, |open| ask(open, owner, space, lock))
+            }
+            request => Call::ready(self.answer(context, request)),
+        }
+    }
+
+    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
+        Call::ready(self.read_range(context, read, sink))
+    }
+
+    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
+        Call::ready(self.write_range(context, write, &source))
+    }
+
+    fn depart(&self, client: ClientId) {
+        for id in self.opens.of_client(client) {
+            if let Ok(open) = self.opens.remove(client, id) {
+                self.locks.release(&open);
+            }
+        }
+        self.locks.depart(client);
+    }
+}

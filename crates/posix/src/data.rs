@@ -1,0 +1,141 @@
+//! Operations through an open file: data, their layout and their stability.
+
+use std::io::IoSlice;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use aqueduct_fs::{
+    Context, Errno, OpenFlags, OpenId, ReadAt, Reply, Request, SeekTo, Sink, Source, TRANSFER_SIZE_MAX, WriteAt,
+    Written,
+};
+use rustix::io::ReadWriteFlags;
+
+use crate::listing::{self, Wanted};
+use crate::opens::OpenFile;
+use crate::{Posix, identity, sys};
+
+/// The most bytes that one copy inside the file system moves: 64 MiB take some 50 ms where they are really copied, which is how long a thread
+/// may be busy for one caller; the caller asks again.
+const COPY_LENGTH_MAX: u64 = 64 << 20;
+
+impl Posix {
+    pub(crate) fn answer_through_open(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        match request {
+            Request::Sync { open, data_only } | Request::SyncDirectory { open, data_only } => {
+                let open = self.opens.get(context.client, open)?;
+                open.settle(make_stable(&open, data_only))?;
+                Ok(Reply::Done)
+            }
+            Request::Commit { open, .. } => {
+                let open = self.opens.get(context.client, open)?;
+                open.settle(make_stable(&open, true))?;
+                Ok(Reply::Written(Written { count: 0, verifier: self.verifier }))
+            }
+            Request::ReadDirectory { open, cookie, size, plus } => {
+                let open = self.opens.get(context.client, open)?;
+                listing::page(&self.tree, &open, &Wanted { cookie, size, plus }).map(Reply::Directory)
+            }
+            Request::Fallocate { open, offset, length, flags } => {
+                let open = self.open_with(context, open, OpenFlags::WRITE)?;
+                sys::allocate(open.fd.as_fd(), flags.bits(), offset, length)?;
+                Ok(Reply::Done)
+            }
+            Request::Seek { open, offset, to } => {
+                let open = self.opens.get(context.client, open)?;
+                let to = match to {
+                    SeekTo::Data => rustix::fs::SeekFrom::Data(offset),
+                    SeekTo::Hole => rustix::fs::SeekFrom::Hole(offset),
+                };
+                if offset > i64::MAX as u64 {
+                    return Err(Errno::ENXIO);
+                }
+                Ok(Reply::Size(rustix::fs::seek(&open.fd, to)?))
+            }
+            Request::CopyRange { from, mut from_offset, to, mut to_offset, length } => {
+                let from = self.open_with(context, from, OpenFlags::READ)?;
+                let to = self.open_with(context, to, OpenFlags::WRITE)?;
+                let length = length.min(COPY_LENGTH_MAX) as usize;
+                let (at, onto) = (Some(&mut from_offset), Some(&mut to_offset));
+                let copied = rustix::fs::copy_file_range(&from.fd, at, &to.fd, onto, length)?;
+                Ok(Reply::Size(copied as u64))
+            }
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    /// A file of this client that is open with this right; EBADF when it is not.
+    fn open_with(&self, context: &Context, id: OpenId, right: OpenFlags) -> Result<Arc<OpenFile>, Errno> {
+        let open = self.opens.get(context.client, id)?;
+        if open.listing.is_some() {
+            return Err(Errno::EISDIR);
+        }
+        if open.flags.contains(right) { Ok(open) } else { Err(Errno::EBADF) }
+    }
+
+    pub(crate) fn read_range(&self, context: &Context, read: ReadAt, mut sink: Box<dyn Sink>) -> Result<usize, Errno> {
+        let open = self.open_with(context, read.open, OpenFlags::READ)?;
+        identity::act_through_open(&context.credential)?;
+        let wanted = (read.length as usize).min(TRANSFER_SIZE_MAX);
+        if i64::try_from(read.offset).is_err() {
+            return Err(Errno::EINVAL);
+        }
+        let size = rustix::fs::fstat(&open.fd)?.st_size as u64;
+        let available = size.saturating_sub(read.offset).min(wanted as u64) as usize;
+        let valid = if available > 0 {
+            sink.file(open.fd.as_fd(), read.offset, available)?
+        } else {
+            // Where a file says 0 there may be content all the same, as below /proc.
+            let data = if size == 0 { read_unsized(&open, read.offset, wanted)? } else { Vec::new() };
+            sink.bytes(&data)?;
+            data.len()
+        };
+        sink.finish(valid)?;
+        Ok(valid)
+    }
+
+    pub(crate) fn write_range(&self, context: &Context, write: WriteAt, source: &Source) -> Result<Written, Errno> {
+        let open = self.open_with(context, write.open, OpenFlags::WRITE)?;
+        identity::act_through_open(&context.credential)?;
+        let Source::Memory(data) = source;
+        let mut flags = ReadWriteFlags::empty();
+        flags.set(ReadWriteFlags::APPEND, write.append);
+        flags.set(ReadWriteFlags::DSYNC, write.stable);
+        let offset = if write.append { 0 } else { write.offset };
+        if i64::try_from(offset).is_err() {
+            return Err(Errno::EFBIG);
+        }
+        let mut count = 0;
+        while count < data.len() {
+            let at = if write.append { 0 } else { offset + count as u64 };
+            match rustix::io::pwritev2(&open.fd, &[IoSlice::new(&data[count..])], at, flags) {
+                Ok(0) => break,
+                Ok(written) => count += written,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) if count == 0 => return Err(error.into()),
+                // What was written counts; the next write meets the error again.
+                Err(_) => break,
+            }
+        }
+        Ok(Written { count: count as u32, verifier: self.verifier })
+    }
+}
+
+fn make_stable(open: &OpenFile, data_only: bool) -> Result<(), Errno> {
+    if data_only {
+        rustix::fs::fdatasync(&open.fd)?
+    } else {
+        rustix::fs::fsync(&open.fd)?
+    }
+    Ok(())
+}
+
+fn read_unsized(open: &OpenFile, offset: u64, wanted: usize) -> Result<Vec<u8>, Errno> {
+    let mut probe = [0];
+    if wanted == 0 || aqueduct_fs::data::read_full(open.fd.as_fd(), &mut probe, offset)? == 0 {
+        return Ok(Vec::new());
+    }
+    let mut data = vec![0; wanted];
+    let valid = aqueduct_fs::data::read_full(open.fd.as_fd(), &mut data, offset)?;
+    data.truncate(valid);
+    Ok(data)
+}

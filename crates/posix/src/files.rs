@@ -1,0 +1,236 @@
+//! Opening and creating files and directories.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use aqueduct_fs::{
+    AccessMask, Context, Credential, Entry, Errno, Groups, OpenFlags, Opened, Reply, Request, check_name,
+};
+use rustix::fs::OFlags;
+
+use crate::listing::Listing;
+use crate::locks::Inode;
+use crate::opens::Opening;
+use crate::seal::Token;
+use crate::tree::{Seen, see};
+use crate::{Posix, identity, sys};
+
+/// How often a create looks again when the name appears and vanishes in between: each time somebody else has made and removed it.
+const CREATE_TRIES: usize = 16;
+
+/// How long an open waits for a program on this machine to give up its lease on the file (F_SETLEASE): most do within a millisecond. The kernel
+/// would wait 45 seconds, with the thread.
+const LEASE_MILLISECONDS_MAX: u64 = 50;
+
+/// How often it looks meanwhile.
+const LEASE_STEP_MILLISECONDS: u64 = 5;
+
+/// What of an open's flags a token keeps: those that matter to the reads and writes that follow.
+const TOKEN_FLAGS: OpenFlags = OpenFlags::READ
+    .union(OpenFlags::WRITE)
+    .union(OpenFlags::APPEND)
+    .union(OpenFlags::DIRECT)
+    .union(OpenFlags::NOATIME)
+    .union(OpenFlags::SYNC)
+    .union(OpenFlags::DATA_SYNC);
+
+/// A new file that is asked for.
+struct New<'a> {
+    parent: &'a [u8],
+    mode: u32,
+    umask: u32,
+    flags: OpenFlags,
+}
+
+impl Posix {
+    pub(crate) fn answer_open(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        self.opens.check_room()?;
+        match request {
+            Request::Open { handle, flags } => {
+                let node = self.node(handle)?;
+                let fd = open_regular(node.as_fd(), flags)?;
+                let entry = self.tree.entry(fd.as_fd(), None)?;
+                self.keep_file(context, fd, entry.handle, flags).map(Reply::Opened)
+            }
+            Request::Create { parent, name, mode, umask, flags } => {
+                let (entry, opened) = self.create(context, name, &New { parent, mode, umask, flags })?;
+                Ok(Reply::Created(entry, opened))
+            }
+            Request::CreateUnnamed { parent, mode, umask, flags } => {
+                let new = New { parent, mode, umask, flags };
+                let mut how = open_flags(flags.difference(OpenFlags::TRUNCATE))? | OFlags::TMPFILE;
+                how.set(OFlags::EXCL, flags.contains(OpenFlags::EXCLUSIVE));
+                let directory = self.directory(parent)?;
+                let fd = self.make(directory.as_fd(), b".", how, &new)?;
+                let entry = self.tree.entry(fd.as_fd(), None)?;
+                let opened = self.keep_file(context, fd, entry.handle.clone(), flags)?;
+                Ok(Reply::Created(entry, opened))
+            }
+            Request::Reopen { token } => self.reopen(context, token).map(Reply::Opened),
+            Request::OpenDirectory { handle } => self.open_directory(context, handle).map(Reply::Opened),
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    fn create(&self, context: &Context, name: &[u8], new: &New<'_>) -> Result<(Entry, Opened), Errno> {
+        check_name(name)?;
+        let directory = self.directory(new.parent)?;
+        let how = open_flags(new.flags.difference(OpenFlags::TRUNCATE))? | OFlags::CREATE | OFlags::EXCL;
+        for _ in 0..CREATE_TRIES {
+            let fd = match self.make(directory.as_fd(), name, how, new) {
+                Err(Errno::EEXIST) if !new.flags.contains(OpenFlags::EXCLUSIVE) => {
+                    let found = match self.tree.open_path(directory.as_fd(), name) {
+                        Err(Errno::ENOENT) => continue,
+                        found => found?,
+                    };
+                    open_regular(found.as_fd(), new.flags)?
+                }
+                made => made?,
+            };
+            let entry = self.tree.entry(fd.as_fd(), Some((directory.as_fd(), name)))?;
+            let opened = self.keep_file(context, fd, entry.handle.clone(), new.flags)?;
+            return Ok((entry, opened));
+        }
+        Err(Errno::ESTALE)
+    }
+
+    /// Opens what does not exist yet.
+    fn make(&self, directory: BorrowedFd<'_>, name: &[u8], how: OFlags, new: &New<'_>) -> Result<OwnedFd, Errno> {
+        identity::with_umask(new.mode & 0o7777, new.umask, |mode| {
+            sys::open_name(directory, name, how, mode, self.tree.cross_mounts)
+        })
+    }
+
+    /// The open that a token stands for, whatever the file's mode says by now: as root, or where root is nobody (a network file system below) as
+    /// the one who had it open.
+    fn reopen(&self, context: &Context, token: &[u8]) -> Result<Opened, Errno> {
+        let token = self.tree.seal().check_token(token)?;
+        let node = self.node(token.handle.bytes())?;
+        let opened = identity::as_root(&context.credential, || open_regular(node.as_fd(), token.access));
+        let fd = match opened {
+            Err(Errno::EACCES | Errno::EPERM) => {
+                let opener = Credential { uid: token.uid, gid: token.gid, groups: Groups::Known([].into()) };
+                identity::act_through_open(&opener)?;
+                let opened = open_regular(node.as_fd(), token.access);
+                identity::act_through_open(&context.credential)?;
+                opened?
+            }
+            opened => opened?,
+        };
+        let opener = (token.uid, token.gid);
+        self.keep(context, fd, Kept { handle: token.handle, flags: token.access, opener, directory: false })
+    }
+
+    fn open_directory(&self, context: &Context, handle: &[u8]) -> Result<Opened, Errno> {
+        let node = self.node(handle)?;
+        if !see(node.as_fd())?.attr.is_directory() {
+            return Err(Errno::ENOTDIR);
+        }
+        let fd = sys::reopen(node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let handle = self.tree.entry(fd.as_fd(), None)?.handle;
+        let opener = (context.credential.uid, context.credential.gid);
+        self.keep(context, fd, Kept { handle, flags: OpenFlags::READ, opener, directory: true })
+    }
+
+    fn keep_file(
+        &self,
+        context: &Context,
+        fd: OwnedFd,
+        handle: aqueduct_fs::Handle,
+        flags: OpenFlags,
+    ) -> Result<Opened, Errno> {
+        let opener = (context.credential.uid, context.credential.gid);
+        self.keep(context, fd, Kept { handle, flags: rights(flags), opener, directory: false })
+    }
+
+    /// Puts a descriptor into the table.
+    fn keep(&self, context: &Context, fd: OwnedFd, kept: Kept) -> Result<Opened, Errno> {
+        let Seen { device, attr } = see(&fd)?;
+        let Kept { handle, flags, opener: (uid, gid), directory } = kept;
+        let token = if directory {
+            Box::default()
+        } else {
+            let access = flags.intersection(TOKEN_FLAGS);
+            self.tree.seal().token(&Token { handle: handle.clone(), access, uid, gid })
+        };
+        let open = self.opens.insert(Opening {
+            client: context.client,
+            fd,
+            handle,
+            inode: Inode { device, number: attr.ino },
+            flags,
+            listing: directory.then(|| Mutex::new(Listing::default())),
+        })?;
+        Ok(Opened { id: open.id, token })
+    }
+}
+
+struct Kept {
+    handle: aqueduct_fs::Handle,
+    flags: OpenFlags,
+    opener: (u32, u32),
+    directory: bool,
+}
+
+/// What is opened for execution is read.
+fn rights(flags: OpenFlags) -> OpenFlags {
+    if flags.contains(OpenFlags::EXECUTE) { flags | OpenFlags::READ } else { flags }
+}
+
+/// The kernel's flags. Neither O_APPEND, as each write says where it goes, nor O_DIRECT, whose alignment the backing file alone would ask for.
+fn open_flags(flags: OpenFlags) -> Result<OFlags, Errno> {
+    let mut how = match (rights(flags).contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
+        (true, true) => OFlags::RDWR,
+        (true, false) => OFlags::RDONLY,
+        (false, true) => OFlags::WRONLY,
+        (false, false) => return Err(Errno::EINVAL),
+    };
+    how.set(OFlags::TRUNC, flags.contains(OpenFlags::TRUNCATE));
+    how.set(OFlags::NOATIME, flags.contains(OpenFlags::NOATIME));
+    how.set(OFlags::DSYNC, flags.contains(OpenFlags::DATA_SYNC));
+    if flags.contains(OpenFlags::SYNC) {
+        how |= OFlags::SYNC;
+    }
+    Ok(how)
+}
+
+/// Opens an existing regular file with the permissions of this thread; anything else is not opened at all.
+fn open_regular(inode: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd, Errno> {
+    match see(inode)?.attr.kind() {
+        libc::S_IFREG => {}
+        libc::S_IFDIR => return Err(Errno::EISDIR),
+        libc::S_IFLNK => return Err(Errno::ELOOP),
+        _ => return Err(Errno::ENXIO),
+    }
+    let execute = flags.contains(OpenFlags::EXECUTE);
+    if execute {
+        sys::access(inode, AccessMask::EXECUTE)?;
+    }
+    // A lease must not hold the thread.
+    let mut how = open_flags(flags)? | OFlags::NONBLOCK;
+    let mut waited = 0;
+    let fd = loop {
+        match sys::reopen(inode, how) {
+            Err(Errno::EACCES) if execute && !flags.contains(OpenFlags::WRITE) => {
+                break identity::with_search_right(|| sys::reopen(inode, how))?;
+            }
+            Err(Errno::EPERM) if needs_append(inode, flags, how) => how |= OFlags::APPEND,
+            Err(Errno::EPERM) if how.contains(OFlags::NOATIME) => how.remove(OFlags::NOATIME),
+            Err(Errno::EAGAIN) if waited < LEASE_MILLISECONDS_MAX => {
+                std::thread::sleep(Duration::from_millis(LEASE_STEP_MILLISECONDS));
+                waited += LEASE_STEP_MILLISECONDS;
+            }
+            opened => break opened?,
+        }
+    };
+    rustix::fs::fcntl_setfl(&fd, how.intersection(OFlags::APPEND | OFlags::NOATIME))?;
+    Ok(fd)
+}
+
+/// Whether the file may only be opened for appending (chattr +a), and that is what the caller wants.
+fn needs_append(inode: BorrowedFd<'_>, flags: OpenFlags, how: OFlags) -> bool {
+    let is_append_only =
+        || sys::statx(inode).is_ok_and(|stat| stat.stx_attributes.contains(rustix::fs::StatxAttributes::APPEND));
+    flags.contains(OpenFlags::APPEND) && !how.contains(OFlags::APPEND) && is_append_only()
+}

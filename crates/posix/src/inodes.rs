@@ -1,0 +1,182 @@
+//! Operations on an inode: its attributes, extended attributes, link text, permissions. None of them opens it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use aqueduct_fs::{
+    AccessMask, Attr, Context, Credential, Errno, Groups, OpenFlags, OpenId, Reply, Request, SetAttr, SetTime, Statfs,
+    XATTR_NAME_LENGTH_MAX, XATTR_SIZE_MAX, XattrMode,
+};
+use rustix::fs::{AtFlags, Gid, Timespec, Timestamps, Uid, XattrFlags};
+
+use crate::sys::{self, ProcPath};
+use crate::tree::{Node, see};
+use crate::{Posix, identity};
+
+/// utimensat's word for "leave it", and for "now" (linux/stat.h).
+const UTIME_OMIT: i64 = 0x3fff_fffe;
+const UTIME_NOW: i64 = 0x3fff_ffff;
+
+impl Posix {
+    pub(crate) fn answer_about_inode(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        match request {
+            Request::GetAttr { handle, open } => {
+                Ok(Reply::Attr(see(self.node_or_open(context, handle, open)?.as_fd())?.attr))
+            }
+            Request::SetAttr { handle, open, set } => self.set_attributes(context, handle, open, &set).map(Reply::Attr),
+            Request::ReadLink { handle } => match rustix::fs::readlinkat(self.node(handle)?, c"", Vec::new()) {
+                Ok(text) => Ok(Reply::Bytes(text.into_bytes())),
+                // So the kernel says of what is no link.
+                Err(rustix::io::Errno::NOENT) => Err(Errno::EINVAL),
+                Err(error) => Err(error.into()),
+            },
+            Request::Statfs { handle } => statistics_of(self.node(handle)?.as_fd()).map(Reply::Statfs),
+            Request::GetXattr { handle, name, size } => {
+                check_xattr_name(name)?;
+                let node = self.node(handle)?;
+                let path = ProcPath::new(node.as_fd());
+                sized(size, |buffer| match buffer {
+                    Some(buffer) => rustix::fs::getxattr(path.as_c_str(), name, buffer),
+                    None => rustix::fs::getxattr_query(path.as_c_str(), name),
+                })
+            }
+            Request::ListXattr { handle, size } => {
+                let node = self.node(handle)?;
+                let path = ProcPath::new(node.as_fd());
+                sized(size, |buffer| match buffer {
+                    Some(buffer) => rustix::fs::listxattr(path.as_c_str(), buffer),
+                    None => rustix::fs::listxattr_query(path.as_c_str()),
+                })
+            }
+            Request::SetXattr { handle, name, value, mode } => {
+                check_xattr_name(name)?;
+                if value.len() > XATTR_SIZE_MAX {
+                    return Err(Errno::E2BIG);
+                }
+                let flags = match mode {
+                    XattrMode::Any => XattrFlags::empty(),
+                    XattrMode::Create => XattrFlags::CREATE,
+                    XattrMode::Replace => XattrFlags::REPLACE,
+                };
+                let node = self.node(handle)?;
+                rustix::fs::setxattr(ProcPath::new(node.as_fd()).as_c_str(), name, value, flags)?;
+                Ok(Reply::Done)
+            }
+            Request::RemoveXattr { handle, name } => {
+                check_xattr_name(name)?;
+                let node = self.node(handle)?;
+                rustix::fs::removexattr(ProcPath::new(node.as_fd()).as_c_str(), name)?;
+                Ok(Reply::Done)
+            }
+            Request::Access { handle, mask } => {
+                let node = self.node(handle)?;
+                match sys::access(node.as_fd(), mask) {
+                    Err(Errno::ENOSYS) => allowed_by_mode(&see(node.as_fd())?.attr, mask, &context.credential)?,
+                    result => result?,
+                }
+                Ok(Reply::Done)
+            }
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    /// Owner, permissions, size and times in this order, so that each may undo what the one before did on the side (a new owner clears the setuid
+    /// bit, a new size moves the times).
+    fn set_attributes(
+        &self,
+        context: &Context,
+        handle: &[u8],
+        open: Option<OpenId>,
+        set: &SetAttr,
+    ) -> Result<Attr, Errno> {
+        let node = self.node_or_open(context, handle, open)?;
+        let fd = node.as_fd();
+        if set.uid.is_some() || set.gid.is_some() {
+            let (uid, gid) = (set.uid.map(valid_id).transpose()?, set.gid.map(valid_id).transpose()?);
+            let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+            rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(mode) = set.mode {
+            sys::change_mode(fd, mode & 0o7777)?;
+        }
+        if let Some(size) = set.size {
+            match &node {
+                Node::Open(file) if open.is_some() && file.flags.contains(OpenFlags::WRITE) => {
+                    rustix::fs::ftruncate(fd, size)?;
+                }
+                _ => sys::truncate(fd, size)?,
+            }
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            let times = Timestamps { last_access: timespec(set.atime)?, last_modification: timespec(set.mtime)? };
+            sys::set_times(fd, &times)?;
+        }
+        Ok(see(fd)?.attr)
+    }
+}
+
+/// The largest number means "unchanged" to the kernel, and nobody's id.
+fn valid_id(id: u32) -> Result<u32, Errno> {
+    if id == u32::MAX { Err(Errno::EINVAL) } else { Ok(id) }
+}
+
+fn timespec(time: Option<SetTime>) -> Result<Timespec, Errno> {
+    match time {
+        None => Ok(Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }),
+        Some(SetTime::Now) => Ok(Timespec { tv_sec: 0, tv_nsec: UTIME_NOW }),
+        Some(SetTime::At(time)) if time.nanos >= 1_000_000_000 => Err(Errno::EINVAL),
+        Some(SetTime::At(time)) => Ok(Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nanos) }),
+    }
+}
+
+fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
+    match name {
+        [] => Err(Errno::ERANGE),
+        _ if name.len() > XATTR_NAME_LENGTH_MAX => Err(Errno::ERANGE),
+        _ if name.contains(&0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}
+
+/// Asks for a value into `size` bytes, or with 0 for its length.
+fn sized(size: u32, get: impl FnOnce(Option<&mut [u8]>) -> Result<usize, rustix::io::Errno>) -> Result<Reply, Errno> {
+    if size == 0 {
+        return Ok(Reply::Size(get(None)? as u64));
+    }
+    let mut buffer = vec![0; (size as usize).min(XATTR_SIZE_MAX)];
+    let length = get(Some(&mut buffer))?;
+    buffer.truncate(length);
+    Ok(Reply::Bytes(buffer))
+}
+
+fn statistics_of(fd: BorrowedFd<'_>) -> Result<Statfs, Errno> {
+    let found = rustix::fs::fstatvfs(fd)?;
+    let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    Ok(Statfs {
+        blocks: found.f_blocks,
+        blocks_free: found.f_bfree,
+        blocks_available: found.f_bavail,
+        files: found.f_files,
+        files_free: found.f_ffree,
+        block_size: narrow(found.f_bsize),
+        fragment_size: narrow(found.f_frsize),
+        name_length: narrow(found.f_namemax),
+    })
+}
+
+/// access(2) by the mode alone, for kernels that cannot be asked about a descriptor (before Linux 5.8). It is a hint to the caller: every
+/// operation is decided by the kernel.
+fn allowed_by_mode(attr: &Attr, mask: AccessMask, credential: &Credential) -> Result<(), Errno> {
+    if !identity::may_switch() {
+        return Ok(());
+    }
+    let in_group =
+        attr.gid == credential.gid || matches!(&credential.groups, Groups::Known(groups) if groups.contains(&attr.gid));
+    let granted = match credential.uid {
+        0 if attr.is_directory() || attr.mode & 0o111 != 0 => 0o7,
+        0 => 0o6,
+        uid if uid == attr.uid => attr.mode >> 6,
+        _ if in_group => attr.mode >> 3,
+        _ => attr.mode,
+    };
+    if mask.bits() & !granted == 0 { Ok(()) } else { Err(Errno::EACCES) }
+}

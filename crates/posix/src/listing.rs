@@ -1,0 +1,142 @@
+//! Listing a directory in pages. The kernel's own position of an entry is its cookie, so that a listing goes on after any entry, in this open or
+//! in a later one, and holds no more than one buffer however many entries there are.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use aqueduct_fs::{DirEntry, DirPage, Errno};
+
+use crate::opens::OpenFile;
+use crate::tree::{Node, Tree};
+use crate::{lock, sys};
+
+/// The buffer of one listing in bytes: some 800 entries, and what the C library asks for at once.
+const BUFFER_SIZE: usize = 32 * 1024;
+
+/// The fields before the name in struct linux_dirent64: inode u64, position i64, length u16, type u8.
+const RECORD_FIXED_SIZE: usize = 19;
+
+/// Where a listing stands.
+#[derive(Default)]
+pub(crate) struct Listing {
+    /// Records that the kernel gave and that have not been passed on.
+    buffer: Vec<u8>,
+    at: usize,
+    /// The position after the last entry passed on.
+    position: u64,
+}
+
+/// One record.
+struct Record<'a> {
+    ino: u64,
+    position: u64,
+    kind: u8,
+    name: &'a [u8],
+    length: usize,
+}
+
+fn parse(bytes: &[u8]) -> Option<Record<'_>> {
+    let (fixed, _) = bytes.split_first_chunk::<RECORD_FIXED_SIZE>()?;
+    let length = usize::from(u16::from_ne_bytes([fixed[16], fixed[17]]));
+    let name = bytes.get(RECORD_FIXED_SIZE..length)?;
+    let name = &name[..name.iter().position(|byte| *byte == 0)?];
+    let number = |at: usize| fixed[at..at + 8].try_into().map(u64::from_ne_bytes).ok();
+    Some(Record { ino: number(0)?, position: number(8)?, kind: fixed[18], name, length })
+}
+
+impl Listing {
+    /// The next record; the position moves on with [`advance`](Listing::advance) only.
+    fn peek(&mut self, fd: BorrowedFd<'_>) -> Result<Option<Record<'_>>, Errno> {
+        if self.at >= self.buffer.len() {
+            self.buffer.resize(BUFFER_SIZE, 0);
+            let filled = sys::read_directory(fd, &mut self.buffer);
+            self.buffer.truncate(*filled.as_ref().unwrap_or(&0));
+            self.at = 0;
+            if filled? == 0 {
+                // Nothing is kept of a listing at its end, so that memory follows what is in use.
+                self.buffer = Vec::new();
+                return Ok(None);
+            }
+        }
+        parse(&self.buffer[self.at..]).map(Some).ok_or(Errno::EIO)
+    }
+
+    fn advance(&mut self, length: usize, position: u64) {
+        self.at += length;
+        self.position = position;
+    }
+
+    fn go_to(&mut self, fd: BorrowedFd<'_>, cookie: u64) -> Result<(), Errno> {
+        // From the start everything is read afresh (rewinddir).
+        if cookie == self.position && cookie != 0 {
+            return Ok(());
+        }
+        self.buffer.clear();
+        self.at = 0;
+        let offset = i64::try_from(cookie).map_err(|_| Errno::EINVAL)?;
+        rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(offset as u64))?;
+        self.position = cookie;
+        Ok(())
+    }
+}
+
+/// What a page is to hold.
+pub(crate) struct Wanted {
+    pub(crate) cookie: u64,
+    pub(crate) size: u32,
+    pub(crate) plus: bool,
+}
+
+/// The page of `open` after `wanted.cookie`.
+pub(crate) fn page(tree: &Tree, open: &OpenFile, wanted: &Wanted) -> Result<DirPage, Errno> {
+    let mut listing = lock(open.listing.as_ref().ok_or(Errno::ENOTDIR)?);
+    let fd = open.fd.as_fd();
+    let is_root = open.handle == *tree.root_handle();
+    listing.go_to(fd, wanted.cookie)?;
+    let mut page = DirPage::default();
+    loop {
+        let record = match listing.peek(fd) {
+            Ok(Some(record)) => record,
+            Ok(None) => {
+                page.end = true;
+                break;
+            }
+            // What was listed is good; the next page meets the error again.
+            Err(_) if !page.packed().is_empty() => break,
+            Err(error) => return Err(error),
+        };
+        let Record { ino, position, kind, name, length } = record;
+        if name.is_empty() || name.len() > aqueduct_fs::NAME_LENGTH_MAX {
+            listing.advance(length, position);
+            continue;
+        }
+        let is_dot = matches!(name, b"." | b"..");
+        // What lies above the root is nobody's business.
+        let ino = if is_root && name == b".." { tree.root_ino() } else { ino };
+        let plain = DirEntry { ino, cookie: position, kind, name, inode: None };
+        let room = (wanted.size as usize).saturating_sub(page.packed().len());
+        if plain.packed_size() > room {
+            break;
+        }
+        let found = if wanted.plus && !is_dot { look(tree, fd, name) } else { None };
+        let full = match &found {
+            Some(entry) => {
+                let inode = Some((entry.handle.bytes(), entry.attr));
+                // The number is that of the inode, also where a file system is mounted over the name.
+                DirEntry { ino: entry.attr.ino, inode, ..plain }
+            }
+            None => plain,
+        };
+        if full.packed_size() > room {
+            break;
+        }
+        page.push(&full);
+        listing.advance(length, position);
+    }
+    Ok(page)
+}
+
+/// The inode of an entry; none when it has vanished, lies on another file system, or may not be looked up.
+fn look(tree: &Tree, directory: BorrowedFd<'_>, name: &[u8]) -> Option<aqueduct_fs::Entry> {
+    let fd = Node::Own(tree.open_path(directory, name).ok()?);
+    tree.entry(fd.as_fd(), Some((directory, name))).ok()
+}

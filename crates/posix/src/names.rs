@@ -1,0 +1,113 @@
+//! Operations on names in directories.
+
+use std::os::fd::AsFd;
+
+use aqueduct_fs::{Entry, Errno, RenameFlags, Reply, Request, SYMLINK_LENGTH_MAX, check_name};
+use rustix::fs::{AtFlags, FileType, Mode};
+
+use crate::tree::Node;
+use crate::{Posix, identity, sys};
+
+/// The permission bits that a new inode is given.
+const PERMISSIONS: u32 = 0o7777;
+
+impl Posix {
+    pub(crate) fn answer_about_name(&self, request: Request<'_>) -> Result<Reply, Errno> {
+        match request {
+            Request::Root => self.tree.entry(self.tree.root().as_fd(), None).map(Reply::Entry),
+            Request::Lookup { parent, name } => {
+                check_name(name)?;
+                self.look_up(&self.directory(parent)?, name).map(Reply::Entry)
+            }
+            Request::Symlink { parent, name, text } => self.make_symlink(parent, name, text).map(Reply::Entry),
+            Request::MakeNode { parent, name, mode, umask, rdev } => {
+                check_name(name)?;
+                let directory = self.directory(parent)?;
+                let (kind, device) = node_kind(mode, rdev)?;
+                identity::with_umask(mode & PERMISSIONS, umask, |mode| {
+                    rustix::fs::mknodat(directory.as_fd(), name, kind, Mode::from_raw_mode(mode), device)
+                })?;
+                self.look_up(&directory, name).map(Reply::Entry)
+            }
+            Request::MakeDirectory { parent, name, mode, umask } => {
+                check_name(name)?;
+                let directory = self.directory(parent)?;
+                identity::with_umask(mode & PERMISSIONS, umask, |mode| {
+                    rustix::fs::mkdirat(directory.as_fd(), name, Mode::from_raw_mode(mode))
+                })?;
+                self.look_up(&directory, name).map(Reply::Entry)
+            }
+            Request::Unlink { parent, name } => self.remove(parent, name, AtFlags::empty()),
+            Request::RemoveDirectory { parent, name } => self.remove(parent, name, AtFlags::REMOVEDIR),
+            Request::Rename { parent, name, new_parent, new_name, flags } => {
+                self.rename((parent, name), (new_parent, new_name), flags)
+            }
+            Request::Link { handle, parent, name } => {
+                check_name(name)?;
+                let directory = self.directory(parent)?;
+                sys::link(self.node(handle)?.as_fd(), directory.as_fd(), name)?;
+                self.look_up(&directory, name).map(Reply::Entry)
+            }
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    /// The inode of a name that was checked.
+    fn look_up(&self, directory: &Node<'_>, name: &[u8]) -> Result<Entry, Errno> {
+        let fd = self.tree.open_path(directory.as_fd(), name)?;
+        self.tree.entry(fd.as_fd(), Some((directory.as_fd(), name)))
+    }
+
+    fn make_symlink(&self, parent: &[u8], name: &[u8], text: &[u8]) -> Result<Entry, Errno> {
+        check_name(name)?;
+        if text.len() > SYMLINK_LENGTH_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let directory = self.directory(parent)?;
+        rustix::fs::symlinkat(text, directory.as_fd(), name)?;
+        self.look_up(&directory, name)
+    }
+
+    fn remove(&self, parent: &[u8], name: &[u8], flags: AtFlags) -> Result<Reply, Errno> {
+        check_name(name)?;
+        rustix::fs::unlinkat(self.directory(parent)?.as_fd(), name, flags)?;
+        Ok(Reply::Done)
+    }
+
+    fn rename(&self, old: (&[u8], &[u8]), new: (&[u8], &[u8]), flags: RenameFlags) -> Result<Reply, Errno> {
+        check_name(old.1)?;
+        check_name(new.1)?;
+        let (from, to) = (self.directory(old.0)?, self.directory(new.0)?);
+        let bits = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
+        match rustix::fs::renameat_with(from.as_fd(), old.1, to.as_fd(), new.1, bits) {
+            // Some file systems know rename only.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if flags.is_empty() => {
+                rustix::fs::renameat(from.as_fd(), old.1, to.as_fd(), new.1)?;
+            }
+            result => result?,
+        }
+        if !self.tree.has_kernel_handles() {
+            // The table learns the new places; whoever may not look there has no use for them.
+            let _ = self.look_up(&to, new.1);
+            if flags.contains(RenameFlags::EXCHANGE) {
+                let _ = self.look_up(&from, old.1);
+            }
+        }
+        Ok(Reply::Done)
+    }
+}
+
+/// Type and device number for mknod. Directories and links have calls of their own.
+fn node_kind(mode: u32, rdev: u64) -> Result<(FileType, u64), Errno> {
+    let kind = match mode & libc::S_IFMT {
+        0 | libc::S_IFREG => FileType::RegularFile,
+        libc::S_IFIFO => FileType::Fifo,
+        libc::S_IFSOCK => FileType::Socket,
+        libc::S_IFCHR => FileType::CharacterDevice,
+        libc::S_IFBLK => FileType::BlockDevice,
+        libc::S_IFDIR => return Err(Errno::EPERM),
+        _ => return Err(Errno::EINVAL),
+    };
+    let device = rustix::fs::makedev((rdev >> 32) as u32, rdev as u32);
+    Ok((kind, if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) { device } else { 0 }))
+}

@@ -1,0 +1,166 @@
+//! The open files and directories of all clients.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+use aqueduct_fs::{ClientId, Errno, Handle, OpenFlags, OpenId};
+
+use crate::listing::Listing;
+use crate::locks::Inode;
+
+/// The parts of the table, each with its own lock: 16 keep apart as many threads as a server has.
+const SHARDS: usize = 16;
+
+/// One open of one client.
+pub(crate) struct OpenFile {
+    pub(crate) id: OpenId,
+    pub(crate) client: ClientId,
+    pub(crate) fd: OwnedFd,
+    pub(crate) handle: Handle,
+    pub(crate) inode: Inode,
+    pub(crate) flags: OpenFlags,
+    /// The listing, when this is a directory.
+    pub(crate) listing: Option<Mutex<Listing>>,
+    /// Set once when the open ends, under the lock of the lock table: then no lock is taken through it any more.
+    pub(crate) ended: AtomicBool,
+    /// The first error of making data stable; 0: none yet.
+    late_error: AtomicI32,
+}
+
+/// What an open is made of.
+pub(crate) struct Opening {
+    pub(crate) client: ClientId,
+    pub(crate) fd: OwnedFd,
+    pub(crate) handle: Handle,
+    pub(crate) inode: Inode,
+    pub(crate) flags: OpenFlags,
+    pub(crate) listing: Option<Mutex<Listing>>,
+}
+
+impl OpenFile {
+    /// Passes the result of making data stable on. The first failure sticks: what it lost stays lost, so that every later caller must hear of it.
+    pub(crate) fn settle(&self, result: Result<(), Errno>) -> Result<(), Errno> {
+        if let Err(error @ (Errno::EIO | Errno::ENOSPC | Errno::EDQUOT)) = result {
+            let _ = self.late_error.compare_exchange(0, error.raw(), Ordering::SeqCst, Ordering::SeqCst);
+        }
+        result.and_then(|()| self.late_error())
+    }
+
+    /// The error that sticks.
+    pub(crate) fn late_error(&self) -> Result<(), Errno> {
+        match self.late_error.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            number => Err(Errno::from_raw(number)),
+        }
+    }
+}
+
+type ById = RwLock<HashMap<u64, Arc<OpenFile>>>;
+type ByHandle = RwLock<HashMap<Box<[u8]>, Vec<Arc<OpenFile>>>>;
+
+/// The table. Ids count up and never come back.
+pub(crate) struct Opens {
+    by_id: [ById; SHARDS],
+    by_handle: [ByHandle; SHARDS],
+    next: AtomicU64,
+    count: AtomicUsize,
+    limit: usize,
+}
+
+impl Opens {
+    pub(crate) fn new(limit: usize) -> Opens {
+        Opens {
+            by_id: Default::default(),
+            by_handle: Default::default(),
+            next: AtomicU64::new(1),
+            count: AtomicUsize::new(0),
+            limit,
+        }
+    }
+
+    /// The opens at present.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The most opens at once.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    fn ids(&self, id: OpenId) -> &ById {
+        &self.by_id[id.0 as usize % SHARDS]
+    }
+
+    fn handles(&self, handle: &[u8]) -> &ByHandle {
+        // The last bytes are a MAC, as good as random.
+        &self.by_handle[usize::from(handle.last().copied().unwrap_or(0)) % SHARDS]
+    }
+
+    /// ENFILE when the table is full: asked before a file is created in vain.
+    pub(crate) fn check_room(&self) -> Result<(), Errno> {
+        if self.count() < self.limit { Ok(()) } else { Err(Errno::ENFILE) }
+    }
+
+    /// A new open.
+    pub(crate) fn insert(&self, opening: Opening) -> Result<Arc<OpenFile>, Errno> {
+        if self.count.fetch_add(1, Ordering::Relaxed) >= self.limit {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            return Err(Errno::ENFILE);
+        }
+        let Opening { client, fd, handle, inode, flags, listing } = opening;
+        let id = OpenId(self.next.fetch_add(1, Ordering::Relaxed));
+        let (ended, late_error) = (AtomicBool::new(false), AtomicI32::new(0));
+        let open = Arc::new(OpenFile { id, client, fd, handle, inode, flags, listing, ended, late_error });
+        write(self.ids(id)).insert(id.0, open.clone());
+        write(self.handles(open.handle.bytes())).entry(open.handle.bytes().into()).or_default().push(open.clone());
+        Ok(open)
+    }
+
+    /// An open of this client; EBADF when it is not.
+    pub(crate) fn get(&self, client: ClientId, id: OpenId) -> Result<Arc<OpenFile>, Errno> {
+        let opens = self.ids(id).read().unwrap_or_else(|poison| poison.into_inner());
+        opens.get(&id.0).filter(|open| open.client == client).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// Any open of an inode: it stands for the inode where the handle alone cannot (removed, or without a name).
+    pub(crate) fn of_handle(&self, handle: &[u8]) -> Option<Arc<OpenFile>> {
+        let opens = self.handles(handle).read().unwrap_or_else(|poison| poison.into_inner());
+        opens.get(handle)?.first().cloned()
+    }
+
+    /// Takes an open of this client out of the table; its descriptor closes when the last operation on it has ended.
+    pub(crate) fn remove(&self, client: ClientId, id: OpenId) -> Result<Arc<OpenFile>, Errno> {
+        let open = match write(self.ids(id)).entry(id.0) {
+            MapEntry::Occupied(entry) if entry.get().client == client => entry.remove(),
+            _ => return Err(Errno::EBADF),
+        };
+        if let MapEntry::Occupied(mut entry) =
+            write(self.handles(open.handle.bytes())).entry(open.handle.bytes().into())
+        {
+            entry.get_mut().retain(|other| other.id != id);
+            if entry.get().is_empty() {
+                entry.remove();
+            }
+        }
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        Ok(open)
+    }
+
+    /// The opens of a client.
+    pub(crate) fn of_client(&self, client: ClientId) -> Vec<OpenId> {
+        let mut ids = Vec::new();
+        for shard in &self.by_id {
+            let opens = shard.read().unwrap_or_else(|poison| poison.into_inner());
+            ids.extend(opens.values().filter(|open| open.client == client).map(|open| open.id));
+        }
+        ids
+    }
+}
+
+fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(|poison| poison.into_inner())
+}

@@ -1,0 +1,279 @@
+//! The system calls that the crate's other modules need and that no safe crate offers, with every unsafe block, and those that need care to be called right.
+
+use std::ffi::{CStr, CString};
+use std::io::Write as _;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use aqueduct_fs::{AccessMask, Errno};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+
+/// The most bytes of a kernel file handle (MAX_HANDLE_SZ of linux/exportfs.h).
+pub(crate) const KERNEL_HANDLE_LENGTH_MAX: usize = 128;
+
+/// The most memory that a user's entry in the user database may take, in bytes: sixteen times what glibc suggests to start with.
+const USER_ENTRY_SIZE_MAX: usize = 16 * 1024;
+
+/// The most groups that the user database may name for one user (NGROUPS_MAX of Linux).
+const USER_GROUPS_MAX: usize = 65_536;
+
+/// The kernel's struct file_handle with room for the longest.
+#[repr(C)]
+struct RawHandle {
+    length: libc::c_uint,
+    kind: libc::c_int,
+    data: [u8; KERNEL_HANDLE_LENGTH_MAX],
+}
+
+/// A file handle as the kernel made it.
+#[derive(Clone, Copy)]
+pub(crate) struct KernelHandle {
+    /// The handle_type.
+    pub(crate) kind: i32,
+    data: [u8; KERNEL_HANDLE_LENGTH_MAX],
+    length: usize,
+}
+
+impl KernelHandle {
+    /// From its parts; `None` when `bytes` are too many.
+    pub(crate) fn new(kind: i32, bytes: &[u8]) -> Option<KernelHandle> {
+        let mut data = [0; KERNEL_HANDLE_LENGTH_MAX];
+        data.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(KernelHandle { kind, data, length: bytes.len() })
+    }
+
+    /// The f_handle.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.data[..self.length]
+    }
+}
+
+fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result < 0 { Err(Errno::from(std::io::Error::last_os_error())) } else { Ok(result) }
+}
+
+/// name_to_handle_at of the descriptor itself: the handle and the id of the mount it was found through.
+pub(crate) fn name_to_handle(fd: BorrowedFd<'_>) -> Result<(KernelHandle, i32), Errno> {
+    let mut raw = RawHandle { length: KERNEL_HANDLE_LENGTH_MAX as u32, kind: 0, data: [0; KERNEL_HANDLE_LENGTH_MAX] };
+    let mut mount: libc::c_int = 0;
+    // SAFETY: `raw` is a file_handle with as much room as its length says, and `mount` an int; both outlive the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            &raw mut raw,
+            &raw mut mount,
+            libc::AT_EMPTY_PATH,
+        )
+    })?;
+    let length = (raw.length as usize).min(KERNEL_HANDLE_LENGTH_MAX);
+    Ok((KernelHandle { kind: raw.kind, data: raw.data, length }, mount))
+}
+
+/// open_by_handle_at with O_PATH, on the file system that `mount` lies on. Needs CAP_DAC_READ_SEARCH.
+pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, handle: &KernelHandle) -> Result<OwnedFd, Errno> {
+    let mut raw = RawHandle { length: handle.length as u32, kind: handle.kind, data: handle.data };
+    let flags = libc::O_PATH | libc::O_CLOEXEC;
+    // SAFETY: `raw` is a file_handle whose data hold at least the length it says, and outlives the call.
+    let fd = check(unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut raw, flags) })?;
+    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Sets the file system uid of this thread; EPERM when the kernel kept another.
+pub(crate) fn set_fsuid(uid: u32) -> Result<(), Errno> {
+    // SAFETY: setfsuid takes a number and changes this thread's credential only; -1 changes nothing and tells the present one.
+    let now = unsafe {
+        libc::setfsuid(uid);
+        libc::setfsuid(u32::MAX)
+    };
+    if now as u32 == uid { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// Sets the file system gid of this thread; EPERM when the kernel kept another.
+pub(crate) fn set_fsgid(gid: u32) -> Result<(), Errno> {
+    // SAFETY: setfsgid takes a number and changes this thread's credential only; -1 changes nothing and tells the present one.
+    let now = unsafe {
+        libc::setfsgid(gid);
+        libc::setfsgid(u32::MAX)
+    };
+    if now as u32 == gid { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// Sets the supplementary groups of this thread only (the C library's function would set those of all threads).
+pub(crate) fn set_groups(groups: &[u32]) -> Result<(), Errno> {
+    // SAFETY: `groups` are as many 32-bit ids as its length says.
+    check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) }).map(drop)
+}
+
+/// The supplementary groups of this thread.
+pub(crate) fn groups() -> Result<Vec<u32>, Errno> {
+    rustix::process::getgroups().map(|groups| groups.into_iter().map(|gid| gid.as_raw()).collect()).map_err(Errno::from)
+}
+
+/// Gives this thread a umask (and working folder) of its own.
+pub(crate) fn unshare_umask() -> bool {
+    // SAFETY: CLONE_FS separates umask, root and working folder of this thread; the descriptor table stays shared.
+    unsafe { libc::unshare(libc::CLONE_FS) == 0 }
+}
+
+/// The supplementary groups of a user by the user database of this machine; none for a user that it does not know.
+pub(crate) fn groups_of_user(uid: u32, gid: u32) -> Vec<u32> {
+    let Some(name) = user_name(uid) else { return Vec::new() };
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    while groups.len() <= USER_GROUPS_MAX {
+        let mut count = groups.len() as libc::c_int;
+        // SAFETY: `name` ends with NUL, and `groups` has room for `count` ids.
+        let result = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
+        if result >= 0 {
+            groups.truncate(count as usize);
+            return groups;
+        }
+        let larger = (count as usize).max(groups.len() * 2);
+        groups.resize(larger, 0);
+    }
+    Vec::new()
+}
+
+fn user_name(uid: u32) -> Option<CString> {
+    let mut memory = vec![0 as libc::c_char; 1024];
+    loop {
+        let mut entry = MaybeUninit::<libc::passwd>::uninit();
+        let mut found: *mut libc::passwd = std::ptr::null_mut();
+        // SAFETY: `entry` and `memory` are ours and as large as said; `found` points to `entry` or is null afterwards.
+        let result =
+            unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), memory.as_mut_ptr(), memory.len(), &raw mut found) };
+        if result == libc::ERANGE && memory.len() < USER_ENTRY_SIZE_MAX {
+            memory.resize(memory.len() * 2, 0);
+            continue;
+        }
+        if result != 0 || found.is_null() {
+            return None;
+        }
+        // SAFETY: `found` is not null, so it points to `entry`, which is filled in; its name lies in `memory` and ends with NUL.
+        return Some(unsafe { CStr::from_ptr((*found).pw_name) }.to_owned());
+    }
+}
+
+/// access of the descriptor's inode with this thread's file system identity; ENOSYS before Linux 5.8.
+pub(crate) fn access(fd: BorrowedFd<'_>, mask: AccessMask) -> Result<(), Errno> {
+    let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
+    // SAFETY: the path is a static string, the rest are numbers.
+    check(unsafe { libc::syscall(libc::SYS_faccessat2, fd.as_raw_fd(), c"".as_ptr(), mask.bits(), flags) }).map(drop)
+}
+
+/// chmod of the descriptor's inode, also when it is open only as a path.
+pub(crate) fn change_mode(fd: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
+    static MISSING: AtomicBool = AtomicBool::new(false);
+    if !MISSING.load(Ordering::Relaxed) {
+        // SAFETY: the path is a static string, the rest are numbers.
+        let result = check(unsafe {
+            libc::syscall(libc::SYS_fchmodat2, fd.as_raw_fd(), c"".as_ptr(), mode, libc::AT_EMPTY_PATH)
+        });
+        match result {
+            Err(Errno::ENOSYS) => MISSING.store(true, Ordering::Relaxed),
+            result => return result.map(drop),
+        }
+    }
+    let path = ProcPath::new(fd);
+    // SAFETY: the path ends with NUL.
+    check(libc::c_long::from(unsafe { libc::chmod(path.as_c_str().as_ptr(), mode) })).map(drop)
+}
+
+/// truncate of the descriptor's inode by path, so that the caller's permission to write counts.
+pub(crate) fn truncate(fd: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
+    let size = i64::try_from(size).map_err(|_| Errno::EFBIG)?;
+    let path = ProcPath::new(fd);
+    // SAFETY: the path ends with NUL.
+    check(libc::c_long::from(unsafe { libc::truncate64(path.as_c_str().as_ptr(), size) })).map(drop)
+}
+
+/// fallocate with the kernel's mode bits as they are.
+pub(crate) fn allocate(fd: BorrowedFd<'_>, mode: u32, offset: u64, length: u64) -> Result<(), Errno> {
+    let flags = rustix::fs::FallocateFlags::from_bits_retain(mode);
+    rustix::fs::fallocate(fd, flags, offset, length).map_err(Errno::from)
+}
+
+/// Fills `buffer` with directory records (struct linux_dirent64) from where the descriptor stands; 0 at the end.
+pub(crate) fn read_directory(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: `buffer` is ours and as long as said.
+    check(unsafe { libc::syscall(libc::SYS_getdents64, fd.as_raw_fd(), buffer.as_mut_ptr(), buffer.len()) })
+        .map(|count| count as usize)
+}
+
+/// The path by which a descriptor of this process is opened again: the kernel follows it to the very inode, whatever its names are.
+pub(crate) struct ProcPath([u8; 32]);
+
+impl ProcPath {
+    /// The path of `fd`, which must stay open while the path is used.
+    pub(crate) fn new(fd: BorrowedFd<'_>) -> ProcPath {
+        let mut path = [0; 32];
+        // The longest, with ten digits, leaves a NUL at the end.
+        let _ = write!(&mut path[..31], "/proc/self/fd/{}", fd.as_raw_fd());
+        ProcPath(path)
+    }
+
+    /// As system calls take it.
+    pub(crate) fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
+    }
+}
+
+/// Opens the inode of a descriptor anew, with the permissions of this thread. Only for what was seen to be a regular file or a directory.
+pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::LARGEFILE;
+    rustix::fs::open(ProcPath::new(fd).as_c_str(), flags, Mode::empty()).map_err(Errno::from)
+}
+
+/// Opens `name` in `directory`, never following a link and never leaving it; EXDEV at mount points unless `cross_mounts`.
+///
+/// Where the kernel has no openat2 (before Linux 5.6) mount points pass here; the caller then compares mount ids.
+pub(crate) fn open_name(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    flags: OFlags,
+    mode: u32,
+    cross_mounts: bool,
+) -> Result<OwnedFd, Errno> {
+    static MISSING: AtomicBool = AtomicBool::new(false);
+    let mut flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    if !flags.contains(OFlags::PATH) {
+        flags |= OFlags::NOCTTY | OFlags::LARGEFILE;
+    }
+    let mode = Mode::from_raw_mode(mode);
+    if !MISSING.load(Ordering::Relaxed) {
+        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        resolve.set(ResolveFlags::NO_XDEV, !cross_mounts);
+        match rustix::fs::openat2(directory, name, flags, mode, resolve) {
+            Err(rustix::io::Errno::NOSYS) => MISSING.store(true, Ordering::Relaxed),
+            result => return result.map_err(Errno::from),
+        }
+    }
+    rustix::fs::openat(directory, name, flags, mode).map_err(Errno::from)
+}
+
+/// Sets the times of the descriptor's inode, also when it is open only as a path.
+pub(crate) fn set_times(fd: BorrowedFd<'_>, times: &rustix::fs::Timestamps) -> Result<(), Errno> {
+    match rustix::fs::utimensat(fd, c"", times, AtFlags::EMPTY_PATH) {
+        // Before Linux 5.8 the flag is unknown.
+        Err(rustix::io::Errno::INVAL) => {
+            rustix::fs::utimensat(rustix::fs::CWD, ProcPath::new(fd).as_c_str(), times, AtFlags::empty())
+        }
+        result => result,
+    }
+    .map_err(Errno::from)
+}
+
+/// Gives the inode of a descriptor a name; a symbolic link itself, not what it points to.
+pub(crate) fn link(fd: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    let path = ProcPath::new(fd);
+    rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), directory, name, AtFlags::SYMLINK_FOLLOW).map_err(Errno::from)
+}
+
+/// The attributes of the descriptor's inode.
+pub(crate) fn statx(fd: impl AsFd) -> Result<rustix::fs::Statx, Errno> {
+    let mask = rustix::fs::StatxFlags::BASIC_STATS | rustix::fs::StatxFlags::BTIME;
+    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, mask).map_err(Errno::from)
+}

@@ -1,0 +1,322 @@
+//! The export's tree: from a handle to its inode and back, and from a directory and a name to an inode, never leaving the tree.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use aqueduct_fs::{Attr, Entry, Errno, Handle, Time};
+use rustix::fs::OFlags;
+
+use crate::opens::OpenFile;
+use crate::seal::{Place, Seal, TableKey};
+use crate::table::{Hint, Recent, TABLE_INODES_MAX, Table};
+use crate::{HandleSource, Options, identity, lock, sys};
+
+/// How deep a name may lie below a directory that is still open, for an inode of the table to be found again: twice the components that a
+/// path can have (PATH_MAX 4096, two bytes each).
+const TABLE_DEPTH_MAX: usize = 4096;
+
+/// The part of this process's descriptors that open directories may take: an eighth leaves the rest to clients' files and connections.
+const DIRECTORIES_SHARE: u64 = 8;
+
+/// The most directories kept open, whatever the limit of descriptors: more has no use, as decoding a handle takes 2 us.
+const DIRECTORIES_MAX: u64 = 1024;
+
+/// An inode, as a descriptor that stands for it: often only a path (O_PATH).
+pub(crate) enum Node<'a> {
+    Root(BorrowedFd<'a>),
+    Own(OwnedFd),
+    Shared(Arc<OwnedFd>),
+    Open(Arc<OpenFile>),
+}
+
+impl AsFd for Node<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Node::Root(fd) => *fd,
+            Node::Own(fd) => fd.as_fd(),
+            Node::Shared(fd) => fd.as_fd(),
+            Node::Open(open) => open.fd.as_fd(),
+        }
+    }
+}
+
+/// An inode seen: what identifies it on this machine, and its attributes.
+pub(crate) struct Seen {
+    pub(crate) device: u64,
+    pub(crate) attr: Attr,
+}
+
+impl Seen {
+    fn key(&self) -> TableKey {
+        TableKey { device: self.device, ino: self.attr.ino, birth: self.attr.btime }
+    }
+}
+
+/// Looks at the inode of a descriptor.
+pub(crate) fn see(fd: impl AsFd) -> Result<Seen, Errno> {
+    let stat = sys::statx(fd)?;
+    let time = |time: rustix::fs::StatxTimestamp| Time { seconds: time.tv_sec, nanos: time.tv_nsec };
+    let number = |major: u32, minor: u32| (u64::from(major) << 32) | u64::from(minor);
+    let attr = Attr {
+        ino: stat.stx_ino,
+        mode: u32::from(stat.stx_mode),
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: number(stat.stx_rdev_major, stat.stx_rdev_minor),
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        blksize: stat.stx_blksize,
+        atime: time(stat.stx_atime),
+        mtime: time(stat.stx_mtime),
+        ctime: time(stat.stx_ctime),
+        btime: if stat.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0 {
+            time(stat.stx_btime)
+        } else {
+            Time::default()
+        },
+    };
+    Ok(Seen { device: number(stat.stx_dev_major, stat.stx_dev_minor), attr })
+}
+
+/// The tree below one directory.
+pub(crate) struct Tree {
+    root: OwnedFd,
+    root_handle: Handle,
+    root_key: TableKey,
+    root_mount: i32,
+    root_file_system: u64,
+    path: PathBuf,
+    seal: Seal,
+    /// Whether the kernel's handles are used where it gives them.
+    kernel_handles: bool,
+    pub(crate) cross_mounts: bool,
+    table: Table,
+    /// Directories decoded lately.
+    directories: Mutex<Recent<Box<[u8]>, Arc<OwnedFd>>>,
+    /// A directory on each file system mounted below, by its id.
+    mounts: Mutex<HashMap<u64, Arc<OwnedFd>>>,
+}
+
+impl Tree {
+    /// The tree below `path`, which `root` is.
+    pub(crate) fn new(root: OwnedFd, path: &Path, options: &Options) -> Result<Tree, Errno> {
+        let seen = see(&root)?;
+        let taken = match options.handles {
+            HandleSource::Kernel => probe_kernel_handles(root.as_fd()),
+            HandleSource::Table => None,
+        };
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        let directories_max = (limit / DIRECTORIES_SHARE).min(DIRECTORIES_MAX) as usize;
+        let mut id = [0; 8];
+        getrandom::fill(&mut id).map_err(|_| Errno::EIO)?;
+        let mut tree = Tree {
+            root_handle: Handle::new(b"none yet").ok_or(Errno::EIO)?,
+            root_key: seen.key(),
+            root_mount: taken.unwrap_or(-1),
+            root_file_system: file_system_id(root.as_fd())?,
+            path: path.to_path_buf(),
+            seal: Seal::new(options.key, options.export),
+            kernel_handles: taken.is_some(),
+            cross_mounts: options.cross_mounts,
+            table: Table::new(u64::from_le_bytes(id), TABLE_INODES_MAX, directories_max),
+            directories: Mutex::new(Recent::new(directories_max)),
+            mounts: Mutex::default(),
+            root,
+        };
+        tree.root_handle = tree.handle(tree.root.as_fd(), &seen, None)?;
+        Ok(tree)
+    }
+
+    /// Whether inodes are found by the kernel's handles, which outlive this process.
+    pub(crate) fn has_kernel_handles(&self) -> bool {
+        self.kernel_handles
+    }
+
+    /// The inodes in the table.
+    pub(crate) fn table_len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Makes and checks tokens.
+    pub(crate) fn seal(&self) -> &Seal {
+        &self.seal
+    }
+
+    /// The root.
+    pub(crate) fn root(&self) -> Node<'_> {
+        Node::Root(self.root.as_fd())
+    }
+
+    /// The root's handle.
+    pub(crate) fn root_handle(&self) -> &Handle {
+        &self.root_handle
+    }
+
+    /// The root's inode number.
+    pub(crate) fn root_ino(&self) -> u64 {
+        self.root_key.ino
+    }
+
+    /// The inode that `handle` names; ESTALE when there is none, or the handle is not ours.
+    pub(crate) fn resolve(&self, handle: &[u8]) -> Result<Node<'_>, Errno> {
+        if handle == self.root_handle.bytes() {
+            return Ok(self.root());
+        }
+        if let Some(directory) = lock(&self.directories).get(handle) {
+            return Ok(Node::Shared(directory));
+        }
+        let fd = match self.seal.place(handle)? {
+            Place::Own(_) | Place::Mounted(..) if !self.kernel_handles => return Err(Errno::ESTALE),
+            Place::Own(kernel) => decode(self.root.as_fd(), &kernel)?,
+            Place::Mounted(id, kernel) => decode(self.mount(id)?.as_fd(), &kernel)?,
+            Place::Table(id, _) if id != self.table.id => return Err(Errno::ESTALE),
+            Place::Table(_, key) => return identity::with_search_right(|| self.recall(&key)),
+        };
+        Ok(Node::Own(fd))
+    }
+
+    /// As [`resolve`](Tree::resolve), for a directory in which names are about to be looked up: it stays open for a while.
+    pub(crate) fn directory(&self, handle: &[u8]) -> Result<Node<'_>, Errno> {
+        let fd = match self.resolve(handle)? {
+            Node::Own(fd) => fd,
+            kept => return Ok(kept),
+        };
+        if !see(&fd)?.attr.is_directory() {
+            return Err(Errno::ENOTDIR);
+        }
+        let fd = Arc::new(fd);
+        lock(&self.directories).insert(handle.into(), fd.clone());
+        Ok(Node::Shared(fd))
+    }
+
+    /// Finds an inode of the table again, by the names under which it and the directories above it were last seen.
+    fn recall(&self, key: &TableKey) -> Result<Node<'_>, Errno> {
+        let mut names = Vec::new();
+        let mut at = *key;
+        let mut node = loop {
+            if at == self.root_key {
+                break self.root();
+            }
+            if let Some(directory) = self.table.directory(&at) {
+                break Node::Shared(directory);
+            }
+            let hint = self.table.hint(&at).filter(|_| names.len() < TABLE_DEPTH_MAX).ok_or(Errno::ESTALE)?;
+            names.push((at, hint.name));
+            at = hint.parent;
+        };
+        while let Some((expected, name)) = names.pop() {
+            let fd = self.open_path(node.as_fd(), &name).map_err(|error| match error {
+                Errno::ENOENT | Errno::ENOTDIR | Errno::EXDEV => Errno::ESTALE,
+                other => other,
+            })?;
+            let seen = see(&fd)?;
+            if seen.key() != expected {
+                return Err(Errno::ESTALE);
+            }
+            node = if seen.attr.is_directory() {
+                let fd = Arc::new(fd);
+                self.table.keep(expected, fd.clone());
+                Node::Shared(fd)
+            } else {
+                Node::Own(fd)
+            };
+        }
+        Ok(node)
+    }
+
+    /// A name's inode, without following links. The name has been checked.
+    pub(crate) fn open_path(&self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+        sys::open_name(directory, name, OFlags::PATH, 0, self.cross_mounts)
+    }
+
+    /// The handle and attributes of an inode that was found as `place` (parent and name), if it has a name.
+    pub(crate) fn entry(&self, fd: BorrowedFd<'_>, place: Option<(BorrowedFd<'_>, &[u8])>) -> Result<Entry, Errno> {
+        let seen = see(fd)?;
+        Ok(Entry { handle: self.handle(fd, &seen, place)?, attr: seen.attr })
+    }
+
+    fn handle(&self, fd: BorrowedFd<'_>, seen: &Seen, place: Option<(BorrowedFd<'_>, &[u8])>) -> Result<Handle, Errno> {
+        if self.kernel_handles {
+            match sys::name_to_handle(fd) {
+                Ok((kernel, mount)) if mount == self.root_mount => return self.seal.handle(&Place::Own(kernel)),
+                Ok(_) if !self.cross_mounts => return Err(Errno::EXDEV),
+                Ok((kernel, _)) => {
+                    let id = file_system_id(fd)?;
+                    if id == self.root_file_system {
+                        return self.seal.handle(&Place::Own(kernel));
+                    }
+                    if self.learn_mount(id, fd, seen) {
+                        return self.seal.handle(&Place::Mounted(id, kernel));
+                    }
+                }
+                Err(Errno::EOPNOTSUPP | Errno::EOVERFLOW) if self.cross_mounts => {}
+                Err(error) => return Err(error),
+            }
+        } else if !self.cross_mounts && seen.device != self.root_key.device {
+            return Err(Errno::EXDEV);
+        }
+        let key = seen.key();
+        if let Some((parent, name)) = place {
+            self.table.learn(key, Hint { parent: see(parent)?.key(), name: name.into() });
+        }
+        self.seal.handle(&Place::Table(self.table.id, key))
+    }
+
+    /// Keeps a directory of a mounted file system, through which its handles are decoded.
+    fn learn_mount(&self, id: u64, fd: BorrowedFd<'_>, seen: &Seen) -> bool {
+        if lock(&self.mounts).contains_key(&id) {
+            return true;
+        }
+        if !seen.attr.is_directory() {
+            return false;
+        }
+        let directory = identity::with_search_right(|| sys::reopen(fd, OFlags::RDONLY | OFlags::DIRECTORY));
+        directory.is_ok_and(|directory| {
+            lock(&self.mounts).insert(id, Arc::new(directory));
+            true
+        })
+    }
+
+    /// A directory on the mounted file system `id`: after a restart, found by looking at what is mounted below the root.
+    fn mount(&self, id: u64) -> Result<Arc<OwnedFd>, Errno> {
+        if let Some(directory) = lock(&self.mounts).get(&id) {
+            return Ok(directory.clone());
+        }
+        if !self.cross_mounts {
+            return Err(Errno::ESTALE);
+        }
+        for path in crate::mounts::below(&self.path)? {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let opened = identity::with_search_right(|| {
+                rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).map_err(Errno::from)
+            });
+            let Ok(directory) = opened else { continue };
+            if file_system_id(directory.as_fd())? == id {
+                let directory = Arc::new(directory);
+                lock(&self.mounts).insert(id, directory.clone());
+                return Ok(directory);
+            }
+        }
+        Err(Errno::ESTALE)
+    }
+}
+
+/// Whether the kernel gives a handle for the root and takes it back from us: then the id of its mount.
+fn probe_kernel_handles(root: BorrowedFd<'_>) -> Option<i32> {
+    let (kernel, mount) = sys::name_to_handle(root).ok()?;
+    decode(root, &kernel).ok().map(|_| mount)
+}
+
+fn decode(mount: BorrowedFd<'_>, kernel: &sys::KernelHandle) -> Result<OwnedFd, Errno> {
+    let result = identity::with_search_right(|| sys::open_by_handle(mount, kernel));
+    // What the file system does not know is stale, whichever way it says so.
+    result.map_err(|error| if matches!(error, Errno::EINVAL | Errno::ENOENT) { Errno::ESTALE } else { error })
+}
+
+/// The id of the file system on which the inode lies (f_fsid).
+fn file_system_id(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    Ok(rustix::fs::fstatvfs(fd)?.f_fsid)
+}
