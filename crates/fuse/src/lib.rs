@@ -25,6 +25,8 @@ mod reader;
 mod session;
 mod sink;
 mod sys;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::io;

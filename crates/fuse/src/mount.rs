@@ -259,7 +259,11 @@ fn escape(value: &str) -> String {
 
 fn helper_error(action: &'static str, target: PathBuf, stderr: &[u8]) -> MountError {
     let message = String::from_utf8_lossy(stderr).trim().replace('\n', "; ");
-    let message = if message.is_empty() { "it gave no reason".to_owned() } else { message };
+    let message = match () {
+        () if message.is_empty() => "it gave no reason".to_owned(),
+        () if message.contains(DEVICE_PATH) => format!("{message}; let users open it (chmod 666), or mount as root"),
+        () => message,
+    };
     MountError::Helper { action, target, message }
 }
 

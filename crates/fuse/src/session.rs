@@ -99,7 +99,7 @@ impl Drop for Busy {
 
 /// A mount that is served. Dropping it unmounts, if [`mount`](crate::mount) mounted it and it has not ended.
 pub struct Session {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     readers: Vec<Arc<Reader>>,
     target: Option<std::path::PathBuf>,
 }
