@@ -76,6 +76,8 @@ pub struct Group {
     pub(crate) stopping: AtomicBool,
     /// Threads inside epoll_wait that nobody has woken yet.
     pub(crate) sleepers: AtomicUsize,
+    /// Whether a thread looks for more instead of sleeping: one is enough, a second would take the core that the work needs.
+    pub(crate) spinning: AtomicBool,
     pub(crate) crew: Mutex<run::Crew>,
     this: Weak<Group>,
 }
@@ -105,6 +107,7 @@ impl Group {
             timers: Mutex::default(),
             stopping: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
+            spinning: AtomicBool::new(false),
             crew: Mutex::default(),
             this: this.clone(),
             settings,

@@ -221,8 +221,12 @@ impl<'a> Turn<'a> {
     }
 
     fn wait(&mut self, next_timer: Option<Duration>) -> bool {
-        if EXPECT_MORE.replace(false) && self.spin() {
-            return true;
+        if EXPECT_MORE.replace(false) && !self.group.spinning.swap(true, Ordering::SeqCst) {
+            let found = self.spin();
+            self.group.spinning.store(false, Ordering::SeqCst);
+            if found {
+                return true;
+            }
         }
         self.group.sleepers.fetch_add(1, Ordering::SeqCst);
         // Checked after announcing the sleep: whoever enqueues after this sees a sleeper and wakes it.
