@@ -1,4 +1,4 @@
-//! What is mounted below a directory, from /proc/self/mountinfo.
+//! What is mounted below a directory, from /proc/thread-self/mountinfo.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -8,7 +8,7 @@ use aqueduct_fs::Errno;
 
 /// The mount points strictly below `root`.
 pub(crate) fn below(root: &Path) -> Result<Vec<PathBuf>, Errno> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
+    let table = std::fs::read("/proc/thread-self/mountinfo")?;
     Ok(parse(&table).filter(|path| path != root && path.starts_with(root)).collect())
 }
 

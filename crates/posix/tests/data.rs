@@ -25,3 +25,225 @@ fn what_is_written_is_read() {
         assert_eq!(std::fs::read(served.path.join("file")).unwrap(), b"hello world!");
     });
 }
+
+#[test]
+fn a_removed_file_stays_usable_while_it_is_open() {
+    everywhere(|served| {
+        let (entry, open) = served.create(b"file");
+        let handle = entry.handle.bytes();
+        served.write(open, 0, b"data").unwrap();
+        served.root_call(Request::Unlink { parent: &served.root, name: b"file" }).unwrap();
+        assert_eq!(served.read(open, 0, 10).unwrap(), b"data");
+        assert_eq!(served.attr(&entry.handle).unwrap().nlink, 0);
+        for open in [None, Some(open)] {
+            let set = SetAttr { mode: Some(0o600), size: Some(2), mtime: Some(SetTime::Now), ..SetAttr::default() };
+            let attr = served.root_call(Request::SetAttr { handle, open, set }).unwrap().attr().unwrap();
+            assert_eq!((attr.mode & 0o777, attr.size), (0o600, 2));
+            assert!(served.root_call(Request::GetAttr { handle, open }).is_ok());
+        }
+        let name = b"user.note";
+        let set = Request::SetXattr { handle, name, value: b"kept", mode: XattrMode::Any };
+        assert_eq!(served.root_call(set), Ok(Reply::Done));
+        let value = served.root_call(Request::GetXattr { handle, name, size: 100 });
+        assert_eq!(value, Ok(Reply::Bytes(b"kept".to_vec())));
+        let second = served.open(&entry.handle, READ_WRITE).unwrap();
+        served.release(open);
+        served.write(second, 2, b"ta").unwrap();
+        assert_eq!(served.read(second, 0, 10).unwrap(), b"data");
+        served.release(second);
+        assert_eq!(served.attr(&entry.handle), Err(Errno::ESTALE));
+        assert_eq!(served.posix.statistics().opens, 0);
+    });
+}
+
+#[test]
+fn a_file_without_a_name_gets_one() {
+    everywhere(|served| {
+        let parent = &served.root[..];
+        let make = |flags| served.root_call(Request::CreateUnnamed { parent, mode: 0o640, umask: 0o027, flags });
+        let (entry, opened) = make(READ_WRITE).unwrap().created().unwrap();
+        assert_eq!((entry.attr.mode & 0o777, entry.attr.nlink), (0o640, 0));
+        served.write(opened.id, 0, b"data").unwrap();
+        let handle = entry.handle.bytes();
+        let linked = served.root_call(Request::Link { handle, parent, name: b"named" }).unwrap().entry().unwrap();
+        assert_eq!((linked.handle.clone(), linked.attr.nlink), (entry.handle.clone(), 1));
+        served.release(opened.id);
+        assert_eq!(std::fs::read(served.path.join("named")).unwrap(), b"data");
+        let (entry, _) = make(READ_WRITE | OpenFlags::EXCLUSIVE).unwrap().created().unwrap();
+        let link = Request::Link { handle: entry.handle.bytes(), parent, name: b"never" };
+        assert_eq!(served.root_call(link), Err(Errno::ENOENT));
+        assert_eq!(make(OpenFlags::READ).err(), Some(Errno::EINVAL));
+    });
+}
+
+#[test]
+fn sparse_files_reach_beyond_four_tebibytes() {
+    const FAR: u64 = 5 << 40;
+    everywhere(|served| {
+        let (entry, open) = served.create(b"sparse");
+        served.write(open, FAR, b"far").unwrap();
+        let attr = served.attr(&entry.handle).unwrap();
+        assert_eq!(attr.size, FAR + 3);
+        assert!(attr.blocks * 512 < 1 << 20);
+        assert_eq!(served.read(open, FAR - 3, 100).unwrap(), b"\0\0\0far");
+        let seek = |offset, to| served.root_call(Request::Seek { open, offset, to }).and_then(Reply::size);
+        assert_eq!(seek(0, SeekTo::Hole), Ok(0));
+        assert_eq!(seek(0, SeekTo::Data), Ok(FAR));
+        assert_eq!(seek(FAR, SeekTo::Hole), Ok(FAR + 3));
+        assert_eq!(seek(FAR + 3, SeekTo::Data), Err(Errno::ENXIO));
+        assert_eq!(seek(u64::MAX, SeekTo::Data), Err(Errno::ENXIO));
+        let shrink = SetAttr { size: Some(10), ..SetAttr::default() };
+        assert_eq!(served.set(&context(1, own()), &entry.handle, shrink).unwrap().size, 10);
+    });
+}
+
+#[test]
+fn space_is_allocated_and_punched() {
+    everywhere(|served| {
+        let (entry, open) = served.create(b"file");
+        let call = |offset, length, flags| served.root_call(Request::Fallocate { open, offset, length, flags });
+        assert_eq!(call(0, 1 << 20, FallocateFlags::empty()), Ok(Reply::Done));
+        assert_eq!(served.attr(&entry.handle).unwrap().size, 1 << 20);
+        assert_eq!(call(1 << 20, 1 << 20, FallocateFlags::KEEP_SIZE), Ok(Reply::Done));
+        assert_eq!(served.attr(&entry.handle).unwrap().size, 1 << 20);
+        served.write(open, 0, &[7; 8192]).unwrap();
+        assert_eq!(call(0, 4096, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE), Ok(Reply::Done));
+        let data = served.read(open, 0, 8192).unwrap();
+        assert!(data[..4096].iter().all(|byte| *byte == 0) && data[4096..].iter().all(|byte| *byte == 7));
+        assert_eq!(call(0, 0, FallocateFlags::empty()), Err(Errno::EINVAL));
+        assert_eq!(call(0, 1, FallocateFlags::PUNCH_HOLE), Err(Errno::EOPNOTSUPP));
+        let reader = served.open(&entry.handle, OpenFlags::READ).unwrap();
+        let flags = FallocateFlags::empty();
+        let request = Request::Fallocate { open: reader, offset: 0, length: 1, flags };
+        assert_eq!(served.root_call(request), Err(Errno::EBADF));
+    });
+}
+
+#[test]
+fn ranges_are_copied_inside_the_file_system() {
+    everywhere(|served| {
+        let (_, from) = served.create(b"from");
+        let (entry, to) = served.create(b"to");
+        let data: Vec<u8> = (0..100_000u32).map(|number| number as u8).collect();
+        served.write(from, 0, &data).unwrap();
+        let copy = |from_offset, to_offset, length| {
+            served.root_call(Request::CopyRange { from, from_offset, to, to_offset, length }).and_then(Reply::size)
+        };
+        assert_eq!(copy(10, 5, 50_000), Ok(50_000));
+        assert_eq!(served.read(to, 5, 50_000).unwrap(), &data[10..50_010]);
+        assert_eq!(copy(99_990, 0, 50_000), Ok(10), "up to the end");
+        assert_eq!(copy(100_000, 0, 1), Ok(0));
+        let reader = served.open(&entry.handle, OpenFlags::READ).unwrap();
+        let wrong = Request::CopyRange { from, from_offset: 0, to: reader, to_offset: 0, length: 1 };
+        assert_eq!(served.root_call(wrong), Err(Errno::EBADF));
+    });
+}
+
+#[test]
+fn an_open_gives_its_own_rights_to_its_own_client() {
+    everywhere(|served| {
+        let (entry, open) = served.create(b"file");
+        let reader = served.open(&entry.handle, OpenFlags::READ).unwrap();
+        let writer = served.open(&entry.handle, OpenFlags::WRITE).unwrap();
+        assert_eq!(served.write(reader, 0, b"x"), Err(Errno::EBADF));
+        assert_eq!(served.read(writer, 0, 1), Err(Errno::EBADF));
+        assert_eq!(served.open(&entry.handle, OpenFlags::empty()), Err(Errno::EINVAL));
+        let stranger = context(2, own());
+        assert_eq!(served.read_as(&stranger, open, 0, 1), Err(Errno::EBADF));
+        assert_eq!(served.call(&stranger, Request::Release { open }), Err(Errno::EBADF));
+        let get = Request::GetAttr { handle: entry.handle.bytes(), open: Some(open) };
+        assert_eq!(served.call(&stranger, get), Err(Errno::EBADF));
+        let get = Request::GetAttr { handle: &served.root, open: Some(open) };
+        assert_eq!(served.root_call(get), Err(Errno::EBADF), "an open of another file");
+        served.posix.depart(ClientId(1));
+        assert_eq!(served.read(open, 0, 1), Err(Errno::EBADF));
+        assert_eq!(served.posix.statistics().opens, 0);
+    });
+}
+
+#[test]
+fn opens_are_bounded_and_a_create_beyond_leaves_nothing() {
+    let options = aqueduct_posix::Options { opens_max: 2, ..Default::default() };
+    let served = serve_with(&std::env::temp_dir(), options);
+    let (first, open) = served.create(b"one");
+    served.create(b"two");
+    assert_eq!(served.create_as(&context(1, own()), b"three", 0o600).err(), Some(Errno::ENFILE));
+    assert_eq!(served.open(&first.handle, OpenFlags::READ), Err(Errno::ENFILE));
+    assert_eq!(served.lookup(&served.root, b"three"), Err(Errno::ENOENT));
+    served.release(open);
+    assert!(served.open(&first.handle, OpenFlags::READ).is_ok());
+}
+
+#[test]
+fn what_was_written_is_made_stable() {
+    everywhere(|served| {
+        let (_, open) = served.create(b"file");
+        served.write(open, 0, b"data").unwrap();
+        for data_only in [false, true] {
+            assert_eq!(served.root_call(Request::Sync { open, data_only }), Ok(Reply::Done));
+        }
+        let committed = served.root_call(Request::Commit { open, offset: 0, length: 0 });
+        assert_eq!(committed, Ok(Reply::Written(Written { count: 0, verifier: 0 })));
+        assert_eq!(served.root_call(Request::Flush { open, owner: 1 }), Ok(Reply::Done));
+    });
+}
+
+#[test]
+fn opening_truncates_and_creating_finds_what_is_there() {
+    everywhere(|served| {
+        let parent = &served.root[..];
+        let (entry, open) = served.create(b"file");
+        served.write(open, 0, b"data").unwrap();
+        let create =
+            |flags| served.root_call(Request::Create { parent, name: b"file", mode: 0, umask: 0, flags })?.created();
+        let (again, opened) = create(READ_WRITE).unwrap();
+        assert_eq!((again.handle, again.attr.size), (entry.handle.clone(), 4));
+        assert_eq!(served.read(opened.id, 0, 10).unwrap(), b"data");
+        assert_eq!(create(READ_WRITE | OpenFlags::EXCLUSIVE).err(), Some(Errno::EEXIST));
+        let (again, _) = create(READ_WRITE | OpenFlags::TRUNCATE).unwrap();
+        assert_eq!(again.attr.size, 0);
+        served.write(open, 0, b"data").unwrap();
+        served.open(&entry.handle, READ_WRITE | OpenFlags::TRUNCATE | OpenFlags::SYNC | OpenFlags::DIRECT).unwrap();
+        assert_eq!(served.attr(&entry.handle).unwrap().size, 0);
+        served.mkdir(parent, b"dir", 0o755);
+        let create = Request::Create { parent, name: b"dir", mode: 0, umask: 0, flags: READ_WRITE };
+        assert_eq!(served.root_call(create), Err(Errno::EISDIR));
+    });
+}
+
+#[test]
+fn files_that_hide_their_size_are_read_all_the_same() {
+    let posix = aqueduct_posix::Posix::open(std::path::Path::new("/proc/sys/kernel"), Default::default()).unwrap();
+    let context = context(1, own());
+    let call = |request| block_on(posix.call(&context, request));
+    let root = call(Request::Root).unwrap().entry().unwrap();
+    let file = call(Request::Lookup { parent: root.handle.bytes(), name: b"ostype" }).unwrap().entry().unwrap();
+    assert_eq!(file.attr.size, 0);
+    let open = call(Request::Open { handle: file.handle.bytes(), flags: OpenFlags::READ }).unwrap().opened().unwrap();
+    let sink = MemorySink::default();
+    let read = ReadAt { open: open.id, offset: 0, length: 100 };
+    assert_eq!(block_on(posix.read(&context, read, Box::new(sink.clone()))), Ok(6));
+    assert_eq!(sink.take().unwrap(), b"Linux\n");
+}
+
+#[test]
+fn an_append_only_file_takes_appends() {
+    if !is_root() {
+        return skip("chattr +a takes root");
+    }
+    let served = serve(&std::env::temp_dir(), aqueduct_posix::HandleSource::Kernel);
+    let (entry, open) = served.create(b"log");
+    served.write(open, 0, b"one").unwrap();
+    served.release(open);
+    let file = std::fs::File::open(served.path.join("log")).unwrap();
+    let flags = rustix::fs::ioctl_getflags(&file).unwrap();
+    if rustix::fs::ioctl_setflags(&file, flags | rustix::fs::IFlags::APPEND).is_err() {
+        return skip("no append-only files here");
+    }
+    assert_eq!(served.open(&entry.handle, READ_WRITE), Err(Errno::EPERM));
+    let open = served.open(&entry.handle, READ_WRITE | OpenFlags::APPEND).unwrap();
+    let append = WriteAt { open, offset: 0, append: true, stable: false };
+    assert_eq!(served.write_as(&context(1, own()), append, b" two").unwrap().count, 4);
+    assert_eq!(served.read(open, 0, 100).unwrap(), b"one two");
+    rustix::fs::ioctl_setflags(&file, flags).unwrap();
+}

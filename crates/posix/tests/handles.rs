@@ -1,0 +1,144 @@
+//! Handles and tokens: they outlive the server, and nobody makes one up.
+
+mod common;
+
+use std::path::Path;
+
+use aqueduct_fs::*;
+use aqueduct_posix::{HandleSource, OpenError, Options, Posix};
+use common::*;
+
+fn get(posix: &Posix, handle: &[u8]) -> Result<Attr, Errno> {
+    block_on(posix.call(&context(1, own()), Request::GetAttr { handle, open: None }))?.attr()
+}
+
+#[test]
+fn forged_and_foreign_handles_are_stale() {
+    everywhere(|served| {
+        let (file, open) = served.create(b"file");
+        served.release(open);
+        let bytes = file.handle.bytes();
+        for at in 0..bytes.len() {
+            let mut forged = bytes.to_vec();
+            forged[at] ^= 1;
+            assert_eq!(get(&served.posix, &forged), Err(Errno::ESTALE), "byte {at}");
+        }
+        for forged in [&b""[..], b"x", &[1; 16], &[0; 160], &[255; 161]] {
+            assert_eq!(get(&served.posix, forged), Err(Errno::ESTALE));
+            assert_eq!(served.lookup(forged, b"file"), Err(Errno::ESTALE));
+            assert_eq!(served.root_call(Request::Reopen { token: forged }), Err(Errno::ESTALE));
+        }
+        let other = serve(&std::env::temp_dir(), HandleSource::Kernel);
+        assert_eq!(get(&other.posix, bytes), Err(Errno::ESTALE), "of another key");
+        assert!(get(&served.posix, bytes).is_ok());
+    });
+}
+
+#[test]
+fn one_inode_has_one_handle() {
+    everywhere(|served| {
+        let (file, open) = served.create(b"file");
+        assert_eq!(served.lookup(&served.root, b"file").unwrap().handle, file.handle);
+        served.release(open);
+        assert_eq!(served.lookup(&served.root, b"file").unwrap().handle, file.handle);
+        served.root_call(Request::Unlink { parent: &served.root, name: b"file" }).unwrap();
+        assert_eq!(served.attr(&file.handle), Err(Errno::ESTALE), "removed");
+        let (again, _) = served.create(b"file");
+        assert_ne!(again.handle, file.handle, "a new inode, perhaps with the old number");
+        assert_eq!(served.attr(&file.handle), Err(Errno::ESTALE));
+    });
+}
+
+#[test]
+fn the_kernels_handles_outlive_the_server() {
+    for parent in [std::env::temp_dir().as_path(), Path::new("/dev/shm")] {
+        let served = serve(parent, HandleSource::Kernel);
+        if !served.posix.statistics().kernel_handles {
+            return skip("decoding handles takes CAP_DAC_READ_SEARCH");
+        }
+        let directory = served.mkdir(&served.root, b"dir", 0o755);
+        let inner = served.mkdir(directory.handle.bytes(), b"inner", 0o755);
+        std::fs::rename(served.path.join("dir"), served.path.join("moved")).unwrap();
+        let again = served.restarted();
+        assert_eq!(get(&again, inner.handle.bytes()).unwrap().ino, inner.attr.ino);
+        let root = block_on(again.call(&context(1, own()), Request::Root)).unwrap().entry().unwrap();
+        assert_eq!(root.handle.bytes(), served.root);
+    }
+}
+
+#[test]
+fn the_table_finds_inodes_again_below_what_was_renamed_through_it() {
+    let served = serve(&std::env::temp_dir(), HandleSource::Table);
+    assert!(!served.posix.statistics().kernel_handles);
+    let mut parent = served.root.clone();
+    let mut deepest = None;
+    for depth in 0..50 {
+        let entry = served.mkdir(&parent, format!("d{depth}").as_bytes(), 0o755);
+        parent = entry.handle.bytes().to_vec();
+        deepest = Some(entry);
+    }
+    let deepest = deepest.unwrap();
+    let rename = Request::Rename {
+        parent: &served.root,
+        name: b"d0",
+        new_parent: &served.root,
+        new_name: b"moved",
+        flags: RenameFlags::empty(),
+    };
+    served.root_call(rename).unwrap();
+    assert_eq!(served.attr(&deepest.handle).unwrap().ino, deepest.attr.ino);
+    // Behind its back: a file put in the place of another is not taken for it.
+    let (file, open) = served.create(b"file");
+    served.release(open);
+    std::fs::rename(served.path.join("file"), served.path.join("elsewhere")).unwrap();
+    std::fs::write(served.path.join("file"), b"other").unwrap();
+    assert_eq!(served.attr(&file.handle), Err(Errno::ESTALE));
+    assert_eq!(served.lookup(&served.root, b"elsewhere").unwrap().handle, file.handle);
+    assert!(served.attr(&file.handle).is_ok(), "found again once looked up");
+    let again = served.restarted();
+    assert_eq!(get(&again, file.handle.bytes()), Err(Errno::ESTALE), "another process has another table");
+}
+
+#[test]
+fn a_token_opens_the_file_as_it_was() {
+    for parent in [std::env::temp_dir().as_path(), Path::new("/dev/shm")] {
+        let served = serve(parent, HandleSource::Kernel);
+        if !is_root() {
+            return skip("the server is not root");
+        }
+        let alice = context(1, user(1000, 1000, &[]));
+        let (entry, opened) = served.create_as(&alice, b"file", 0o444).unwrap();
+        let write = WriteAt { open: opened.id, offset: 0, append: false, stable: false };
+        served.write_as(&alice, write, b"one").unwrap();
+        assert_eq!(served.open_as(&alice, &entry.handle, READ_WRITE), Err(Errno::EACCES), "mode 0444");
+        let again = served.restarted();
+        let reopen = |token| block_on(again.call(&alice, Request::Reopen { token }))?.opened();
+        let mut forged = opened.token.to_vec();
+        forged[1] ^= 1;
+        assert_eq!(reopen(&forged), Err(Errno::ESTALE));
+        let reopened = reopen(&opened.token).unwrap();
+        let write = WriteAt { open: reopened.id, offset: 3, append: false, stable: false };
+        let written = block_on(again.write(&alice, write, Source::Memory(bytes::Bytes::from_static(b" two"))));
+        assert_eq!(written.unwrap().count, 4);
+        assert_eq!(reopened.token, opened.token, "and once more");
+        aqueduct_posix::restore();
+        assert_eq!(std::fs::read(served.path.join("file")).unwrap(), b"one two");
+        // What was open for reading is not open for writing.
+        let reader = served.call(&alice, Request::Open { handle: entry.handle.bytes(), flags: OpenFlags::READ });
+        let reader = reopen(&reader.unwrap().opened().unwrap().token).unwrap();
+        let write = WriteAt { open: reader.id, ..write };
+        let written = block_on(again.write(&alice, write, Source::Memory(bytes::Bytes::from_static(b"x"))));
+        assert_eq!(written, Err(Errno::EBADF));
+    }
+}
+
+#[test]
+fn what_cannot_be_served_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = Posix::open(&folder.path().join("none"), Options::default());
+    assert!(matches!(missing, Err(OpenError::Missing(_))));
+    std::fs::write(folder.path().join("file"), b"").unwrap();
+    let file = Posix::open(&folder.path().join("file"), Options::default()).err().unwrap();
+    assert!(matches!(file, OpenError::NotDirectory(_)));
+    assert!(file.to_string().contains("not a directory"), "{file}");
+}
