@@ -1,0 +1,160 @@
+//! Locks through the file system: waits that end, one way or another.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct_fs::*;
+use aqueduct_posix::HandleSource;
+use common::*;
+
+const WHOLE: Lock = Lock { start: 0, end: u64::MAX, kind: LockKind::Write, pid: 42 };
+
+fn served() -> Arc<Served> {
+    Arc::new(serve(&std::env::temp_dir(), HandleSource::Kernel))
+}
+
+fn set(open: OpenId, owner: u64, kind: LockKind, wait: bool) -> Request<'static> {
+    Request::SetLock { open, owner, space: LockSpace::Posix, lock: Lock { kind, ..WHOLE }, wait }
+}
+
+/// Two clients with the same file open.
+fn two_opens(served: &Served) -> (OpenId, OpenId) {
+    let (file, first) = served.create(b"file");
+    (first, served.open_as(&context(2, own()), &file.handle, READ_WRITE).unwrap())
+}
+
+/// A second client that waits on another thread for the lock that the first holds.
+fn waiter(served: &Arc<Served>, open: OpenId, context: Context) -> std::thread::JoinHandle<Result<Reply, Errno>> {
+    let before = served.posix.statistics().lock_waits;
+    let thread = std::thread::spawn({
+        let served = served.clone();
+        move || served.call(&context, set(open, 7, LockKind::Write, true))
+    });
+    while served.posix.statistics().lock_waits == before {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    thread
+}
+
+#[test]
+fn locks_keep_clients_apart_and_tests_tell_who() {
+    let served = served();
+    let (first, second) = two_opens(&served);
+    let other = context(2, own());
+    assert_eq!(served.root_call(set(first, 7, LockKind::Write, true)), Ok(Reply::Done));
+    assert_eq!(served.call(&other, set(second, 7, LockKind::Read, false)), Err(Errno::EAGAIN), "same owner number");
+    let test = Request::GetLock { open: second, owner: 7, space: LockSpace::Posix, lock: WHOLE };
+    assert_eq!(served.call(&other, test.clone()), Ok(Reply::Lock(WHOLE)));
+    let test_own = Request::GetLock { open: first, owner: 7, space: LockSpace::Posix, lock: WHOLE };
+    let free = Lock { kind: LockKind::Unlock, ..WHOLE };
+    assert_eq!(served.root_call(test_own), Ok(Reply::Lock(free)));
+    assert_eq!(served.call(&other, set(first, 7, LockKind::Read, false)), Err(Errno::EBADF), "not its open");
+    let statistics = served.posix.statistics();
+    assert_eq!((statistics.opens, statistics.locks, statistics.lock_waits), (2, 1, 0));
+    assert_eq!(served.root_call(Request::Flush { open: first, owner: 7 }), Ok(Reply::Done));
+    assert_eq!(served.call(&other, test), Ok(Reply::Lock(free)));
+}
+
+#[test]
+fn a_wait_ends_when_the_lock_is_given_back() {
+    let give_back: [fn(&Served, OpenId); 4] = [
+        |served, open| drop(served.root_call(set(open, 7, LockKind::Unlock, false)).unwrap()),
+        |served, open| drop(served.root_call(Request::Flush { open, owner: 7 }).unwrap()),
+        |served, open| served.release(open),
+        |served, _| served.posix.depart(ClientId(1)),
+    ];
+    for give_back in give_back {
+        let served = served();
+        let (first, second) = two_opens(&served);
+        served.root_call(set(first, 7, LockKind::Write, false)).unwrap();
+        let waiting = waiter(&served, second, context(2, own()));
+        give_back(&served, first);
+        assert_eq!(waiting.join().unwrap(), Ok(Reply::Done));
+        assert_eq!(served.posix.statistics().locks, 1);
+    }
+}
+
+#[test]
+fn a_wait_ends_by_cancel_flush_release_and_departure() {
+    let other = || context(2, own());
+    let end: [(fn(&Served, OpenId, &Context), Errno); 4] = [
+        (|_, _, waiting| waiting.cancel.raise(), Errno::EINTR),
+        (
+            |served, open, _| drop(served.call(&context(2, own()), Request::Flush { open, owner: 7 }).unwrap()),
+            Errno::EINTR,
+        ),
+        (|served, open, _| drop(served.call(&context(2, own()), Request::Release { open }).unwrap()), Errno::EBADF),
+        (|served, _, _| served.posix.depart(ClientId(2)), Errno::EBADF),
+    ];
+    for (end, error) in end {
+        let served = served();
+        let (first, second) = two_opens(&served);
+        served.root_call(set(first, 7, LockKind::Write, false)).unwrap();
+        let context = other();
+        let waiting = waiter(&served, second, context.clone());
+        end(&served, second, &context);
+        assert_eq!(waiting.join().unwrap(), Err(error));
+        let statistics = served.posix.statistics();
+        assert_eq!((statistics.locks, statistics.lock_waits), (1, 0));
+    }
+}
+
+#[test]
+fn a_wait_that_is_dropped_leaves_the_queue() {
+    let served = served();
+    let (first, second) = two_opens(&served);
+    let other = context(2, own());
+    served.root_call(set(first, 7, LockKind::Write, false)).unwrap();
+    let call = served.posix.call(&other, set(second, 7, LockKind::Write, true));
+    assert!(matches!(call, Call::Waiting(_)));
+    assert_eq!(served.posix.statistics().lock_waits, 1);
+    drop(call);
+    assert_eq!(served.posix.statistics().lock_waits, 0);
+    let raised = context(2, own());
+    raised.cancel.raise();
+    assert_eq!(served.call(&raised, set(second, 7, LockKind::Write, true)), Err(Errno::EINTR));
+}
+
+#[test]
+fn deadlocks_are_refused_and_flocks_are_of_their_own_family() {
+    let served = served();
+    let (first, second) = two_opens(&served);
+    let other = context(2, own());
+    let half = |owner, open, start, wait| Request::SetLock {
+        open,
+        owner,
+        space: LockSpace::Posix,
+        lock: Lock { start, end: start, ..WHOLE },
+        wait,
+    };
+    served.root_call(half(1, first, 0, false)).unwrap();
+    served.call(&other, half(1, second, 1, false)).unwrap();
+    let call = served.posix.call(&other, half(1, second, 0, true));
+    assert_eq!(served.root_call(half(1, first, 1, true)), Err(Errno::EDEADLK));
+    drop(call);
+    let flock = |open, kind| Request::SetLock {
+        open,
+        owner: open.0,
+        space: LockSpace::Flock,
+        lock: Lock { kind, ..WHOLE },
+        wait: false,
+    };
+    assert_eq!(served.root_call(flock(first, LockKind::Write)), Ok(Reply::Done));
+    assert_eq!(served.call(&other, flock(second, LockKind::Read)), Err(Errno::EAGAIN));
+    served.release(first);
+    assert_eq!(served.call(&other, flock(second, LockKind::Read)), Ok(Reply::Done));
+}
+
+#[test]
+fn locks_follow_the_inode_not_the_name() {
+    let served = served();
+    let (file, first) = served.create(b"file");
+    let request = Request::Link { handle: file.handle.bytes(), parent: &served.root, name: b"other" };
+    let linked = served.root_call(request).unwrap().entry().unwrap();
+    let other = context(2, own());
+    let second = served.open_as(&other, &linked.handle, READ_WRITE).unwrap();
+    served.root_call(set(first, 1, LockKind::Write, false)).unwrap();
+    assert_eq!(served.call(&other, set(second, 1, LockKind::Write, false)), Err(Errno::EAGAIN));
+}

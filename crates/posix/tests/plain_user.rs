@@ -1,0 +1,59 @@
+//! A server that a plain user runs: everything is done as that user.
+
+mod common;
+
+use std::os::unix::process::CommandExt;
+
+use aqueduct_fs::*;
+use aqueduct_posix::HandleSource;
+use common::*;
+
+/// Any user that is not root and owns nothing here.
+const USER: u32 = 4242;
+
+#[test]
+fn a_plain_user_serves_what_is_the_users_own() {
+    if !is_root() {
+        return as_the_user();
+    }
+    // The identity of a process is for all its threads, so the test runs itself once more. The program is copied to where every user may run it.
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(folder.path(), Some(USER), Some(USER)).unwrap();
+    let program = folder.path().join("test");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut command = std::process::Command::new(&program);
+    command.args(["--exact", "a_plain_user_serves_what_is_the_users_own", "--nocapture"]);
+    command.env("TMPDIR", folder.path()).uid(USER).gid(USER).current_dir("/");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("served by a plain user"), "{text}");
+}
+
+fn as_the_user() {
+    eprintln!("served by a plain user");
+    let served = serve(&std::env::temp_dir(), HandleSource::Kernel);
+    let statistics = served.posix.statistics();
+    assert!(!statistics.switches_identity && !statistics.kernel_handles);
+    let folder = served.mkdir(&served.root, b"dir", 0o755);
+    let inner = served.mkdir(folder.handle.bytes(), b"inner", 0o755);
+    assert!(served.attr(&inner.handle).is_ok());
+    let (file, open) = served.create(b"file");
+    served.write(open, 0, b"data").unwrap();
+    assert_eq!(served.read(open, 0, 10).unwrap(), b"data");
+    served.root_call(Request::Unlink { parent: &served.root, name: b"file" }).unwrap();
+    assert_eq!(served.attr(&file.handle).unwrap().nlink, 0, "open, so still there");
+    let unnamed = Request::CreateUnnamed { parent: &served.root, mode: 0o600, umask: 0, flags: READ_WRITE };
+    let (unnamed, _) = served.root_call(unnamed).unwrap().created().unwrap();
+    let link = Request::Link { handle: unnamed.handle.bytes(), parent: &served.root, name: b"named" };
+    assert_eq!(served.root_call(link).unwrap().entry().unwrap().handle, unnamed.handle);
+    // Others are not served, and nothing pretends that they were.
+    for stranger in [user(0, 0, &[]), user(USER + 1, USER + 1, &[])] {
+        let stranger = context(1, stranger);
+        assert_eq!(served.call(&stranger, Request::Root), Err(Errno::EPERM));
+        assert_eq!(served.create_as(&stranger, b"x", 0o600).err(), Some(Errno::EPERM));
+        // What is open stays usable: the kernel writes mapped pages back as nobody in particular.
+        assert_eq!(served.read_as(&stranger, open, 0, 4).unwrap(), b"data");
+    }
+    let umask = Request::MakeDirectory { parent: &served.root, name: b"masked", mode: 0o777, umask: 0o077 };
+    assert_eq!(served.root_call(umask).unwrap().entry().unwrap().attr.mode & 0o777, 0o700);
+}
