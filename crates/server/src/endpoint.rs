@@ -144,7 +144,12 @@ impl Endpoint for ServerEndpoint {
 
     fn closed(&self, connection: &Arc<Connection>, closed: Closed) {
         self.server.connections.fetch_sub(1, Ordering::SeqCst);
-        let Some(joined) = self.joined.get() else { return };
+        let Some(joined) = self.joined.get() else {
+            if !closed.orderly {
+                tracing::warn!(peer = %connection.peer(), reason = %closed.reason, "a connection ended before its HELLO");
+            }
+            return;
+        };
         tracing::debug!(client = %joined.session.name, peer = %connection.peer(), reason = %closed.reason, "a connection ended");
         if joined.session.remove_connection(connection) {
             self.server.expire_later(&joined.session);
