@@ -6,9 +6,10 @@ use aqueduct_fs::{Cancel, Context, Credential, Entry, Errno, OpenId, Reply, Requ
 use aqueduct_worker::Group;
 use bytes::Bytes;
 
-use crate::abi::{EntryOut, Field, InHeader, opcode};
+use crate::abi::{self, EntryOut, Field, InHeader, opcode};
 use crate::channel::Responder;
 use crate::convert;
+use crate::notify;
 use crate::ops::{attributes, directories, files, locks, names};
 use crate::session::Shared;
 
@@ -94,8 +95,38 @@ impl Job {
         let (attr_valid, attr_valid_nsec) = convert::timeout(self.shared.config.attr_timeout);
         // Node ids are unique, so a generation would tell nothing.
         let generation = 0;
-        let attr = convert::attr(attr);
+        let attr = self.attr(nodeid, attr);
         EntryOut { nodeid, generation, entry_valid, attr_valid, entry_valid_nsec, attr_valid_nsec, attr }
+    }
+
+    /// Attributes for the kernel.
+    pub(crate) fn attr(&self, nodeid: u64, attr: &aqueduct_fs::Attr) -> abi::Attr {
+        self.told(nodeid, attr);
+        convert::attr(attr)
+    }
+
+    /// The kernel is told of these attributes, and may keep them.
+    pub(crate) fn told(&self, nodeid: u64, attr: &aqueduct_fs::Attr) {
+        if attr.mode & (libc::S_ISUID | libc::S_ISGID) != 0 && attr.is_regular() {
+            self.shared.nodes.mark_set_id(nodeid);
+        }
+    }
+
+    /// Makes the kernel forget attributes that it keeps. Waits for nothing; an inode that the kernel does not find has none.
+    pub(crate) fn drop_attributes(&self, nodeid: u64) {
+        if !self.shared.config.attr_timeout.is_zero()
+            && let Err(error) = self.shared.notify(&notify::inval_inode(nodeid, -1, 0))
+        {
+            tracing::debug!(%error, nodeid, "the kernel did not take a notification");
+        }
+    }
+
+    /// A file was changed: the file system may have taken its set-id bits away, and the kernel, which runs programs by the mode that it keeps and
+    /// leaves it alone when files are written, must ask again.
+    pub(crate) fn changed(&self, nodeid: u64) {
+        if !self.shared.config.attr_timeout.is_zero() && self.shared.nodes.is_set_id(nodeid) {
+            self.drop_attributes(nodeid);
+        }
     }
 
     async fn take_back(&self, grant: Grant) {

@@ -33,6 +33,8 @@ struct Node {
     handle: Arc<[u8]>,
     /// How many replies told the kernel of this node, less what it has forgotten.
     lookups: u64,
+    /// Whether it ever had a set-id bit.
+    set_id: bool,
 }
 
 impl Nodes {
@@ -71,7 +73,7 @@ impl Nodes {
         let id = shard.issued << SHARD_BITS | at as u64; // from 16 on, so never the root's
         let handle: Arc<[u8]> = handle.into();
         shard.by_handle.insert(handle.clone(), id);
-        shard.by_id.insert(id, Node { handle, lookups: 1 });
+        shard.by_id.insert(id, Node { handle, lookups: 1, set_id: false });
         id
     }
 
@@ -89,6 +91,18 @@ impl Nodes {
                 shard.by_handle.shrink_to_fit();
             }
         }
+    }
+
+    /// The kernel is told of a set-id bit.
+    pub(crate) fn mark_set_id(&self, id: u64) {
+        if let Some(node) = lock(&self.shards[id as usize % SHARDS]).by_id.get_mut(&id) {
+            node.set_id = true;
+        }
+    }
+
+    /// Whether the kernel was ever told of a set-id bit of this node.
+    pub(crate) fn is_set_id(&self, id: u64) -> bool {
+        lock(&self.shards[id as usize % SHARDS]).by_id.get(&id).is_some_and(|node| node.set_id)
     }
 
     /// The node id of a handle, if the kernel knows it.
@@ -129,6 +143,17 @@ mod tests {
         nodes.forget(ROOT_ID, u64::MAX);
         assert_eq!(nodes.handle(ROOT_ID).as_deref(), Some(&b"root"[..]));
         assert_eq!(nodes.handle(0), None);
+    }
+
+    #[test]
+    fn set_id_bits_are_remembered_until_the_node_is_forgotten() {
+        let nodes = Nodes::new(b"root");
+        let id = nodes.look_up(b"a");
+        assert!(!nodes.is_set_id(id));
+        nodes.mark_set_id(id);
+        assert!(nodes.is_set_id(id));
+        nodes.forget(id, 1);
+        assert!(!nodes.is_set_id(id) && !nodes.is_set_id(nodes.look_up(b"a")));
     }
 
     #[test]

@@ -106,6 +106,22 @@ fn strict_mode_sees_what_changed_behind_the_kernel() {
 }
 
 #[test]
+fn mappings_and_sendfile_see_at_open_what_changed_behind_the_kernel() {
+    let memory = Arc::new(Memory::default());
+    let mounted = strict(&memory);
+    let script = "import os, mmap, sys\n\
+        f = open('file', 'rb'); r, w = os.pipe()\n\
+        assert os.sendfile(w, f.fileno(), 0, 8) == 5\n\
+        m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n\
+        p = mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)\n\
+        print(os.read(r, 8), m[:], p[:])\n";
+    for text in ["first", "other"] {
+        memory.put(b"file", text.as_bytes());
+        assert_eq!(mounted.python(script).trim(), format!("b'{text}' b'{text}' b'{text}'"));
+    }
+}
+
+#[test]
 fn close_to_open_sees_at_open_what_changed_behind_the_kernel() {
     let memory = Arc::new(Memory::default());
     let mounted = Mounted::new(memory.clone(), close_to_open());

@@ -21,6 +21,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
             let (get, _) = job.args(StatxIn::parse)?;
             let attr = get_attr(job, get.getattr_flags, get.fh).await?;
             let (attr_valid, attr_valid_nsec) = convert::timeout(job.shared.config.attr_timeout);
+            job.told(job.header.nodeid, &attr);
             let stat = convert::statx(&attr);
             Ok(Outcome::Done(StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() }.to_vec()))
         }
@@ -52,7 +53,7 @@ async fn get_attr(job: &Job, flags: u32, fh: u64) -> Result<Attr, Errno> {
 
 fn attr_out(job: &Job, attr: &Attr) -> Outcome {
     let (attr_valid, attr_valid_nsec) = convert::timeout(job.shared.config.attr_timeout);
-    Outcome::Done(AttrOut { attr_valid, attr_valid_nsec, padding: 0, attr: convert::attr(attr) }.to_vec())
+    Outcome::Done(AttrOut { attr_valid, attr_valid_nsec, padding: 0, attr: job.attr(job.header.nodeid, attr) }.to_vec())
 }
 
 /// The flag KILL_SUIDGID is not looked at: the file system changes the size as the caller, so its kernel decides on the set-id bits.

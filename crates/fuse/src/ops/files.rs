@@ -11,7 +11,6 @@ use crate::abi::{
 };
 use crate::convert;
 use crate::dispatch::{Grant, Job, Outcome};
-use crate::notify;
 use crate::session::Shared;
 use crate::sink::FuseSink;
 
@@ -33,6 +32,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
             let (FallocateIn { fh, offset, length, mode, .. }, _) = job.args(FallocateIn::parse)?;
             let flags = FallocateFlags::from_bits(mode).ok_or(Errno::EOPNOTSUPP)?;
             job.call(Request::Fallocate { open: OpenId(fh), offset, length, flags }).await?.done()?;
+            job.changed(job.header.nodeid);
         }
         _ => {
             let (sync, _) = job.args(FsyncIn::parse)?;
@@ -69,10 +69,9 @@ async fn open(job: &Job) -> Result<Outcome, Errno> {
     let (OpenIn { flags, .. }, _) = job.args(OpenIn::parse)?;
     let flags = convert::open_flags(flags) - OpenFlags::EXCLUSIVE;
     let opened = job.call(Request::Open { handle: &job.handle()?, flags }).await?.opened()?;
-    if job.shared.config.cache == CacheMode::CloseToOpen && !job.shared.config.attr_timeout.is_zero() {
-        // Who opens sees what was closed before, its size as well: attributes from before the open end here. This waits for nothing, and an inode that
-        // the kernel does not find has none to drop.
-        let _ = job.shared.notify(&notify::inval_inode(job.header.nodeid, -1, 0));
+    if job.shared.config.cache == CacheMode::CloseToOpen {
+        // Who opens sees what was closed before, its size as well: attributes from before the open end here.
+        job.drop_attributes(job.header.nodeid);
     }
     let grant = Grant { file: Some(opened.id), ..Grant::default() };
     Ok(Outcome::Granted(open_out(job, opened.id, flags).to_vec(), grant))
@@ -124,6 +123,7 @@ pub(crate) async fn write(job: &Job) -> Result<Outcome, Errno> {
     };
     let source = Source::Memory(job.frame.slice(DATA..DATA + size));
     let written = job.shared.filesystem.write(&job.context, at, source).await?;
+    job.changed(job.header.nodeid);
     Ok(Outcome::Done(WriteOut { size: written.count.min(write.size), padding: 0 }.to_vec()))
 }
 
@@ -156,6 +156,7 @@ async fn copy_range(job: &Job) -> Result<Outcome, Errno> {
         length,
     };
     let copied = job.call(request).await?.size()?.min(length);
+    job.changed(copy.nodeid_out);
     Ok(Outcome::Done(match wide {
         true => CopyFileRangeOut { bytes_copied: copied }.to_vec(),
         false => WriteOut { size: copied as u32, padding: 0 }.to_vec(),
