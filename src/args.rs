@@ -1,0 +1,276 @@
+//! Raw arguments: the one table from which help, man pages and shell completions are made. What they mean is decided in `config`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::options;
+
+/// Carries a directory to any node at the speed of the network
+///
+/// A server projects directories; clients mount them and use them as if they were local.
+#[derive(Debug, Parser)]
+#[command(
+    name = "aqueduct",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  aqueduct serve /srv/data                           serve a directory on this machine
+  aqueduct mount server:/srv/data /mnt               use it on another
+  aqueduct mount --local /srv/data /mnt              both in one process, no network
+  aqueduct status                                    what is mounted and served here
+  aqueduct umount /mnt                               end a mount
+
+Exit codes: 0 done, 1 failed, 2 the command line makes no sense (32 for all failures of mount.aqueduct).
+RUST_LOG chooses what is logged, for example RUST_LOG=aqueduct_client=debug."
+)]
+pub struct Arguments {
+    /// Log more to stderr; twice for everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve directories to other nodes
+    Serve(Serve),
+    /// Mount what a server serves, or a local directory
+    Mount(Mount),
+    /// End a mount, also one whose process has died
+    #[command(alias = "unmount")]
+    Umount(Umount),
+    /// Show mounts, exports, clients and rates
+    Status(Status),
+    /// Print a script that completes commands in a shell
+    #[command(after_help = "\
+Example:
+  aqueduct completions bash > /usr/share/bash-completion/completions/aqueduct")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the manual pages into a directory
+    #[command(after_help = "\
+Example:
+  aqueduct man /usr/local/share/man/man1")]
+    Man {
+        /// The directory; it is created if it is missing
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Default, Args)]
+#[command(after_help = "\
+Examples:
+  aqueduct serve /srv/data                                      on 127.0.0.1:7170
+  aqueduct serve --read-only /usr/share/doc /srv/data
+  aqueduct serve --listen 10.0.0.5:7170 --insecure /srv/data    on a network you trust
+  aqueduct serve --config /etc/aqueduct/aqueduct.toml
+
+Ready when it has printed 'listening on ADDRESS:PORT' and a line for each export. SIGTERM and SIGINT let
+it finish what it executes; a second one ends it at once.
+
+The configuration file:
+  listen = [\"127.0.0.1:7170\"]
+  insecure = false                 # true: listen on other addresses than loopback
+  state = \"/var/lib/aqueduct\"
+  [[export]]
+  path = \"/srv/data\"
+  name = \"data\"                    # the path, unless given
+  read_only = false
+  cross_mounts = false             # true: show file systems that are mounted below
+  [limits]
+  sessions_max = 16384
+  connections_max = 65536
+  opens_max = 65536                # open files, for each export
+  threads_max = 64
+  slots = 256
+  pending_max = 4096
+  session_grace_seconds = 5
+  hello_timeout_seconds = 5
+  slow_operation_seconds = 1
+  drain_seconds = 10")]
+pub struct Serve {
+    /// Listen there (again for more); port 0 takes a free one [default: 127.0.0.1:7170]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Vec<String>,
+    /// Read exports, addresses and limits from this file; the command line adds to it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Keep the server's key there [default: /var/lib/aqueduct; $XDG_STATE_HOME/aqueduct for users other than root]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Refuse all changes, in every export
+    #[arg(long)]
+    pub read_only: bool,
+    /// Listen on addresses other than loopback, where anybody who reaches the port may do everything
+    #[arg(long)]
+    pub insecure: bool,
+    /// The directories; each export's name is its path
+    #[arg(value_name = "DIR")]
+    pub dirs: Vec<PathBuf>,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(after_long_help = mount_help(), after_help = "\
+Examples:
+  aqueduct mount server:/srv/data /mnt               until umount or Ctrl-C
+  aqueduct mount --daemon server:7170:/srv/data /mnt
+  aqueduct mount -o ro,soft,timeo=10 [::1]:/srv/data /mnt
+  aqueduct mount --local /srv/data /mnt
+In /etc/fstab: server:/srv/data /mnt aqueduct _netdev,nofail 0 0
+--help lists the options of -o.")]
+pub struct Mount {
+    /// HOST[:PORT]:/EXPORT, or a directory with --local
+    pub source: String,
+    /// The directory to mount on
+    #[arg(value_name = "MNT")]
+    pub target: PathBuf,
+    /// Mount options, separated by commas, as in fstab
+    #[arg(short = 'o', long = "options", value_name = "OPT", value_delimiter = ',')]
+    pub options: Vec<String>,
+    /// Serve the directory SOURCE in this process, without a network
+    #[arg(long)]
+    pub local: bool,
+    /// Go to the background once the mount is ready; log to syslog
+    #[arg(long)]
+    pub daemon: bool,
+    /// This process is the one in the background
+    #[arg(long, hide = true, conflicts_with = "daemon")]
+    pub background: bool,
+}
+
+fn mount_help() -> String {
+    format!(
+        "\
+Examples:
+  aqueduct mount server:/srv/data /mnt               until umount or Ctrl-C
+  aqueduct mount --daemon server:7170:/srv/data /mnt
+  aqueduct mount -o ro,soft,timeo=10 [::1]:/srv/data /mnt
+  aqueduct mount --local /srv/data /mnt
+In /etc/fstab (see the helper mount.aqueduct):
+  server:/srv/data  /mnt  aqueduct  _netdev,nofail  0  0
+
+Mount options:
+{}",
+        options::help()
+    )
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  aqueduct umount /mnt
+  aqueduct umount --lazy /mnt        although programs still use it
+Plain umount(8) does as well; this one also clears a mount whose process has died, and needs no root for
+a user's own mounts.")]
+pub struct Umount {
+    /// The directory that is mounted on
+    #[arg(value_name = "MNT")]
+    pub target: PathBuf,
+    /// Take it away now, and end it when nobody uses it any more
+    #[arg(long, short)]
+    pub lazy: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  aqueduct status                    the mounts of this machine, and its server if one runs
+  aqueduct status server:7170        a server's exports, clients and rates
+  aqueduct status --watch
+  aqueduct status --json | jq .mounts")]
+pub struct Status {
+    /// HOST[:PORT] of a server
+    pub server: Option<String>,
+    /// Print JSON; with --watch one line for each look
+    #[arg(long)]
+    pub json: bool,
+    /// Look again every second, until Ctrl-C
+    #[arg(long, short)]
+    pub watch: bool,
+}
+
+/// Mounts what an Aqueduct server serves: the helper that mount(8) calls for the type aqueduct
+///
+/// Install it as /sbin/mount.aqueduct, a link to the program aqueduct; then /etc/fstab and `mount -t aqueduct` work.
+#[derive(Debug, Parser)]
+#[command(name = "mount.aqueduct", version, after_long_help = mount_help())]
+pub struct MountHelper {
+    /// HOST[:PORT]:/EXPORT
+    pub source: String,
+    /// The directory to mount on
+    #[arg(value_name = "MNT")]
+    pub target: PathBuf,
+    /// Mount options, separated by commas
+    #[arg(short = 'o', value_name = "OPT", value_delimiter = ',')]
+    pub options: Vec<String>,
+    /// Ignore options that are not known
+    #[arg(short)]
+    pub sloppy: bool,
+    /// Check the arguments and do nothing
+    #[arg(short)]
+    pub fake: bool,
+    /// Accepted and ignored: there is no mtab to write
+    #[arg(short)]
+    pub no_mtab: bool,
+    /// Log more
+    #[arg(short)]
+    pub verbose: bool,
+    /// Accepted and ignored: the type is aqueduct
+    #[arg(short = 't', value_name = "TYPE")]
+    pub kind: Option<String>,
+}
+
+/// Ends an Aqueduct mount: the helper that umount(8) calls for the type aqueduct
+#[derive(Debug, Parser)]
+#[command(name = "umount.aqueduct", version)]
+pub struct UmountHelper {
+    /// The directory that is mounted on
+    #[arg(value_name = "MNT")]
+    pub target: PathBuf,
+    /// Take it away now, and end it when nobody uses it any more
+    #[arg(short)]
+    pub lazy: bool,
+    /// Accepted and ignored: a mount whose process has died needs no force
+    #[arg(short)]
+    pub force: bool,
+    /// Accepted and ignored: there is no mtab to write
+    #[arg(short)]
+    pub no_mtab: bool,
+    /// Accepted and ignored
+    #[arg(short)]
+    pub read_only: bool,
+    /// Log more
+    #[arg(short)]
+    pub verbose: bool,
+    /// Accepted and ignored: the type is aqueduct
+    #[arg(short = 't', value_name = "TYPE")]
+    pub kind: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_tables_are_sound() {
+        Arguments::command().debug_assert();
+        MountHelper::command().debug_assert();
+        UmountHelper::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for command in Arguments::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{}", command.get_name());
+        }
+    }
+}

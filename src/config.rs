@@ -1,0 +1,390 @@
+//! What the arguments and the configuration file come to: the resolved configuration of a server and of a mount.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aqueduct_server::Limits;
+use serde::Deserialize;
+
+use crate::args;
+use crate::failure::Failure;
+use crate::options::Options;
+
+/// The port of a server that says nothing else.
+pub const PORT: u16 = 7170;
+
+/// Threads of a server at most: those above one for each core only wait for disks.
+const THREADS_MAX: usize = 64;
+
+/// How long a server that was told to end lets operations finish: as long as a slow disk takes, and less than service managers wait.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// A server, resolved.
+#[derive(Debug)]
+pub struct ServeConfig {
+    pub listen: Vec<SocketAddr>,
+    pub state: PathBuf,
+    pub exports: Vec<ExportConfig>,
+    pub limits: Limits,
+    /// For each export; `None`: as many as the descriptors of this process allow.
+    pub opens_max: Option<usize>,
+    pub threads_max: usize,
+    pub drain: Duration,
+}
+
+/// A directory to serve, resolved.
+#[derive(Debug, PartialEq)]
+pub struct ExportConfig {
+    pub path: PathBuf,
+    pub name: String,
+    pub read_only: bool,
+    pub cross_mounts: bool,
+}
+
+/// The configuration file, as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    listen: Vec<String>,
+    insecure: bool,
+    state: Option<PathBuf>,
+    export: Vec<FileExport>,
+    limits: FileLimits,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileExport {
+    path: PathBuf,
+    name: Option<String>,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default)]
+    cross_mounts: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct FileLimits {
+    sessions_max: Option<usize>,
+    connections_max: Option<usize>,
+    opens_max: Option<usize>,
+    threads_max: Option<usize>,
+    slots: Option<u32>,
+    pending_max: Option<usize>,
+    session_grace_seconds: Option<f64>,
+    hello_timeout_seconds: Option<f64>,
+    slow_operation_seconds: Option<f64>,
+    drain_seconds: Option<f64>,
+}
+
+impl ServeConfig {
+    /// Reads the configuration file, if one is named, and puts the arguments over it.
+    pub fn resolve(arguments: args::Serve) -> Result<ServeConfig, Failure> {
+        let file = arguments.config.as_deref().map_or_else(|| Ok(File::default()), File::read)?;
+        let listen = if arguments.listen.is_empty() { &file.listen } else { &arguments.listen };
+        let listen = resolve_listen(listen, arguments.insecure || file.insecure)?;
+        let mut exports = file.export;
+        exports.extend(arguments.dirs.into_iter().map(|path| FileExport {
+            path,
+            name: None,
+            read_only: false,
+            cross_mounts: false,
+        }));
+        if exports.is_empty() {
+            return Err(Failure::usage(
+                "cannot serve",
+                "no directory was named",
+                "name one (aqueduct serve /srv/data), or an [[export]] in the file of --config",
+            ));
+        }
+        let exports =
+            exports.into_iter().map(|export| export.resolve(arguments.read_only)).collect::<Result<Vec<_>, _>>()?;
+        let state = arguments.state.or(file.state).map_or_else(default_state, Ok)?;
+        let (opens_max, threads_max) = (file.limits.opens_max, file.limits.threads_max.unwrap_or(THREADS_MAX));
+        let drain = seconds("drain_seconds", file.limits.drain_seconds, DRAIN)?;
+        Ok(ServeConfig { listen, state, exports, limits: file.limits.resolve()?, opens_max, threads_max, drain })
+    }
+}
+
+impl File {
+    fn read(path: &Path) -> Result<File, Failure> {
+        let what = format!("cannot use the configuration file {}", path.display());
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Failure::new(&what, error, "give the path of a readable file to --config"))?;
+        // The message of the parser names line and column, and shows the line; it ends with a line break.
+        toml::from_str(&text).map_err(|error| {
+            Failure::usage(what, error.to_string().trim_end(), "correct it; 'aqueduct serve --help' shows an example")
+        })
+    }
+}
+
+impl FileExport {
+    fn resolve(self, read_only: bool) -> Result<ExportConfig, Failure> {
+        let what = || format!("cannot serve {}", self.path.display());
+        let path = std::fs::canonicalize(&self.path).map_err(|error| {
+            Failure::new(what(), error, "name a directory that exists and that this user may enter")
+        })?;
+        let name = match self.name {
+            Some(name) => name,
+            None => path.to_str().map(str::to_owned).ok_or_else(|| {
+                Failure::usage(
+                    what(),
+                    "its path is not UTF-8, so it cannot be its name",
+                    "give it a name in the file of --config",
+                )
+            })?,
+        };
+        if name.is_empty() || name.contains(['\n', '\0']) {
+            return Err(Failure::usage(what(), "its name is empty or has a line break", "give it another name"));
+        }
+        Ok(ExportConfig { path, name, read_only: self.read_only || read_only, cross_mounts: self.cross_mounts })
+    }
+}
+
+impl FileLimits {
+    fn resolve(self) -> Result<Limits, Failure> {
+        let usual = Limits::default();
+        Ok(Limits {
+            sessions_max: self.sessions_max.unwrap_or(usual.sessions_max),
+            connections_max: self.connections_max.unwrap_or(usual.connections_max),
+            slots: self.slots.unwrap_or(usual.slots).max(1),
+            pending_max: self.pending_max.unwrap_or(usual.pending_max),
+            session_grace: seconds("session_grace_seconds", self.session_grace_seconds, usual.session_grace)?,
+            hello_timeout: seconds("hello_timeout_seconds", self.hello_timeout_seconds, usual.hello_timeout)?,
+            slow_operation: seconds("slow_operation_seconds", self.slow_operation_seconds, usual.slow_operation)?,
+        })
+    }
+}
+
+fn seconds(key: &str, value: Option<f64>, usual: Duration) -> Result<Duration, Failure> {
+    let Some(seconds) = value else { return Ok(usual) };
+    Duration::try_from_secs_f64(seconds).map_err(|error| {
+        Failure::usage(format!("cannot use {key} = {seconds} of [limits]"), error, "give seconds, 0 or more")
+    })
+}
+
+fn resolve_listen(listen: &[String], insecure: bool) -> Result<Vec<SocketAddr>, Failure> {
+    let mut addresses = Vec::new();
+    for text in listen {
+        let found = text.to_socket_addrs().map_err(|error| {
+            Failure::usage(
+                format!("cannot listen on '{text}'"),
+                error,
+                format!("give ADDRESS:PORT, such as 127.0.0.1:{PORT} or [::1]:{PORT}"),
+            )
+        })?;
+        addresses.extend(found);
+    }
+    if listen.is_empty() {
+        addresses.push(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT));
+    }
+    match addresses.iter().find(|address| !address.ip().is_loopback()) {
+        Some(open) if !insecure => Err(Failure::usage(
+            format!("will not listen on {open}"),
+            "whoever reaches that address could do everything, as any user: there are no keys yet",
+            "add --insecure if you trust everybody on that network, or listen on a loopback address",
+        )),
+        _ => Ok(addresses),
+    }
+}
+
+/// The folder for what must outlive the server.
+fn default_state() -> Result<PathBuf, Failure> {
+    if rustix::process::geteuid().is_root() {
+        return Ok("/var/lib/aqueduct".into());
+    }
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    variable("XDG_STATE_HOME")
+        .filter(|path| path.is_absolute())
+        .or_else(|| variable("HOME").map(|home| home.join(".local/state")))
+        .map(|base| base.join("aqueduct"))
+        .ok_or_else(|| {
+            Failure::usage(
+                "cannot choose a folder for the server's key",
+                "neither XDG_STATE_HOME nor HOME is set",
+                "name one with --state",
+            )
+        })
+}
+
+/// What is mounted.
+#[derive(Debug, PartialEq)]
+pub enum Source {
+    /// A server (`host:port`) and its export.
+    Remote { server: String, export: String },
+    /// A directory of this machine.
+    Local(PathBuf),
+}
+
+/// A mount, resolved.
+#[derive(Debug)]
+pub struct MountConfig {
+    pub source: Source,
+    /// The source as it is shown by mount(8) and df(1).
+    pub shown: String,
+    pub target: PathBuf,
+    pub options: Options,
+}
+
+impl MountConfig {
+    /// Puts arguments and options together.
+    pub fn resolve(arguments: &args::Mount) -> Result<MountConfig, Failure> {
+        let options = Options::parse(&arguments.options, rustix::process::geteuid().is_root())?;
+        let source = if arguments.local {
+            let path = std::fs::canonicalize(&arguments.source).map_err(|error| {
+                Failure::new(format!("cannot serve {}", arguments.source), error, "name a directory that exists")
+            })?;
+            Source::Local(path)
+        } else {
+            parse_source(&arguments.source, options.port)?
+        };
+        let shown = match &source {
+            Source::Local(path) => path.to_string_lossy().into_owned(),
+            Source::Remote { .. } => arguments.source.clone(),
+        };
+        Ok(MountConfig { source, shown, target: arguments.target.clone(), options })
+    }
+}
+
+/// Takes `HOST[:PORT]:EXPORT` apart. The host may be an IPv6 address in brackets.
+fn parse_source(text: &str, port: Option<u16>) -> Result<Source, Failure> {
+    let bad = |why: &str| {
+        Failure::usage(
+            format!("cannot mount '{text}'"),
+            why,
+            "name the source as HOST:/EXPORT or HOST:PORT:/EXPORT, or use --local for a directory of this machine",
+        )
+    };
+    let (host, rest) = split_host(text).ok_or_else(|| bad("it names no export"))?;
+    if host.is_empty() || host.contains('/') {
+        return Err(bad("it names no host"));
+    }
+    let (port, export) = match rest.split_once(':') {
+        Some((digits, export)) if is_number(digits) => {
+            (Some(digits.parse().ok().filter(|port| *port != 0).ok_or_else(|| bad("the port is not one"))?), export)
+        }
+        _ if is_number(rest) => return Err(bad("it names no export")),
+        _ => (port, rest),
+    };
+    if export.is_empty() {
+        return Err(bad("it names no export"));
+    }
+    Ok(Source::Remote { server: format!("{host}:{}", port.unwrap_or(PORT)), export: export.to_owned() })
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// `[::1]:rest` and `host:rest`, taken apart; brackets stay, as sockets want them.
+fn split_host(text: &str) -> Option<(&str, &str)> {
+    if text.starts_with('[') {
+        let end = text.find(']')? + 1;
+        return Some((&text[..end], text[end..].strip_prefix(':')?));
+    }
+    text.split_once(':')
+}
+
+/// `HOST[:PORT]` with the port filled in.
+pub fn server_address(text: &str) -> String {
+    let bare_v6 = text.parse::<std::net::Ipv6Addr>().is_ok();
+    match text.rsplit_once(':') {
+        _ if bare_v6 => format!("[{text}]:{PORT}"),
+        Some((host, port)) if is_number(port) && !host.is_empty() => text.to_owned(),
+        _ => format!("{text}:{PORT}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Option<(String, String)> {
+        match parse_source(text, None).ok()? {
+            Source::Remote { server, export } => Some((server, export)),
+            Source::Local(_) => None,
+        }
+    }
+
+    #[test]
+    fn sources_are_taken_apart() {
+        let remote = |server: &str, export: &str| Some((server.to_owned(), export.to_owned()));
+        assert_eq!(source("host:/srv/data"), remote("host:7170", "/srv/data"));
+        assert_eq!(source("host:8000:/srv/data"), remote("host:8000", "/srv/data"));
+        assert_eq!(source("10.0.0.1:data"), remote("10.0.0.1:7170", "data"));
+        assert_eq!(source("[::1]:/x"), remote("[::1]:7170", "/x"));
+        assert_eq!(source("[fe80::1%eth0]:7171:/x:y"), remote("[fe80::1%eth0]:7171", "/x:y"));
+        for bad in [
+            "host",
+            "host:",
+            "host:7170",
+            "host:7170:",
+            ":/x",
+            "host:0:/x",
+            "host:99999:/x",
+            "[::1]",
+            "[::1]/x",
+            "/a:/b",
+        ] {
+            assert_eq!(source(bad), None, "{bad}");
+        }
+        let with_option = parse_source("host:/x", Some(9)).unwrap();
+        assert_eq!(with_option, Source::Remote { server: "host:9".into(), export: "/x".into() });
+    }
+
+    #[test]
+    fn addresses_get_the_port() {
+        for (text, expected) in [
+            ("host", "host:7170"),
+            ("host:1", "host:1"),
+            ("::1", "[::1]:7170"),
+            ("[::1]", "[::1]:7170"),
+            ("[::1]:5", "[::1]:5"),
+        ] {
+            assert_eq!(server_address(text), expected);
+        }
+    }
+
+    #[test]
+    fn other_addresses_than_loopback_must_be_asked_for() {
+        let open = ["0.0.0.0:7170".to_owned()];
+        assert!(resolve_listen(&open, false).unwrap_err().to_string().contains("--insecure"));
+        assert_eq!(resolve_listen(&open, true).unwrap(), ["0.0.0.0:7170".parse().unwrap()]);
+        assert_eq!(resolve_listen(&[], false).unwrap(), ["127.0.0.1:7170".parse().unwrap()]);
+        assert!(resolve_listen(&["nonsense".to_owned()], false).is_err());
+    }
+
+    #[test]
+    fn a_file_and_arguments_come_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(folder.path()).unwrap();
+        let path = root.join("aqueduct.toml");
+        let text = format!(
+            "listen = ['[::1]:0']\nstate = '/s'\n[[export]]\npath = '{}'\nname = 'data'\nread_only = true\n\
+             [limits]\nsessions_max = 3\nsession_grace_seconds = 0.5\n",
+            root.display()
+        );
+        std::fs::write(&path, text).unwrap();
+        let arguments = args::Serve { config: Some(path.clone()), dirs: vec![root.clone()], ..args::Serve::default() };
+        let config = ServeConfig::resolve(arguments).unwrap();
+        assert_eq!(config.listen, ["[::1]:0".parse().unwrap()]);
+        assert_eq!((config.limits.sessions_max, config.limits.session_grace), (3, Duration::from_millis(500)));
+        let by_path = root.to_str().unwrap().to_owned();
+        let expected = [
+            ExportConfig { path: root.clone(), name: "data".into(), read_only: true, cross_mounts: false },
+            ExportConfig { path: root.clone(), name: by_path, read_only: false, cross_mounts: false },
+        ];
+        assert_eq!(config.exports, expected);
+
+        std::fs::write(&path, "[limits]\nsesions_max = 3\n").unwrap();
+        let arguments = args::Serve { config: Some(path), dirs: vec![root], ..args::Serve::default() };
+        assert!(ServeConfig::resolve(arguments).unwrap_err().to_string().contains("sesions_max"));
+    }
+
+    #[test]
+    fn something_must_be_served() {
+        assert!(ServeConfig::resolve(args::Serve::default()).is_err());
+    }
+}

@@ -1,0 +1,285 @@
+//! Mount options (`-o`): what mount(8) users write in /etc/fstab, and what follows.
+
+use std::time::Duration;
+
+use aqueduct_fuse::CacheMode;
+
+use crate::failure::Failure;
+
+/// Every option that means something here, and what.
+const OPTIONS: &[(&str, &str)] = &[
+    ("ro, rw", "read-only, or not (rw)"),
+    ("allow_other", "users other than the one who mounts may enter (on for root)"),
+    ("default_permissions", "this kernel checks mode and ACLs too, beside the server's"),
+    ("nosuid, nodev, noexec", "no set-id programs, no devices, no programs"),
+    ("noatime", "reading leaves access times alone"),
+    ("sync, dirsync", "writes, or changes of directories, are synchronous"),
+    ("hard", "wait for a server that is away, however long (the default)"),
+    ("soft", "give EIO when the server has not answered for timeo"),
+    ("timeo=SECONDS", "with soft: how long to wait (30)"),
+    ("cache=none|close-to-open", "none: always the server's answer (the default); close-to-open: as NFS does"),
+    ("attr_timeout=SECONDS", "believe attributes for so long (0)"),
+    ("entry_timeout=SECONDS", "believe names for so long (0); above 0 turns default_permissions on"),
+    ("port=PORT", "the server's port (7170), unless the source names it"),
+    ("workers=N", "threads with connections of their own, 1 to 64 (2)"),
+];
+
+/// What others read, or what is so anyway.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "_netdev",
+    "nofail",
+    "noauto",
+    "auto",
+    "user",
+    "users",
+    "nouser",
+    "owner",
+    "group",
+    "suid",
+    "dev",
+    "exec",
+    "async",
+    "atime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "diratime",
+    "nodiratime",
+    "nomand",
+    "silent",
+    "loud",
+    "noallow_other",
+];
+
+/// Workers unless said otherwise: two beat four wherever we measured.
+const WORKERS: usize = 2;
+const WORKERS_MAX: usize = 64;
+
+/// A soft mount waits this long unless told otherwise: longer than a server takes to restart.
+const SOFT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The options of one mount, resolved.
+#[derive(Debug, PartialEq)]
+pub struct Options {
+    pub read_only: bool,
+    pub allow_other: bool,
+    pub default_permissions: bool,
+    pub nosuid: bool,
+    pub nodev: bool,
+    pub noexec: bool,
+    pub noatime: bool,
+    pub sync: bool,
+    pub dirsync: bool,
+    pub soft: bool,
+    pub timeout: Duration,
+    pub cache: CacheMode,
+    pub attr_timeout: Duration,
+    pub entry_timeout: Duration,
+    pub port: Option<u16>,
+    pub workers: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            read_only: false,
+            allow_other: false,
+            default_permissions: false,
+            nosuid: false,
+            nodev: false,
+            noexec: false,
+            noatime: false,
+            sync: false,
+            dirsync: false,
+            soft: false,
+            timeout: SOFT_TIMEOUT,
+            cache: CacheMode::None,
+            attr_timeout: Duration::ZERO,
+            entry_timeout: Duration::ZERO,
+            port: None,
+            workers: WORKERS,
+        }
+    }
+}
+
+/// The table, for --help.
+pub fn help() -> String {
+    let mut text = String::new();
+    for (name, meaning) in OPTIONS {
+        text.push_str(&format!("  {name:<26} {meaning}\n"));
+    }
+    text.push_str("  _netdev, nofail, noauto, user, x-* and the like are accepted, for mount(8) and systemd to read");
+    text
+}
+
+/// Whether an option is known, whatever its value.
+pub fn is_known(option: &str) -> bool {
+    let mut scratch = Options::default();
+    is_ignored(option)
+        || scratch.flag(option)
+        || option.split_once('=').is_some_and(|(key, _)| names().any(|name| name == key))
+}
+
+fn is_ignored(option: &str) -> bool {
+    option.is_empty()
+        || IGNORED.contains(&option)
+        || option.starts_with("x-")
+        || option.starts_with("X-")
+        || option.starts_with("comment=")
+}
+
+/// The names alone.
+fn names() -> impl Iterator<Item = &'static str> {
+    OPTIONS.iter().flat_map(|(names, _)| names.split(", ")).map(|name| name.split('=').next().unwrap_or(name))
+}
+
+impl Options {
+    /// What the options of a command line mean; the last of several wins.
+    pub fn parse(list: &[String], is_root: bool) -> Result<Options, Failure> {
+        let mut options = Options { allow_other: is_root, ..Options::default() };
+        for option in list.iter().map(|option| option.trim()) {
+            let known = is_ignored(option) || options.flag(option);
+            if let Some((key, value)) = option.split_once('=').filter(|_| !known) {
+                options.set(key, value)?;
+            } else if option == "remount" {
+                return Err(Failure::usage(
+                    "cannot change a mount while it is mounted",
+                    "remount is not supported",
+                    "unmount it and mount it again with the other options",
+                ));
+            } else if !known {
+                return Err(unknown(option));
+            }
+        }
+        if list.iter().any(|option| option == "noallow_other") {
+            options.allow_other = false;
+        }
+        // Over names that the kernel remembers it walks without asking us, so it has to check on the way.
+        options.default_permissions |= options.entry_timeout > Duration::ZERO;
+        Ok(options)
+    }
+
+    /// Sets an option without a value; false: there is no such.
+    fn flag(&mut self, name: &str) -> bool {
+        let (field, value) = match name {
+            "ro" => (&mut self.read_only, true),
+            "rw" => (&mut self.read_only, false),
+            "allow_other" => (&mut self.allow_other, true),
+            "default_permissions" => (&mut self.default_permissions, true),
+            "nosuid" => (&mut self.nosuid, true),
+            "nodev" => (&mut self.nodev, true),
+            "noexec" => (&mut self.noexec, true),
+            "noatime" => (&mut self.noatime, true),
+            "sync" => (&mut self.sync, true),
+            "dirsync" => (&mut self.dirsync, true),
+            "soft" => (&mut self.soft, true),
+            "hard" => (&mut self.soft, false),
+            _ => return false,
+        };
+        *field = value;
+        true
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
+        match key {
+            "timeo" => self.timeout = seconds(key, value)?.max(Duration::from_millis(100)),
+            "attr_timeout" => self.attr_timeout = seconds(key, value)?,
+            "entry_timeout" => self.entry_timeout = seconds(key, value)?,
+            "cache" => {
+                self.cache = match value {
+                    "none" => CacheMode::None,
+                    "close-to-open" => CacheMode::CloseToOpen,
+                    _ => return Err(bad_value(key, value, "none or close-to-open")),
+                }
+            }
+            "port" => {
+                let port = value.parse().ok().filter(|port| *port != 0);
+                self.port = Some(port.ok_or_else(|| bad_value(key, value, "a port, 1 to 65535"))?);
+            }
+            "workers" => {
+                let workers = value.parse().ok().filter(|workers| (1..=WORKERS_MAX).contains(workers));
+                self.workers = workers.ok_or_else(|| bad_value(key, value, "a number from 1 to 64"))?;
+            }
+            _ => return Err(unknown(&format!("{key}={value}"))),
+        }
+        Ok(())
+    }
+}
+
+fn seconds(key: &str, value: &str) -> Result<Duration, Failure> {
+    let parsed: Option<f64> = value.parse().ok();
+    parsed
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| bad_value(key, value, "seconds, 0 or more, such as 0.5 or 10"))
+}
+
+fn bad_value(key: &str, value: &str, expected: &str) -> Failure {
+    Failure::usage(
+        format!("cannot use the mount option {key}={value}"),
+        format!("'{value}' is not {expected}"),
+        format!("give {key} {expected}"),
+    )
+}
+
+fn unknown(option: &str) -> Failure {
+    Failure::usage(
+        format!("cannot use the mount option '{option}'"),
+        "there is no such option",
+        format!("use one of: {} (and those of mount(8), which are ignored)", names().collect::<Vec<_>>().join(" ")),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options, Failure> {
+        Options::parse(&text.split(',').map(str::to_owned).collect::<Vec<_>>(), false)
+    }
+
+    #[test]
+    fn every_option_of_the_table_is_understood() {
+        let value = |name: &str| match name {
+            "cache" => "cache=none".to_owned(),
+            "timeo" | "attr_timeout" | "entry_timeout" | "port" | "workers" => format!("{name}=3"),
+            name => name.to_owned(),
+        };
+        for name in names() {
+            parse(&value(name)).unwrap();
+            assert!(is_known(&value(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn options_of_an_fstab_line_are_understood() {
+        let options =
+            parse("ro,nosuid,soft,timeo=2.5,_netdev,nofail,x-systemd.automount,cache=close-to-open,attr_timeout=1")
+                .unwrap();
+        let expected = Options {
+            read_only: true,
+            nosuid: true,
+            soft: true,
+            timeout: Duration::from_millis(2500),
+            cache: CacheMode::CloseToOpen,
+            attr_timeout: Duration::from_secs(1),
+            ..Options::default()
+        };
+        assert_eq!(options, expected);
+        assert!(!parse("ro,rw").unwrap().read_only);
+        assert!(parse("entry_timeout=1").unwrap().default_permissions);
+        assert!(Options::parse(&[], true).unwrap().allow_other);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_does() {
+        assert!(parse("sfot").unwrap_err().to_string().contains("soft"));
+        assert!(parse("vers=3").unwrap_err().to_string().contains("vers=3"));
+        for bad in ["timeo=x", "timeo=-1", "timeo=inf", "port=0", "port=70000", "workers=0", "cache=lies", "remount"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

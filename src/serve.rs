@@ -1,0 +1,146 @@
+//! `aqueduct serve`: exports, keys and listeners put together, until a signal.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct_fs::FileSystem;
+use aqueduct_fs::readonly::ReadOnly;
+use aqueduct_posix::{OPENS_MAX, Options, Posix};
+use aqueduct_server::{Export, Server, ServerConfig, export_id};
+use aqueduct_worker::{Group, Settings};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::config::{ExportConfig, ServeConfig};
+use crate::failure::Failure;
+use crate::{args, host, key, output};
+
+/// After small requests a thread looks again for so long before it sleeps: about what waking it costs.
+pub const SPIN: Duration = Duration::from_micros(30);
+
+/// Descriptors that are kept for connections and the rest; see [`opens_max`].
+const DESCRIPTORS_KEPT: u64 = 4096;
+
+/// Serves until SIGTERM or SIGINT.
+pub fn run(arguments: args::Serve) -> Result<ExitCode, Failure> {
+    let config = ServeConfig::resolve(arguments)?;
+    let signals = Signals::new([SIGTERM, SIGINT])
+        .map_err(|error| Failure::new("cannot watch for signals", error, "check the limits on open files"))?;
+    let group = group(&config)?;
+    let server = start(&config, group.clone())?;
+    for address in server.addresses() {
+        output::line(format_args!("listening on {address}"));
+    }
+    for export in &config.exports {
+        let read_only = if export.read_only { " (read-only)" } else { "" };
+        output::line(format_args!("export {}{read_only}: {}", export.name, export.path.display()));
+    }
+    notify("READY=1");
+    wait(signals, &config, &server);
+    group.stop();
+    group.join();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn group(config: &ServeConfig) -> Result<Arc<Group>, Failure> {
+    let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+    let settings = Settings {
+        name: "aqueduct-serve".into(),
+        threads_min: cores,
+        threads_max: config.threads_max.max(cores),
+        spin: SPIN,
+    };
+    Group::new(settings).map_err(|error| {
+        Failure::new("cannot start the server's threads", error, "check the limits on processes and open files")
+    })
+}
+
+fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure> {
+    let key = key::load_or_create(&config.state)?;
+    let mut verifier = [0; 8];
+    getrandom::fill(&mut verifier)
+        .map_err(|error| Failure::new("cannot start the server", error, "see why the kernel gives no random bytes"))?;
+    let options =
+        Options { key, verifier: u64::from_le_bytes(verifier), opens_max: opens_max(config), ..Options::default() };
+    let exports = config.exports.iter().map(|export| open(export, &options)).collect::<Result<Vec<_>, _>>()?;
+    let server = ServerConfig {
+        listen: config.listen.clone(),
+        name: host::name(),
+        verifier: options.verifier,
+        limits: config.limits.clone(),
+        exports,
+    };
+    Server::start(server, group).map_err(|error| {
+        let hint = "take another address with --listen, or end what uses this one (see 'ss -ltnp')";
+        Failure::from_line(error, hint)
+    })
+}
+
+fn open(export: &ExportConfig, options: &Options) -> Result<Export, Failure> {
+    let id = export_id(&export.name);
+    let options = Options { export: id, cross_mounts: export.cross_mounts, ..options.clone() };
+    let posix = Posix::open(&export.path, options)
+        .map_err(|error| Failure::from_line(error, "see whether the directory is in order"))?;
+    let filesystem: Arc<dyn FileSystem> = if export.read_only { Arc::new(ReadOnly(posix)) } else { Arc::new(posix) };
+    Ok(Export {
+        name: export.name.clone(),
+        id,
+        filesystem,
+        read_only: export.read_only,
+        path: export.path.to_string_lossy().into_owned(),
+    })
+}
+
+/// How many files each export may have open: what was asked for, as far as the descriptors of this process allow.
+fn opens_max(config: &ServeConfig) -> usize {
+    let descriptors = raise_descriptors();
+    let room = descriptors - DESCRIPTORS_KEPT.min(descriptors / 4);
+    let share = usize::try_from(room).unwrap_or(usize::MAX) / config.exports.len().max(1);
+    let wanted = config.opens_max.unwrap_or(OPENS_MAX);
+    if share < wanted && config.opens_max.is_some() {
+        tracing::warn!(wanted, share, "the limit on open files (ulimit -n) allows fewer than opens_max: raise it");
+    }
+    wanted.min(share).max(1)
+}
+
+/// Raises the limit on open files as far as it goes, and returns it.
+fn raise_descriptors() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let now = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
+    now.unwrap_or(u64::MAX)
+}
+
+/// Waits for a signal, then drains; a second signal ends the process at once.
+fn wait(mut signals: Signals, config: &ServeConfig, server: &Server) {
+    let Some(signal) = signals.forever().next() else { return };
+    tracing::info!(signal, "finishing what is under way; once more to end at once");
+    notify("STOPPING=1");
+    let impatient = std::thread::Builder::new().name("second-signal".into()).spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            std::process::exit(128 + signal);
+        }
+    });
+    if let Err(error) = impatient {
+        tracing::warn!(%error, "a second signal will not be seen");
+    }
+    server.shutdown(config.drain);
+}
+
+/// Tells a service manager, if one waits for it (sd_notify(3)).
+fn notify(state: &str) {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match name.as_bytes() {
+        [b'@', name @ ..] => UnixAddress::from_abstract_name(name),
+        _ => UnixAddress::from_pathname(&name),
+    };
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)).map(drop);
+    if let Err(error) = sent {
+        tracing::warn!(%error, "could not tell the service manager");
+    }
+}
