@@ -199,15 +199,26 @@ impl Connection {
         Interest { read: backlog < BACKLOG_PAUSES, write: backlog > 0, once: self.mode.shared }
     }
 
-    /// Says again what to watch for: always in a shared group, which reports once; else only when `changed`.
+    /// Says again what to watch for: always in a shared group, which reports once; else only when `changed`. What can be sent is sent
+    /// first: waiting for room that is there would only wake another thread.
     fn arm(&self, changed: bool) {
         if self.mode.shared || changed {
-            let interest = self.interest(lock(&self.sender).backlog());
+            let Some(backlog) = self.send_backlog() else { return };
+            let interest = self.interest(backlog);
             let result = lock(&self.registration).as_ref().map(|registration| registration.arm(interest));
             if let Some(Err(error)) = result {
                 self.close(format!("watching the connection: {error}"));
             }
         }
+    }
+
+    /// Sends what the socket takes; returns what is left, or `None` when the connection has failed.
+    fn send_backlog(&self) -> Option<usize> {
+        let mut sender = lock(&self.sender);
+        let result = sender.send(self.socket.as_fd(), rustix::net::SendFlags::empty(), false);
+        let backlog = sender.backlog();
+        drop(sender);
+        result.map_err(|error| self.close(format!("sending: {error}"))).ok().map(|_| backlog)
     }
 
     fn receive(self: &Arc<Self>) {
@@ -255,9 +266,6 @@ impl Connection {
 impl Ready for Connection {
     fn ready(&self, readiness: Readiness) {
         let Some(this) = self.this.upgrade() else { return };
-        if readiness.write {
-            this.flush();
-        }
         if readiness.read {
             this.receive();
         }
@@ -269,15 +277,8 @@ impl Ready for Connection {
 
 impl Flush for Connection {
     fn flush(&self) {
-        let mut sender = lock(&self.sender);
-        let before = sender.backlog();
-        let result = sender.send(self.socket.as_fd(), rustix::net::SendFlags::empty(), false);
-        drop(sender);
-        match result {
-            Ok(true) => {}
-            Ok(false) => self.arm(true),
-            Err(error) if before > 0 => self.close(format!("sending: {error}")),
-            Err(_) => {}
+        if self.send_backlog().is_some_and(|backlog| backlog > 0) {
+            self.arm(true);
         }
     }
 }

@@ -71,6 +71,8 @@ pub struct Group {
     pub(crate) epoll: OwnedFd,
     wake: OwnedFd,
     pub(crate) queue: Mutex<VecDeque<Runnable>>,
+    /// Tasks in the queue, for those who only want to know whether there are any.
+    pub(crate) queued: AtomicUsize,
     pub(crate) handlers: Mutex<Slab<Arc<dyn Ready>>>,
     pub(crate) timers: Mutex<Timers>,
     pub(crate) stopping: AtomicBool,
@@ -78,7 +80,7 @@ pub struct Group {
     pub(crate) sleepers: AtomicUsize,
     /// Whether a thread looks for more instead of sleeping: one is enough, a second would take the core that the work needs.
     pub(crate) spinning: AtomicBool,
-    pub(crate) crew: Mutex<run::Crew>,
+    pub(crate) crew: run::Crew,
     this: Weak<Group>,
 }
 
@@ -103,12 +105,13 @@ impl Group {
             epoll,
             wake,
             queue: Mutex::default(),
+            queued: AtomicUsize::new(0),
             handlers: Mutex::default(),
             timers: Mutex::default(),
             stopping: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
             spinning: AtomicBool::new(false),
-            crew: Mutex::default(),
+            crew: run::Crew::default(),
             this: this.clone(),
             settings,
         });
@@ -156,11 +159,21 @@ impl Group {
     }
 
     fn enqueue(&self, runnable: Runnable) {
+        self.queued.fetch_add(1, Ordering::SeqCst); // first, so that it is never less than what is there
         lock(&self.queue).push_back(runnable);
         // The thread that turns this group looks at the queue before it sleeps.
         if !self.is_current() {
             self.wake_one();
         }
+    }
+
+    pub(crate) fn dequeue(&self) -> Option<Runnable> {
+        if self.queued.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        lock(&self.queue).pop_front().inspect(|_| {
+            self.queued.fetch_sub(1, Ordering::SeqCst);
+        })
     }
 
     /// Ends one wait, if a thread waits.
@@ -231,7 +244,7 @@ impl Group {
     /// Waits until all threads have ended; call [`stop`](Group::stop) first. Never from a thread of the group.
     pub fn join(&self) {
         loop {
-            let Some(thread) = lock(&self.crew).threads.pop() else { return };
+            let Some(thread) = lock(&self.crew.threads).pop() else { return };
             let _ = thread.join();
         }
     }

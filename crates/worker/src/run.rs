@@ -2,8 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,13 +34,14 @@ thread_local! {
 /// The threads of a group.
 #[derive(Default)]
 pub(crate) struct Crew {
-    pub(crate) threads: Vec<JoinHandle<()>>,
-    alive: usize,
+    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+    alive: AtomicUsize,
     /// Threads that handle events or tasks right now.
-    busy: usize,
-    /// When the last thread became busy, if all are.
-    all_busy_since: Option<Instant>,
-    sentinel: bool,
+    busy: AtomicUsize,
+    /// Counts the ends of work: while all threads are busy and it stands still, they are held up.
+    ended: AtomicUsize,
+    /// Whether a sentinel watches.
+    watched: AtomicBool,
 }
 
 pub(crate) fn current() -> Option<Arc<Group>> {
@@ -67,15 +68,16 @@ pub(crate) fn expect_more() {
 }
 
 pub(crate) fn start_thread(group: &Arc<Group>) -> io::Result<()> {
-    let mut crew = lock(&group.crew);
-    if crew.alive >= group.settings.threads_max.max(group.settings.threads_min) {
+    let crew = &group.crew;
+    let mut threads = lock(&crew.threads);
+    if crew.alive.load(Ordering::SeqCst) >= group.settings.threads_max.max(group.settings.threads_min) {
         return Ok(());
     }
     let own = group.clone();
-    crew.threads.retain(|thread| !thread.is_finished());
+    threads.retain(|thread| !thread.is_finished());
     let thread = std::thread::Builder::new().name(group.settings.name.clone()).spawn(move || thread_main(&own))?;
-    crew.threads.push(thread);
-    crew.alive += 1;
+    threads.push(thread);
+    crew.alive.fetch_add(1, Ordering::SeqCst);
     Ok(())
 }
 
@@ -89,7 +91,7 @@ fn thread_main(group: &Arc<Group>) {
             return;
         }
     }
-    lock(&group.crew).alive -= 1;
+    group.crew.alive.fetch_sub(1, Ordering::SeqCst);
     group.stop(); // wakes the next thread: one wake-up of the eventfd may serve only one waiter
     let tasks = std::mem::take(&mut *lock(&group.queue));
     drop(tasks);
@@ -97,10 +99,10 @@ fn thread_main(group: &Arc<Group>) {
 
 /// Whether this thread is one too many, and is then struck off.
 fn leaves(group: &Group) -> bool {
-    let mut crew = lock(&group.crew);
-    let extra = crew.alive > group.settings.threads_min;
+    let _one_at_a_time = lock(&group.crew.threads);
+    let extra = group.crew.alive.load(Ordering::SeqCst) > group.settings.threads_min;
     if extra {
-        crew.alive -= 1;
+        group.crew.alive.fetch_sub(1, Ordering::SeqCst);
     }
     extra
 }
@@ -110,17 +112,15 @@ struct Busy<'a>(&'a Arc<Group>);
 
 impl<'a> Busy<'a> {
     fn enter(group: &'a Arc<Group>) -> Option<Busy<'a>> {
-        let settings = &group.settings;
+        let (settings, crew) = (&group.settings, &group.crew);
         if settings.threads_max <= settings.threads_min {
             return None;
         }
-        let mut crew = lock(&group.crew);
-        crew.busy += 1;
-        if crew.busy >= crew.alive {
-            crew.all_busy_since = Some(Instant::now());
-            if !crew.sentinel && crew.alive < settings.threads_max {
-                crew.sentinel = start_sentinel(group).is_ok();
-            }
+        let busy = crew.busy.fetch_add(1, Ordering::SeqCst) + 1;
+        let alive = crew.alive.load(Ordering::SeqCst);
+        if busy >= alive && alive < settings.threads_max && !crew.watched.swap(true, Ordering::SeqCst) {
+            let started = start_sentinel(group);
+            crew.watched.store(started.is_ok(), Ordering::SeqCst);
         }
         Some(Busy(group))
     }
@@ -128,9 +128,8 @@ impl<'a> Busy<'a> {
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        let mut crew = lock(&self.0.crew);
-        crew.busy -= 1;
-        crew.all_busy_since = None;
+        self.0.crew.ended.fetch_add(1, Ordering::SeqCst);
+        self.0.crew.busy.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -140,18 +139,19 @@ fn start_sentinel(group: &Arc<Group>) -> io::Result<()> {
     const QUIET_TICKS: u32 = 200;
     let group = Arc::downgrade(group);
     std::thread::Builder::new().name("sentinel".into()).spawn(move || {
-        let mut quiet = 0;
+        let (mut quiet, mut ended_before) = (0, None);
         loop {
             std::thread::sleep(HELD_UP_AFTER);
             let Some(group) = group.upgrade() else { return };
-            let mut crew = lock(&group.crew);
-            let held_up = crew.all_busy_since.is_some_and(|since| since.elapsed() >= HELD_UP_AFTER);
-            quiet = if crew.busy > 0 { 0 } else { quiet + 1 };
+            let crew = &group.crew;
+            let busy = crew.busy.load(Ordering::SeqCst);
+            let ended = crew.ended.load(Ordering::SeqCst);
+            quiet = if busy > 0 { 0 } else { quiet + 1 };
             if quiet > QUIET_TICKS || group.stopping.load(Ordering::SeqCst) {
-                crew.sentinel = false;
-                return;
+                return crew.watched.store(false, Ordering::SeqCst);
             }
-            drop(crew);
+            let held_up = busy >= crew.alive.load(Ordering::SeqCst) && ended_before == Some(ended);
+            ended_before = Some(ended);
             if held_up && let Err(error) = start_thread(&group) {
                 tracing::warn!(%error, "could not start another worker thread: requests wait for the present ones");
             }
@@ -191,7 +191,7 @@ impl<'a> Turn<'a> {
         let mut ran = 0;
         let mut busy = None;
         while ran < TASKS_PER_TURN {
-            let Some(runnable) = lock(&self.group.queue).pop_front() else { break };
+            let Some(runnable) = self.group.dequeue() else { break };
             if ran == 0 {
                 busy = Busy::enter(self.group);
             }
@@ -230,7 +230,8 @@ impl<'a> Turn<'a> {
         }
         self.group.sleepers.fetch_add(1, Ordering::SeqCst);
         // Checked after announcing the sleep: whoever enqueues after this sees a sleeper and wakes it.
-        let timeout = if lock(&self.group.queue).is_empty() { self.timeout(next_timer) } else { Some(Duration::ZERO) };
+        let timeout =
+            if self.group.queued.load(Ordering::SeqCst) == 0 { self.timeout(next_timer) } else { Some(Duration::ZERO) };
         let found = self.poll(timeout);
         self.group.sleepers.fetch_sub(1, Ordering::SeqCst);
         found
@@ -238,7 +239,7 @@ impl<'a> Turn<'a> {
 
     fn timeout(&self, next_timer: Option<Duration>) -> Option<Duration> {
         let extra = self.group.settings.threads_max > self.group.settings.threads_min
-            && lock(&self.group.crew).alive > self.group.settings.threads_min;
+            && self.group.crew.alive.load(Ordering::SeqCst) > self.group.settings.threads_min;
         match (next_timer, extra) {
             (Some(timer), true) => Some(timer.min(EXTRA_THREAD_IDLE)),
             (None, true) => Some(EXTRA_THREAD_IDLE),
@@ -252,7 +253,7 @@ impl<'a> Turn<'a> {
             if self.poll(Some(Duration::ZERO)) {
                 return true;
             }
-            if Instant::now() >= end || !lock(&self.group.queue).is_empty() {
+            if Instant::now() >= end || self.group.queued.load(Ordering::SeqCst) > 0 {
                 return false;
             }
             std::hint::spin_loop();
