@@ -14,10 +14,8 @@ use crate::{CacheMode, Config, Device, StartError};
 /// The kernel sends INIT from within mount(2), so it waits already; a connection that stays silent this long is none.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Largest max_write for kernels that do not know MAX_PAGES: 32 pages.
-const MAX_WRITE_OLD: u32 = 128 << 10;
-
-const PAGE: u32 = 4096;
+/// What a kernel that does not know MAX_PAGES transfers, whatever it is told: 32 pages.
+const MAX_TRANSFER_OLD: u32 = 128 << 10;
 
 /// What was agreed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +82,8 @@ fn answer(body: &[u8], config: &Config) -> Result<(InitOut, Option<Negotiated>),
         offered |= InitFlags::from_bits_retain(u64::from(flags2) << 32);
     }
     let flags = wanted(config) & offered;
-    let max_write_of_kernel = if flags.contains(InitFlags::MAX_PAGES) { config.max_transfer } else { MAX_WRITE_OLD };
-    let max_transfer = config.max_transfer.min(max_write_of_kernel);
+    let sized = flags.contains(InitFlags::MAX_PAGES);
+    let max_transfer = if sized { config.max_transfer } else { MAX_TRANSFER_OLD };
     let minor = init.minor.min(MINOR);
     let out = InitOut {
         major: MAJOR,
@@ -97,7 +95,7 @@ fn answer(body: &[u8], config: &Config) -> Result<(InitOut, Option<Negotiated>),
         congestion_threshold: (u32::from(config.max_background) * 3 / 4) as u16,
         max_write: max_transfer,
         time_gran: 1,
-        max_pages: max_transfer.div_ceil(PAGE) as u16,
+        max_pages: (max_transfer / rustix::param::page_size() as u32) as u16,
         flags2: (flags.bits() >> 32) as u32,
         ..InitOut::default()
     };
@@ -168,7 +166,10 @@ mod tests {
     fn the_oldest_kernel_gets_small_transfers_and_no_more_than_it_offers() {
         let (out, negotiated) = answer(&init(7, 26, 0x1fffff), &Config::default()).unwrap();
         let negotiated = negotiated.unwrap();
-        assert_eq!((out.major, out.minor, negotiated.minor, out.max_write, out.flags2), (7, 26, 26, MAX_WRITE_OLD, 0));
+        assert_eq!(
+            (out.major, out.minor, negotiated.minor, out.max_write, out.flags2),
+            (7, 26, 26, MAX_TRANSFER_OLD, 0)
+        );
         assert!(!negotiated.flags.contains(InitFlags::DIRECT_IO_ALLOW_MMAP));
         assert_eq!(out.flags & !0x1fffff, 0);
     }

@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     LockWait,
     /// For a signal that ends its caller.
     Ordinary,
-    /// Never: nobody waits for it, and it frees what others wait for (RELEASE).
+    /// Not before the mount: nobody waits for it, and it frees what others wait for (RELEASE).
     Unending,
 }
 
@@ -185,12 +185,9 @@ impl Interrupts {
         cancels.iter().for_each(Cancel::raise); // outside the lock: it wakes tasks
     }
 
-    /// The kernel has gone: ends all that can end.
+    /// The kernel has gone, and nobody waits for anything any more: ends all, since what the client holds is given up as a whole.
     pub(crate) fn cancel_all(&self) {
-        let uniques: Vec<_> = {
-            let state = lock(&self.state);
-            state.waiting.iter().filter(|(_, entry)| entry.kind != Kind::Unending).map(|(unique, _)| *unique).collect()
-        };
+        let uniques: Vec<_> = lock(&self.state).waiting.keys().copied().collect();
         self.cancel(&uniques);
     }
 

@@ -66,7 +66,7 @@ pub struct Config {
     /// Requests of the kernel's own accord (read-ahead, asynchronous direct I/O, releases) under way at once; the kernel's default
     /// of 12 starves read-ahead of 1 MiB at 128 KiB a request.
     pub max_background: u16,
-    /// The most bytes of one read or write, 4 KiB to [`TRANSFER_SIZE_MAX`].
+    /// The most bytes of one read or write, a page to [`TRANSFER_SIZE_MAX`]; kernels before 4.20 always use 128 KiB.
     pub max_transfer: u32,
     /// As whom the file system is used.
     pub client: ClientId,

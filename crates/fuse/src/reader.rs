@@ -175,6 +175,9 @@ impl Waiting {
         if unwatched && let Some(group) = group.upgrade() {
             group.spawn(watch(shared.clone(), Arc::downgrade(&group)));
         }
+        if shared.ended() {
+            shared.interrupts.cancel_all(); // the end came before this request was entered
+        }
         Waiting { shared: shared.clone(), unique: header.unique, _busy: shared.busy() }
     }
 }

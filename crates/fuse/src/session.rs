@@ -56,6 +56,11 @@ impl Shared {
         Busy(self.clone())
     }
 
+    /// Whether the mount has ended.
+    pub(crate) fn ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
     /// The kernel has gone (or we leave it): what waits for others is told to end.
     pub(crate) fn end(&self) {
         if !self.ended.swap(true, Ordering::SeqCst) {
@@ -91,7 +96,7 @@ impl Shared {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        if self.0.busy.fetch_sub(1, Ordering::SeqCst) == 1 && self.0.ended.load(Ordering::SeqCst) {
+        if self.0.busy.fetch_sub(1, Ordering::SeqCst) == 1 && self.0.ended() {
             self.0.finish();
         }
     }
@@ -136,7 +141,7 @@ fn start_mounted(
 ) -> Result<Session, StartError> {
     let first = groups.first().ok_or(StartError::NoGroup)?;
     let root = root(filesystem.clone(), first, &config)?;
-    config.max_transfer = config.max_transfer.clamp(4096, TRANSFER_SIZE_MAX as u32);
+    config.max_transfer = whole_pages(config.max_transfer);
     let pool = Pool::new((config.max_transfer as usize).max(BUFFER_DATA_MIN));
     let negotiated = init::negotiate(&device, &pool, &config)?;
 
@@ -167,6 +172,13 @@ fn start_mounted(
     Ok(session)
 }
 
+/// The kernel counts in pages, and a read that is answered with less than it asked for ends at the end of the file.
+fn whole_pages(max_transfer: u32) -> u32 {
+    let page = rustix::param::page_size() as u32;
+    let limited = max_transfer.clamp(page, TRANSFER_SIZE_MAX as u32);
+    limited - limited % page
+}
+
 /// Asks the file system for its root, on a thread of the group, where it may have connections.
 fn root(filesystem: Arc<dyn FileSystem>, group: &Arc<Group>, config: &Config) -> Result<Handle, StartError> {
     let (sender, receiver) = mpsc::channel();
@@ -190,7 +202,7 @@ impl Session {
 
     /// Whether the kernel has ended the mount.
     pub fn ended(&self) -> bool {
-        self.shared.ended.load(Ordering::SeqCst)
+        self.shared.ended()
     }
 
     /// Calls back once when the mount has ended and its last request is done; at once when that is so already.

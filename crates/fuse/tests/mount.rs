@@ -543,3 +543,39 @@ fn new_files_take_their_mode_exactly() {
     let again = OpenOptions::new().write(true).create_new(true).open(mounted.join("x"));
     assert_eq!(again.unwrap_err().raw_os_error(), Some(libc::EEXIST));
 }
+
+#[test]
+fn churn_with_notifications_and_kills_comes_to_its_end() {
+    let memory = Arc::new(Memory::default());
+    let mounted = Mounted::new(memory.clone(), close_to_open());
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    // A thread of its own, since a notification of a name waits for whoever works in the directory.
+    let notifier = std::thread::spawn({
+        let (session, stop) = (mounted.session.clone(), stop.clone());
+        move || {
+            let root = 1u64.to_le_bytes();
+            while !stop.load(Ordering::SeqCst) {
+                for n in 0..20u64 {
+                    let _ = session.notify_entry(&root, format!("f{n}").as_bytes(), n % 2 == 0);
+                    let _ = session.notify_inode(&(n + 2).to_le_bytes(), 0, 0);
+                }
+                if session.can_notify_epoch() {
+                    session.notify_epoch().unwrap();
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    mounted.sh(
+        "churn() { for i in $(seq 120); do n=$((RANDOM % 20)); m=$((RANDOM % 20)); case $((i % 6)) in\n\
+           0) echo $i > f$n;; 1) mv f$n f$m 2>/dev/null;; 2) rm -f f$n;; 3) cat f$n >/dev/null 2>&1;; 4) ls -l >/dev/null 2>&1;; 5) ln f$n l$m 2>/dev/null;;\n\
+           esac || true; done; }\n\
+         for p in 1 2 3; do churn & done; for k in 1 2 3 4 5; do timeout -s KILL 0.1 bash -c 'while :; do echo x >> f1; cat f1 >/dev/null; done' || true; done\n\
+         wait",
+    );
+    stop.store(true, Ordering::SeqCst);
+    notifier.join().unwrap();
+    mounted.sh("rm -rf ./*; test -z \"$(ls)\"");
+    eventually("removed files are forgotten", || mounted.session.nodes() == 0);
+    eventually("all is released", || memory.open_count() == 0);
+}
