@@ -33,7 +33,8 @@ impl Posix {
             }
             Request::ReadDirectory { open, cookie, size, plus } => {
                 let open = self.opens.get(context.client, open)?;
-                listing::page(&self.tree, &open, &Wanted { cookie, size, plus }).map(Reply::Directory)
+                listing::page(&self.tree, &open, &Wanted { cookie, size, plus, listings: self.opens.listings() })
+                    .map(Reply::Directory)
             }
             Request::Fallocate { open, offset, length, flags } => {
                 let open = self.open_with(context, open, OpenFlags::WRITE)?;

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use aqueduct_fs::{
-    AccessMask, Context, Credential, Entry, Errno, Groups, OpenFlags, Opened, Reply, Request, check_name,
+    AccessMask, Context, Credential, Entry, Errno, Groups, Handle, OpenFlags, Opened, Reply, Request, check_name,
 };
 use rustix::fs::OFlags;
 
@@ -49,9 +49,10 @@ impl Posix {
         match request {
             Request::Open { handle, flags } => {
                 let node = self.node(handle)?;
-                let fd = open_regular(node.as_fd(), flags)?;
-                let entry = self.tree.entry(fd.as_fd(), None)?;
-                self.keep_file(context, fd, entry.handle, flags).map(Reply::Opened)
+                let (fd, seen) = open_regular(node.as_fd(), flags)?;
+                // The node was found by this handle, and an inode has one handle.
+                let handle = Handle::new(handle).ok_or(Errno::ESTALE)?;
+                self.keep_file(context, fd, (handle, seen), flags).map(Reply::Opened)
             }
             Request::Create { parent, name, mode, umask, flags } => {
                 let (entry, opened) = self.create(context, name, &New { parent, mode, umask, flags })?;
@@ -63,8 +64,8 @@ impl Posix {
                 how.set(OFlags::EXCL, flags.contains(OpenFlags::EXCLUSIVE));
                 let directory = self.directory(parent)?;
                 let fd = self.make(directory.as_fd(), b".", how, &new)?;
-                let entry = self.tree.entry(fd.as_fd(), None)?;
-                let opened = self.keep_file(context, fd, entry.handle.clone(), flags)?;
+                let (entry, seen) = self.tree.entry_seen(fd.as_fd(), None)?;
+                let opened = self.keep_file(context, fd, (entry.handle.clone(), seen), flags)?;
                 Ok(Reply::Created(entry, opened))
             }
             Request::Reopen { token } => self.reopen(context, token).map(Reply::Opened),
@@ -84,12 +85,12 @@ impl Posix {
                         Err(Errno::ENOENT) => continue,
                         found => found?,
                     };
-                    open_regular(found.as_fd(), new.flags)?
+                    open_regular(found.as_fd(), new.flags)?.0
                 }
                 made => made?,
             };
-            let entry = self.tree.entry(fd.as_fd(), Some((directory.as_fd(), name)))?;
-            let opened = self.keep_file(context, fd, entry.handle.clone(), new.flags)?;
+            let (entry, seen) = self.tree.entry_seen(fd.as_fd(), Some((directory.as_fd(), name)))?;
+            let opened = self.keep_file(context, fd, (entry.handle.clone(), seen), new.flags)?;
             return Ok((entry, opened));
         }
         Err(Errno::ESTALE)
@@ -108,7 +109,7 @@ impl Posix {
         let token = self.tree.seal().check_token(token)?;
         let node = self.node(token.handle.bytes())?;
         let opened = identity::as_root(&context.credential, || open_regular(node.as_fd(), token.access));
-        let fd = match opened {
+        let (fd, seen) = match opened {
             Err(Errno::EACCES | Errno::EPERM) => {
                 let opener = Credential { uid: token.uid, gid: token.gid, groups: Groups::Known([].into()) };
                 identity::act_through_open(&opener)?;
@@ -119,35 +120,35 @@ impl Posix {
             opened => opened?,
         };
         let opener = (token.uid, token.gid);
-        self.keep(context, fd, Kept { handle: token.handle, flags: token.access, opener, directory: false })
+        self.keep(context, fd, Kept { handle: token.handle, seen, flags: token.access, opener, directory: false })
     }
 
     fn open_directory(&self, context: &Context, handle: &[u8]) -> Result<Opened, Errno> {
         let node = self.node(handle)?;
-        if !see(node.as_fd())?.attr.is_directory() {
+        let seen = see(node.as_fd())?;
+        if !seen.attr.is_directory() {
             return Err(Errno::ENOTDIR);
         }
         let fd = sys::reopen(node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let handle = self.tree.entry(fd.as_fd(), None)?.handle;
+        let handle = Handle::new(handle).ok_or(Errno::ESTALE)?;
         let opener = (context.credential.uid, context.credential.gid);
-        self.keep(context, fd, Kept { handle, flags: OpenFlags::READ, opener, directory: true })
+        self.keep(context, fd, Kept { handle, seen, flags: OpenFlags::READ, opener, directory: true })
     }
 
     fn keep_file(
         &self,
         context: &Context,
         fd: OwnedFd,
-        handle: aqueduct_fs::Handle,
+        (handle, seen): (Handle, Seen),
         flags: OpenFlags,
     ) -> Result<Opened, Errno> {
         let opener = (context.credential.uid, context.credential.gid);
-        self.keep(context, fd, Kept { handle, flags: rights(flags), opener, directory: false })
+        self.keep(context, fd, Kept { handle, seen, flags: rights(flags), opener, directory: false })
     }
 
     /// Puts a descriptor into the table.
     fn keep(&self, context: &Context, fd: OwnedFd, kept: Kept) -> Result<Opened, Errno> {
-        let Seen { device, attr } = see(&fd)?;
-        let Kept { handle, flags, opener: (uid, gid), directory } = kept;
+        let Kept { handle, seen: Seen { device, attr }, flags, opener: (uid, gid), directory } = kept;
         let token = if directory {
             Box::default()
         } else {
@@ -167,7 +168,8 @@ impl Posix {
 }
 
 struct Kept {
-    handle: aqueduct_fs::Handle,
+    handle: Handle,
+    seen: Seen,
     flags: OpenFlags,
     opener: (u32, u32),
     directory: bool,
@@ -196,8 +198,9 @@ fn open_flags(flags: OpenFlags) -> Result<OFlags, Errno> {
 }
 
 /// Opens an existing regular file with the permissions of this thread; anything else is not opened at all.
-fn open_regular(inode: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd, Errno> {
-    match see(inode)?.attr.kind() {
+fn open_regular(inode: BorrowedFd<'_>, flags: OpenFlags) -> Result<(OwnedFd, Seen), Errno> {
+    let seen = see(inode)?;
+    match seen.attr.kind() {
         libc::S_IFREG => {}
         libc::S_IFDIR => return Err(Errno::EISDIR),
         libc::S_IFLNK => return Err(Errno::ELOOP),
@@ -225,7 +228,7 @@ fn open_regular(inode: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd, Errn
         }
     };
     rustix::fs::fcntl_setfl(&fd, how.intersection(OFlags::APPEND | OFlags::NOATIME))?;
-    Ok(fd)
+    Ok((fd, seen))
 }
 
 /// Whether the file may only be opened for appending (chattr +a), and that is what the caller wants.

@@ -10,7 +10,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Credential, Errno, Groups};
@@ -38,6 +38,12 @@ impl Process {
     fn may_switch(&self) -> bool {
         self.uid == 0 && self.permitted.contains(CapabilitySet::SETUID | CapabilitySet::SETGID)
     }
+
+    /// What lets a thread search every directory: the right to just that or, where root has been left without it (most containers), the larger one.
+    fn search_right(&self) -> CapabilitySet {
+        let narrow = CapabilitySet::DAC_READ_SEARCH;
+        if self.permitted.contains(narrow) { narrow } else { self.permitted & CapabilitySet::DAC_OVERRIDE }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -51,6 +57,8 @@ struct Identity {
 struct Thread {
     /// `None`: not known, because a new thread inherits what its parent had.
     identity: Option<Identity>,
+    /// Whether the right to search everywhere was left raised, see [`look`].
+    searching: bool,
     /// Whether the umask is this thread's own; `None`: not tried yet.
     own_umask: Option<bool>,
 }
@@ -102,18 +110,59 @@ pub(crate) fn act_as(credential: &Credential) -> Result<(), Errno> {
     }
     THREAD.with_borrow_mut(|thread| {
         if thread.identity.as_ref().is_some_and(|identity| is_same(identity, credential)) {
-            return Ok(());
+            return stop_searching(thread);
         }
         let groups = match &credential.groups {
             Groups::Known(groups) => groups.clone(),
-            Groups::Resolve => {
-                switch(thread, own_identity())?;
-                groups_of(credential)
-            }
+            Groups::Resolve => match remembered_groups(credential) {
+                Some(groups) => groups,
+                None => {
+                    // The user database may only answer root.
+                    switch(thread, own_identity())?;
+                    ask_for_groups(credential)
+                }
+            },
         };
         let identity = Identity { uid: credential.uid, gid: credential.gid, groups };
-        if thread.identity.as_ref() == Some(&identity) { Ok(()) } else { switch(thread, identity) }
+        if thread.identity.as_ref() == Some(&identity) { stop_searching(thread) } else { switch(thread, identity) }
     })
+}
+
+/// Runs `operation`, which finds an inode and looks at it and so needs nobody's permission: as whoever this thread is, with the right to decode
+/// handles, which stays raised until the next operation of another kind. So looking at many inodes costs no change of identity.
+///
+/// Only a file system that keeps users out altogether (FUSE without allow_other) says EACCES; then the caller's identity decides.
+pub(crate) fn look<T>(credential: &Credential, operation: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    if may_switch() {
+        THREAD.with_borrow_mut(|thread| {
+            if thread.identity.is_none() {
+                switch(thread, own_identity())?;
+            }
+            if lacks_search(thread) {
+                set_effective(process().search_right())?;
+                thread.searching = true;
+            }
+            Ok::<_, Errno>(())
+        })?;
+        match operation() {
+            Err(Errno::EACCES) => {}
+            result => return result,
+        }
+    }
+    act_as(credential)?;
+    operation()
+}
+
+fn lacks_search(thread: &Thread) -> bool {
+    !thread.searching && thread.identity.as_ref().is_none_or(|identity| identity.uid != process().uid)
+}
+
+fn stop_searching(thread: &mut Thread) -> Result<(), Errno> {
+    if thread.searching {
+        set_effective(CapabilitySet::empty())?;
+        thread.searching = false;
+    }
+    Ok(())
 }
 
 /// As [`act_as`] for an operation on an open file, whose open has been permitted: a process that cannot change identities does it as itself
@@ -146,11 +195,16 @@ fn is_same(identity: &Identity, credential: &Credential) -> bool {
 }
 
 fn switch(thread: &mut Thread, identity: Identity) -> Result<(), Errno> {
-    thread.identity = None;
+    let before = thread.identity.take();
+    thread.searching = false;
     let own = process();
     set_effective(own.permitted)?;
-    crate::sys::set_groups(&identity.groups)?;
-    crate::sys::set_fsgid(identity.gid)?;
+    if before.as_ref().is_none_or(|before| before.groups != identity.groups) {
+        crate::sys::set_groups(&identity.groups)?;
+    }
+    if before.is_none_or(|before| before.gid != identity.gid) {
+        crate::sys::set_fsgid(identity.gid)?;
+    }
     crate::sys::set_fsuid(identity.uid)?;
     // The change of uid touches the effective set in both directions, so it is always set afterwards.
     set_effective(if identity.uid == own.uid { own.effective } else { CapabilitySet::empty() })?;
@@ -160,18 +214,19 @@ fn switch(thread: &mut Thread, identity: Identity) -> Result<(), Errno> {
 
 /// Runs `operation` with the right to read and search everywhere, which decoding handles takes, and with no other right that the thread lacks.
 pub(crate) fn with_search_right<T>(operation: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    let own = process();
-    if !own.may_switch() {
+    if !may_switch() {
         return operation();
     }
-    let lacks = THREAD.with_borrow_mut(|thread| match &thread.identity {
-        Some(identity) => Ok(identity.uid != own.uid),
-        None => switch(thread, own_identity()).map(|()| false),
+    let lacks = THREAD.with_borrow_mut(|thread| {
+        if thread.identity.is_none() {
+            switch(thread, own_identity())?;
+        }
+        Ok::<_, Errno>(lacks_search(thread))
     })?;
     if !lacks {
         return operation();
     }
-    set_effective(CapabilitySet::DAC_READ_SEARCH)?;
+    set_effective(process().search_right())?;
     let result = operation();
     set_effective(CapabilitySet::empty())?;
     result
@@ -198,21 +253,27 @@ pub(crate) fn with_umask<T>(mode: u32, umask: u32, operation: impl FnOnce(u32) -
     result
 }
 
-/// The groups of a user by the user database, remembered for a while.
-fn groups_of(credential: &Credential) -> Arc<[u32]> {
-    type Known = HashMap<(u32, u32), (Instant, Arc<[u32]>)>;
-    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
-    let known = KNOWN.get_or_init(Mutex::default);
-    let key = (credential.uid, credential.gid);
-    let fresh = |(asked, _): &&(Instant, Arc<[u32]>)| asked.elapsed() < Duration::from_secs(GROUPS_SECONDS_MAX);
-    if let Some((_, groups)) = crate::lock(known).get(&key).filter(fresh) {
-        return groups.clone();
-    }
+type KnownGroups = HashMap<(u32, u32), (Instant, Arc<[u32]>)>;
+
+fn known_groups() -> MutexGuard<'static, KnownGroups> {
+    static KNOWN: OnceLock<Mutex<KnownGroups>> = OnceLock::new();
+    crate::lock(KNOWN.get_or_init(Mutex::default))
+}
+
+/// The groups of a user, if the user database was asked for them not long ago.
+fn remembered_groups(credential: &Credential) -> Option<Arc<[u32]>> {
+    let known = known_groups();
+    let (asked, groups) = known.get(&(credential.uid, credential.gid))?;
+    (asked.elapsed() < Duration::from_secs(GROUPS_SECONDS_MAX)).then(|| groups.clone())
+}
+
+/// The groups of a user by the user database, which may take its time.
+fn ask_for_groups(credential: &Credential) -> Arc<[u32]> {
     let groups: Arc<[u32]> = crate::sys::groups_of_user(credential.uid, credential.gid).into();
-    let mut known = crate::lock(known);
+    let mut known = known_groups();
     if known.len() >= GROUPS_USERS_MAX {
         known.clear();
     }
-    known.insert(key, (Instant::now(), groups.clone()));
+    known.insert((credential.uid, credential.gid), (Instant::now(), groups.clone()));
     groups
 }

@@ -19,9 +19,6 @@ const UTIME_NOW: i64 = 0x3fff_ffff;
 impl Posix {
     pub(crate) fn answer_about_inode(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
-            Request::GetAttr { handle, open } => {
-                Ok(Reply::Attr(see(self.node_or_open(context, handle, open)?.as_fd())?.attr))
-            }
             Request::SetAttr { handle, open, set } => self.set_attributes(context, handle, open, &set).map(Reply::Attr),
             Request::ReadLink { handle } => match rustix::fs::readlinkat(self.node(handle)?, c"", Vec::new()) {
                 Ok(text) => Ok(Reply::Bytes(text.into_bytes())),

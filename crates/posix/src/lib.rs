@@ -230,8 +230,10 @@ impl Posix {
                 identity::act_through_open(&context.credential)?;
                 self.answer_through_open(context, request)
             }
-            GetAttr { .. }
-            | SetAttr { .. }
+            GetAttr { handle, open } => identity::look(&context.credential, || {
+                Ok(Reply::Attr(tree::see(self.node_or_open(context, handle, *open)?.as_fd())?.attr))
+            }),
+            SetAttr { .. }
             | ReadLink { .. }
             | Statfs { .. }
             | GetXattr { .. }

@@ -12,6 +12,9 @@ use crate::{lock, sys};
 /// The buffer of one listing in bytes: some 800 entries, and what the C library asks for at once.
 const BUFFER_SIZE: usize = 32 * 1024;
 
+/// The most listings that keep their buffers between pages: 32 MiB in all. Beyond, each page is read from the directory anew.
+const BUFFERS_MAX: usize = 1024;
+
 /// The fields before the name in struct linux_dirent64: inode u64, position i64, length u16, type u8.
 const RECORD_FIXED_SIZE: usize = 19;
 
@@ -21,8 +24,8 @@ pub(crate) struct Listing {
     /// Records that the kernel gave and that have not been passed on.
     buffer: Vec<u8>,
     at: usize,
-    /// The position after the last entry passed on.
-    position: u64,
+    /// The position after the last entry passed on; `None`: the descriptor stands elsewhere.
+    position: Option<u64>,
 }
 
 /// One record.
@@ -62,20 +65,22 @@ impl Listing {
 
     fn advance(&mut self, length: usize, position: u64) {
         self.at += length;
-        self.position = position;
+        self.position = Some(position);
     }
 
     fn go_to(&mut self, fd: BorrowedFd<'_>, cookie: u64) -> Result<(), Errno> {
         // From the start everything is read afresh (rewinddir).
-        if cookie == self.position && cookie != 0 {
+        if self.position == Some(cookie) && cookie != 0 {
             return Ok(());
         }
-        self.buffer.clear();
-        self.at = 0;
-        let offset = i64::try_from(cookie).map_err(|_| Errno::EINVAL)?;
-        rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(offset as u64))?;
-        self.position = cookie;
+        self.forget();
+        rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(cookie))?;
+        self.position = Some(cookie);
         Ok(())
+    }
+
+    fn forget(&mut self) {
+        *self = Listing::default();
     }
 }
 
@@ -84,6 +89,8 @@ pub(crate) struct Wanted {
     pub(crate) cookie: u64,
     pub(crate) size: u32,
     pub(crate) plus: bool,
+    /// The open directories of all clients.
+    pub(crate) listings: usize,
 }
 
 /// The page of `open` after `wanted.cookie`.
@@ -131,6 +138,9 @@ pub(crate) fn page(tree: &Tree, open: &OpenFile, wanted: &Wanted) -> Result<DirP
         }
         page.push(&full);
         listing.advance(length, position);
+    }
+    if wanted.listings > BUFFERS_MAX {
+        listing.forget();
     }
     Ok(page)
 }

@@ -67,6 +67,7 @@ pub(crate) struct Opens {
     by_handle: [ByHandle; SHARDS],
     next: AtomicU64,
     count: AtomicUsize,
+    listings: AtomicUsize,
     limit: usize,
 }
 
@@ -77,6 +78,7 @@ impl Opens {
             by_handle: Default::default(),
             next: AtomicU64::new(1),
             count: AtomicUsize::new(0),
+            listings: AtomicUsize::new(0),
             limit,
         }
     }
@@ -84,6 +86,11 @@ impl Opens {
     /// The opens at present.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that are directories.
+    pub(crate) fn listings(&self) -> usize {
+        self.listings.load(Ordering::Relaxed)
     }
 
     /// The most opens at once.
@@ -112,6 +119,7 @@ impl Opens {
             return Err(Errno::ENFILE);
         }
         let Opening { client, fd, handle, inode, flags, listing } = opening;
+        self.listings.fetch_add(usize::from(listing.is_some()), Ordering::Relaxed);
         let id = OpenId(self.next.fetch_add(1, Ordering::Relaxed));
         let (ended, late_error) = (AtomicBool::new(false), AtomicI32::new(0));
         let open = Arc::new(OpenFile { id, client, fd, handle, inode, flags, listing, ended, late_error });
@@ -147,6 +155,7 @@ impl Opens {
             }
         }
         self.count.fetch_sub(1, Ordering::Relaxed);
+        self.listings.fetch_sub(usize::from(open.listing.is_some()), Ordering::Relaxed);
         Ok(open)
     }
 
@@ -163,4 +172,53 @@ impl Opens {
 
 fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(|poison| poison.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opening(client: u64) -> Opening {
+        Opening {
+            client: ClientId(client),
+            fd: std::fs::File::open("/").unwrap().into(),
+            handle: Handle::new(b"handle").unwrap(),
+            inode: Inode { device: 1, number: 1 },
+            flags: OpenFlags::READ,
+            listing: None,
+        }
+    }
+
+    #[test]
+    fn ids_never_come_back_and_belong_to_one_client() {
+        let opens = Opens::new(2);
+        let first = opens.insert(opening(1)).unwrap();
+        let second = opens.insert(opening(2)).unwrap();
+        assert_eq!(opens.insert(opening(1)).err(), Some(Errno::ENFILE));
+        assert!(opens.get(ClientId(1), first.id).is_ok());
+        assert_eq!(opens.get(ClientId(2), first.id).err(), Some(Errno::EBADF));
+        assert_eq!(opens.remove(ClientId(2), first.id).err(), Some(Errno::EBADF));
+        assert!(opens.remove(ClientId(1), first.id).is_ok());
+        assert_eq!(opens.remove(ClientId(1), first.id).err(), Some(Errno::EBADF));
+        let third = opens.insert(opening(1)).unwrap();
+        assert!(third.id > second.id);
+        assert_eq!(opens.of_client(ClientId(1)), [third.id]);
+        assert!(opens.of_handle(b"handle").is_some());
+        opens.remove(ClientId(1), third.id).unwrap();
+        opens.remove(ClientId(2), second.id).unwrap();
+        assert!(opens.of_handle(b"handle").is_none());
+        assert_eq!(opens.count(), 0);
+    }
+
+    #[test]
+    fn the_first_error_sticks() {
+        let open = Opens::new(1).insert(opening(1)).unwrap();
+        assert_eq!(open.settle(Ok(())), Ok(()));
+        assert_eq!(open.settle(Err(Errno::EINVAL)), Err(Errno::EINVAL));
+        assert_eq!(open.settle(Ok(())), Ok(()), "what loses nothing does not stick");
+        assert_eq!(open.settle(Err(Errno::EIO)), Err(Errno::EIO));
+        assert_eq!(open.settle(Err(Errno::ENOSPC)), Err(Errno::ENOSPC));
+        assert_eq!(open.settle(Ok(())), Err(Errno::EIO));
+        assert_eq!(open.late_error(), Err(Errno::EIO));
+    }
 }

@@ -234,8 +234,17 @@ impl Tree {
 
     /// The handle and attributes of an inode that was found as `place` (parent and name), if it has a name.
     pub(crate) fn entry(&self, fd: BorrowedFd<'_>, place: Option<(BorrowedFd<'_>, &[u8])>) -> Result<Entry, Errno> {
+        self.entry_seen(fd, place).map(|(entry, _)| entry)
+    }
+
+    /// As [`entry`](Tree::entry), with what was seen.
+    pub(crate) fn entry_seen(
+        &self,
+        fd: BorrowedFd<'_>,
+        place: Option<(BorrowedFd<'_>, &[u8])>,
+    ) -> Result<(Entry, Seen), Errno> {
         let seen = see(fd)?;
-        Ok(Entry { handle: self.handle(fd, &seen, place)?, attr: seen.attr })
+        Ok((Entry { handle: self.handle(fd, &seen, place)?, attr: seen.attr }, seen))
     }
 
     fn handle(&self, fd: BorrowedFd<'_>, seen: &Seen, place: Option<(BorrowedFd<'_>, &[u8])>) -> Result<Handle, Errno> {

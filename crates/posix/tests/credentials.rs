@@ -254,7 +254,7 @@ fn threads_keep_their_callers_apart() {
                         assert!(matches!(other, Reply::Entry(_)));
                     }
                     // A thread that is born with somebody's identity does not keep it.
-                    let child = std::thread::spawn(|| aqueduct_posix::restore());
+                    let child = std::thread::spawn(aqueduct_posix::restore);
                     child.join().unwrap();
                 });
             }
@@ -272,5 +272,65 @@ fn a_new_thread_does_not_act_as_its_parent() {
                 assert_eq!(file.attr.uid, 0);
             });
         });
+    });
+}
+
+/// A line of this thread's status.
+fn status(field: &str) -> String {
+    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
+    line[field.len() + 1..].trim().to_string()
+}
+
+#[test]
+fn a_user_has_no_capability_and_root_has_all() {
+    as_root(|served| {
+        aqueduct_posix::restore();
+        let all = status("CapEff");
+        let (file, open) = served.create(b"file");
+        served.release(open);
+        served.call(&alice(), Request::Root).unwrap();
+        assert_eq!(status("CapEff"), "0".repeat(16));
+        assert_eq!(status("Uid").split_whitespace().last(), Some("1000"));
+        assert_eq!(status("Gid").split_whitespace().last(), Some("1000"));
+        // Looking takes one right more, which ends with the next operation.
+        served.call(&alice(), Request::GetAttr { handle: file.handle.bytes(), open: None }).unwrap();
+        assert!(["0000000000000004", "0000000000000002"].contains(&status("CapEff").as_str()));
+        assert_eq!(served.open_as(&alice(), &file.handle, READ_WRITE), Err(Errno::EACCES));
+        assert_eq!(status("CapEff"), "0".repeat(16));
+        served.call(&context(1, user(ALICE, 7, &[9, 8])), Request::Root).unwrap();
+        assert_eq!(status("Groups"), "8 9");
+        served.root_call(Request::Root).unwrap();
+        assert_eq!((status("CapEff"), status("Groups")), (all.clone(), String::new()));
+        served.call(&alice(), Request::Root).unwrap();
+        aqueduct_posix::restore();
+        assert_eq!(status("CapEff"), all);
+    });
+}
+
+#[test]
+fn groups_that_the_callers_host_cannot_tell_are_looked_up_here() {
+    let Ok(users) = std::fs::read_to_string("/etc/group") else { return skip("no /etc/group") };
+    // Any supplementary member of any group that this machine knows.
+    let member = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (gid, members) = (fields.nth(2)?.parse::<u32>().ok()?, fields.next()?);
+        let name = members.split(',').next().filter(|name| !name.is_empty())?.to_string();
+        let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
+        let entry = passwd.lines().find(|line| line.split(':').next() == Some(&name))?.to_string();
+        Some((entry.split(':').nth(2)?.parse::<u32>().ok()?, gid))
+    });
+    let Some((uid, gid)) = member.filter(|(uid, _)| *uid != 0) else { return skip("nobody is in a second group here") };
+    as_root(|served| {
+        let path = served.path.join("shared");
+        std::fs::write(&path, b"shared").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        chown(&path, Some(0), Some(gid)).unwrap();
+        let file = served.lookup(&served.root, b"shared").unwrap();
+        let resolved = Credential { uid, gid: 54_321, groups: Groups::Resolve };
+        for _ in 0..2 {
+            assert!(served.open_as(&context(1, resolved.clone()), &file.handle, OpenFlags::READ).is_ok());
+            assert_eq!(served.open_as(&alice(), &file.handle, OpenFlags::READ), Err(Errno::EACCES));
+        }
     });
 }

@@ -247,3 +247,25 @@ fn an_append_only_file_takes_appends() {
     assert_eq!(served.read(open, 0, 100).unwrap(), b"one two");
     rustix::fs::ioctl_setflags(&file, flags).unwrap();
 }
+
+#[test]
+fn a_lease_of_a_local_program_does_not_hold_the_server() {
+    // Whoever holds a lease is told by SIGIO, which would end this process.
+    // SAFETY: ignoring a signal has no handler that could do harm.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    let served = serve(&std::env::temp_dir(), aqueduct_posix::HandleSource::Kernel);
+    let (entry, open) = served.create(b"file");
+    served.release(open);
+    let file = std::fs::File::open(served.path.join("file")).unwrap();
+    let lease = |kind: libc::c_int| {
+        // SAFETY: the descriptor is open, the rest are numbers.
+        unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&file), libc::F_SETLEASE, kind) }
+    };
+    if lease(libc::F_RDLCK) != 0 {
+        return skip("no leases here");
+    }
+    assert_eq!(served.open(&entry.handle, READ_WRITE), Err(Errno::EAGAIN));
+    assert!(served.open(&entry.handle, OpenFlags::READ).is_ok());
+    lease(libc::F_UNLCK);
+    assert!(served.open(&entry.handle, READ_WRITE).is_ok());
+}

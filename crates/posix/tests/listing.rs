@@ -3,8 +3,10 @@
 mod common;
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use aqueduct_fs::*;
+use aqueduct_posix::HandleSource;
 use common::*;
 
 fn open_directory(served: &Served, handle: &[u8]) -> OpenId {
@@ -17,8 +19,10 @@ fn page(served: &Served, open: OpenId, cookie: u64, size: u32, plus: bool) -> Re
 
 #[test]
 fn fifty_thousand_entries_come_once_each() {
-    everywhere(|served| {
-        const COUNT: usize = 50_000;
+    const COUNT: usize = 50_000;
+    let disk = std::env::temp_dir();
+    for (parent, handles) in [(disk.as_path(), HandleSource::Kernel), (Path::new("/dev/shm"), HandleSource::Table)] {
+        let served = &serve(parent, handles);
         for number in 0..COUNT {
             std::os::unix::fs::symlink("x", served.path.join(format!("entry-{number}"))).unwrap();
         }
@@ -44,7 +48,7 @@ fn fifty_thousand_entries_come_once_each() {
             assert_eq!(names.len(), COUNT + 2);
             served.root_call(Request::ReleaseDirectory { open }).unwrap();
         }
-    });
+    }
 }
 
 #[test]
@@ -90,4 +94,35 @@ fn each_page_tells_what_changed_and_the_root_hides_what_lies_above() {
         assert_eq!(page(served, OpenId(999), 0, 4096, false), Err(Errno::EBADF));
         assert_eq!(served.root_call(Request::SyncDirectory { open, data_only: false }), Ok(Reply::Done));
     });
+}
+
+#[test]
+fn very_many_listings_at_once_go_on_without_their_buffers() {
+    let served = serve(Path::new("/dev/shm"), HandleSource::Kernel);
+    for number in 0..300 {
+        std::fs::write(served.path.join(format!("{number}")), b"").unwrap();
+    }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    rustix::process::setrlimit(
+        rustix::process::Resource::Nofile,
+        rustix::process::Rlimit { current: limit, maximum: limit },
+    )
+    .unwrap();
+    if limit.is_some_and(|limit| limit < 3000) {
+        return skip("too few descriptors here");
+    }
+    let opens: Vec<_> = (0..1100).map(|_| open_directory(&served, &served.root)).collect();
+    let mut names = HashSet::new();
+    let mut cookie = 0;
+    loop {
+        let found = page(&served, opens[7], cookie, 500, false).unwrap();
+        for entry in found.entries() {
+            assert!(names.insert(entry.name.to_vec()));
+            cookie = entry.cookie;
+        }
+        if found.end {
+            break;
+        }
+    }
+    assert_eq!(names.len(), 302);
 }

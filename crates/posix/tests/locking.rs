@@ -79,7 +79,8 @@ fn a_wait_ends_when_the_lock_is_given_back() {
 #[test]
 fn a_wait_ends_by_cancel_flush_release_and_departure() {
     let other = || context(2, own());
-    let end: [(fn(&Served, OpenId, &Context), Errno); 4] = [
+    type End = fn(&Served, OpenId, &Context);
+    let end: [(End, Errno); 4] = [
         (|_, _, waiting| waiting.cancel.raise(), Errno::EINTR),
         (
             |served, open, _| drop(served.call(&context(2, own()), Request::Flush { open, owner: 7 }).unwrap()),

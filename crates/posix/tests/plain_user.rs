@@ -57,3 +57,44 @@ fn as_the_user() {
     let umask = Request::MakeDirectory { parent: &served.root, name: b"masked", mode: 0o777, umask: 0o077 };
     assert_eq!(served.root_call(umask).unwrap().entry().unwrap().attr.mode & 0o777, 0o700);
 }
+
+#[test]
+fn a_root_without_the_right_to_decode_handles_serves_from_the_table() {
+    if !is_root() {
+        return skip("taking on identities takes root");
+    }
+    if std::env::var_os("AQUEDUCT_TEST_CONTAINER").is_some() {
+        return as_a_containers_root();
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "a_root_without_the_right_to_decode_handles_serves_from_the_table", "--nocapture"]);
+    let output = command.env("AQUEDUCT_TEST_CONTAINER", "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("served by a container's root"), "{text}");
+}
+
+fn as_a_containers_root() {
+    eprintln!("served by a container's root");
+    let mut sets = rustix::thread::capabilities(None).unwrap();
+    for set in [&mut sets.effective, &mut sets.permitted] {
+        set.remove(rustix::thread::CapabilitySet::DAC_READ_SEARCH);
+    }
+    rustix::thread::set_capabilities(None, sets).unwrap();
+    let served = serve(&std::env::temp_dir(), HandleSource::Kernel);
+    let statistics = served.posix.statistics();
+    assert!(statistics.switches_identity && !statistics.kernel_handles);
+    let folder = served.mkdir(&served.root, b"closed", 0o700);
+    let inner = served.mkdir(folder.handle.bytes(), b"inner", 0o777);
+    let (file, open) = served.create(b"file");
+    served.release(open);
+    let alice = context(1, user(USER, USER, &[]));
+    let parent = inner.handle.bytes();
+    let request = Request::MakeDirectory { parent, name: b"mine", mode: 0o755, umask: 0 };
+    assert_eq!(served.call(&alice, request).unwrap().entry().unwrap().attr.uid, USER);
+    let lookup = Request::Lookup { parent: folder.handle.bytes(), name: b"inner" };
+    assert_eq!(served.call(&alice, lookup), Err(Errno::EACCES));
+    assert_eq!(served.open_as(&alice, &file.handle, READ_WRITE), Err(Errno::EACCES));
+    assert!(served.call(&alice, Request::GetAttr { handle: file.handle.bytes(), open: None }).is_ok());
+    assert_eq!(served.open_as(&alice, &file.handle, READ_WRITE), Err(Errno::EACCES), "nothing of the look stays");
+    assert!(served.open(&file.handle, READ_WRITE).is_ok());
+}
