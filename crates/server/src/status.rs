@@ -7,10 +7,14 @@ use serde_json::{Value, json};
 use crate::server::{Export, Server};
 use crate::session::{Session, lock};
 
+/// Sessions listed, the busiest first: with names of up to 255 bytes they fit a frame's body.
+const SESSIONS_LISTED_MAX: usize = 200;
+
 impl Server {
     /// Exports, sessions and counters, for people and programs. Counters only grow; rates are the asker's to compute.
     pub(crate) fn status_json(&self) -> Value {
-        let sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        let mut sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        sessions.sort_by_key(|session| std::cmp::Reverse(session.counters.operations.load(Ordering::Relaxed)));
         let attached = |export: &Export| {
             sessions.iter().filter(|session| session.export.get().is_some_and(|other| other.id == export.id)).count()
         };
@@ -26,7 +30,8 @@ impl Server {
                 "read_only": export.read_only,
                 "clients": attached(export),
             })).collect::<Vec<_>>(),
-            "sessions": sessions.iter().map(|session| session_json(session)).collect::<Vec<_>>(),
+            "sessions_total": sessions.len(),
+            "sessions": sessions.iter().take(SESSIONS_LISTED_MAX).map(|session| session_json(session)).collect::<Vec<_>>(),
         })
     }
 }
