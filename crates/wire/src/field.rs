@@ -2,6 +2,8 @@
 
 use aqueduct_fs::*;
 
+use crate::DIRECTORY_PAGE_MAX;
+
 /// What is wrong with a body. The frame is intact, so the connection goes on; the request gets the errno.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
@@ -88,7 +90,8 @@ macro_rules! bytes {
         impl<'a> Field<'a> for $name {
             type Value = &'a [u8];
             fn put(value: &&'a [u8], out: &mut Vec<u8>) {
-                $length::put(&(value.len() as _), out);
+                // What is too long for its length field is too long for every check: it is refused, never mistaken for something shorter.
+                $length::put(&value.len().try_into().unwrap_or(<$length as Field<'_>>::Value::MAX), out);
                 out.extend_from_slice(value);
             }
             fn get(reader: &mut Reader<'a>) -> Result<&'a [u8], BodyError> {
@@ -127,7 +130,8 @@ bytes! {
         _ => Err(BodyError::Name(Errno::E2BIG)),
     };
     Token: U16, "a token", |bytes| within(bytes, 0, TOKEN_LENGTH_MAX, "a token");
-    Text: U16, "a text", |bytes| within(bytes, 0, 4096, "a text");
+    /// UTF-8, checked where it becomes a string.
+    Text: U16, "a text", |_| Ok(());
 }
 
 pub(crate) struct Bool;
@@ -141,6 +145,21 @@ impl Field<'_> for Bool {
             0 => Ok(false),
             1 => Ok(true),
             _ => Err(BodyError::Value("a yes or no")),
+        }
+    }
+}
+
+/// The packed bytes wanted of a listing.
+pub(crate) struct PageSize;
+impl Field<'_> for PageSize {
+    type Value = u32;
+    fn put(size: &u32, out: &mut Vec<u8>) {
+        U32::put(size.min(&DIRECTORY_PAGE_MAX), out);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<u32, BodyError> {
+        match U32::get(reader)? {
+            size @ 0..=DIRECTORY_PAGE_MAX => Ok(size),
+            _ => Err(BodyError::Value("the size of a directory page")),
         }
     }
 }

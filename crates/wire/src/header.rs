@@ -42,6 +42,9 @@ pub enum FrameError {
         /// What is allowed.
         limit: usize,
     },
+    /// A field that belongs to a flag, without the flag.
+    #[error("the header's {0} is set without its flag")]
+    Stray(&'static str),
     /// A trailer that is none.
     #[error("the trailer is damaged")]
     Trailer,
@@ -118,7 +121,7 @@ bitflags::bitflags! {
     /// What is particular about a frame.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u16 {
-        /// The header holds the payload's checksum.
+        /// The header, or the trailer if there is one, holds the payload's checksum.
         const PAYLOAD_CHECKSUM = 1;
         /// A trailer follows the payload.
         const TRAILER = 1 << 1;
@@ -152,7 +155,7 @@ pub struct Header {
     pub body_length: u32,
     /// Bytes of payload that follow the body.
     pub payload_length: u32,
-    /// CRC32C of the payload, with [`Flags::PAYLOAD_CHECKSUM`].
+    /// CRC32C of the payload, with [`Flags::PAYLOAD_CHECKSUM`] and without [`Flags::TRAILER`]; else zero.
     pub payload_checksum: u32,
     /// The epoch of the map by which the client chose this server.
     pub epoch: u32,
@@ -242,6 +245,12 @@ impl Header {
             tag: [bytes[48], bytes[49], bytes[50], bytes[51], bytes[52], bytes[53], bytes[54], bytes[55]],
             credits: u16_at(56),
         };
+        if header.payload_checksum != 0 && !header.flags.contains(Flags::PAYLOAD_CHECKSUM) {
+            return Err(FrameError::Stray("payload checksum"));
+        }
+        if header.tag != [0; 8] && !header.flags.contains(Flags::KEYED) {
+            return Err(FrameError::Stray("tag"));
+        }
         check_length("body", header.body_length, BODY_LENGTH_MAX)?;
         check_length("payload", header.payload_length, PAYLOAD_LENGTH_MAX)?;
         Ok(header)

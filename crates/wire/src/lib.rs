@@ -16,11 +16,27 @@ pub use request::{
     encode_read, encode_request, encode_write, substitute_latest,
 };
 pub use session::{
-    Attach, AttachReply, CancelOutcome, CancelReply, Capabilities, Hello, HelloReply, decode_cancel, encode_cancel,
+    Attach, AttachReply, CancelOutcome, CancelReply, Capabilities, EXPORT_NAME_LENGTH_MAX, Hello, HelloReply,
+    PEER_NAME_LENGTH_MAX, SLOTS_MAX, decode_cancel, encode_cancel,
 };
 
-/// The longest body in bytes: an extended attribute of 64 KiB, or a directory page of as much, with a caller of 1024 groups and the rest of the request.
+/// The longest body in bytes. The longest request is an extended attribute of 64 KiB from a caller of 1024 groups, with its handle and name; the
+/// longest reply a directory page of 64 KiB. Twice that leaves room for compounds of small requests.
 pub const BODY_LENGTH_MAX: usize = 128 << 10;
+
+/// The most packed bytes that one READ DIRECTORY may ask for. Larger wishes are cut when they are encoded: a page may hold less than was asked for,
+/// and a body never more than [`BODY_LENGTH_MAX`].
+pub const DIRECTORY_PAGE_MAX: u32 = 64 << 10;
 
 /// The longest payload in bytes.
 pub const PAYLOAD_LENGTH_MAX: usize = aqueduct_fs::TRANSFER_SIZE_MAX;
+
+/// uid, gid, pid, the number of groups, the groups.
+const CALLER_LENGTH_MAX: usize = 4 + 4 + 4 + 2 + 4 * aqueduct_fs::GROUPS_MAX;
+
+const _: () = {
+    use aqueduct_fs::{HANDLE_LENGTH_MAX, XATTR_NAME_LENGTH_MAX, XATTR_SIZE_MAX};
+    let set_xattr = (2 + HANDLE_LENGTH_MAX) + (2 + XATTR_NAME_LENGTH_MAX) + (4 + XATTR_SIZE_MAX) + 1;
+    assert!(CALLER_LENGTH_MAX + set_xattr <= BODY_LENGTH_MAX);
+    assert!((DIRECTORY_PAGE_MAX as usize) < BODY_LENGTH_MAX && XATTR_SIZE_MAX < BODY_LENGTH_MAX);
+};

@@ -61,7 +61,11 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         Op::ReadLink | Op::GetXattr | Op::ListXattr | Op::Seek | Op::CopyRange => tagged(op, &mut reader)?,
         Op::GetLock => Reply::Lock(reader.get::<LockRange>()?),
         Op::Write | Op::Commit => {
-            Reply::Written(Written { count: reader.get::<U32>()?, verifier: reader.get::<U64>()? })
+            let written = Written { count: reader.get::<U32>()?, verifier: reader.get::<U64>()? };
+            if written.count as usize > TRANSFER_SIZE_MAX {
+                return Err(BodyError::Value("the count of a write"));
+            }
+            Reply::Written(written)
         }
         Op::Read
         | Op::Access
@@ -92,8 +96,11 @@ fn tagged(op: Op, reader: &mut Reader<'_>) -> Result<Reply, BodyError> {
     match reader.get::<U8>()? {
         TAG_SIZE if may_be_size => Ok(Reply::Size(reader.get::<U64>()?)),
         TAG_BYTES if bytes_max > 0 => match reader.rest() {
-            bytes if bytes.len() <= bytes_max => Ok(Reply::Bytes(bytes.to_vec())),
-            _ => Err(BodyError::Value("the length of a reply")),
+            bytes if bytes.len() > bytes_max => Err(BodyError::Value("the length of a reply")),
+            bytes if op == Op::ReadLink && (bytes.is_empty() || bytes.contains(&0)) => {
+                Err(BodyError::Value("a link's text"))
+            }
+            bytes => Ok(Reply::Bytes(bytes.to_vec())),
         },
         _ => Err(BodyError::Value("the kind of a reply")),
     }
@@ -138,7 +145,28 @@ pub fn encode_compound_reply(results: &[Result<Reply, Errno>], out: &mut Vec<u8>
     }
 }
 
-/// The results of a compound of these operations: as many as were executed, only the last of which may be an error.
+/// The most bytes that the reply to a compound of these requests may have.
+pub(crate) fn compound_reply_length_max(requests: &[Request<'_>]) -> usize {
+    2 + requests.iter().map(|request| 4 + 4 + reply_length_max(request)).sum::<usize>()
+}
+
+const ENTRY_LENGTH_MAX: usize = 2 + HANDLE_LENGTH_MAX + dirpage::ATTR_SIZE;
+const OPENED_LENGTH_MAX: usize = 8 + 2 + TOKEN_LENGTH_MAX;
+
+/// The most bytes that the reply to a request may have: what it asks for where it says so, else the longest of the fixed forms.
+fn reply_length_max(request: &Request<'_>) -> usize {
+    let tagged = |size: usize| 1 + size.max(8);
+    match request {
+        Request::ReadDirectory { size, .. } => 1 + *size as usize,
+        Request::GetXattr { size, .. } | Request::ListXattr { size, .. } => {
+            tagged((*size as usize).min(XATTR_SIZE_MAX))
+        }
+        Request::ReadLink { .. } => tagged(SYMLINK_LENGTH_MAX),
+        _ => ENTRY_LENGTH_MAX + OPENED_LENGTH_MAX,
+    }
+}
+
+/// The results of a compound of these operations: as many as were executed, and so all of them unless the last is an error.
 pub fn decode_compound_reply(ops: &[Op], body: &[u8]) -> Result<Vec<Result<Reply, Errno>>, BodyError> {
     let mut reader = Reader::new(body);
     let count = usize::from(reader.get::<U16>()?);
@@ -156,5 +184,9 @@ pub fn decode_compound_reply(ops: &[Op], body: &[u8]) -> Result<Vec<Result<Reply
         }
     }
     reader.end()?;
+    let failed = results.iter().position(Result::is_err);
+    if failed.map_or(count != ops.len(), |at| at + 1 != count) {
+        return Err(BodyError::Value("the number of results"));
+    }
     Ok(results)
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use aqueduct_fs::*;
 
+use crate::BODY_LENGTH_MAX;
 use crate::field::*;
+use crate::reply::compound_reply_length_max;
 
 /// Who asks, as a request says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,18 +41,18 @@ impl Field<'_> for CallerField {
     }
 }
 
-/// uid, gid, pid, the number of groups, the groups. Groups beyond [`GROUPS_MAX`] are left out: the server then grants less, never more.
+/// uid, gid, pid, the number of groups, the groups. A caller with more than [`GROUPS_MAX`] is looked up at the server: to leave some out could
+/// grant what membership denies (mode 0604 shuts the group out, and lets others in).
 fn put_caller(credential: &Credential, pid: u32, out: &mut Vec<u8>) {
     U32::put(&credential.uid, out);
     U32::put(&credential.gid, out);
     U32::put(&pid, out);
     match &credential.groups {
-        Groups::Resolve => U16::put(&GROUPS_RESOLVE, out),
-        Groups::Known(groups) => {
-            let sent = &groups[..groups.len().min(GROUPS_MAX)];
-            U16::put(&(sent.len() as u16), out);
-            sent.iter().for_each(|gid| U32::put(gid, out));
+        Groups::Known(groups) if groups.len() <= GROUPS_MAX => {
+            U16::put(&(groups.len() as u16), out);
+            groups.iter().for_each(|gid| U32::put(gid, out));
         }
+        Groups::Known(_) | Groups::Resolve => U16::put(&GROUPS_RESOLVE, out),
     }
 }
 
@@ -134,7 +136,7 @@ operations! {
     Seek = 57 { open: Open, offset: U64, to: SeekKind }
     CopyRange = 58 { from: Open, from_offset: U64, to: Open, to_offset: U64, length: U64 }
     OpenDirectory = 64 { handle: HandleOrLatest }
-    ReadDirectory = 65 { open: Open, cookie: U64, size: U32, plus: Bool }
+    ReadDirectory = 65 { open: Open, cookie: U64, size: PageSize, plus: Bool }
     ReleaseDirectory = 66 { open: Open }
     SyncDirectory = 67 { open: Open, data_only: Bool }
     GetXattr = 80 { handle: HandleOrLatest, name: XattrName, size: U32 }
@@ -209,10 +211,11 @@ pub const COMPOUND_MAX: usize = 16;
 pub const OPEN_LATEST: OpenId = OpenId(u64::MAX);
 
 /// Appends the body of a COMPOUND: the caller, the number of requests (u16), each with its code (u16) and its fields. An empty handle stands for
-/// the inode of the latest reply that has one, [`OPEN_LATEST`] for the latest open.
+/// the inode of the latest reply that has one, [`OPEN_LATEST`] for the latest open. At most [`COMPOUND_MAX`] requests, whose replies fit into one
+/// body at their longest: others are refused when they are decoded.
 pub fn encode_compound(context: &Context, requests: &[Request<'_>], out: &mut Vec<u8>) {
     put_caller(&context.credential, context.pid, out);
-    U16::put(&(requests.len() as u16), out);
+    U16::put(&requests.len().try_into().unwrap_or(u16::MAX), out);
     for request in requests {
         U16::put(&(Op::of(request) as u16), out);
         put_request(request, out);
@@ -233,6 +236,9 @@ pub fn decode_compound(body: &[u8]) -> Result<(Caller, Vec<Request<'_>>), BodyEr
         requests.push(get_request(op, &mut reader)?);
     }
     reader.end()?;
+    if compound_reply_length_max(&requests) > BODY_LENGTH_MAX {
+        return Err(BodyError::Value("the sum of what the replies may hold"));
+    }
     Ok((caller, requests))
 }
 

@@ -64,16 +64,26 @@ pub struct HelloReply {
     pub server_name: String,
 }
 
-fn put_text(text: &str, out: &mut Vec<u8>) {
-    let end = text.floor_char_boundary(TEXT_MAX);
-    Text::put(&&text.as_bytes()[..end], out);
+/// The longest name of a client or server in bytes (a host name has at most 255). Longer ones are cut when they are encoded: they are for people.
+pub const PEER_NAME_LENGTH_MAX: usize = 255;
+
+/// The longest name of an export in bytes: that of a path (PATH_MAX of Linux).
+pub const EXPORT_NAME_LENGTH_MAX: usize = 4096;
+
+/// The most slots in each class that a server may offer: what a client keeps for them is 8 bytes each, 1 MiB in all.
+pub const SLOTS_MAX: u32 = 65_536;
+
+fn put_peer_name(name: &str, out: &mut Vec<u8>) {
+    let end = (0..=name.len().min(PEER_NAME_LENGTH_MAX)).rev().find(|end| name.is_char_boundary(*end));
+    Text::put(&&name.as_bytes()[..end.unwrap_or(0)], out);
 }
 
-/// The longest text of these bodies in bytes; longer ones are cut.
-const TEXT_MAX: usize = 4096;
-
-fn get_text(reader: &mut Reader<'_>) -> Result<String, BodyError> {
-    String::from_utf8(reader.get::<Text>()?.to_vec()).map_err(|_| BodyError::Value("a text"))
+fn get_text<'a>(reader: &mut Reader<'a>, length_max: usize, what: &'static str) -> Result<&'a str, BodyError> {
+    let bytes = reader.get::<Text>()?;
+    if bytes.len() > length_max {
+        return Err(BodyError::Value(what));
+    }
+    std::str::from_utf8(bytes).map_err(|_| BodyError::Value(what))
 }
 
 impl Hello {
@@ -86,7 +96,7 @@ impl Hello {
         out.extend_from_slice(&self.secret);
         out.push(self.lane as u8);
         out.extend_from_slice(&self.client_instance);
-        put_text(&self.client_name, out);
+        put_peer_name(&self.client_name, out);
     }
 
     /// The greeting of a body. Bytes behind the last field are a newer version's, and ignored.
@@ -100,7 +110,7 @@ impl Hello {
             secret: reader.array("the secret")?,
             lane: Lane::from_code(reader.get::<U8>()?).ok_or(BodyError::Value("the lane"))?,
             client_instance: reader.array("the instance")?,
-            client_name: get_text(&mut reader)?,
+            client_name: get_text(&mut reader, PEER_NAME_LENGTH_MAX, "the client's name")?.to_owned(),
         })
     }
 }
@@ -116,13 +126,13 @@ impl HelloReply {
         for value in [self.slots, self.credits, self.payload_max, self.lease_seconds] {
             U32::put(&value, out);
         }
-        put_text(&self.server_name, out);
+        put_peer_name(&self.server_name, out);
     }
 
     /// The answer of a body. Bytes behind the last field are a newer version's, and ignored.
     pub fn decode(body: &[u8]) -> Result<HelloReply, BodyError> {
         let mut reader = Reader::new(body);
-        Ok(HelloReply {
+        let reply = HelloReply {
             version: reader.get::<U16>()?,
             capabilities: Capabilities::from_bits_truncate(reader.get::<U64>()?),
             session: reader.get::<U64>()?,
@@ -132,8 +142,9 @@ impl HelloReply {
             credits: reader.get::<U32>()?,
             payload_max: reader.get::<U32>()?,
             lease_seconds: reader.get::<U32>()?,
-            server_name: get_text(&mut reader)?,
-        })
+            server_name: get_text(&mut reader, PEER_NAME_LENGTH_MAX, "the server's name")?.to_owned(),
+        };
+        if reply.slots > SLOTS_MAX { Err(BodyError::Value("the number of slots")) } else { Ok(reply) }
     }
 }
 
@@ -160,14 +171,14 @@ pub struct AttachReply {
 impl<'a> Attach<'a> {
     /// Appends the body.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        put_text(self.export, out);
+        Text::put(&self.export.as_bytes(), out);
         Bool::put(&self.read_only, out);
     }
 
     /// The request of a body.
     pub fn decode(body: &'a [u8]) -> Result<Attach<'a>, BodyError> {
         let mut reader = Reader::new(body);
-        let export = std::str::from_utf8(reader.get::<Text>()?).map_err(|_| BodyError::Value("the export's name"))?;
+        let export = get_text(&mut reader, EXPORT_NAME_LENGTH_MAX, "the export's name")?;
         let attach = Attach { export, read_only: reader.get::<Bool>()? };
         reader.end().map(|()| attach)
     }
@@ -208,9 +219,9 @@ pub fn decode_cancel(body: &[u8]) -> Result<u64, BodyError> {
 /// What became of a cancelled request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CancelOutcome {
-    /// It was executed, or is being: its reply has been sent or will be.
+    /// It does not wait: its reply has been sent or will be. If that is PENDING, it has begun to wait since, and CANCEL has to be sent again.
     Done,
-    /// It will not be executed: its reply is EINTR, unless it was granted at the last moment.
+    /// It waited, and no longer does: its COMPLETION says EINTR, or success where it was granted at the last moment.
     Never,
 }
 
