@@ -1,0 +1,212 @@
+//! The bodies of replies, and of what surrounds requests.
+
+mod common;
+
+use aqueduct_fs::*;
+use aqueduct_wire::*;
+use common::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn encoded(reply: &Reply) -> Vec<u8> {
+    body(|out| encode_reply(reply, out))
+}
+
+/// Whether the reply to `op` has a part that takes the rest of the body.
+fn is_open_ended(op: Op) -> bool {
+    matches!(op, Op::ReadLink | Op::GetXattr | Op::ListXattr | Op::ReadDirectory)
+}
+
+fn hello() -> impl Strategy<Value = Hello> {
+    (any::<[u16; 2]>(), any::<[[u8; 16]; 2]>(), any::<u64>(), 0u64..8, any::<bool>(), "\\PC{0,60}").prop_map(
+        |([version_min, version_max], [secret, client_instance], session, capabilities, bulk, client_name)| Hello {
+            version_min,
+            version_max,
+            capabilities: Capabilities::from_bits_truncate(capabilities),
+            session,
+            secret,
+            lane: if bulk { Lane::Bulk } else { Lane::Control },
+            client_instance,
+            client_name,
+        },
+    )
+}
+
+fn hello_reply() -> impl Strategy<Value = HelloReply> {
+    (any::<[u64; 2]>(), any::<[u8; 16]>(), 0..=SLOTS_MAX, any::<[u32; 3]>(), any::<u16>(), "\\PC{0,60}").prop_map(
+        |([session, verifier], secret, slots, [credits, payload_max, lease_seconds], version, server_name)| {
+            let capabilities = Capabilities::COMPOUND | Capabilities::PENDING;
+            HelloReply {
+                version,
+                capabilities,
+                session,
+                secret,
+                verifier,
+                slots,
+                credits,
+                payload_max,
+                lease_seconds,
+                server_name,
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_reply_round_trips(replies in replies()) {
+        for (op, reply) in replies {
+            let out = encoded(&reply);
+            prop_assert!(out.len() <= BODY_LENGTH_MAX);
+            prop_assert_eq!(decode_reply(op, &out), Ok(reply), "{:?}", op);
+        }
+    }
+
+    #[test]
+    fn a_cut_or_prolonged_reply_is_refused(replies in replies(), extra: u8) {
+        for (op, reply) in replies {
+            let mut out = encoded(&reply);
+            for end in (0..out.len()).filter(|_| !is_open_ended(op)) {
+                prop_assert!(decode_reply(op, &out[..end]).is_err(), "{:?} cut at {}", op, end);
+            }
+            out.push(extra);
+            if !matches!(reply, Reply::Bytes(_)) {
+                prop_assert!(decode_reply(op, &out).is_err(), "{:?}", op);
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_reply_is_refused_or_well_formed(replies in replies(), at: usize, by in 1u8..) {
+        for (op, reply) in replies {
+            let out = damage(&encoded(&reply), at, by);
+            for op in Op::ALL {
+                if let Ok(reply) = decode_reply(*op, &out) {
+                    prop_assert_eq!(decode_reply(*op, &encoded(&reply)), Ok(reply));
+                }
+            }
+            let _ = op;
+        }
+    }
+
+    #[test]
+    fn noise_never_panics(noise in vec(any::<u8>(), 0..300), small in vec(0u8..3, 0..300)) {
+        for noise in [&noise, &small] {
+            for op in Op::ALL {
+                let _ = decode_reply(*op, noise);
+            }
+            let _ = decode_compound_reply(Op::ALL, noise);
+            let _ = (Hello::decode(noise), HelloReply::decode(noise), Attach::decode(noise), AttachReply::decode(noise));
+            let _ = (decode_cancel(noise), CancelReply::decode(noise));
+        }
+    }
+
+    #[test]
+    fn greetings_round_trip_and_bear_what_a_newer_version_adds(hello in hello(), reply in hello_reply(), more in vec(any::<u8>(), 0..9)) {
+        let mut out = body(|out| hello.encode(out));
+        prop_assert!((0..out.len()).all(|end| Hello::decode(&out[..end]).is_err()));
+        out.extend_from_slice(&more);
+        prop_assert_eq!(Hello::decode(&out), Ok(hello));
+        let mut out = body(|out| reply.encode(out));
+        prop_assert!((0..out.len()).all(|end| HelloReply::decode(&out[..end]).is_err()));
+        out.extend_from_slice(&more);
+        prop_assert_eq!(HelloReply::decode(&out), Ok(reply));
+    }
+
+    #[test]
+    fn attaching_and_cancelling_round_trip(export in "\\PC{0,60}", read_only: bool, root in entry(), export_id: u32, request: u64) {
+        let attach = Attach { export: &export, read_only };
+        let mut out = body(|out| attach.encode(out));
+        prop_assert_eq!(Attach::decode(&out), Ok(attach));
+        out.push(0);
+        prop_assert_eq!(Attach::decode(&out), Err(BodyError::Trailing(1)));
+        let reply = AttachReply { root, export_id, read_only };
+        let mut out = body(|out| reply.encode(out));
+        prop_assert_eq!(AttachReply::decode(&out), Ok(reply));
+        out.push(0);
+        prop_assert_eq!(AttachReply::decode(&out), Err(BodyError::Trailing(1)));
+        let mut out = body(|out| encode_cancel(request, out));
+        prop_assert_eq!(decode_cancel(&out), Ok(request));
+        out.push(0);
+        prop_assert_eq!(decode_cancel(&out), Err(BodyError::Trailing(1)));
+    }
+
+    #[test]
+    fn compound_replies_round_trip(replies in replies(), count in 1..=COMPOUND_MAX, error in proptest::option::of(1i32..=4095)) {
+        let ops: Vec<Op> = replies.iter().map(|(op, _)| *op).take(count).collect();
+        let mut results: Vec<_> = replies.into_iter().map(|(_, reply)| Ok(reply)).take(count).collect();
+        if let Some(error) = error {
+            results[count - 1] = Err(Errno::from_raw(error));
+        }
+        let mut out = body(|out| encode_compound_reply(&results, out));
+        prop_assert_eq!(decode_compound_reply(&ops, &out), Ok(results));
+        prop_assert!((0..out.len()).all(|end| decode_compound_reply(&ops, &out[..end]).is_err()));
+        out.push(0);
+        prop_assert_eq!(decode_compound_reply(&ops, &out), Err(BodyError::Trailing(1)));
+    }
+}
+
+#[test]
+fn a_compound_ends_at_its_first_error_and_nowhere_else() {
+    let decode = |ops: &[Op], results: &[Result<Reply, Errno>]| {
+        decode_compound_reply(ops, &body(|out| encode_compound_reply(results, out)))
+    };
+    let ops = [Op::Unlink, Op::Release, Op::Flush];
+    let (done, failed) = (Ok(Reply::Done), Err(Errno::ENOENT));
+    assert!(decode(&ops, &[done.clone(), failed.clone()]).is_ok());
+    let refused = Err(BodyError::Value("the number of results"));
+    assert_eq!(decode(&ops, &[]), refused);
+    assert_eq!(decode(&ops, &[done.clone(), done.clone()]), refused);
+    assert_eq!(decode(&ops, &[failed.clone(), done.clone(), done.clone()]), refused);
+    assert_eq!(decode(&ops, &[done.clone(), failed.clone(), failed]), refused);
+    assert_eq!(decode(&ops, &[done.clone(), done.clone(), done.clone(), done]), refused);
+}
+
+#[test]
+fn replies_beyond_their_limits_are_refused() {
+    let refused = |op, reply: Reply| decode_reply(op, &encoded(&reply)).is_err();
+    assert!(!refused(Op::GetXattr, Reply::Bytes(vec![1; XATTR_SIZE_MAX])));
+    assert!(refused(Op::GetXattr, Reply::Bytes(vec![1; XATTR_SIZE_MAX + 1])));
+    assert!(!refused(Op::ReadLink, Reply::Bytes(vec![1; SYMLINK_LENGTH_MAX])));
+    assert!(refused(Op::ReadLink, Reply::Bytes(vec![1; SYMLINK_LENGTH_MAX + 1])));
+    assert!(refused(Op::ReadLink, Reply::Bytes(Vec::new())));
+    assert!(refused(Op::ReadLink, Reply::Bytes(vec![0])));
+    assert!(refused(Op::ReadLink, Reply::Size(1)));
+    assert!(refused(Op::Seek, Reply::Bytes(vec![1; 9])));
+    assert!(refused(Op::Write, Reply::Written(Written { count: TRANSFER_SIZE_MAX as u32 + 1, verifier: 0 })));
+    let token = |length| Reply::Opened(Opened { id: OpenId(1), token: vec![0; length].into() });
+    assert!(!refused(Op::Open, token(TOKEN_LENGTH_MAX)));
+    assert!(refused(Op::Open, token(TOKEN_LENGTH_MAX + 1)));
+    assert_eq!(CancelReply::decode(&[2]), Err(BodyError::Value("the outcome")));
+    for op in [Op::Attach, Op::Status, Op::Compound] {
+        assert_eq!(decode_reply(op, &[]), Err(BodyError::Value("the operation")));
+    }
+}
+
+#[test]
+fn names_of_peers_are_cut_and_slots_are_bounded() {
+    let mut reply = HelloReply {
+        version: VERSION,
+        capabilities: Capabilities::empty(),
+        session: 1,
+        secret: [0; 16],
+        verifier: 0,
+        slots: SLOTS_MAX,
+        credits: 1,
+        payload_max: 1,
+        lease_seconds: 0,
+        server_name: "é".repeat(200),
+    };
+    let out = body(|out| reply.encode(out));
+    assert_eq!(HelloReply::decode(&out).unwrap().server_name, "é".repeat(PEER_NAME_LENGTH_MAX / 2));
+    reply.slots += 1;
+    assert_eq!(HelloReply::decode(&body(|out| reply.encode(out))), Err(BodyError::Value("the number of slots")));
+    let mut out = body(|out| Attach { export: "/e", read_only: false }.encode(out));
+    out[2] = 0xff;
+    assert_eq!(Attach::decode(&out), Err(BodyError::Value("the export's name")));
+    let long = "e".repeat(EXPORT_NAME_LENGTH_MAX + 1);
+    let attach = |export| Attach::decode(&body(|out| Attach { export, read_only: true }.encode(out))).is_ok();
+    assert!(attach(&long[1..]) && !attach(&long));
+}
