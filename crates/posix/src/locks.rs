@@ -191,15 +191,21 @@ impl Locks {
         (self.counts.values().map(|count| count.locks).sum(), self.waits.len())
     }
 
-    /// What stands in the way of `ask`: the first such lock, or the asked one as `Unlock`.
+    /// What stands in the way of `ask`: the first such lock, or the asked one as `Unlock`. A POSIX test for `Unlock` finds the first of the owner's own
+    /// locks (F_OFD_GETLK with F_UNLCK, Linux 6.5).
     pub fn test(&self, ask: &Ask) -> Result<Lock, Errno> {
         let ask = normal(*ask)?;
+        let Lock { start, end, .. } = ask.lock;
+        let file = self.files.get(&(ask.inode, ask.space));
+        let found = match (ask.lock.kind, ask.space) {
+            (LockKind::Unlock, LockSpace::Posix) => file
+                .and_then(|file| file.held.get(&ask.owner))
+                .and_then(|ranges| overlapping(ranges, start, end).next()),
+            (LockKind::Unlock, LockSpace::Flock) => None,
+            _ => file.and_then(|file| file.obstacle(&ask)),
+        };
         let free = Lock { kind: LockKind::Unlock, ..ask.lock };
-        if ask.lock.kind == LockKind::Unlock {
-            return Ok(free);
-        }
-        let obstacle = self.files.get(&(ask.inode, ask.space)).and_then(|file| file.obstacle(&ask));
-        Ok(obstacle.map_or(free, |(start, Range { end, kind, pid, .. })| Lock { start, end, kind, pid }))
+        Ok(found.map_or(free, |(start, Range { end, kind, pid, .. })| Lock { start, end, kind, pid }))
     }
 
     /// Takes, changes or releases a lock: EAGAIN when it cannot be had and not `wait`, EDEADLK when the wait would never end, ENOLCK when the

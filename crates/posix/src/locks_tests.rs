@@ -49,6 +49,9 @@ fn ranges_split_and_merge() {
     assert_eq!(locks.set(&posix(2, READ, 30, 40), false), Err(Errno::EAGAIN));
     let seen = locks.test(&posix(2, WRITE, 15, 25)).unwrap();
     assert_eq!(seen, Lock { start: 20, end: 29, kind: WRITE, pid: 1 });
+    let own = locks.test(&posix(1, UNLOCK, 15, 35)).unwrap();
+    assert_eq!(own, Lock { start: 20, end: 29, kind: WRITE, pid: 1 }, "asked for its own");
+    assert_eq!(locks.test(&posix(3, UNLOCK, 15, 35)).unwrap().kind, UNLOCK);
     locks.set(&posix(2, UNLOCK, 0, u64::MAX), false).unwrap();
     locks.set(&posix(1, WRITE, 10, 39), false).unwrap();
     assert_eq!(locks.counts().0, 1);
@@ -268,7 +271,8 @@ proptest! {
                     let ask = posix(by, kind, start, end);
                     let conflict = kind != UNLOCK && model_conflict(&bytes, &ask);
                     let seen = locks.test(&ask).unwrap();
-                    prop_assert_eq!(seen.kind != UNLOCK, conflict);
+                    let own = covered(start, end).any(|at| bytes[at].contains_key(&by));
+                    prop_assert_eq!(seen.kind != UNLOCK, if kind == UNLOCK { own } else { conflict });
                     match locks.set(&ask, wait) {
                         Ok(Answer::Granted) => {
                             prop_assert!(!conflict);
