@@ -86,6 +86,12 @@ fn get_text<'a>(reader: &mut Reader<'a>, length_max: usize, what: &'static str) 
     std::str::from_utf8(bytes).map_err(|_| BodyError::Value(what))
 }
 
+/// Without control characters, since it stands in logs and on terminals.
+fn get_peer_name(reader: &mut Reader<'_>, what: &'static str) -> Result<String, BodyError> {
+    let name = get_text(reader, PEER_NAME_LENGTH_MAX, what)?;
+    if name.contains(char::is_control) { Err(BodyError::Value(what)) } else { Ok(name.to_owned()) }
+}
+
 impl Hello {
     /// Appends the body.
     pub fn encode(&self, out: &mut Vec<u8>) {
@@ -110,7 +116,7 @@ impl Hello {
             secret: reader.array("the secret")?,
             lane: Lane::from_code(reader.get::<U8>()?).ok_or(BodyError::Value("the lane"))?,
             client_instance: reader.array("the instance")?,
-            client_name: get_text(&mut reader, PEER_NAME_LENGTH_MAX, "the client's name")?.to_owned(),
+            client_name: get_peer_name(&mut reader, "the client's name")?,
         })
     }
 }
@@ -142,7 +148,7 @@ impl HelloReply {
             credits: reader.get::<U32>()?,
             payload_max: reader.get::<U32>()?,
             lease_seconds: reader.get::<U32>()?,
-            server_name: get_text(&mut reader, PEER_NAME_LENGTH_MAX, "the server's name")?.to_owned(),
+            server_name: get_peer_name(&mut reader, "the server's name")?,
         };
         if reply.slots > SLOTS_MAX { Err(BodyError::Value("the number of slots")) } else { Ok(reply) }
     }

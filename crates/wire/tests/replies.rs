@@ -203,6 +203,12 @@ fn names_of_peers_are_cut_and_slots_are_bounded() {
     assert_eq!(HelloReply::decode(&out).unwrap().server_name, "é".repeat(PEER_NAME_LENGTH_MAX / 2));
     reply.slots += 1;
     assert_eq!(HelloReply::decode(&body(|out| reply.encode(out))), Err(BodyError::Value("the number of slots")));
+    reply.slots = 1;
+    for name in ["line\nbreak", "\u{1b}[2J", "\0"] {
+        reply.server_name = name.into();
+        let refused = HelloReply::decode(&body(|out| reply.encode(out)));
+        assert_eq!(refused, Err(BodyError::Value("the server's name")));
+    }
     let mut out = body(|out| Attach { export: "/e", read_only: false }.encode(out));
     out[2] = 0xff;
     assert_eq!(Attach::decode(&out), Err(BodyError::Value("the export's name")));
