@@ -2,7 +2,8 @@
 
 use crate::belief::Belief;
 use crate::op::{
-    ACTORS, Action, Allocation, Attribute, Data, From, Hold, Lock, Name, Node, Op, Open, Path, SLOTS, Target, Time,
+    ACTORS, Action, Allocation, Attribute, Data, FIRST_USER, From, Hold, Lock, Name, Node, Op, Open, Path, SLOTS,
+    Target, Time,
 };
 use crate::profile::Profile;
 use crate::random::Random;
@@ -18,6 +19,7 @@ pub const XATTRS: [&str; 6] =
     ["user.a", "user.b", "user.\u{e4}", "trusted.t", "system.posix_acl_access", "system.posix_acl_default"];
 
 const NAMES: [&[u8]; 7] = [b"a", b"b", b"c", b"d d", b"\xff\xfe\x01", b"new\nline", &[b'L'; 255]];
+/// `.` only for root, as in [`Generator::decorated`].
 const ODD_NAMES: [&[u8]; 4] = [&[b'T'; 256], b".", b"", b"\xf0\x9f\x90\x9f"];
 const MODES: [u32; 14] =
     [0o644, 0o644, 0o666, 0o666, 0o666, 0o600, 0o400, 0o755, 0o777, 0o4755, 0o2755, 0o6777, 0o1777, 0];
@@ -66,7 +68,7 @@ struct Generator<'a> {
 impl Generator<'_> {
     fn step(&mut self, index: usize) -> Op {
         // The parity of the actor is that of the operation, so that two mounts serve in turn; root acts more often than the users.
-        let user = if self.random.chance(35) { 2 } else { 0 };
+        let user = if self.random.chance(35) { FIRST_USER } else { 0 };
         self.actor = user + index % 2;
         let action = match self.random.below(100) {
             0..20 => Action::Open(self.open()),
@@ -83,7 +85,10 @@ impl Generator<'_> {
         let directory = self.belief.directory(&mut self.random);
         let odd = self.random.chance(2);
         let names: &[&[u8]] = if odd { &ODD_NAMES } else { &NAMES };
-        let name = self.random.pick::<&[u8]>(names);
+        let mut name = *self.random.pick::<&[u8]>(names);
+        if name == b"." && self.actor >= FIRST_USER {
+            name = NAMES[0];
+        }
         match directory.0.is_empty() {
             true => Path(name.to_vec()),
             false => Path([directory.0.as_slice(), b"/", name].concat()),
@@ -99,10 +104,11 @@ impl Generator<'_> {
         match self.random.below(100) {
             0 => bytes.push(b'/'),
             1 if !bytes.is_empty() => bytes.splice(0..0, *b"./").for_each(drop),
-            2 if !bytes.is_empty() => bytes.splice(0..0, *b"a/../").for_each(drop),
+            // Only root's: as with `.`, a mount is not asked whether one may pass through a directory on the way to its `..`.
+            2 if !bytes.is_empty() && self.actor < FIRST_USER => bytes.splice(0..0, *b"a/../").for_each(drop),
             3 => bytes.extend_from_slice(b"/b"),
             4 => bytes.splice(0..0, *b"/").for_each(drop),
-            5 if self.random.chance(30) => bytes.extend_from_slice(b"/.."),
+            5 if self.actor < FIRST_USER => bytes.extend_from_slice(b"/.."),
             _ => {}
         }
         Path(bytes)
@@ -183,6 +189,7 @@ impl Generator<'_> {
 
     fn open_flags(&mut self) -> i32 {
         let mut flags = *self.random.pick(&[libc::O_RDONLY, libc::O_RDWR, libc::O_RDWR, libc::O_RDWR, libc::O_WRONLY]);
+        // Not O_PATH: a mount hears nothing of it, so such a descriptor does not keep an unlinked file.
         let extras = [
             (65, libc::O_CREAT),
             (8, libc::O_EXCL),
@@ -192,7 +199,6 @@ impl Generator<'_> {
             (4, libc::O_SYNC),
             (4, libc::O_DSYNC),
             (2, libc::O_NOATIME),
-            (2, libc::O_PATH),
         ];
         for (percent, flag) in extras {
             if self.random.chance(percent) {
@@ -366,11 +372,13 @@ impl Generator<'_> {
         match self.random.below(100) {
             0..34 => Attribute::Stat { target },
             34..46 => Attribute::Mode { target, mode: self.mode() },
-            46..55 => Attribute::Owner {
-                target,
-                uid: *self.random.pick(&[None, None, Some(0), Some(1000), Some(1001)]),
-                gid: *self.random.pick(&[None, None, Some(0), Some(1000), Some(1001), Some(2000)]),
-            },
+            46..55 => {
+                let uid = *self.random.pick(&[None, None, Some(0), Some(1000), Some(1001)]);
+                let gid = *self.random.pick(&[None, None, Some(0), Some(1000), Some(1001), Some(2000)]);
+                // Neither: a local directory still takes the set-id bits away, of which the kernel tells a mount nothing.
+                let gid = if uid.is_none() { gid.or(Some(1000)) } else { gid };
+                Attribute::Owner { target, uid, gid }
+            }
             55..65 => Attribute::Times { target, access: self.time(), change: self.time() },
             65..72 => {
                 let (mode, effective) = (self.random.below(8) as u32, self.random.chance(50));
@@ -461,8 +469,9 @@ impl Generator<'_> {
         let length = *self.random.pick(&[0, 1, 1, 10, 100, 5000]);
         let open_file = self.random.chance(40);
         match self.random.chance(25) {
-            true => Lock::Test { slot, open_file, hold, start, length },
-            false => Lock::Range { slot, open_file, hold, start, length },
+            // Since Linux 6.7 the test of an unlocking tells of the open file's own locks; before, it is EINVAL.
+            true if hold != Hold::Unlock => Lock::Test { slot, open_file, hold, start, length },
+            _ => Lock::Range { slot, open_file, hold, start, length },
         }
     }
 }

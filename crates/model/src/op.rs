@@ -5,6 +5,9 @@ use std::fmt;
 /// Threads of one view that act as processes: own file table (so own POSIX lock owner), own umask and credential.
 pub const ACTORS: usize = 4;
 
+/// Actors before this are root, the others users.
+pub const FIRST_USER: usize = 2;
+
 /// Descriptors that an actor may hold at a time.
 pub const SLOTS: usize = 4;
 

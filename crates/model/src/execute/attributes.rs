@@ -18,7 +18,26 @@ fn flags(target: &Target) -> AtFlags {
 }
 
 impl Hand {
+    /// The root keeps its mode and owner: a mount without `default_permissions` learns only from a LOOKUP who may pass through a directory, and `.`
+    /// needs none.
+    fn spare_root(&self, target: &Target) -> Result<(), Outcome> {
+        let stat = match target {
+            Target::Open(slot) => fs::fstat(self.slot(*slot)?),
+            Target::Path(path) | Target::Link(path) => fs::statat(CWD, path.0.as_slice(), AtFlags::empty()),
+        };
+        let root = fs::statat(CWD, "/", AtFlags::empty())?;
+        match stat {
+            Ok(stat) if stat.st_ino == root.st_ino && stat.st_dev == root.st_dev => Err(Outcome::Skipped("the root")),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn attribute(&mut self, attribute: &Attribute) -> Step {
+        match attribute {
+            Attribute::Mode { target, .. } | Attribute::Owner { target, .. } => self.spare_root(target)?,
+            Attribute::SetXattr { target, name, .. } if name.starts_with("system.") => self.spare_root(target)?,
+            _ => {}
+        }
         match attribute {
             Attribute::Stat { target } => {
                 let stat = match target {

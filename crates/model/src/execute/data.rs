@@ -28,8 +28,9 @@ impl Hand {
             }
             Data::ReadAt { slot, offset, length } => Ok(Outcome::Bytes(read_at(self.slot(*slot)?, *offset, *length)?)),
             Data::Write { slot, length, pattern } => {
-                let bytes = pattern_bytes(*pattern, 0, *length);
-                Ok(Outcome::Count(io::write(self.slot(*slot)?, &bytes)? as u64))
+                let fd = self.slot(*slot)?;
+                refresh_size(fd);
+                Ok(Outcome::Count(io::write(fd, &pattern_bytes(*pattern, 0, *length))? as u64))
             }
             Data::WriteAt { slot, offset, length, pattern } => {
                 let bytes = pattern_bytes(*pattern, *offset, *length);
@@ -52,6 +53,7 @@ impl Hand {
             Data::Copy { slot, to, from_offset, to_offset, length } => {
                 let (mut from_at, mut to_at) = (*from_offset, *to_offset);
                 let (from, to) = (self.slot(*slot)?, self.slot(*to)?);
+                refresh_size(from);
                 Ok(Outcome::Count(fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), *length)? as u64))
             }
             Data::Sync { slot, data_only } => match data_only {
@@ -110,6 +112,12 @@ impl Hand {
         let length = mappable(fd, offset, length)?;
         Ok(Outcome::Bytes(Mapping::new(fd, offset, length, false)?.load()))
     }
+}
+
+/// The size that the kernel of a mount believes decides where an appending descriptor stands afterwards, and how much copy_file_range(2) asks for.
+/// Nothing tells that kernel what another mount has written until it asks (SEMANTICS.md); so it asks.
+fn refresh_size(fd: BorrowedFd<'_>) {
+    let _ = fs::fstat(fd);
 }
 
 /// How much of the range lies inside the file.

@@ -1,6 +1,6 @@
 //! Locks; none of them waits.
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{self, FileType, FlockOperation};
 
 use super::{Hand, Step, done};
 use crate::op::{Hold, Lock};
@@ -22,7 +22,12 @@ impl Hand {
                     Hold::Write => FlockOperation::NonBlockingLockExclusive,
                     Hold::Unlock => FlockOperation::NonBlockingUnlock,
                 };
-                done(flock(self.slot(*slot)?, operation))
+                let fd = self.slot(*slot)?;
+                if FileType::from_raw_mode(fs::fstat(fd)?.st_mode) == FileType::Directory {
+                    // The kernel asks no FUSE file system about them, so another mount cannot know.
+                    return Ok(Outcome::Skipped("flock of directories is the kernel's own"));
+                }
+                done(fs::flock(fd, operation))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::{self, Errno};
 
 use super::{Hand, Step, done};
@@ -12,7 +12,8 @@ use crate::outcome::Outcome;
 /// Added to every open: a fifo must not hold the test up.
 const ALWAYS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK);
 
-/// A fifo, socket or device: what stands behind it belongs to the kernel it was opened on (and a mount may forbid devices), so it is not kept open.
+/// A fifo, socket or device: what stands behind it belongs to the kernel it was opened on, so it is not kept open. Who may open it is that kernel's
+/// decision too: a mount without `default_permissions` is not asked, and SEMANTICS.md says so.
 const SPECIAL: Outcome = Outcome::Skipped("special file");
 
 pub fn open_plain(path: &Path, flags: OFlags) -> Result<OwnedFd, Outcome> {
@@ -21,18 +22,23 @@ pub fn open_plain(path: &Path, flags: OFlags) -> Result<OwnedFd, Outcome> {
 }
 
 fn keep(fd: OwnedFd) -> Result<OwnedFd, Outcome> {
-    match FileType::from_raw_mode(fs::fstat(&fd)?.st_mode) {
-        FileType::RegularFile | FileType::Directory | FileType::Symlink => Ok(fd),
+    keeps(FileType::from_raw_mode(fs::fstat(&fd)?.st_mode))?;
+    Ok(fd)
+}
+
+fn keeps(kind: FileType) -> Result<(), Outcome> {
+    match kind {
+        FileType::RegularFile | FileType::Directory | FileType::Symlink => Ok(()),
         _ => Err(SPECIAL),
     }
 }
 
 fn refused(path: &Path, errno: Errno) -> Outcome {
-    if matches!(errno, Errno::ACCESS | Errno::NXIO) {
-        let stat = fs::statat(CWD, path.0.as_slice(), AtFlags::empty());
-        if stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice) {
-            return SPECIAL;
-        }
+    let special = |stat: Stat| keeps(FileType::from_raw_mode(stat.st_mode)).is_err();
+    if matches!(errno, Errno::ACCESS | Errno::PERM | Errno::NXIO)
+        && fs::statat(CWD, path.0.as_slice(), AtFlags::empty()).is_ok_and(special)
+    {
+        return SPECIAL;
     }
     Outcome::Failed(errno)
 }
