@@ -184,7 +184,7 @@ fn mount_as_root(target: PathBuf, options: &MountOptions) -> Result<Device, Moun
 
 fn device_of(fd: OwnedFd, target: PathBuf, cloneable: bool) -> Result<Device, MountError> {
     Device::new(fd, cloneable, Some(target.clone())).map_err(|error| {
-        let _ = unmount(&target, true); // the error tells more
+        let _ = abandon(&target); // the error tells more
         MountError::Io { action: "serve", target, error }
     })
 }
@@ -282,13 +282,15 @@ fn receive_fd(socket: &UnixStream) -> io::Result<OwnedFd> {
 /// Removes a mount, also one whose server process is dead; lazily: at once for new users, later for those who still use it. The path is not
 /// followed if its last component is a link, and nothing behind it is looked at, since that might never answer.
 pub fn unmount(target: &Path, lazy: bool) -> Result<(), MountError> {
+    unmount_with(target, if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() })
+}
+
+fn unmount_with(target: &Path, flags: UnmountFlags) -> Result<(), MountError> {
     if !rustix::process::geteuid().is_root() {
-        return unmount_by_helper(target, lazy);
+        return unmount_by_helper(target, flags.contains(UnmountFlags::DETACH));
     }
-    let mut flags = UnmountFlags::NOFOLLOW;
-    flags.set(UnmountFlags::DETACH, lazy);
     let target = without_trailing_slashes(target);
-    rustix::mount::unmount(target, flags).map_err(|error| {
+    rustix::mount::unmount(target, flags | UnmountFlags::NOFOLLOW).map_err(|error| {
         let error = io::Error::from(error);
         let target = target.to_owned();
         match error.raw_os_error() {
@@ -298,6 +300,12 @@ pub fn unmount(target: &Path, lazy: bool) -> Result<(), MountError> {
             _ => MountError::Io { action: "unmount", target, error },
         }
     })
+}
+
+/// Removes a mount that nobody serves any more, and ends all that waits in it: merely detached, it would keep whoever has a file open waiting for as
+/// long as any process holds a copy of the device, which a child of ours may do that has not yet come to its exec.
+pub(crate) fn abandon(target: &Path) -> Result<(), MountError> {
+    unmount_with(target, UnmountFlags::FORCE | UnmountFlags::DETACH)
 }
 
 /// A trailing slash would have the kernel look whether a dead mount is a directory.

@@ -126,7 +126,7 @@ pub fn start(
     let target = device.target.clone();
     start_mounted(device, filesystem, groups, config).inspect_err(|_| {
         if let Some(target) = &target
-            && let Err(error) = mount::unmount(target, true)
+            && let Err(error) = mount::abandon(target)
         {
             tracing::warn!(%error, "a mount that could not be served stays behind");
         }
@@ -268,7 +268,8 @@ impl Drop for Session {
     fn drop(&mut self) {
         let busy = self.shared.busy();
         if !self.ended()
-            && let Err(error) = self.unmount(true)
+            && let Some(target) = &self.target
+            && let Err(error) = mount::abandon(target)
         {
             tracing::debug!(%error, "a mount that is no longer served stays behind");
         }

@@ -370,7 +370,8 @@ fn an_unmount_ends_the_session() {
     assert!(matches!(error, MountError::Busy { .. }), "{error}");
     assert!(!mounted.session.ended());
     drop(file);
-    unmount(mounted.path(), false).unwrap();
+    // A child that another test has just forked may still hold a copy of it.
+    eventually("it can be unmounted", || unmount(mounted.path(), false).is_ok());
     mounted.session.wait();
     assert!(mounted.session.ended());
     assert_eq!((ends.load(Ordering::SeqCst), memory.departed()), (1, 1));
