@@ -97,8 +97,7 @@ impl Client {
             config,
             this: this.clone(),
         });
-        client.start_lane(0, socket)?;
-        client.connect_lanes()?;
+        client.start_lane(0, socket).and_then(|()| client.connect_lanes()).inspect_err(|_| client.disconnect())?;
         Ok(client)
     }
 
@@ -148,8 +147,8 @@ impl Client {
         }
         *lock(&self.session) = key(&hello);
         *lock(&self.root) = attached.root;
-        self.slots.reset();
-        self.slots_releasing.reset();
+        self.slots.reset(hello.slots);
+        self.slots_releasing.reset(hello.slots);
         self.session_number.fetch_add(1, Ordering::SeqCst);
         tracing::warn!(server = %self.config.server, "began a new session: files that were open and locks that were held are lost");
         self.start_lane(0, socket)

@@ -188,8 +188,8 @@ impl Greeting {
             number => return refused(&aqueduct_fs::Errno::from_raw(number).to_string()),
         }
         let reply = HelloReply::decode(&body).map_err(|error| self.broken(error))?;
-        if reply.slots == 0 || reply.payload_max == 0 {
-            return Err(self.broken("it grants no slots or no payload"));
+        if reply.slots == 0 || (reply.payload_max as usize) < aqueduct_fs::TRANSFER_SIZE_MAX {
+            return Err(self.broken("it grants no slots, or payloads of less than 1 MiB"));
         }
         Ok((socket, reply))
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use aqueduct_fs::{
-    Call, ClientId, Context, Entry, Errno, FileSystem, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+    Call, ClientId, Context, Entry, Errno, FileSystem, LockKind, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
 };
 use aqueduct_net::Frame;
 use aqueduct_wire::{Class, Flags, HEADER_SIZE, Header, Kind, Op};
@@ -23,6 +23,7 @@ const SMALL: usize = 8 << 10;
 /// One request on its way: what is needed to send it again.
 struct Exchange {
     op: Op,
+    class: Class,
     bulk: bool,
     changes: bool,
     /// Room for the header, then the body.
@@ -33,17 +34,13 @@ struct Exchange {
 
 impl Exchange {
     fn new(op: Op, frame: Vec<u8>) -> Exchange {
-        Exchange { op, bulk: false, changes: false, frame, payload: None, sink: None }
+        Exchange { op, class: Class::Ordinary, bulk: false, changes: false, frame, payload: None, sink: None }
     }
 
     fn header(&self, slot: Option<&SlotGuard<'_>>) -> Header {
         let mut header = Header::new(Kind::Request);
         header.op = self.op as u16;
-        header.class = if matches!(self.op, Op::Flush | Op::Release | Op::ReleaseDirectory) {
-            Class::Releasing
-        } else {
-            Class::Ordinary
-        };
+        header.class = self.class;
         header.body_length = (self.frame.len() - HEADER_SIZE) as u32;
         header.payload_length = self.payload.as_ref().map_or(0, |payload| payload.len() as u32);
         if let Some(slot) = slot {
@@ -66,7 +63,7 @@ impl Client {
         if self.config.soft {
             self.watch();
         }
-        let class = exchange.header(None).class;
+        let class = exchange.class;
         let mut slot = if exchange.changes { Some(self.slots(class).take(&context.cancel).await?) } else { None };
         let session = self.session_number.load(Ordering::SeqCst);
         let mut flags = Flags::empty();
@@ -143,6 +140,10 @@ impl Client {
                 Answer::Pending => {
                     pending = true;
                     *slot = None;
+                    if cancelled {
+                        // The first CANCEL may have come before the server knew the request to wait.
+                        lane.send_frame(&cancel_frame(ticket.id));
+                    }
                 }
                 Answer::Frame(frame) if frame.header.status == 0 => return Ok(Answered::Frame(frame)),
                 Answer::Frame(frame) => return Err(Errno::from_raw(frame.header.status as i32)),
@@ -197,7 +198,8 @@ impl Client {
         }
         let mut frame = vec![0; HEADER_SIZE];
         let op = aqueduct_wire::encode_request(context, &request, &mut frame);
-        let exchange = Exchange { changes: request.changes_state(), ..Exchange::new(op, frame) };
+        let class = if frees_others(&request) { Class::Releasing } else { Class::Ordinary };
+        let exchange = Exchange { class, changes: request.changes_state(), ..Exchange::new(op, frame) };
         let reply = self.exchange(context, exchange).await?;
         aqueduct_wire::decode_reply(op, &reply.body).map_err(|error| {
             tracing::error!(op = op.name(), %error, server = %self.config.server, "the server sent a reply that makes no sense");
@@ -210,6 +212,15 @@ impl Client {
         let request = Request::GetAttr { handle: root.handle.bytes(), open: None };
         let reply = Box::pin(self.answer_call(context, request)).await?;
         Ok(Reply::Entry(Entry { handle: root.handle, attr: reply.attr()? }))
+    }
+}
+
+/// Whether others may wait for what this request gives up.
+fn frees_others(request: &Request<'_>) -> bool {
+    match request {
+        Request::Flush { .. } | Request::Release { .. } | Request::ReleaseDirectory { .. } => true,
+        Request::SetLock { lock, .. } => lock.kind == LockKind::Unlock,
+        _ => false,
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) struct Slots(Mutex<State>);
 struct State {
     /// Slot numbers with the sequence of their last request.
     free: Vec<(u32, u32)>,
+    count: u32,
     /// Counts sessions, so that a slot that comes back after its session ended starts at the beginning.
     generation: u32,
     waiters: Vec<Waker>,
@@ -33,6 +34,7 @@ impl Slots {
     pub(crate) fn new(count: u32) -> Slots {
         Slots(Mutex::new(State {
             free: (0..count).rev().map(|slot| (slot, 0)).collect(),
+            count,
             generation: 0,
             waiters: Vec::new(),
         }))
@@ -55,11 +57,15 @@ impl Slots {
         .await
     }
 
-    /// A new session begins: all sequences start again. Slots on loan come back with theirs reset as well.
-    pub(crate) fn reset(&self) {
+    /// A new session begins, with this many slots: all sequences start again, also those of slots that are on loan when they come back.
+    pub(crate) fn reset(&self, count: u32) {
         let mut state = lock(&self.0);
         state.generation = state.generation.wrapping_add(1);
-        state.free.iter_mut().for_each(|(_, sequence)| *sequence = 0);
+        // Slots on loan return under their old numbers; the first numbers stay theirs.
+        let taken: Vec<u32> =
+            (0..state.count).filter(|slot| !state.free.iter().any(|(free, _)| free == slot)).collect();
+        state.free = (0..count).rev().filter(|slot| !taken.contains(slot)).map(|slot| (slot, 0)).collect();
+        state.count = count;
     }
 }
 
@@ -68,7 +74,9 @@ impl Drop for SlotGuard<'_> {
         let sequence = if self.sent { self.sequence } else { self.sequence.wrapping_sub(1) };
         let mut state = lock(&self.slots.0);
         let sequence = if state.generation == self.generation { sequence } else { 0 };
-        state.free.push((self.slot, sequence));
+        if self.slot < state.count {
+            state.free.push((self.slot, sequence));
+        }
         // All are woken, since the first may have been cancelled: waiting for a slot is rare, and few win nothing by it.
         let waiters = std::mem::take(&mut state.waiters);
         drop(state);

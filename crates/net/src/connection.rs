@@ -55,6 +55,9 @@ pub trait Endpoint: Send + Sync {
     /// A whole frame has come.
     fn frame(&self, connection: &Arc<Connection>, frame: Frame);
 
+    /// What came is not a frame; the connection ends next. The peer can still be told why.
+    fn damaged(&self, _connection: &Arc<Connection>, _reason: &str) {}
+
     /// The connection has ended; nothing more will come. Called once.
     fn closed(&self, connection: &Arc<Connection>, closed: Closed);
 }
@@ -233,6 +236,9 @@ impl Connection {
                 Err(error) => {
                     self.handle(frames.drain(..).collect());
                     let orderly = matches!(error, ReceiveError::End);
+                    if let ReceiveError::Frame(error) = &error {
+                        self.endpoint.damaged(self, &error.to_string());
+                    }
                     return self.end(Closed { reason: error.to_string(), orderly });
                 }
             };

@@ -136,10 +136,14 @@ impl Endpoint for ServerEndpoint {
         };
         if let Err(reason) = result {
             tracing::warn!(peer = %connection.peer(), %reason, "closed a connection");
-            connection.send(&goodbye(&reason), None);
-            aqueduct_worker::Flush::flush(&**connection);
+            self.damaged(connection, &reason);
             connection.close(reason);
         }
+    }
+
+    fn damaged(&self, connection: &Arc<Connection>, reason: &str) {
+        connection.send(&goodbye(reason), None);
+        aqueduct_worker::Flush::flush(&**connection);
     }
 
     fn closed(&self, connection: &Arc<Connection>, closed: Closed) {

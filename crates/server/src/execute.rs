@@ -24,6 +24,9 @@ pub(crate) fn waits_for_disk(op: Op) -> bool {
     )
 }
 
+/// Bytes of export names that a client is told when it asks for one that there is not.
+const EXPORT_NAMES_LENGTH_MAX: usize = 64 << 10;
+
 /// One request under way.
 struct Job {
     server: Arc<Server>,
@@ -135,7 +138,9 @@ impl Job {
         let export = self.server.export(attach.export).ok_or(Errno::ENOENT);
         let Ok(export) = export else {
             let names: Vec<&str> = self.server.exports.iter().map(|export| export.name.as_str()).collect();
-            self.reply(Kind::Reply, Err(Errno::ENOENT), names.join("\n").as_bytes());
+            let names = names.join("\n");
+            let told = names.floor_char_boundary(EXPORT_NAMES_LENGTH_MAX);
+            self.reply(Kind::Reply, Err(Errno::ENOENT), &names.as_bytes()[..told]);
             return Ok(());
         };
         if !Arc::ptr_eq(self.session.export.get_or_init(|| export.clone()), export) {
@@ -154,7 +159,7 @@ impl Job {
     }
 
     fn status(&self) -> Result<(), Errno> {
-        self.reply(Kind::Reply, Ok(()), self.server.status_json().to_string().as_bytes());
+        self.reply(Kind::Reply, Ok(()), self.server.status_json().as_bytes());
         Ok(())
     }
 

@@ -144,7 +144,11 @@ impl Server {
             }
         }
         let server = Arc::new_cyclic(|this| Server {
-            config: ServerConfigParts { name: config.name, verifier: config.verifier, limits: config.limits },
+            config: ServerConfigParts {
+                name: config.name,
+                verifier: config.verifier,
+                limits: Limits { slots: config.limits.slots.clamp(1, aqueduct_wire::SLOTS_MAX), ..config.limits },
+            },
             exports: config.exports.into_iter().map(Arc::new).collect(),
             group,
             pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX),
@@ -212,7 +216,8 @@ impl Server {
         if sessions.len() >= self.config.limits.sessions_max || id == 0 || sessions.contains_key(&id) {
             return None;
         }
-        let session = Arc::new(Session::new(id, random[8..].try_into().ok()?, name, peer, self.config.limits.slots));
+        let slots = self.config.limits.slots;
+        let session = Arc::new(Session::new(id, random[8..].try_into().ok()?, name, peer, slots));
         sessions.insert(id, session.clone());
         Some(session)
     }
