@@ -11,6 +11,7 @@ use crate::channel::Responder;
 use crate::convert;
 use crate::notify;
 use crate::ops::{attributes, directories, files, locks, names};
+use crate::releases::Release;
 use crate::session::Shared;
 
 /// One request under way.
@@ -23,6 +24,8 @@ pub(crate) struct Job {
     pub(crate) responder: Responder,
     /// Whether it moves little data, so that more is likely to follow at once.
     small: bool,
+    /// Others may wait for it.
+    _release: Option<Release>,
 }
 
 /// How an operation ended well.
@@ -57,7 +60,8 @@ impl Job {
         let InHeader { uid, gid, pid, .. } = header;
         let credential = Credential { uid, gid, groups: shared.groups.of(pid, uid, gid) };
         let context = Context { client: shared.config.client, credential, pid, cancel: Cancel::default() };
-        Job { shared, header, frame, context, responder, small }
+        let release = (header.opcode == opcode::RELEASE).then(|| shared.releases.enter());
+        Job { shared, header, frame, context, responder, small, _release: release }
     }
 
     /// What follows the header.

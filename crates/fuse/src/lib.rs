@@ -22,6 +22,7 @@ mod nodes;
 mod notify;
 mod ops;
 mod reader;
+mod releases;
 mod session;
 mod sink;
 mod sys;

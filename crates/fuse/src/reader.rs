@@ -16,6 +16,7 @@ use crate::device::{DeviceChannel, Read};
 use crate::dispatch::{self, Job};
 use crate::interrupt::{Kind, Verdict, WATCH_INTERVAL};
 use crate::lock;
+use crate::releases::Reading;
 use crate::session::{Busy, Shared};
 
 /// Requests taken before the group's other work has its turn: what waits in the kernel comes again at once.
@@ -65,7 +66,7 @@ impl Reader {
         drop(registration); // outside the lock: it may hold the last reference to this reader
     }
 
-    fn take(&self, group: &Arc<Group>, buffer: Buffer, length: usize) -> Option<Buffer> {
+    fn take(&self, group: &Arc<Group>, buffer: Buffer, length: usize, reading: Reading<'_>) -> Option<Buffer> {
         let request = buffer.request(length);
         let Some((header, body)) = InHeader::parse(request).filter(|(header, _)| header.len as usize == length) else {
             tracing::debug!(length, "a request without a well-formed header");
@@ -78,7 +79,7 @@ impl Reader {
             opcode::INTERRUPT => self.interrupt(&header, body),
             // The answer to a notification that asks for data, which we do not send; it wants no reply.
             opcode::NOTIFY_REPLY => {}
-            _ => return self.answer(group, &header, buffer, length),
+            _ => return self.answer(group, &header, buffer, length, reading),
         }
         Some(buffer)
     }
@@ -108,7 +109,14 @@ impl Reader {
     }
 
     /// Has a request answered; returns the buffer unless the request keeps it.
-    fn answer(&self, group: &Arc<Group>, header: &InHeader, buffer: Buffer, length: usize) -> Option<Buffer> {
+    fn answer(
+        &self,
+        group: &Arc<Group>,
+        header: &InHeader,
+        buffer: Buffer,
+        length: usize,
+        reading: Reading<'_>,
+    ) -> Option<Buffer> {
         let small = is_small(header, buffer.request(length));
         let (frame, buffer) = if header.opcode == opcode::WRITE && length >= HAND_OVER_MIN {
             (buffer.into_request(length), None)
@@ -117,6 +125,7 @@ impl Reader {
         };
         let responder = Responder::new(self.channel.clone(), header.unique);
         let job = Job::new(self.shared.clone(), *header, frame, responder, small);
+        drop(reading); // a release is entered with its job
         if small {
             Group::expect_more();
         }
@@ -135,8 +144,9 @@ impl Ready for Reader {
                 Ok(buffer) => buffer,
                 Err(error) => return tracing::warn!(%error, "no memory to take a request: it waits"),
             };
+            let reading = self.shared.releases.reading();
             match self.channel.read(buffer.request_area()) {
-                Read::Request(length) => kept = self.take(&group, buffer, length),
+                Read::Request(length) => kept = self.take(&group, buffer, length, reading),
                 Read::Empty => return,
                 Read::Ended => {
                     self.stop();

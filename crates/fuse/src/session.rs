@@ -15,6 +15,7 @@ use crate::interrupt::Interrupts;
 use crate::nodes::Nodes;
 use crate::notify::{self, Notification};
 use crate::reader::Reader;
+use crate::releases::Releases;
 use crate::{Config, Device, StartError, device, lock, mount};
 
 /// The least a request buffer holds beside its headers: an extended attribute of the largest size, and what the kernel insists on.
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) nodes: Nodes,
     pub(crate) groups: GroupCache,
     pub(crate) interrupts: Interrupts,
+    pub(crate) releases: Arc<Releases>,
     pub(crate) pool: Arc<Pool>,
     /// The descriptor that notifications are written to.
     control: Arc<DeviceChannel>,
@@ -158,6 +160,7 @@ fn start_mounted(
         nodes: Nodes::new(root.bytes()),
         groups: GroupCache::default(),
         interrupts: Interrupts::default(),
+        releases: Arc::default(),
         pool,
         control: channels[0].clone(),
         ended: AtomicBool::new(false),

@@ -118,6 +118,19 @@ fcntl.lockf(g, fcntl.LOCK_UN)\"",
 }
 
 #[test]
+fn locks_are_free_when_close_has_returned() {
+    in_each_mode(
+        "touch l; python3 -c \"import fcntl, struct\n\
+arg = struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 10, 0)\n\
+for i in range(1000):\n\
+\x20   f = open('l', 'w'); fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB); f.close()\n\
+\x20   g = open('l', 'w'); fcntl.fcntl(g, 37, arg); g.close()  # F_OFD_SETLK\n\
+\"\n\
+         for i in $(seq 30); do flock -n l true; done",
+    );
+}
+
+#[test]
 fn access_control_lists_work() {
     if is_missing("setfacl") {
         return;

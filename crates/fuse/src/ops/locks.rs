@@ -13,10 +13,21 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     let lock = convert::lock(&ask.lk, flock)?;
     let (open, owner) = (OpenId(ask.fh), ask.owner);
     if job.header.opcode == opcode::GETLK {
-        let found = job.call(Request::GetLock { open, owner, space, lock }).await?.lock()?;
+        let test = || job.call(Request::GetLock { open, owner, space, lock });
+        let mut found = test().await?.lock()?;
+        if found.kind != LockKind::Unlock {
+            job.shared.releases.settled(&job.context.cancel).await;
+            found = test().await?.lock()?;
+        }
         return Ok(Outcome::Done(LkOut { lk: convert::file_lock(&found) }.to_vec()));
     }
     let wait = job.header.opcode == opcode::SETLKW && lock.kind != LockKind::Unlock;
-    job.call(Request::SetLock { open, owner, space, lock, wait }).await?.done()?;
+    let take = || job.call(Request::SetLock { open, owner, space, lock, wait });
+    let mut taken = take().await;
+    if taken == Err(Errno::EAGAIN) && !wait {
+        job.shared.releases.settled(&job.context.cancel).await;
+        taken = take().await;
+    }
+    taken?.done()?;
     Ok(Outcome::Done(Vec::new()))
 }

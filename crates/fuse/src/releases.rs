@@ -1,0 +1,127 @@
+//! The releases under way.
+//!
+//! close(2) does not wait for RELEASE, and flock and OFD locks end only there. So that who closes a file and then asks for its lock is not told that he
+//! still has it, a lock that cannot be had is asked for once more when the releases that the kernel had sent before have been done.
+
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+
+use aqueduct_fs::Cancel;
+
+use crate::lock;
+
+/// Releases that were read and are not done, in the order of their reading.
+#[derive(Default)]
+pub(crate) struct Releases {
+    /// Threads that have read, or are about to, and have not yet entered what they read.
+    reading: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    entered: u64,
+    under_way: BTreeSet<u64>,
+    waiters: Vec<Waker>,
+}
+
+/// A thread that is about to read a request.
+pub(crate) struct Reading<'a>(&'a Releases);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.reading.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A release under way; it is done when this is dropped.
+pub(crate) struct Release {
+    all: Arc<Releases>,
+    number: u64,
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        let waiters = {
+            let mut state = lock(&self.all.state);
+            state.under_way.remove(&self.number);
+            std::mem::take(&mut state.waiters)
+        };
+        waiters.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Releases {
+    /// To be held from before a request is read until it is known what it is.
+    pub(crate) fn reading(&self) -> Reading<'_> {
+        self.reading.fetch_add(1, Ordering::SeqCst);
+        Reading(self)
+    }
+
+    /// A release was read.
+    pub(crate) fn enter(self: &Arc<Releases>) -> Release {
+        let mut state = lock(&self.state);
+        state.entered += 1;
+        let number = state.entered;
+        state.under_way.insert(number);
+        Release { all: self.clone(), number }
+    }
+
+    /// Waits until the releases that were read before are done. The kernel hands requests out in the order in which they were made, so these are all
+    /// that were made before the request that waits here. Ends early when that is cancelled.
+    pub(crate) async fn settled(&self, cancel: &Cancel) {
+        // Reading does not block: whoever was at it is through in microseconds. Under a steady stream somebody always is; then whoever was at it
+        // first is through after so many looks as well.
+        const LOOKS_MAX: usize = 1000;
+        for _ in 0..LOOKS_MAX {
+            if self.reading.load(Ordering::SeqCst) == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        let last = lock(&self.state).entered;
+        poll_fn(|task| {
+            let mut state = lock(&self.state);
+            if state.under_way.first().is_none_or(|first| *first > last) || cancel.poll(task).is_ready() {
+                return Poll::Ready(());
+            }
+            state.waiters.push(task.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::Context;
+
+    use super::*;
+
+    #[test]
+    fn settled_waits_for_earlier_releases_only() {
+        let releases = Arc::new(Releases::default());
+        let first = releases.enter();
+        let cancel = Cancel::default();
+        let mut settled = pin!(releases.settled(&cancel));
+        let mut task = Context::from_waker(Waker::noop());
+        assert!(settled.as_mut().poll(&mut task).is_pending());
+        let _later = releases.enter();
+        assert!(settled.as_mut().poll(&mut task).is_pending());
+        drop(first);
+        assert!(settled.as_mut().poll(&mut task).is_ready());
+    }
+
+    #[test]
+    fn nothing_under_way_is_settled() {
+        let releases = Arc::new(Releases::default());
+        drop(releases.reading());
+        drop(releases.enter());
+        assert!(pin!(releases.settled(&Cancel::default())).poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+}
