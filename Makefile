@@ -1,42 +1,45 @@
-# make demo: see it work.  make test: run all tests.  make bench: measure it beside others.
+# What is built, tested and shown. `make` alone builds.
 SHELL := /bin/bash
-export PATH := $(HOME)/.cargo/bin:$(PATH)
+# rustup's toolchain need not be on the PATH of whoever calls.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+PREFIX ?= /usr/local
 
-.PHONY: help demo test bench lint build setup install clean
+PACKAGES_DEMO := git gcc libc6-dev make fuse3 coreutils
+PACKAGES_TEST := $(PACKAGES_DEMO) acl attr rsync sqlite3 tar python3 iproute2 util-linux e2fsprogs psmisc procps
+PACKAGES_BENCH := $(PACKAGES_DEMO) python3 iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server glusterfs-server glusterfs-client bindfs
 
-help:
-	@echo "make demo    install what is missing, build, serve a source tree, mount it, work on it, show a table"
-	@echo "make test    install what is missing, run all tests (root, for real mounts)"
-	@echo "make bench   measure beside the local directory, sshfs, GlusterFS and iperf3"
-	@echo "make build   the release binary, target/release/aqueduct"
-	@echo "make install the binary, mount helpers, manual pages and completions below PREFIX (/usr/local)"
-	@echo "make lint    formatting, clippy and documentation only"
-
-setup:
-	@scripts/setup test
+.PHONY: build test lint demo bench setup setup-demo setup-bench install clean
 
 build:
-	cargo build --release
+	cargo build --release --locked
 
-demo:
-	@scripts/setup demo
-	@demo/run
-
-test:
-	@scripts/setup test
-	@scripts/test
-
-bench:
-	@scripts/setup bench
-	@bench/run
+# Everything, with real mounts. Ends with the number of tests passed and failed.
+test: setup
+	.ci/check
 
 lint:
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	.ci/check lint
+
+# A source tree served, mounted and worked on, beside the same work done locally.
+demo: setup-demo build
+	AQUEDUCT=$(TARGET)/release/aqueduct demo/run
+
+# Aqueduct beside the local directory, its peers and iperf3. ARGS="--runs 1 --size 512" makes it short.
+bench: setup-bench build
+	bench/run --program $(abspath $(TARGET))/release/aqueduct $(ARGS)
+
+setup:
+	@packaging/install-packages $(PACKAGES_TEST)
+
+setup-demo:
+	@packaging/install-packages $(PACKAGES_DEMO)
+
+setup-bench:
+	@packaging/install-packages $(PACKAGES_BENCH)
 
 install: build
-	@packaging/install "$${PREFIX:-/usr/local}"
+	packaging/install $(TARGET)/release/aqueduct $(DESTDIR) $(PREFIX)
 
 clean:
 	cargo clean

@@ -120,6 +120,7 @@ fn ask_mount(target: &Path) -> Result<Value, String> {
             "dead: clear it with 'aqueduct umount'".to_owned()
         }
         rustix::io::Errno::ACCESS => "another user's".to_owned(),
+        rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => "does not tell".to_owned(),
         error => error.to_string(),
     })?;
     serde_json::from_slice(&buffer[..length]).map_err(|error| format!("its answer cannot be read: {error}"))
