@@ -39,7 +39,7 @@ setup-bench:
 	@packaging/install-packages $(PACKAGES_BENCH)
 
 install: build
-	packaging/install $(TARGET)/release/aqueduct $(DESTDIR) $(PREFIX)
+	packaging/install "$(TARGET)/release/aqueduct" "$(DESTDIR)" "$(PREFIX)"
 
 clean:
 	cargo clean
