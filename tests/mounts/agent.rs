@@ -1,0 +1,182 @@
+//! A process that does what it is told: opens, locks, reads, and waits in system calls while the test kills it.
+//!
+//! It is this test binary once more, told by an environment variable to serve instead of to test.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::common::{Process, SOON};
+use crate::sys::{self, Hold, Request};
+
+const SERVE: &str = "AQUEDUCT_TEST_AGENT";
+const ANSWER: &str = "agent: ";
+const SLOTS: usize = 8;
+
+/// An agent, seen from the test.
+pub struct Agent {
+    pub process: Process,
+    orders: ChildStdin,
+    answers: Receiver<String>,
+}
+
+impl Agent {
+    pub fn start() -> Agent {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["agent::serves_when_told_to", "--exact", "--nocapture"]).env(SERVE, "1");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let orders = child.stdin.take().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (sender, answers) = channel();
+        thread::spawn(move || {
+            // The first answer shares its line with what the test harness prints.
+            let answers = lines.map_while(Result::ok).filter_map(|line| Some(line.split_once(ANSWER)?.1.to_owned()));
+            for answer in answers {
+                if sender.send(answer).is_err() {
+                    return;
+                }
+            }
+        });
+        let agent = Agent { process: Process::adopt(child), orders, answers };
+        agent.answer().expect("the agent is there");
+        agent
+    }
+
+    /// Gives an order and does not wait.
+    pub fn tell(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+        self.orders.flush().unwrap();
+    }
+
+    /// The answer, within `limit`: the value, or the errno; nothing when there is none yet.
+    pub fn answer_within(&self, limit: Duration) -> Option<Result<String, i32>> {
+        let answer = match self.answers.recv_timeout(limit) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => return None,
+            Err(RecvTimeoutError::Disconnected) => panic!("the agent has died"),
+        };
+        match answer.split_once(' ').unwrap_or((&answer, "")) {
+            ("ok", value) => Some(Ok(value.to_owned())),
+            (_, errno) => Some(Err(errno.parse().expect("an errno"))),
+        }
+    }
+
+    pub fn answer(&self) -> Result<String, i32> {
+        self.answer_within(SOON).expect("the agent does not answer")
+    }
+
+    /// Gives an order and waits for its answer.
+    pub fn ask(&mut self, order: &str) -> Result<String, i32> {
+        self.tell(order);
+        self.answer()
+    }
+
+    /// Nothing comes for a while: the order waits.
+    pub fn is_waiting(&self) -> bool {
+        self.answer_within(Duration::from_millis(300)).is_none()
+    }
+}
+
+/// Not a test of anything.
+#[test]
+fn serves_when_told_to() {
+    if std::env::var_os(SERVE).is_none() {
+        return;
+    }
+    let mut slots: [Option<File>; SLOTS] = Default::default();
+    println!("{ANSWER}ok");
+    for line in io::stdin().lines().map_while(Result::ok) {
+        match obey(&mut slots, &line.split(' ').collect::<Vec<_>>()) {
+            Ok(value) => println!("{ANSWER}ok {value}"),
+            Err(error) => println!("{ANSWER}error {}", error.raw_os_error().unwrap_or(-1)),
+        }
+    }
+    std::process::exit(0);
+}
+
+fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String> {
+    let done = |result: io::Result<()>| result.map(|()| String::new());
+    let number = |at: usize| words[at].parse::<i64>().expect("a number");
+    if let ["alarm", milliseconds] = words {
+        return done(sys::alarm(milliseconds.parse().expect("milliseconds")));
+    }
+    if words[0] == "chdir" {
+        return done(std::env::set_current_dir(words[1]));
+    }
+    let slot = words[1].parse::<usize>().expect("a slot");
+    if words[0] == "open" {
+        slots[slot] = Some(open(words[2], words[3])?);
+        return Ok(String::new());
+    }
+    if words[0] == "close" {
+        slots[slot] = None;
+        return Ok(String::new());
+    }
+    let file = slots[slot].as_mut().expect("an open slot");
+    match words[0] {
+        "read" => {
+            let mut bytes = vec![0; number(2) as usize];
+            let count = file.read(&mut bytes)?;
+            Ok(String::from_utf8_lossy(&bytes[..count]).into())
+        }
+        "readat" => {
+            let mut bytes = vec![0; number(3) as usize];
+            let count = file.read_at(&mut bytes, number(2) as u64)?;
+            Ok(count.to_string())
+        }
+        "write" => file.write(words[2].as_bytes()).map(|count| count.to_string()),
+        "size" => file.seek(SeekFrom::End(0)).map(|size| size.to_string()),
+        "sync" => done(file.sync_all()),
+        "copy" => {
+            let from = file.try_clone()?;
+            copy(from, words[2].parse().expect("a slot"), slots, number(3) as usize)
+        }
+        "process" | "openfile" => {
+            let request = if words[0] == "process" { Request::Process } else { Request::OpenFile };
+            let wait = words.get(5) == Some(&"wait");
+            done(sys::lock(file.as_fd(), request, hold(words[2]), number(3), number(4), wait))
+        }
+        "test" => sys::test_lock(file.as_fd(), number(2), number(3)).map(|found| format!("{found:?}")),
+        "flock" => {
+            let operation = match (hold(words[2]), words.get(3) == Some(&"wait")) {
+                (Hold::Read, false) => FlockOperation::NonBlockingLockShared,
+                (Hold::Write, false) => FlockOperation::NonBlockingLockExclusive,
+                (Hold::Read, true) => FlockOperation::LockShared,
+                (Hold::Write, true) => FlockOperation::LockExclusive,
+                (Hold::Unlock, _) => FlockOperation::Unlock,
+            };
+            done(flock(file, operation).map_err(io::Error::from))
+        }
+        other => panic!("no such order: {other}"),
+    }
+}
+
+fn hold(word: &str) -> Hold {
+    match word {
+        "R" => Hold::Read,
+        "W" => Hold::Write,
+        _ => Hold::Unlock,
+    }
+}
+
+/// `flags` is one letter each: r, w, c(reate), a(ppend), t(runcate).
+fn open(path: &str, flags: &str) -> io::Result<File> {
+    let has = |flag| flags.contains(flag);
+    let mut options = File::options();
+    options.read(has('r')).write(has('w')).create(has('c')).append(has('a')).truncate(has('t')).mode(0o666);
+    options.open(path)
+}
+
+fn copy(from: File, to: usize, slots: &[Option<File>; SLOTS], length: usize) -> io::Result<String> {
+    let to = slots[to].as_ref().expect("an open slot");
+    let (mut from_at, mut to_at) = (0, 0);
+    let copied = rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), length)?;
+    Ok(copied.to_string())
+}

@@ -1,0 +1,440 @@
+//! Servers, mounts and programs that end when their guards do, and waits that end at a deadline.
+
+use std::cell::RefCell;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Within this a server listens, a mount is there, a process that was told to end has ended; on a busy machine too.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// What a test takes at most, unless it says more.
+pub const TEST_MAX: Duration = Duration::from_secs(60);
+
+/// tmpfs, as statfs(2) calls it.
+const TMPFS: i64 = 0x0102_1994;
+
+thread_local! {
+    /// The processes of the running test, for when it hangs.
+    static PIDS: RefCell<Arc<Mutex<Vec<u32>>>> = RefCell::default();
+}
+
+/// Runs a test that needs root and /dev/fuse; a test that hangs loses its processes, so that its system calls return, and fails.
+pub fn within(limit: Duration, body: impl FnOnce() + Send + 'static) {
+    if !rustix::process::geteuid().is_root() {
+        return skip("needs root");
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return skip("there is no /dev/fuse");
+    }
+    let pids: Arc<Mutex<Vec<u32>>> = Arc::default();
+    let (sender, ended) = channel();
+    let of_test = pids.clone();
+    let name = thread::current().name().unwrap_or("test").to_owned();
+    let run = move || {
+        PIDS.with(|scope| *scope.borrow_mut() = of_test);
+        let _ = sender.send(catch_unwind(AssertUnwindSafe(body)));
+    };
+    thread::Builder::new().name(name).spawn(run).expect("a thread for the test");
+    match ended.recv_timeout(limit) {
+        Ok(Ok(())) => {}
+        Ok(Err(panic)) => resume_unwind(panic),
+        Err(_) => {
+            pids.lock().unwrap().iter().for_each(|&pid| signal(pid, Signal::KILL));
+            let _ = ended.recv_timeout(SOON);
+            panic!("the test did not end within {limit:?}");
+        }
+    }
+}
+
+/// As [`within`] the usual limit.
+pub fn test(body: impl FnOnce() + Send + 'static) {
+    within(TEST_MAX, body);
+}
+
+pub fn skip(why: &str) {
+    println!("skipped: {} {why}", thread::current().name().unwrap_or_default());
+}
+
+/// True when all programs are there; else it says which one is not.
+pub fn have(programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = |program: &str| std::env::split_paths(&path).any(|directory| directory.join(program).exists());
+    let missing: Vec<_> = programs.iter().filter(|program| !found(program)).collect();
+    if !missing.is_empty() {
+        skip(&format!("needs {missing:?}"));
+    }
+    missing.is_empty()
+}
+
+pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < limit, "waited {limit:?} in vain: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid as i32) {
+        // It may have ended already.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// A process that does not outlive its guard.
+pub struct Process {
+    child: Child,
+    log: Option<PathBuf>,
+}
+
+impl Process {
+    /// Starts it with stdout and stderr going to `log`.
+    pub fn start(command: &mut Command, log: &Path) -> Process {
+        let file = File::create(log).unwrap();
+        command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+        let mut process = Process::adopt(command.spawn().unwrap());
+        process.log = Some(log.to_owned());
+        process
+    }
+
+    pub fn adopt(child: Child) -> Process {
+        PIDS.with(|scope| scope.borrow().lock().unwrap().push(child.id()));
+        Process { child, log: None }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, which: Signal) {
+        signal(self.pid(), which);
+    }
+
+    pub fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// Waits for its end.
+    pub fn ends_within(&mut self, limit: Duration) -> ExitStatus {
+        let pid = self.pid();
+        wait_until(&format!("the end of process {pid}"), limit, || self.has_ended().is_some());
+        self.has_ended().unwrap()
+    }
+
+    pub fn output(&self) -> String {
+        self.log
+            .as_ref()
+            .map(|log| String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into())
+            .unwrap_or_default()
+    }
+
+    /// Resident memory in KiB: now and at most so far.
+    pub fn memory_kib(&self) -> (u64, u64) {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        };
+        (field("VmRSS:"), field("VmHWM:"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if thread::panicking() && self.log.is_some() {
+            eprintln!("--- process {} said:\n{}", self.pid(), self.output());
+        }
+        if self.has_ended().is_none() {
+            self.signal(Signal::KILL);
+            // One that hangs in a system call ends when the mount's process does.
+            let started = Instant::now();
+            while self.has_ended().is_none() && started.elapsed() < Duration::from_secs(2) {
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+        let pid = self.pid();
+        PIDS.with(|scope| scope.borrow().lock().unwrap().retain(|&other| other != pid));
+    }
+}
+
+/// What a program gave.
+#[derive(Debug)]
+pub struct Output {
+    pub status: ExitStatus,
+    pub text: String,
+}
+
+impl Output {
+    /// Its text, once it has succeeded.
+    pub fn succeeded(self) -> String {
+        assert!(self.status.success(), "{:?} {:?}: {}", self.status.code(), self.status.signal(), self.text);
+        self.text
+    }
+
+    /// Its text, once it has failed by itself.
+    pub fn failed(self) -> String {
+        assert!(self.status.code().is_some_and(|code| code != 0), "it should have failed: {self:?}");
+        self.text
+    }
+}
+
+/// Runs a program to its end, at most for `limit`; stdout and stderr together.
+pub fn run_within(limit: Duration, command: &mut Command) -> Output {
+    let home = directory();
+    let mut process = Process::start(command.env("LC_ALL", "C"), &home.path().join("log"));
+    let started = Instant::now();
+    while process.has_ended().is_none() {
+        assert!(started.elapsed() < limit, "{command:?} takes longer than {limit:?}: {}", process.output());
+        thread::sleep(Duration::from_millis(2));
+    }
+    Output { status: process.has_ended().unwrap(), text: process.output() }
+}
+
+pub fn run(command: &mut Command) -> Output {
+    run_within(SOON, command)
+}
+
+/// A shell script that stops at the first error, in a directory.
+pub fn shell(directory: &Path, script: &str) -> Output {
+    run_within(TEST_MAX, Command::new("sh").arg("-euc").arg(script).current_dir(directory))
+}
+
+pub fn aqueduct() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_aqueduct"))
+}
+
+/// A fresh directory, on tmpfs where there is one, that everybody may enter.
+pub fn directory() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let is_tmpfs = rustix::fs::statfs(memory).is_ok_and(|statfs| statfs.f_type == TMPFS);
+    directory_below(if is_tmpfs { memory } else { Path::new("/tmp") })
+}
+
+/// A fresh directory on a disk.
+pub fn disk_directory() -> TempDir {
+    directory_below(Path::new("/var/tmp"))
+}
+
+/// A fresh directory where device files work (/dev/shm is often mounted `nodev`).
+pub fn directory_for_devices() -> TempDir {
+    directory_below(Path::new("/tmp"))
+}
+
+fn directory_below(path: &Path) -> TempDir {
+    let directory = tempfile::Builder::new().prefix("aqueduct-test-").tempdir_in(path).unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    directory
+}
+
+/// A server on a free port of loopback (or where it was told).
+pub struct Server {
+    pub process: Process,
+    pub address: String,
+    home: TempDir,
+}
+
+impl Server {
+    pub fn start(exports: &[&Path]) -> Server {
+        Server::start_with(&mut aqueduct(), &["--listen", "127.0.0.1:0"], exports)
+    }
+
+    /// `command` is the program, with what stands before it.
+    pub fn start_with(command: &mut Command, arguments: &[&str], exports: &[&Path]) -> Server {
+        Server::start_at(directory(), command, arguments, exports)
+    }
+
+    fn start_at(home: TempDir, command: &mut Command, arguments: &[&str], exports: &[&Path]) -> Server {
+        command.arg("serve").arg("--state").arg(home.path().join("state")).args(arguments).args(exports);
+        let mut process = Process::start(command, &home.path().join("log"));
+        let started = Instant::now();
+        let address = loop {
+            let output = process.output();
+            if let Some(line) = output.lines().find_map(|line| line.strip_prefix("listening on ")) {
+                break line.trim().to_owned();
+            }
+            assert!(process.has_ended().is_none() && started.elapsed() < SOON, "the server does not listen: {output}");
+            thread::sleep(Duration::from_millis(5));
+        };
+        Server { process, address, home }
+    }
+
+    /// Kills it, and starts another with the same address and state.
+    pub fn restart(self, exports: &[&Path]) -> Server {
+        let Server { process, address, home } = self;
+        drop(process);
+        Server::start_at(home, &mut aqueduct(), &["--listen", &address], exports)
+    }
+
+    pub fn source(&self, export: &Path) -> String {
+        format!("{}:{}", self.address, export.display())
+    }
+
+    pub fn mount(&self, export: &Path) -> Mount {
+        self.mount_with(export, "")
+    }
+
+    pub fn mount_with(&self, export: &Path, options: &str) -> Mount {
+        Mount::start(&mut aqueduct(), &[&self.source(export)], options)
+    }
+
+    pub fn status(&self) -> Value {
+        let text = run(aqueduct().args(["status", "--json", &self.address])).succeeded();
+        serde_json::from_str::<Value>(&text).unwrap()["server"].take()
+    }
+
+    /// The sessions of mounts (not of those who ask for the status).
+    pub fn sessions(&self) -> usize {
+        let status = self.status();
+        status["sessions"].as_array().unwrap().iter().filter(|session| session["export"].is_string()).count()
+    }
+
+    /// What its descriptors stand for, below `directory`.
+    pub fn open_below(&self, directory: &Path) -> Vec<PathBuf> {
+        let fds = fs::read_dir(format!("/proc/{}/fd", self.process.pid())).unwrap();
+        let links = fds.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());
+        links.filter(|link| link.starts_with(directory) && link != directory).collect()
+    }
+}
+
+/// A mount in the foreground of its own process.
+pub struct Mount {
+    pub process: Process,
+    point: PathBuf,
+    _home: TempDir,
+}
+
+impl Mount {
+    /// `command` is the program, with what stands before it; `what` its arguments before the directory.
+    pub fn start(command: &mut Command, what: &[&str], options: &str) -> Mount {
+        let point = mount_point();
+        let home = directory();
+        command.arg("mount").args(what).arg(&point);
+        if !options.is_empty() {
+            command.args(["-o", options]);
+        }
+        let mut process = Process::start(command, &home.path().join("log"));
+        let started = Instant::now();
+        while !is_mounted(&point) {
+            let output = process.output();
+            assert!(process.has_ended().is_none() && started.elapsed() < SOON, "the mount does not come: {output}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        Mount { process, point, _home: home }
+    }
+
+    pub fn local(source: &Path) -> Mount {
+        Mount::start(&mut aqueduct(), &["--local", source.to_str().unwrap()], "")
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.point
+    }
+
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.point.join(name)
+    }
+
+    /// What `aqueduct status` says of it.
+    pub fn status(&self) -> Value {
+        let text = run(aqueduct().args(["status", "--json"])).succeeded();
+        let mut status: Value = serde_json::from_str(&text).unwrap();
+        let mounts = status["mounts"].as_array_mut().unwrap();
+        let ours = mounts.iter_mut().find(|mount| mount["target"] == self.point.to_str().unwrap());
+        ours.expect("a mounted directory in the status").take()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if is_mounted(&self.point) && rustix::mount::unmount(&self.point, UnmountFlags::empty()).is_err() {
+            let _ = rustix::mount::unmount(&self.point, UnmountFlags::DETACH);
+        }
+        let started = Instant::now();
+        while self.process.has_ended().is_none() && started.elapsed() < Duration::from_secs(5) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        // Not with what is in it: should it still be mounted, that is the export.
+        let _ = fs::remove_dir(&self.point);
+    }
+}
+
+/// An empty directory to mount on.
+pub fn mount_point() -> PathBuf {
+    let directory = directory_below(Path::new("/tmp"));
+    let path = fs::canonicalize(directory.path()).unwrap();
+    let _ = directory.keep();
+    path
+}
+
+/// Is something mounted exactly there?
+pub fn is_mounted(point: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table.lines().any(|line| line.split(' ').nth(4) == point.to_str())
+}
+
+/// A server, its export and one mount.
+pub struct One {
+    pub mount: Mount,
+    pub server: Server,
+    pub export: TempDir,
+}
+
+impl One {
+    pub fn new() -> One {
+        One::with("")
+    }
+
+    pub fn with(options: &str) -> One {
+        One::over(directory(), options)
+    }
+
+    pub fn over(export: TempDir, options: &str) -> One {
+        let server = Server::start(&[export.path()]);
+        let mount = server.mount_with(export.path(), options);
+        One { mount, server, export }
+    }
+
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.mount.join(name)
+    }
+}
+
+/// A server, its export and two mounts of it.
+pub struct Pair {
+    pub left: Mount,
+    pub right: Mount,
+    pub server: Server,
+    pub export: TempDir,
+}
+
+impl Pair {
+    pub fn new() -> Pair {
+        Pair::with("")
+    }
+
+    pub fn with(options: &str) -> Pair {
+        let export = directory();
+        let server = Server::start(&[export.path()]);
+        let left = server.mount_with(export.path(), options);
+        let right = server.mount_with(export.path(), options);
+        Pair { left, right, server, export }
+    }
+}
+
+/// The errno of a result that must be an error.
+pub fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
+    result.expect_err("it should have failed").raw_os_error().expect("an error of the kernel")
+}

@@ -1,0 +1,278 @@
+//! fcntl, OFD and flock locks across mounts. The lockers are processes of their own.
+
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::agent::Agent;
+use crate::common::{Mount, Pair, test, wait_until};
+
+/// The server keeps the session of a vanished client for its grace time (5 s), then frees its locks.
+const FREED_AFTER: Duration = Duration::from_secs(15);
+
+/// How each kind of lock is asked for: exclusive, shared, given back.
+const KINDS: [[&str; 3]; 3] = [
+    ["process 0 W 0 0", "process 0 R 0 0", "process 0 U 0 0"],
+    ["openfile 0 W 0 0", "openfile 0 R 0 0", "openfile 0 U 0 0"],
+    ["flock 0 W", "flock 0 R", "flock 0 U"],
+];
+
+fn locker(mount: &Mount) -> Agent {
+    let mut agent = Agent::start();
+    agent.ask(&format!("open 0 {} rwc", mount.join("file").display())).unwrap();
+    agent
+}
+
+#[test]
+fn a_lock_on_one_mount_excludes_the_other() {
+    test(|| {
+        let pair = Pair::new();
+        let (mut left, mut right, mut same) = (locker(&pair.left), locker(&pair.right), locker(&pair.left));
+        for [exclusive, shared, unlock] in KINDS {
+            left.ask(exclusive).unwrap();
+            for other in [&mut right, &mut same] {
+                assert_eq!(other.ask(exclusive), Err(libc::EAGAIN), "{exclusive}");
+                assert_eq!(other.ask(shared), Err(libc::EAGAIN), "{shared}");
+            }
+            left.ask(shared).unwrap();
+            right.ask(shared).unwrap();
+            assert_eq!(same.ask(exclusive), Err(libc::EAGAIN), "two share it");
+            assert_eq!(left.ask(exclusive), Err(libc::EAGAIN), "another shares it");
+            left.ask(unlock).unwrap();
+            right.ask(exclusive).unwrap();
+            right.ask(unlock).unwrap();
+        }
+    });
+}
+
+#[test]
+fn ranges_are_locked_apart() {
+    test(|| {
+        let pair = Pair::new();
+        let (mut left, mut right) = (locker(&pair.left), locker(&pair.right));
+        for kind in ["process", "openfile"] {
+            left.ask(&format!("{kind} 0 W 0 10")).unwrap();
+            right.ask(&format!("{kind} 0 W 10 10")).unwrap();
+            assert_eq!(right.ask(&format!("{kind} 0 R 9 1")), Err(libc::EAGAIN));
+            // A hole in the middle.
+            left.ask(&format!("{kind} 0 U 4 2")).unwrap();
+            right.ask(&format!("{kind} 0 W 4 2")).unwrap();
+            assert_eq!(right.ask(&format!("{kind} 0 W 3 1")), Err(libc::EAGAIN));
+            // To the end, and far out.
+            left.ask(&format!("{kind} 0 W 5000000000000 0")).unwrap();
+            assert_eq!(right.ask(&format!("{kind} 0 R 9000000000000000000 1")), Err(libc::EAGAIN));
+            left.ask(&format!("{kind} 0 U 0 0")).unwrap();
+            right.ask(&format!("{kind} 0 U 0 0")).unwrap();
+        }
+        // The two kinds of record locks exclude each other; flock is apart.
+        left.ask("process 0 W 0 0").unwrap();
+        assert_eq!(right.ask("openfile 0 W 0 0"), Err(libc::EAGAIN));
+        right.ask("flock 0 W").unwrap();
+    });
+}
+
+#[test]
+fn a_test_tells_what_is_in_the_way() {
+    test(|| {
+        let pair = Pair::new();
+        let (mut left, mut right, mut same) = (locker(&pair.left), locker(&pair.right), locker(&pair.left));
+        assert_eq!(right.ask("test 0 0 100").unwrap(), "None");
+        left.ask("process 0 W 20 30").unwrap();
+        let seen = right.ask("test 0 0 100").unwrap();
+        assert!(seen.starts_with("Some((20, 30, "), "{seen}");
+        assert_eq!(right.ask("test 0 50 100").unwrap(), "None");
+        assert_eq!(left.ask("test 0 0 100").unwrap(), "None", "one's own lock is not in the way");
+        let pid = left.process.pid();
+        assert_eq!(same.ask("test 0 0 100").unwrap(), format!("Some((20, 30, {pid}))"), "the holder, on one machine");
+    });
+}
+
+#[test]
+fn a_blocked_lock_is_granted_on_release() {
+    test(|| {
+        let pair = Pair::new();
+        let (mut left, mut right) = (locker(&pair.left), locker(&pair.right));
+        for [exclusive, _, unlock] in KINDS {
+            left.ask(exclusive).unwrap();
+            right.tell(&format!("{exclusive} wait"));
+            assert!(right.is_waiting(), "{exclusive}");
+            let released = Instant::now();
+            left.ask(unlock).unwrap();
+            right.answer().unwrap();
+            assert!(released.elapsed() < Duration::from_secs(1), "granted after {:?}", released.elapsed());
+            // The other way, and by close.
+            left.tell(&format!("{exclusive} wait"));
+            assert!(left.is_waiting(), "{exclusive}");
+            right.ask("close 0").unwrap();
+            left.answer().unwrap();
+            left.ask(unlock).unwrap();
+            right.ask(&format!("open 0 {} rw", pair.right.join("file").display())).unwrap();
+        }
+    });
+}
+
+#[test]
+fn many_wait_for_one_lock() {
+    test(|| {
+        let pair = Pair::new();
+        let mut holder = locker(&pair.left);
+        holder.ask("process 0 W 0 0").unwrap();
+        let mut waiting: Vec<Agent> =
+            (0..6).map(|n| locker(if n % 2 == 0 { &pair.left } else { &pair.right })).collect();
+        waiting.iter_mut().for_each(|agent| agent.tell("process 0 W 0 0 wait"));
+        // Both mounts still work while all these wait.
+        for mount in [&pair.left, &pair.right] {
+            std::fs::write(mount.join("other"), "other").unwrap();
+        }
+        holder.ask("process 0 U 0 0").unwrap();
+        while !waiting.is_empty() {
+            let granted = || waiting.iter().position(|agent| agent.answer_within(Duration::from_millis(20)).is_some());
+            let started = Instant::now();
+            let mut next = granted();
+            while next.is_none() {
+                assert!(started.elapsed() < Duration::from_secs(5), "nobody gets the lock");
+                next = granted();
+            }
+            let mut holder = waiting.swap_remove(next.unwrap());
+            assert!(
+                waiting.iter().all(|agent| agent.answer_within(Duration::from_millis(10)).is_none()),
+                "two hold it"
+            );
+            holder.ask("process 0 U 0 0").unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_deadlock_is_refused() {
+    test(|| {
+        let pair = Pair::new();
+        for (one, other) in [(&pair.left, &pair.right), (&pair.left, &pair.left)] {
+            let (mut one, mut other) = (locker(one), locker(other));
+            one.ask("process 0 W 0 1").unwrap();
+            other.ask("process 0 W 1 1").unwrap();
+            one.tell("process 0 W 1 1 wait");
+            assert!(one.is_waiting());
+            assert_eq!(other.ask("process 0 W 0 1 wait"), Err(libc::EDEADLK));
+            other.ask("process 0 U 1 1").unwrap();
+            one.answer().unwrap();
+        }
+    });
+}
+
+#[test]
+fn closing_any_descriptor_frees_the_locks_of_a_process() {
+    test(|| {
+        let pair = Pair::new();
+        let (mut left, mut right) = (locker(&pair.left), locker(&pair.right));
+        let path = pair.left.join("file");
+        for flags in ["rw", "w"] {
+            left.ask("process 0 W 0 0").unwrap();
+            left.ask(&format!("open 1 {} {flags}", path.display())).unwrap();
+            left.ask("close 1").unwrap();
+            right.ask("process 0 W 0 0").unwrap();
+            right.ask("process 0 U 0 0").unwrap();
+        }
+        // Those of an open file stay.
+        left.ask("openfile 0 W 0 0").unwrap();
+        left.ask("flock 0 W").unwrap();
+        left.ask(&format!("open 1 {} rw", path.display())).unwrap();
+        left.ask("close 1").unwrap();
+        assert_eq!(right.ask("process 0 W 0 0"), Err(libc::EAGAIN));
+        assert_eq!(right.ask("flock 0 W"), Err(libc::EAGAIN));
+    });
+}
+
+#[test]
+fn a_killed_program_frees_its_locks() {
+    test(|| {
+        let pair = Pair::new();
+        for [exclusive, ..] in KINDS {
+            let (mut left, mut right) = (locker(&pair.left), locker(&pair.right));
+            left.ask(exclusive).unwrap();
+            right.tell(&format!("{exclusive} wait"));
+            assert!(right.is_waiting());
+            left.process.signal(Signal::KILL);
+            right.answer_within(Duration::from_secs(3)).expect("freed at once").unwrap();
+        }
+    });
+}
+
+/// A waiter that is gone must not be granted the lock afterwards.
+#[test]
+fn a_killed_waiter_leaves_nothing_behind() {
+    test(|| {
+        let pair = Pair::new();
+        for [exclusive, _, unlock] in KINDS {
+            let (mut holder, mut waiter, mut third) = (locker(&pair.left), locker(&pair.right), locker(&pair.left));
+            holder.ask(exclusive).unwrap();
+            waiter.tell(&format!("{exclusive} wait"));
+            assert!(waiter.is_waiting());
+            waiter.process.signal(Signal::KILL);
+            waiter.process.ends_within(Duration::from_secs(5));
+            holder.ask(unlock).unwrap();
+            wait_until("the lock is free", Duration::from_secs(2), || third.ask(exclusive).is_ok());
+        }
+    });
+}
+
+#[test]
+fn a_signal_ends_waiting_for_a_lock() {
+    test(|| {
+        let pair = Pair::new();
+        for [exclusive, ..] in KINDS {
+            let (mut holder, mut waiter) = (locker(&pair.left), locker(&pair.right));
+            holder.ask(exclusive).unwrap();
+            waiter.tell(&format!("{exclusive} wait"));
+            assert!(waiter.is_waiting());
+            waiter.process.signal(Signal::INT);
+            waiter.process.ends_within(Duration::from_secs(5));
+        }
+    });
+}
+
+#[test]
+fn a_killed_client_frees_its_locks() {
+    test(|| {
+        let pair = Pair::new();
+        let Pair { left, right, server: _server, export: _export } = pair;
+        let (mut held, mut wanted) = (locker(&left), locker(&right));
+        held.ask("process 0 W 0 0").unwrap();
+        held.ask("flock 0 W").unwrap();
+        wanted.tell("process 0 W 0 0 wait");
+        assert!(wanted.is_waiting());
+        left.process.signal(Signal::KILL);
+        wanted.answer_within(FREED_AFTER).expect("freed after the grace time").unwrap();
+        wait_until("the flock is free", FREED_AFTER, || wanted.ask("flock 0 W").is_ok());
+    });
+}
+
+#[test]
+fn an_unmounted_client_frees_its_locks_at_once() {
+    test(|| {
+        let Pair { left, right, server: _server, export: _export } = Pair::new();
+        let (mut held, mut wanted) = (locker(&left), locker(&right));
+        held.ask("flock 0 W").unwrap();
+        wanted.tell("flock 0 W wait");
+        assert!(wanted.is_waiting());
+        left.process.signal(Signal::TERM);
+        wanted.answer_within(Duration::from_secs(4)).expect("freed at the goodbye").unwrap();
+    });
+}
+
+#[test]
+fn locks_need_the_right_descriptor() {
+    test(|| {
+        let pair = Pair::new();
+        File::create(pair.left.join("file")).unwrap();
+        let mut agent = Agent::start();
+        agent.ask(&format!("open 0 {} r", pair.left.join("file").display())).unwrap();
+        agent.ask(&format!("open 1 {} w", pair.left.join("file").display())).unwrap();
+        for kind in ["process", "openfile"] {
+            assert_eq!(agent.ask(&format!("{kind} 0 W 0 0")), Err(libc::EBADF));
+            assert_eq!(agent.ask(&format!("{kind} 1 R 0 0")), Err(libc::EBADF));
+        }
+        agent.ask("flock 0 W").unwrap();
+    });
+}

@@ -1,0 +1,107 @@
+//! System calls that the standard library and rustix do not have: record locks, timers, whole-process credentials.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What a record lock does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    Read,
+    Write,
+    Unlock,
+}
+
+/// How a record lock is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Of the process.
+    Process,
+    /// Of the open file.
+    OpenFile,
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn range(hold: Hold, start: i64, length: i64) -> libc::flock {
+    // SAFETY: flock is plain numbers, for which zero is a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = match hold {
+        Hold::Read => libc::F_RDLCK,
+        Hold::Write => libc::F_WRLCK,
+        Hold::Unlock => libc::F_UNLCK,
+    } as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    (lock.l_start, lock.l_len) = (start, length);
+    lock
+}
+
+/// F_SETLK and its like.
+pub fn lock(fd: BorrowedFd<'_>, request: Request, hold: Hold, start: i64, length: i64, wait: bool) -> io::Result<()> {
+    let lock = range(hold, start, length);
+    let command = match (request, wait) {
+        (Request::Process, false) => libc::F_SETLK,
+        (Request::Process, true) => libc::F_SETLKW,
+        (Request::OpenFile, false) => libc::F_OFD_SETLK,
+        (Request::OpenFile, true) => libc::F_OFD_SETLKW,
+    };
+    // SAFETY: `lock` is a valid flock that outlives the call.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw const lock) })
+}
+
+/// F_GETLK for a write lock: start, length and holder of what is in the way.
+pub fn test_lock(fd: BorrowedFd<'_>, start: i64, length: i64) -> io::Result<Option<(i64, i64, i32)>> {
+    let mut lock = range(Hold::Write, start, length);
+    // SAFETY: `lock` is a valid flock that outlives the call and may be written.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETLK, &raw mut lock) })?;
+    let free = lock.l_type == libc::F_UNLCK as libc::c_short;
+    Ok((!free).then_some((lock.l_start, lock.l_len, lock.l_pid)))
+}
+
+extern "C" fn do_nothing(_: libc::c_int) {}
+
+/// SIGALRM after `milliseconds` and then as often again, handled by a function that does nothing; system calls restart where they can.
+pub fn alarm(milliseconds: u32) -> io::Result<()> {
+    let interval = libc::timeval { tv_sec: 0, tv_usec: libc::suseconds_t::from(milliseconds) * 1000 };
+    let timer = libc::itimerval { it_interval: interval, it_value: interval };
+    // SAFETY: the handler touches nothing; both structures are valid and outlive the calls.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = do_nothing as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        check(libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()))?;
+        check(libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()))
+    }
+}
+
+/// Maps the first `length` bytes of a file shared and writable, stores `value` into byte `at`, and waits for msync.
+pub fn store_shared(fd: BorrowedFd<'_>, length: usize, at: usize, value: u8) -> io::Result<()> {
+    assert!(at < length);
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a mapping of our own at a place that the kernel chooses; the byte lies inside, and it is unmapped once.
+    unsafe {
+        let base = libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0);
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        base.cast::<u8>().add(at).write_volatile(value);
+        let synced = check(libc::msync(base, length, libc::MS_SYNC));
+        libc::munmap(base, length);
+        synced
+    }
+}
+
+/// A copy of the first `length` bytes of a file, taken through a private mapping.
+pub fn load_private(fd: BorrowedFd<'_>, length: usize) -> io::Result<Vec<u8>> {
+    // SAFETY: as above; the mapping is read only inside its length.
+    unsafe {
+        let base = libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, fd.as_raw_fd(), 0);
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let bytes = std::slice::from_raw_parts(base.cast::<u8>(), length).to_vec();
+        libc::munmap(base, length);
+        Ok(bytes)
+    }
+}
