@@ -84,10 +84,11 @@ struct Mounted {
 
 impl Mounted {
     fn new(config: MountConfig) -> Result<Mounted, Failure> {
-        let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
-            .map_err(|error| Failure::new("cannot watch for signals", error, "check the limits on open files"))?;
         let groups = groups(&config)?;
         let backing = Backing::open(&config, &groups)?;
+        // Until here a signal just ends the process; from the mount on it has to be cleaned up.
+        let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+            .map_err(|error| Failure::new("cannot watch for signals", error, "check the limits on open files"))?;
         match serve(&config, &backing, &groups) {
             Ok(session) => Ok(Mounted { config, signals, groups, backing, session }),
             Err(failure) => {
@@ -174,7 +175,8 @@ impl Backing {
     fn open(config: &MountConfig, groups: &[Arc<Group>]) -> Result<Backing, Failure> {
         match &config.source {
             Source::Local(path) => {
-                let posix = Posix::open(path, PosixOptions::default())
+                let options = PosixOptions { opens_max: host::opens_max(None, 1), ..PosixOptions::default() };
+                let posix = Posix::open(path, options)
                     .map_err(|error| Failure::from_line(error, "see whether the directory is in order"))?;
                 Ok(Backing::Local(Arc::new(posix)))
             }
@@ -245,6 +247,9 @@ impl Backing {
 }
 
 fn serve(config: &MountConfig, backing: &Backing, groups: &[Arc<Group>]) -> Result<Session, Failure> {
+    if backing.is_read_only() && !config.options.read_only {
+        tracing::info!("the server serves {} read-only, so it is mounted read-only", config.shown);
+    }
     let device = mount(config, backing.is_read_only())?;
     start(device, backing.filesystem(), groups, fuse_config(config, backing))
         .map_err(|error| Failure::from_line(error, "see the kernel's log (dmesg), and mount again"))

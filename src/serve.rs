@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use aqueduct_fs::FileSystem;
 use aqueduct_fs::readonly::ReadOnly;
-use aqueduct_posix::{OPENS_MAX, Options, Posix};
+use aqueduct_posix::{Options, Posix};
 use aqueduct_server::{Export, Server, ServerConfig, export_id};
 use aqueduct_worker::{Group, Settings};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -22,9 +21,6 @@ use crate::{args, host, key, output};
 
 /// After small requests a thread looks again for so long before it sleeps: about what waking it costs.
 pub const SPIN: Duration = Duration::from_micros(30);
-
-/// Descriptors that are kept for connections and the rest; see [`opens_max`].
-const DESCRIPTORS_KEPT: u64 = 4096;
 
 /// Serves until SIGTERM or SIGINT.
 pub fn run(arguments: args::Serve) -> Result<ExitCode, Failure> {
@@ -65,8 +61,12 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure
     let mut verifier = [0; 8];
     getrandom::fill(&mut verifier)
         .map_err(|error| Failure::new("cannot start the server", error, "see why the kernel gives no random bytes"))?;
-    let options =
-        Options { key, verifier: u64::from_le_bytes(verifier), opens_max: opens_max(config), ..Options::default() };
+    let options = Options {
+        key,
+        verifier: u64::from_le_bytes(verifier),
+        opens_max: host::opens_max(config.opens_max, config.exports.len()),
+        ..Options::default()
+    };
     let exports = config.exports.iter().map(|export| open(export, &options)).collect::<Result<Vec<_>, _>>()?;
     let server = ServerConfig {
         listen: config.listen.clone(),
@@ -94,26 +94,6 @@ fn open(export: &ExportConfig, options: &Options) -> Result<Export, Failure> {
         read_only: export.read_only,
         path: export.path.to_string_lossy().into_owned(),
     })
-}
-
-/// How many files each export may have open: what was asked for, as far as the descriptors of this process allow.
-fn opens_max(config: &ServeConfig) -> usize {
-    let descriptors = raise_descriptors();
-    let room = descriptors - DESCRIPTORS_KEPT.min(descriptors / 4);
-    let share = usize::try_from(room).unwrap_or(usize::MAX) / config.exports.len().max(1);
-    let wanted = config.opens_max.unwrap_or(OPENS_MAX);
-    if share < wanted && config.opens_max.is_some() {
-        tracing::warn!(wanted, share, "the limit on open files (ulimit -n) allows fewer than opens_max: raise it");
-    }
-    wanted.min(share).max(1)
-}
-
-/// Raises the limit on open files as far as it goes, and returns it.
-fn raise_descriptors() -> u64 {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let now = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
-    now.unwrap_or(u64::MAX)
 }
 
 /// Waits for a signal, then drains; a second signal ends the process at once.
