@@ -7,16 +7,16 @@
 //!
 //! A request that completes at once, when it is first polled, is never entered here: it costs two stores.
 
-use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::Cancel;
 
 use crate::caller::{self, Caller};
 use crate::lock;
+use crate::slots::Slots;
 
 /// How long a request is under way before its caller is looked at, and how often from then on. Half a second is what a user who pressed Ctrl-C
 /// twice still takes for at once.
@@ -28,9 +28,6 @@ const UNSEEN_SIGNAL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Callers looked at in one round (about 15 us each); the others come in the next.
 const LOOKS_PER_ROUND: usize = 64;
-
-/// Threads that can be between reading a request and its first wait at the same time and still be told apart.
-const SLOTS: usize = 64;
 
 /// How a request may end early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,14 +67,10 @@ struct State {
     round: usize,
 }
 
-/// A thread's place for the request that it polls first, on a cache line of its own.
-#[repr(align(64))]
-#[derive(Default)]
-struct Slot(AtomicU64);
-
 /// The requests under way.
 pub(crate) struct Interrupts {
-    polled: Box<[Slot]>,
+    /// The request that each thread polls for the first time.
+    polled: Slots,
     early: AtomicUsize,
     state: Mutex<State>,
     look: Box<dyn Fn(u32) -> Caller + Send + Sync>,
@@ -89,25 +82,19 @@ impl Default for Interrupts {
     }
 }
 
-fn slot_of_this_thread() -> usize {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static SLOT: Cell<Option<usize>> = const { Cell::new(None) };
-    }
-    let slot = SLOT.get().unwrap_or_else(|| THREADS.fetch_add(1, Ordering::Relaxed) % SLOTS);
-    SLOT.set(Some(slot));
-    slot
-}
-
 impl Interrupts {
     fn new(look: impl Fn(u32) -> Caller + Send + Sync + 'static) -> Interrupts {
-        let polled = (0..SLOTS).map(|_| Slot::default()).collect();
-        Interrupts { polled, early: AtomicUsize::new(0), state: Mutex::default(), look: Box::new(look) }
+        Interrupts {
+            polled: Slots::default(),
+            early: AtomicUsize::new(0),
+            state: Mutex::default(),
+            look: Box::new(look),
+        }
     }
 
     /// Runs `poll`, which polls the request `unique` for the first time (and enters it if it has to wait).
     pub(crate) fn first_poll(&self, unique: u64, poll: impl FnOnce()) {
-        let slot = &self.polled[slot_of_this_thread()].0;
+        let slot = self.polled.mine();
         slot.store(unique, Ordering::SeqCst);
         poll();
         slot.store(0, Ordering::SeqCst);
@@ -143,7 +130,7 @@ impl Interrupts {
             if self.interrupt_waiting(unique) {
                 return Verdict::Noted;
             }
-            let polled = || self.polled.iter().any(|slot| slot.0.load(Ordering::SeqCst) == unique);
+            let polled = || self.polled.iter().any(|slot| slot.load(Ordering::SeqCst) == unique);
             if !polled() {
                 continue;
             }

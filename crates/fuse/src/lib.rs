@@ -25,6 +25,7 @@ mod reader;
 mod releases;
 mod session;
 mod sink;
+mod slots;
 mod sys;
 #[cfg(test)]
 mod tests;

@@ -5,19 +5,26 @@
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use aqueduct_fs::Cancel;
+use aqueduct_worker::Group;
 
 use crate::lock;
+use crate::slots::Slots;
+
+/// Looks at a thread that is just reading before it is left to run; then one look at a time.
+const LOOKS: usize = 20;
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Releases that were read and are not done, in the order of their reading.
 #[derive(Default)]
 pub(crate) struct Releases {
-    /// Threads that have read, or are about to, and have not yet entered what they read.
-    reading: AtomicUsize,
+    /// For each thread, odd while it has read, or is about to, and has not yet entered what it read.
+    reading: Slots,
     state: Mutex<State>,
 }
 
@@ -29,11 +36,11 @@ struct State {
 }
 
 /// A thread that is about to read a request.
-pub(crate) struct Reading<'a>(&'a Releases);
+pub(crate) struct Reading<'a>(&'a AtomicU64);
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.0.reading.fetch_sub(1, Ordering::SeqCst);
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -57,8 +64,9 @@ impl Drop for Release {
 impl Releases {
     /// To be held from before a request is read until it is known what it is.
     pub(crate) fn reading(&self) -> Reading<'_> {
-        self.reading.fetch_add(1, Ordering::SeqCst);
-        Reading(self)
+        let mine = self.reading.mine();
+        mine.fetch_add(1, Ordering::SeqCst);
+        Reading(mine)
     }
 
     /// A release was read.
@@ -73,15 +81,7 @@ impl Releases {
     /// Waits until the releases that were read before are done. The kernel hands requests out in the order in which they were made, so these are all
     /// that were made before the request that waits here. Ends early when that is cancelled.
     pub(crate) async fn settled(&self, cancel: &Cancel) {
-        // Reading does not block: whoever was at it is through in microseconds. Under a steady stream somebody always is; then whoever was at it
-        // first is through after so many looks as well.
-        const LOOKS_MAX: usize = 1000;
-        for _ in 0..LOOKS_MAX {
-            if self.reading.load(Ordering::SeqCst) == 0 {
-                break;
-            }
-            std::thread::yield_now();
-        }
+        self.readers_through(cancel).await;
         let last = lock(&self.state).entered;
         poll_fn(|task| {
             let mut state = lock(&self.state);
@@ -92,6 +92,22 @@ impl Releases {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Waits until all threads that are reading have entered what they read. Reading does not block, but a thread may lose its processor meanwhile.
+    async fn readers_through(&self, cancel: &Cancel) {
+        let at_it =
+            self.reading.iter().map(|slot| (slot, slot.load(Ordering::SeqCst))).filter(|(_, turn)| turn % 2 == 1);
+        for (slot, turn) in at_it.collect::<Vec<_>>() {
+            let mut looks = 0;
+            while slot.load(Ordering::SeqCst) == turn && !cancel.is_raised() {
+                looks += 1;
+                match Group::current() {
+                    Some(group) if looks > LOOKS => group.sleep(LOOK_INTERVAL).await,
+                    _ => std::thread::yield_now(),
+                }
+            }
+        }
     }
 }
 

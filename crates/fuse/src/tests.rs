@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use aqueduct_fs::{Errno, OpenFlags};
+use aqueduct_fs::{
+    Call, Cancel, ClientId, Context, Errno, FileSystem, OpenFlags, ReadAt, Reply, Request, Sink, Source, WriteAt,
+    Written,
+};
 use aqueduct_worker::{Group, Settings};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair, sockopt};
@@ -125,12 +128,24 @@ fn group() -> Arc<Group> {
 }
 
 fn fixture_of(minor: u32, flags: u64, config: Config) -> Fixture {
+    let memory = Arc::new(Memory::default());
+    fixture_over(memory.clone(), memory, minor, flags, config)
+}
+
+/// A fixture that is answered with `filesystem`, which uses `memory`.
+fn fixture_over(
+    filesystem: Arc<dyn FileSystem>,
+    memory: Arc<Memory>,
+    minor: u32,
+    flags: u64,
+    config: Config,
+) -> Fixture {
     let (kernel, device) = Kernel::pair();
-    let (memory, group) = (Arc::new(Memory::default()), group());
+    let group = group();
     memory.put(b"file", b"some text");
     memory.put(memory::STALL, b"");
     let unique = kernel.init(7, minor, flags);
-    let session = start(device, memory.clone(), std::slice::from_ref(&group), config).unwrap();
+    let session = start(device, filesystem, std::slice::from_ref(&group), config).unwrap();
     let out = InitOut::parse(&kernel.answer(unique).unwrap()).unwrap().0;
     assert_eq!((out.major, out.minor), (7, minor.min(MINOR)));
     Fixture { kernel, session, memory, group }
@@ -544,4 +559,58 @@ fn flags_of_create_and_open_are_passed_on() {
     let body = create(libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC).unwrap();
     assert_eq!(body.len(), 128 + 16);
     assert_eq!(kernel.lookup("file").unwrap().attr.size, 0);
+}
+
+/// A file system whose releases take as long as the test wants.
+struct SlowRelease {
+    memory: Arc<Memory>,
+    gate: Cancel,
+}
+
+impl FileSystem for SlowRelease {
+    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
+        if !matches!(request, Request::Release { .. }) {
+            return self.memory.call(context, request);
+        }
+        Call::waiting(async move {
+            std::future::poll_fn(|task| self.gate.poll(task)).await;
+            self.memory.call(context, request).await
+        })
+    }
+
+    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
+        self.memory.read(context, read, sink)
+    }
+
+    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
+        self.memory.write(context, write, source)
+    }
+
+    fn depart(&self, client: ClientId) {
+        self.memory.depart(client);
+    }
+}
+
+#[test]
+fn a_lock_that_a_release_under_way_frees_is_had() {
+    let (memory, gate) = (Arc::new(Memory::default()), Cancel::default());
+    let slow = Arc::new(SlowRelease { memory: memory.clone(), gate: gate.clone() });
+    let fixture = fixture_over(slow, memory, 45, NEW_FLAGS, Config::default());
+    let kernel = &fixture.kernel;
+    let node = kernel.lookup("file").unwrap().nodeid;
+    let flock = |fh, owner| {
+        let lk = FileLock { kind: libc::F_WRLCK as u32, end: i64::MAX as u64, ..FileLock::default() };
+        kernel.send(opcode::SETLK, node, &LkIn { fh, owner, lk, lk_flags: LK_FLOCK, padding: 0 }.to_vec())
+    };
+    let (one, two) = (kernel.open(node, libc::O_RDWR).fh, kernel.open(node, libc::O_RDWR).fh);
+    assert!(kernel.answer(flock(one, 1)).is_ok());
+    assert_eq!(kernel.answer(flock(two, 2)), Err(libc::EAGAIN));
+    let release = kernel.send(opcode::RELEASE, node, &ReleaseIn { fh: one, ..ReleaseIn::default() }.to_vec());
+    let locks = flock(two, 2);
+    kernel.silent();
+    gate.raise();
+    let answers = [(); 2].map(|()| kernel.message(Duration::from_secs(10)).unwrap().0);
+    let mut answered = answers.map(|header| (header.unique, header.error));
+    answered.sort_unstable();
+    assert_eq!(answered, [(release, 0), (locks, 0)]);
 }
