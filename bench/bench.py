@@ -99,7 +99,7 @@ def measure_files(target, count, figures):
 def measure_iperf():
     """One stream of iperf3 over loopback, cubic, in MiB/s."""
     program = targets.need("iperf3")
-    server = subprocess.Popen([program, "-s", "-1", "-B", "127.0.0.1", "-p", "7171"], stdout=subprocess.DEVNULL)
+    server = subprocess.Popen([program, "-s", "-1", "-B", "127.0.0.1", "-p", "7171"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         time.sleep(0.3)
         text = targets.run(program, "-c", "127.0.0.1", "-p", "7171", "-C", "cubic", "-t", "3", "-J")
