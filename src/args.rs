@@ -1,5 +1,7 @@
 //! Raw arguments: the one table from which help, man pages and shell completions are made. What they mean is decided in `config`.
 
+#![allow(rustdoc::broken_intra_doc_links, reason = "the comments are help texts, where [] means optional")]
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
