@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -110,6 +111,12 @@ fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String>
     if words[0] == "chdir" {
         return done(std::env::set_current_dir(words[1]));
     }
+    if words[0] == "become" {
+        return done(sys::become_user(number(1) as u32, number(2) as u32));
+    }
+    if words[0] == "connect" {
+        return UnixStream::connect(words[1]).map(|_| String::new());
+    }
     let slot = words[1].parse::<usize>().expect("a slot");
     if words[0] == "open" {
         slots[slot] = Some(open(words[2], words[3])?);
@@ -118,6 +125,13 @@ fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String>
     if words[0] == "close" {
         slots[slot] = None;
         return Ok(String::new());
+    }
+    if words[0] == "copy" {
+        let file = |slot: usize| slots[slot].as_ref().expect("an open slot");
+        let to = file(words[2].parse().expect("a slot"));
+        let (mut from_at, mut to_at, length) = (0, 0, number(3) as usize);
+        let copied = rustix::fs::copy_file_range(file(slot), Some(&mut from_at), to, Some(&mut to_at), length)?;
+        return Ok(copied.to_string());
     }
     let file = slots[slot].as_mut().expect("an open slot");
     match words[0] {
@@ -134,10 +148,6 @@ fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String>
         "write" => file.write(words[2].as_bytes()).map(|count| count.to_string()),
         "size" => file.seek(SeekFrom::End(0)).map(|size| size.to_string()),
         "sync" => done(file.sync_all()),
-        "copy" => {
-            let from = file.try_clone()?;
-            copy(from, words[2].parse().expect("a slot"), slots, number(3) as usize)
-        }
         "process" | "openfile" => {
             let request = if words[0] == "process" { Request::Process } else { Request::OpenFile };
             let wait = words.get(5) == Some(&"wait");
@@ -172,11 +182,4 @@ fn open(path: &str, flags: &str) -> io::Result<File> {
     let mut options = File::options();
     options.read(has('r')).write(has('w')).create(has('c')).append(has('a')).truncate(has('t')).mode(0o666);
     options.open(path)
-}
-
-fn copy(from: File, to: usize, slots: &[Option<File>; SLOTS], length: usize) -> io::Result<String> {
-    let to = slots[to].as_ref().expect("an open slot");
-    let (mut from_at, mut to_at) = (0, 0);
-    let copied = rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), length)?;
-    Ok(copied.to_string())
 }

@@ -123,6 +123,17 @@ impl Process {
         signal(self.pid(), which);
     }
 
+    /// Stops all of its threads.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.pid());
+        let stopped = |task: fs::DirEntry| {
+            let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            status.lines().any(|line| line.starts_with("State:") && line.contains('T'))
+        };
+        wait_until("all threads have stopped", SOON, || fs::read_dir(&tasks).unwrap().flatten().all(stopped));
+    }
+
     pub fn has_ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }

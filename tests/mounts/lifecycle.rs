@@ -14,8 +14,8 @@ use rustix::process::Signal;
 
 use crate::agent::Agent;
 use crate::common::{
-    Mount, One, Process, SOON, Server, aqueduct, directory, directory_for_devices, errno, have, is_mounted,
-    mount_point, run, shell, skip, test, wait_until,
+    Mount, One, Process, SOON, Server, aqueduct, directory, directory_for_devices, disk_directory, errno, have,
+    is_mounted, mount_point, run, shell, skip, test, wait_until,
 };
 use crate::proxy::Proxy;
 
@@ -98,7 +98,7 @@ fn waiting_reader(one: &One) -> Agent {
     let mut agent = Agent::start();
     agent.ask(&format!("open 0 {} r", one.path("file").display())).unwrap();
     agent.ask("read 0 3").unwrap();
-    one.server.process.signal(Signal::STOP);
+    one.server.process.stop();
     agent
 }
 
@@ -162,7 +162,7 @@ fn a_handled_signal_does_not_disturb_a_waiting_program() {
         assert_eq!(agent.answer(), Ok("tent".to_owned()));
         // Writes are neither lost nor done twice by what interrupts them.
         agent.ask(&format!("open 1 {} wca", one.path("log").display())).unwrap();
-        one.server.process.signal(Signal::STOP);
+        one.server.process.stop();
         agent.tell("write 1 once");
         assert!(agent.answer_within(Duration::from_secs(1)).is_none());
         one.server.process.signal(Signal::CONT);
@@ -186,21 +186,62 @@ fn a_soft_mount_gives_up() {
 #[test]
 fn sigterm_drains() {
     test(|| {
-        let length = 600 << 20;
-        for delay in [5, 20, 40, 80, 120] {
+        for _ in 0..3 {
+            let mut one = One::over(disk_directory(), "");
+            let path = one.export.path().join("file");
+            let mut agent = Agent::start();
+            agent.ask(&format!("open 0 {} rwc", one.path("file").display())).unwrap();
+            fs::write(&path, vec![1; 300 << 20]).unwrap();
+            agent.tell("sync 0");
+            thread::sleep(Duration::from_millis(30));
+            one.server.process.signal(Signal::TERM);
+            agent.answer().expect("what is under way is finished");
+            let status = one.server.process.ends_within(SOON);
+            assert_eq!(status.code(), Some(0), "{}", one.server.process.output());
+        }
+    });
+}
+
+#[test]
+fn the_reply_of_what_was_finished_arrives() {
+    test(|| {
+        for _ in 0..3 {
             let mut one = One::new();
-            fs::File::create(one.export.path().join("from")).unwrap().set_len(length).unwrap();
+            let length = 64 << 20;
+            let (from, to) = (one.export.path().join("from"), one.export.path().join("to"));
+            fs::File::create(&from).unwrap().set_len(length).unwrap();
             let mut agent = Agent::start();
             agent.ask(&format!("open 0 {} r", one.path("from").display())).unwrap();
             agent.ask(&format!("open 1 {} wc", one.path("to").display())).unwrap();
             agent.tell(&format!("copy 0 1 {length}"));
-            thread::sleep(Duration::from_millis(delay));
+            let started = std::time::Instant::now();
+            while fs::metadata(&to).unwrap().len() == 0 && started.elapsed() < SOON {}
             one.server.process.signal(Signal::TERM);
             let copied: u64 = agent.answer().expect("what is under way is finished").parse().unwrap();
-            let status = one.server.process.ends_within(SOON);
-            assert_eq!(status.code(), Some(0), "{}", one.server.process.output());
-            // What was told is there.
-            assert_eq!(fs::metadata(one.export.path().join("to")).unwrap().len(), copied);
+            assert_eq!(one.server.process.ends_within(SOON).code(), Some(0), "{}", one.server.process.output());
+            assert_eq!(fs::metadata(&to).unwrap().len(), copied);
+        }
+    });
+}
+
+/// Four write as fast as they can; what they were told is there.
+#[test]
+fn a_server_that_ends_keeps_what_it_acknowledged() {
+    test(|| {
+        let mut one = One::with("soft,timeo=1");
+        let writers: Vec<_> = (0..4)
+            .map(|number| {
+                let mut file = OpenOptions::new().append(true).create(true).open(one.path(number.to_string())).unwrap();
+                thread::spawn(move || (0u64..).take_while(|_| file.write_all(&[b'x'; 100]).is_ok()).count())
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(500));
+        one.server.process.signal(Signal::TERM);
+        assert_eq!(one.server.process.ends_within(SOON).code(), Some(0), "{}", one.server.process.output());
+        for (number, writer) in writers.into_iter().enumerate() {
+            let told = writer.join().unwrap() as u64 * 100;
+            let there = fs::metadata(one.export.path().join(number.to_string())).unwrap().len();
+            assert!(told > 0 && (there == told || there == told + 100), "told {told}, there {there}");
         }
     });
 }
@@ -281,13 +322,13 @@ fn short_breaks_do_not_add_up() {
         let mut agent = Agent::start();
         agent.ask(&format!("open 0 {} rwc", mount.join("file").display())).unwrap();
         agent.ask("process 0 W 0 0").unwrap();
-        // For longer than the grace time, a break ten times a second; each is mended within milliseconds.
-        for _ in 0..70 {
-            proxy.cut();
-            thread::sleep(Duration::from_millis(100));
-            agent.ask("write 0 x").expect("the descriptor is as good as before");
-        }
-        assert_eq!(fs::metadata(export.path().join("file")).unwrap().len(), 70);
+        proxy.cut();
+        agent.ask("write 0 x").expect("mended");
+        // When the grace time of that first break is over, there is a second one; neither is as long as the grace time.
+        thread::sleep(Duration::from_millis(4300));
+        proxy.interrupt(Duration::from_secs(2));
+        agent.ask("write 0 x").expect("the descriptor is as good as before");
+        assert_eq!(fs::metadata(export.path().join("file")).unwrap().len(), 2);
         assert_eq!(server.sessions(), 1);
     });
 }

@@ -167,18 +167,37 @@ fn special_files_are_made_and_seen() {
 }
 
 #[test]
-fn a_device_or_fifo_without_permission_is_refused() {
+fn a_device_without_permission_is_refused() {
     test(|| {
         let one = One::new();
-        for (name, kind, device) in
-            [("null", FileType::CharacterDevice, rustix::fs::makedev(1, 3)), ("fifo", FileType::Fifo, 0)]
-        {
-            mknodat(CWD, one.path(name), kind, Mode::from_raw_mode(0o600), device).unwrap();
-            chmod(&one.path(name), 0o600);
-            let output = as_user("", one.mount.path(), &format!("exec 3<> {name}"));
-            assert!(!output.status.success(), "another user opened a {name} of root with mode 0600");
-        }
+        mknodat(CWD, one.path("null"), FileType::CharacterDevice, Mode::from_raw_mode(0), rustix::fs::makedev(1, 3))
+            .unwrap();
+        chmod(&one.path("null"), 0o600);
+        as_user("", one.mount.path(), "exec 3<> null").failed();
     });
+}
+
+#[test]
+fn a_fifo_or_socket_without_permission_is_refused() {
+    test(|| fifo_and_socket_are_refused(&One::new()));
+}
+
+#[test]
+fn default_permissions_guard_fifos_and_sockets() {
+    test(|| fifo_and_socket_are_refused(&One::with("default_permissions")));
+}
+
+fn fifo_and_socket_are_refused(one: &One) {
+    mknodat(CWD, one.path("fifo"), FileType::Fifo, Mode::from_raw_mode(0), 0).unwrap();
+    let _listener = UnixListener::bind(one.path("socket")).unwrap();
+    for name in ["fifo", "socket"] {
+        chmod(&one.path(name), 0o600);
+    }
+    let mut user = crate::agent::Agent::start();
+    user.ask("become 1000 1000").unwrap();
+    let opened = user.ask(&format!("open 0 {} rw", one.path("fifo").display()));
+    let connected = user.ask(&format!("connect {}", one.path("socket").display()));
+    assert_eq!((opened, connected), (Err(libc::EACCES), Err(libc::EACCES)), "another user came in, with mode 0600");
 }
 
 #[test]

@@ -2,13 +2,16 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// Lives as long as the test's process.
 pub struct Proxy {
     pub address: SocketAddr,
     connections: Arc<Mutex<Vec<TcpStream>>>,
+    refuses: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -18,8 +21,13 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let connections: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
         let (server, made) = (server.to_owned(), connections.clone());
+        let refuses: Arc<AtomicBool> = Arc::default();
+        let refused = refuses.clone();
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
+                if refused.load(Ordering::Relaxed) {
+                    continue;
+                }
                 let Ok(upstream) = TcpStream::connect(&server) else { continue };
                 made.lock().unwrap().extend([client.try_clone().unwrap(), upstream.try_clone().unwrap()]);
                 let (client_too, upstream_too) = (client.try_clone().unwrap(), upstream.try_clone().unwrap());
@@ -27,7 +35,7 @@ impl Proxy {
                 thread::spawn(move || pass(upstream_too, client_too));
             }
         });
-        Proxy { address, connections }
+        Proxy { address, connections, refuses }
     }
 
     /// Breaks all connections, in the middle of whatever they carry.
@@ -36,6 +44,16 @@ impl Proxy {
         let cut = connections.drain(..);
         // One that has ended already cannot be shut down.
         cut.map(|connection| connection.shutdown(Shutdown::Both)).filter(Result::is_ok).count()
+    }
+}
+
+impl Proxy {
+    /// Breaks all connections and lets none through for a while.
+    pub fn interrupt(&self, time: Duration) {
+        self.refuses.store(true, Ordering::Relaxed);
+        self.cut();
+        thread::sleep(time);
+        self.refuses.store(false, Ordering::Relaxed);
     }
 }
 

@@ -75,6 +75,16 @@ pub fn alarm(milliseconds: u32) -> io::Result<()> {
     }
 }
 
+/// Gives up root for good, in all threads.
+pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+    // SAFETY: no memory is passed: there are no groups.
+    unsafe {
+        check(libc::setgroups(0, std::ptr::null()))?;
+        check(libc::setresgid(gid, gid, gid))?;
+        check(libc::setresuid(uid, uid, uid))
+    }
+}
+
 /// Maps the first `length` bytes of a file shared and writable, stores `value` into byte `at`, and waits for msync.
 pub fn store_shared(fd: BorrowedFd<'_>, length: usize, at: usize, value: u8) -> io::Result<()> {
     assert!(at < length);
