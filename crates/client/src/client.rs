@@ -121,8 +121,11 @@ impl Client {
         let mode = Mode { bulk: index % 2 == 1, shared: false };
         let connection = Connection::start(&self.groups[index / 2], socket, mode, self.pool.clone(), lane.clone())
             .map_err(|source| ConnectError::Local { server: self.config.server.clone(), source })?;
-        lane.connected(connection);
-        Ok(())
+        if lane.connected(connection) {
+            return Ok(());
+        }
+        let source = std::io::ErrorKind::ConnectionReset.into();
+        Err(ConnectError::Connect { server: self.config.server.clone(), source })
     }
 
     /// Connects every lane that has no connection to the present session.
@@ -171,7 +174,9 @@ impl Client {
 
     fn try_reconnect(&self) -> bool {
         let result = match self.connect_lanes() {
-            Err(error) if error.is_unknown_session() => self.begin_session().and_then(|()| self.connect_lanes()),
+            Err(error) if error.is_unknown_session() && !self.closing.load(Ordering::SeqCst) => {
+                self.begin_session().and_then(|()| self.connect_lanes())
+            }
             result => result,
         };
         if let Err(error) = &result {

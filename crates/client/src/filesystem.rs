@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use std::time::Duration;
 
 use aqueduct_fs::{
     Call, ClientId, Context, Entry, Errno, FileSystem, LockKind, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
@@ -19,6 +20,10 @@ use crate::slots::SlotGuard;
 
 /// Data up to this size travel with control messages: their copy costs less than the wait behind bulk data would.
 const SMALL: usize = 8 << 10;
+
+/// How long a request that its caller gave up waits for the server to say what became of it. A server that does not answer must not keep
+/// a program from being killed; what it still executes then has nobody who is told.
+const CANCEL_SETTLED_MAX: Duration = Duration::from_secs(1);
 
 /// One request on its way: what is needed to send it again.
 struct Exchange {
@@ -60,9 +65,6 @@ impl Client {
     /// Sends a request, again if its connection breaks, and waits for its reply.
     async fn exchange(&self, context: &Context, mut exchange: Exchange) -> Result<Frame, Errno> {
         self.counters.operations.fetch_add(1, Ordering::Relaxed);
-        if self.config.soft {
-            self.watch();
-        }
         let class = exchange.class;
         let mut slot = if exchange.changes { Some(self.slots(class).take(&context.cancel).await?) } else { None };
         let session = self.session_number.load(Ordering::SeqCst);
@@ -89,6 +91,9 @@ impl Client {
                 Ok(ticket) => {
                     if let Some(slot) = &mut slot {
                         slot.sent = true;
+                    }
+                    if self.config.soft {
+                        self.watch();
                     }
                     if !exchange.bulk {
                         Group::expect_more();
@@ -122,32 +127,36 @@ impl Client {
         ticket: &Ticket<'_>,
         slot: &mut Option<SlotGuard<'a>>,
     ) -> Result<Answered, Errno> {
-        let mut cancelled = false;
+        let mut cancelled = None;
         let mut pending = false;
         loop {
             let answer = poll_fn(|task| {
                 if let Poll::Ready(answer) = ticket.poll(task, pending) {
                     return Poll::Ready(answer);
                 }
-                if !cancelled && context.cancel.poll(task).is_ready() {
-                    cancelled = true;
+                if cancelled.is_none() && context.cancel.poll(task).is_ready() {
                     lane.send_frame(&cancel_frame(ticket.id));
+                    cancelled = Some(Box::pin(self.groups[0].sleep(CANCEL_SETTLED_MAX)));
                 }
-                Poll::Pending
+                match &mut cancelled {
+                    Some(limit) => limit.as_mut().poll(task).map(|()| Answer::Unsettled),
+                    None => Poll::Pending,
+                }
             })
             .await;
             match answer {
                 Answer::Pending => {
                     pending = true;
                     *slot = None;
-                    if cancelled {
+                    if cancelled.is_some() {
                         // The first CANCEL may have come before the server knew the request to wait.
                         lane.send_frame(&cancel_frame(ticket.id));
                     }
                 }
                 Answer::Frame(frame) if frame.header.status == 0 => return Ok(Answered::Frame(frame)),
                 Answer::Frame(frame) => return Err(Errno::from_raw(frame.header.status as i32)),
-                Answer::Lost(_) if cancelled => return Err(Errno::EINTR),
+                Answer::Lost(_) if cancelled.is_some() => return Err(Errno::EINTR),
+                Answer::Unsettled => return Err(Errno::EINTR),
                 Answer::Lost(sink) => return Ok(Answered::Lost(sink)),
                 Answer::TimedOut => return Err(Errno::EIO),
             }
@@ -182,10 +191,11 @@ impl Client {
         self.groups[0].spawn(async move {
             loop {
                 group.sleep(timeout / 4).await;
-                let left = lanes.iter().fold(false, |left, lane| lane.time_out(timeout) || left);
+                lanes.iter().for_each(|lane| lane.time_out(timeout));
                 let Some(client) = this.upgrade() else { return };
-                if !left {
-                    client.watching.store(false, Ordering::SeqCst);
+                client.watching.store(false, Ordering::SeqCst);
+                // Looked at after the flag fell: whoever sends later starts a watcher of its own.
+                if !lanes.iter().any(|lane| lane.is_busy()) || client.watching.swap(true, Ordering::SeqCst) {
                     return;
                 }
             }

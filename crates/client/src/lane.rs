@@ -71,6 +71,8 @@ pub(crate) enum Answer {
     Lost(Option<Box<dyn Sink>>),
     /// The time of a soft mount is over.
     TimedOut,
+    /// The caller gave it up, and the server does not say what became of it.
+    Unsettled,
 }
 
 /// A request under way. Dropping it forgets the request; a reply that still comes is ignored.
@@ -96,13 +98,25 @@ impl Lane {
         Lane { index, state: Mutex::default(), client }
     }
 
-    /// Gives the lane its connection, and wakes who waited for it.
-    pub(crate) fn connected(&self, connection: Arc<Connection>) {
+    /// Gives the lane its connection, and wakes who waited for it. False when it has ended already.
+    pub(crate) fn connected(&self, connection: Arc<Connection>) -> bool {
         let mut state = lock(&self.state);
-        state.connection = Some(connection);
+        let replaced = state.connection.replace(connection.clone());
         let waiters = std::mem::take(&mut state.waiters);
         drop(state);
+        if let Some(replaced) = replaced {
+            replaced.close("another connection takes its place".into());
+        }
+        if connection.is_closed() {
+            self.lost(&connection);
+        }
         waiters.into_iter().for_each(Waker::wake);
+        !connection.is_closed()
+    }
+
+    /// Whether anything is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        !lock(&self.state).requests.is_empty()
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -166,8 +180,8 @@ impl Lane {
         }
     }
 
-    /// Gives up requests that were sent longer than `age` ago; returns whether any are left.
-    pub(crate) fn time_out(&self, age: Duration) -> bool {
+    /// Gives up requests that were sent longer than `age` ago.
+    pub(crate) fn time_out(&self, age: Duration) {
         let mut wakers = Vec::new();
         let mut state = lock(&self.state);
         for (_, entry) in state.requests.iter_mut() {
@@ -176,10 +190,8 @@ impl Lane {
                 wakers.extend(entry.waker.take());
             }
         }
-        let left = !state.requests.is_empty();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
-        left
     }
 
     fn progress(&self, id: u64, progress: Progress) {

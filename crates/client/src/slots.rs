@@ -15,8 +15,6 @@ struct State {
     /// Slot numbers with the sequence of their last request.
     free: Vec<(u32, u32)>,
     count: u32,
-    /// Counts sessions, so that a slot that comes back after its session ended starts at the beginning.
-    generation: u32,
     waiters: Vec<Waker>,
 }
 
@@ -25,19 +23,13 @@ pub(crate) struct SlotGuard<'a> {
     slots: &'a Slots,
     pub(crate) slot: u32,
     pub(crate) sequence: u32,
-    generation: u32,
     /// Set once the request may have reached the server: only then is the sequence used up.
     pub(crate) sent: bool,
 }
 
 impl Slots {
     pub(crate) fn new(count: u32) -> Slots {
-        Slots(Mutex::new(State {
-            free: (0..count).rev().map(|slot| (slot, 0)).collect(),
-            count,
-            generation: 0,
-            waiters: Vec::new(),
-        }))
+        Slots(Mutex::new(State { free: (0..count).rev().map(|slot| (slot, 0)).collect(), count, waiters: Vec::new() }))
     }
 
     /// Waits for a free slot; EINTR when cancelled before there is one.
@@ -45,8 +37,12 @@ impl Slots {
         poll_fn(|task| {
             let mut state = lock(&self.0);
             if let Some((slot, sequence)) = state.free.pop() {
-                let (sequence, generation) = (sequence.wrapping_add(1), state.generation);
-                return Poll::Ready(Ok(SlotGuard { slots: self, slot, sequence, generation, sent: false }));
+                return Poll::Ready(Ok(SlotGuard {
+                    slots: self,
+                    slot,
+                    sequence: sequence.wrapping_add(1),
+                    sent: false,
+                }));
             }
             if cancel.poll(task).is_ready() {
                 return Poll::Ready(Err(Errno::EINTR));
@@ -57,10 +53,10 @@ impl Slots {
         .await
     }
 
-    /// A new session begins, with this many slots: all sequences start again, also those of slots that are on loan when they come back.
+    /// A new session begins, with this many slots. Slots that are on loan keep their sequence: their request may be sent in either session, and a
+    /// server takes any number above the slot's last.
     pub(crate) fn reset(&self, count: u32) {
         let mut state = lock(&self.0);
-        state.generation = state.generation.wrapping_add(1);
         // Slots on loan return under their old numbers; the first numbers stay theirs.
         let taken: Vec<u32> =
             (0..state.count).filter(|slot| !state.free.iter().any(|(free, _)| free == slot)).collect();
@@ -73,7 +69,6 @@ impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
         let sequence = if self.sent { self.sequence } else { self.sequence.wrapping_sub(1) };
         let mut state = lock(&self.slots.0);
-        let sequence = if state.generation == self.generation { sequence } else { 0 };
         if self.slot < state.count {
             state.free.push((self.slot, sequence));
         }

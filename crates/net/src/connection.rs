@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 
 use aqueduct_fs::Sink;
 use aqueduct_wire::{Flags, Header, Trailer};
@@ -139,6 +139,15 @@ impl Connection {
         }
     }
 
+    /// Sends a frame at once, unless somebody else is sending, perhaps to a peer that does not read.
+    pub fn send_unless_busy(&self, head: &[u8]) {
+        if let Ok(mut sender) = self.sender.try_lock() {
+            sender.queue(head, None);
+            // It is a courtesy: a connection that fails now is about to be closed.
+            let _ = self.send_queued(&mut sender);
+        }
+    }
+
     /// Sends a frame whose payload is a range of a file, with a trailer. `header` holds everything but the payload's length. Returns the bytes
     /// that were good, fewer than `length` if the file ended. An error of the file before anything was sent is returned; one of the
     /// connection closes it.
@@ -150,6 +159,8 @@ impl Connection {
             self.send_bytes(header, &data[..valid]);
             return Ok(valid);
         }
+        // An error of the file's first byte has to be told as one: once the header is sent, only the length can.
+        aqueduct_fs::data::read_full(file, &mut [0], offset)?;
         header.payload_length = length as u32;
         let result = lock(&self.sender).send_file(self.socket.as_fd(), &header.encode(), file, offset, length);
         if let Err(error) = &result {
@@ -199,32 +210,43 @@ impl Connection {
     }
 
     fn interest(&self, backlog: usize) -> Interest {
-        Interest { read: backlog < BACKLOG_PAUSES, write: backlog > 0, once: self.mode.shared }
+        Interest { read: !self.pauses(backlog), write: backlog > 0, once: self.mode.shared }
+    }
+
+    /// Whether so much waits to be sent that nothing more is received. Only a server pauses: were both to, each would wait for the other to
+    /// receive.
+    fn pauses(&self, backlog: usize) -> bool {
+        self.mode.shared && backlog >= BACKLOG_PAUSES
     }
 
     /// Says again what to watch for: always in a shared group, which reports once; else only when `changed`. What can be sent is sent
     /// first: waiting for room that is there would only wake another thread.
     fn arm(&self, changed: bool) {
-        if self.mode.shared || changed {
-            let Some(backlog) = self.send_backlog() else { return };
-            let interest = self.interest(backlog);
-            let result = lock(&self.registration).as_ref().map(|registration| registration.arm(interest));
-            if let Some(Err(error)) = result {
-                self.close(format!("watching the connection: {error}"));
-            }
+        if !self.mode.shared && !changed {
+            return;
+        }
+        // The registration stays locked from the look at the backlog to the arming: a look that is old must not undo a newer one.
+        let registration = lock(&self.registration);
+        let Some(armed) = &*registration else { return };
+        let result = match self.sender.try_lock() {
+            Ok(mut sender) => self.send_queued(&mut sender).and_then(|()| armed.arm(self.interest(sender.backlog()))),
+            // Somebody sends, perhaps a file and for long, and arms afterwards if anything is left.
+            Err(TryLockError::WouldBlock) => armed.arm(self.interest(0)),
+            Err(TryLockError::Poisoned(poison)) => armed.arm(self.interest(poison.get_ref().backlog())),
+        };
+        drop(registration);
+        if let Err(error) = result {
+            self.close(format!("sending: {error}"));
         }
     }
 
-    /// Sends what the socket takes; returns what is left, or `None` when the connection has failed.
-    fn send_backlog(&self) -> Option<usize> {
-        let mut sender = lock(&self.sender);
-        let result = sender.send(self.socket.as_fd(), rustix::net::SendFlags::empty(), false);
-        let backlog = sender.backlog();
-        drop(sender);
-        result.map_err(|error| self.close(format!("sending: {error}"))).ok().map(|_| backlog)
+    /// Sends what the socket takes.
+    fn send_queued(&self, sender: &mut Sender) -> io::Result<()> {
+        sender.send(self.socket.as_fd(), rustix::net::SendFlags::empty(), false).map(|_| ())
     }
 
-    fn receive(self: &Arc<Self>) {
+    /// Receives and has handled what is there. Returns whether watching goes on here, and not where frames were handed to.
+    fn receive(self: &Arc<Self>) -> bool {
         let mut frames = Vec::new();
         loop {
             let endpoint = &self.endpoint;
@@ -234,48 +256,64 @@ impl Connection {
             let drained = match result {
                 Ok(drained) => drained,
                 Err(error) => {
-                    self.handle(frames.drain(..).collect());
+                    self.handle(std::mem::take(&mut frames));
                     let orderly = matches!(error, ReceiveError::End);
                     if let ReceiveError::Frame(error) = &error {
                         self.endpoint.damaged(self, &error.to_string());
                     }
-                    return self.end(Closed { reason: error.to_string(), orderly });
+                    self.end(Closed { reason: error.to_string(), orderly });
+                    return false;
                 }
             };
-            let done = drained || self.is_closed() || lock(&self.sender).backlog() >= BACKLOG_PAUSES;
-            self.handle(std::mem::take(&mut frames));
+            let done = drained || self.is_closed() || self.pauses(lock(&self.sender).backlog());
+            if !self.handle(std::mem::take(&mut frames)) {
+                return false;
+            }
             if done {
-                return;
+                return true;
             }
         }
     }
 
-    /// Hands frames to the endpoint. Before a slow one, the connection and the frames behind it are given to other threads.
-    fn handle(self: &Arc<Self>, frames: Vec<Frame>) {
+    /// Hands frames to the endpoint. Before a slow one, the frames behind it, or if there are none the watching of the connection, go to
+    /// other threads. Returns false when the watching has gone with the frames.
+    fn handle(self: &Arc<Self>, frames: Vec<Frame>) -> bool {
         let mut frames = frames.into_iter();
         while let Some(frame) = frames.next() {
-            if self.mode.shared && self.endpoint.is_slow(&frame.header) {
-                let rest: Vec<Frame> = frames.collect();
-                if let Some(group) = Group::current().filter(|_| !rest.is_empty()) {
-                    let this = self.clone();
-                    group.spawn(async move { this.handle(rest) });
-                    group.call_helper();
-                }
-                self.arm(true);
-                return self.endpoint.frame(self, frame);
+            if self.is_closed() {
+                return false; // what a session asked for must not be done after it was fenced
             }
+            let group = Group::current().filter(|_| self.mode.shared && self.endpoint.is_slow(&frame.header));
+            let Some(group) = group else {
+                self.endpoint.frame(self, frame);
+                continue;
+            };
+            let rest: Vec<Frame> = frames.collect();
+            let alone = rest.is_empty();
+            if alone {
+                self.arm(true);
+            } else {
+                let this = self.clone();
+                group.spawn(async move {
+                    if this.handle(rest) {
+                        this.arm(true);
+                    }
+                });
+            }
+            group.before_blocking();
             self.endpoint.frame(self, frame);
+            return alone;
         }
+        true
     }
 }
 
 impl Ready for Connection {
     fn ready(&self, readiness: Readiness) {
         let Some(this) = self.this.upgrade() else { return };
-        if readiness.read {
-            this.receive();
-        }
-        if !this.is_closed() {
+        // Room to send may be what frames that are already here have waited for.
+        let watches = !(readiness.read || self.mode.shared) || this.receive();
+        if watches && !this.is_closed() {
             this.arm(readiness.write);
         }
     }
@@ -283,8 +321,14 @@ impl Ready for Connection {
 
 impl Flush for Connection {
     fn flush(&self) {
-        if self.send_backlog().is_some_and(|backlog| backlog > 0) {
-            self.arm(true);
+        let mut sender = lock(&self.sender);
+        let result = self.send_queued(&mut sender);
+        let left = sender.backlog() > 0;
+        drop(sender);
+        match result {
+            Ok(()) if left => self.arm(true),
+            Ok(()) => {}
+            Err(error) => self.close(format!("sending: {error}")),
         }
     }
 }

@@ -101,6 +101,8 @@ enum State {
 pub(crate) struct Receiver {
     state: State,
     leftover: Vec<u8>,
+    /// Nothing more is taken: what comes after a break could be anything, file content included.
+    ended: bool,
 }
 
 /// Bytes received and not yet consumed.
@@ -131,12 +133,13 @@ impl Input<'_> {
 
 impl Receiver {
     pub(crate) fn new() -> Receiver {
-        Receiver { state: State::Header, leftover: Vec::new() }
+        Receiver { state: State::Header, leftover: Vec::new(), ended: false }
     }
 
     /// Gives back the sink of a frame that will never be whole.
     pub(crate) fn abandon(&mut self) -> Option<(Header, Box<dyn Sink>)> {
         self.leftover = Vec::new();
+        self.ended = true;
         match std::mem::replace(&mut self.state, State::Header) {
             State::Payload { header, target: Target::Sink(sink) | Target::Copied(_, sink), .. }
             | State::Trailer { header, target: Target::Sink(sink) | Target::Copied(_, sink), .. } => {
@@ -153,12 +156,16 @@ impl Receiver {
         plan: &mut Plan<'_>,
         frames: &mut Vec<Frame>,
     ) -> Result<bool, ReceiveError> {
+        if self.ended {
+            return Err(ReceiveError::End);
+        }
         SCRATCH.with_borrow_mut(|scratch| {
             let end = self.leftover.len();
             scratch[..end].copy_from_slice(&self.leftover);
             self.leftover.clear();
             let mut input = Input { scratch, start: 0, end, drained: false };
             let result = self.receive_into(socket, plan, &mut input, frames);
+            self.ended = result.is_err();
             self.leftover.extend_from_slice(&input.scratch[input.start..input.end]);
             if self.leftover.is_empty() && self.leftover.capacity() > 4096 {
                 self.leftover = Vec::new();
@@ -271,7 +278,14 @@ impl Receiver {
                     self.state = State::Trailer { header, body, target };
                     return Ok(false);
                 };
-                let valid = (Trailer::decode(&bytes)?.valid as usize).min(header.payload_length as usize);
+                let trailer = match Trailer::decode(&bytes) {
+                    Ok(trailer) => trailer,
+                    Err(error) => {
+                        self.state = State::Trailer { header, body, target }; // its sink is handed back
+                        return Err(error.into());
+                    }
+                };
+                let valid = (trailer.valid as usize).min(header.payload_length as usize);
                 frames.push(Frame { header, body, payload: target.finish(valid) });
             }
         }

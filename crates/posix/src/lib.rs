@@ -248,6 +248,8 @@ impl Posix {
                 identity::act_as(&context.credential)?;
                 self.answer_open(context, request)
             }
+            // Nobody's permission: whoever serves or mounts the tree asks for it, on nobody's behalf.
+            Root => self.answer_about_name(request),
             _ => {
                 identity::act_as(&context.credential)?;
                 self.answer_about_name(request)

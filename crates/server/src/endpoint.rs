@@ -11,7 +11,7 @@ use aqueduct_wire::{
 
 use crate::execute;
 use crate::server::{Server, goodbye};
-use crate::session::{Session, lock};
+use crate::session::Session;
 
 /// Requests that one connection may have under way: what a client's own limits never exceed.
 const CREDITS: u32 = 1024;
@@ -50,15 +50,22 @@ impl ServerEndpoint {
             0 => self.server.new_session(hello.client_name.clone(), connection.peer()).ok_or(Errno::ENFILE),
             id => self.server.find_session(id, &hello.secret).ok_or(Errno::ESTALE),
         };
+        let session = session.and_then(|session| match session.add_connection(connection) {
+            true => Ok(session),
+            false => Err(Errno::ESTALE),
+        });
         let mut body = Vec::new();
         match session {
             Err(error) => header.status = error.raw() as u32,
             Ok(session) => {
                 self.reply(&session).encode(&mut body);
-                lock(&session.connections).push(Arc::downgrade(connection));
                 connection.set_bulk(hello.lane == Lane::Bulk);
                 tracing::debug!(client = %hello.client_name, peer = %connection.peer(), lane = ?hello.lane, "a connection joined its session");
-                let _ = self.joined.set(Joined { session, lane: hello.lane });
+                let joined = self.joined.get_or_init(|| Joined { session, lane: hello.lane });
+                if connection.is_closed() {
+                    // Its end came before there was a session to tell.
+                    self.left(joined, connection);
+                }
             }
         }
         send(connection, header, &body);
@@ -78,6 +85,14 @@ impl ServerEndpoint {
             payload_max: TRANSFER_SIZE_MAX as u32,
             lease_seconds: 0,
             server_name: config.name.clone(),
+        }
+    }
+
+    /// A connection has left its session; more than once does no harm.
+    fn left(&self, joined: &Joined, connection: &Arc<Connection>) {
+        joined.session.cancel_waits_of(connection);
+        if let Some(joins) = joined.session.remove_connection(connection) {
+            self.server.expire_later(&joined.session, joins);
         }
     }
 
@@ -155,9 +170,7 @@ impl Endpoint for ServerEndpoint {
             return;
         };
         tracing::debug!(client = %joined.session.name, peer = %connection.peer(), reason = %closed.reason, "a connection ended");
-        if joined.session.remove_connection(connection) {
-            self.server.expire_later(&joined.session);
-        }
+        self.left(joined, connection);
     }
 }
 

@@ -76,7 +76,7 @@ impl Job {
             (Op::Attach, _) => self.attach(&body),
             (Op::Status, _) => self.status(),
             (_, None) => Err(Errno::ENOTCONN),
-            (Op::Read, Some(export)) => self.read(&**export, &body).await,
+            (Op::Read, Some(export)) => self.read(export, &body).await,
             (Op::Write, Some(export)) => self.write(export, &body, payload).await,
             (Op::Compound, Some(export)) => self.compound(export, &body).await,
             (_, Some(export)) => self.call(export, &body).await,
@@ -137,10 +137,14 @@ impl Job {
         let attach = aqueduct_wire::Attach::decode(body).map_err(|error| error.errno())?;
         let export = self.server.export(attach.export).ok_or(Errno::ENOENT);
         let Ok(export) = export else {
-            let names: Vec<&str> = self.server.exports.iter().map(|export| export.name.as_str()).collect();
-            let names = names.join("\n");
-            let told = names.floor_char_boundary(EXPORT_NAMES_LENGTH_MAX);
-            self.reply(Kind::Reply, Err(Errno::ENOENT), &names.as_bytes()[..told]);
+            let mut told = String::new();
+            for export in &self.server.exports {
+                if told.len() + export.name.len() < EXPORT_NAMES_LENGTH_MAX {
+                    told.push_str(&export.name);
+                    told.push('\n');
+                }
+            }
+            self.reply(Kind::Reply, Err(Errno::ENOENT), told.as_bytes());
             return Ok(());
         };
         if !Arc::ptr_eq(self.session.export.get_or_init(|| export.clone()), export) {
@@ -212,12 +216,19 @@ impl Job {
             return self.finish(Kind::Reply, result, true);
         }
         let id = self.header.request;
-        if !self.session.add_pending(id, &context.cancel, self.server.config.limits.pending_max) {
+        let wait = (context.cancel.clone(), Arc::downgrade(&self.connection));
+        if !self.session.add_pending(id, wait, self.server.config.limits.pending_max) {
             drop(call);
             return self.finish(Kind::Reply, Err(Errno::ENOLCK), true);
         }
         self.reply_once(Kind::Pending, Ok(()), &[]);
+        // What waits is not under way: a server that ends does not wait for it.
+        self.server.executing.fetch_sub(1, Ordering::SeqCst);
+        if self.connection.is_closed() {
+            context.cancel.raise();
+        }
         let result = call.await;
+        self.server.executing.fetch_add(1, Ordering::SeqCst);
         self.session.remove_pending(id);
         self.finish(Kind::Completion, result, false);
     }
@@ -270,6 +281,9 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         self.server.executing.fetch_sub(1, Ordering::SeqCst);
+        if self.session.has_ended() {
+            self.server.depart(&self.session); // it may have opened or locked something after its session was freed
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The wire server: answers frames with any [`FileSystem`](aqueduct_fs::FileSystem).
 //!
 //! A client has one session, which outlives its connections; a session has one export. Whoever receives a request executes it on the same thread and replies:
-//! see [`execute`].
+//! see the module `execute`.
 
 mod endpoint;
 mod execute;

@@ -195,10 +195,8 @@ impl Server {
         let sessions = std::mem::take(&mut *lock(&self.sessions));
         for session in sessions.into_values() {
             let goodbye = goodbye("the server shuts down");
-            for connection in lock(&session.connections).iter().filter_map(Weak::upgrade) {
-                connection.send(&goodbye, None);
-            }
-            session.disconnect("the server shuts down");
+            session.connections().iter().for_each(|connection| connection.send_unless_busy(&goodbye));
+            session.end("the server shuts down");
             self.depart(&session);
         }
     }
@@ -230,13 +228,13 @@ impl Server {
         (difference == 0).then_some(session)
     }
 
-    /// The last connection of a session has gone: it ends after the grace unless one comes back.
-    pub(crate) fn expire_later(&self, session: &Arc<Session>) {
+    /// The last connection of a session, of `joins` so far, has gone: it ends after the grace unless one comes back.
+    pub(crate) fn expire_later(&self, session: &Arc<Session>, joins: u64) {
         let Some(server) = self.this.upgrade() else { return };
         let session = session.clone();
         self.group.spawn(async move {
             server.group.sleep(server.config.limits.session_grace).await;
-            if lock(&session.connections).is_empty() {
+            if session.end_if_forsaken(joins) {
                 tracing::info!(client = %session.name, peer = %session.peer, "the client did not come back: its locks and opens are freed");
                 server.end_session(&session);
             }
@@ -245,13 +243,13 @@ impl Server {
 
     /// Ends a session: fences it, then frees what it holds.
     pub(crate) fn end_session(&self, session: &Arc<Session>) {
+        session.end("the session has ended");
         if lock(&self.sessions).remove(&session.id).is_some() {
-            session.disconnect("the session has ended");
             self.depart(session);
         }
     }
 
-    fn depart(&self, session: &Session) {
+    pub(crate) fn depart(&self, session: &Session) {
         if let Some(export) = session.export.get() {
             export.filesystem.depart(session.client());
         }
@@ -266,9 +264,9 @@ impl Server {
         let endpoint = Arc::new(ServerEndpoint::new(server));
         // The lane is not known yet: read ahead little, which serves both.
         let mode = Mode { bulk: true, shared: true };
+        self.connections.fetch_add(1, Ordering::SeqCst);
         match Connection::start(&self.group, socket, mode, self.pool.clone(), endpoint.clone()) {
             Ok(connection) => {
-                self.connections.fetch_add(1, Ordering::SeqCst);
                 let timeout = self.group.sleep(self.config.limits.hello_timeout);
                 let connection = Arc::downgrade(&connection);
                 self.group.spawn(async move {
@@ -278,7 +276,10 @@ impl Server {
                     }
                 });
             }
-            Err(error) => tracing::warn!(%peer, %error, "could not start a connection"),
+            Err(error) => {
+                self.connections.fetch_sub(1, Ordering::SeqCst);
+                tracing::warn!(%peer, %error, "could not start a connection");
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use aqueduct_fs::{Cancel, ClientId};
 use aqueduct_net::Connection;
-use aqueduct_wire::{Class, Header};
+use aqueduct_wire::{Class, Header, Kind};
 
 use crate::server::Export;
 
@@ -31,11 +31,24 @@ pub(crate) struct Session {
     pub(crate) peer: SocketAddr,
     pub(crate) export: OnceLock<Arc<Export>>,
     pub(crate) counters: Counters,
-    pub(crate) connections: Mutex<Vec<Weak<Connection>>>,
+    connections: Mutex<Connections>,
     slots: [Vec<Mutex<Slot>>; 2],
-    /// Requests that were answered PENDING, by their id.
-    pending: Mutex<HashMap<u64, Cancel>>,
+    /// Requests that were answered PENDING, by their id, with the connection on which they are completed.
+    pending: Mutex<HashMap<u64, (Cancel, Weak<Connection>)>>,
 }
+
+/// The connections of a session.
+#[derive(Default)]
+struct Connections {
+    present: Vec<Weak<Connection>>,
+    /// How many have come, so that the grace time of a break that was mended ends nothing.
+    joins: u64,
+    /// The session is over: nobody may join any more.
+    ended: bool,
+}
+
+/// Repeats of one request that wait for its end: a client sends one for each connection that it lost meanwhile.
+const REPEATS_MAX: usize = 16;
 
 /// The memory of one slot: its last request and how that ended.
 #[derive(Default)]
@@ -113,12 +126,20 @@ impl Session {
                 header.slot, slot.sequence, header.sequence
             ));
         }
+        if matches!(&slot.state, SlotState::Remembered { header, .. } if header.kind == Kind::Pending) {
+            // The connection on which it would have been completed has gone, and its wait with it: it waits anew, for this one.
+            slot.state = SlotState::Executing { waiting: Vec::new() };
+            return Admission::New;
+        }
         match &mut slot.state {
             SlotState::Unused => {
                 Admission::Refused(format!("slot {} has had no request {}", header.slot, header.sequence))
             }
             SlotState::Executing { waiting } => {
                 waiting.retain(|(connection, _)| connection.strong_count() > 0);
+                if waiting.len() >= REPEATS_MAX {
+                    return Admission::Refused(format!("slot {} has {REPEATS_MAX} repeats waiting", header.slot));
+                }
                 waiting.push((Arc::downgrade(connection), header.request));
                 Admission::Attached
             }
@@ -140,13 +161,23 @@ impl Session {
     }
 
     /// A request was answered PENDING and can be cancelled until it completes. False when the client has too many of them.
-    pub(crate) fn add_pending(&self, request: u64, cancel: &Cancel, pending_max: usize) -> bool {
+    pub(crate) fn add_pending(&self, request: u64, wait: (Cancel, Weak<Connection>), pending_max: usize) -> bool {
         let mut pending = lock(&self.pending);
         let room = pending.len() < pending_max;
         if room {
-            pending.insert(request, cancel.clone());
+            pending.insert(request, wait);
         }
         room
+    }
+
+    /// Ends the waits that would be completed on a connection that has gone: granted to nobody, they would keep everybody else out.
+    pub(crate) fn cancel_waits_of(&self, connection: &Arc<Connection>) {
+        let is_its = |of: &Weak<Connection>| std::ptr::eq(of.as_ptr(), Arc::as_ptr(connection));
+        let waits = lock(&self.pending);
+        let cancels: Vec<Cancel> =
+            waits.values().filter(|(_, of)| is_its(of)).map(|(cancel, _)| cancel.clone()).collect();
+        drop(waits);
+        cancels.iter().for_each(Cancel::raise);
     }
 
     pub(crate) fn remove_pending(&self, request: u64) {
@@ -155,21 +186,54 @@ impl Session {
 
     /// Asks a pending request to end; false when there is none of this id.
     pub(crate) fn cancel(&self, request: u64) -> bool {
-        let cancel = lock(&self.pending).get(&request).cloned();
-        cancel.inspect(Cancel::raise).is_some()
+        let wait = lock(&self.pending).get(&request).cloned();
+        wait.inspect(|(cancel, _)| cancel.raise()).is_some()
     }
 
-    /// Forgets a connection; returns whether it was the last.
-    pub(crate) fn remove_connection(&self, connection: &Arc<Connection>) -> bool {
+    /// A connection joins; false when the session has ended.
+    pub(crate) fn add_connection(&self, connection: &Arc<Connection>) -> bool {
         let mut connections = lock(&self.connections);
-        connections.retain(|known| known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), Arc::as_ptr(connection)));
-        connections.is_empty()
+        if connections.ended {
+            return false;
+        }
+        connections.joins += 1;
+        connections.present.push(Arc::downgrade(connection));
+        true
     }
 
-    /// Ends all its connections.
-    pub(crate) fn disconnect(&self, reason: &str) {
-        let connections = std::mem::take(&mut *lock(&self.connections));
-        for connection in connections.iter().filter_map(Weak::upgrade) {
+    /// Forgets a connection. If it was the last, returns how many had come by then, for [`end_if_forsaken`](Session::end_if_forsaken).
+    pub(crate) fn remove_connection(&self, connection: &Arc<Connection>) -> Option<u64> {
+        let mut connections = lock(&self.connections);
+        let is_other = |known: &Weak<Connection>| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(connection));
+        connections.present.retain(|known| known.strong_count() > 0 && is_other(known));
+        connections.present.is_empty().then_some(connections.joins)
+    }
+
+    /// Ends the session unless a connection has come since; whether it did.
+    pub(crate) fn end_if_forsaken(&self, joins: u64) -> bool {
+        let mut connections = lock(&self.connections);
+        let forsaken = connections.present.is_empty() && connections.joins == joins && !connections.ended;
+        connections.ended |= forsaken;
+        forsaken
+    }
+
+    /// Whether it is over.
+    pub(crate) fn has_ended(&self) -> bool {
+        lock(&self.connections).ended
+    }
+
+    /// Its connections.
+    pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
+        lock(&self.connections).present.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Ends the session: closes its connections, and lets no other join.
+    pub(crate) fn end(&self, reason: &str) {
+        let mut connections = lock(&self.connections);
+        connections.ended = true;
+        let present = std::mem::take(&mut connections.present);
+        drop(connections);
+        for connection in present.iter().filter_map(Weak::upgrade) {
             connection.close(reason.to_owned());
         }
     }

@@ -56,7 +56,7 @@ fn session_json(session: &Session) -> Value {
         "client": session.name,
         "peer": session.peer.to_string(),
         "export": session.export.get().map(|export| export.name.clone()),
-        "connections": lock(&session.connections).len(),
+        "connections": session.connections().len(),
         "operations": session.counters.operations.load(Ordering::Relaxed),
         "bytes_read": session.counters.bytes_read.load(Ordering::Relaxed),
         "bytes_written": session.counters.bytes_written.load(Ordering::Relaxed),

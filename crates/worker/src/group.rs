@@ -219,6 +219,15 @@ impl Group {
         run::flush_later(flush);
     }
 
+    /// Call it before a system call that may block for long: sends what this turn has collected, and has another thread, if one sleeps, come for
+    /// the tasks that wait.
+    pub fn before_blocking(&self) {
+        run::flush_now();
+        if self.queued.load(Ordering::SeqCst) > 0 {
+            self.wake_one();
+        }
+    }
+
     /// Says that this turn did small work of a kind that is likely to be followed by more in microseconds: spin before sleeping.
     pub fn expect_more() {
         run::expect_more();

@@ -12,8 +12,8 @@ use rustix::time::Timespec;
 
 use crate::group::{Flush, Group, Readiness, WAKE_KEY, lock};
 
-/// Events that one thread takes at a time. Few, so that several threads of a group share a burst; enough to make one system call serve many
-/// connections.
+/// Events that the only thread of a group takes at a time: one system call serves many connections. Where others could serve them, a
+/// thread takes one: what it has taken waits for it, however long its system calls block.
 const EVENTS_PER_WAIT: usize = 8;
 
 /// Tasks run between two looks at the descriptors, so that a queue that refills itself cannot starve them.
@@ -63,6 +63,19 @@ pub(crate) fn flush_later(flush: Arc<dyn Flush>) {
     });
 }
 
+/// Sends what this turn has collected so far.
+pub(crate) fn flush_now() {
+    loop {
+        let flushes = FLUSHES.take();
+        if flushes.is_empty() {
+            return;
+        }
+        for flush in flushes {
+            flush.flush();
+        }
+    }
+}
+
 pub(crate) fn expect_more() {
     EXPECT_MORE.set(true);
 }
@@ -103,6 +116,7 @@ fn leaves(group: &Group) -> bool {
     let extra = group.crew.alive.load(Ordering::SeqCst) > group.settings.threads_min;
     if extra {
         group.crew.alive.fetch_sub(1, Ordering::SeqCst);
+        group.wake_one(); // another has to know of the timers now
     }
     extra
 }
@@ -170,15 +184,16 @@ pub(crate) struct Turn<'a> {
 impl<'a> Turn<'a> {
     pub(crate) fn enter(group: &'a Arc<Group>) -> Turn<'a> {
         let before = CURRENT.replace(Some(group.clone()));
-        Turn { group, before, events: Vec::with_capacity(EVENTS_PER_WAIT) }
+        let events_max = if group.settings.threads_max > 1 { 1 } else { EVENTS_PER_WAIT };
+        Turn { group, before, events: Vec::with_capacity(events_max) }
     }
 
     /// One turn: tasks, output, timers, wait, events. Returns whether there was anything to do. `done` is asked before sleeping.
     pub(crate) fn run(&mut self, done: &dyn Fn() -> bool) -> bool {
         let mut worked = self.run_tasks();
         self.flush();
-        let next_timer = self.wake_timers();
-        if !done() && self.wait(next_timer) {
+        self.wake_timers();
+        if !done() && self.wait(done) {
             worked = true;
             let busy = Busy::enter(self.group);
             self.handle_events();
@@ -203,24 +218,15 @@ impl<'a> Turn<'a> {
     }
 
     pub(crate) fn flush(&mut self) {
-        loop {
-            let flushes = FLUSHES.take();
-            if flushes.is_empty() {
-                return;
-            }
-            for flush in flushes {
-                flush.flush();
-            }
-        }
+        flush_now();
     }
 
-    fn wake_timers(&mut self) -> Option<Duration> {
-        let (wakers, next) = lock(&self.group.timers).expired(Instant::now());
+    fn wake_timers(&mut self) {
+        let wakers = lock(&self.group.timers).expired(Instant::now());
         wakers.into_iter().for_each(std::task::Waker::wake);
-        next
     }
 
-    fn wait(&mut self, next_timer: Option<Duration>) -> bool {
+    fn wait(&mut self, done: &dyn Fn() -> bool) -> bool {
         if EXPECT_MORE.replace(false) && !self.group.spinning.swap(true, Ordering::SeqCst) {
             let found = self.spin();
             self.group.spinning.store(false, Ordering::SeqCst);
@@ -229,9 +235,13 @@ impl<'a> Turn<'a> {
             }
         }
         self.group.sleepers.fetch_add(1, Ordering::SeqCst);
-        // Checked after announcing the sleep: whoever enqueues after this sees a sleeper and wakes it.
-        let timeout =
-            if self.group.queued.load(Ordering::SeqCst) == 0 { self.timeout(next_timer) } else { Some(Duration::ZERO) };
+        // All looked at after announcing the sleep: whoever changes one of them after this sees a sleeper and wakes it.
+        let timeout = if self.group.queued.load(Ordering::SeqCst) == 0 && !done() {
+            let next_timer = lock(&self.group.timers).next(Instant::now());
+            self.timeout(next_timer)
+        } else {
+            Some(Duration::ZERO)
+        };
         let found = self.poll(timeout);
         self.group.sleepers.fetch_sub(1, Ordering::SeqCst);
         found

@@ -45,13 +45,18 @@ impl Timers {
         first
     }
 
-    /// Takes those that have ended, and tells how long until the next.
-    pub(crate) fn expired(&mut self, now: Instant) -> (Vec<Waker>, Option<Duration>) {
+    /// Takes those that have ended.
+    pub(crate) fn expired(&mut self, now: Instant) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while self.heap.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
             wakers.extend(self.heap.pop().map(|Reverse(timer)| timer.waker));
         }
-        (wakers, self.heap.peek().map(|Reverse(timer)| timer.at - now))
+        wakers
+    }
+
+    /// How long until the next ends.
+    pub(crate) fn next(&self, now: Instant) -> Option<Duration> {
+        self.heap.peek().map(|Reverse(timer)| timer.at.saturating_duration_since(now))
     }
 }
 

@@ -29,11 +29,11 @@ pub fn wait<T>(group: &Arc<Group>, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut turn = run::Turn::enter(group);
     loop {
-        if flag.raised.swap(false, Ordering::SeqCst) {
-            if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                turn.flush();
-                return value;
-            }
+        if flag.raised.swap(false, Ordering::SeqCst)
+            && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker))
+        {
+            turn.flush();
+            return value;
         }
         turn.run(&|| flag.raised.load(Ordering::SeqCst));
     }

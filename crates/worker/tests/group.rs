@@ -164,3 +164,26 @@ fn an_idle_group_uses_no_cpu() {
     assert_eq!(switches(), before, "an idle group's threads were scheduled");
     end(&group);
 }
+
+/// A wake-up from another thread must not fall between the last look and the sleep.
+#[test]
+fn no_wake_up_of_a_waiting_thread_is_lost() {
+    let (waiting, other) = (group(0, 0), group(1, 1));
+    let start = Instant::now();
+    for _ in 0..20_000 {
+        let (sender, receiver) = channel();
+        let (own, from) = (waiting.clone(), waiting.clone());
+        other.spawn(async move { from.spawn(async move { sender.send(()).unwrap() }) });
+        let until_sent = async {
+            while receiver.try_recv().is_err() {
+                Group::expect_more();
+                own.sleep(Duration::from_micros(50)).await;
+            }
+        };
+        wait(&waiting, until_sent);
+        if start.elapsed() > Duration::from_secs(3) {
+            break;
+        }
+    }
+    end(&other);
+}
