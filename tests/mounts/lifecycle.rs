@@ -191,9 +191,9 @@ fn sigterm_drains() {
             let path = one.export.path().join("file");
             let mut agent = Agent::start();
             agent.ask(&format!("open 0 {} rwc", one.path("file").display())).unwrap();
-            fs::write(&path, vec![1; 300 << 20]).unwrap();
+            fs::write(&path, vec![1; 40 << 20]).unwrap();
             agent.tell("sync 0");
-            thread::sleep(Duration::from_millis(30));
+            thread::sleep(Duration::from_millis(5));
             one.server.process.signal(Signal::TERM);
             agent.answer().expect("what is under way is finished");
             let status = one.server.process.ends_within(SOON);
@@ -377,7 +377,7 @@ fn a_plain_user_mounts_through_fusermount3() {
         let script = r#"
             mount --bind fuse /dev/fuse || exit 77
             as_user() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
-            soon() { for i in $(seq 200); do if eval "$1"; then return; fi; sleep 0.05; done; echo "in vain: $1"; cat log-*; exit 1; }
+            soon() { for i in $(seq 100); do if eval "$1"; then return; fi; sleep 0.05; done; echo "in vain: $1"; cat log-*; exit 1; }
             here=$PWD
             as_user ./aqueduct serve --listen 127.0.0.1:0 --state $here/state $here/source > log-serve 2>&1 &
             serve=$!
