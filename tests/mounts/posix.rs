@@ -177,11 +177,7 @@ fn a_device_without_permission_is_refused() {
     });
 }
 
-#[test]
-fn a_fifo_or_socket_without_permission_is_refused() {
-    test(|| fifo_and_socket_are_refused(&One::new()));
-}
-
+/// Only with this option: the kernel does not ask us before it opens them.
 #[test]
 fn default_permissions_guard_fifos_and_sockets() {
     test(|| fifo_and_socket_are_refused(&One::with("default_permissions")));

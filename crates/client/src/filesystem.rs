@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use aqueduct_fs::{
-    Call, ClientId, Context, Entry, Errno, FileSystem, LockKind, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+    Call, ClientId, Context, Errno, FileSystem, LockKind, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
 };
 use aqueduct_net::Frame;
 use aqueduct_wire::{Class, Flags, HEADER_SIZE, Header, Kind, Op};
@@ -204,7 +204,7 @@ impl Client {
 
     async fn answer_call(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
         if request == Request::Root {
-            return self.fresh_root(context).await;
+            return Ok(Reply::Entry(self.root())); // as it was attached: whoever asks wants the handle
         }
         let mut frame = vec![0; HEADER_SIZE];
         let op = aqueduct_wire::encode_request(context, &request, &mut frame);
@@ -215,13 +215,6 @@ impl Client {
             tracing::error!(op = op.name(), %error, server = %self.config.server, "the server sent a reply that makes no sense");
             Errno::EPROTO
         })
-    }
-
-    async fn fresh_root(&self, context: &Context) -> Result<Reply, Errno> {
-        let root = self.root();
-        let request = Request::GetAttr { handle: root.handle.bytes(), open: None };
-        let reply = Box::pin(self.answer_call(context, request)).await?;
-        Ok(Reply::Entry(Entry { handle: root.handle, attr: reply.attr()? }))
     }
 }
 
