@@ -376,10 +376,12 @@ fn a_plain_user_mounts_through_fusermount3() {
         shell(home.path(), prepare).succeeded();
         let script = r#"
             mount --bind fuse /dev/fuse || exit 77
-            as_user() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+            user="setpriv --reuid=65534 --regid=65534 --clear-groups"
+            as_user() { $user "$@"; }
             soon() { for i in $(seq 100); do if eval "$1"; then return; fi; sleep 0.05; done; echo "in vain: $1"; cat log-*; exit 1; }
             here=$PWD
-            as_user ./aqueduct serve --listen 127.0.0.1:0 --state $here/state $here/source > log-serve 2>&1 &
+            # Without a function around it, so that the number is the server's own.
+            $user ./aqueduct serve --listen 127.0.0.1:0 --state $here/state $here/source > log-serve 2>&1 &
             serve=$!
             trap 'kill $serve' EXIT
             soon "grep -q listening log-serve"
