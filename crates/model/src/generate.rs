@@ -422,10 +422,16 @@ impl Generator<'_> {
     }
 
     fn set_lately(&mut self, target: Target) -> (Target, &'static str) {
-        match self.xattrs.is_empty() || self.random.chance(40) {
-            true => (target, self.xattr()),
-            false => self.random.pick(&self.xattrs).clone(),
+        if self.xattrs.is_empty() || self.random.chance(40) {
+            return (target, self.xattr());
         }
+        let (set, name) = self.random.pick(&self.xattrs).clone();
+        // What root reached by dots is not for users, as in [`Self::decorated`].
+        let dotted = match &set {
+            Target::Path(path) | Target::Link(path) => path.0.split(|&b| b == b'/').any(|part| part.starts_with(b".")),
+            Target::Open(_) => false,
+        };
+        if dotted && self.actor >= FIRST_USER { (target, name) } else { (set, name) }
     }
 
     fn set_xattr(&mut self, target: Target) -> Attribute {
