@@ -18,7 +18,7 @@ use signal_hook::iterator::Signals;
 use crate::config::{MountConfig, Source};
 use crate::failure::{Failure, MOUNT_FAILED};
 use crate::options::{self, Options};
-use crate::serve::SPIN;
+use crate::serve::SPIN_MAX;
 use crate::{args, daemon, host};
 
 /// Threads of a worker of a local mount when others are held up by the disk; a worker of a remote one never is.
@@ -164,7 +164,7 @@ fn groups(config: &MountConfig) -> Result<Vec<Arc<Group>>, Failure> {
         Source::Local(_) => LOCAL_THREADS_MAX,
     };
     let group = |index| {
-        Group::new(Settings { name: format!("aqueduct-mount{index}"), threads_min: 1, threads_max, spin: SPIN })
+        Group::new(Settings { name: format!("aqueduct-mount{index}"), threads_min: 1, threads_max, spin_max: SPIN_MAX })
     };
     (0..config.options.workers).map(group).collect::<Result<_, _>>().map_err(|error| {
         Failure::new("cannot start the mount's threads", error, "check the limits on processes and open files")

@@ -19,8 +19,9 @@ use crate::config::{ExportConfig, ServeConfig};
 use crate::failure::Failure;
 use crate::{args, host, key, output};
 
-/// After small requests a thread looks again for so long before it sleeps: about what waking it costs.
-pub const SPIN: Duration = Duration::from_micros(30);
+/// The longest that a thread looks again after small requests before it sleeps: a round trip on a fast network, several times. The kernel's
+/// `haltpoll` has the same bound.
+pub const SPIN_MAX: Duration = Duration::from_micros(200);
 
 /// Serves until SIGTERM or SIGINT.
 pub fn run(arguments: args::Serve) -> Result<ExitCode, Failure> {
@@ -49,7 +50,7 @@ fn group(config: &ServeConfig) -> Result<Arc<Group>, Failure> {
         name: "aqueduct-serve".into(),
         threads_min: cores,
         threads_max: config.threads_max.max(cores),
-        spin: SPIN,
+        spin_max: SPIN_MAX,
     };
     Group::new(settings).map_err(|error| {
         Failure::new("cannot start the server's threads", error, "check the limits on processes and open files")

@@ -13,7 +13,7 @@ const FILE_SIZE: u64 = 3 << 20;
 
 fn group(threads_min: usize) -> Arc<Group> {
     let settings =
-        Settings { name: "test".into(), threads_min, threads_max: threads_min, spin: Duration::from_micros(20) };
+        Settings { name: "test".into(), threads_min, threads_max: threads_min, spin_max: Duration::from_micros(20) };
     Group::new(settings).unwrap()
 }
 

@@ -1,10 +1,14 @@
 //! Takes requests from one descriptor of the device and has them answered, on the threads of one worker group.
+//!
+//! While requests are small only the first reader takes them: every request would wake the others as well, which costs more than they could help (see
+//! `aqueduct_worker` for the same of threads). All read while requests are bulk, or more than one takes.
 
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use aqueduct_worker::{Group, Readiness, Ready, Registration};
 use bytes::Bytes;
@@ -29,8 +33,64 @@ const HAND_OVER_MIN: usize = 128 << 10;
 /// Requests that move at most this much are followed by others in microseconds, and worth looking out for; bulk is not (spinning halves it).
 const SMALL_MAX: usize = 16 << 10;
 
+/// Small requests that hold the reader for longer than this are not small here.
+const SMALL_WORK_MAX: Duration = Duration::from_micros(300);
+
+/// How long all readers take requests after what asked for it.
+const WIDE_FOR: Duration = Duration::from_millis(20);
+
+/// The readers of a mount, and whether all of them take requests.
+pub(crate) struct Readers {
+    others: Mutex<Vec<Weak<Reader>>>,
+    /// Microseconds after `start`.
+    wide_until: AtomicU64,
+    /// How many of the others take requests now.
+    active: AtomicUsize,
+    start: Instant,
+}
+
+impl Default for Readers {
+    fn default() -> Readers {
+        Readers {
+            others: Mutex::default(),
+            wide_until: AtomicU64::new(0),
+            active: AtomicUsize::new(0),
+            start: Instant::now(),
+        }
+    }
+}
+
+impl Readers {
+    fn is_wide(&self) -> bool {
+        (self.start.elapsed().as_micros() as u64) < self.wide_until.load(Ordering::Relaxed)
+    }
+
+    /// Has all readers take requests for a while.
+    fn widen(&self) {
+        self.wide_until.store((self.start.elapsed() + WIDE_FOR).as_micros() as u64, Ordering::SeqCst);
+        let others = lock(&self.others);
+        if self.active.load(Ordering::SeqCst) == others.len() {
+            return;
+        }
+        for reader in others.iter().filter_map(Weak::upgrade) {
+            if let Err(error) = reader.resume() {
+                tracing::debug!(%error, "a reader stays at rest");
+            }
+        }
+    }
+
+    /// Leaves the requests to the first reader. An event may have woken another one only: read until nothing is there after this.
+    fn narrow(&self) {
+        if self.active.load(Ordering::SeqCst) > 0 {
+            lock(&self.others).iter().filter_map(Weak::upgrade).for_each(|reader| reader.rest());
+        }
+    }
+}
+
 /// One descriptor and its registration.
 pub(crate) struct Reader {
+    /// Never rests.
+    first: bool,
     shared: Arc<Shared>,
     channel: Arc<DeviceChannel>,
     group: Weak<Group>,
@@ -43,20 +103,40 @@ impl Reader {
         shared: Arc<Shared>,
         channel: Arc<DeviceChannel>,
         group: &Arc<Group>,
+        first: bool,
     ) -> io::Result<Arc<Reader>> {
         let reader = Arc::new(Reader {
+            first,
             shared,
             channel,
             group: Arc::downgrade(group),
             registration: Mutex::default(),
             stopped: AtomicBool::new(false),
         });
-        let registration = group.register_exclusive(reader.channel.fd(), reader.clone())?;
-        *lock(&reader.registration) = Some(registration);
-        if reader.stopped.load(Ordering::SeqCst) {
-            reader.stop(); // the end came before there was a registration to drop
+        if first {
+            reader.resume()?;
+        } else {
+            lock(&reader.shared.readers.others).push(Arc::downgrade(&reader));
         }
         Ok(reader)
+    }
+
+    /// Takes requests, unless it does already or has been stopped.
+    fn resume(self: &Arc<Self>) -> io::Result<()> {
+        let Some(group) = self.group.upgrade() else { return Ok(()) };
+        let mut registration = lock(&self.registration);
+        if registration.is_none() && !self.stopped.load(Ordering::SeqCst) {
+            *registration = Some(group.register_exclusive(self.channel.fd(), self.clone())?);
+            self.shared.readers.active.fetch_add(usize::from(!self.first), Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn rest(&self) {
+        let registration = lock(&self.registration).take();
+        if registration.is_some() {
+            self.shared.readers.active.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 
     /// Takes no more requests.
@@ -64,6 +144,31 @@ impl Reader {
         self.stopped.store(true, Ordering::SeqCst);
         let registration = lock(&self.registration).take();
         drop(registration); // outside the lock: it may hold the last reference to this reader
+    }
+
+    /// Takes what is there; false when there may be more.
+    fn take_batch(&self, group: &Arc<Group>) -> bool {
+        let mut kept = None;
+        for _ in 0..BATCH {
+            let mut buffer = match kept.take().map_or_else(|| self.shared.pool.take(), Ok) {
+                Ok(buffer) => buffer,
+                Err(error) => {
+                    tracing::warn!(%error, "no memory to take a request: it waits");
+                    return true;
+                }
+            };
+            let reading = self.shared.releases.reading();
+            match self.channel.read(buffer.request_area()) {
+                Read::Request(length) => kept = self.take(group, buffer, length, reading),
+                Read::Empty => return true,
+                Read::Ended => {
+                    self.stop();
+                    self.shared.end();
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     fn take(&self, group: &Arc<Group>, buffer: Buffer, length: usize, reading: Reading<'_>) -> Option<Buffer> {
@@ -128,6 +233,8 @@ impl Reader {
         drop(reading); // a release is entered with its job
         if small {
             Group::expect_more();
+        } else {
+            self.shared.readers.widen();
         }
         self.shared.interrupts.first_poll(header.unique, || group.run_now(serve(job, self.group.clone())));
         buffer
@@ -138,21 +245,12 @@ impl Ready for Reader {
     fn ready(&self, _: Readiness) {
         let Some(group) = self.group.upgrade() else { return };
         let _busy = self.shared.busy();
-        let mut kept = None;
-        for _ in 0..BATCH {
-            let mut buffer = match kept.take().map_or_else(|| self.shared.pool.take(), Ok) {
-                Ok(buffer) => buffer,
-                Err(error) => return tracing::warn!(%error, "no memory to take a request: it waits"),
-            };
-            let reading = self.shared.releases.reading();
-            match self.channel.read(buffer.request_area()) {
-                Read::Request(length) => kept = self.take(&group, buffer, length, reading),
-                Read::Empty => return,
-                Read::Ended => {
-                    self.stop();
-                    return self.shared.end();
-                }
-            }
+        if !self.shared.readers.is_wide() {
+            self.shared.readers.narrow();
+        }
+        let began = Instant::now();
+        if !self.take_batch(&group) || began.elapsed() > SMALL_WORK_MAX {
+            self.shared.readers.widen();
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::init::{self, Negotiated};
 use crate::interrupt::Interrupts;
 use crate::nodes::Nodes;
 use crate::notify::{self, Notification};
-use crate::reader::Reader;
+use crate::reader::{Reader, Readers};
 use crate::releases::Releases;
 use crate::{Config, Device, StartError, device, lock, mount};
 
@@ -31,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) interrupts: Interrupts,
     pub(crate) releases: Arc<Releases>,
     pub(crate) pool: Arc<Pool>,
+    pub(crate) readers: Readers,
     /// The descriptor that notifications are written to.
     control: Arc<DeviceChannel>,
     /// Whether the kernel has ended the mount.
@@ -162,6 +163,7 @@ fn start_mounted(
         interrupts: Interrupts::default(),
         releases: Arc::default(),
         pool,
+        readers: Readers::default(),
         control: channels[0].clone(),
         ended: AtomicBool::new(false),
         busy: AtomicUsize::new(0),
@@ -169,8 +171,8 @@ fn start_mounted(
         finished: Condvar::new(),
     });
     let mut session = Session { shared: shared.clone(), readers: Vec::new(), target };
-    for (group, channel) in groups.iter().zip(channels) {
-        session.readers.push(Reader::start(shared.clone(), channel, group)?);
+    for (at, (group, channel)) in groups.iter().zip(channels).enumerate() {
+        session.readers.push(Reader::start(shared.clone(), channel, group, at == 0)?);
     }
     Ok(session)
 }

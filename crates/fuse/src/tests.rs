@@ -123,7 +123,7 @@ impl Drop for Fixture {
 }
 
 fn group() -> Arc<Group> {
-    let settings = Settings { name: "fake".into(), threads_min: 2, threads_max: 2, spin: Duration::ZERO };
+    let settings = Settings { name: "fake".into(), threads_min: 2, threads_max: 2, spin_max: Duration::ZERO };
     Group::new(settings).unwrap()
 }
 

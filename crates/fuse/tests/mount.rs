@@ -455,7 +455,7 @@ fn an_idle_mount_does_not_wake_up() {
             name: "idle-test".into(),
             threads_min: 1,
             threads_max: 1,
-            spin: Duration::from_micros(50),
+            spin_max: Duration::from_micros(50),
         };
         vec![aqueduct_worker::Group::new(settings).unwrap()]
     });

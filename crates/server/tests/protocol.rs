@@ -21,8 +21,8 @@ impl Fixture {
     fn new() -> Fixture {
         let directory = tempfile::tempdir().unwrap();
         let filesystem = Arc::new(Posix::open(directory.path(), Options::default()).unwrap());
-        let spin = Duration::from_micros(20);
-        let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin }).unwrap();
+        let spin_max = Duration::from_micros(20);
+        let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
         let export = Export { name: "/e".into(), id: 1, filesystem, read_only: false, path: String::new() };
         let limits = Limits {
             session_grace: Duration::from_millis(300),

@@ -14,6 +14,7 @@ use slab::Slab;
 
 use crate::run;
 use crate::timer::{Sleep, Timers};
+use crate::watch::Watch;
 
 /// The epoll data of the group's own eventfd; slab keys never reach it.
 pub(crate) const WAKE_KEY: u64 = u64::MAX;
@@ -27,8 +28,8 @@ pub struct Settings {
     pub threads_min: usize,
     /// Threads when all others are held up in blocking system calls.
     pub threads_max: usize,
-    /// How long a thread looks for more before it sleeps, after a turn that said [`Group::expect_more`].
-    pub spin: Duration,
+    /// The longest time that a thread looks for more before it sleeps, after a turn that said [`Group::expect_more`].
+    pub spin_max: Duration,
 }
 
 /// What a descriptor is watched for.
@@ -81,6 +82,7 @@ pub struct Group {
     /// Whether a thread looks for more instead of sleeping: one is enough, a second would take the core that the work needs.
     pub(crate) spinning: AtomicBool,
     pub(crate) crew: run::Crew,
+    pub(crate) watch: Watch,
     this: Weak<Group>,
 }
 
@@ -112,6 +114,7 @@ impl Group {
             sleepers: AtomicUsize::new(0),
             spinning: AtomicBool::new(false),
             crew: run::Crew::default(),
+            watch: Watch::new(),
             this: this.clone(),
             settings,
         });
@@ -153,11 +156,6 @@ impl Group {
         self.task(future).run();
     }
 
-    /// Wakes another thread of the group, if one sleeps, because there is work that this one will not come to soon.
-    pub fn call_helper(&self) {
-        self.wake_one();
-    }
-
     fn enqueue(&self, runnable: Runnable) {
         self.queued.fetch_add(1, Ordering::SeqCst); // first, so that it is never less than what is there
         lock(&self.queue).push_back(runnable);
@@ -168,7 +166,7 @@ impl Group {
     }
 
     pub(crate) fn dequeue(&self) -> Option<Runnable> {
-        if self.queued.load(Ordering::SeqCst) == 0 {
+        if !self.has_tasks() {
             return None;
         }
         lock(&self.queue).pop_front().inspect(|_| {
@@ -176,11 +174,17 @@ impl Group {
         })
     }
 
+    pub(crate) fn has_tasks(&self) -> bool {
+        self.queued.load(Ordering::SeqCst) > 0
+    }
+
     /// Ends one wait, if a thread waits.
     pub(crate) fn wake_one(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             // A full counter (EAGAIN) has woken everybody already.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        } else if !self.spinning.load(Ordering::SeqCst) {
+            self.watch.summon(); // who spins looks at the tasks before it sleeps
         }
     }
 
@@ -219,11 +223,12 @@ impl Group {
         run::flush_later(flush);
     }
 
-    /// Call it before a system call that may block for long: sends what this turn has collected, and has another thread, if one sleeps, come for
-    /// the tasks that wait.
+    /// Call it before a system call that may block for long: sends what this turn has collected, and has other threads, if any are idle, come for
+    /// the tasks that wait and watch.
     pub fn before_blocking(&self) {
         run::flush_now();
-        if self.queued.load(Ordering::SeqCst) > 0 {
+        self.watch.widen();
+        if self.has_tasks() {
             self.wake_one();
         }
     }
@@ -248,6 +253,7 @@ impl Group {
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.watch.widen();
     }
 
     /// Waits until all threads have ended; call [`stop`](Group::stop) first. Never from a thread of the group.

@@ -11,6 +11,7 @@ use rustix::event::epoll;
 use rustix::time::Timespec;
 
 use crate::group::{Flush, Group, Readiness, WAKE_KEY, lock};
+use crate::watch::Place;
 
 /// Events that the only thread of a group takes at a time: one system call serves many connections. Where others could serve them, a
 /// thread takes one: what it has taken waits for it, however long its system calls block.
@@ -21,6 +22,15 @@ const TASKS_PER_TURN: usize = 256;
 
 /// How long all threads must have been held up before another is started: longer than any request that memory serves.
 const HELD_UP_AFTER: Duration = Duration::from_millis(5);
+
+/// Small requests that hold a thread for longer than this are not small here: the disk is slow, or the cores are taken.
+const SMALL_WORK_MAX: Duration = Duration::from_micros(300);
+
+/// So many events that were there without any wait are more than one thread takes.
+const BACKLOG: u32 = 16;
+
+/// The shortest spin that is tried.
+const SPIN_MIN: Duration = Duration::from_micros(10);
 
 /// A thread above the minimum ends after this much idleness.
 const EXTRA_THREAD_IDLE: Duration = Duration::from_secs(10);
@@ -126,13 +136,12 @@ struct Busy<'a>(&'a Arc<Group>);
 
 impl<'a> Busy<'a> {
     fn enter(group: &'a Arc<Group>) -> Option<Busy<'a>> {
-        let (settings, crew) = (&group.settings, &group.crew);
-        if settings.threads_max <= settings.threads_min {
+        let crew = &group.crew;
+        if group.settings.threads_max <= 1 {
             return None;
         }
-        let busy = crew.busy.fetch_add(1, Ordering::SeqCst) + 1;
-        let alive = crew.alive.load(Ordering::SeqCst);
-        if busy >= alive && alive < settings.threads_max && !crew.watched.swap(true, Ordering::SeqCst) {
+        crew.busy.fetch_add(1, Ordering::SeqCst);
+        if !group.watch.is_watched() && !crew.watched.swap(true, Ordering::SeqCst) {
             let started = start_sentinel(group);
             crew.watched.store(started.is_ok(), Ordering::SeqCst);
         }
@@ -147,8 +156,8 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// A sentinel watches a group whose threads are all busy and starts another when they stay so. It ends when the group has been quiet for a while, so
-/// that an idle group has no thread that wakes up.
+/// A sentinel looks after a group that nobody watches because all threads are busy or parked: when those that are busy stay so, it has another come,
+/// or starts one. It ends when the group has been quiet for a while, so that an idle group has no thread that wakes up.
 fn start_sentinel(group: &Arc<Group>) -> io::Result<()> {
     const QUIET_TICKS: u32 = 200;
     let group = Arc::downgrade(group);
@@ -164,9 +173,12 @@ fn start_sentinel(group: &Arc<Group>) -> io::Result<()> {
             if quiet > QUIET_TICKS || group.stopping.load(Ordering::SeqCst) {
                 return crew.watched.store(false, Ordering::SeqCst);
             }
-            let held_up = busy >= crew.alive.load(Ordering::SeqCst) && ended_before == Some(ended);
+            let held_up = busy > 0 && !group.watch.is_watched() && ended_before == Some(ended);
             ended_before = Some(ended);
-            if held_up && let Err(error) = start_thread(&group) {
+            if held_up
+                && !group.watch.summon()
+                && let Err(error) = start_thread(&group)
+            {
                 tracing::warn!(%error, "could not start another worker thread: requests wait for the present ones");
             }
         }
@@ -179,13 +191,18 @@ pub(crate) struct Turn<'a> {
     group: &'a Arc<Group>,
     before: Option<Arc<Group>>,
     events: Vec<epoll::Event>,
+    /// How long to look for more before sleeping: what has paid lately.
+    spin: Duration,
+    /// Events that came without any wait, one after the other.
+    backlog: u32,
 }
 
 impl<'a> Turn<'a> {
     pub(crate) fn enter(group: &'a Arc<Group>) -> Turn<'a> {
         let before = CURRENT.replace(Some(group.clone()));
         let events_max = if group.settings.threads_max > 1 { 1 } else { EVENTS_PER_WAIT };
-        Turn { group, before, events: Vec::with_capacity(events_max) }
+        let spin = group.settings.spin_max.min(SPIN_MIN);
+        Turn { group, before, events: Vec::with_capacity(events_max), spin, backlog: 0 }
     }
 
     /// One turn: tasks, output, timers, wait, events. Returns whether there was anything to do. `done` is asked before sleeping.
@@ -196,7 +213,11 @@ impl<'a> Turn<'a> {
         if !done() && self.wait(done) {
             worked = true;
             let busy = Busy::enter(self.group);
+            let began = Instant::now();
             self.handle_events();
+            if busy.is_some() && began.elapsed() > SMALL_WORK_MAX {
+                self.group.watch.widen();
+            }
             drop(busy);
         }
         worked
@@ -226,17 +247,34 @@ impl<'a> Turn<'a> {
         wakers.into_iter().for_each(std::task::Waker::wake);
     }
 
+    /// Waits for events. Returns whether any came.
     fn wait(&mut self, done: &dyn Fn() -> bool) -> bool {
-        if EXPECT_MORE.replace(false) && !self.group.spinning.swap(true, Ordering::SeqCst) {
-            let found = self.spin();
-            self.group.spinning.store(false, Ordering::SeqCst);
-            if found {
-                return true;
+        self.events.clear();
+        let several = self.group.settings.threads_max > 1;
+        if several {
+            let has_work = || self.group.has_tasks() || done() || self.group.stopping.load(Ordering::SeqCst);
+            match self.group.watch.enter(self.timeout(None), has_work) {
+                Place::Watching => {}
+                Place::Again => return true,
+                Place::Idle => return false,
             }
         }
+        let expects_more = EXPECT_MORE.replace(false);
+        let began = Instant::now();
+        let found = expects_more && self.spin(began) || self.sleep(done);
+        if expects_more {
+            self.adapt_spin(began.elapsed());
+        }
+        if several {
+            self.group.watch.leave();
+        }
+        found
+    }
+
+    fn sleep(&mut self, done: &dyn Fn() -> bool) -> bool {
         self.group.sleepers.fetch_add(1, Ordering::SeqCst);
         // All looked at after announcing the sleep: whoever changes one of them after this sees a sleeper and wakes it.
-        let timeout = if self.group.queued.load(Ordering::SeqCst) == 0 && !done() {
+        let timeout = if !self.group.has_tasks() && !done() {
             let next_timer = lock(&self.group.timers).next(Instant::now());
             self.timeout(next_timer)
         } else {
@@ -257,16 +295,38 @@ impl<'a> Turn<'a> {
         }
     }
 
-    fn spin(&mut self) -> bool {
-        let end = Instant::now() + self.group.settings.spin;
-        loop {
+    /// Looks for events without sleeping, unless another thread does. Returns whether any came.
+    fn spin(&mut self, began: Instant) -> bool {
+        if self.spin.is_zero() || self.group.spinning.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        let mut first = true;
+        let found = loop {
             if self.poll(Some(Duration::ZERO)) {
-                return true;
+                break true;
             }
-            if Instant::now() >= end || self.group.queued.load(Ordering::SeqCst) > 0 {
-                return false;
+            first = false;
+            if began.elapsed() >= self.spin || self.group.has_tasks() {
+                break false;
             }
-            std::hint::spin_loop();
+            // Whoever this thread has just answered may wait for this core: a spin that keeps it makes everybody slower than none.
+            std::thread::yield_now();
+        };
+        self.group.spinning.store(false, Ordering::SeqCst);
+        self.backlog = if found && first { self.backlog + 1 } else { 0 };
+        if self.backlog >= BACKLOG {
+            self.group.watch.widen();
+        }
+        found
+    }
+
+    /// Longer spins when a little longer would have met what came, shorter ones when it came much later, as the kernel's `haltpoll` does.
+    fn adapt_spin(&mut self, waited: Duration) {
+        let spin_max = self.group.settings.spin_max;
+        if waited > spin_max {
+            self.spin = if self.spin > SPIN_MIN { self.spin / 2 } else { Duration::ZERO };
+        } else if waited > self.spin {
+            self.spin = (self.spin * 2).clamp(SPIN_MIN, spin_max.max(SPIN_MIN));
         }
     }
 

@@ -14,7 +14,7 @@ use aqueduct_worker::{Group, Interest, Readiness, Ready, Settings, wait};
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn group(threads_min: usize, threads_max: usize) -> Arc<Group> {
-    let settings = Settings { name: "test".into(), threads_min, threads_max, spin: Duration::from_micros(20) };
+    let settings = Settings { name: "test".into(), threads_min, threads_max, spin_max: Duration::from_micros(20) };
     Group::new(settings).unwrap()
 }
 
@@ -127,6 +127,92 @@ fn more_threads_come_when_all_are_held_up() {
     end(&group);
 }
 
+/// Answers at once, or holds its thread up first, as a slow disk would.
+struct Slow {
+    held_up: Duration,
+    announced: bool,
+    heard: Sender<Duration>,
+    group: Arc<Group>,
+}
+
+impl Ready for Slow {
+    fn ready(&self, _: Readiness) {
+        if self.announced {
+            self.group.before_blocking();
+        }
+        std::thread::sleep(self.held_up);
+        self.heard.send(self.held_up).unwrap();
+    }
+}
+
+fn held_up_thread_is_replaced(announced: bool) {
+    let group = group(2, 2);
+    std::thread::sleep(Duration::from_millis(50)); // one watches, one is parked
+    let (heard, receiver) = channel();
+    let interest = Interest { read: true, write: false, once: true };
+    let long = Duration::from_millis(600);
+    let mut streams = Vec::new();
+    for held_up in [long, Duration::ZERO] {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let slow = Arc::new(Slow { held_up, announced, heard: heard.clone(), group: group.clone() });
+        let registration = group.register(ours.as_fd(), interest, slow).unwrap();
+        theirs.write_all(&[1]).unwrap();
+        streams.push((ours, theirs, registration));
+        std::thread::sleep(Duration::from_millis(100)); // the slow one is under way
+    }
+    assert_eq!(receiver.recv_timeout(LIMIT), Ok(Duration::ZERO), "who came second waited for the first");
+    assert_eq!(receiver.recv_timeout(LIMIT), Ok(long));
+    end(&group);
+}
+
+#[test]
+fn a_parked_thread_comes_when_the_watching_one_says_that_it_will_block() {
+    held_up_thread_is_replaced(true);
+}
+
+#[test]
+fn a_parked_thread_comes_when_the_watching_one_is_held_up() {
+    held_up_thread_is_replaced(false);
+}
+
+/// The threads of the group, by how often each was scheduled.
+fn schedules(name: &str) -> Vec<u64> {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let of_group = threads
+        .filter(|thread| std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim() == name));
+    of_group
+        .map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default())
+        .map(|text| text.split(' ').nth(2).and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0))
+        .collect()
+}
+
+#[test]
+fn small_work_wakes_one_thread_only() {
+    let settings =
+        Settings { name: "narrow".into(), threads_min: 2, threads_max: 2, spin_max: Duration::from_micros(20) };
+    let group = Group::new(settings).unwrap();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let (heard, receiver) = channel();
+    ours.set_nonblocking(true).unwrap();
+    let echo = Echo { stream: Mutex::new(ours.try_clone().unwrap()), heard, calls: AtomicUsize::new(0) };
+    let interest = Interest { read: true, write: false, once: false };
+    let _registration = group.register(ours.as_fd(), interest, Arc::new(echo)).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let before = schedules("narrow");
+    for number in 0..100 {
+        theirs.write_all(&[number]).unwrap();
+        receiver.recv_timeout(LIMIT).unwrap();
+        std::thread::sleep(Duration::from_millis(1)); // not a backlog
+    }
+    let after = schedules("narrow");
+    assert_eq!((before.len(), after.len()), (2, 2));
+    let mut woken: Vec<u64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
+    woken.sort_unstable();
+    // A handler that a busy machine holds up makes the group wide for a while, hence not zero.
+    assert!(woken[0] < 50 && woken[1] >= 50, "scheduled {woken:?} times for 100 events");
+    end(&group);
+}
+
 #[test]
 fn a_waiting_thread_turns_its_group_itself() {
     let group = group(0, 0);
@@ -143,22 +229,13 @@ fn a_waiting_thread_turns_its_group_itself() {
 #[test]
 fn an_idle_group_uses_no_cpu() {
     let settings =
-        Settings { name: "idle-group".into(), threads_min: 2, threads_max: 8, spin: Duration::from_micros(20) };
+        Settings { name: "idle-group".into(), threads_min: 2, threads_max: 8, spin_max: Duration::from_micros(20) };
     let group = Group::new(settings).unwrap();
     let (sender, receiver) = channel();
     group.spawn(async move { sender.send(()).unwrap() });
     receiver.recv_timeout(LIMIT).unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    let switches = || -> u64 {
-        let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-        let of_group = threads.filter(|thread| {
-            std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "idle-group")
-        });
-        of_group
-            .map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default())
-            .map(|text| text.split(' ').nth(2).and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0))
-            .sum()
-    };
+    let switches = || schedules("idle-group").iter().sum::<u64>();
     let before = switches();
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(switches(), before, "an idle group's threads were scheduled");

@@ -23,8 +23,12 @@ pub struct Mounted {
 }
 
 pub fn groups(count: usize, threads_max: usize) -> Vec<Arc<Group>> {
-    let settings =
-        |at| Settings { name: format!("fuse-test-{at}"), threads_min: 1, threads_max, spin: Duration::from_micros(20) };
+    let settings = |at| Settings {
+        name: format!("fuse-test-{at}"),
+        threads_min: 1,
+        threads_max,
+        spin_max: Duration::from_micros(20),
+    };
     (0..count).map(|at| Group::new(settings(at)).unwrap()).collect()
 }
 

@@ -1,0 +1,116 @@
+//! Who watches the descriptors of a group that has several threads.
+//!
+//! Every event wakes one thread in epoll_wait, also when another is just about to look for itself: on a virtual machine that costs the sender of the
+//! event about 10 us and the woken thread finds nothing. So while requests are small one thread watches, and the others are *parked* where no event
+//! wakes them. All watch (the group is *wide*) while requests are long, come faster than one thread takes them, or hold threads up.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::group::lock;
+
+/// How long a group stays wide after what made it so.
+const WIDE_FOR: Duration = Duration::from_millis(20);
+
+/// What a thread that wanted to watch is to do.
+pub(crate) enum Place {
+    /// Watch, until [`Watch::leave`].
+    Watching,
+    /// Look again at what there is to do: it was parked and has been summoned, or something came before it was parked.
+    Again,
+    /// It was parked for all of its time.
+    Idle,
+}
+
+pub(crate) struct Watch {
+    /// Threads that wait for events, asleep or not.
+    watchers: AtomicUsize,
+    parked: AtomicUsize,
+    /// Parked threads that are to come and have not yet woken.
+    summoned: Mutex<usize>,
+    summons: Condvar,
+    /// Microseconds after `start` until which all threads watch.
+    wide_until: AtomicU64,
+    start: Instant,
+}
+
+impl Watch {
+    pub(crate) fn new() -> Watch {
+        Watch {
+            watchers: AtomicUsize::new(0),
+            parked: AtomicUsize::new(0),
+            summoned: Mutex::new(0),
+            summons: Condvar::new(),
+            wide_until: AtomicU64::new(0),
+            start: Instant::now(),
+        }
+    }
+
+    fn is_wide(&self) -> bool {
+        (self.start.elapsed().as_micros() as u64) < self.wide_until.load(Ordering::Relaxed)
+    }
+
+    /// Whether some thread waits for events.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watchers.load(Ordering::SeqCst) > 0
+    }
+
+    /// Has all threads watch for a while.
+    pub(crate) fn widen(&self) {
+        let until = (self.start.elapsed() + WIDE_FOR).as_micros() as u64;
+        self.wide_until.store(until, Ordering::SeqCst);
+        while self.summon() {}
+    }
+
+    /// Has a parked thread come; whether there was one.
+    pub(crate) fn summon(&self) -> bool {
+        if self.parked.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let mut summoned = lock(&self.summoned);
+        let any = *summoned < self.parked.load(Ordering::SeqCst);
+        if any {
+            *summoned += 1;
+            self.summons.notify_one();
+        }
+        any
+    }
+
+    /// Asks to watch. Parks the thread, up to `limit`, while that is not wanted and `has_work` says that there is nothing else to do; it is asked
+    /// after the thread is counted as parked, so whoever gives work afterwards can summon it.
+    pub(crate) fn enter(&self, limit: Option<Duration>, has_work: impl Fn() -> bool) -> Place {
+        if self.is_wide() {
+            self.watchers.fetch_add(1, Ordering::SeqCst);
+            return Place::Watching;
+        }
+        if self.watchers.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            return Place::Watching;
+        }
+        let mut summoned = lock(&self.summoned);
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        let mut place = Place::Again;
+        if self.is_watched() && !self.is_wide() && !has_work() {
+            let uncalled = |summoned: &mut usize| *summoned == 0;
+            summoned = match limit {
+                None => self.summons.wait_while(summoned, uncalled).unwrap_or_else(|poison| poison.into_inner()),
+                Some(limit) => {
+                    let waited = self.summons.wait_timeout_while(summoned, limit, uncalled);
+                    let (summoned, timeout) = waited.unwrap_or_else(|poison| poison.into_inner());
+                    if timeout.timed_out() {
+                        place = Place::Idle;
+                    }
+                    summoned
+                }
+            };
+        }
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+        *summoned = summoned.saturating_sub(1);
+        place
+    }
+
+    /// Watches no more.
+    pub(crate) fn leave(&self) {
+        self.watchers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
