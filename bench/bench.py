@@ -58,7 +58,8 @@ def warm(size):
 
 def fio(folder, options):
     """One run of fio; its figures of the one kind of work that it did."""
-    command = ["fio", "--name=bench", f"--directory={folder}", "--ioengine=psync", "--direct=0", "--fallocate=none",
+    # A job that is called as something in the working directory, other than a file, would have all jobs use that one name.
+    command = ["fio", "--name=job", "--filename_format=file.$jobnum", f"--directory={folder}", "--ioengine=psync", "--direct=0", "--fallocate=none",
                "--group_reporting", "--thread", "--output-format=json", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
