@@ -11,7 +11,6 @@ use aqueduct_fs::{
 };
 use aqueduct_net::Frame;
 use aqueduct_wire::{Class, Flags, HEADER_SIZE, Header, Kind, Op};
-use aqueduct_worker::Group;
 use bytes::Bytes;
 
 use crate::client::Client;
@@ -94,9 +93,6 @@ impl Client {
                     }
                     if self.config.soft {
                         self.watch();
-                    }
-                    if !exchange.bulk {
-                        Group::expect_more();
                     }
                     match self.answer(context, lane, &ticket, &mut slot).await? {
                         Answered::Frame(frame) => return Ok(frame),

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use aqueduct_fs::{Cancel, Context, Credential, Entry, Errno, OpenId, Reply, Request};
-use aqueduct_worker::Group;
 use bytes::Bytes;
 
 use crate::abi::{self, EntryOut, Field, InHeader, opcode};
@@ -22,8 +21,6 @@ pub(crate) struct Job {
     pub(crate) frame: Bytes,
     pub(crate) context: Context,
     pub(crate) responder: Responder,
-    /// Whether it moves little data, so that more is likely to follow at once.
-    small: bool,
     /// Others may wait for it.
     _release: Option<Release>,
 }
@@ -56,12 +53,12 @@ impl Grant {
 type Parser<T> = fn(&[u8]) -> Option<(T, &[u8])>;
 
 impl Job {
-    pub(crate) fn new(shared: Arc<Shared>, header: InHeader, frame: Bytes, responder: Responder, small: bool) -> Job {
+    pub(crate) fn new(shared: Arc<Shared>, header: InHeader, frame: Bytes, responder: Responder) -> Job {
         let InHeader { uid, gid, pid, .. } = header;
         let credential = Credential { uid, gid, groups: shared.groups.of(pid, uid, gid) };
         let context = Context { client: shared.config.client, credential, pid, cancel: Cancel::default() };
         let release = (header.opcode == opcode::RELEASE).then(|| shared.releases.enter());
-        Job { shared, header, frame, context, responder, small, _release: release }
+        Job { shared, header, frame, context, responder, _release: release }
     }
 
     /// What follows the header.
@@ -163,9 +160,6 @@ pub(crate) async fn run(job: &Job) {
             None
         }
     };
-    if job.small {
-        Group::expect_more();
-    }
     if let Some(grant) = refused {
         job.take_back(grant).await;
     }

@@ -30,7 +30,7 @@ const BATCH: usize = 16;
 /// the data (until they are stable) keeps a whole buffer of 1 MiB.
 const HAND_OVER_MIN: usize = 128 << 10;
 
-/// Requests that move at most this much are followed by others in microseconds, and worth looking out for; bulk is not (spinning halves it).
+/// Requests that move at most this much are small: one reader does well alone.
 const SMALL_MAX: usize = 16 << 10;
 
 /// Small requests that hold the reader for longer than this are not small here.
@@ -229,11 +229,9 @@ impl Reader {
             (Bytes::copy_from_slice(buffer.request(length)), Some(buffer))
         };
         let responder = Responder::new(self.channel.clone(), header.unique);
-        let job = Job::new(self.shared.clone(), *header, frame, responder, small);
+        let job = Job::new(self.shared.clone(), *header, frame, responder);
         drop(reading); // a release is entered with its job
-        if small {
-            Group::expect_more();
-        } else {
+        if !small {
             self.shared.readers.widen();
         }
         self.shared.interrupts.first_poll(header.unique, || group.run_now(serve(job, self.group.clone())));

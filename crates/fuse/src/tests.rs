@@ -485,7 +485,7 @@ fn what_the_kernel_did_not_take_is_taken_back() {
         let header =
             InHeader { len: 40 + body.len() as u32, opcode: code, unique: 2, nodeid: 1, ..InHeader::default() };
         let frame = [&header.to_vec(), body].concat().into();
-        let job = Job::new(shared.clone(), header, frame, Responder::new(Arc::new(Refusing), 2), true);
+        let job = Job::new(shared.clone(), header, frame, Responder::new(Arc::new(Refusing), 2));
         aqueduct_worker::wait(&fixture.group, async { dispatch::run(&job).await });
     };
     run(opcode::LOOKUP, b"file\0");

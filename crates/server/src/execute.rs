@@ -8,7 +8,6 @@ use std::time::Instant;
 use aqueduct_fs::{Call, Context, Errno, FileSystem, OpenId, Reply, Request, Source};
 use aqueduct_net::{Connection, Frame, Payload};
 use aqueduct_wire::{Caller, Header, Kind, Op};
-use aqueduct_worker::Group;
 use bytes::Bytes;
 
 use crate::endpoint::{Others, send};
@@ -53,9 +52,6 @@ pub(crate) fn request(server: &Arc<Server>, session: &Arc<Session>, connection: 
         op,
         started: Instant::now(),
     };
-    if frame.header.payload_length == 0 {
-        Group::expect_more();
-    }
     server.group.run_now(async move { job.run(frame).await });
 }
 

@@ -28,7 +28,7 @@ pub struct Settings {
     pub threads_min: usize,
     /// Threads when all others are held up in blocking system calls.
     pub threads_max: usize,
-    /// The longest time that a thread looks for more before it sleeps, after a turn that said [`Group::expect_more`].
+    /// The longest time that a thread looks for more before it sleeps.
     pub spin_max: Duration,
 }
 
@@ -174,6 +174,10 @@ impl Group {
         })
     }
 
+    pub(crate) fn has_threads(&self) -> bool {
+        self.settings.threads_min > 0
+    }
+
     pub(crate) fn has_tasks(&self) -> bool {
         self.queued.load(Ordering::SeqCst) > 0
     }
@@ -233,18 +237,15 @@ impl Group {
         }
     }
 
-    /// Says that this turn did small work of a kind that is likely to be followed by more in microseconds: spin before sleeping.
-    pub fn expect_more() {
-        run::expect_more();
-    }
-
     /// Ready after `duration`.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep::new(self.this.clone(), Instant::now() + duration)
     }
 
     pub(crate) fn add_timer(&self, at: Instant, waker: std::task::Waker) {
-        if lock(&self.timers).add(at, waker) && !self.is_current() {
+        let first = lock(&self.timers).add(at, waker);
+        // The only thread of a group looks at the timers before it sleeps. Of several, another may sleep already, for longer, and keep this one parked.
+        if first && (self.settings.threads_max > 1 || !self.is_current()) {
             self.wake_one();
         }
     }

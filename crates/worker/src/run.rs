@@ -1,6 +1,6 @@
 //! The turn: what a worker thread does, again and again.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -38,7 +38,6 @@ const EXTRA_THREAD_IDLE: Duration = Duration::from_secs(10);
 thread_local! {
     static CURRENT: RefCell<Option<Arc<Group>>> = const { RefCell::new(None) };
     static FLUSHES: RefCell<Vec<Arc<dyn Flush>>> = const { RefCell::new(Vec::new()) };
-    static EXPECT_MORE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The threads of a group.
@@ -84,10 +83,6 @@ pub(crate) fn flush_now() {
             flush.flush();
         }
     }
-}
-
-pub(crate) fn expect_more() {
-    EXPECT_MORE.set(true);
 }
 
 pub(crate) fn start_thread(group: &Arc<Group>) -> io::Result<()> {
@@ -259,12 +254,9 @@ impl<'a> Turn<'a> {
                 Place::Idle => return false,
             }
         }
-        let expects_more = EXPECT_MORE.replace(false);
         let began = Instant::now();
-        let found = expects_more && self.spin(began) || self.sleep(done);
-        if expects_more {
-            self.adapt_spin(began.elapsed());
-        }
+        let found = self.spin(began, done) || self.sleep(done);
+        self.adapt_spin(began.elapsed());
         if several {
             self.group.watch.leave();
         }
@@ -296,7 +288,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Looks for events without sleeping, unless another thread does. Returns whether any came.
-    fn spin(&mut self, began: Instant) -> bool {
+    fn spin(&mut self, began: Instant, done: &dyn Fn() -> bool) -> bool {
         if self.spin.is_zero() || self.group.spinning.swap(true, Ordering::SeqCst) {
             return false;
         }
@@ -306,7 +298,7 @@ impl<'a> Turn<'a> {
                 break true;
             }
             first = false;
-            if began.elapsed() >= self.spin || self.group.has_tasks() {
+            if began.elapsed() >= self.spin || self.group.has_tasks() || done() {
                 break false;
             }
             // Whoever this thread has just answered may wait for this core: a spin that keeps it makes everybody slower than none.
