@@ -39,8 +39,9 @@ pub enum Request<'a> {
     Create { parent: &'a [u8], name: &'a [u8], mode: u32, umask: u32, flags: OpenFlags },
     /// A file without a name in this directory (O_TMPFILE). [`Reply::Created`]
     CreateUnnamed { parent: &'a [u8], mode: u32, umask: u32, flags: OpenFlags },
-    /// Opens again what `token` says, after a restart of the server. [`Reply::Opened`]
-    Reopen { token: &'a [u8] },
+    /// Opens again what `token` says under the id that it had, after a restart of the server; once more does no harm. EBUSY: the id is that of another
+    /// open. [`Reply::Opened`]
+    Reopen { open: OpenId, token: &'a [u8] },
     /// One descriptor was closed: releases the POSIX locks of `owner`, gives late errors. [`Reply::Done`]
     Flush { open: OpenId, owner: u64 },
     /// The last descriptor was closed: the open ends with all locks taken through it. [`Reply::Done`]
@@ -118,7 +119,6 @@ impl Request<'_> {
             || matches!(
                 self,
                 Open { .. }
-                    | Reopen { .. }
                     | OpenDirectory { .. }
                     | Flush { .. }
                     | Release { .. }

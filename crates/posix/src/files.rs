@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use aqueduct_fs::{
-    AccessMask, Context, Credential, Entry, Errno, Groups, Handle, OpenFlags, Opened, Reply, Request, check_name,
+    AccessMask, Context, Credential, Entry, Errno, Groups, Handle, OpenFlags, OpenId, Opened, Reply, Request,
+    check_name,
 };
 use rustix::fs::OFlags;
 
@@ -68,8 +69,8 @@ impl Posix {
                 let opened = self.keep_file(context, fd, (entry.handle.clone(), seen), flags)?;
                 Ok(Reply::Created(entry, opened))
             }
-            Request::Reopen { token } => self.reopen(context, token).map(Reply::Opened),
-            Request::OpenDirectory { handle } => self.open_directory(context, handle).map(Reply::Opened),
+            Request::Reopen { open, token } => self.reopen(context, open, token).map(Reply::Opened),
+            Request::OpenDirectory { handle } => self.open_directory(context, handle, None).map(Reply::Opened),
             _ => Err(Errno::ENOSYS),
         }
     }
@@ -105,8 +106,16 @@ impl Posix {
 
     /// The open that a token stands for, whatever the file's mode says by now: as root, or where root is nobody (a network file system below) as
     /// the one who had it open.
-    fn reopen(&self, context: &Context, token: &[u8]) -> Result<Opened, Errno> {
-        let token = self.tree.seal().check_token(token)?;
+    fn reopen(&self, context: &Context, id: OpenId, token_bytes: &[u8]) -> Result<Opened, Errno> {
+        let token = self.tree.seal().check_token(token_bytes)?;
+        match self.opens.get(context.client, id) {
+            Ok(open) if open.handle == token.handle => return Ok(Opened { id, token: token_bytes.into() }),
+            Ok(_) => return Err(Errno::EBUSY),
+            Err(_) => {}
+        }
+        if token.directory {
+            return self.open_directory(context, token.handle.bytes(), Some((id, &token)));
+        }
         let node = self.node(token.handle.bytes())?;
         let opened = identity::as_root(&context.credential, || open_regular(node.as_fd(), token.access));
         let (fd, seen) = match opened {
@@ -120,19 +129,33 @@ impl Posix {
             opened => opened?,
         };
         let opener = (token.uid, token.gid);
-        self.keep(context, fd, Kept { handle: token.handle, seen, flags: token.access, opener, directory: false })
+        let kept = Kept { id: Some(id), handle: token.handle, seen, flags: token.access, opener, directory: false };
+        self.keep(context, fd, kept)
     }
 
-    fn open_directory(&self, context: &Context, handle: &[u8]) -> Result<Opened, Errno> {
+    /// A directory for listing; `again` as it was open before, whatever its mode says by now.
+    fn open_directory(
+        &self,
+        context: &Context,
+        handle: &[u8],
+        again: Option<(OpenId, &Token)>,
+    ) -> Result<Opened, Errno> {
         let node = self.node(handle)?;
         let seen = see(node.as_fd())?;
         if !seen.attr.is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        let fd = sys::reopen(node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let open = || sys::reopen(node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY);
+        let fd = match again {
+            None => open()?,
+            Some(_) => identity::as_root(&context.credential, open).or_else(|_| open())?,
+        };
         let handle = Handle::new(handle).ok_or(Errno::ESTALE)?;
-        let opener = (context.credential.uid, context.credential.gid);
-        self.keep(context, fd, Kept { handle, seen, flags: OpenFlags::READ, opener, directory: true })
+        let (id, opener) = match again {
+            None => (None, (context.credential.uid, context.credential.gid)),
+            Some((id, token)) => (Some(id), (token.uid, token.gid)),
+        };
+        self.keep(context, fd, Kept { id, handle, seen, flags: OpenFlags::READ, opener, directory: true })
     }
 
     fn keep_file(
@@ -143,19 +166,16 @@ impl Posix {
         flags: OpenFlags,
     ) -> Result<Opened, Errno> {
         let opener = (context.credential.uid, context.credential.gid);
-        self.keep(context, fd, Kept { handle, seen, flags: rights(flags), opener, directory: false })
+        self.keep(context, fd, Kept { id: None, handle, seen, flags: rights(flags), opener, directory: false })
     }
 
     /// Puts a descriptor into the table.
     fn keep(&self, context: &Context, fd: OwnedFd, kept: Kept) -> Result<Opened, Errno> {
-        let Kept { handle, seen: Seen { device, attr }, flags, opener: (uid, gid), directory } = kept;
-        let token = if directory {
-            Box::default()
-        } else {
-            let access = flags.intersection(TOKEN_FLAGS);
-            self.tree.seal().token(&Token { handle: handle.clone(), access, uid, gid })
-        };
+        let Kept { id, handle, seen: Seen { device, attr }, flags, opener: (uid, gid), directory } = kept;
+        let access = flags.intersection(TOKEN_FLAGS);
+        let token = self.tree.seal().token(&Token { handle: handle.clone(), access, uid, gid, directory });
         let open = self.opens.insert(Opening {
+            id,
             client: context.client,
             fd,
             handle,
@@ -168,6 +188,7 @@ impl Posix {
 }
 
 struct Kept {
+    id: Option<OpenId>,
     handle: Handle,
     seen: Seen,
     flags: OpenFlags,

@@ -32,6 +32,8 @@ pub(crate) struct OpenFile {
 
 /// What an open is made of.
 pub(crate) struct Opening {
+    /// The id that it had before a restart; `None`: a new one.
+    pub(crate) id: Option<OpenId>,
     pub(crate) client: ClientId,
     pub(crate) fd: OwnedFd,
     pub(crate) handle: Handle,
@@ -61,7 +63,8 @@ impl OpenFile {
 type ById = RwLock<HashMap<u64, Arc<OpenFile>>>;
 type ByHandle = RwLock<HashMap<Box<[u8]>, Vec<Arc<OpenFile>>>>;
 
-/// The table. Ids count up and never come back.
+/// The table. Ids count up and never come back, not even after a restart: each table begins at a random number, so that what was open before can
+/// have its id again.
 pub(crate) struct Opens {
     by_id: [ById; SHARDS],
     by_handle: [ByHandle; SHARDS],
@@ -76,7 +79,7 @@ impl Opens {
         Opens {
             by_id: Default::default(),
             by_handle: Default::default(),
-            next: AtomicU64::new(1),
+            next: AtomicU64::new(first_id()),
             count: AtomicUsize::new(0),
             listings: AtomicUsize::new(0),
             limit,
@@ -118,12 +121,18 @@ impl Opens {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::ENFILE);
         }
-        let Opening { client, fd, handle, inode, flags, listing } = opening;
-        self.listings.fetch_add(usize::from(listing.is_some()), Ordering::Relaxed);
-        let id = OpenId(self.next.fetch_add(1, Ordering::Relaxed));
+        let Opening { id, client, fd, handle, inode, flags, listing } = opening;
+        let id = id.unwrap_or_else(|| OpenId(self.next.fetch_add(1, Ordering::Relaxed)));
         let (ended, late_error) = (AtomicBool::new(false), AtomicI32::new(0));
         let open = Arc::new(OpenFile { id, client, fd, handle, inode, flags, listing, ended, late_error });
-        write(self.ids(id)).insert(id.0, open.clone());
+        match write(self.ids(id)).entry(id.0) {
+            MapEntry::Vacant(entry) => entry.insert(open.clone()),
+            MapEntry::Occupied(_) => {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                return Err(Errno::EBUSY);
+            }
+        };
+        self.listings.fetch_add(usize::from(open.listing.is_some()), Ordering::Relaxed);
         write(self.handles(open.handle.bytes())).entry(open.handle.bytes().into()).or_default().push(open.clone());
         Ok(open)
     }
@@ -170,6 +179,14 @@ impl Opens {
     }
 }
 
+/// Random, and so far from the end that counting never comes round.
+fn first_id() -> u64 {
+    let mut random = [0; 8];
+    // Without randomness ids may meet those of an earlier process: then reopening is refused, and nothing else.
+    let _ = getrandom::fill(&mut random);
+    (u64::from_le_bytes(random) >> 2).max(1)
+}
+
 fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(|poison| poison.into_inner())
 }
@@ -180,6 +197,7 @@ mod tests {
 
     fn opening(client: u64) -> Opening {
         Opening {
+            id: None,
             client: ClientId(client),
             fd: std::fs::File::open("/").unwrap().into(),
             handle: Handle::new(b"handle").unwrap(),

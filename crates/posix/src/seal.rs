@@ -5,7 +5,7 @@
 //! - form 2, an inode of a file system mounted below: its id u64, handle type i32, the kernel's handle;
 //! - form 3, an inode in the table of this process: table u64, device u64, inode u64, birth seconds i64, birth nanoseconds u32;
 //!
-//! then 16 bytes MAC. Token: form u8 (16), access u32, uid u32, gid u32, a handle, 16 bytes MAC.
+//! then 16 bytes MAC. Token: form u8 (16 for a file, 17 for a directory), access u32, uid u32, gid u32, a handle, 16 bytes MAC.
 
 use aqueduct_fs::{Errno, Handle, OpenFlags};
 
@@ -18,6 +18,7 @@ const FORM_OWN: u8 = 1;
 const FORM_MOUNTED: u8 = 2;
 const FORM_TABLE: u8 = 3;
 const FORM_TOKEN: u8 = 16;
+const FORM_DIRECTORY_TOKEN: u8 = 17;
 
 /// Form, file system and type before the longest kernel handle, and the MAC behind: it must fit the contract's limit.
 const _: () = assert!(1 + 8 + 4 + KERNEL_HANDLE_LENGTH_MAX + MAC_SIZE <= aqueduct_fs::HANDLE_LENGTH_MAX);
@@ -54,6 +55,8 @@ pub(crate) struct Token {
     pub(crate) uid: u32,
     /// With which group.
     pub(crate) gid: u32,
+    /// It is a directory.
+    pub(crate) directory: bool,
 }
 
 /// Makes and checks MACs for one export.
@@ -119,7 +122,7 @@ impl Seal {
     /// The token that lets an open be had again.
     pub(crate) fn token(&self, token: &Token) -> Box<[u8]> {
         let mut bytes = Vec::with_capacity(96);
-        bytes.push(FORM_TOKEN);
+        bytes.push(if token.directory { FORM_DIRECTORY_TOKEN } else { FORM_TOKEN });
         bytes.extend_from_slice(&token.access.bits().to_le_bytes());
         bytes.extend_from_slice(&token.uid.to_le_bytes());
         bytes.extend_from_slice(&token.gid.to_le_bytes());
@@ -166,13 +169,15 @@ fn parse_place(mut bytes: &[u8]) -> Option<Place> {
 
 fn parse_token(mut bytes: &[u8]) -> Option<Token> {
     let bytes = &mut bytes;
-    if take::<1>(bytes)?[0] != FORM_TOKEN {
-        return None;
-    }
+    let directory = match take::<1>(bytes)?[0] {
+        FORM_TOKEN => false,
+        FORM_DIRECTORY_TOKEN => true,
+        _ => return None,
+    };
     let access = OpenFlags::from_bits(u32::from_le_bytes(take(bytes)?))?;
     let uid = u32::from_le_bytes(take(bytes)?);
     let gid = u32::from_le_bytes(take(bytes)?);
-    Some(Token { handle: Handle::new(bytes)?, access, uid, gid })
+    Some(Token { handle: Handle::new(bytes)?, access, uid, gid, directory })
 }
 
 #[cfg(test)]
@@ -195,7 +200,7 @@ mod tests {
                 Place::Own(kernel) => prop_assert!(kernel.kind == kind && kernel.bytes() == bytes),
                 _ => prop_assert!(false),
             }
-            let token = Token { handle, access: OpenFlags::from_bits_truncate(access), uid, gid: 1 };
+            let token = Token { handle, access: OpenFlags::from_bits_truncate(access), uid, gid: 1, directory: uid % 2 == 0 };
             let sealed = seal.token(&token);
             prop_assert!(sealed.len() <= aqueduct_fs::TOKEN_LENGTH_MAX);
             prop_assert_eq!(seal.check_token(&sealed).unwrap(), token);

@@ -26,7 +26,7 @@ fn forged_and_foreign_handles_are_stale() {
         for forged in [&b""[..], b"x", &[1; 16], &[0; 160], &[255; 161]] {
             assert_eq!(get(&served.posix, forged), Err(Errno::ESTALE));
             assert_eq!(served.lookup(forged, b"file"), Err(Errno::ESTALE));
-            assert_eq!(served.root_call(Request::Reopen { token: forged }), Err(Errno::ESTALE));
+            assert_eq!(served.root_call(Request::Reopen { open: OpenId(1), token: forged }), Err(Errno::ESTALE));
         }
         let other = serve(&std::env::temp_dir(), HandleSource::Kernel);
         assert_eq!(get(&other.posix, bytes), Err(Errno::ESTALE), "of another key");
@@ -112,23 +112,66 @@ fn a_token_opens_the_file_as_it_was() {
         served.write_as(&alice, write, b"one").unwrap();
         assert_eq!(served.open_as(&alice, &entry.handle, READ_WRITE), Err(Errno::EACCES), "mode 0444");
         let again = served.restarted();
-        let reopen = |token| block_on(again.call(&alice, Request::Reopen { token }))?.opened();
+        let reopen = |open, token| block_on(again.call(&alice, Request::Reopen { open, token }))?.opened();
         let mut forged = opened.token.to_vec();
         forged[1] ^= 1;
-        assert_eq!(reopen(&forged), Err(Errno::ESTALE));
-        let reopened = reopen(&opened.token).unwrap();
+        assert_eq!(reopen(opened.id, &forged), Err(Errno::ESTALE));
+        let reopened = reopen(opened.id, &opened.token).unwrap();
+        assert_eq!((reopened.id, reopen(opened.id, &opened.token)), (opened.id, Ok(reopened.clone())), "once more");
+        let bob = Request::Reopen { open: opened.id, token: &opened.token };
+        assert_eq!(
+            block_on(again.call(&context(2, user(1000, 1000, &[])), bob)),
+            Err(Errno::EBUSY),
+            "of another client"
+        );
         let write = WriteAt { open: reopened.id, offset: 3, append: false, stable: false };
         let written = block_on(again.write(&alice, write, Source::Memory(bytes::Bytes::from_static(b" two"))));
         assert_eq!(written.unwrap().count, 4);
-        assert_eq!(reopened.token, opened.token, "and once more");
+        assert_eq!(reopened.token, opened.token);
         aqueduct_posix::restore();
         assert_eq!(std::fs::read(served.path.join("file")).unwrap(), b"one two");
         // What was open for reading is not open for writing.
         let reader = served.call(&alice, Request::Open { handle: entry.handle.bytes(), flags: OpenFlags::READ });
-        let reader = reopen(&reader.unwrap().opened().unwrap().token).unwrap();
+        let reader = reader.unwrap().opened().unwrap();
+        let reader = reopen(reader.id, &reader.token).unwrap();
         let write = WriteAt { open: reader.id, ..write };
         let written = block_on(again.write(&alice, write, Source::Memory(bytes::Bytes::from_static(b"x"))));
         assert_eq!(written, Err(Errno::EBADF));
+    }
+}
+
+#[test]
+fn a_listing_goes_on_after_a_restart() {
+    for parent in [std::env::temp_dir().as_path(), Path::new("/dev/shm")] {
+        let served = serve(parent, HandleSource::Kernel);
+        if !is_root() {
+            return skip("the server is not root");
+        }
+        let alice = context(1, user(1000, 1000, &[]));
+        let root = served.root_call(Request::Root).unwrap().entry().unwrap();
+        for number in 0..1000 {
+            std::fs::write(served.path.join(format!("file{number}")), b"").unwrap();
+        }
+        let open = Request::OpenDirectory { handle: root.handle.bytes() };
+        let opened = served.call(&alice, open).unwrap().opened().unwrap();
+        let mut names = std::collections::BTreeSet::new();
+        let mut list = |posix: &Posix, cookie| {
+            let request = Request::ReadDirectory { open: opened.id, cookie, size: 4096, plus: false };
+            let page = block_on(posix.call(&alice, request)).unwrap().directory().unwrap();
+            page.entries().fold(None, |_, entry| {
+                assert!(names.insert(entry.name.to_vec()), "twice: {:?}", entry.name);
+                Some(entry.cookie)
+            })
+        };
+        let mut cookie = list(&served.posix, 0);
+        let again = served.restarted();
+        let reopen = Request::Reopen { open: opened.id, token: &opened.token };
+        assert_eq!(block_on(again.call(&alice, reopen)).unwrap().opened().unwrap().id, opened.id);
+        while let Some(from) = cookie {
+            cookie = list(&again, from);
+        }
+        aqueduct_posix::restore();
+        assert!((0..1000).all(|number| names.contains(format!("file{number}").as_bytes())), "{}", names.len());
     }
 }
 

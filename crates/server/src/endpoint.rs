@@ -85,6 +85,7 @@ impl ServerEndpoint {
             payload_max: TRANSFER_SIZE_MAX as u32,
             lease_seconds: 0,
             server_name: config.name.clone(),
+            recovering: false,
         }
     }
 

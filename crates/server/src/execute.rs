@@ -71,6 +71,7 @@ impl Job {
         let outcome = match (self.op, self.session.export.get()) {
             (Op::Attach, _) => self.attach(&body),
             (Op::Status, _) => self.status(),
+            (Op::Recovered, _) => self.recovered(),
             (_, None) => Err(Errno::ENOTCONN),
             (Op::Read, Some(export)) => self.read(export, &body).await,
             (Op::Write, Some(export)) => self.write(export, &body, payload).await,
@@ -160,6 +161,11 @@ impl Job {
 
     fn status(&self) -> Result<(), Errno> {
         self.reply(Kind::Reply, Ok(()), self.server.status_json().as_bytes());
+        Ok(())
+    }
+
+    fn recovered(&self) -> Result<(), Errno> {
+        self.reply(Kind::Reply, Ok(()), &[]);
         Ok(())
     }
 

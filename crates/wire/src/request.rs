@@ -64,18 +64,19 @@ macro_rules! operations {
         #[repr(u16)]
         #[allow(missing_docs, reason = "each is the request of its name, or described in PROTOCOL.md")]
         pub enum Op {
-            Attach = 1, Status = 2, Compound = 3, Read = 4, Write = 5,
+            Attach = 1, Status = 2, Compound = 3, Read = 4, Write = 5, Recovered = 6,
             $($variant = $code,)*
         }
 
         impl Op {
             /// Every operation.
-            pub const ALL: &'static [Op] = &[Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, $(Op::$variant),*];
+            pub const ALL: &'static [Op] = &[Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered, $(Op::$variant),*];
 
             /// The operation of a code; `None` for one that this version does not have.
             pub const fn from_code(code: u16) -> Option<Op> {
                 match code {
                     1 => Some(Op::Attach), 2 => Some(Op::Status), 3 => Some(Op::Compound), 4 => Some(Op::Read), 5 => Some(Op::Write),
+                    6 => Some(Op::Recovered),
                     $($code => Some(Op::$variant),)*
                     _ => None,
                 }
@@ -85,6 +86,7 @@ macro_rules! operations {
             pub const fn name(self) -> &'static str {
                 match self {
                     Op::Attach => "Attach", Op::Status => "Status", Op::Compound => "Compound", Op::Read => "Read", Op::Write => "Write",
+                    Op::Recovered => "Recovered",
                     $(Op::$variant => stringify!($variant),)*
                 }
             }
@@ -103,7 +105,9 @@ macro_rules! operations {
         fn get_request<'a>(op: Op, reader: &mut Reader<'a>) -> Result<Request<'a>, BodyError> {
             match op {
                 $(Op::$variant => Ok(Request::$variant { $($field: <$kind>::get(reader)?),* }),)*
-                Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write => Err(BodyError::Value("the operation")),
+                Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered => {
+                    Err(BodyError::Value("the operation"))
+                }
             }
         }
     };
@@ -127,7 +131,7 @@ operations! {
     Open = 48 { handle: HandleOrLatest, flags: OpenMode }
     Create = 49 { parent: HandleOrLatest, name: Name, mode: U32, umask: U32, flags: OpenMode }
     CreateUnnamed = 50 { parent: HandleOrLatest, mode: U32, umask: U32, flags: OpenMode }
-    Reopen = 51 { token: Token }
+    Reopen = 51 { open: Open, token: Token }
     Flush = 52 { open: Open, owner: U64 }
     Release = 53 { open: Open }
     Sync = 54 { open: Open, data_only: Bool }

@@ -62,6 +62,9 @@ pub struct HelloReply {
     pub lease_seconds: u32,
     /// For people.
     pub server_name: String,
+    /// The server has been restarted since the session began and knows of it what it had written down: its slots, not its opens and locks. Before
+    /// anything else the client reopens what it had open, takes its locks again (nobody else can meanwhile), and says `Recovered`.
+    pub recovering: bool,
 }
 
 /// The longest name of a client or server in bytes (a host name has at most 255). Longer ones are cut when they are encoded: they are for people.
@@ -133,6 +136,7 @@ impl HelloReply {
             U32::put(&value, out);
         }
         put_peer_name(&self.server_name, out);
+        Bool::put(&self.recovering, out);
     }
 
     /// The answer of a body. Bytes behind the last field are a newer version's, and ignored.
@@ -149,6 +153,7 @@ impl HelloReply {
             payload_max: reader.get::<U32>()?,
             lease_seconds: reader.get::<U32>()?,
             server_name: get_peer_name(&mut reader, "the server's name")?,
+            recovering: reader.get::<Bool>()?,
         };
         if reply.slots > SLOTS_MAX { Err(BodyError::Value("the number of slots")) } else { Ok(reply) }
     }

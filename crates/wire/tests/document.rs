@@ -102,7 +102,7 @@ fn the_requests_that_need_a_slot_are_marked() {
         Request::Open { handle, flags: OpenFlags::READ },
         Request::Create { parent, name, mode: 0, umask: 0, flags: OpenFlags::READ },
         Request::CreateUnnamed { parent, mode: 0, umask: 0, flags: OpenFlags::READ },
-        Request::Reopen { token: b"" },
+        Request::Reopen { open, token: b"" },
         Request::Flush { open, owner: 0 },
         Request::Release { open },
         Request::Sync { open, data_only: false },
@@ -125,8 +125,8 @@ fn the_requests_that_need_a_slot_are_marked() {
         let op = Op::of(request);
         assert_eq!(slotted(op.name()), request.changes_state(), "{}", op.name());
     }
-    // All but Access, which needs one for W_OK only, and the five that are no requests of the file system.
-    assert_eq!(requests.len(), Op::ALL.len() - 6);
+    // All but Access, which needs one for W_OK only, and the six that are no requests of the file system.
+    assert_eq!(requests.len(), Op::ALL.len() - 7);
     assert!(slotted("Write") && slotted("Compound"));
-    assert!(["Attach", "Status", "Read"].into_iter().all(|name| !slotted(name)));
+    assert!(["Attach", "Status", "Read", "Recovered"].into_iter().all(|name| !slotted(name)));
 }

@@ -91,9 +91,10 @@ fn greetings() {
         payload_max: 1 << 20,
         lease_seconds: 7,
         server_name: "s".into(),
+        recovering: true,
     };
     let expected = "0100 0100000000000000 0500000000000000 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa 0600000000000000 00010000 \
-                    00040000 00001000 07000000 0100 73";
+                    00040000 00001000 07000000 0100 73 01";
     assert_eq!(body(|out| reply.encode(out)), hex(expected));
     let attached = AttachReply { root: entry(), export_id: 2, read_only: true };
     assert_eq!(body(|out| attached.encode(out)), hex(&format!("0200 6868 {ATTR} 02000000 01")));
@@ -165,7 +166,7 @@ fn requests_of_opens() -> Golden {
             50,
             format!("{p} 01000000 02000000 10000000"),
         ),
-        (Request::Reopen { token: b"tok" }, 51, "0300 746f6b".into()),
+        (Request::Reopen { open, token: b"tok" }, 51, format!("{o} 0300 746f6b")),
         (Request::Flush { open, owner: 2 }, 52, format!("{o} {two}")),
         (Request::Release { open }, 53, o.into()),
         (Request::Sync { open, data_only: true }, 54, format!("{o} 01")),

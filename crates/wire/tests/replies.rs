@@ -47,6 +47,7 @@ fn hello_reply() -> impl Strategy<Value = HelloReply> {
                 payload_max,
                 lease_seconds,
                 server_name,
+                recovering: session % 2 == 0,
             }
         },
     )
@@ -180,7 +181,7 @@ fn replies_beyond_their_limits_are_refused() {
     assert!(!refused(Op::Open, token(TOKEN_LENGTH_MAX)));
     assert!(refused(Op::Open, token(TOKEN_LENGTH_MAX + 1)));
     assert_eq!(CancelReply::decode(&[2]), Err(BodyError::Value("the outcome")));
-    for op in [Op::Attach, Op::Status, Op::Compound] {
+    for op in [Op::Attach, Op::Status, Op::Compound, Op::Recovered] {
         assert_eq!(decode_reply(op, &[]), Err(BodyError::Value("the operation")));
     }
 }
@@ -198,6 +199,7 @@ fn names_of_peers_are_cut_and_slots_are_bounded() {
         payload_max: 1,
         lease_seconds: 0,
         server_name: "é".repeat(200),
+        recovering: false,
     };
     let out = body(|out| reply.encode(out));
     assert_eq!(HelloReply::decode(&out).unwrap().server_name, "é".repeat(PEER_NAME_LENGTH_MAX / 2));

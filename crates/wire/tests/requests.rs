@@ -125,8 +125,8 @@ fn names_and_texts_beyond_their_limits_get_the_errno_that_linux_gives() {
     assert_eq!(handle(&long[..160]), Ok(()));
     assert_eq!(handle(&long[..161]), Err(Errno::EPROTO));
     assert_eq!(handle(b""), Err(Errno::EPROTO));
-    assert_eq!(answer(&Request::Reopen { token: &long[..512] }), Ok(()));
-    assert_eq!(answer(&Request::Reopen { token: &long[..513] }), Err(Errno::EPROTO));
+    assert_eq!(answer(&Request::Reopen { open: OpenId(1), token: &long[..512] }), Ok(()));
+    assert_eq!(answer(&Request::Reopen { open: OpenId(1), token: &long[..513] }), Err(Errno::EPROTO));
 }
 
 /// The body of `request` from root, with the bytes at `at` from the end replaced.
@@ -214,7 +214,7 @@ fn a_compound_is_bounded_in_number_nesting_and_reply() {
     let open = Request::OpenDirectory { handle: b"" };
     let listing = [open, list, Request::ReleaseDirectory { open: OPEN_LATEST }];
     assert!(decode_compound(&body(|out| encode_compound(&root(), &listing, out))).is_ok());
-    for op in [Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write] {
+    for op in [Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered] {
         let mut out = body(|out| encode_compound(&root(), &[Request::Root], out));
         let at = out.len() - 2;
         out[at..].copy_from_slice(&(op as u16).to_le_bytes());

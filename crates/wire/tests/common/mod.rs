@@ -109,7 +109,10 @@ pub fn parts() -> impl Strategy<Value = Parts> {
 
 /// Every operation that is a request of the file system.
 pub fn request_ops() -> impl Iterator<Item = Op> {
-    Op::ALL.iter().copied().filter(|op| !matches!(op, Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write))
+    Op::ALL
+        .iter()
+        .copied()
+        .filter(|op| !matches!(op, Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered))
 }
 
 impl Parts {
@@ -140,7 +143,7 @@ impl Parts {
             Op::Open => Request::Open { handle, flags },
             Op::Create => Request::Create { parent: handle, name, mode, umask, flags },
             Op::CreateUnnamed => Request::CreateUnnamed { parent: handle, mode, umask, flags },
-            Op::Reopen => Request::Reopen { token: &self.token },
+            Op::Reopen => Request::Reopen { open: OpenId(self.longs[0]), token: &self.token },
             Op::OpenDirectory => Request::OpenDirectory { handle },
             Op::GetXattr => Request::GetXattr { handle, name: &self.xattr_name, size },
             Op::SetXattr => {
@@ -291,7 +294,8 @@ pub fn reply(op: Op) -> BoxedStrategy<Reply> {
 
 /// Every operation whose reply is one of the file system's, with such a reply.
 pub fn replies() -> impl Strategy<Value = Vec<(Op, Reply)>> {
-    let ops = Op::ALL.iter().copied().filter(|op| !matches!(op, Op::Attach | Op::Status | Op::Compound));
+    let ops =
+        Op::ALL.iter().copied().filter(|op| !matches!(op, Op::Attach | Op::Status | Op::Compound | Op::Recovered));
     ops.map(|op| reply(op).prop_map(move |reply| (op, reply))).collect::<Vec<_>>()
 }
 
