@@ -13,11 +13,12 @@ use socket2::Socket;
 
 use crate::connect::{ConnectError, Greeting, SessionKey};
 use crate::lane::{Counters, Lane, lock};
+use crate::opens::Opens;
 use crate::slots::Slots;
 
 /// The pauses between tries to connect again: doubling from the first to the last.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
-const RETRY_LAST: Duration = Duration::from_secs(2);
+const RETRY_LAST: Duration = Duration::from_millis(500);
 
 /// How long one try to connect may take, at mount and later.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,12 +52,13 @@ pub struct Client {
     pub(crate) slots: Slots,
     /// For what frees others, so that it never waits behind what waits.
     pub(crate) slots_releasing: Slots,
+    pub(crate) opens: Opens,
     pub(crate) counters: Arc<Counters>,
     pub(crate) closing: AtomicBool,
     pub(crate) watching: AtomicBool,
     /// Counts sessions: a request that was sent in an earlier one may or may not have been executed.
     pub(crate) session_number: AtomicU64,
-    greeting: Greeting,
+    pub(crate) greeting: Greeting,
     session: Mutex<SessionKey>,
     root: Mutex<Entry>,
     read_only: bool,
@@ -84,6 +86,7 @@ impl Client {
             lanes: (0..groups.len() * 2).map(|index| Arc::new(Lane::new(index, this.clone()))).collect(),
             slots: Slots::new(hello.slots),
             slots_releasing: Slots::new(hello.slots),
+            opens: Opens::default(),
             counters: Arc::default(),
             closing: AtomicBool::new(false),
             watching: AtomicBool::new(false),
@@ -121,7 +124,7 @@ impl Client {
         let mode = Mode { bulk: index % 2 == 1, shared: false };
         let connection = Connection::start(&self.groups[index / 2], socket, mode, self.pool.clone(), lane.clone())
             .map_err(|source| ConnectError::Local { server: self.config.server.clone(), source })?;
-        if lane.connected(connection) {
+        if lane.connected(connection, self.opens.epoch()) {
             return Ok(());
         }
         let source = std::io::ErrorKind::ConnectionReset.into();
@@ -130,13 +133,14 @@ impl Client {
 
     /// Connects every lane that has no connection to the present session.
     fn connect_lanes(&self) -> Result<(), ConnectError> {
-        for (index, lane) in self.lanes.iter().enumerate() {
-            if !lane.is_connected() {
-                let kind = if index % 2 == 0 { LaneKind::Control } else { LaneKind::Bulk };
-                let session = lock(&self.session).clone();
-                let (socket, _) = self.greeting.join(Some(&session), kind)?;
-                self.start_lane(index, socket)?;
+        while let Some(index) = self.lanes.iter().position(|lane| !lane.is_connected()) {
+            let kind = if index % 2 == 0 { LaneKind::Control } else { LaneKind::Bulk };
+            let session = lock(&self.session).clone();
+            let (socket, hello) = self.greeting.join(Some(&session), kind)?;
+            if hello.recovering {
+                self.recover(&socket)?;
             }
+            self.start_lane(index, socket)?;
         }
         Ok(())
     }
@@ -153,7 +157,7 @@ impl Client {
         self.slots.reset(hello.slots);
         self.slots_releasing.reset(hello.slots);
         self.session_number.fetch_add(1, Ordering::SeqCst);
-        tracing::warn!(server = %self.config.server, "began a new session: files that were open and locks that were held are lost");
+        self.reopen(&socket)?;
         self.start_lane(0, socket)
     }
 

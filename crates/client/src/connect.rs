@@ -132,7 +132,7 @@ impl Greeting {
         Err(ConnectError::Connect { server: self.server.clone(), source })
     }
 
-    fn exchange(
+    pub(crate) fn exchange(
         &self,
         socket: &Socket,
         header: Header,

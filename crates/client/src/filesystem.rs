@@ -15,6 +15,7 @@ use bytes::Bytes;
 
 use crate::client::Client;
 use crate::lane::{Answer, Lane, Ticket, delivered};
+use crate::opens::used;
 use crate::slots::SlotGuard;
 
 /// Data up to this size travel with control messages: their copy costs less than the wait behind bulk data would.
@@ -62,7 +63,8 @@ impl Client {
     }
 
     /// Sends a request, again if its connection breaks, and waits for its reply.
-    async fn exchange(&self, context: &Context, mut exchange: Exchange) -> Result<Frame, Errno> {
+    /// Returns the reply and the epoch in which it was given.
+    async fn exchange(&self, context: &Context, mut exchange: Exchange) -> Result<(Frame, u64), Errno> {
         self.counters.operations.fetch_add(1, Ordering::Relaxed);
         let class = exchange.class;
         let mut slot = if exchange.changes { Some(self.slots(class).take(&context.cancel).await?) } else { None };
@@ -95,7 +97,7 @@ impl Client {
                         self.watch();
                     }
                     match self.answer(context, lane, &ticket, &mut slot).await? {
-                        Answered::Frame(frame) => return Ok(frame),
+                        Answered::Frame(frame) => return Ok((frame, ticket.epoch)),
                         Answered::Lost(sink) => exchange.sink = sink,
                     }
                     flags |= Flags::RETRY;
@@ -202,15 +204,39 @@ impl Client {
         if request == Request::Root {
             return Ok(Reply::Entry(self.root())); // as it was attached: whoever asks wants the handle
         }
+        if let Request::Release { open } | Request::ReleaseDirectory { open } = request
+            && self.opens.forget_lost(open)
+        {
+            return Ok(Reply::Done);
+        }
+        self.opens.check(used(&request).into_iter().flatten())?;
+        let (reply, mut epoch) = self.send_call(context, &request).await?;
+        while !self.opens.note(epoch, context, &request, &reply) {
+            // The server was restarted since it answered, and the recovery could not know of this.
+            epoch = self.send_call(context, &again(&request, &reply)).await?.1;
+        }
+        Ok(reply)
+    }
+
+    async fn send_call(&self, context: &Context, request: &Request<'_>) -> Result<(Reply, u64), Errno> {
         let mut frame = vec![0; HEADER_SIZE];
-        let op = aqueduct_wire::encode_request(context, &request, &mut frame);
-        let class = if frees_others(&request) { Class::Releasing } else { Class::Ordinary };
+        let op = aqueduct_wire::encode_request(context, request, &mut frame);
+        let class = if frees_others(request) { Class::Releasing } else { Class::Ordinary };
         let exchange = Exchange { class, changes: request.changes_state(), ..Exchange::new(op, frame) };
-        let reply = self.exchange(context, exchange).await?;
-        aqueduct_wire::decode_reply(op, &reply.body).map_err(|error| {
+        let (reply, epoch) = self.exchange(context, exchange).await?;
+        let reply = aqueduct_wire::decode_reply(op, &reply.body).map_err(|error| {
             tracing::error!(op = op.name(), %error, server = %self.config.server, "the server sent a reply that makes no sense");
             Errno::EPROTO
-        })
+        })?;
+        Ok((reply, epoch))
+    }
+}
+
+/// What has the effect of an answered request on the opens and locks of a server that has forgotten it.
+fn again<'a>(request: &Request<'a>, reply: &'a Reply) -> Request<'a> {
+    match reply {
+        Reply::Opened(opened) | Reply::Created(_, opened) => Request::Reopen { open: opened.id, token: &opened.token },
+        _ => request.clone(),
     }
 }
 
@@ -245,11 +271,12 @@ impl FileSystem for Client {
 
     fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
         Call::waiting(async move {
+            self.opens.check([read.open])?;
             let mut frame = vec![0; HEADER_SIZE];
             aqueduct_wire::encode_read(context, &read, &mut frame);
             let bulk = read.length as usize > SMALL;
             let exchange = Exchange { bulk, sink: Some(sink), ..Exchange::new(Op::Read, frame) };
-            let count = delivered(self.exchange(context, exchange).await?.payload)?;
+            let count = delivered(self.exchange(context, exchange).await?.0.payload)?;
             self.counters.bytes_read.fetch_add(count as u64, Ordering::Relaxed);
             Ok(count)
         })
@@ -258,11 +285,12 @@ impl FileSystem for Client {
     fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
         Call::waiting(async move {
             let Source::Memory(data) = source;
+            self.opens.check([write.open])?;
             let mut frame = vec![0; HEADER_SIZE];
             aqueduct_wire::encode_write(context, &write, &mut frame);
             let bulk = data.len() > SMALL;
             let exchange = Exchange { bulk, changes: true, payload: Some(data), ..Exchange::new(Op::Write, frame) };
-            let reply = self.exchange(context, exchange).await?;
+            let (reply, _) = self.exchange(context, exchange).await?;
             let written = aqueduct_wire::decode_reply(Op::Write, &reply.body).map_err(|_| Errno::EPROTO)?.written()?;
             self.counters.bytes_written.fetch_add(u64::from(written.count), Ordering::Relaxed);
             Ok(written)

@@ -36,6 +36,8 @@ pub(crate) struct Lane {
 #[derive(Default)]
 struct LaneState {
     connection: Option<Arc<Connection>>,
+    /// In which the connection was made: see `Opens`.
+    epoch: u64,
     requests: Slab<Entry>,
     generation: u32,
     /// Tasks that wait for a connection.
@@ -79,6 +81,8 @@ pub(crate) enum Answer {
 pub(crate) struct Ticket<'a> {
     lane: &'a Lane,
     pub(crate) id: u64,
+    /// That of the connection on which it was sent, and is answered.
+    pub(crate) epoch: u64,
 }
 
 /// Request ids: which lane, which use of the table entry, which entry.
@@ -99,8 +103,9 @@ impl Lane {
     }
 
     /// Gives the lane its connection, and wakes who waited for it. False when it has ended already.
-    pub(crate) fn connected(&self, connection: Arc<Connection>) -> bool {
+    pub(crate) fn connected(&self, connection: Arc<Connection>, epoch: u64) -> bool {
         let mut state = lock(&self.state);
+        state.epoch = epoch;
         let replaced = state.connection.replace(connection.clone());
         let waiters = std::mem::take(&mut state.waiters);
         drop(state);
@@ -150,7 +155,7 @@ impl Lane {
         let mut state = lock(&self.state);
         let Some(connection) = state.connection.clone() else { return Err(sink) };
         state.generation = state.generation.wrapping_add(1) & 0xff_ffff;
-        let generation = state.generation;
+        let (generation, epoch) = (state.generation, state.epoch);
         let key = state.requests.insert(Entry {
             generation,
             sent: Instant::now(),
@@ -163,7 +168,7 @@ impl Lane {
         header.request = id;
         frame[..HEADER_SIZE].copy_from_slice(&header.encode());
         connection.send(frame, payload);
-        Ok(Ticket { lane: self, id })
+        Ok(Ticket { lane: self, id, epoch })
     }
 
     /// Sends a frame that has no answer of its own here.

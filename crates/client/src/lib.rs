@@ -8,6 +8,8 @@ mod client;
 mod connect;
 mod filesystem;
 mod lane;
+mod opens;
+mod recovery;
 mod slots;
 
 pub use client::{Client, ClientConfig};

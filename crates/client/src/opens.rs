@@ -1,0 +1,302 @@
+//! What a client has open and locked at its server, so that it can have it again after the server was restarted.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use aqueduct_fs::{Context, Credential, Errno, Lock, LockKind, LockSpace, OpenId, Opened, Reply, Request};
+
+use crate::lane::lock;
+
+/// The opens and locks of a client. The server bounds their number: it refuses what goes beyond its own limits.
+#[derive(Default)]
+pub(crate) struct Opens {
+    state: Mutex<State>,
+    /// How many opens are lost, so that nobody looks for one where there is none.
+    lost: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    /// Counts recoveries. What the server did in an earlier epoch, and is not written down here, a recovery has not seen.
+    epoch: u64,
+    opens: HashMap<OpenId, Open>,
+    /// By the handle of the inode.
+    locks: HashMap<Box<[u8]>, Vec<Held>>,
+}
+
+#[derive(Clone)]
+struct Open {
+    credential: Credential,
+    token: Box<[u8]>,
+    handle: Box<[u8]>,
+    lost: bool,
+}
+
+/// A lock that is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    /// The open through which it was taken, and with which it ends.
+    open: OpenId,
+    owner: u64,
+    space: LockSpace,
+    lock: Lock,
+}
+
+/// What a recovery asks the server for.
+pub(crate) struct Lists {
+    pub(crate) opens: Vec<(OpenId, Credential, Box<[u8]>)>,
+    pub(crate) locks: Vec<(Credential, OpenId, u64, LockSpace, Lock)>,
+}
+
+impl Opens {
+    /// The number of the present epoch: connections belong to the one in which they were made.
+    pub(crate) fn epoch(&self) -> u64 {
+        lock(&self.state).epoch
+    }
+
+    /// A recovery begins: another epoch, with all that has to be had again.
+    pub(crate) fn begin_epoch(&self) -> Lists {
+        let mut state = lock(&self.state);
+        state.epoch += 1;
+        let present = state.opens.iter().filter(|(_, open)| !open.lost);
+        let opens = present.map(|(id, open)| (*id, open.credential.clone(), open.token.clone())).collect();
+        let held = state.locks.values().flatten().filter_map(|held| {
+            let open = state.opens.get(&held.open).filter(|open| !open.lost)?;
+            Some((open.credential.clone(), held.open, held.owner, held.space, held.lock))
+        });
+        Lists { opens, locks: held.collect() }
+    }
+
+    /// The opens that hold locks.
+    pub(crate) fn with_locks(&self) -> Vec<OpenId> {
+        let state = lock(&self.state);
+        let mut ids: Vec<OpenId> = state.locks.values().flatten().map(|held| held.open).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// The open cannot be had again as it was: whoever uses it from now on gets EIO, until it is closed.
+    pub(crate) fn lose(&self, id: OpenId) {
+        let mut state = lock(&self.state);
+        if let Some(open) = state.opens.get_mut(&id).filter(|open| !open.lost) {
+            open.lost = true;
+            self.lost.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// EIO when one of these opens is lost.
+    pub(crate) fn check(&self, ids: impl IntoIterator<Item = OpenId>) -> Result<(), Errno> {
+        if self.lost.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        let state = lock(&self.state);
+        let is_lost = |id: OpenId| state.opens.get(&id).is_some_and(|open| open.lost);
+        if ids.into_iter().any(is_lost) { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    /// Forgets an open; whether it was lost, so that the server knows nothing of it.
+    pub(crate) fn forget_lost(&self, id: OpenId) -> bool {
+        let mut state = lock(&self.state);
+        let lost = state.opens.get(&id).is_some_and(|open| open.lost);
+        if lost {
+            state.release(id);
+            self.lost.fetch_sub(1, Ordering::SeqCst);
+        }
+        lost
+    }
+
+    /// Writes down what a request did, which the server answered in `epoch`. False: a recovery has begun since, and did not know of it; nothing is
+    /// written down.
+    pub(crate) fn note(&self, epoch: u64, context: &Context, request: &Request<'_>, reply: &Reply) -> bool {
+        if !matters(request) {
+            return true;
+        }
+        let mut state = lock(&self.state);
+        if state.epoch != epoch {
+            return false;
+        }
+        match (request, reply) {
+            (Request::Open { handle, .. } | Request::OpenDirectory { handle }, Reply::Opened(opened)) => {
+                state.open(context, handle, opened);
+            }
+            (_, Reply::Created(entry, opened)) => state.open(context, entry.handle.bytes(), opened),
+            (Request::Release { open } | Request::ReleaseDirectory { open }, _) => state.release(*open),
+            (Request::Flush { open, owner }, _) => {
+                let of_owner = |held: &Held| held.space == LockSpace::Posix && held.owner == *owner;
+                state.unlock_where(*open, of_owner);
+            }
+            (Request::SetLock { open, owner, space, lock, .. }, _) => {
+                state.set_lock(Held { open: *open, owner: *owner, space: *space, lock: *lock });
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
+impl State {
+    fn open(&mut self, context: &Context, handle: &[u8], opened: &Opened) {
+        let (credential, token) = (context.credential.clone(), opened.token.clone());
+        self.opens.insert(opened.id, Open { credential, token, handle: handle.into(), lost: false });
+    }
+
+    fn release(&mut self, id: OpenId) {
+        self.unlock_where(id, |held| held.open == id);
+        self.opens.remove(&id);
+    }
+
+    /// Forgets locks of the inode that is open as `id`.
+    fn unlock_where(&mut self, id: OpenId, ends: impl Fn(&Held) -> bool) {
+        let Some(open) = self.opens.get(&id) else { return };
+        if let Some(locks) = self.locks.get_mut(&open.handle) {
+            locks.retain(|held| !ends(held));
+            if locks.is_empty() {
+                self.locks.remove(&open.handle);
+            }
+        }
+    }
+
+    /// Takes a lock over those that its owner has there, or releases them.
+    fn set_lock(&mut self, new: Held) {
+        let Some(open) = self.opens.get(&new.open) else { return };
+        let locks = self.locks.entry(open.handle.clone()).or_default();
+        let mut rests = Vec::new();
+        locks.retain(|held| {
+            let same = held.owner == new.owner && held.space == new.space;
+            let overlaps = held.lock.start <= new.lock.end && new.lock.start <= held.lock.end;
+            if same && overlaps {
+                rests.extend(without(held, &new.lock));
+            }
+            !(same && overlaps)
+        });
+        locks.append(&mut rests);
+        if new.lock.kind != LockKind::Unlock {
+            locks.push(new);
+        } else if locks.is_empty() {
+            let handle = open.handle.clone();
+            self.locks.remove(&handle);
+        }
+    }
+}
+
+/// What is left of a lock before and behind a range.
+fn without(held: &Held, range: &Lock) -> impl Iterator<Item = Held> {
+    let part = |start, end| Held { lock: Lock { start, end, ..held.lock }, ..held.clone() };
+    let before = (held.lock.start < range.start).then(|| part(held.lock.start, range.start - 1));
+    let behind = (held.lock.end > range.end).then(|| part(range.end + 1, held.lock.end));
+    before.into_iter().chain(behind)
+}
+
+/// Whether a request changes what is open or locked.
+fn matters(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Open { .. }
+            | Request::OpenDirectory { .. }
+            | Request::Create { .. }
+            | Request::CreateUnnamed { .. }
+            | Request::Release { .. }
+            | Request::ReleaseDirectory { .. }
+            | Request::Flush { .. }
+            | Request::SetLock { .. }
+    )
+}
+
+/// The opens that a request uses.
+pub(crate) fn used(request: &Request<'_>) -> [Option<OpenId>; 2] {
+    match request {
+        Request::GetAttr { open, .. } | Request::SetAttr { open, .. } => [*open, None],
+        Request::Flush { open, .. }
+        | Request::Sync { open, .. }
+        | Request::Commit { open, .. }
+        | Request::Fallocate { open, .. }
+        | Request::Seek { open, .. }
+        | Request::ReadDirectory { open, .. }
+        | Request::SyncDirectory { open, .. }
+        | Request::GetLock { open, .. }
+        | Request::SetLock { open, .. } => [Some(*open), None],
+        Request::CopyRange { from, to, .. } => [Some(*from), Some(*to)],
+        _ => [None, None],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_fs::ClientId;
+
+    use super::*;
+
+    fn context() -> Context {
+        Context::new(ClientId(0), Credential::root())
+    }
+
+    fn open(opens: &Opens, id: u64) {
+        let opened = Reply::Opened(Opened { id: OpenId(id), token: Box::new([id as u8]) });
+        let flags = aqueduct_fs::OpenFlags::READ;
+        assert!(opens.note(opens.epoch(), &context(), &Request::Open { handle: b"inode", flags }, &opened));
+    }
+
+    fn set(opens: &Opens, id: u64, range: (u64, u64), kind: LockKind) {
+        let lock = Lock { start: range.0, end: range.1, kind, pid: 1 };
+        let request = Request::SetLock { open: OpenId(id), owner: 7, space: LockSpace::Posix, lock, wait: false };
+        assert!(opens.note(opens.epoch(), &context(), &request, &Reply::Done));
+    }
+
+    fn ranges(opens: &Opens) -> Vec<(u64, u64, LockKind)> {
+        let mut ranges: Vec<_> =
+            opens.begin_epoch().locks.iter().map(|(.., lock)| (lock.start, lock.end, lock.kind)).collect();
+        ranges.sort_by_key(|range| range.0);
+        ranges
+    }
+
+    #[test]
+    fn locks_are_split_and_replaced_as_the_server_does() {
+        use LockKind::*;
+        let opens = Opens::default();
+        open(&opens, 1);
+        open(&opens, 2);
+        set(&opens, 1, (0, u64::MAX), Write);
+        set(&opens, 1, (10, 19), Read);
+        assert_eq!(ranges(&opens), [(0, 9, Write), (10, 19, Read), (20, u64::MAX, Write)]);
+        set(&opens, 2, (5, 14), Unlock);
+        assert_eq!(ranges(&opens), [(0, 4, Write), (15, 19, Read), (20, u64::MAX, Write)]);
+        assert_eq!(opens.with_locks(), [OpenId(1)]);
+        assert!(opens.note(opens.epoch(), &context(), &Request::Flush { open: OpenId(2), owner: 8 }, &Reply::Done));
+        assert_eq!(ranges(&opens).len(), 3, "another owner");
+        assert!(opens.note(opens.epoch(), &context(), &Request::Flush { open: OpenId(2), owner: 7 }, &Reply::Done));
+        assert!(ranges(&opens).is_empty());
+    }
+
+    #[test]
+    fn what_was_done_in_an_earlier_epoch_is_not_taken_for_known() {
+        let opens = Opens::default();
+        open(&opens, 1);
+        let before = opens.epoch();
+        assert_eq!(opens.begin_epoch().opens.len(), 1);
+        let release = Request::Release { open: OpenId(1) };
+        assert!(!opens.note(before, &context(), &release, &Reply::Done));
+        assert!(opens.note(opens.epoch(), &context(), &release, &Reply::Done));
+        assert!(opens.begin_epoch().opens.is_empty());
+        let lookup = Request::Lookup { parent: b"p", name: b"n" };
+        assert!(opens.note(before, &context(), &lookup, &Reply::Done), "nothing that a recovery looks after");
+    }
+
+    #[test]
+    fn a_lost_open_gives_errors_until_it_is_closed() {
+        let opens = Opens::default();
+        open(&opens, 1);
+        open(&opens, 2);
+        set(&opens, 1, (0, 9), LockKind::Write);
+        opens.lose(OpenId(1));
+        opens.lose(OpenId(1));
+        assert_eq!(opens.check([OpenId(1)]), Err(Errno::EIO));
+        assert_eq!(opens.check([OpenId(2)]), Ok(()));
+        let lists = opens.begin_epoch();
+        assert_eq!((lists.opens.len(), lists.locks.len()), (1, 0));
+        assert!(opens.forget_lost(OpenId(1)) && !opens.forget_lost(OpenId(1)) && !opens.forget_lost(OpenId(2)));
+        assert_eq!(opens.check([OpenId(1)]), Ok(()), "the server says what it thinks of the id");
+        assert!(opens.with_locks().is_empty());
+    }
+}

@@ -1,0 +1,92 @@
+//! After the server was restarted: has again what was open and locked, before anything else is asked.
+
+use aqueduct_fs::{ClientId, Context, Errno, Request};
+use aqueduct_wire::{Header, Kind, Op};
+use socket2::Socket;
+
+use crate::client::Client;
+use crate::connect::ConnectError;
+use crate::opens::Lists;
+
+impl Client {
+    /// The session is the one that was, at a server that was restarted: opens and locks are had again, while nobody else can take them.
+    pub(crate) fn recover(&self, socket: &Socket) -> Result<(), ConnectError> {
+        let lists = self.leave_epoch();
+        let (mut opens_lost, mut locks_lost) = (self.reopen_all(socket, &lists)?, 0);
+        for (credential, open, owner, space, lock) in &lists.locks {
+            let context = Context::new(ClientId(0), credential.clone());
+            let request = Request::SetLock { open: *open, owner: *owner, space: *space, lock: *lock, wait: false };
+            if self.recovery_call(socket, &context, &request)?.is_err() {
+                self.opens.lose(*open);
+                locks_lost += 1;
+            }
+        }
+        let header = Header { op: Op::Recovered as u16, ..Header::new(Kind::Request) };
+        let (reply, _) = self.greeting.exchange(socket, header, &[], Kind::Reply)?;
+        if reply.status != 0 {
+            opens_lost = lists.opens.len();
+            lists.opens.iter().for_each(|(id, ..)| self.opens.lose(*id));
+        }
+        self.report(&lists, opens_lost, locks_lost);
+        Ok(())
+    }
+
+    /// The session is a new one, since the server gave up the old: opens are had again, but those that held locks are lost, which others may have taken
+    /// meanwhile.
+    pub(crate) fn reopen(&self, socket: &Socket) -> Result<(), ConnectError> {
+        let with_locks = self.opens.with_locks();
+        with_locks.iter().for_each(|id| self.opens.lose(*id));
+        let lists = self.leave_epoch();
+        let lost = self.reopen_all(socket, &lists)?;
+        self.report(&lists, lost + with_locks.len(), with_locks.len());
+        Ok(())
+    }
+
+    /// What was sent before the restart is answered no more.
+    fn leave_epoch(&self) -> Lists {
+        let lists = self.opens.begin_epoch();
+        for lane in &self.lanes {
+            lane.close("the server was restarted");
+        }
+        lists
+    }
+
+    /// Returns how many could not be had.
+    fn reopen_all(&self, socket: &Socket, lists: &Lists) -> Result<usize, ConnectError> {
+        let mut lost = 0;
+        for (id, credential, token) in &lists.opens {
+            let context = Context::new(ClientId(0), credential.clone());
+            let request = Request::Reopen { open: *id, token };
+            if self.recovery_call(socket, &context, &request)?.is_err() {
+                self.opens.lose(*id);
+                lost += 1;
+            }
+        }
+        Ok(lost)
+    }
+
+    fn recovery_call(
+        &self,
+        socket: &Socket,
+        context: &Context,
+        request: &Request<'_>,
+    ) -> Result<Result<(), Errno>, ConnectError> {
+        let mut body = Vec::new();
+        let op = aqueduct_wire::encode_request(context, request, &mut body);
+        let header = Header { op: op as u16, ..Header::new(Kind::Request) };
+        let (reply, _) = self.greeting.exchange(socket, header, &body, Kind::Reply)?;
+        Ok(if reply.status == 0 { Ok(()) } else { Err(Errno::from_raw(reply.status as i32)) })
+    }
+
+    fn report(&self, lists: &Lists, opens_lost: usize, locks_lost: usize) {
+        let (server, opens, locks) = (&self.config.server, lists.opens.len(), lists.locks.len());
+        if opens_lost + locks_lost == 0 {
+            tracing::info!(%server, opens, locks, "the server was restarted: all that was open and locked is so again");
+        } else {
+            tracing::error!(
+                %server, opens, locks, opens_lost, locks_lost,
+                "the server was restarted, and some of what was open or locked is lost: these descriptors give EIO until they are closed"
+            );
+        }
+    }
+}
