@@ -2,7 +2,10 @@
 //!
 //! It is this test binary once more, told by an environment variable to serve instead of to test.
 
-use std::fs::File;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::{File, ReadDir};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -14,6 +17,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::churn;
 use crate::common::{Process, SOON};
 use crate::sys::{self, Hold, Request};
 
@@ -117,6 +121,15 @@ fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String>
     if words[0] == "connect" {
         return UnixStream::connect(words[1]).map(|_| String::new());
     }
+    if words[0] == "churn" {
+        let time = Duration::from_millis(number(2) as u64);
+        return churn::work(words[1].as_ref(), time)
+            .map(|rounds| rounds.to_string())
+            .inspect_err(|error| eprintln!("churn in {}: {error}", words[1]));
+    }
+    if words[0] == "list" {
+        return list(words[1], words.get(2).map_or(usize::MAX, |count| count.parse().expect("a number")));
+    }
     let slot = words[1].parse::<usize>().expect("a slot");
     if words[0] == "open" {
         slots[slot] = Some(open(words[2], words[3])?);
@@ -145,6 +158,7 @@ fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String>
             let count = file.read_at(&mut bytes, number(2) as u64)?;
             Ok(count.to_string())
         }
+        "writeat" => file.write_at(words[3].as_bytes(), number(2) as u64).map(|count| count.to_string()),
         "write" => file.write(words[2].as_bytes()).map(|count| count.to_string()),
         "size" => file.seek(SeekFrom::End(0)).map(|size| size.to_string()),
         "sync" => done(file.sync_all()),
@@ -174,6 +188,25 @@ fn hold(word: &str) -> Hold {
         "W" => Hold::Write,
         _ => Hold::Unlock,
     }
+}
+
+thread_local! {
+    static LISTING: RefCell<Option<(ReadDir, Vec<OsString>)>> = const { RefCell::new(None) };
+}
+
+/// Goes on with a listing, from the start the first time, for `count` names. Answers how many there have been, and how many different ones.
+fn list(path: &str, count: usize) -> io::Result<String> {
+    LISTING.with_borrow_mut(|listing| {
+        if listing.is_none() {
+            *listing = Some((std::fs::read_dir(path)?, Vec::new()));
+        }
+        let (entries, names) = listing.as_mut().expect("made above");
+        for entry in entries.take(count) {
+            names.push(entry?.file_name());
+        }
+        let different: HashSet<&OsString> = names.iter().collect();
+        Ok(format!("{} {}", names.len(), different.len()))
+    })
 }
 
 /// `flags` is one letter each: r, w, c(reate), a(ppend), t(runcate).

@@ -4,6 +4,7 @@
 //! run (no root, no /dev/fuse, a program missing) print `skipped:` and why.
 
 mod agent;
+mod churn;
 mod coherence;
 mod common;
 mod confinement;
@@ -15,4 +16,5 @@ mod namespaces;
 mod posix;
 mod programs;
 mod proxy;
+mod recovery;
 mod sys;

@@ -1,0 +1,73 @@
+//! A program that changes a directory of its own in every way and looks at each result: nothing that it does may fail, be lost or be done twice, whatever
+//! happens to the server meanwhile.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::sys::{self, Hold, Request};
+
+fn expect(holds: bool, what: &str) -> io::Result<()> {
+    if holds { Ok(()) } else { Err(io::Error::other(format!("not as it should be: {what}"))) }
+}
+
+fn said<T>(result: io::Result<T>, what: &str) -> io::Result<T> {
+    result.map_err(|error| io::Error::other(format!("{what}: {error}")))
+}
+
+/// Works for `time`; returns the number of rounds, about twenty changes each.
+pub fn work(directory: &Path, time: Duration) -> io::Result<usize> {
+    let started = Instant::now();
+    let mut log = OpenOptions::new().append(true).read(true).create_new(true).open(directory.join("log"))?;
+    // As git does: written through a descriptor of a file that nobody may write.
+    let kept = OpenOptions::new().write(true).read(true).create_new(true).mode(0o444).open(directory.join("kept"))?;
+    let mut rounds = 0;
+    while started.elapsed() < time {
+        round(directory, rounds, &mut log, &kept)?;
+        rounds += 1;
+    }
+    let mut text = String::new();
+    log.seek(SeekFrom::Start(0))?;
+    log.read_to_string(&mut text)?;
+    let lines = (0..rounds).flat_map(|round| (0..3).map(move |line| format!("{round} {line}\n")));
+    expect(text == lines.collect::<String>(), "the log has every line once, in order")?;
+    let mut names: Vec<_> =
+        fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>()?;
+    names.sort();
+    expect(names == ["kept", "log"], &format!("nothing else is left: {names:?}"))?;
+    Ok(rounds)
+}
+
+fn round(directory: &Path, number: usize, log: &mut File, kept: &File) -> io::Result<()> {
+    let path = |name: &str| directory.join(format!("{name}{number}"));
+    let (file, folder, link, text) = (path("file"), path("folder"), path("link"), path("text"));
+    let content = format!("content of {number}").repeat(50);
+    let mut new = said(OpenOptions::new().write(true).read(true).create_new(true).open(&file), "create")?;
+    said(new.write_all(content.as_bytes()), "write")?;
+    for line in 0..3 {
+        said(log.write_all(format!("{number} {line}\n").as_bytes()), "append")?;
+    }
+    said(kept.write_all_at(&number.to_le_bytes(), 0), "write through a descriptor of a file of mode 0444")?;
+    said(sys::lock(log.as_fd(), Request::OpenFile, Hold::Write, 0, 0, false), "lock")?;
+    said(fs::create_dir(&folder), "mkdir")?;
+    let moved = folder.join("moved");
+    said(fs::rename(&file, &moved), "rename")?;
+    said(fs::hard_link(&moved, &link), "link")?;
+    said(symlink("moved", &text), "symlink")?;
+    expect(said(fs::metadata(&moved), "stat")?.nlink() == 2, "two links")?;
+    said(fs::set_permissions(&moved, Permissions::from_mode(0o640)), "chmod")?;
+    expect(said(fs::read_to_string(&link), "read")? == content, "the content")?;
+    said(fs::remove_file(&moved), "unlink")?;
+    said(new.set_len(7), "truncate")?;
+    expect(said(new.metadata(), "fstat")?.size() == 7, "the size")?;
+    said(sys::lock(log.as_fd(), Request::OpenFile, Hold::Unlock, 0, 0, false), "unlock")?;
+    said(fs::write(&moved, "over"), "write another")?;
+    said(fs::rename(&link, &moved), "rename over")?;
+    expect(said(fs::read_to_string(&moved), "read")?.as_bytes() == &content.as_bytes()[..7], "the shorter content")?;
+    said(fs::remove_file(&text), "unlink the symlink")?;
+    said(fs::remove_file(&moved), "unlink the last")?;
+    said(fs::remove_dir(&folder), "rmdir")
+}
