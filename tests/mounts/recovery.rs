@@ -18,7 +18,7 @@ fn descriptors_are_as_they_were_after_a_kill_of_the_server() {
         agent.ask(&format!("open 0 {} rwc", path("forbidden"))).unwrap();
         agent.ask(&format!("open 1 {} rwc", path("old-name"))).unwrap();
         agent.ask("writeat 0 0 before,").unwrap();
-        fs::set_permissions(mount.join("forbidden"), std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+        fs::set_permissions(mount.join("forbidden"), std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
         fs::rename(mount.join("old-name"), mount.join("new-name")).unwrap();
         assert_eq!(agent.ask(&format!("list {} 10", mount.path().display())).unwrap(), "10 10");
         let server = server.restart(&[export.path()]);
