@@ -74,6 +74,7 @@ struct FileLimits {
     slots: Option<u32>,
     pending_max: Option<usize>,
     session_grace_seconds: Option<f64>,
+    recovery_grace_seconds: Option<f64>,
     hello_timeout_seconds: Option<f64>,
     slow_operation_seconds: Option<f64>,
     drain_seconds: Option<f64>,
@@ -152,6 +153,7 @@ impl FileLimits {
             slots: self.slots.unwrap_or(usual.slots).max(1),
             pending_max: self.pending_max.unwrap_or(usual.pending_max),
             session_grace: seconds("session_grace_seconds", self.session_grace_seconds, usual.session_grace)?,
+            recovery_grace: seconds("recovery_grace_seconds", self.recovery_grace_seconds, usual.recovery_grace)?,
             hello_timeout: seconds("hello_timeout_seconds", self.hello_timeout_seconds, usual.hello_timeout)?,
             slow_operation: seconds("slow_operation_seconds", self.slow_operation_seconds, usual.slow_operation)?,
         })

@@ -10,7 +10,7 @@ use std::time::Duration;
 use aqueduct_fs::FileSystem;
 use aqueduct_fs::readonly::ReadOnly;
 use aqueduct_posix::{Options, Posix};
-use aqueduct_server::{Export, Server, ServerConfig, export_id};
+use aqueduct_server::{Export, Server, ServerConfig, StartError, export_id};
 use aqueduct_worker::{Group, Settings};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -75,9 +75,15 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure
         verifier: options.verifier,
         limits: config.limits.clone(),
         exports,
+        sessions: Some(config.state.join("sessions")),
     };
     Server::start(server, group).map_err(|error| {
-        let hint = "take another address with --listen, or end what uses this one (see 'ss -ltnp')";
+        let hint = match error {
+            StartError::Sessions { .. } => "name a folder that this user may write with --state",
+            StartError::Listen { .. } | StartError::SameExport(..) => {
+                "take another address with --listen, or end what uses this one (see 'ss -ltnp')"
+            }
+        };
         Failure::from_line(error, hint)
     })
 }

@@ -36,6 +36,7 @@ fn server(filesystem: Arc<dyn FileSystem>) -> (Arc<Server>, Arc<Group>) {
         verifier: 1,
         limits: Limits { session_grace: Duration::from_millis(300), ..Limits::default() },
         exports: vec![export("/zero", filesystem)],
+        sessions: None,
     };
     (Server::start(config, group.clone()).unwrap(), group)
 }

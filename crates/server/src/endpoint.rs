@@ -80,12 +80,12 @@ impl ServerEndpoint {
             session: session.id,
             secret: session.secret,
             verifier: config.verifier,
-            slots: config.limits.slots,
+            slots: session.slots(),
             credits: CREDITS,
             payload_max: TRANSFER_SIZE_MAX as u32,
             lease_seconds: 0,
             server_name: config.name.clone(),
-            recovering: false,
+            recovering: session.is_recovering(),
         }
     }
 

@@ -11,6 +11,9 @@ use aqueduct_wire::{Caller, Header, Kind, Op};
 use bytes::Bytes;
 
 use crate::endpoint::{Others, send};
+use crate::journal::Record;
+use crate::recovery::takes_lock;
+use crate::repeat::{self, Repeat};
 use crate::server::{Export, Server};
 use crate::session::{Admission, Session};
 use crate::sink::ReplySink;
@@ -34,6 +37,13 @@ struct Job {
     header: Header,
     op: Op,
     started: Instant,
+}
+
+/// Which try of a request that changes something.
+enum Try {
+    First,
+    /// A repeat, of which an earlier process left this.
+    AfterRestart(Record),
 }
 
 /// Executes a request of a session and replies to it.
@@ -89,24 +99,30 @@ impl Job {
         context
     }
 
-    /// Sends a reply; returns its header.
-    fn reply(&self, kind: Kind, result: Result<(), Errno>, body: &[u8]) -> Header {
-        let mut header = reply_header(&self.header, kind);
-        if let Err(error) = result {
-            header.status = error.raw() as u32;
-        }
-        send(&self.connection, header, body);
+    /// Sends a reply.
+    fn reply(&self, kind: Kind, result: Result<(), Errno>, body: &[u8]) {
+        send(&self.connection, self.reply_header(kind, result), body);
+        self.note_duration(kind);
+    }
+
+    fn reply_header(&self, kind: Kind, result: Result<(), Errno>) -> Header {
+        let status = result.map_or_else(|error| error.raw() as u32, |()| 0);
+        Header { status, ..reply_header(&self.header, kind) }
+    }
+
+    fn note_duration(&self, kind: Kind) {
         let took = self.started.elapsed();
         if took > self.server.config.limits.slow_operation && kind == Kind::Reply {
             tracing::warn!(op = self.op.name(), client = %self.session.name, ?took, "a slow operation: the backing file system took this long");
         }
-        header
     }
 
-    /// Sends a reply, and remembers it for repeats of the request.
+    /// Remembers a reply for repeats of the request, and sends it.
     fn reply_once(&self, kind: Kind, result: Result<(), Errno>, body: &[u8]) {
-        let header = self.reply(kind, result, body);
+        let header = self.reply_header(kind, result);
         let others: Others = self.session.remember(&self.header, &header, body);
+        send(&self.connection, header, body);
+        self.note_duration(kind);
         for (connection, request) in others {
             if let Some(connection) = connection.upgrade() {
                 send(&connection, Header { request, ..header }, body);
@@ -114,14 +130,15 @@ impl Job {
         }
     }
 
-    /// Whether a request that changes something is to be executed; if not, it has been answered or will be.
-    fn admit(&self) -> Result<bool, Errno> {
+    /// What there is to do for a request that changes something; `None`: it has been answered or will be.
+    fn admit(&self) -> Result<Option<Try>, Errno> {
         match self.session.admit(&self.header, &self.connection) {
-            Admission::New => Ok(true),
-            Admission::Attached => Ok(false),
+            Admission::New => Ok(Some(Try::First)),
+            Admission::Restored(record) => Ok(Some(Try::AfterRestart(record))),
+            Admission::Attached => Ok(None),
             Admission::Remembered(header, body) => {
                 send(&self.connection, Header { request: self.header.request, ..header }, &body);
-                Ok(false)
+                Ok(None)
             }
             Admission::Refused(reason) => {
                 tracing::warn!(client = %self.session.name, op = self.op.name(), %reason, "refused a request");
@@ -147,6 +164,7 @@ impl Job {
         if !Arc::ptr_eq(self.session.export.get_or_init(|| export.clone()), export) {
             return Err(Errno::EBUSY);
         }
+        self.server.keep(&self.session, export);
         let context = Context::new(self.session.client(), aqueduct_fs::Credential::root());
         let Call::Ready(Some(root)) = export.filesystem.call(&context, Request::Root) else {
             return Err(Errno::EPROTO);
@@ -165,6 +183,8 @@ impl Job {
     }
 
     fn recovered(&self) -> Result<(), Errno> {
+        self.session.recovered();
+        self.server.recovery.settle(self.session.id);
         self.reply(Kind::Reply, Ok(()), &[]);
         Ok(())
     }
@@ -180,40 +200,77 @@ impl Job {
 
     async fn write(&self, export: &Export, body: &[u8], payload: Payload) -> Result<(), Errno> {
         let (caller, write) = aqueduct_wire::decode_write(body).map_err(|error| error.errno())?;
-        if !self.admit()? {
-            return Ok(());
-        }
-        let data = match payload {
-            Payload::Memory(bytes) => bytes,
-            Payload::None | Payload::Delivered(_) => Bytes::new(),
+        let result = match self.admit()? {
+            None => return Ok(()),
+            Some(Try::AfterRestart(record)) => repeat::remembered(Op::Write, record),
+            Some(Try::First) => {
+                let data = match payload {
+                    Payload::Memory(bytes) => bytes,
+                    Payload::None | Payload::Delivered(_) => Bytes::new(),
+                };
+                let context = self.context(caller);
+                export.filesystem.write(&context, write, Source::Memory(data)).await.map(Reply::Written)
+            }
         };
-        let context = self.context(caller);
-        let result = export.filesystem.write(&context, write, Source::Memory(data)).await;
-        self.session.count(0, result.map_or(0, |written| written.count as usize));
-        self.finish(Kind::Reply, result.map(Reply::Written), true);
+        let count = if let Ok(Reply::Written(written)) = &result { written.count as usize } else { 0 };
+        self.session.count(0, count);
+        self.finish(Kind::Reply, result, true);
         Ok(())
     }
 
     async fn call(&self, export: &Export, body: &[u8]) -> Result<(), Errno> {
         let (caller, request) = aqueduct_wire::decode_request(self.op, body).map_err(|error| error.errno())?;
-        let changes = request.changes_state();
-        if changes && !self.admit()? {
+        let context = self.context(caller);
+        let filesystem = &*export.filesystem;
+        let reclaims = self.session.is_recovering() && matches!(request, Request::SetLock { wait: false, .. });
+        self.session.count(0, 0);
+        if !request.changes_state() || reclaims {
+            let result = filesystem.call(&context, request).await;
+            self.finish(Kind::Reply, result, false);
             return Ok(());
         }
-        let context = self.context(caller);
-        self.session.count(0, 0);
-        if matches!(request, Request::SetLock { wait: true, .. }) {
-            self.wait_for_lock(&*export.filesystem, &context, request).await;
+        let mut in_grace = self.waits_for_grace(&request);
+        match self.admit()? {
+            None => return Ok(()),
+            Some(Try::First) => {}
+            Some(Try::AfterRestart(record)) => match repeat::repeat(filesystem, &context, &request, record).await {
+                Repeat::Execute => in_grace = false, // a lock that it had
+                Repeat::Answer(result) => {
+                    self.finish(Kind::Reply, result, true);
+                    return Ok(());
+                }
+            },
+        }
+        if in_grace || matches!(request, Request::SetLock { wait: true, .. }) {
+            self.wait_for_lock(filesystem, &context, request, in_grace).await;
         } else {
-            let result = export.filesystem.call(&context, request).await;
-            self.finish(Kind::Reply, result, changes);
+            let result = filesystem.call(&context, request).await;
+            self.finish(Kind::Reply, result, true);
         }
         Ok(())
     }
 
-    /// A blocking lock: answered at once if it can be had; else PENDING, which frees slot and credit, and COMPLETION when it ends.
-    async fn wait_for_lock(&self, filesystem: &dyn FileSystem, context: &Context, request: Request<'_>) {
-        let mut call = filesystem.call(context, request);
+    /// Whether a request takes a lock that others, of before a restart, have not said yet whether they hold.
+    fn waits_for_grace(&self, request: &Request<'_>) -> bool {
+        takes_lock(request) && !self.server.recovery.is_over() && !self.session.is_recovering()
+    }
+
+    /// A lock that may have to wait: answered at once if it can be had; else PENDING, which frees slot and credit, and COMPLETION when it ends.
+    async fn wait_for_lock(
+        &self,
+        filesystem: &dyn FileSystem,
+        context: &Context,
+        request: Request<'_>,
+        in_grace: bool,
+    ) {
+        let mut call = if in_grace {
+            Call::waiting(async {
+                self.server.recovery.over(&context.cancel).await?;
+                filesystem.call(context, request).await
+            })
+        } else {
+            filesystem.call(context, request)
+        };
         if let Some(result) = poll_once(&mut call).await {
             return self.finish(Kind::Reply, result, true);
         }
@@ -252,8 +309,14 @@ impl Job {
     /// Several requests in one frame, one after another until one fails.
     async fn compound(&self, export: &Export, body: &[u8]) -> Result<(), Errno> {
         let (caller, requests) = aqueduct_wire::decode_compound(body).map_err(|error| error.errno())?;
-        if !self.admit()? {
-            return Ok(());
+        match self.admit()? {
+            None => return Ok(()),
+            Some(Try::First) => {}
+            Some(Try::AfterRestart(_)) => {
+                // Which of its parts were executed, and what they opened, nobody knows any more.
+                self.finish(Kind::Reply, Err(Errno::EIO), true);
+                return Ok(());
+            }
         }
         let context = self.context(caller);
         let mut results = Vec::new();
@@ -261,6 +324,7 @@ impl Job {
         for request in requests {
             let result = match latest.substitute(request) {
                 Request::SetLock { wait: true, .. } => Err(Errno::EINVAL), // nothing in a compound may wait
+                request if self.waits_for_grace(&request) => Err(Errno::EAGAIN),
                 request => export.filesystem.call(&context, request).await,
             };
             self.session.count(0, 0);
@@ -283,8 +347,8 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         self.server.executing.fetch_sub(1, Ordering::SeqCst);
-        if self.session.has_ended() {
-            self.server.depart(&self.session); // it may have opened or locked something after its session was freed
+        if self.session.has_ended() && !self.server.draining.load(Ordering::SeqCst) {
+            self.server.free(&self.session); // it may have opened or locked something after its session was freed
         }
     }
 }

@@ -2,9 +2,13 @@
 //!
 //! A client has one session, which outlives its connections; a session has one export. Whoever receives a request executes it on the same thread and replies:
 //! see the module `execute`.
+//! What a session needs to outlive the server process is written down (`journal`); how it goes on then is in `recovery` and `repeat`.
 
 mod endpoint;
 mod execute;
+mod journal;
+mod recovery;
+mod repeat;
 mod server;
 mod session;
 mod sink;

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{FileSystem, TRANSFER_SIZE_MAX};
@@ -15,6 +16,8 @@ use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration};
 use socket2::Socket;
 
 use crate::endpoint::ServerEndpoint;
+use crate::journal::{Folder, Journal};
+use crate::recovery::Recovery;
 use crate::session::{Session, lock};
 
 /// A file system under a name.
@@ -41,7 +44,7 @@ pub fn export_id(name: &str) -> u32 {
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Sessions. An idle one costs its two connections and, once it has changed things, its reply memory: at most 2 x `slots` replies of
-    /// about 300 bytes.
+    /// about 300 bytes. One that is written down costs a descriptor and, on disk, at most 2 KiB for each slot and 16 KiB.
     pub sessions_max: usize,
     /// Connections, with a session or without. A connection holds memory only while a frame is incomplete: at most 1.2 MiB.
     pub connections_max: usize,
@@ -51,6 +54,8 @@ pub struct Limits {
     pub pending_max: usize,
     /// How long a session outlives its last connection when the client did not say goodbye. Then its locks and opens are freed.
     pub session_grace: Duration,
+    /// How long after a start clients of before it may take to come back, while nobody else can take locks.
+    pub recovery_grace: Duration,
     /// A connection that has not joined a session by then is closed.
     pub hello_timeout: Duration,
     /// An operation that takes longer is logged.
@@ -65,6 +70,7 @@ impl Default for Limits {
             slots: 256,
             pending_max: 4096,
             session_grace: Duration::from_secs(5),
+            recovery_grace: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(5),
             slow_operation: Duration::from_secs(1),
         }
@@ -83,6 +89,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// What it serves.
     pub exports: Vec<Export>,
+    /// The folder where sessions are written down, so that they outlive the process; `None`: they end with it. Servers may share one.
+    pub sessions: Option<PathBuf>,
 }
 
 /// Why a server did not start.
@@ -99,6 +107,14 @@ pub enum StartError {
     /// Two exports have one name, or names with one id.
     #[error("the exports '{0}' and '{1}' have the same name or id: give one of them another name")]
     SameExport(String, String),
+    /// The folder for sessions cannot be used.
+    #[error("cannot keep sessions in {path}: {source}", path = .path.display())]
+    Sessions {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
 }
 
 /// A running server.
@@ -108,6 +124,9 @@ pub struct Server {
     pub(crate) group: Arc<Group>,
     pub(crate) pool: BufferPool,
     pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
+    pub(crate) recovery: Recovery,
+    /// Where sessions are written down.
+    folder: OnceLock<Folder>,
     pub(crate) started: Instant,
     /// Requests that are being executed.
     pub(crate) executing: AtomicUsize,
@@ -153,6 +172,8 @@ impl Server {
             group,
             pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX),
             sessions: Mutex::default(),
+            recovery: Recovery::default(),
+            folder: OnceLock::new(),
             started: Instant::now(),
             executing: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
@@ -161,20 +182,40 @@ impl Server {
             addresses: Mutex::default(),
             this: this.clone(),
         });
+        // Its addresses are its own before it looks for sessions, and nobody is let in before they are there.
+        let mut sockets = Vec::new();
         for address in config.listen {
-            server.listen(address).map_err(|source| StartError::Listen { address, source })?;
+            let socket = server.bind(address).map_err(|source| StartError::Listen { address, source })?;
+            sockets.push((address, socket));
+        }
+        if let Some(path) = config.sessions {
+            server.keep_sessions(&path).map_err(|source| StartError::Sessions { path, source })?;
+        }
+        for (address, socket) in sockets {
+            server.accept(socket).map_err(|source| StartError::Listen { address, source })?;
         }
         Ok(server)
     }
 
-    fn listen(&self, address: SocketAddr) -> io::Result<()> {
+    fn bind(&self, address: SocketAddr) -> io::Result<Socket> {
         let socket = socket::listen(address)?;
-        let real = socket.local_addr()?.as_socket().unwrap_or(address);
+        lock(&self.addresses).push(socket.local_addr()?.as_socket().unwrap_or(address));
+        Ok(socket)
+    }
+
+    fn accept(&self, socket: Socket) -> io::Result<()> {
         let listener = Arc::new(Listener { socket, server: self.this.clone() });
         let interest = Interest { read: true, write: false, once: false };
         let registration = self.group.register(listener.socket.as_fd(), interest, listener.clone())?;
         lock(&self.listeners).push(registration);
-        lock(&self.addresses).push(real);
+        Ok(())
+    }
+
+    fn keep_sessions(&self, path: &Path) -> io::Result<()> {
+        let addresses: Vec<String> = self.addresses().iter().map(SocketAddr::to_string).collect();
+        let folder = Folder::open(path, addresses.join(" "))?;
+        self.restore(&folder)?;
+        self.folder.get_or_init(|| folder);
         Ok(())
     }
 
@@ -183,22 +224,28 @@ impl Server {
         lock(&self.addresses).clone()
     }
 
-    /// Takes no new connection or request, waits up to `grace` for those being executed, tells the clients, and closes. Never call it
-    /// on a thread of the server's group.
+    /// Takes no new connection or request, waits up to `grace` for those being executed, tells the clients, and closes. Sessions that are written
+    /// down are left to the next server at these addresses, which are free when this returns. Never call it on a thread of the server's group.
     pub fn shutdown(&self, grace: Duration) {
         self.draining.store(true, Ordering::SeqCst);
-        lock(&self.listeners).clear();
         let end = Instant::now() + grace;
         while self.executing.load(Ordering::SeqCst) > 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
-        let sessions = std::mem::take(&mut *lock(&self.sessions));
-        for session in sessions.into_values() {
+        let sessions: Vec<_> = std::mem::take(&mut *lock(&self.sessions)).into_values().collect();
+        for session in &sessions {
             let goodbye = goodbye("the server shuts down");
             session.connections().iter().for_each(|connection| connection.send_unless_busy(&goodbye));
             session.end("the server shuts down");
-            self.depart(&session);
         }
+        // Only now that nobody can be told any more: what one session frees, another might be given that has it no more after the restart.
+        for session in &sessions {
+            match session.journal.get().filter(|journal| journal.survives()) {
+                Some(journal) => journal.close(),
+                None => self.free(session),
+            }
+        }
+        lock(&self.listeners).clear();
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<&Arc<Export>> {
@@ -245,17 +292,40 @@ impl Server {
     pub(crate) fn end_session(&self, session: &Arc<Session>) {
         session.end("the session has ended");
         if lock(&self.sessions).remove(&session.id).is_some() {
-            self.depart(session);
+            self.free(session);
         }
     }
 
-    pub(crate) fn depart(&self, session: &Session) {
+    /// Frees what an ended session holds; more than once does no harm.
+    pub(crate) fn free(&self, session: &Session) {
         if let Some(export) = session.export.get() {
             export.filesystem.depart(session.client());
         }
+        if let Some(journal) = session.journal.get() {
+            journal.remove();
+        }
+        self.recovery.settle(session.id);
+    }
+
+    /// Writes a session down from now on, which has its export.
+    pub(crate) fn keep(&self, session: &Session, export: &Export) {
+        let Some(folder) = self.folder.get() else { return };
+        session.journal.get_or_init(|| {
+            folder.create(&folder.head(session, &export.name)).unwrap_or_else(|error| {
+                tracing::error!(client = %session.name, %error, "a session cannot be written down: it will not survive a restart");
+                Journal::none()
+            })
+        });
+    }
+
+    pub(crate) fn weak(&self) -> Weak<Server> {
+        self.this.clone()
     }
 
     fn welcome(&self, socket: Socket, peer: SocketAddr) {
+        if self.draining.load(Ordering::SeqCst) {
+            return;
+        }
         if self.connections.load(Ordering::SeqCst) >= self.config.limits.connections_max {
             tracing::warn!(%peer, "refused a connection: all {} are taken", self.config.limits.connections_max);
             return;

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use aqueduct_fs::{Cancel, ClientId};
 use aqueduct_net::Connection;
 use aqueduct_wire::{Class, Header, Kind};
 
+use crate::journal::{Journal, Left, Record};
 use crate::server::Export;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -31,6 +32,9 @@ pub(crate) struct Session {
     pub(crate) peer: SocketAddr,
     pub(crate) export: OnceLock<Arc<Export>>,
     pub(crate) counters: Counters,
+    /// Where it is written down, from its Attach on, if it is to outlive the process.
+    pub(crate) journal: OnceLock<Journal>,
+    recovering: AtomicBool,
     connections: Mutex<Connections>,
     slots: [Vec<Mutex<Slot>>; 2],
     /// Requests that were answered PENDING, by their id, with the connection on which they are completed.
@@ -65,6 +69,8 @@ enum SlotState {
     Executing { waiting: Vec<(Weak<Connection>, u64)> },
     /// Ended: the header and body of the reply.
     Remembered { header: Header, body: Vec<u8> },
+    /// Was answered, or about to be executed, by an earlier process.
+    Restored(Record),
 }
 
 /// What to do with a request that came in a slot.
@@ -73,6 +79,8 @@ pub(crate) enum Admission {
     New,
     /// It has been executed: this is the reply.
     Remembered(Header, Vec<u8>),
+    /// This is what an earlier process left of it: answer accordingly.
+    Restored(Record),
     /// It is being executed: the reply goes to this connection as well.
     Attached,
     /// The slot or its sequence makes no sense.
@@ -89,10 +97,43 @@ impl Session {
             peer,
             export: OnceLock::new(),
             counters: Counters::default(),
+            journal: OnceLock::new(),
+            recovering: AtomicBool::new(false),
             connections: Mutex::default(),
             slots: [row(), row()],
             pending: Mutex::default(),
         }
+    }
+
+    /// A session that an earlier process left, of a client that still has to have again what it had.
+    pub(crate) fn restored(left: Left, export: Arc<Export>) -> Session {
+        let Left { head, journal, slots } = left;
+        let mut session = Session::new(head.session, head.secret, head.client, head.peer, head.slots);
+        for (class, number, record) in slots {
+            let row = &mut session.slots[usize::from(class == Class::Releasing)];
+            if let Some(slot) = row.get_mut(number as usize) {
+                *slot = Mutex::new(Slot { sequence: record.sequence, state: SlotState::Restored(record) });
+            }
+        }
+        session.export = export.into();
+        session.journal = journal.into();
+        session.recovering = true.into();
+        session
+    }
+
+    /// Slots in each class.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots[0].len() as u32
+    }
+
+    /// Whether the client still has to say what it had open and locked before a restart.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovering.load(Ordering::SeqCst)
+    }
+
+    /// The client has again what it had.
+    pub(crate) fn recovered(&self) {
+        self.recovering.store(false, Ordering::SeqCst);
     }
 
     pub(crate) fn client(&self) -> ClientId {
@@ -144,15 +185,24 @@ impl Session {
                 Admission::Attached
             }
             SlotState::Remembered { header, body } => Admission::Remembered(*header, body.clone()),
+            SlotState::Restored(record) => {
+                let record = record.clone();
+                slot.state = SlotState::Executing { waiting: Vec::new() };
+                Admission::Restored(record)
+            }
         }
     }
 
-    /// Remembers a reply; returns who else waits for it.
+    /// Remembers a reply, before it is sent; returns who else waits for it.
     pub(crate) fn remember(&self, request: &Header, reply: &Header, body: &[u8]) -> Vec<(Weak<Connection>, u64)> {
         let Some(slot) = self.slot(request) else { return Vec::new() };
         let mut slot = lock(slot);
         if slot.sequence != request.sequence {
             return Vec::new();
+        }
+        // A wait ends with the process: its request is then a new one.
+        if let Some(journal) = self.journal.get().filter(|_| reply.kind != Kind::Pending) {
+            journal.reply(request, reply, body);
         }
         match std::mem::replace(&mut slot.state, SlotState::Remembered { header: *reply, body: body.to_vec() }) {
             SlotState::Executing { waiting } => waiting,

@@ -57,6 +57,7 @@ fn session_json(session: &Session) -> Value {
         "peer": session.peer.to_string(),
         "export": session.export.get().map(|export| export.name.clone()),
         "connections": session.connections().len(),
+        "recovering": session.is_recovering(),
         "operations": session.counters.operations.load(Ordering::Relaxed),
         "bytes_read": session.counters.bytes_read.load(Ordering::Relaxed),
         "bytes_written": session.counters.bytes_written.load(Ordering::Relaxed),

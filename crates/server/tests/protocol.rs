@@ -1,147 +1,14 @@
 //! A server against hand-made frames: what a client may send, and what it had better not.
 
+mod common;
+
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::*;
-use aqueduct_posix::{Options, Posix};
-use aqueduct_server::{Export, Limits, Server, ServerConfig};
 use aqueduct_wire::*;
-use aqueduct_worker::{Group, Settings};
-
-struct Fixture {
-    server: Arc<Server>,
-    group: Arc<Group>,
-    directory: tempfile::TempDir,
-}
-
-impl Fixture {
-    fn new() -> Fixture {
-        let directory = tempfile::tempdir().unwrap();
-        let filesystem = Arc::new(Posix::open(directory.path(), Options::default()).unwrap());
-        let spin_max = Duration::from_micros(20);
-        let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
-        let export = Export { name: "/e".into(), id: 1, filesystem, read_only: false, path: String::new() };
-        let limits = Limits {
-            session_grace: Duration::from_millis(300),
-            hello_timeout: Duration::from_millis(500),
-            slots: 4,
-            ..Limits::default()
-        };
-        let listen = vec!["127.0.0.1:0".parse().unwrap()];
-        let config = ServerConfig { listen, name: "server".into(), verifier: 9, limits, exports: vec![export] };
-        Fixture { server: Server::start(config, group.clone()).unwrap(), group, directory }
-    }
-
-    fn connect(&self) -> Peer {
-        let stream = TcpStream::connect(self.server.addresses()[0]).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        Peer { stream, next: 1 }
-    }
-
-    /// A peer with a session, attached to the export, and the handle of its root.
-    fn attached(&self) -> (Peer, HelloReply, Handle) {
-        let mut peer = self.connect();
-        let reply = peer.hello(0, [0; 16]).unwrap();
-        let mut body = Vec::new();
-        Attach { export: "/e", read_only: false }.encode(&mut body);
-        let (_, body) = peer.call(Op::Attach, (0, 0), &body);
-        let root = AttachReply::decode(&body).unwrap().root.handle;
-        (peer, reply, root)
-    }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        self.server.shutdown(Duration::from_secs(5));
-        self.group.stop();
-        self.group.join();
-    }
-}
-
-struct Peer {
-    stream: TcpStream,
-    next: u64,
-}
-
-impl Peer {
-    fn send(&mut self, mut header: Header, body: &[u8]) {
-        header.body_length = body.len() as u32;
-        let mut frame = header.encode().to_vec();
-        frame.extend_from_slice(body);
-        // A server that has closed the connection meanwhile is what some tests are about.
-        let _ = self.stream.write_all(&frame);
-    }
-
-    fn receive(&mut self) -> Option<(Header, Vec<u8>)> {
-        let mut bytes = [0; HEADER_SIZE];
-        self.stream.read_exact(&mut bytes).ok()?;
-        let header = Header::decode(&bytes).unwrap();
-        let mut body = vec![0; (header.body_length + header.payload_length) as usize];
-        self.stream.read_exact(&mut body).ok()?;
-        Some((header, body))
-    }
-
-    fn hello(&mut self, session: u64, secret: [u8; 16]) -> Result<HelloReply, u32> {
-        let hello = Hello {
-            version_min: VERSION,
-            version_max: VERSION,
-            capabilities: Capabilities::all(),
-            session,
-            secret,
-            lane: Lane::Control,
-            client_instance: [1; 16],
-            client_name: "peer".into(),
-        };
-        let mut body = Vec::new();
-        hello.encode(&mut body);
-        self.send(Header::new(Kind::Hello), &body);
-        let (header, body) = self.receive().unwrap();
-        if header.status == 0 { Ok(HelloReply::decode(&body).unwrap()) } else { Err(header.status) }
-    }
-
-    fn request(&mut self, op: Op, (slot, sequence): (u32, u32), body: &[u8]) -> u64 {
-        let mut header = Header::new(Kind::Request);
-        header.op = op as u16;
-        header.slot = slot;
-        header.sequence = sequence;
-        header.request = self.next;
-        self.next += 1;
-        self.send(header, body);
-        header.request
-    }
-
-    fn call(&mut self, op: Op, place: (u32, u32), body: &[u8]) -> (Header, Vec<u8>) {
-        let id = self.request(op, place, body);
-        let (header, body) = self.receive().unwrap();
-        assert_eq!(header.request, id);
-        (header, body)
-    }
-
-    fn file(&mut self, place: (u32, u32), request: &Request<'_>) -> (Header, Vec<u8>) {
-        let mut body = Vec::new();
-        let op = encode_request(&context(), request, &mut body);
-        self.call(op, place, &body)
-    }
-
-    /// The reason of a goodbye, after which the connection must end.
-    fn goodbye(&mut self) -> String {
-        let (header, body) = self.receive().expect("a goodbye");
-        assert_eq!(header.kind, Kind::Goodbye);
-        assert!(self.receive().is_none());
-        String::from_utf8(body).unwrap()
-    }
-}
-
-fn context() -> Context {
-    Context::new(ClientId(0), Credential::root())
-}
-
-fn make_directory<'a>(root: &'a Handle, name: &'a str) -> Request<'a> {
-    Request::MakeDirectory { parent: root.bytes(), name: name.as_bytes(), mode: 0o755, umask: 0 }
-}
+use common::*;
 
 #[test]
 fn a_repeated_request_is_executed_once() {
@@ -262,18 +129,6 @@ fn a_compound_uses_what_it_has_made() {
     assert!(results[..3].iter().all(Result::is_ok), "{results:?}");
     assert_eq!(results[3], Err(Errno::ENOENT));
     assert!(fixture.directory.path().join("d/f").exists());
-}
-
-fn locked_file(peer: &mut Peer, root: &Handle) -> OpenId {
-    let flags = OpenFlags::READ | OpenFlags::WRITE;
-    let create = Request::Create { parent: root.bytes(), name: b"l", mode: 0o644, umask: 0, flags };
-    let (header, body) = peer.file((0, 1), &create);
-    assert_eq!(header.status, 0);
-    decode_reply(Op::Create, &body).unwrap().created().unwrap().1.id
-}
-
-fn set_lock(open: OpenId, owner: u64, kind: LockKind, wait: bool) -> Request<'static> {
-    Request::SetLock { open, owner, space: LockSpace::Posix, lock: Lock { start: 0, end: 9, kind, pid: 1 }, wait }
 }
 
 #[test]

@@ -1,0 +1,333 @@
+//! What a session needs after the death of the server process: one file for each, with a record for every slot.
+//!
+//! A file begins with its [`Head`] in [`HEAD_SIZE`] bytes; then come records of [`RECORD_SIZE`] bytes, of the classes in turn: slot 0 ordinary, slot 0
+//! releasing, slot 1 ordinary, and so on. What was never written is a hole. Head and records are sealed: checksum u32 (CRC32C of what follows), length
+//! u32, and so many bytes. Those of a record are sequence u32, operation u16, kind u8, 0, and then for a reply its header and body, for an intent what
+//! the module `intent` wrote.
+//!
+//! Each change is one `pwrite` into the page cache: whole when the process dies, and perhaps lost with the machine, so files of another boot are not
+//! believed. Whoever has a session holds the lock (flock) of its file.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use aqueduct_wire::{Class, HEADER_SIZE, Header, SLOTS_MAX};
+use serde::{Deserialize, Serialize};
+
+use crate::session::lock;
+
+/// The layout of these files: others are not read.
+const FORMAT: u32 = 1;
+
+/// The room of a head: the longest name of an export (4 KiB), of a client, and a few hundred addresses.
+const HEAD_SIZE: usize = 16 << 10;
+
+/// The room of a record: the longest reply to a single request, that of Create, fits.
+const RECORD_SIZE: usize = 1024;
+
+/// Checksum and length.
+const SEAL_SIZE: usize = 8;
+
+/// Sequence, operation, kind, 0.
+const RECORD_PREFIX_SIZE: usize = 8;
+
+/// The longest body of a reply that is kept.
+const BODY_LENGTH_MAX: usize = RECORD_SIZE - SEAL_SIZE - RECORD_PREFIX_SIZE - HEADER_SIZE;
+
+const _: () = {
+    use aqueduct_fs::{HANDLE_LENGTH_MAX, TOKEN_LENGTH_MAX, dirpage::ATTR_SIZE};
+    assert!(2 + HANDLE_LENGTH_MAX + ATTR_SIZE + 8 + 2 + TOKEN_LENGTH_MAX <= BODY_LENGTH_MAX);
+};
+
+const KIND_INTENT: u8 = 1;
+const KIND_REPLY: u8 = 2;
+const KIND_TOO_LONG: u8 = 3;
+
+/// Whose file it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Head {
+    format: u32,
+    /// Of the machine.
+    boot: String,
+    /// The addresses of the server: another server may use the same folder.
+    listen: String,
+    pub(crate) session: u64,
+    pub(crate) secret: [u8; 16],
+    pub(crate) client: String,
+    pub(crate) peer: std::net::SocketAddr,
+    pub(crate) export: String,
+    pub(crate) slots: u32,
+}
+
+/// What is known of a slot's last request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) sequence: u32,
+    /// The code of its operation.
+    pub(crate) op: u16,
+    pub(crate) outcome: Outcome,
+}
+
+/// How far the request had come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It was about to be executed: what tells whether it was.
+    Intended(Vec<u8>),
+    /// It was executed, with this reply.
+    Replied { header: Header, body: Vec<u8> },
+    /// It was executed, with a reply that a record has no room for.
+    TooLong,
+}
+
+/// Where the journals of a server's sessions lie.
+pub(crate) struct Folder {
+    path: PathBuf,
+    boot: String,
+    listen: String,
+}
+
+/// A session's file. Without one (it could not be written, or was given up) the session ends with the process.
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: Mutex<Option<File>>,
+}
+
+/// A session as an earlier process left it.
+pub(crate) struct Left {
+    pub(crate) head: Head,
+    pub(crate) journal: Journal,
+    /// The slots that were used, with their class.
+    pub(crate) slots: Vec<(Class, u32, Record)>,
+}
+
+/// Why a file says nothing about a session of ours.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    /// Its owner is another server, or alive.
+    #[error("it is another server's")]
+    Foreign,
+    /// The machine was booted since: what was done then may be lost, and what it says may be older still.
+    #[error("the machine has been booted since")]
+    OtherBoot,
+    #[error("it is damaged: {0}")]
+    Damaged(&'static str),
+    #[error("it cannot be read: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Folder {
+    /// The folder at `path`, made if need be, of a server that listens on `listen`.
+    pub(crate) fn open(path: &Path, listen: String) -> io::Result<Folder> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+        let folder = Folder { path: path.to_owned(), boot, listen };
+        folder.lock()?;
+        Ok(folder)
+    }
+
+    /// Held while a file is made or looked for: no server takes one for damaged that is not complete yet.
+    fn lock(&self) -> io::Result<File> {
+        let folder = File::open(&self.path)?;
+        folder.lock()?;
+        Ok(folder)
+    }
+
+    /// The head of a session of this server.
+    pub(crate) fn head(&self, session: &crate::session::Session, export: &str) -> Head {
+        Head {
+            format: FORMAT,
+            boot: self.boot.clone(),
+            listen: self.listen.clone(),
+            session: session.id,
+            secret: session.secret,
+            client: session.name.clone(),
+            peer: session.peer,
+            export: export.to_owned(),
+            slots: session.slots(),
+        }
+    }
+
+    /// The file of a new session.
+    pub(crate) fn create(&self, head: &Head) -> io::Result<Journal> {
+        let sealed = seal(&serde_json::to_vec(head)?, HEAD_SIZE).ok_or(io::ErrorKind::InvalidInput)?;
+        let _folder = self.lock()?;
+        let path = self.path.join(format!("{:016x}", head.session));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        if let Err(error) = file.try_lock().map_err(io::Error::from).and_then(|()| file.write_all_at(&sealed, 0)) {
+            remove(&path); // a file without a head would only be called damaged at the next start
+            return Err(error);
+        }
+        Ok(Journal { path, file: Mutex::new(Some(file)) })
+    }
+
+    /// The sessions that earlier processes of this server left, at most so many. Files that are no use to anybody are removed.
+    pub(crate) fn left(&self, sessions_max: usize) -> io::Result<Vec<Left>> {
+        let _folder = self.lock()?;
+        let mut left = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).filter(|name| name.len() == 16);
+            let Some(id) = name.and_then(|name| u64::from_str_radix(name, 16).ok()) else { continue };
+            match self.read(&path, id) {
+                Ok(session) if left.len() < sessions_max => left.push(session),
+                Ok(session) => {
+                    tracing::warn!(client = %session.head.client, "its session is given up: {sessions_max} others were found before");
+                    session.journal.remove();
+                }
+                Err(Unusable::Foreign) => {}
+                Err(error) => {
+                    if !matches!(error, Unusable::OtherBoot) {
+                        tracing::warn!(path = %path.display(), %error, "the memory of a session is given up");
+                    }
+                    remove(&path);
+                }
+            }
+        }
+        Ok(left)
+    }
+
+    fn read(&self, path: &Path, id: u64) -> Result<Left, Unusable> {
+        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+        match file.try_lock() {
+            Err(fs::TryLockError::WouldBlock) => return Err(Unusable::Foreign),
+            locked => locked.map_err(io::Error::from)?,
+        }
+        let mut room = Vec::new();
+        (&mut file).take(HEAD_SIZE as u64).read_to_end(&mut room)?;
+        let damaged = |_| Unusable::Damaged("its head is none");
+        let head = unseal(&room).ok_or(Unusable::Damaged("the checksum of its head is wrong"))?;
+        let head: Head = serde_json::from_slice(head).map_err(damaged)?;
+        if head.boot != self.boot {
+            return Err(Unusable::OtherBoot);
+        }
+        if head.listen != self.listen {
+            return Err(Unusable::Foreign);
+        }
+        if head.format != FORMAT || head.session != id || id == 0 || !(1..=SLOTS_MAX).contains(&head.slots) {
+            return Err(Unusable::Damaged("its head makes no sense"));
+        }
+        let length_max = (head.slots as usize) * 2 * RECORD_SIZE;
+        let mut records = Vec::new();
+        (&mut file).take(length_max as u64 + 1).read_to_end(&mut records)?;
+        if records.len() > length_max {
+            return Err(Unusable::Damaged("it has more records than slots"));
+        }
+        let slots = read_records(&records)?;
+        Ok(Left { head, journal: Journal { path: path.to_owned(), file: Mutex::new(Some(file)) }, slots })
+    }
+}
+
+fn read_records(records: &[u8]) -> Result<Vec<(Class, u32, Record)>, Unusable> {
+    let mut slots = Vec::new();
+    for (index, room) in records.chunks(RECORD_SIZE).enumerate() {
+        if room.iter().take(SEAL_SIZE).all(|byte| *byte == 0) {
+            continue; // never written
+        }
+        let record = unseal(room).ok_or(Unusable::Damaged("the checksum of a record is wrong"))?;
+        let record = Record::decode(record).ok_or(Unusable::Damaged("a record makes no sense"))?;
+        let class = if index % 2 == 0 { Class::Ordinary } else { Class::Releasing };
+        slots.push((class, (index / 2) as u32, record));
+    }
+    Ok(slots)
+}
+
+impl Record {
+    fn decode(bytes: &[u8]) -> Option<Record> {
+        let (prefix, content) = bytes.split_first_chunk::<RECORD_PREFIX_SIZE>()?;
+        let [a, b, c, d, e, f, kind, _] = *prefix;
+        let outcome = match kind {
+            KIND_INTENT => Outcome::Intended(content.to_vec()),
+            KIND_REPLY => {
+                let (header, body) = content.split_first_chunk::<HEADER_SIZE>()?;
+                Outcome::Replied { header: Header::decode(header).ok()?, body: body.to_vec() }
+            }
+            KIND_TOO_LONG => Outcome::TooLong,
+            _ => return None,
+        };
+        Some(Record { sequence: u32::from_le_bytes([a, b, c, d]), op: u16::from_le_bytes([e, f]), outcome })
+    }
+}
+
+impl Journal {
+    /// The journal of a session that ends with the process.
+    pub(crate) fn none() -> Journal {
+        Journal { path: PathBuf::new(), file: Mutex::new(None) }
+    }
+
+    /// Whether the session outlives the process.
+    pub(crate) fn survives(&self) -> bool {
+        lock(&self.file).is_some()
+    }
+
+    /// Before the reply to a request is sent.
+    pub(crate) fn reply(&self, request: &Header, reply: &Header, body: &[u8]) {
+        if body.len() > BODY_LENGTH_MAX {
+            self.write(request, KIND_TOO_LONG, &[]);
+        } else {
+            self.write(request, KIND_REPLY, &[&reply.encode(), body]);
+        }
+    }
+
+    fn write(&self, request: &Header, kind: u8, content: &[&[u8]]) {
+        let mut file = lock(&self.file);
+        let Some(open) = &*file else { return };
+        let mut record = Vec::with_capacity(RECORD_SIZE);
+        record.extend_from_slice(&request.sequence.to_le_bytes());
+        record.extend_from_slice(&request.op.to_le_bytes());
+        record.extend_from_slice(&[kind, 0]);
+        content.iter().for_each(|part| record.extend_from_slice(part));
+        let written = match seal(&record, RECORD_SIZE) {
+            Some(sealed) => open.write_all_at(&sealed, offset(request)),
+            None => Err(io::ErrorKind::InvalidInput.into()),
+        };
+        if let Err(error) = written {
+            tracing::error!(path = %self.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");
+            *file = None;
+            remove(&self.path);
+        }
+    }
+
+    /// Leaves the file to the next process.
+    pub(crate) fn close(&self) {
+        *lock(&self.file) = None;
+    }
+
+    /// The session has ended.
+    pub(crate) fn remove(&self) {
+        if lock(&self.file).take().is_some() {
+            remove(&self.path);
+        }
+    }
+}
+
+fn offset(request: &Header) -> u64 {
+    let index = u64::from(request.slot) * 2 + u64::from(request.class == Class::Releasing);
+    HEAD_SIZE as u64 + index * RECORD_SIZE as u64
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = fs::remove_file(path) {
+        tracing::warn!(path = %path.display(), %error, "could not remove the memory of a session");
+    }
+}
+
+/// Checksum, length and content; `None` if that takes more room than there is.
+fn seal(content: &[u8], room: usize) -> Option<Vec<u8>> {
+    let mut sealed = vec![0; SEAL_SIZE - 4];
+    sealed.extend_from_slice(&u32::try_from(content.len()).ok()?.to_le_bytes());
+    sealed.extend_from_slice(content);
+    let checksum = crc32c::crc32c(&sealed[4..]);
+    sealed[..4].copy_from_slice(&checksum.to_le_bytes());
+    (sealed.len() <= room).then_some(sealed)
+}
+
+fn unseal(room: &[u8]) -> Option<&[u8]> {
+    let (checksum, rest) = room.split_first_chunk::<4>()?;
+    let (length, content) = rest.split_first_chunk::<4>()?;
+    let content = content.get(..u32::from_le_bytes(*length) as usize)?;
+    let sum = crc32c::crc32c(&rest[..4 + content.len()]);
+    (sum == u32::from_le_bytes(*checksum)).then_some(content)
+}

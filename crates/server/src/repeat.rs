@@ -1,0 +1,68 @@
+//! The answer to a request that an earlier process of this server was sent first.
+//!
+//! What that process remembered is the answer, but for what died with it: an open that the client had not heard of is opened again, and what was to
+//! take, change or end an open or a lock is done once more, since the client has had them again meanwhile.
+
+use aqueduct_fs::{Context, Errno, FileSystem, OpenFlags, Reply, Request};
+use aqueduct_wire::{Header, Op};
+
+use crate::journal::{Outcome, Record};
+
+/// What to do about a repeat.
+pub(crate) enum Repeat {
+    /// Execute it.
+    Execute,
+    /// It was executed: the answer.
+    Answer(Result<Reply, Errno>),
+}
+
+/// The answer to a repeat of `request`, or that it is to be executed.
+pub(crate) async fn repeat(
+    filesystem: &dyn FileSystem,
+    context: &Context,
+    request: &Request<'_>,
+    record: Record,
+) -> Repeat {
+    match remembered(Op::of(request), record) {
+        Err(error) => Repeat::Answer(Err(error)),
+        Ok(reply) => again(filesystem, context, request, reply).await,
+    }
+}
+
+/// The reply that a record has; EIO if none says what the first try came to.
+pub(crate) fn remembered(op: Op, record: Record) -> Result<Reply, Errno> {
+    if record.op != op as u16 {
+        return Err(Errno::EPROTO);
+    }
+    match record.outcome {
+        Outcome::Replied { header: Header { status: 0, .. }, body } => {
+            aqueduct_wire::decode_reply(op, &body).map_err(|_| Errno::EIO)
+        }
+        Outcome::Replied { header, .. } => Err(Errno::from_raw(header.status as i32)),
+        Outcome::Intended(_) | Outcome::TooLong => Err(Errno::EIO),
+    }
+}
+
+/// The effect of a success on what this process has open and locked.
+async fn again(filesystem: &dyn FileSystem, context: &Context, request: &Request<'_>, reply: Reply) -> Repeat {
+    match (request, &reply) {
+        (Request::SetLock { .. }, _) => Repeat::Execute,
+        (Request::Flush { .. } | Request::Release { .. } | Request::ReleaseDirectory { .. }, _) => {
+            match filesystem.call(context, request.clone()).await {
+                Err(Errno::EBADF) => Repeat::Answer(Ok(Reply::Done)), // it was not had again, or has been released by the first try
+                result => Repeat::Answer(result),
+            }
+        }
+        (_, Reply::Opened(opened) | Reply::Created(_, opened)) => {
+            let reopen = Request::Reopen { open: opened.id, token: &opened.token };
+            let exclusive = matches!(request, Request::Create { flags, .. } if flags.contains(OpenFlags::EXCLUSIVE));
+            match filesystem.call(context, reopen).await {
+                Ok(_) => Repeat::Answer(Ok(reply)),
+                Err(error) if exclusive => Repeat::Answer(Err(error)),
+                // It is gone, as a file without a name is; nobody has heard of it, so another is as good.
+                Err(_) => Repeat::Execute,
+            }
+        }
+        _ => Repeat::Answer(Ok(reply)),
+    }
+}

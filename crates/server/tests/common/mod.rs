@@ -1,0 +1,273 @@
+//! A server over a temporary directory, and a peer that sends it hand-made frames.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct_fs::*;
+use aqueduct_posix::{Options, Posix};
+use aqueduct_server::{Export, Limits, Server, ServerConfig};
+use aqueduct_wire::*;
+use aqueduct_worker::{Group, Settings};
+
+pub struct Fixture {
+    pub server: Arc<Server>,
+    pub group: Arc<Group>,
+    pub directory: tempfile::TempDir,
+    pub sessions: Option<tempfile::TempDir>,
+}
+
+/// Short times, for tests that wait for them.
+pub fn limits() -> Limits {
+    Limits {
+        session_grace: Duration::from_millis(300),
+        hello_timeout: Duration::from_millis(500),
+        slots: 4,
+        ..Limits::default()
+    }
+}
+
+fn start(
+    fixture: (&std::path::Path, Option<&std::path::Path>),
+    listen: SocketAddr,
+    limits: Limits,
+) -> (Arc<Server>, Arc<Group>) {
+    let (directory, sessions) = fixture;
+    let options = Options { key: [5; 32], ..Options::default() };
+    let filesystem = Arc::new(Posix::open(directory, options).unwrap());
+    let spin_max = Duration::from_micros(20);
+    let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
+    let export = Export { name: "/e".into(), id: 1, filesystem, read_only: false, path: String::new() };
+    let config = ServerConfig {
+        listen: vec![listen],
+        name: "server".into(),
+        verifier: 9,
+        limits,
+        exports: vec![export],
+        sessions: sessions.map(Into::into),
+    };
+    (Server::start(config, group.clone()).unwrap(), group)
+}
+
+impl Fixture {
+    pub fn new() -> Fixture {
+        Fixture::with(None)
+    }
+
+    /// One whose sessions outlive it.
+    pub fn surviving() -> Fixture {
+        Fixture::with(Some(tempfile::tempdir().unwrap()))
+    }
+
+    fn with(sessions: Option<tempfile::TempDir>) -> Fixture {
+        let directory = tempfile::tempdir().unwrap();
+        let places = (directory.path(), sessions.as_ref().map(|folder| folder.path()));
+        let (server, group) = start(places, "127.0.0.1:0".parse().unwrap(), limits());
+        Fixture { server, group, directory, sessions }
+    }
+
+    /// Ends the server without a word to anybody that would change what it knows, as its death does.
+    pub fn kill(&self) {
+        self.server.shutdown(Duration::ZERO);
+        self.group.stop();
+        self.group.join();
+    }
+
+    /// Another process at the same place.
+    pub fn start_again(&mut self, limits: Limits) {
+        let places = (self.directory.path(), self.sessions.as_ref().map(|folder| folder.path()));
+        (self.server, self.group) = start(places, self.server.addresses()[0], limits);
+    }
+
+    pub fn restart(&mut self) {
+        self.kill();
+        self.start_again(limits());
+    }
+
+    /// The files of sessions.
+    pub fn files(&self) -> Vec<std::path::PathBuf> {
+        let entries = std::fs::read_dir(self.sessions.as_ref().unwrap()).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    pub fn connect(&self) -> Peer {
+        let stream = TcpStream::connect(self.server.addresses()[0]).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        Peer { stream, next: 1 }
+    }
+
+    /// A peer with a session, attached to the export, and the handle of its root.
+    pub fn attached(&self) -> (Peer, HelloReply, Handle) {
+        let mut peer = self.connect();
+        let reply = peer.hello(0, [0; 16]).unwrap();
+        let mut body = Vec::new();
+        Attach { export: "/e", read_only: false }.encode(&mut body);
+        let (_, body) = peer.call(Op::Attach, (0, 0), &body);
+        let root = AttachReply::decode(&body).unwrap().root.handle;
+        (peer, reply, root)
+    }
+
+    /// A connection that joins a session again.
+    pub fn joined(&self, session: &HelloReply) -> (Peer, HelloReply) {
+        let mut peer = self.connect();
+        let reply = peer.hello(session.session, session.secret).unwrap();
+        (peer, reply)
+    }
+
+    /// One that has recovered, after it had these opens again.
+    pub fn recovered(&self, session: &HelloReply, opens: &[&Opened]) -> Peer {
+        let (mut peer, reply) = self.joined(session);
+        assert!(reply.recovering);
+        for open in opens {
+            assert_eq!(peer.file((0, 0), &Request::Reopen { open: open.id, token: &open.token }).0.status, 0);
+        }
+        assert_eq!(peer.call(Op::Recovered, (0, 0), &[]).0.status, 0);
+        peer
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.server.shutdown(Duration::from_secs(5));
+        self.group.stop();
+        self.group.join();
+    }
+}
+
+pub struct Peer {
+    pub stream: TcpStream,
+    next: u64,
+}
+
+impl Peer {
+    pub fn send(&mut self, mut header: Header, body: &[u8]) {
+        header.body_length = body.len() as u32;
+        let mut frame = header.encode().to_vec();
+        frame.extend_from_slice(body);
+        // A server that has closed the connection meanwhile is what some tests are about.
+        let _ = self.stream.write_all(&frame);
+    }
+
+    pub fn receive(&mut self) -> Option<(Header, Vec<u8>)> {
+        let mut bytes = [0; HEADER_SIZE];
+        self.stream.read_exact(&mut bytes).ok()?;
+        let header = Header::decode(&bytes).unwrap();
+        let mut body = vec![0; (header.body_length + header.payload_length) as usize];
+        self.stream.read_exact(&mut body).ok()?;
+        Some((header, body))
+    }
+
+    pub fn hello(&mut self, session: u64, secret: [u8; 16]) -> Result<HelloReply, u32> {
+        let hello = Hello {
+            version_min: VERSION,
+            version_max: VERSION,
+            capabilities: Capabilities::all(),
+            session,
+            secret,
+            lane: Lane::Control,
+            client_instance: [1; 16],
+            client_name: "peer".into(),
+        };
+        let mut body = Vec::new();
+        hello.encode(&mut body);
+        self.send(Header::new(Kind::Hello), &body);
+        let (header, body) = self.receive().unwrap();
+        if header.status == 0 { Ok(HelloReply::decode(&body).unwrap()) } else { Err(header.status) }
+    }
+
+    pub fn request(&mut self, op: Op, (slot, sequence): (u32, u32), body: &[u8]) -> u64 {
+        let mut header = Header::new(Kind::Request);
+        header.op = op as u16;
+        header.slot = slot;
+        header.sequence = sequence;
+        header.request = self.next;
+        self.next += 1;
+        self.send(header, body);
+        header.request
+    }
+
+    pub fn call(&mut self, op: Op, place: (u32, u32), body: &[u8]) -> (Header, Vec<u8>) {
+        let id = self.request(op, place, body);
+        let (header, body) = self.receive().unwrap();
+        assert_eq!(header.request, id);
+        (header, body)
+    }
+
+    pub fn file(&mut self, place: (u32, u32), request: &Request<'_>) -> (Header, Vec<u8>) {
+        let mut body = Vec::new();
+        let op = encode_request(&context(), request, &mut body);
+        self.call(op, place, &body)
+    }
+
+    /// The reason of a goodbye, after which the connection must end.
+    pub fn goodbye(&mut self) -> String {
+        let (header, body) = self.receive().expect("a goodbye");
+        assert_eq!(header.kind, Kind::Goodbye);
+        assert!(self.receive().is_none());
+        String::from_utf8(body).unwrap()
+    }
+}
+
+pub fn context() -> Context {
+    Context::new(ClientId(0), Credential::root())
+}
+
+pub fn make_directory<'a>(root: &'a Handle, name: &'a str) -> Request<'a> {
+    Request::MakeDirectory { parent: root.bytes(), name: name.as_bytes(), mode: 0o755, umask: 0 }
+}
+
+pub fn locked_file(peer: &mut Peer, root: &Handle) -> OpenId {
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let create = Request::Create { parent: root.bytes(), name: b"l", mode: 0o644, umask: 0, flags };
+    let (header, body) = peer.file((0, 1), &create);
+    assert_eq!(header.status, 0);
+    decode_reply(Op::Create, &body).unwrap().created().unwrap().1.id
+}
+
+pub fn set_lock(open: OpenId, owner: u64, kind: LockKind, wait: bool) -> Request<'static> {
+    Request::SetLock { open, owner, space: LockSpace::Posix, lock: Lock { start: 0, end: 9, kind, pid: 1 }, wait }
+}
+
+/// The result of a request: its reply, or the errno.
+pub fn result(op: Op, (header, body): (Header, Vec<u8>)) -> Result<Reply, Errno> {
+    match header.status {
+        0 => Ok(decode_reply(op, &body).unwrap()),
+        number => Err(Errno::from_raw(number as i32)),
+    }
+}
+
+impl Peer {
+    /// Sends a request and returns its result.
+    pub fn ask(&mut self, place: (u32, u32), request: &Request<'_>) -> Result<Reply, Errno> {
+        let answer = self.file(place, request);
+        result(Op::of(request), answer)
+    }
+
+    pub fn create(
+        &mut self,
+        place: (u32, u32),
+        root: &Handle,
+        name: &str,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened), Errno> {
+        let create = Request::Create { parent: root.bytes(), name: name.as_bytes(), mode: 0o644, umask: 0, flags };
+        self.ask(place, &create)?.created()
+    }
+
+    pub fn write(&mut self, place: (u32, u32), write: &WriteAt, data: &[u8]) -> Result<Written, Errno> {
+        let mut body = Vec::new();
+        encode_write(&context(), write, &mut body);
+        let mut header =
+            Header { op: Op::Write as u16, slot: place.0, sequence: place.1, ..Header::new(Kind::Request) };
+        header.request = self.next;
+        self.next += 1;
+        header.body_length = body.len() as u32;
+        header.payload_length = data.len() as u32;
+        let frame = [&header.encode()[..], &body, data].concat();
+        self.stream.write_all(&frame).unwrap();
+        result(Op::Write, self.receive().unwrap())?.written()
+    }
+}
