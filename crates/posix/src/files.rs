@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use aqueduct_fs::{
     AccessMask, Context, Credential, Entry, Errno, Groups, Handle, OpenFlags, OpenId, Opened, Reply, Request,
-    check_name,
 };
 use rustix::fs::OFlags;
 
 use crate::listing::Listing;
-use crate::locks::Inode;
 use crate::opens::Opening;
 use crate::seal::Token;
 use crate::tree::{Seen, see};
@@ -60,13 +58,7 @@ impl Posix {
                 Ok(Reply::Created(entry, opened))
             }
             Request::CreateUnnamed { parent, mode, umask, flags } => {
-                let new = New { parent, mode, umask, flags };
-                let mut how = open_flags(flags.difference(OpenFlags::TRUNCATE))? | OFlags::TMPFILE;
-                how.set(OFlags::EXCL, flags.contains(OpenFlags::EXCLUSIVE));
-                let directory = self.directory(parent)?;
-                let fd = self.make(directory.as_fd(), b".", how, &new)?;
-                let (entry, seen) = self.tree.entry_seen(fd.as_fd(), None)?;
-                let opened = self.keep_file(context, fd, (entry.handle.clone(), seen), flags)?;
+                let (entry, opened) = self.create_unnamed(context, &New { parent, mode, umask, flags })?;
                 Ok(Reply::Created(entry, opened))
             }
             Request::Reopen { open, token } => self.reopen(context, open, token).map(Reply::Opened),
@@ -76,7 +68,7 @@ impl Posix {
     }
 
     fn create(&self, context: &Context, name: &[u8], new: &New<'_>) -> Result<(Entry, Opened), Errno> {
-        check_name(name)?;
+        self.tree.check_name(new.parent, name, Errno::EPERM)?;
         let directory = self.directory(new.parent)?;
         let how = open_flags(new.flags.difference(OpenFlags::TRUNCATE))? | OFlags::CREATE | OFlags::EXCL;
         for _ in 0..CREATE_TRIES {
@@ -95,6 +87,42 @@ impl Posix {
             return Ok((entry, opened));
         }
         Err(Errno::ESTALE)
+    }
+
+    fn create_unnamed(&self, context: &Context, new: &New<'_>) -> Result<(Entry, Opened), Errno> {
+        let how = open_flags(new.flags.difference(OpenFlags::TRUNCATE))? | OFlags::TMPFILE;
+        let directory = self.directory(new.parent)?;
+        if self.tree.unlinked.is_some()
+            && let Some(created) = self.create_kept(context, directory.as_fd(), how, new)?
+        {
+            return Ok(created);
+        }
+        let exclusive = if new.flags.contains(OpenFlags::EXCLUSIVE) { OFlags::EXCL } else { OFlags::empty() };
+        let fd = self.make(directory.as_fd(), b".", how | exclusive, new)?;
+        let (entry, seen) = self.tree.entry_seen(fd.as_fd(), None)?;
+        let opened = self.keep_file(context, fd, (entry.handle.clone(), seen), new.flags)?;
+        Ok((entry, opened))
+    }
+
+    /// A nameless file that outlives this process, if it can: then it has a hidden link, and it is not the kernel that knows whether it may be
+    /// given a name.
+    fn create_kept(
+        &self,
+        context: &Context,
+        directory: BorrowedFd<'_>,
+        how: OFlags,
+        new: &New<'_>,
+    ) -> Result<Option<(Entry, Opened)>, Errno> {
+        let fd = self.make(directory, b".", how, new)?;
+        let (entry, seen) = self.tree.entry_seen(fd.as_fd(), None)?;
+        let (inode, linkable) = (seen.inode(), !new.flags.contains(OpenFlags::EXCLUSIVE));
+        let Some(change) = self.keep_unnamed(context, (fd.as_fd(), inode), linkable)? else { return Ok(None) };
+        let opened = self.keep_file(context, fd, (entry.handle.clone(), seen), new.flags);
+        drop(change);
+        if opened.is_err() {
+            self.forget_closed(inode);
+        }
+        Ok(Some((entry, opened?)))
     }
 
     /// Opens what does not exist yet.
@@ -171,7 +199,7 @@ impl Posix {
 
     /// Puts a descriptor into the table.
     fn keep(&self, context: &Context, fd: OwnedFd, kept: Kept) -> Result<Opened, Errno> {
-        let Kept { id, handle, seen: Seen { device, attr }, flags, opener: (uid, gid), directory } = kept;
+        let Kept { id, handle, seen, flags, opener: (uid, gid), directory } = kept;
         let access = flags.intersection(TOKEN_FLAGS);
         let token = self.tree.seal().token(&Token { handle: handle.clone(), access, uid, gid, directory });
         let open = self.opens.insert(Opening {
@@ -179,7 +207,7 @@ impl Posix {
             client: context.client,
             fd,
             handle,
-            inode: Inode { device, number: attr.ino },
+            inode: seen.inode(),
             flags,
             listing: directory.then(|| Mutex::new(Listing::default())),
         })?;

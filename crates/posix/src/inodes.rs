@@ -107,7 +107,7 @@ impl Posix {
             let times = Timestamps { last_access: timespec(set.atime)?, last_modification: timespec(set.mtime)? };
             sys::set_times(fd, &times)?;
         }
-        Ok(see(fd)?.attr)
+        Ok(self.tree.see(fd)?.attr)
     }
 }
 

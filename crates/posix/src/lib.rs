@@ -20,6 +20,7 @@ mod seal;
 mod sys;
 mod table;
 mod tree;
+mod unlinked;
 mod waits;
 
 use std::os::fd::AsFd;
@@ -36,6 +37,7 @@ pub use identity::restore;
 use crate::locks::{Ask, Limits, Owner};
 use crate::opens::{OpenFile, Opens};
 use crate::tree::{Node, Tree};
+use crate::unlinked::Unlinked;
 use crate::waits::{LockService, Outcome};
 
 /// The most opens of all clients unless said otherwise: 65,536 descriptors fit the hard limit of most systems (524,288), at about 1 KiB of kernel
@@ -67,10 +69,14 @@ pub struct Options {
     pub opens_max: usize,
     /// Where handles come from.
     pub handles: HandleSource,
+    /// Whether files that are removed while a client has them open outlive this process, in a hidden folder at the root. It takes the kernel's
+    /// handles, a key that the next process has as well, and a call of [`Posix::sweep_unlinked`].
+    pub keep_unlinked: bool,
 }
 
 impl Default for Options {
-    /// A key that nobody else has, so that handles and tokens end with these options; export 0, verifier 0, one file system, [`OPENS_MAX`].
+    /// A key that nobody else has, so that handles and tokens end with these options; export 0, verifier 0, one file system, [`OPENS_MAX`];
+    /// removed files end with the process.
     fn default() -> Options {
         let mut key = [0; 32];
         getrandom::fill(&mut key).expect("the kernel gives random bytes once it has booted");
@@ -81,6 +87,7 @@ impl Default for Options {
             cross_mounts: false,
             opens_max: OPENS_MAX,
             handles: HandleSource::default(),
+            keep_unlinked: false,
         }
     }
 }
@@ -130,6 +137,8 @@ pub struct Statistics {
     pub lock_waits: usize,
     /// Inodes in the table that stands in for the kernel's handles.
     pub table_inodes: usize,
+    /// Files without a name that are kept for those who have them open.
+    pub unlinked: usize,
     /// Whether handles are the kernel's, and so outlive the process.
     pub kernel_handles: bool,
     /// Whether callers are told apart: the server runs as root.
@@ -186,6 +195,7 @@ impl Posix {
             locks,
             lock_waits,
             table_inodes: self.tree.table_len(),
+            unlinked: self.tree.unlinked.as_ref().map_or(0, Unlinked::len),
             kernel_handles: self.tree.has_kernel_handles(),
             switches_identity: identity::may_switch(),
         }
@@ -231,7 +241,7 @@ impl Posix {
                 self.answer_through_open(context, request)
             }
             GetAttr { handle, open } => identity::look(&context.credential, || {
-                Ok(Reply::Attr(tree::see(self.node_or_open(context, handle, *open)?.as_fd())?.attr))
+                Ok(Reply::Attr(self.tree.see(self.node_or_open(context, handle, *open)?.as_fd())?.attr))
             }),
             SetAttr { .. }
             | ReadLink { .. }
@@ -249,10 +259,10 @@ impl Posix {
                 self.answer_open(context, request)
             }
             // Nobody's permission: whoever serves or mounts the tree asks for it, on nobody's behalf.
-            Root => self.answer_about_name(request),
+            Root => self.answer_about_name(context, request),
             _ => {
                 identity::act_as(&context.credential)?;
-                self.answer_about_name(request)
+                self.answer_about_name(context, request)
             }
         }
     }
@@ -265,10 +275,7 @@ impl Posix {
                 self.locks.flush(open.inode, Owner { client: context.client, owner });
                 open.late_error()?;
             }
-            Request::Release { open } | Request::ReleaseDirectory { open } => {
-                let open = self.opens.remove(context.client, open)?;
-                self.locks.release(&open);
-            }
+            Request::Release { open } | Request::ReleaseDirectory { open } => self.end(context.client, open)?,
             Request::GetLock { open, owner, space, lock } => {
                 let open = self.opens.get(context.client, open)?;
                 return Ok(Reply::Lock(self.locks.test(&ask(&open, owner, space, lock))?));
@@ -325,9 +332,8 @@ impl FileSystem for Posix {
 
     fn depart(&self, client: ClientId) {
         for id in self.opens.of_client(client) {
-            if let Ok(open) = self.opens.remove(client, id) {
-                self.locks.release(&open);
-            }
+            // Ended meanwhile by its own Release.
+            let _ = self.end(client, id);
         }
         self.locks.depart(client);
     }

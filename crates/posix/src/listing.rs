@@ -7,6 +7,7 @@ use aqueduct_fs::{DirEntry, DirPage, Errno};
 
 use crate::opens::OpenFile;
 use crate::tree::{Node, Tree};
+use crate::unlinked::FOLDER;
 use crate::{lock, sys};
 
 /// The buffer of one listing in bytes: some 800 entries, and what the C library asks for at once.
@@ -112,7 +113,8 @@ pub(crate) fn page(tree: &Tree, open: &OpenFile, wanted: &Wanted) -> Result<DirP
             Err(error) => return Err(error),
         };
         let Record { ino, position, kind, name, length } = record;
-        if name.is_empty() || name.len() > aqueduct_fs::NAME_LENGTH_MAX {
+        let is_hidden = is_root && name == FOLDER;
+        if is_hidden || name.is_empty() || name.len() > aqueduct_fs::NAME_LENGTH_MAX {
             listing.advance(length, position);
             continue;
         }

@@ -2,26 +2,26 @@
 
 use std::os::fd::AsFd;
 
-use aqueduct_fs::{Entry, Errno, RenameFlags, Reply, Request, SYMLINK_LENGTH_MAX, check_name};
+use aqueduct_fs::{Context, Entry, Errno, RenameFlags, Reply, Request, SYMLINK_LENGTH_MAX};
 use rustix::fs::{AtFlags, FileType, Mode};
 
 use crate::tree::Node;
-use crate::{Posix, identity, sys};
+use crate::{Posix, identity};
 
 /// The permission bits that a new inode is given.
 const PERMISSIONS: u32 = 0o7777;
 
 impl Posix {
-    pub(crate) fn answer_about_name(&self, request: Request<'_>) -> Result<Reply, Errno> {
+    pub(crate) fn answer_about_name(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
             Request::Root => self.tree.entry(self.tree.root().as_fd(), None).map(Reply::Entry),
             Request::Lookup { parent, name } => {
-                check_name(name)?;
+                self.tree.check_name(parent, name, Errno::ENOENT)?;
                 self.look_up(&self.directory(parent)?, name).map(Reply::Entry)
             }
             Request::Symlink { parent, name, text } => self.make_symlink(parent, name, text).map(Reply::Entry),
             Request::MakeNode { parent, name, mode, umask, rdev } => {
-                check_name(name)?;
+                self.tree.check_name(parent, name, Errno::EPERM)?;
                 let directory = self.directory(parent)?;
                 let (kind, device) = node_kind(mode, rdev)?;
                 identity::with_umask(mode & PERMISSIONS, umask, |mode| {
@@ -30,22 +30,32 @@ impl Posix {
                 self.look_up(&directory, name).map(Reply::Entry)
             }
             Request::MakeDirectory { parent, name, mode, umask } => {
-                check_name(name)?;
+                self.tree.check_name(parent, name, Errno::EPERM)?;
                 let directory = self.directory(parent)?;
                 identity::with_umask(mode & PERMISSIONS, umask, |mode| {
                     rustix::fs::mkdirat(directory.as_fd(), name, Mode::from_raw_mode(mode))
                 })?;
                 self.look_up(&directory, name).map(Reply::Entry)
             }
-            Request::Unlink { parent, name } => self.remove(parent, name, AtFlags::empty()),
-            Request::RemoveDirectory { parent, name } => self.remove(parent, name, AtFlags::REMOVEDIR),
+            Request::Unlink { parent, name } => {
+                self.tree.check_name(parent, name, Errno::ENOENT)?;
+                let directory = self.directory(parent)?;
+                let place = (directory.as_fd(), name);
+                self.removing(context, place, || Ok(rustix::fs::unlinkat(place.0, name, AtFlags::empty())?))?;
+                Ok(Reply::Done)
+            }
+            Request::RemoveDirectory { parent, name } => {
+                self.tree.check_name(parent, name, Errno::ENOENT)?;
+                rustix::fs::unlinkat(self.directory(parent)?.as_fd(), name, AtFlags::REMOVEDIR)?;
+                Ok(Reply::Done)
+            }
             Request::Rename { parent, name, new_parent, new_name, flags } => {
-                self.rename((parent, name), (new_parent, new_name), flags)
+                self.rename(context, (parent, name), (new_parent, new_name), flags)
             }
             Request::Link { handle, parent, name } => {
-                check_name(name)?;
+                self.tree.check_name(parent, name, Errno::EPERM)?;
                 let directory = self.directory(parent)?;
-                sys::link(self.node(handle)?.as_fd(), directory.as_fd(), name)?;
+                self.link(context, &self.node(handle)?, (directory.as_fd(), name))?;
                 self.look_up(&directory, name).map(Reply::Entry)
             }
             _ => Err(Errno::ENOSYS),
@@ -59,7 +69,7 @@ impl Posix {
     }
 
     fn make_symlink(&self, parent: &[u8], name: &[u8], text: &[u8]) -> Result<Entry, Errno> {
-        check_name(name)?;
+        self.tree.check_name(parent, name, Errno::EPERM)?;
         if text.len() > SYMLINK_LENGTH_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
@@ -68,23 +78,28 @@ impl Posix {
         self.look_up(&directory, name)
     }
 
-    fn remove(&self, parent: &[u8], name: &[u8], flags: AtFlags) -> Result<Reply, Errno> {
-        check_name(name)?;
-        rustix::fs::unlinkat(self.directory(parent)?.as_fd(), name, flags)?;
-        Ok(Reply::Done)
-    }
-
-    fn rename(&self, old: (&[u8], &[u8]), new: (&[u8], &[u8]), flags: RenameFlags) -> Result<Reply, Errno> {
-        check_name(old.1)?;
-        check_name(new.1)?;
+    fn rename(
+        &self,
+        context: &Context,
+        old: (&[u8], &[u8]),
+        new: (&[u8], &[u8]),
+        flags: RenameFlags,
+    ) -> Result<Reply, Errno> {
+        self.tree.check_name(old.0, old.1, Errno::ENOENT)?;
+        self.tree.check_name(new.0, new.1, Errno::EPERM)?;
         let (from, to) = (self.directory(old.0)?, self.directory(new.0)?);
         let bits = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-        match rustix::fs::renameat_with(from.as_fd(), old.1, to.as_fd(), new.1, bits) {
+        let operation = || match rustix::fs::renameat_with(from.as_fd(), old.1, to.as_fd(), new.1, bits) {
             // Some file systems know rename only.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if flags.is_empty() => {
-                rustix::fs::renameat(from.as_fd(), old.1, to.as_fd(), new.1)?;
+                Ok(rustix::fs::renameat(from.as_fd(), old.1, to.as_fd(), new.1)?)
             }
-            result => result?,
+            result => Ok(result?),
+        };
+        if flags.intersects(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
+            operation()?;
+        } else {
+            self.removing(context, (to.as_fd(), new.1), operation)?;
         }
         if !self.tree.has_kernel_handles() {
             // The table learns the new places; whoever may not look there has no use for them.

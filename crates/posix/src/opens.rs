@@ -61,6 +61,7 @@ impl OpenFile {
 }
 
 type ById = RwLock<HashMap<u64, Arc<OpenFile>>>;
+type ByInode = RwLock<HashMap<Inode, usize>>;
 type ByHandle = RwLock<HashMap<Box<[u8]>, Vec<Arc<OpenFile>>>>;
 
 /// The table. Ids count up and never come back, not even after a restart: each table begins at a random number, so that what was open before can
@@ -68,8 +69,11 @@ type ByHandle = RwLock<HashMap<Box<[u8]>, Vec<Arc<OpenFile>>>>;
 pub(crate) struct Opens {
     by_id: [ById; SHARDS],
     by_handle: [ByHandle; SHARDS],
+    /// How often each file is open; directories do not count.
+    by_inode: [ByInode; SHARDS],
     next: AtomicU64,
     count: AtomicUsize,
+    files: AtomicUsize,
     listings: AtomicUsize,
     limit: usize,
 }
@@ -79,8 +83,10 @@ impl Opens {
         Opens {
             by_id: Default::default(),
             by_handle: Default::default(),
+            by_inode: Default::default(),
             next: AtomicU64::new(first_id()),
             count: AtomicUsize::new(0),
+            files: AtomicUsize::new(0),
             listings: AtomicUsize::new(0),
             limit,
         }
@@ -89,6 +95,11 @@ impl Opens {
     /// The opens at present.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that are files.
+    pub(crate) fn files(&self) -> usize {
+        self.files.load(Ordering::SeqCst)
     }
 
     /// Those of them that are directories.
@@ -108,6 +119,10 @@ impl Opens {
     fn handles(&self, handle: &[u8]) -> &ByHandle {
         // The last bytes are a MAC, as good as random.
         &self.by_handle[usize::from(handle.last().copied().unwrap_or(0)) % SHARDS]
+    }
+
+    fn inodes(&self, inode: Inode) -> &ByInode {
+        &self.by_inode[inode.number as usize % SHARDS]
     }
 
     /// ENFILE when the table is full: asked before a file is created in vain.
@@ -132,7 +147,12 @@ impl Opens {
                 return Err(Errno::EBUSY);
             }
         };
-        self.listings.fetch_add(usize::from(open.listing.is_some()), Ordering::Relaxed);
+        if open.listing.is_some() {
+            self.listings.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.files.fetch_add(1, Ordering::SeqCst);
+            *write(self.inodes(open.inode)).entry(open.inode).or_default() += 1;
+        }
         write(self.handles(open.handle.bytes())).entry(open.handle.bytes().into()).or_default().push(open.clone());
         Ok(open)
     }
@@ -147,6 +167,11 @@ impl Opens {
     pub(crate) fn of_handle(&self, handle: &[u8]) -> Option<Arc<OpenFile>> {
         let opens = self.handles(handle).read().unwrap_or_else(|poison| poison.into_inner());
         opens.get(handle)?.first().cloned()
+    }
+
+    /// Whether any client has this file open.
+    pub(crate) fn has_file(&self, inode: Inode) -> bool {
+        self.inodes(inode).read().unwrap_or_else(|poison| poison.into_inner()).contains_key(&inode)
     }
 
     /// Takes an open of this client out of the table; its descriptor closes when the last operation on it has ended.
@@ -164,7 +189,17 @@ impl Opens {
             }
         }
         self.count.fetch_sub(1, Ordering::Relaxed);
-        self.listings.fetch_sub(usize::from(open.listing.is_some()), Ordering::Relaxed);
+        if open.listing.is_some() {
+            self.listings.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            if let MapEntry::Occupied(mut entry) = write(self.inodes(open.inode)).entry(open.inode) {
+                *entry.get_mut() -= 1;
+                if *entry.get() == 0 {
+                    entry.remove();
+                }
+            }
+            self.files.fetch_sub(1, Ordering::SeqCst);
+        }
         Ok(open)
     }
 
@@ -222,10 +257,12 @@ mod tests {
         assert!(third.id > second.id);
         assert_eq!(opens.of_client(ClientId(1)), [third.id]);
         assert!(opens.of_handle(b"handle").is_some());
+        assert!(opens.has_file(Inode { device: 1, number: 1 }));
         opens.remove(ClientId(1), third.id).unwrap();
         opens.remove(ClientId(2), second.id).unwrap();
         assert!(opens.of_handle(b"handle").is_none());
-        assert_eq!(opens.count(), 0);
+        assert!(!opens.has_file(Inode { device: 1, number: 1 }));
+        assert_eq!((opens.count(), opens.files()), (0, 0));
     }
 
     #[test]

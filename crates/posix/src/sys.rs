@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use aqueduct_fs::{AccessMask, Errno};
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 
 /// The most bytes of a kernel file handle (MAX_HANDLE_SZ of linux/exportfs.h).
 pub(crate) const KERNEL_HANDLE_LENGTH_MAX: usize = 128;
@@ -17,6 +17,9 @@ const USER_ENTRY_SIZE_MAX: usize = 16 * 1024;
 
 /// The most groups that the user database may name for one user (NGROUPS_MAX of Linux).
 const USER_GROUPS_MAX: usize = 65_536;
+
+/// The attributes that are asked for.
+const STATX_MASK: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 /// The kernel's struct file_handle with room for the longest.
 #[repr(C)]
@@ -274,6 +277,10 @@ pub(crate) fn link(fd: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &[u8]) -
 
 /// The attributes of the descriptor's inode.
 pub(crate) fn statx(fd: impl AsFd) -> Result<rustix::fs::Statx, Errno> {
-    let mask = rustix::fs::StatxFlags::BASIC_STATS | rustix::fs::StatxFlags::BTIME;
-    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, mask).map_err(Errno::from)
+    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, STATX_MASK).map_err(Errno::from)
+}
+
+/// The attributes of a name's inode; of a symbolic link itself.
+pub(crate) fn statx_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<rustix::fs::Statx, Errno> {
+    rustix::fs::statx(directory, name, AtFlags::SYMLINK_NOFOLLOW, STATX_MASK).map_err(Errno::from)
 }

@@ -5,12 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use aqueduct_fs::{Attr, Entry, Errno, Handle, Time};
+use aqueduct_fs::{Attr, Entry, Errno, Handle, Time, check_name};
 use rustix::fs::OFlags;
 
+use crate::locks::Inode;
 use crate::opens::OpenFile;
 use crate::seal::{Place, Seal, TableKey};
 use crate::table::{Hint, Recent, TABLE_INODES_MAX, Table};
+use crate::unlinked::{FOLDER, Unlinked};
 use crate::{HandleSource, Options, identity, lock, sys};
 
 /// How deep a name may lie below a directory that is still open, for an inode of the table to be found again: twice the components that a
@@ -49,6 +51,11 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// The inode, as opens and locks know it.
+    pub(crate) fn inode(&self) -> Inode {
+        Inode { device: self.device, number: self.attr.ino }
+    }
+
     fn key(&self) -> TableKey {
         TableKey { device: self.device, ino: self.attr.ino, birth: self.attr.btime }
     }
@@ -56,7 +63,15 @@ impl Seen {
 
 /// Looks at the inode of a descriptor.
 pub(crate) fn see(fd: impl AsFd) -> Result<Seen, Errno> {
-    let stat = sys::statx(fd)?;
+    sys::statx(fd).map(seen)
+}
+
+/// Looks at the inode of a name, which has been checked; never at what a link points to.
+pub(crate) fn see_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Seen, Errno> {
+    sys::statx_name(directory, name).map(seen)
+}
+
+fn seen(stat: rustix::fs::Statx) -> Seen {
     let time = |time: rustix::fs::StatxTimestamp| Time { seconds: time.tv_sec, nanos: time.tv_nsec };
     let number = |major: u32, minor: u32| (u64::from(major) << 32) | u64::from(minor);
     let attr = Attr {
@@ -78,7 +93,7 @@ pub(crate) fn see(fd: impl AsFd) -> Result<Seen, Errno> {
             Time::default()
         },
     };
-    Ok(Seen { device: number(stat.stx_dev_major, stat.stx_dev_minor), attr })
+    Seen { device: number(stat.stx_dev_major, stat.stx_dev_minor), attr }
 }
 
 /// The tree below one directory.
@@ -98,6 +113,8 @@ pub(crate) struct Tree {
     directories: Mutex<Recent<Box<[u8]>, Arc<OwnedFd>>>,
     /// A directory on each file system mounted below, by its id.
     mounts: Mutex<HashMap<u64, Arc<OwnedFd>>>,
+    /// Removed files that are kept; `None`: none is.
+    pub(crate) unlinked: Option<Unlinked>,
 }
 
 impl Tree {
@@ -124,9 +141,14 @@ impl Tree {
             table: Table::new(u64::from_le_bytes(id), TABLE_INODES_MAX, directories_max),
             directories: Mutex::new(Recent::new(directories_max)),
             mounts: Mutex::default(),
+            unlinked: None,
             root,
         };
         tree.root_handle = tree.handle(tree.root.as_fd(), &seen, None)?;
+        if options.keep_unlinked && tree.kernel_handles {
+            let kept = Unlinked::new(tree.root.as_fd(), seen.device, tree.seal.owner(), options.opens_max)?;
+            tree.unlinked = Some(kept);
+        }
         Ok(tree)
     }
 
@@ -148,6 +170,11 @@ impl Tree {
     /// The root.
     pub(crate) fn root(&self) -> Node<'_> {
         Node::Root(self.root.as_fd())
+    }
+
+    /// The root's descriptor.
+    pub(crate) fn root_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
     }
 
     /// The root's handle.
@@ -232,6 +259,24 @@ impl Tree {
         sys::open_name(directory, name, OFlags::PATH, 0, self.cross_mounts)
     }
 
+    /// [`check_name`], and `refusal` for the one name that clients can neither find (ENOENT) nor take (EPERM).
+    pub(crate) fn check_name(&self, parent: &[u8], name: &[u8], refusal: Errno) -> Result<(), Errno> {
+        check_name(name)?;
+        if name == FOLDER && parent == self.root_handle.bytes() { Err(refusal) } else { Ok(()) }
+    }
+
+    /// Looks at the inode of a descriptor as clients see it: without links that they do not know of.
+    pub(crate) fn see(&self, fd: BorrowedFd<'_>) -> Result<Seen, Errno> {
+        let mut seen = see(fd)?;
+        let Some(unlinked) = &self.unlinked else { return Ok(seen) };
+        // A directory without subdirectories has two links, where they are counted at all.
+        let is_root = || seen.key() == self.root_key && seen.attr.nlink > 2;
+        if unlinked.is_kept(seen.inode()) || (unlinked.has_folder() && is_root()) {
+            seen.attr.nlink = seen.attr.nlink.saturating_sub(1);
+        }
+        Ok(seen)
+    }
+
     /// The handle and attributes of an inode that was found as `place` (parent and name), if it has a name.
     pub(crate) fn entry(&self, fd: BorrowedFd<'_>, place: Option<(BorrowedFd<'_>, &[u8])>) -> Result<Entry, Errno> {
         self.entry_seen(fd, place).map(|(entry, _)| entry)
@@ -243,7 +288,7 @@ impl Tree {
         fd: BorrowedFd<'_>,
         place: Option<(BorrowedFd<'_>, &[u8])>,
     ) -> Result<(Entry, Seen), Errno> {
-        let seen = see(fd)?;
+        let seen = self.see(fd)?;
         Ok((Entry { handle: self.handle(fd, &seen, place)?, attr: seen.attr }, seen))
     }
 

@@ -109,6 +109,11 @@ impl Served {
         Posix::open(&self.path, self.options.clone()).unwrap()
     }
 
+    /// The server's process ends and another takes its place.
+    pub fn restart(&mut self) {
+        self.posix = self.restarted();
+    }
+
     pub fn call(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
         block_on(self.posix.call(context, request))
     }
