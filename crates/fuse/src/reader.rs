@@ -243,7 +243,7 @@ impl Ready for Reader {
     fn ready(&self, _: Readiness) {
         let Some(group) = self.group.upgrade() else { return };
         let _busy = self.shared.busy();
-        if !self.shared.readers.is_wide() {
+        if self.first && !self.shared.readers.is_wide() {
             self.shared.readers.narrow();
         }
         let began = Instant::now();

@@ -207,9 +207,12 @@ impl<'a> Turn<'a> {
         self.wake_timers();
         if !done() && self.wait(done) {
             worked = true;
+        }
+        if !self.events.is_empty() {
             let busy = Busy::enter(self.group);
             let began = Instant::now();
             self.handle_events();
+            self.events.clear();
             if busy.is_some() && began.elapsed() > SMALL_WORK_MAX {
                 self.group.watch.widen();
             }
@@ -242,9 +245,8 @@ impl<'a> Turn<'a> {
         wakers.into_iter().for_each(std::task::Waker::wake);
     }
 
-    /// Waits for events. Returns whether any came.
+    /// Waits for events, or until there is something else to do. Returns whether there is anything.
     fn wait(&mut self, done: &dyn Fn() -> bool) -> bool {
-        self.events.clear();
         let several = self.group.settings.threads_max > 1;
         if several {
             let has_work = || self.group.has_tasks() || done() || self.group.stopping.load(Ordering::SeqCst);
