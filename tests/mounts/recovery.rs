@@ -2,9 +2,13 @@
 //! server, and a child closes what it inherits, which on a mount waits for the server.
 
 use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
 
 use crate::agent::Agent;
-use crate::common::{One, test};
+use crate::common::{One, Pair, SOON, Server, test};
 
 #[test]
 fn descriptors_are_as_they_were_after_a_kill_of_the_server() {
@@ -28,5 +32,60 @@ fn descriptors_are_as_they_were_after_a_kill_of_the_server() {
         assert_eq!(fs::read_to_string(export.path().join("forbidden")).unwrap(), "before,after");
         assert_eq!(fs::read_to_string(export.path().join("new-name")).unwrap(), "new");
         drop((agent, mount, server));
+    });
+}
+
+#[test]
+fn locks_are_kept_over_a_kill_of_the_server() {
+    test(|| {
+        let Pair { left, right, server, export } = Pair::new();
+        let (mut holder, mut other) = (Agent::start(), Agent::start());
+        holder.ask(&format!("open 0 {} rwc", left.join("file").display())).unwrap();
+        other.ask(&format!("open 0 {} rwc", right.join("file").display())).unwrap();
+        holder.ask("process 0 W 0 10").unwrap();
+        holder.ask("openfile 0 R 20 10").unwrap();
+        let server = server.restart(&[export.path()]);
+        assert_eq!(other.ask("process 0 W 0 10"), Err(libc::EAGAIN), "nobody can take it meanwhile");
+        assert_eq!(other.ask("process 0 W 25 1"), Err(libc::EAGAIN));
+        other.ask("process 0 W 10 10").unwrap();
+        other.tell("process 0 W 0 5 wait");
+        assert!(other.is_waiting());
+        let server = server.restart(&[export.path()]);
+        assert!(other.is_waiting(), "a wait goes on");
+        holder.ask("process 0 U 0 10").unwrap();
+        other.answer().expect("and is granted");
+        holder.ask("writeat 0 0 alive").unwrap();
+        drop((holder, other, left, right, server));
+    });
+}
+
+/// A program changes everything that can be changed, while the server is killed, or stopped, and started again and again.
+fn churned_under(end: impl Fn(&mut Server)) {
+    let One { mount, mut server, export } = One::new();
+    let mut agent = Agent::start();
+    agent.tell(&format!("churn {} {}", mount.path().display(), 5000));
+    for pause in [300, 700, 100, 900, 50, 400] {
+        thread::sleep(Duration::from_millis(pause));
+        end(&mut server);
+        server = server.restart(&[export.path()]);
+    }
+    let rounds: usize =
+        agent.answer_within(Duration::from_secs(60)).expect("it ends").expect("without an error").parse().unwrap();
+    assert!(rounds > 50, "{rounds} rounds");
+    drop((agent, mount, server));
+}
+
+#[test]
+fn nothing_is_lost_or_done_twice_when_the_server_is_killed() {
+    test(|| churned_under(|_| {}));
+}
+
+#[test]
+fn nothing_is_lost_or_done_twice_when_the_server_is_stopped() {
+    test(|| {
+        churned_under(|server| {
+            server.process.signal(Signal::TERM);
+            server.process.ends_within(SOON);
+        });
     });
 }
