@@ -13,6 +13,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::mpsc::{self, Sender};
 
 use aqueduct_wire::{Class, HEADER_SIZE, Header, SLOTS_MAX};
 use serde::{Deserialize, Serialize};
@@ -25,8 +26,9 @@ const FORMAT: u32 = 1;
 /// The room of a head: the longest name of an export (4 KiB), of a client, and a few hundred addresses.
 const HEAD_SIZE: usize = 16 << 10;
 
-/// The room of a record: the longest reply to a single request, that of Create, fits.
-const RECORD_SIZE: usize = 1024;
+/// The room of a record: the longest intent, that of a rename with four names of inodes and two of the longest names, and the longest reply to a
+/// single request, that of Create, fit.
+const RECORD_SIZE: usize = 2048;
 
 /// Checksum and length.
 const SEAL_SIZE: usize = 8;
@@ -38,13 +40,14 @@ const RECORD_PREFIX_SIZE: usize = 8;
 const BODY_LENGTH_MAX: usize = RECORD_SIZE - SEAL_SIZE - RECORD_PREFIX_SIZE - HEADER_SIZE;
 
 const _: () = {
-    use aqueduct_fs::{HANDLE_LENGTH_MAX, TOKEN_LENGTH_MAX, dirpage::ATTR_SIZE};
+    use aqueduct_fs::{HANDLE_LENGTH_MAX, NAME_LENGTH_MAX, TOKEN_LENGTH_MAX, dirpage::ATTR_SIZE};
     assert!(2 + HANDLE_LENGTH_MAX + ATTR_SIZE + 8 + 2 + TOKEN_LENGTH_MAX <= BODY_LENGTH_MAX);
+    assert!(2 * (2 + 4) + 4 * (2 + HANDLE_LENGTH_MAX) + 2 * (2 + NAME_LENGTH_MAX) <= BODY_LENGTH_MAX + HEADER_SIZE);
 };
 
 const KIND_INTENT: u8 = 1;
 const KIND_REPLY: u8 = 2;
-const KIND_TOO_LONG: u8 = 3;
+const KIND_FORGOTTEN: u8 = 3;
 
 /// Whose file it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,8 +81,8 @@ pub(crate) enum Outcome {
     Intended(Vec<u8>),
     /// It was executed, with this reply.
     Replied { header: Header, body: Vec<u8> },
-    /// It was executed, with a reply that a record has no room for.
-    TooLong,
+    /// It was executed, and its reply is not known: it was too long, or nobody will ask.
+    Forgotten,
 }
 
 /// Where the journals of a server's sessions lie.
@@ -87,13 +90,21 @@ pub(crate) struct Folder {
     path: PathBuf,
     boot: String,
     listen: String,
+    keeper: Keeper,
 }
 
 /// A session's file. Without one (it could not be written, or was given up) the session ends with the process.
-pub(crate) struct Journal {
+pub(crate) struct Journal(Mutex<Option<Kept>>);
+
+struct Kept {
+    file: File,
     path: PathBuf,
-    file: Mutex<Option<File>>,
+    keeper: Keeper,
 }
+
+/// A thread for what takes the permissions of this process: the threads that execute requests act as whoever asked last.
+#[derive(Clone)]
+struct Keeper(Sender<Box<dyn FnOnce() + Send>>);
 
 /// A session as an earlier process left it.
 pub(crate) struct Left {
@@ -118,21 +129,36 @@ enum Unusable {
     Io(#[from] io::Error),
 }
 
+impl Keeper {
+    /// Starts the thread, which acts as the calling one does; it ends with the last who might have something for it.
+    fn start() -> io::Result<Keeper> {
+        let (sender, tasks) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        std::thread::Builder::new().name("sessions".into()).spawn(move || tasks.iter().for_each(|task| task()))?;
+        Ok(Keeper(sender))
+    }
+
+    fn run_later(&self, task: impl FnOnce() + Send + 'static) {
+        let _ = self.0.send(Box::new(task)); // the thread lives as long as there is a sender
+    }
+
+    fn run<T: Send + 'static>(&self, task: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+        let (done, result) = mpsc::sync_channel(1);
+        self.run_later(move || drop(done.send(task())));
+        result.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+    }
+
+    fn remove(&self, path: PathBuf) {
+        self.run_later(move || remove(&path));
+    }
+}
+
 impl Folder {
     /// The folder at `path`, made if need be, of a server that listens on `listen`.
     pub(crate) fn open(path: &Path, listen: String) -> io::Result<Folder> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
-        let folder = Folder { path: path.to_owned(), boot, listen };
-        folder.lock()?;
-        Ok(folder)
-    }
-
-    /// Held while a file is made or looked for: no server takes one for damaged that is not complete yet.
-    fn lock(&self) -> io::Result<File> {
-        let folder = File::open(&self.path)?;
-        folder.lock()?;
-        Ok(folder)
+        lock_folder(path)?;
+        Ok(Folder { path: path.to_owned(), boot, listen, keeper: Keeper::start()? })
     }
 
     /// The head of a session of this server.
@@ -153,19 +179,15 @@ impl Folder {
     /// The file of a new session.
     pub(crate) fn create(&self, head: &Head) -> io::Result<Journal> {
         let sealed = seal(&serde_json::to_vec(head)?, HEAD_SIZE).ok_or(io::ErrorKind::InvalidInput)?;
-        let _folder = self.lock()?;
-        let path = self.path.join(format!("{:016x}", head.session));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        if let Err(error) = file.try_lock().map_err(io::Error::from).and_then(|()| file.write_all_at(&sealed, 0)) {
-            remove(&path); // a file without a head would only be called damaged at the next start
-            return Err(error);
-        }
-        Ok(Journal { path, file: Mutex::new(Some(file)) })
+        let (folder, path) = (self.path.clone(), self.path.join(format!("{:016x}", head.session)));
+        let (own, keeper) = (path.clone(), self.keeper.clone());
+        let file = self.keeper.run(move || create(&folder, &own, &sealed))?;
+        Ok(Journal(Mutex::new(Some(Kept { file, path, keeper }))))
     }
 
     /// The sessions that earlier processes of this server left, at most so many. Files that are no use to anybody are removed.
     pub(crate) fn left(&self, sessions_max: usize) -> io::Result<Vec<Left>> {
-        let _folder = self.lock()?;
+        let _folder = lock_folder(&self.path)?;
         let mut left = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
@@ -216,7 +238,28 @@ impl Folder {
             return Err(Unusable::Damaged("it has more records than slots"));
         }
         let slots = read_records(&records)?;
-        Ok(Left { head, journal: Journal { path: path.to_owned(), file: Mutex::new(Some(file)) }, slots })
+        let kept = Kept { file, path: path.to_owned(), keeper: self.keeper.clone() };
+        Ok(Left { head, journal: Journal(Mutex::new(Some(kept))), slots })
+    }
+}
+
+/// Held while a file is made or looked for: no server takes one for damaged that is not complete yet.
+fn lock_folder(path: &Path) -> io::Result<File> {
+    let folder = File::open(path)?;
+    folder.lock()?;
+    Ok(folder)
+}
+
+/// Makes a session's file, with its head.
+fn create(folder: &Path, path: &Path, head: &[u8]) -> io::Result<File> {
+    let _folder = lock_folder(folder)?;
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    match file.try_lock().map_err(io::Error::from).and_then(|()| file.write_all_at(head, 0)) {
+        Ok(()) => Ok(file),
+        Err(error) => {
+            remove(path); // without a head it would only be called damaged at the next start
+            Err(error)
+        }
     }
 }
 
@@ -244,7 +287,7 @@ impl Record {
                 let (header, body) = content.split_first_chunk::<HEADER_SIZE>()?;
                 Outcome::Replied { header: Header::decode(header).ok()?, body: body.to_vec() }
             }
-            KIND_TOO_LONG => Outcome::TooLong,
+            KIND_FORGOTTEN => Outcome::Forgotten,
             _ => return None,
         };
         Some(Record { sequence: u32::from_le_bytes([a, b, c, d]), op: u16::from_le_bytes([e, f]), outcome })
@@ -254,51 +297,56 @@ impl Record {
 impl Journal {
     /// The journal of a session that ends with the process.
     pub(crate) fn none() -> Journal {
-        Journal { path: PathBuf::new(), file: Mutex::new(None) }
+        Journal(Mutex::new(None))
     }
 
     /// Whether the session outlives the process.
     pub(crate) fn survives(&self) -> bool {
-        lock(&self.file).is_some()
+        lock(&self.0).is_some()
     }
 
     /// Before the reply to a request is sent.
     pub(crate) fn reply(&self, request: &Header, reply: &Header, body: &[u8]) {
         if body.len() > BODY_LENGTH_MAX {
-            self.write(request, KIND_TOO_LONG, &[]);
+            self.forget(request);
         } else {
             self.write(request, KIND_REPLY, &[&reply.encode(), body]);
         }
     }
 
+    /// A request that was executed is of no interest any more.
+    pub(crate) fn forget(&self, request: &Header) {
+        self.write(request, KIND_FORGOTTEN, &[]);
+    }
+
     fn write(&self, request: &Header, kind: u8, content: &[&[u8]]) {
-        let mut file = lock(&self.file);
-        let Some(open) = &*file else { return };
+        let mut journal = lock(&self.0);
+        let Some(kept) = &*journal else { return };
         let mut record = Vec::with_capacity(RECORD_SIZE);
         record.extend_from_slice(&request.sequence.to_le_bytes());
         record.extend_from_slice(&request.op.to_le_bytes());
         record.extend_from_slice(&[kind, 0]);
         content.iter().for_each(|part| record.extend_from_slice(part));
         let written = match seal(&record, RECORD_SIZE) {
-            Some(sealed) => open.write_all_at(&sealed, offset(request)),
+            Some(sealed) => kept.file.write_all_at(&sealed, offset(request)),
             None => Err(io::ErrorKind::InvalidInput.into()),
         };
         if let Err(error) = written {
-            tracing::error!(path = %self.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");
-            *file = None;
-            remove(&self.path);
+            tracing::error!(path = %kept.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");
+            kept.keeper.remove(kept.path.clone());
+            *journal = None;
         }
     }
 
     /// Leaves the file to the next process.
     pub(crate) fn close(&self) {
-        *lock(&self.file) = None;
+        *lock(&self.0) = None;
     }
 
     /// The session has ended.
     pub(crate) fn remove(&self) {
-        if lock(&self.file).take().is_some() {
-            remove(&self.path);
+        if let Some(Kept { path, keeper, .. }) = lock(&self.0).take() {
+            keeper.remove(path);
         }
     }
 }

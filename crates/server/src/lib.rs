@@ -6,6 +6,7 @@
 
 mod endpoint;
 mod execute;
+
 mod journal;
 mod recovery;
 mod repeat;

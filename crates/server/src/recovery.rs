@@ -97,6 +97,11 @@ impl Server {
         Ok(())
     }
 
+    /// Whether clients of before the restart have not recovered yet.
+    pub fn is_recovering(&self) -> bool {
+        !self.recovery.is_over()
+    }
+
     fn end_recovery_later(&self) {
         let (server, grace) = (self.weak(), self.group.sleep(self.config.limits.recovery_grace));
         self.group.spawn(async move {

@@ -39,7 +39,7 @@ pub(crate) fn remembered(op: Op, record: Record) -> Result<Reply, Errno> {
             aqueduct_wire::decode_reply(op, &body).map_err(|_| Errno::EIO)
         }
         Outcome::Replied { header, .. } => Err(Errno::from_raw(header.status as i32)),
-        Outcome::Intended(_) | Outcome::TooLong => Err(Errno::EIO),
+        Outcome::Intended(_) | Outcome::Forgotten => Err(Errno::EIO),
     }
 }
 

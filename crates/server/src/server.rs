@@ -44,7 +44,7 @@ pub fn export_id(name: &str) -> u32 {
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Sessions. An idle one costs its two connections and, once it has changed things, its reply memory: at most 2 x `slots` replies of
-    /// about 300 bytes. One that is written down costs a descriptor and, on disk, at most 2 KiB for each slot and 16 KiB.
+    /// about 300 bytes. One that is written down costs a descriptor and, on disk, at most 4 KiB for each slot and 16 KiB.
     pub sessions_max: usize,
     /// Connections, with a session or without. A connection holds memory only while a frame is incomplete: at most 1.2 MiB.
     pub connections_max: usize,

@@ -184,11 +184,7 @@ fn a_session_that_ends_leaves_no_file() {
     }
     peer.send(Header::new(Kind::Goodbye), &[]);
     drop(other);
-    let start = Instant::now();
-    while !fixture.files().is_empty() && start.elapsed() < Duration::from_secs(5) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert!(fixture.files().is_empty());
+    await_files(&fixture, 0);
 }
 
 #[test]
@@ -202,11 +198,7 @@ fn a_session_whose_client_does_not_come_back_ends_with_its_file() {
     let mut wrong = session.secret;
     wrong[0] ^= 1;
     assert_eq!(fixture.connect().hello(session.session, wrong), Err(Errno::ESTALE.raw() as u32));
-    let start = Instant::now();
-    while !fixture.files().is_empty() && start.elapsed() < Duration::from_secs(5) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert!(fixture.files().is_empty());
+    await_files(&fixture, 0);
     assert_eq!(fixture.connect().hello(session.session, session.secret), Err(Errno::ESTALE.raw() as u32));
 }
 
@@ -240,7 +232,7 @@ fn files_that_are_damaged_are_discarded() {
         assert_eq!(after(flip), (false, false), "{at}");
     }
     let lengthen = |path: &std::path::Path, mut bytes: Vec<u8>| {
-        bytes.resize((16 << 10) + 4 * 2 * 1024 + 1, 0);
+        bytes.resize((16 << 10) + 4 * 2 * 2048 + 1, 0);
         std::fs::write(path, bytes).unwrap();
     };
     assert_eq!(after(lengthen), (false, false));
@@ -289,4 +281,32 @@ fn a_session_that_cannot_be_written_down_goes_on_without() {
     peer.ask((0, 1), &make_directory(&root, "d")).unwrap();
     fixture.restart();
     assert_eq!(fixture.connect().hello(session.session, session.secret), Err(Errno::ESTALE.raw() as u32));
+}
+
+/// The threads that execute requests act as whoever asked last; the folder of the sessions is root's alone.
+#[test]
+fn a_session_is_written_down_whoever_was_served_before() {
+    let fixture = Fixture::surviving();
+    let (mut peer, _, root) = fixture.attached();
+    let user = Context::new(ClientId(0), Credential { uid: 1000, gid: 1000, groups: Groups::Known([].into()) });
+    let mut body = Vec::new();
+    let op = encode_request(&user, &Request::Access { handle: root.bytes(), mask: AccessMask::EXECUTE }, &mut body);
+    for _ in 0..100 {
+        peer.call(op, (0, 0), &body);
+    }
+    let mut others: Vec<_> = (0..4).map(|_| fixture.attached()).collect();
+    assert_eq!(fixture.files().len(), 5);
+    for (other, ..) in &mut others {
+        other.call(op, (0, 0), &body);
+        other.send(Header::new(Kind::Goodbye), &[]);
+    }
+    await_files(&fixture, 1);
+}
+
+fn await_files(fixture: &Fixture, count: usize) {
+    let start = Instant::now();
+    while fixture.files().len() != count && start.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(fixture.files().len(), count);
 }
