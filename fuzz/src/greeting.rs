@@ -1,0 +1,91 @@
+//! The bodies around requests: Hello, Attach, Cancel and their replies. The first byte says which.
+
+use aqueduct_wire::{
+    Attach, AttachReply, CancelOutcome, CancelReply, Capabilities, Hello, HelloReply, Lane, decode_cancel,
+    encode_cancel,
+};
+
+use crate::samples;
+
+/// What was understood, written down, is as long as what was read or shorter (a later version's fields are left out), and understood to be the same.
+pub fn run(data: &[u8]) {
+    let Some((kind, body)) = data.split_first() else { return };
+    let mut out = Vec::new();
+    match kind {
+        0 => {
+            let Ok(hello) = Hello::decode(body) else { return };
+            hello.encode(&mut out);
+            assert_eq!(Hello::decode(&out), Ok(hello));
+        }
+        1 => {
+            let Ok(reply) = HelloReply::decode(body) else { return };
+            reply.encode(&mut out);
+            assert_eq!(HelloReply::decode(&out), Ok(reply));
+        }
+        2 => {
+            let Ok(attach) = Attach::decode(body) else { return };
+            attach.encode(&mut out);
+            assert_eq!(out, body);
+        }
+        3 => {
+            let Ok(reply) = AttachReply::decode(body) else { return };
+            reply.encode(&mut out);
+            assert_eq!(AttachReply::decode(&out), Ok(reply));
+        }
+        4 => {
+            let Ok(request) = decode_cancel(body) else { return };
+            encode_cancel(request, &mut out);
+            assert_eq!(out, body);
+        }
+        _ => {
+            let Ok(reply) = CancelReply::decode(body) else { return };
+            reply.encode(&mut out);
+            assert_eq!(out, body);
+        }
+    }
+    assert!(out.len() <= body.len());
+}
+
+/// One of each.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds = vec![Vec::new(); 6];
+    for (kind, seed) in seeds.iter_mut().enumerate() {
+        seed.push(kind as u8);
+    }
+    hello().encode(&mut seeds[0]);
+    hello_reply().encode(&mut seeds[1]);
+    Attach { export: "/srv/data", read_only: true }.encode(&mut seeds[2]);
+    AttachReply { root: samples::entry(), export_id: 7, read_only: false }.encode(&mut seeds[3]);
+    encode_cancel(99, &mut seeds[4]);
+    CancelReply { outcome: CancelOutcome::Never }.encode(&mut seeds[5]);
+    seeds
+}
+
+pub(crate) fn hello() -> Hello {
+    Hello {
+        version_min: 1,
+        version_max: 3,
+        capabilities: Capabilities::all(),
+        session: 5,
+        secret: [6; 16],
+        lane: Lane::Bulk,
+        client_instance: [7; 16],
+        client_name: "client.example".into(),
+    }
+}
+
+fn hello_reply() -> HelloReply {
+    HelloReply {
+        version: 1,
+        capabilities: Capabilities::all(),
+        session: 5,
+        secret: [6; 16],
+        verifier: 8,
+        slots: 256,
+        credits: 1024,
+        payload_max: 1 << 20,
+        lease_seconds: 0,
+        server_name: "server.example".into(),
+        recovering: true,
+    }
+}

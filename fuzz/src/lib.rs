@@ -1,0 +1,43 @@
+//! Every parser of bytes that come from a peer, the kernel or a file, as a function of such bytes. Whatever they are, it returns: a parser refuses them or
+//! understands them, and what it understood it can write down again. A broken promise is a panic.
+//!
+//! `make fuzz` runs each target under libFuzzer, which changes inputs, keeps those that reach new code, and begins with the seeds: what our own encoders
+//! make. `cargo test` runs the seeds and a few thousand simple changes of them, with the ordinary toolchain.
+
+pub mod directory;
+pub mod frame;
+pub mod fuse;
+pub mod greeting;
+pub mod message;
+pub mod posix;
+pub mod receive;
+pub mod samples;
+
+/// One parser.
+pub struct Target {
+    /// What `make fuzz` calls it.
+    pub name: &'static str,
+    /// Feeds it; panics when it breaks a promise.
+    pub run: fn(&[u8]),
+    /// What is well-formed.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// The longest input in bytes that makes sense: longer ones only cost time.
+    pub length_max: usize,
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "frame", run: frame::run, seeds: frame::seeds, length_max: 96 },
+    Target { name: "greeting", run: greeting::run, seeds: greeting::seeds, length_max: 512 },
+    Target { name: "request", run: message::request, seeds: message::request_seeds, length_max: 2048 },
+    Target { name: "reply", run: message::reply, seeds: message::reply_seeds, length_max: 2048 },
+    Target { name: "directory", run: directory::run, seeds: directory::seeds, length_max: 2048 },
+    Target { name: "receive", run: receive::run, seeds: receive::seeds, length_max: 4096 },
+    Target { name: "posix", run: posix::run, seeds: posix::seeds, length_max: 512 },
+    Target { name: "fuse", run: fuse::run, seeds: fuse::seeds, length_max: 1024 },
+];
+
+/// The target of this name.
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
