@@ -86,14 +86,19 @@ impl Unlinked {
         Ok(is_private.then_some(folder))
     }
 
+    /// The folder, made if need be.
     fn make_folder(&self, root: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
         if let Some(folder) = self.folder(root)? {
             return Ok(folder);
         }
-        rustix::fs::mkdirat(root, FOLDER, Mode::RWXU)?;
-        self.folder(root)?.ok_or(Errno::EACCES)
+        match rustix::fs::mkdirat(root, FOLDER, Mode::RWXU) {
+            // Somebody else was faster, or it is not ours alone.
+            Ok(()) | Err(rustix::io::Errno::EXIST) => self.folder(root)?.ok_or(Errno::EACCES),
+            Err(error) => Err(error.into()),
+        }
     }
 
+    /// Finds what an earlier process has left.
     fn find_left(&self, folder: BorrowedFd<'_>) -> Result<(), Errno> {
         for entry in rustix::fs::Dir::read_from(folder)? {
             let name = entry?.file_name().to_owned();
