@@ -12,6 +12,8 @@ pub mod message;
 pub mod posix;
 pub mod receive;
 pub mod samples;
+pub mod server;
+mod turner;
 
 /// One parser.
 pub struct Target {
@@ -33,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "reply", run: message::reply, seeds: message::reply_seeds, length_max: 2048 },
     Target { name: "directory", run: directory::run, seeds: directory::seeds, length_max: 2048 },
     Target { name: "receive", run: receive::run, seeds: receive::seeds, length_max: 4096 },
+    Target { name: "server", run: server::run, seeds: server::seeds, length_max: 8192 },
     Target { name: "posix", run: posix::run, seeds: posix::seeds, length_max: 512 },
     Target { name: "fuse", run: fuse::run, seeds: fuse::seeds, length_max: 1024 },
 ];

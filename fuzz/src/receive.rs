@@ -6,21 +6,18 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
 use aqueduct_fs::{MemorySink, Sink};
 use aqueduct_net::{BufferPool, Closed, Connection, Endpoint, Frame, Mode, Payload};
 use aqueduct_wire::{Flags, HEADER_SIZE, Header, Kind, TRAILER_SIZE, Trailer};
-use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration, Settings, wait};
-use rustix::event::{EventfdFlags, eventfd};
 use socket2::Socket;
 
+use crate::turner::Turner;
 use crate::{frame, greeting, samples};
 
 const RAW_HEADERS: u8 = 1;
@@ -28,7 +25,7 @@ const BULK: u8 = 2;
 const PIECES: u8 = 4;
 
 /// A frame as it was sent: header, body, the good part of the payload.
-type Whole = (Header, Vec<u8>, Vec<u8>);
+pub(crate) type Whole = (Header, Vec<u8>, Vec<u8>);
 
 /// A destination that is not memory.
 struct Opaque(MemorySink);
@@ -106,45 +103,11 @@ impl Endpoint for Recorder {
     }
 }
 
-/// Rings in the turn in which it is rung, behind what is ready before it.
-struct Bell {
-    fd: OwnedFd,
-    state: Mutex<(bool, Option<Waker>)>,
-}
-
-impl Bell {
-    fn state(&self) -> MutexGuard<'_, (bool, Option<Waker>)> {
-        self.state.lock().expect("nobody panics with it")
-    }
-
-    fn poll(&self, task: &mut TaskContext<'_>) -> Poll<()> {
-        let mut state = self.state();
-        if std::mem::take(&mut state.0) {
-            return Poll::Ready(());
-        }
-        state.1 = Some(task.waker().clone());
-        Poll::Pending
-    }
-}
-
-impl Ready for Bell {
-    fn ready(&self, _readiness: Readiness) {
-        rustix::io::read(&self.fd, &mut [0; 8]).expect("it was rung");
-        let mut state = self.state();
-        state.0 = true;
-        if let Some(waker) = state.1.take() {
-            waker.wake();
-        }
-    }
-}
-
 /// What all inputs share.
 struct World {
-    bell: Arc<Bell>,
-    _bell_watch: Registration,
     listener: TcpListener,
     address: SocketAddr,
-    group: Arc<Group>,
+    turner: Turner,
     pool: BufferPool,
 }
 
@@ -156,13 +119,7 @@ impl World {
     fn new() -> World {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a port");
         let address = listener.local_addr().expect("it is bound");
-        let settings = Settings { name: "receive".into(), threads_min: 0, threads_max: 0, spin_max: Duration::ZERO };
-        let group = Group::new(settings).expect("a group needs little");
-        let fd = eventfd(0, EventfdFlags::CLOEXEC).expect("there is room for a descriptor");
-        let bell = Arc::new(Bell { fd, state: Mutex::default() });
-        let interest = Interest { read: true, write: false, once: false };
-        let watch = group.register(bell.fd.as_fd(), interest, bell.clone()).expect("it can be watched");
-        World { bell, _bell_watch: watch, listener, address, group, pool: BufferPool::new(1 << 20, 2) }
+        World { listener, address, turner: Turner::new(), pool: BufferPool::new(1 << 20, 2) }
     }
 
     /// Sends the stream in pieces, each followed by one turn of the receiver; returns what came.
@@ -174,33 +131,27 @@ impl World {
         socket.set_linger(Some(Duration::ZERO)).expect("it is TCP");
         let recorder = Arc::new(Recorder::default());
         let mode = Mode { bulk, shared: false };
-        let connection = Connection::start(&self.group, socket, mode, self.pool.clone(), recorder.clone());
+        let connection = Connection::start(&self.turner.group, socket, mode, self.pool.clone(), recorder.clone());
         let connection = connection.expect("its socket is connected");
         for piece in pieces {
             // What is damaged ends the connection before all is sent.
             if connection.is_closed() || sender.write_all(piece).is_err() {
                 break;
             }
-            self.turn();
+            self.turner.turn();
         }
         let _ = sender.shutdown(std::net::Shutdown::Write);
         while !connection.is_closed() {
-            self.turn();
+            self.turner.turn();
         }
         let mut record = recorder.record();
         assert!(record.closed);
         std::mem::take(&mut record.frames)
     }
-
-    /// Lets the receiver take what is there: its event comes before the bell's.
-    fn turn(&self) {
-        rustix::io::write(&self.bell.fd, &1u64.to_ne_bytes()).expect("an event descriptor counts far");
-        wait(&self.group, poll_fn(|task| self.bell.poll(task)));
-    }
 }
 
 /// Gives the headers of a stream their checksums.
-fn seal_headers(stream: &mut [u8]) {
+pub(crate) fn seal_headers(stream: &mut [u8]) {
     let mut rest = stream;
     while let Some((header, after)) = rest.split_first_chunk_mut::<HEADER_SIZE>() {
         frame::seal(header);
@@ -217,7 +168,7 @@ fn follows(header: &Header) -> usize {
 }
 
 /// The frames of a stream up to the first that is damaged or not whole.
-fn expected(mut stream: &[u8]) -> Vec<Whole> {
+pub(crate) fn frames(mut stream: &[u8]) -> Vec<Whole> {
     let mut frames = Vec::new();
     while let Some((header, after)) = stream.split_first_chunk::<HEADER_SIZE>() {
         let Ok(header) = Header::decode(header) else { break };
@@ -259,7 +210,7 @@ pub fn run(data: &[u8]) {
         let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
         world.get_or_insert_with(World::new).receive(how & BULK != 0, pieces)
     });
-    assert_eq!(received, expected(&stream));
+    assert_eq!(received, frames(&stream));
 }
 
 /// Frames with bodies, payloads and trailers into every kind of destination, whole and in pieces.
