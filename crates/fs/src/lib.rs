@@ -60,6 +60,11 @@ pub trait FileSystem: Send + Sync {
 
     /// The client has gone: ends its opens and locks, and the waits for locks.
     fn depart(&self, client: ClientId);
+
+    /// The handle of what a client has open; `None`: there is no such open, or the file system cannot tell at once.
+    fn inode(&self, _client: ClientId, _open: OpenId) -> Option<Handle> {
+        None
+    }
 }
 
 impl<F: FileSystem + ?Sized> FileSystem for Arc<F> {
@@ -77,6 +82,10 @@ impl<F: FileSystem + ?Sized> FileSystem for Arc<F> {
 
     fn depart(&self, client: ClientId) {
         (**self).depart(client);
+    }
+
+    fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
+        (**self).inode(client, open)
     }
 }
 

@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use aqueduct_fs::{Call, Context, Errno, FileSystem, OpenId, Reply, Request, Source};
+use aqueduct_fs::{Call, Context, Errno, FileSystem, OpenId, Reply, Request, Source, WriteAt, Written};
 use aqueduct_net::{Connection, Frame, Payload};
 use aqueduct_wire::{Caller, Header, Kind, Op};
 use bytes::Bytes;
 
 use crate::endpoint::{Others, send};
+use crate::failpoint::Moment;
+use crate::intent;
 use crate::journal::Record;
 use crate::recovery::takes_lock;
 use crate::repeat::{self, Repeat};
 use crate::server::{Export, Server};
-use crate::session::{Admission, Session};
+use crate::session::{Admission, Session, lock};
 use crate::sink::ReplySink;
 
 /// Operations whose cost is the disk's rather than the memory's.
@@ -49,9 +51,7 @@ enum Try {
 /// Executes a request of a session and replies to it.
 pub(crate) fn request(server: &Arc<Server>, session: &Arc<Session>, connection: &Arc<Connection>, frame: Frame) {
     let Some(op) = Op::from_code(frame.header.op) else {
-        let mut header = reply_header(&frame.header, Kind::Reply);
-        header.status = Errno::ENOSYS.raw() as u32;
-        return send(connection, header, &[]);
+        return send(connection, reply_header(&frame.header, Kind::Reply, Err(Errno::ENOSYS)), &[]);
     };
     server.executing.fetch_add(1, Ordering::SeqCst);
     let job = Job {
@@ -65,14 +65,17 @@ pub(crate) fn request(server: &Arc<Server>, session: &Arc<Session>, connection: 
     server.group.run_now(async move { job.run(frame).await });
 }
 
-fn reply_header(request: &Header, kind: Kind) -> Header {
-    let mut header = Header::new(kind);
-    header.op = request.op;
-    header.class = request.class;
-    header.slot = request.slot;
-    header.sequence = request.sequence;
-    header.request = request.request;
-    header
+/// The header of a reply, but for the lengths.
+pub(crate) fn reply_header(request: &Header, kind: Kind, result: Result<(), Errno>) -> Header {
+    Header {
+        op: request.op,
+        status: result.map_or_else(|error| error.raw() as u32, |()| 0),
+        class: request.class,
+        slot: request.slot,
+        sequence: request.sequence,
+        request: request.request,
+        ..Header::new(kind)
+    }
 }
 
 impl Job {
@@ -101,13 +104,8 @@ impl Job {
 
     /// Sends a reply.
     fn reply(&self, kind: Kind, result: Result<(), Errno>, body: &[u8]) {
-        send(&self.connection, self.reply_header(kind, result), body);
+        send(&self.connection, reply_header(&self.header, kind, result), body);
         self.note_duration(kind);
-    }
-
-    fn reply_header(&self, kind: Kind, result: Result<(), Errno>) -> Header {
-        let status = result.map_or_else(|error| error.raw() as u32, |()| 0);
-        Header { status, ..reply_header(&self.header, kind) }
     }
 
     fn note_duration(&self, kind: Kind) {
@@ -119,8 +117,14 @@ impl Job {
 
     /// Remembers a reply for repeats of the request, and sends it.
     fn reply_once(&self, kind: Kind, result: Result<(), Errno>, body: &[u8]) {
-        let header = self.reply_header(kind, result);
+        if self.server.failpoint.dies(Moment::Executed) {
+            return;
+        }
+        let header = reply_header(&self.header, kind, result);
         let others: Others = self.session.remember(&self.header, &header, body);
+        if self.server.failpoint.dies(Moment::Remembered) {
+            return;
+        }
         send(&self.connection, header, body);
         self.note_duration(kind);
         for (connection, request) in others {
@@ -192,7 +196,8 @@ impl Job {
     async fn read(&self, export: &Export, body: &[u8]) -> Result<(), Errno> {
         let (caller, read) = aqueduct_wire::decode_read(body).map_err(|error| error.errno())?;
         let context = self.context(caller);
-        let sink = ReplySink { connection: self.connection.clone(), header: reply_header(&self.header, Kind::Reply) };
+        let sink =
+            ReplySink { connection: self.connection.clone(), header: reply_header(&self.header, Kind::Reply, Ok(())) };
         let count = export.filesystem.read(&context, read, Box::new(sink)).await?;
         self.session.count(count, 0);
         Ok(())
@@ -209,13 +214,41 @@ impl Job {
                     Payload::None | Payload::Delivered(_) => Bytes::new(),
                 };
                 let context = self.context(caller);
-                export.filesystem.write(&context, write, Source::Memory(data)).await.map(Reply::Written)
+                match self.write_once(&*export.filesystem, &context, write, data) {
+                    Some(call) => call.await.map(Reply::Written),
+                    None => return Ok(()),
+                }
             }
         };
         let count = if let Ok(Reply::Written(written)) = &result { written.count as usize } else { 0 };
         self.session.count(0, count);
         self.finish(Kind::Reply, result, true);
         Ok(())
+    }
+
+    /// Writes. An append is written down before, with the place where it will end up: nobody else appends meanwhile.
+    fn write_once<'a>(
+        &self,
+        filesystem: &'a dyn FileSystem,
+        context: &'a Context,
+        write: WriteAt,
+        data: Bytes,
+    ) -> Option<Call<'a, Written>> {
+        let survives = write.append && !data.is_empty() && self.session.survives();
+        let handle = if survives { filesystem.inode(context.client, write.open) } else { None };
+        let _others_wait = handle.as_ref().map(|handle| lock(self.server.append_lock(handle)));
+        let intent = || intent::of_append(filesystem, context, (handle.as_ref()?, write.open), &data);
+        self.intend(intent).then(|| filesystem.write(context, write, Source::Memory(data.clone())))
+    }
+
+    /// Before a request is executed: writes down what will tell whether it was. False: the server dies here, in a test.
+    fn intend(&self, intent: impl FnOnce() -> Option<Vec<u8>>) -> bool {
+        if self.session.survives()
+            && let Some(intent) = intent()
+        {
+            self.session.intend(&self.header, &intent);
+        }
+        !self.server.failpoint.dies(Moment::Intended)
     }
 
     async fn call(&self, export: &Export, body: &[u8]) -> Result<(), Errno> {
@@ -232,7 +265,11 @@ impl Job {
         let mut in_grace = self.waits_for_grace(&request);
         match self.admit()? {
             None => return Ok(()),
-            Some(Try::First) => {}
+            Some(Try::First) => {
+                if !self.intend(|| intent::of(filesystem, &context, &request)) {
+                    return Ok(());
+                }
+            }
             Some(Try::AfterRestart(record)) => match repeat::repeat(filesystem, &context, &request, record).await {
                 Repeat::Execute => in_grace = false, // a lock that it had
                 Repeat::Answer(result) => {
@@ -309,16 +346,20 @@ impl Job {
     /// Several requests in one frame, one after another until one fails.
     async fn compound(&self, export: &Export, body: &[u8]) -> Result<(), Errno> {
         let (caller, requests) = aqueduct_wire::decode_compound(body).map_err(|error| error.errno())?;
+        let context = self.context(caller);
         match self.admit()? {
             None => return Ok(()),
-            Some(Try::First) => {}
+            Some(Try::First) => {
+                if !self.intend(|| Some(intent::of_compound(&context))) {
+                    return Ok(());
+                }
+            }
             Some(Try::AfterRestart(_)) => {
                 // Which of its parts were executed, and what they opened, nobody knows any more.
                 self.finish(Kind::Reply, Err(Errno::EIO), true);
                 return Ok(());
             }
         }
-        let context = self.context(caller);
         let mut results = Vec::new();
         let mut latest = Latest::default();
         for request in requests {

@@ -125,6 +125,8 @@ enum Unusable {
     OtherBoot,
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
+    #[error("the export '{0}' is not served any more")]
+    NotServed(String),
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
 }
@@ -185,15 +187,20 @@ impl Folder {
         Ok(Journal(Mutex::new(Some(Kept { file, path, keeper }))))
     }
 
-    /// The sessions that earlier processes of this server left, at most so many. Files that are no use to anybody are removed.
-    pub(crate) fn left(&self, sessions_max: usize) -> io::Result<Vec<Left>> {
+    /// The sessions that earlier processes of this server left, of exports that `serves` knows, at most so many. Files that are no use to anybody are
+    /// removed.
+    pub(crate) fn left(&self, sessions_max: usize, serves: impl Fn(&str) -> bool) -> io::Result<Vec<Left>> {
         let _folder = lock_folder(&self.path)?;
         let mut left = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).filter(|name| name.len() == 16);
             let Some(id) = name.and_then(|name| u64::from_str_radix(name, 16).ok()) else { continue };
-            match self.read(&path, id) {
+            let left_there = self.read(&path, id).and_then(|session| match serves(&session.head.export) {
+                true => Ok(session),
+                false => Err(Unusable::NotServed(session.head.export)),
+            });
+            match left_there {
                 Ok(session) if left.len() < sessions_max => left.push(session),
                 Ok(session) => {
                     tracing::warn!(client = %session.head.client, "its session is given up: {sessions_max} others were found before");
@@ -298,6 +305,11 @@ impl Journal {
     /// The journal of a session that ends with the process.
     pub(crate) fn none() -> Journal {
         Journal(Mutex::new(None))
+    }
+
+    /// Before a request is executed: what will tell whether it was.
+    pub(crate) fn intend(&self, request: &Header, intent: &[u8]) {
+        self.write(request, KIND_INTENT, &[intent]);
     }
 
     /// Whether the session outlives the process.

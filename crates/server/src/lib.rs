@@ -2,11 +2,12 @@
 //!
 //! A client has one session, which outlives its connections; a session has one export. Whoever receives a request executes it on the same thread and replies:
 //! see the module `execute`.
-//! What a session needs to outlive the server process is written down (`journal`); how it goes on then is in `recovery` and `repeat`.
+//! What a session needs to outlive the server process is written down (`journal`, `intent`); how it goes on then is in `recovery` and `repeat`.
 
 mod endpoint;
 mod execute;
-
+mod failpoint;
+mod intent;
 mod journal;
 mod recovery;
 mod repeat;
@@ -15,4 +16,5 @@ mod session;
 mod sink;
 mod status;
 
+pub use failpoint::Moment;
 pub use server::{Export, Limits, Server, ServerConfig, StartError, export_id};

@@ -5,10 +5,13 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
-use aqueduct_fs::{Cancel, Errno, LockKind, Request};
+use aqueduct_fs::{Cancel, ClientId, Errno, LockKind, Request};
+use aqueduct_wire::{Header, Kind, Op};
 
-use crate::journal::{Folder, Left};
-use crate::server::Server;
+use crate::execute::reply_header;
+use crate::intent;
+use crate::journal::{Folder, Left, Outcome, Record};
+use crate::server::{Export, Server};
 use crate::session::{Session, lock};
 
 /// The sessions that have not recovered yet, and the requests that wait for them: at most as many as the clients have slots.
@@ -73,20 +76,48 @@ pub(crate) fn takes_lock(request: &Request<'_>) -> bool {
     matches!(request, Request::SetLock { lock, .. } if lock.kind != LockKind::Unlock)
 }
 
+/// Finds out which of the requests that were under way had been executed: these have their replies from now on, and the others were never sent.
+fn settle_intents(left: &mut Left, export: &Export) {
+    let client = ClientId(left.head.session);
+    for (class, slot, Record { sequence, op, outcome }) in &mut left.slots {
+        let Outcome::Intended(intent) = outcome else { continue };
+        let place = Header { class: *class, slot: *slot, op: *op, ..Header::new(Kind::Request) };
+        let request = Header { sequence: *sequence, ..place };
+        let settled = Op::from_code(*op).and_then(|op| intent::settle(&*export.filesystem, client, op, intent));
+        match settled {
+            Some(result) => {
+                let header = reply_header(&request, Kind::Reply, result.as_ref().map(|_| ()).map_err(|error| *error));
+                let mut body = Vec::new();
+                if let Ok(reply) = &result {
+                    aqueduct_wire::encode_reply(reply, &mut body);
+                }
+                left.journal.reply(&request, &header, &body);
+                *outcome = Outcome::Replied { header, body };
+            }
+            None => {
+                *sequence = sequence.wrapping_sub(1);
+                left.journal.forget(&Header { sequence: *sequence, ..place });
+                *outcome = Outcome::Forgotten;
+            }
+        }
+    }
+}
+
 impl Server {
     /// Puts the sessions of earlier processes into the table, and has those end whose clients do not come in time.
     pub(crate) fn restore(&self, folder: &Folder) -> io::Result<()> {
+        let left = folder.left(self.config.limits.sessions_max, |export| self.export(export).is_some())?;
+        // On a thread of its own, which may act as whoever was to be served.
+        let restored = std::thread::scope(|scope| {
+            let restore = || left.into_iter().filter_map(|left| self.restore_session(left)).collect::<Vec<_>>();
+            std::thread::Builder::new()
+                .name("restore".into())
+                .spawn_scoped(scope, restore)?
+                .join()
+                .map_err(|_| io::Error::other("restoring the sessions of an earlier process failed"))
+        })?;
         let mut sessions = lock(&self.sessions);
-        for left in folder.left(self.config.limits.sessions_max)? {
-            let Some(export) = self.export(&left.head.export) else {
-                let Left { head, journal, .. } = left;
-                tracing::warn!(client = %head.client, export = %head.export, "its session is given up: the export is not served any more");
-                journal.remove();
-                continue;
-            };
-            let session = Session::restored(left, export.clone());
-            sessions.insert(session.id, Arc::new(session));
-        }
+        sessions.extend(restored.into_iter().map(|session| (session.id, Arc::new(session))));
         self.recovery.begin(sessions.keys().copied());
         let count = sessions.len();
         drop(sessions);
@@ -100,6 +131,12 @@ impl Server {
     /// Whether clients of before the restart have not recovered yet.
     pub fn is_recovering(&self) -> bool {
         !self.recovery.is_over()
+    }
+
+    fn restore_session(&self, mut left: Left) -> Option<Session> {
+        let export = self.export(&left.head.export)?;
+        settle_intents(&mut left, export);
+        Some(Session::restored(left, export.clone()))
     }
 
     fn end_recovery_later(&self) {

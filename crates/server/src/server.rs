@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::{FileSystem, TRANSFER_SIZE_MAX};
+use aqueduct_fs::{FileSystem, Handle, TRANSFER_SIZE_MAX};
 use aqueduct_net::{BufferPool, Connection, Mode, socket};
 use aqueduct_wire::{HEADER_SIZE, Header, Kind};
 use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration};
 use socket2::Socket;
 
 use crate::endpoint::ServerEndpoint;
+use crate::failpoint::Failpoint;
 use crate::journal::{Folder, Journal};
 use crate::recovery::Recovery;
 use crate::session::{Session, lock};
@@ -125,6 +126,9 @@ pub struct Server {
     pub(crate) pool: BufferPool,
     pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(crate) recovery: Recovery,
+    /// One append at a time to each file: see `intent`. Files share the locks.
+    appends: [Mutex<()>; APPEND_LOCKS],
+    pub(crate) failpoint: Failpoint,
     /// Where sessions are written down.
     folder: OnceLock<Folder>,
     pub(crate) started: Instant,
@@ -152,6 +156,9 @@ struct Listener {
 /// Idle bulk buffers kept: enough for all threads of a busy server, 16 MiB at most.
 const IDLE_BUFFERS_MAX: usize = 16;
 
+/// Locks for appends: so many that threads of a busy server seldom meet at one by chance.
+const APPEND_LOCKS: usize = 64;
+
 impl Server {
     /// Starts listening; requests are executed on the threads of `group`.
     pub fn start(config: ServerConfig, group: Arc<Group>) -> Result<Arc<Server>, StartError> {
@@ -173,6 +180,8 @@ impl Server {
             pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX),
             sessions: Mutex::default(),
             recovery: Recovery::default(),
+            appends: [const { Mutex::new(()) }; APPEND_LOCKS],
+            failpoint: Failpoint::default(),
             folder: OnceLock::new(),
             started: Instant::now(),
             executing: AtomicUsize::new(0),
@@ -240,7 +249,7 @@ impl Server {
         }
         // Only now that nobody can be told any more: what one session frees, another might be given that has it no more after the restart.
         for session in &sessions {
-            match session.journal.get().filter(|journal| journal.survives()) {
+            match session.journal.get().filter(|_| session.survives()) {
                 Some(journal) => journal.close(),
                 None => self.free(session),
             }
@@ -316,6 +325,11 @@ impl Server {
                 Journal::none()
             })
         });
+    }
+
+    /// The lock under which data are appended to a file.
+    pub(crate) fn append_lock(&self, file: &Handle) -> &Mutex<()> {
+        &self.appends[crc32c::crc32c(file.bytes()) as usize % APPEND_LOCKS]
     }
 
     pub(crate) fn weak(&self) -> Weak<Server> {

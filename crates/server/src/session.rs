@@ -121,6 +121,20 @@ impl Session {
         session
     }
 
+    /// Whether it outlives the process.
+    pub(crate) fn survives(&self) -> bool {
+        self.journal.get().is_some_and(Journal::survives)
+    }
+
+    /// Before a request is executed: writes down what will tell whether it was.
+    pub(crate) fn intend(&self, request: &Header, intent: &[u8]) {
+        let Some(slot) = self.slot(request) else { return };
+        let slot = lock(slot);
+        if let Some(journal) = self.journal.get().filter(|_| slot.sequence == request.sequence) {
+            journal.intend(request, intent);
+        }
+    }
+
     /// Slots in each class.
     pub(crate) fn slots(&self) -> u32 {
         self.slots[0].len() as u32

@@ -260,14 +260,20 @@ impl Peer {
     pub fn write(&mut self, place: (u32, u32), write: &WriteAt, data: &[u8]) -> Result<Written, Errno> {
         let mut body = Vec::new();
         encode_write(&context(), write, &mut body);
-        let mut header =
-            Header { op: Op::Write as u16, slot: place.0, sequence: place.1, ..Header::new(Kind::Request) };
-        header.request = self.next;
+        result(Op::Write, self.call_with(Op::Write, place, &body, data))?.written()
+    }
+
+    /// Sends a request with a payload.
+    pub fn send_with(&mut self, op: Op, (slot, sequence): (u32, u32), body: &[u8], data: &[u8]) {
+        let mut header = Header { op: op as u16, slot, sequence, request: self.next, ..Header::new(Kind::Request) };
         self.next += 1;
         header.body_length = body.len() as u32;
         header.payload_length = data.len() as u32;
-        let frame = [&header.encode()[..], &body, data].concat();
-        self.stream.write_all(&frame).unwrap();
-        result(Op::Write, self.receive().unwrap())?.written()
+        self.stream.write_all(&[&header.encode()[..], body, data].concat()).unwrap();
+    }
+
+    pub fn call_with(&mut self, op: Op, place: (u32, u32), body: &[u8], data: &[u8]) -> (Header, Vec<u8>) {
+        self.send_with(op, place, body, data);
+        self.receive().unwrap()
     }
 }

@@ -1,0 +1,260 @@
+//! The window between executing and remembering: what is written down before an operation that cannot be repeated, so that the next process can tell
+//! whether it was executed, and what the answer was.
+//!
+//! The next process decides at its start, before anybody is let in: what it finds is what the dead one left. Only who changes the exported
+//! directory on the server itself, past this server and in that moment, can be taken for us: whoever makes the same name as the same user gives us a
+//! success that was his, whoever appends to the same file has our data appended twice, and on a file system without birth times what we made
+//! ourselves gives EEXIST.
+//!
+//! An intent is a list of fields, each with its length (u16): the caller's uid and gid, then those that the operation's functions here agree on.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aqueduct_fs::*;
+use aqueduct_wire::Op;
+
+/// How much older than its making a timestamp may be: the kernel's clock for them ticks every 1 to 10 ms.
+const CLOCK_TICK: Duration = Duration::from_millis(10);
+
+/// File types, as stat(2) has them.
+const REGULAR: u32 = 0o100_000;
+const DIRECTORY: u32 = 0o040_000;
+const LINK: u32 = 0o120_000;
+
+/// What a process answers for a write that it did not see: the verifier of none, so that whoever compares it commits what he wrote once more.
+const NO_VERIFIER: u64 = 0;
+
+/// Whoever looks at the start is no client: sessions have other numbers than 0.
+const NOBODY: ClientId = ClientId(0);
+
+/// What to write down before a request is executed; `None`: executing it again does no harm, or nothing can tell.
+pub(crate) fn of(filesystem: &dyn FileSystem, context: &Context, request: &Request<'_>) -> Option<Vec<u8>> {
+    let look_up =
+        |parent, name| at_once(filesystem.call(context, Request::Lookup { parent, name }))?.ok()?.entry().ok();
+    let has_xattr = |handle, name| match at_once(filesystem.call(context, Request::GetXattr { handle, name, size: 0 }))
+    {
+        Some(Ok(_)) => Some(true),
+        Some(Err(Errno::ENODATA)) => Some(false),
+        _ => None,
+    };
+    let since = since().to_le_bytes();
+    let made = |parent, name, mode: u32, rest: u32| {
+        Some(fields(context, &[parent, name, &since, &mode.to_le_bytes(), &rest.to_le_bytes()]))
+    };
+    match *request {
+        Request::Create { parent, name, flags, .. } if flags.contains(OpenFlags::EXCLUSIVE) => {
+            made(parent, name, REGULAR, flags.bits())
+        }
+        Request::MakeDirectory { parent, name, .. } => made(parent, name, DIRECTORY, 0),
+        Request::MakeNode { parent, name, mode, .. } => made(parent, name, mode, 0),
+        Request::Symlink { parent, name, text } => made(parent, name, LINK, crc32c::crc32c(text)),
+        Request::Link { handle, parent, name } => Some(fields(context, &[parent, name, &since, handle])),
+        Request::Unlink { parent, name } | Request::RemoveDirectory { parent, name } => {
+            Some(fields(context, &[parent, name, look_up(parent, name)?.handle.bytes()]))
+        }
+        Request::Rename { parent, name, new_parent, new_name, .. } => {
+            let old = look_up(parent, name)?.handle;
+            let new = look_up(new_parent, new_name).map(|entry| entry.handle);
+            let new = new.as_ref().map_or(&[][..], Handle::bytes);
+            Some(fields(context, &[parent, name, old.bytes(), new_parent, new_name, new]))
+        }
+        Request::SetXattr { handle, name, value, mode: XattrMode::Create } if !has_xattr(handle, name)? => {
+            Some(fields(context, &[handle, name, &crc32c::crc32c(value).to_le_bytes()]))
+        }
+        Request::RemoveXattr { handle, name } if has_xattr(handle, name)? => Some(fields(context, &[handle, name])),
+        _ => None,
+    }
+}
+
+/// What to write down before data are appended. Until they are, nobody else may append to the file.
+pub(crate) fn of_append(
+    filesystem: &dyn FileSystem,
+    context: &Context,
+    (handle, open): (&Handle, OpenId),
+    data: &[u8],
+) -> Option<Vec<u8>> {
+    let ask = Request::GetAttr { handle: handle.bytes(), open: Some(open) };
+    let size = at_once(filesystem.call(context, ask))?.ok()?.attr().ok()?.size;
+    let (length, checksum) = (data.len() as u32, crc32c::crc32c(data));
+    Some(fields(context, &[handle.bytes(), &size.to_le_bytes(), &length.to_le_bytes(), &checksum.to_le_bytes()]))
+}
+
+/// What to write down before a compound: nothing can tell how far it came.
+pub(crate) fn of_compound(context: &Context) -> Vec<u8> {
+    fields(context, &[])
+}
+
+/// The answer that an operation would have had, if it was executed; `None`: it was not. What cannot be looked at is taken for not executed: then
+/// the second try hears of it.
+pub(crate) fn settle(
+    filesystem: &dyn FileSystem,
+    client: ClientId,
+    op: Op,
+    intent: &[u8],
+) -> Option<Result<Reply, Errno>> {
+    let (caller, parts) = parse(intent)?;
+    let look = Look { filesystem, caller };
+    match (op, &parts[..]) {
+        (Op::Compound, []) => Some(Err(Errno::EIO)),
+        (Op::Create, [parent, name, since, mode, flags]) => {
+            let entry = look.made(parent, name, time(since)?, number(mode)?)?;
+            let flags = OpenFlags::from_bits(number(flags)?)?.difference(OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE);
+            let opened = look.ask(client, &Request::Open { handle: entry.handle.bytes(), flags });
+            Some(opened.and_then(Reply::opened).map(|opened| Reply::Created(entry, opened)))
+        }
+        (Op::MakeDirectory | Op::MakeNode, [parent, name, since, mode, _]) => {
+            look.made(parent, name, time(since)?, number(mode)?).map(|entry| Ok(Reply::Entry(entry)))
+        }
+        (Op::Symlink, [parent, name, since, mode, checksum]) => {
+            let entry = look.made(parent, name, time(since)?, number(mode)?)?;
+            let text =
+                look.ask(NOBODY, &Request::ReadLink { handle: entry.handle.bytes() }).and_then(Reply::bytes).ok()?;
+            (crc32c::crc32c(&text) == number(checksum)?).then_some(Ok(Reply::Entry(entry)))
+        }
+        (Op::Link, [parent, name, since, handle]) => {
+            let entry = look.up(parent, name).ok()?;
+            let is_ours = entry.handle.bytes() == *handle && nanoseconds(entry.attr.ctime) >= time(since)?;
+            is_ours.then_some(Ok(Reply::Entry(entry)))
+        }
+        (Op::Unlink | Op::RemoveDirectory, [parent, name, before]) => {
+            (!look.leads_to(parent, name, before)?).then_some(Ok(Reply::Done))
+        }
+        (Op::Rename, [parent, name, before, new_parent, new_name, new_before]) => {
+            let left = !look.leads_to(parent, name, before)?;
+            // Where nothing has come to the new name, somebody else has taken the old one away.
+            let came = before == new_before || !look.leads_to(new_parent, new_name, new_before)?;
+            (left && came).then_some(Ok(Reply::Done))
+        }
+        (Op::SetXattr, [handle, name, checksum]) => {
+            let ask = Request::GetXattr { handle, name, size: XATTR_SIZE_MAX as u32 };
+            let value = look.ask(NOBODY, &ask).and_then(Reply::bytes).ok()?;
+            (crc32c::crc32c(&value) == number(checksum)?).then_some(Ok(Reply::Done))
+        }
+        (Op::RemoveXattr, [handle, name]) => {
+            let found = look.ask(NOBODY, &Request::GetXattr { handle, name, size: 0 });
+            (found == Err(Errno::ENODATA)).then_some(Ok(Reply::Done))
+        }
+        (Op::Write, [handle, size, length, checksum]) => {
+            let size = u64::from_le_bytes((*size).try_into().ok()?);
+            let count = look.appended(handle, size, (number(length)?, number(checksum)?))?;
+            Some(Ok(Reply::Written(Written { count, verifier: NO_VERIFIER })))
+        }
+        _ => None,
+    }
+}
+
+/// Looks at what is there, on nobody's behalf.
+struct Look<'a> {
+    filesystem: &'a dyn FileSystem,
+    caller: Credential,
+}
+
+impl Look<'_> {
+    /// As root, or where root may not, as the caller: a server that is not root's acts for one user only.
+    fn ask(&self, client: ClientId, request: &Request<'_>) -> Result<Reply, Errno> {
+        self.with_right(client, |context| {
+            at_once(self.filesystem.call(context, request.clone())).unwrap_or(Err(Errno::EIO))
+        })
+    }
+
+    fn with_right<T>(&self, client: ClientId, ask: impl Fn(&Context) -> Result<T, Errno>) -> Result<T, Errno> {
+        match ask(&Context::new(client, Credential::root())) {
+            Err(Errno::EPERM | Errno::EACCES) => ask(&Context::new(client, self.caller.clone())),
+            result => result,
+        }
+    }
+
+    fn up(&self, parent: &[u8], name: &[u8]) -> Result<Entry, Errno> {
+        self.ask(NOBODY, &Request::Lookup { parent, name })?.entry()
+    }
+
+    /// Whether a name leads to this inode; no handle: to none. `None`: nobody can tell.
+    fn leads_to(&self, parent: &[u8], name: &[u8], handle: &[u8]) -> Option<bool> {
+        match self.up(parent, name) {
+            Ok(entry) => Some(entry.handle.bytes() == handle),
+            Err(Errno::ENOENT) => Some(handle.is_empty()),
+            Err(_) => None,
+        }
+    }
+
+    /// What a name leads to, if the caller can have made it: it is of that type, his, and not older.
+    fn made(&self, parent: &[u8], name: &[u8], since: i128, mode: u32) -> Option<Entry> {
+        let entry = self.up(parent, name).ok()?;
+        let mut wanted = Attr { mode, ..Attr::default() }.kind();
+        if wanted == 0 {
+            wanted = REGULAR; // mknod(2)
+        }
+        let is_his = entry.attr.kind() == wanted && entry.attr.uid == self.caller.uid;
+        (is_his && nanoseconds(entry.attr.btime) >= since).then_some(entry)
+    }
+
+    /// How much of an append stands in a file behind the size that it had: all, or as much as was written when the process died.
+    fn appended(&self, handle: &[u8], size: u64, (length, checksum): (u32, u32)) -> Option<u32> {
+        let attr = self.ask(NOBODY, &Request::GetAttr { handle, open: None }).and_then(Reply::attr).ok()?;
+        let count = attr.size.saturating_sub(size).min(u64::from(length)) as u32;
+        if count == length && crc32c::crc32c(&self.read(handle, size, length)?) != checksum {
+            return None;
+        }
+        (count > 0).then_some(count)
+    }
+
+    fn read(&self, handle: &[u8], offset: u64, length: u32) -> Option<Vec<u8>> {
+        let open = self.ask(NOBODY, &Request::Open { handle, flags: OpenFlags::READ }).and_then(Reply::opened).ok()?.id;
+        let sink = MemorySink::default();
+        let read = self.with_right(NOBODY, |context| {
+            let read = ReadAt { open, offset, length };
+            at_once(self.filesystem.read(context, read, Box::new(sink.clone()))).unwrap_or(Err(Errno::EIO))
+        });
+        let released = self.ask(NOBODY, &Request::Release { open });
+        read.and(released).ok().and_then(|_| sink.take())
+    }
+}
+
+/// The result of a call that completes at once, as those of a local directory do.
+fn at_once<T>(call: Call<'_, T>) -> Option<Result<T, Errno>> {
+    match call {
+        Call::Ready(result) => result,
+        Call::Waiting(_) => None,
+    }
+}
+
+/// From when on an inode can have been made by what comes next, in nanoseconds since 1970.
+fn since() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(CLOCK_TICK).as_nanos() as u64
+}
+
+fn nanoseconds(time: Time) -> i128 {
+    i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos)
+}
+
+fn fields(context: &Context, parts: &[&[u8]]) -> Vec<u8> {
+    let (uid, gid) = (context.credential.uid.to_le_bytes(), context.credential.gid.to_le_bytes());
+    let mut intent = Vec::new();
+    for part in [&uid[..], &gid[..]].iter().chain(parts) {
+        intent.extend_from_slice(&(part.len() as u16).to_le_bytes()); // handles, names and numbers
+        intent.extend_from_slice(part);
+    }
+    intent
+}
+
+/// The caller and the fields of an intent.
+fn parse(mut intent: &[u8]) -> Option<(Credential, Vec<&[u8]>)> {
+    let mut parts = Vec::new();
+    while let Some((length, rest)) = intent.split_first_chunk::<2>() {
+        let (part, rest) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
+        parts.push(part);
+        intent = rest;
+    }
+    let (uid, gid) = (number(parts.first()?)?, number(parts.get(1)?)?);
+    let caller = Credential { uid, gid, groups: Groups::Known([].into()) };
+    Some((caller, parts.split_off(2)))
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.try_into().ok()?))
+}
+
+fn time(bytes: &[u8]) -> Option<i128> {
+    Some(u64::from_le_bytes(bytes.try_into().ok()?).into())
+}
