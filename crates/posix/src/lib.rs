@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use aqueduct_fs::{
-    Call, ClientId, Context, Errno, FileSystem, OpenId, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+    Call, ClientId, Context, Errno, FileSystem, Handle, OpenId, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
 };
 use rustix::fs::{Mode, OFlags};
 
@@ -336,5 +336,9 @@ impl FileSystem for Posix {
             let _ = self.end(client, id);
         }
         self.locks.depart(client);
+    }
+
+    fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
+        self.opens.get(client, open).ok().map(|open| open.handle.clone())
     }
 }

@@ -39,6 +39,8 @@ fn one_inode_has_one_handle() {
     everywhere(|served| {
         let (file, open) = served.create(b"file");
         assert_eq!(served.lookup(&served.root, b"file").unwrap().handle, file.handle);
+        assert_eq!(served.posix.inode(ClientId(1), open), Some(file.handle.clone()));
+        assert_eq!(served.posix.inode(ClientId(2), open), None, "another client's open");
         served.release(open);
         assert_eq!(served.lookup(&served.root, b"file").unwrap().handle, file.handle);
         served.root_call(Request::Unlink { parent: &served.root, name: b"file" }).unwrap();
