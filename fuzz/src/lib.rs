@@ -8,6 +8,7 @@ pub mod directory;
 pub mod frame;
 pub mod fuse;
 pub mod greeting;
+pub mod journal;
 pub mod message;
 pub mod posix;
 pub mod receive;
@@ -36,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "directory", run: directory::run, seeds: directory::seeds, length_max: 2048 },
     Target { name: "receive", run: receive::run, seeds: receive::seeds, length_max: 4096 },
     Target { name: "server", run: server::run, seeds: server::seeds, length_max: 8192 },
+    Target { name: "journal", run: journal::run, seeds: journal::seeds, length_max: 4096 },
     Target { name: "posix", run: posix::run, seeds: posix::seeds, length_max: 512 },
     Target { name: "fuse", run: fuse::run, seeds: fuse::seeds, length_max: 1024 },
 ];

@@ -56,4 +56,4 @@ macro_rules! targets {
     };
 }
 
-targets! { frame greeting request reply directory receive server posix fuse }
+targets! { frame greeting request reply directory receive server journal posix fuse }
