@@ -42,9 +42,8 @@ pub(crate) fn of(filesystem: &dyn FileSystem, context: &Context, request: &Reque
         Some(fields(context, &[parent, name, &since, &mode.to_le_bytes(), &rest.to_le_bytes()]))
     };
     match *request {
-        Request::Create { parent, name, flags, .. } if flags.contains(OpenFlags::EXCLUSIVE) => {
-            made(parent, name, REGULAR, flags.bits())
-        }
+        // Also one that takes what is there: what it made itself may have a mode that lets nobody open it.
+        Request::Create { parent, name, flags, .. } => made(parent, name, REGULAR, flags.bits()),
         Request::MakeDirectory { parent, name, .. } => made(parent, name, DIRECTORY, 0),
         Request::MakeNode { parent, name, mode, .. } => made(parent, name, mode, 0),
         Request::Symlink { parent, name, text } => made(parent, name, LINK, crc32c::crc32c(text)),
@@ -257,4 +256,20 @@ fn number(bytes: &[u8]) -> Option<u32> {
 
 fn time(bytes: &[u8]) -> Option<i128> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intents_are_parsed_as_they_were_written_or_not_at_all() {
+        let caller = Credential { uid: 7, gid: 8, groups: Groups::Known([].into()) };
+        let context = Context::new(NOBODY, caller.clone());
+        let intent = fields(&context, &[b"name", b"", &[255; 160]]);
+        assert_eq!(parse(&intent), Some((caller, vec![&b"name"[..], b"", &[255; 160]])));
+        let whole = (0..intent.len()).filter_map(|end| parse(&intent[..end])).filter(|(_, parts)| parts.len() == 3);
+        assert_eq!(whole.count(), 0);
+        assert_eq!(parse(&[255; 40]), None);
+    }
 }

@@ -14,7 +14,7 @@ use crate::journal::{Folder, Left, Outcome, Record};
 use crate::server::{Export, Server};
 use crate::session::{Session, lock};
 
-/// The sessions that have not recovered yet, and the requests that wait for them: at most as many as the clients have slots.
+/// The sessions that have not recovered yet, and the requests that wait for them: of each client at most as many as may be pending.
 #[derive(Default)]
 pub(crate) struct Recovery(Mutex<State>);
 

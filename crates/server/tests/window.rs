@@ -161,13 +161,14 @@ fn create_exclusively_once() {
 
 #[test]
 fn a_user_has_open_what_he_created_whatever_its_mode() {
-    for moment in MOMENTS {
+    for (moment, exclusive) in MOMENTS.into_iter().flat_map(|moment| [(moment, true), (moment, false)]) {
         let mut state = State::new();
         let path = state.fixture.directory.path().to_owned();
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         let credential = Credential { uid: 1000, gid: 1000, groups: Groups::Known([].into()) };
         let user = Context::new(ClientId(0), credential);
-        let flags = READ_WRITE | OpenFlags::EXCLUSIVE;
+        let mut flags = READ_WRITE;
+        flags.set(OpenFlags::EXCLUSIVE, exclusive);
         let create = Request::Create { parent: state.root.bytes(), name: b"new", mode: 0o400, umask: 0, flags };
         let mut body = Vec::new();
         encode_request(&user, &create, &mut body);
