@@ -16,11 +16,13 @@ fn a_plain_user_serves_what_is_the_users_own() {
     if !is_root() {
         return as_the_user();
     }
-    // The identity of a process is for all its threads, so the test runs itself once more. The program is copied to where every user may run it.
+    // The identity of a process is for all its threads, so the test runs itself once more. The program is copied to where every user may run it,
+    // by a process of its own: what the other test starts would inherit a descriptor that still writes it.
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::chown(folder.path(), Some(USER), Some(USER)).unwrap();
     let program = folder.path().join("test");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let copied = std::process::Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
+    assert!(copied.unwrap().success());
     let mut command = std::process::Command::new(&program);
     command.args(["--exact", "a_plain_user_serves_what_is_the_users_own", "--nocapture"]);
     command.env("TMPDIR", folder.path()).uid(USER).gid(USER).current_dir("/");
