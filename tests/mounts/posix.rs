@@ -121,7 +121,7 @@ fn unnamed_file_is_linked_into_place() {
             let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(one.mount.path());
             let mut file = open(libc::O_TMPFILE).unwrap();
             file.write_all(b"unnamed").unwrap();
-            assert_eq!(fs::read_dir(one.export.path()).unwrap().count(), 0);
+            assert_eq!(fs::read_dir(one.mount.path()).unwrap().count(), 0);
             let link = |file: &File, to: &str| {
                 let from = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
                 linkat(CWD, from, CWD, one.path(to), AtFlags::SYMLINK_FOLLOW)
