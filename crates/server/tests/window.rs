@@ -317,6 +317,51 @@ fn what_may_be_executed_again_is() {
 }
 
 #[test]
+fn append_once() {
+    for moment in MOMENTS {
+        let mut state = State::new();
+        let path = state.fixture.directory.path().join("file");
+        let append = WriteAt { open: state.open.id, offset: 0, append: true, stable: false };
+        let mut body = Vec::new();
+        encode_write(&context(), &append, &mut body);
+        state.die(moment, |peer| peer.send_with(Op::Write, (1, 1), &body, b"once"));
+        state.recover();
+        // Another client appends the same before the repeat comes.
+        let (mut other, _, root) = state.fixture.attached();
+        let (_, others) = other.create((0, 1), &root, "file", READ_WRITE).unwrap();
+        other.write((0, 2), &WriteAt { open: others.id, ..append }, b"once").unwrap();
+        let written = state.peer.write((1, 1), &append, b"once").unwrap();
+        assert_eq!((written.count, &std::fs::read(&path).unwrap()[..]), (4, &b"0123onceonce"[..]), "{moment:?}");
+        assert_eq!(state.peer.write((1, 2), &append, b"4").unwrap().count, 1);
+    }
+}
+
+/// A signal that kills ends a long write in the middle.
+#[test]
+fn an_append_that_was_cut_short_says_so() {
+    let mut state = State::new();
+    let path = state.fixture.directory.path().join("file");
+    let append = WriteAt { open: state.open.id, offset: 0, append: true, stable: false };
+    let mut body = Vec::new();
+    encode_write(&context(), &append, &mut body);
+    let cut = path.clone();
+    state.fixture.server.set_failpoint(move |moment| {
+        if moment == Moment::Executed {
+            std::fs::OpenOptions::new().write(true).open(&cut).unwrap().set_len(7).unwrap();
+        }
+        moment == Moment::Executed
+    });
+    state.peer.send_with(Op::Write, (1, 1), &body, b"abcdef");
+    while std::fs::metadata(&path).unwrap().len() != 7 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    state.fixture.restart();
+    state.recover();
+    assert_eq!(state.peer.write((1, 1), &append, b"abcdef").unwrap().count, 3);
+    assert_eq!(std::fs::read(&path).unwrap(), b"0123abc");
+}
+
+#[test]
 fn a_compound_that_was_begun_is_not_repeated() {
     for moment in MOMENTS {
         let mut state = State::new();
