@@ -69,5 +69,10 @@ fn round(directory: &Path, number: usize, log: &mut File, kept: &File) -> io::Re
     expect(said(fs::read_to_string(&moved), "read")?.as_bytes() == &content.as_bytes()[..7], "the shorter content")?;
     said(fs::remove_file(&text), "unlink the symlink")?;
     said(fs::remove_file(&moved), "unlink the last")?;
+    said(new.write_all_at(b"nameless", 0), "write to an open file without a name")?;
+    expect(said(new.metadata(), "fstat")?.nlink() == 0, "no links")?;
+    let mut rest = [0; 8];
+    said(new.read_exact_at(&mut rest, 0), "read it")?;
+    expect(&rest == b"nameless", "the content without a name")?;
     said(fs::remove_dir(&folder), "rmdir")
 }
