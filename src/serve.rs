@@ -66,9 +66,15 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure
         key,
         verifier: u64::from_le_bytes(verifier),
         opens_max: host::opens_max(config.opens_max, config.exports.len()),
+        keep_unlinked: true,
         ..Options::default()
     };
-    let exports = config.exports.iter().map(|export| open(export, &options)).collect::<Result<Vec<_>, _>>()?;
+    let (mut exports, mut writable_exports) = (Vec::new(), Vec::new());
+    for export in &config.exports {
+        let (export, writable) = open(export, &options)?;
+        exports.push(export);
+        writable_exports.extend(writable);
+    }
     let server = ServerConfig {
         listen: config.listen.clone(),
         name: host::name(),
@@ -77,7 +83,7 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure
         exports,
         sessions: Some(config.state.join("sessions")),
     };
-    Server::start(server, group).map_err(|error| {
+    let server = Server::start(server, group.clone()).map_err(|error| {
         let hint = match error {
             StartError::Sessions { .. } => "name a folder that this user may write with --state",
             StartError::Listen { .. } | StartError::SameExport(..) => {
@@ -85,22 +91,43 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure
             }
         };
         Failure::from_line(error, hint)
-    })
+    })?;
+    // What clients of the process before have in hand is all reopened by then.
+    let grace = if server.is_recovering() { config.limits.recovery_grace } else { Duration::ZERO };
+    writable_exports.into_iter().for_each(|posix| sweep_later(&group, grace, posix));
+    Ok(server)
 }
 
-fn open(export: &ExportConfig, options: &Options) -> Result<Export, Failure> {
+/// When the clients of the process before have reopened what they had, the other files that were removed while open are given up.
+fn sweep_later(group: &Arc<Group>, grace: Duration, posix: Arc<Posix>) {
+    let grace = group.sleep(grace);
+    group.spawn(async move {
+        grace.await;
+        posix.sweep_unlinked();
+    });
+}
+
+/// An export, and its file system again if it may be written.
+fn open(export: &ExportConfig, options: &Options) -> Result<(Export, Option<Arc<Posix>>), Failure> {
     let id = export_id(&export.name);
-    let options = Options { export: id, cross_mounts: export.cross_mounts, ..options.clone() };
+    let keep_unlinked = options.keep_unlinked && !export.read_only;
+    let options = Options { export: id, cross_mounts: export.cross_mounts, keep_unlinked, ..options.clone() };
     let posix = Posix::open(&export.path, options)
         .map_err(|error| Failure::from_line(error, "see whether the directory is in order"))?;
-    let filesystem: Arc<dyn FileSystem> = if export.read_only { Arc::new(ReadOnly(posix)) } else { Arc::new(posix) };
-    Ok(Export {
+    let (filesystem, writable): (Arc<dyn FileSystem>, _) = if export.read_only {
+        (Arc::new(ReadOnly(posix)), None)
+    } else {
+        let posix = Arc::new(posix);
+        (posix.clone(), Some(posix))
+    };
+    let export = Export {
         name: export.name.clone(),
         id,
         filesystem,
         read_only: export.read_only,
         path: export.path.to_string_lossy().into_owned(),
-    })
+    };
+    Ok((export, writable))
 }
 
 /// Waits for a signal, then drains; a second signal ends the process at once.
