@@ -226,7 +226,7 @@ impl Job {
         Ok(())
     }
 
-    /// Writes. An append is written down before, with the place where it will end up: nobody else appends meanwhile.
+    /// Writes. An append is written down before, with the place where it will end up: no other client appends meanwhile.
     fn write_once<'a>(
         &self,
         filesystem: &'a dyn FileSystem,
@@ -234,8 +234,8 @@ impl Job {
         write: WriteAt,
         data: Bytes,
     ) -> Option<Call<'a, Written>> {
-        let survives = write.append && !data.is_empty() && self.session.survives();
-        let handle = if survives { filesystem.inode(context.client, write.open) } else { None };
+        let is_noted = write.append && !data.is_empty() && self.server.keeps_sessions();
+        let handle = if is_noted { filesystem.inode(context.client, write.open) } else { None };
         let _others_wait = handle.as_ref().map(|handle| lock(self.server.append_lock(handle)));
         let intent = || intent::of_append(filesystem, context, (handle.as_ref()?, write.open), &data);
         self.intend(intent).then(|| filesystem.write(context, write, Source::Memory(data.clone())))

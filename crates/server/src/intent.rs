@@ -3,7 +3,7 @@
 //!
 //! The next process decides at its start, before anybody is let in: what it finds is what the dead one left. Only who changes the exported
 //! directory on the server itself, past this server and in that moment, can be taken for us: whoever makes the same name as the same user gives us a
-//! success that was his, whoever appends to the same file has our data appended twice, and on a file system without birth times what we made
+//! success that was his, whoever makes the same file longer has our data appended twice, and on a file system without birth times what we made
 //! ourselves gives EEXIST.
 //!
 //! An intent is a list of fields, each with its length (u16): the caller's uid and gid, then those that the operation's functions here agree on.

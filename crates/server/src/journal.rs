@@ -180,7 +180,7 @@ impl Folder {
 
     /// The file of a new session.
     pub(crate) fn create(&self, head: &Head) -> io::Result<Journal> {
-        let sealed = seal(&serde_json::to_vec(head)?, HEAD_SIZE).ok_or(io::ErrorKind::InvalidInput)?;
+        let sealed = seal([&serde_json::to_vec(head)?[..]].iter(), HEAD_SIZE).ok_or(io::ErrorKind::InvalidInput)?;
         let (folder, path) = (self.path.clone(), self.path.join(format!("{:016x}", head.session)));
         let (own, keeper) = (path.clone(), self.keeper.clone());
         let file = self.keeper.run(move || create(&folder, &own, &sealed))?;
@@ -334,12 +334,9 @@ impl Journal {
     fn write(&self, request: &Header, kind: u8, content: &[&[u8]]) {
         let mut journal = lock(&self.0);
         let Some(kept) = &*journal else { return };
-        let mut record = Vec::with_capacity(RECORD_SIZE);
-        record.extend_from_slice(&request.sequence.to_le_bytes());
-        record.extend_from_slice(&request.op.to_le_bytes());
-        record.extend_from_slice(&[kind, 0]);
-        content.iter().for_each(|part| record.extend_from_slice(part));
-        let written = match seal(&record, RECORD_SIZE) {
+        let (sequence, op) = (request.sequence.to_le_bytes(), request.op.to_le_bytes());
+        let prefix = [&sequence[..], &op, &[kind, 0]];
+        let written = match seal(prefix.iter().chain(content), RECORD_SIZE) {
             Some(sealed) => kept.file.write_all_at(&sealed, offset(request)),
             None => Err(io::ErrorKind::InvalidInput.into()),
         };
@@ -375,10 +372,12 @@ fn remove(path: &Path) {
 }
 
 /// Checksum, length and content; `None` if that takes more room than there is.
-fn seal(content: &[u8], room: usize) -> Option<Vec<u8>> {
-    let mut sealed = vec![0; SEAL_SIZE - 4];
-    sealed.extend_from_slice(&u32::try_from(content.len()).ok()?.to_le_bytes());
-    sealed.extend_from_slice(content);
+fn seal<'a>(content: impl Iterator<Item = &'a &'a [u8]>, room: usize) -> Option<Vec<u8>> {
+    let mut sealed = Vec::with_capacity(room);
+    sealed.resize(SEAL_SIZE, 0);
+    content.for_each(|part| sealed.extend_from_slice(part));
+    let length = u32::try_from(sealed.len() - SEAL_SIZE).ok()?;
+    sealed[4..SEAL_SIZE].copy_from_slice(&length.to_le_bytes());
     let checksum = crc32c::crc32c(&sealed[4..]);
     sealed[..4].copy_from_slice(&checksum.to_le_bytes());
     (sealed.len() <= room).then_some(sealed)

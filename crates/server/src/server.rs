@@ -327,6 +327,11 @@ impl Server {
         });
     }
 
+    /// Whether sessions are written down.
+    pub(crate) fn keeps_sessions(&self) -> bool {
+        self.folder.get().is_some()
+    }
+
     /// The lock under which data are appended to a file.
     pub(crate) fn append_lock(&self, file: &Handle) -> &Mutex<()> {
         &self.appends[crc32c::crc32c(file.bytes()) as usize % APPEND_LOCKS]
