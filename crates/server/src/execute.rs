@@ -17,7 +17,7 @@ use crate::journal::Record;
 use crate::recovery::takes_lock;
 use crate::repeat::{self, Repeat};
 use crate::server::{Export, Server};
-use crate::session::{Admission, Session, lock};
+use crate::session::{Admission, Session};
 use crate::sink::ReplySink;
 
 /// Operations whose cost is the disk's rather than the memory's.
@@ -236,7 +236,7 @@ impl Job {
     ) -> Option<Call<'a, Written>> {
         let is_noted = write.append && !data.is_empty() && self.server.keeps_sessions();
         let handle = if is_noted { filesystem.inode(context.client, write.open) } else { None };
-        let _others_wait = handle.as_ref().map(|handle| lock(self.server.append_lock(handle)));
+        let _others_wait = handle.as_ref().map(|handle| self.server.exclusion.file(handle));
         let intent = || intent::of_append(filesystem, context, (handle.as_ref()?, write.open), &data);
         self.intend(intent).then(|| filesystem.write(context, write, Source::Memory(data.clone())))
     }
@@ -265,11 +265,7 @@ impl Job {
         let mut in_grace = self.waits_for_grace(&request);
         match self.admit()? {
             None => return Ok(()),
-            Some(Try::First) => {
-                if !self.intend(|| intent::of(filesystem, &context, &request)) {
-                    return Ok(());
-                }
-            }
+            Some(Try::First) => {}
             Some(Try::AfterRestart(record)) => match repeat::repeat(filesystem, &context, &request, record).await {
                 Repeat::Execute => in_grace = false, // a lock that it had
                 Repeat::Answer(result) => {
@@ -280,11 +276,22 @@ impl Job {
         }
         if in_grace || matches!(request, Request::SetLock { wait: true, .. }) {
             self.wait_for_lock(filesystem, &context, request, in_grace).await;
-        } else {
-            let result = filesystem.call(&context, request).await;
+        } else if let Some(call) = self.call_once(filesystem, &context, request) {
+            let result = call.await;
             self.finish(Kind::Reply, result, true);
         }
         Ok(())
+    }
+
+    /// Executes what changes something. What will tell that it was is written down before.
+    fn call_once<'a>(
+        &self,
+        filesystem: &'a dyn FileSystem,
+        context: &'a Context,
+        request: Request<'a>,
+    ) -> Option<Call<'a, Reply>> {
+        let _others_wait = self.server.keeps_sessions().then(|| self.server.exclusion.names(&request));
+        self.intend(|| intent::of(filesystem, context, &request)).then(|| filesystem.call(context, request))
     }
 
     /// Whether a request takes a lock that others, of before a restart, have not said yet whether they hold.

@@ -2,9 +2,8 @@
 //! whether it was executed, and what the answer was.
 //!
 //! The next process decides at its start, before anybody is let in: what it finds is what the dead one left. Only who changes the exported
-//! directory on the server itself, past this server and in that moment, can be taken for us: whoever makes the same name as the same user gives us a
-//! success that was his, whoever makes the same file longer has our data appended twice, and on a file system without birth times what we made
-//! ourselves gives EEXIST.
+//! directory on the server itself, past this server and in that moment, can be taken for us: whoever makes or removes the same name as the same user
+//! gives us a success that was his, and whoever makes the same file longer has our data appended twice.
 //!
 //! An intent is a list of fields, each with its length (u16): the caller's uid and gid, then those that the operation's functions here agree on.
 
@@ -27,10 +26,13 @@ const NO_VERIFIER: u64 = 0;
 /// Whoever looks at the start is no client: sessions have other numbers than 0.
 const NOBODY: ClientId = ClientId(0);
 
-/// What to write down before a request is executed; `None`: executing it again does no harm, or nothing can tell.
+/// What to write down before a request is executed; `None`: executing it again does no harm, or nothing can tell. Until it is executed, nobody else may
+/// do anything with its names.
 pub(crate) fn of(filesystem: &dyn FileSystem, context: &Context, request: &Request<'_>) -> Option<Vec<u8>> {
     let look_up =
         |parent, name| at_once(filesystem.call(context, Request::Lookup { parent, name }))?.ok()?.entry().ok();
+    let is_absent =
+        |parent, name| at_once(filesystem.call(context, Request::Lookup { parent, name })) == Some(Err(Errno::ENOENT));
     let has_xattr = |handle, name| match at_once(filesystem.call(context, Request::GetXattr { handle, name, size: 0 }))
     {
         Some(Ok(_)) => Some(true),
@@ -39,7 +41,8 @@ pub(crate) fn of(filesystem: &dyn FileSystem, context: &Context, request: &Reque
     };
     let since = since().to_le_bytes();
     let made = |parent, name, mode: u32, rest: u32| {
-        Some(fields(context, &[parent, name, &since, &mode.to_le_bytes(), &rest.to_le_bytes()]))
+        let parts: [&[u8]; 5] = [parent, name, &since, &mode.to_le_bytes(), &rest.to_le_bytes()];
+        is_absent(parent, name).then(|| fields(context, &parts))
     };
     match *request {
         // Also one that takes what is there: what it made itself may have a mode that lets nobody open it.
@@ -47,7 +50,9 @@ pub(crate) fn of(filesystem: &dyn FileSystem, context: &Context, request: &Reque
         Request::MakeDirectory { parent, name, .. } => made(parent, name, DIRECTORY, 0),
         Request::MakeNode { parent, name, mode, .. } => made(parent, name, mode, 0),
         Request::Symlink { parent, name, text } => made(parent, name, LINK, crc32c::crc32c(text)),
-        Request::Link { handle, parent, name } => Some(fields(context, &[parent, name, &since, handle])),
+        Request::Link { handle, parent, name } => {
+            is_absent(parent, name).then(|| fields(context, &[parent, name, &since, handle]))
+        }
         Request::Unlink { parent, name } | Request::RemoveDirectory { parent, name } => {
             Some(fields(context, &[parent, name, look_up(parent, name)?.handle.bytes()]))
         }
@@ -176,15 +181,17 @@ impl Look<'_> {
         }
     }
 
-    /// What a name leads to, if the caller can have made it: it is of that type, his, and not older.
+    /// What a name leads to that led nowhere before, if the caller can have made it: it is of that type, his, and not older, as far as the file system
+    /// keeps births.
     fn made(&self, parent: &[u8], name: &[u8], since: i128, mode: u32) -> Option<Entry> {
         let entry = self.up(parent, name).ok()?;
         let mut wanted = Attr { mode, ..Attr::default() }.kind();
         if wanted == 0 {
             wanted = REGULAR; // mknod(2)
         }
-        let is_his = entry.attr.kind() == wanted && entry.attr.uid == self.caller.uid;
-        (is_his && nanoseconds(entry.attr.btime) >= since).then_some(entry)
+        let Attr { btime, uid, .. } = entry.attr;
+        let is_new = btime == Time::default() || nanoseconds(btime) >= since;
+        (is_new && entry.attr.kind() == wanted && uid == self.caller.uid).then_some(entry)
     }
 
     /// How much of an append stands in a file behind the size that it had: all, or as much as was written when the process died.

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::{FileSystem, Handle, TRANSFER_SIZE_MAX};
+use aqueduct_fs::{FileSystem, TRANSFER_SIZE_MAX};
 use aqueduct_net::{BufferPool, Connection, Mode, socket};
 use aqueduct_wire::{HEADER_SIZE, Header, Kind};
 use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration};
 use socket2::Socket;
 
 use crate::endpoint::ServerEndpoint;
+use crate::exclusion::Exclusion;
 use crate::failpoint::Failpoint;
 use crate::journal::{Folder, Journal};
 use crate::recovery::Recovery;
@@ -126,8 +127,7 @@ pub struct Server {
     pub(crate) pool: BufferPool,
     pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(crate) recovery: Recovery,
-    /// One append at a time to each file: see `intent`. Files share the locks.
-    appends: [Mutex<()>; APPEND_LOCKS],
+    pub(crate) exclusion: Exclusion,
     pub(crate) failpoint: Failpoint,
     /// Where sessions are written down.
     folder: OnceLock<Folder>,
@@ -156,9 +156,6 @@ struct Listener {
 /// Idle bulk buffers kept: enough for all threads of a busy server, 16 MiB at most.
 const IDLE_BUFFERS_MAX: usize = 16;
 
-/// Locks for appends: so many that threads of a busy server seldom meet at one by chance.
-const APPEND_LOCKS: usize = 64;
-
 impl Server {
     /// Starts listening; requests are executed on the threads of `group`.
     pub fn start(config: ServerConfig, group: Arc<Group>) -> Result<Arc<Server>, StartError> {
@@ -180,7 +177,7 @@ impl Server {
             pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX),
             sessions: Mutex::default(),
             recovery: Recovery::default(),
-            appends: [const { Mutex::new(()) }; APPEND_LOCKS],
+            exclusion: Exclusion::default(),
             failpoint: Failpoint::default(),
             folder: OnceLock::new(),
             started: Instant::now(),
@@ -330,11 +327,6 @@ impl Server {
     /// Whether sessions are written down.
     pub(crate) fn keeps_sessions(&self) -> bool {
         self.folder.get().is_some()
-    }
-
-    /// The lock under which data are appended to a file.
-    pub(crate) fn append_lock(&self, file: &Handle) -> &Mutex<()> {
-        &self.appends[crc32c::crc32c(file.bytes()) as usize % APPEND_LOCKS]
     }
 
     pub(crate) fn weak(&self) -> Weak<Server> {

@@ -69,8 +69,6 @@ fn repeat(prepare: fn(&mut State), build: Build, meanwhile: fn(&Path), check: fn
         let mut state = State::new();
         let path = state.fixture.directory.path().to_owned();
         prepare(&mut state);
-        // What is made from now on is younger than what was there, beyond the tick of the clock.
-        std::thread::sleep(Duration::from_millis(30));
         let mut body = Vec::new();
         let op = encode_request(&context(), &build(&state), &mut body);
         state.die(moment, |peer| _ = peer.request(op, (1, 1), &body));
