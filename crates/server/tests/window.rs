@@ -370,3 +370,36 @@ fn a_compound_that_was_begun_is_not_repeated() {
         assert_eq!(state.peer.call(Op::Compound, (1, 1), &body).0.status as i32, Errno::EIO.raw());
     }
 }
+
+/// Two ask for the same thing, of which one can have it, and neither hears of it before the server dies: then one is told that he has it.
+fn race(build: Build, loser: Errno) {
+    for _ in 0..5 {
+        let mut state = State::new();
+        let (mut other, others, _) = state.fixture.attached();
+        let mut body = Vec::new();
+        let op = encode_request(&context(), &build(&state), &mut body);
+        let (died, deaths) = mpsc::channel();
+        state.fixture.server.set_failpoint(move |moment| moment == Moment::Executed && died.send(()).is_ok());
+        state.peer.request(op, (1, 1), &body);
+        other.request(op, (1, 1), &body);
+        for _ in 0..2 {
+            deaths.recv_timeout(Duration::from_secs(5)).expect("both are executed");
+        }
+        state.fixture.restart();
+        state.recover();
+        let mut other = state.fixture.recovered(&others, &[]);
+        let answers = [state.peer.call(op, (1, 1), &body), other.call(op, (1, 1), &body)];
+        let mut statuses = answers.map(|(header, _)| header.status as i32);
+        statuses.sort_unstable();
+        assert_eq!(statuses, [0, loser.raw()], "{op:?}");
+    }
+}
+
+#[test]
+fn of_two_who_race_one_wins() {
+    race(|state| make_directory(&state.root, "new"), Errno::EEXIST);
+    race(|state| Request::Unlink { parent: state.root.bytes(), name: b"file" }, Errno::ENOENT);
+    race(|state| rename(state, RenameFlags::NOREPLACE), Errno::ENOENT);
+    let link: Build = |state| Request::Link { handle: state.file.bytes(), parent: state.root.bytes(), name: b"new" };
+    race(link, Errno::EEXIST);
+}
