@@ -93,6 +93,7 @@ The configuration file:
   slots = 256
   pending_max = 4096
   session_grace_seconds = 5
+  recovery_grace_seconds = 10
   hello_timeout_seconds = 5
   slow_operation_seconds = 1
   drain_seconds = 10")]

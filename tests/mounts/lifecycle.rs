@@ -183,6 +183,15 @@ fn a_soft_mount_gives_up() {
     });
 }
 
+/// Whether a thread of the process is inside fsync(2).
+fn is_syncing(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let call = format!("{} ", libc::SYS_fsync);
+    threads
+        .map(|thread| fs::read_to_string(thread.path().join("syscall")))
+        .any(|text| text.is_ok_and(|text| text.starts_with(&call)))
+}
+
 #[test]
 fn sigterm_drains() {
     test(|| {
@@ -193,7 +202,9 @@ fn sigterm_drains() {
             agent.ask(&format!("open 0 {} rwc", one.path("file").display())).unwrap();
             fs::write(&path, vec![1; 40 << 20]).unwrap();
             agent.tell("sync 0");
-            thread::sleep(Duration::from_millis(5));
+            // Until the server is at it; a disk may be too fast to be caught, and then has answered already.
+            let started = std::time::Instant::now();
+            while !is_syncing(one.server.process.pid()) && started.elapsed() < Duration::from_secs(1) {}
             one.server.process.signal(Signal::TERM);
             agent.answer().expect("what is under way is finished");
             let status = one.server.process.ends_within(SOON);
