@@ -75,8 +75,22 @@ pub(crate) fn name_to_handle(fd: BorrowedFd<'_>) -> Result<(KernelHandle, i32), 
     Ok((KernelHandle { kind: raw.kind, data: raw.data, length }, mount))
 }
 
+/// How often a handle is tried whose inode number is just being given to another file.
+const HANDLE_TRIES: usize = 8;
+
 /// open_by_handle_at with O_PATH, on the file system that `mount` lies on. Needs CAP_DAC_READ_SEARCH.
 pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, handle: &KernelHandle) -> Result<OwnedFd, Errno> {
+    for _ in 1..HANDLE_TRIES {
+        match try_handle(mount, handle) {
+            // What ext4 says of an inode that is being made under the old number; once it is made, the handle is ESTALE.
+            Err(Errno::ENOMEM) => std::thread::sleep(std::time::Duration::from_micros(100)),
+            result => return result,
+        }
+    }
+    try_handle(mount, handle)
+}
+
+fn try_handle(mount: BorrowedFd<'_>, handle: &KernelHandle) -> Result<OwnedFd, Errno> {
     let mut raw = RawHandle { length: handle.length as u32, kind: handle.kind, data: handle.data };
     let flags = libc::O_PATH | libc::O_CLOEXEC;
     // SAFETY: `raw` is a file_handle whose data hold at least the length it says, and outlives the call.

@@ -270,9 +270,11 @@ impl Tree {
         let mut seen = see(fd)?;
         let Some(unlinked) = &self.unlinked else { return Ok(seen) };
         // A directory without subdirectories has two links, where they are counted at all.
-        let is_root = || seen.key() == self.root_key && seen.attr.nlink > 2;
-        if unlinked.is_kept(seen.inode()) || (unlinked.has_folder() && is_root()) {
+        let is_root = seen.key() == self.root_key && seen.attr.nlink > 2;
+        if unlinked.is_kept(seen.inode()) || (unlinked.has_folder() && is_root) {
             seen.attr.nlink = seen.attr.nlink.saturating_sub(1);
+        } else if seen.attr.nlink > 1 && unlinked.has_folder() && !seen.attr.is_directory() {
+            seen = see(fd)?; // a hidden link may have been counted, and forgotten since
         }
         Ok(seen)
     }
