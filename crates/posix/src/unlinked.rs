@@ -247,7 +247,9 @@ impl Posix {
         let Some(unlinked) = &self.tree.unlinked else { return operation() };
         let Some(inode) = self.open_inode(unlinked, directory, name) else { return operation() };
         let change = unlinked.change(self.tree.root_fd(), inode.number);
-        let kept = match self.last_name(inode, directory, name) {
+        // What is kept already has a hidden link: should it be its only one by now, that is not the name that goes.
+        let last = if unlinked.is_kept(inode) { None } else { self.last_name(inode, directory, name) };
+        let kept = match last {
             Some(fd) => identity::as_root(&context.credential, || Ok(change.keep(fd.as_fd(), false)))?,
             None => false,
         };
