@@ -63,6 +63,8 @@ pub struct Client {
     root: Mutex<Entry>,
     read_only: bool,
     reconnecting: AtomicBool,
+    /// The session is a new one, and what was open in the old one has not been had again yet. For the thread that reconnects.
+    pub(crate) unrestored: AtomicBool,
     pool: BufferPool,
     pub(crate) this: Weak<Client>,
 }
@@ -96,6 +98,7 @@ impl Client {
             root: Mutex::new(attached.root),
             read_only: attached.read_only,
             reconnecting: AtomicBool::new(false),
+            unrestored: AtomicBool::new(false),
             pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX),
             config,
             this: this.clone(),
@@ -139,20 +142,20 @@ impl Client {
             let (socket, hello) = self.greeting.join(Some(&session), kind)?;
             if hello.recovering {
                 self.recover(&socket)?;
+            } else if self.unrestored.load(Ordering::SeqCst) {
+                self.reopen(&socket)?;
             }
             self.start_lane(index, socket)?;
         }
         Ok(())
     }
 
-    /// The server knows our session no more: begin another. What was opened or locked in the old one is gone.
+    /// The server knows our session no more: begin another, and have again in it what was open in the old one.
     fn begin_session(&self) -> Result<(), ConnectError> {
         let (socket, hello) = self.greeting.join(None, LaneKind::Control)?;
         let attached = self.greeting.attach(&socket, &self.config.export, self.config.read_only)?;
-        for lane in &self.lanes {
-            lane.close("its session has ended");
-        }
         *lock(&self.session) = key(&hello);
+        self.unrestored.store(true, Ordering::SeqCst);
         *lock(&self.root) = attached.root;
         self.slots.reset(hello.slots);
         self.slots_releasing.reset(hello.slots);

@@ -159,7 +159,7 @@ impl Greeting {
         }
     }
 
-    fn broken(&self, error: impl ToString) -> ConnectError {
+    pub(crate) fn broken(&self, error: impl ToString) -> ConnectError {
         ConnectError::NotAqueduct { server: self.server.clone(), detail: error.to_string() }
     }
 

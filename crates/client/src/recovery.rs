@@ -1,5 +1,7 @@
 //! After the server was restarted: has again what was open and locked, before anything else is asked.
 
+use std::sync::atomic::Ordering;
+
 use aqueduct_fs::{ClientId, Context, Errno, Request};
 use aqueduct_wire::{Header, Kind, Op};
 use socket2::Socket;
@@ -12,7 +14,8 @@ impl Client {
     /// The session is the one that was, at a server that was restarted: opens and locks are had again, while nobody else can take them.
     pub(crate) fn recover(&self, socket: &Socket) -> Result<(), ConnectError> {
         let lists = self.leave_epoch();
-        let (mut opens_lost, mut locks_lost) = (self.reopen_all(socket, &lists)?, 0);
+        let opens_lost = self.reopen_all(socket, &lists)?;
+        let mut locks_lost = 0;
         for (credential, open, owner, space, lock) in &lists.locks {
             let context = Context::new(ClientId(0), credential.clone());
             let request = Request::SetLock { open: *open, owner: *owner, space: *space, lock: *lock, wait: false };
@@ -24,10 +27,9 @@ impl Client {
         let header = Header { op: Op::Recovered as u16, ..Header::new(Kind::Request) };
         let (reply, _) = self.greeting.exchange(socket, header, &[], Kind::Reply)?;
         if reply.status != 0 {
-            opens_lost = lists.opens.len();
-            lists.opens.iter().for_each(|(id, ..)| self.opens.lose(*id));
+            return Err(self.greeting.broken(Errno::from_raw(reply.status as i32)));
         }
-        self.report(&lists, opens_lost, locks_lost);
+        self.report("the server was restarted", &lists, opens_lost, locks_lost);
         Ok(())
     }
 
@@ -38,7 +40,8 @@ impl Client {
         with_locks.iter().for_each(|id| self.opens.lose(*id));
         let lists = self.leave_epoch();
         let lost = self.reopen_all(socket, &lists)?;
-        self.report(&lists, lost + with_locks.len(), with_locks.len());
+        self.unrestored.store(false, Ordering::SeqCst);
+        self.report("the server has given up the session", &lists, lost + with_locks.len(), with_locks.len());
         Ok(())
     }
 
@@ -46,7 +49,7 @@ impl Client {
     fn leave_epoch(&self) -> Lists {
         let lists = self.opens.begin_epoch();
         for lane in &self.lanes {
-            lane.close("the server was restarted");
+            lane.close("its session begins anew");
         }
         lists
     }
@@ -78,14 +81,14 @@ impl Client {
         Ok(if reply.status == 0 { Ok(()) } else { Err(Errno::from_raw(reply.status as i32)) })
     }
 
-    fn report(&self, lists: &Lists, opens_lost: usize, locks_lost: usize) {
+    fn report(&self, reason: &str, lists: &Lists, opens_lost: usize, locks_lost: usize) {
         let (server, opens, locks) = (&self.config.server, lists.opens.len(), lists.locks.len());
         if opens_lost + locks_lost == 0 {
-            tracing::info!(%server, opens, locks, "the server was restarted: all that was open and locked is so again");
+            tracing::info!(%server, %reason, opens, locks, "all that was open and locked is so again");
         } else {
             tracing::error!(
-                %server, opens, locks, opens_lost, locks_lost,
-                "the server was restarted, and some of what was open or locked is lost: these descriptors give EIO until they are closed"
+                %server, %reason, opens, locks, opens_lost, locks_lost,
+                "some of what was open or locked is lost: these descriptors give EIO until they are closed; programs that hold them have to open the files again"
             );
         }
     }
