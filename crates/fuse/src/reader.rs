@@ -6,11 +6,11 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use aqueduct_worker::{Group, Readiness, Ready, Registration};
+use aqueduct_worker::{Group, Readiness, Ready, Registration, Wide};
 use bytes::Bytes;
 
 use crate::abi::{BatchForgetIn, Field, ForgetIn, ForgetOne, InHeader, InterruptIn, ReadIn, WriteIn, opcode};
@@ -33,41 +33,20 @@ const HAND_OVER_MIN: usize = 128 << 10;
 /// Requests that move at most this much are small: one reader does well alone.
 const SMALL_MAX: usize = 16 << 10;
 
-/// Small requests that hold the reader for longer than this are not small here.
-const SMALL_WORK_MAX: Duration = Duration::from_micros(300);
-
-/// How long all readers take requests after what asked for it.
-const WIDE_FOR: Duration = Duration::from_millis(20);
-
 /// The readers of a mount, and whether all of them take requests.
+#[derive(Default)]
 pub(crate) struct Readers {
     others: Mutex<Vec<Weak<Reader>>>,
-    /// Microseconds after `start`.
-    wide_until: AtomicU64,
+    /// All take requests.
+    wide: Wide,
     /// How many of the others take requests now.
     active: AtomicUsize,
-    start: Instant,
-}
-
-impl Default for Readers {
-    fn default() -> Readers {
-        Readers {
-            others: Mutex::default(),
-            wide_until: AtomicU64::new(0),
-            active: AtomicUsize::new(0),
-            start: Instant::now(),
-        }
-    }
 }
 
 impl Readers {
-    fn is_wide(&self) -> bool {
-        (self.start.elapsed().as_micros() as u64) < self.wide_until.load(Ordering::Relaxed)
-    }
-
     /// Has all readers take requests for a while.
     fn widen(&self) {
-        self.wide_until.store((self.start.elapsed() + WIDE_FOR).as_micros() as u64, Ordering::SeqCst);
+        self.wide.begin();
         let others = lock(&self.others);
         if self.active.load(Ordering::SeqCst) == others.len() {
             return;
@@ -243,11 +222,11 @@ impl Ready for Reader {
     fn ready(&self, _: Readiness) {
         let Some(group) = self.group.upgrade() else { return };
         let _busy = self.shared.busy();
-        if self.first && !self.shared.readers.is_wide() {
+        if self.first && !self.shared.readers.wide.is_on() {
             self.shared.readers.narrow();
         }
         let began = Instant::now();
-        if !self.take_batch(&group) || began.elapsed() > SMALL_WORK_MAX {
+        if !self.take_batch(&group) || began.elapsed() > Wide::SMALL_WORK_MAX {
             self.shared.readers.widen();
         }
     }

@@ -114,7 +114,7 @@ impl Group {
             sleepers: AtomicUsize::new(0),
             spinning: AtomicBool::new(false),
             crew: run::Crew::default(),
-            watch: Watch::new(),
+            watch: Watch::default(),
             this: this.clone(),
             settings,
         });

@@ -12,7 +12,9 @@ mod run;
 mod timer;
 mod wait;
 mod watch;
+mod wide;
 
 pub use group::{Flush, Group, Interest, Readiness, Ready, Registration, Settings};
 pub use timer::Sleep;
 pub use wait::wait;
+pub use wide::Wide;

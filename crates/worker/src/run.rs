@@ -12,6 +12,7 @@ use rustix::time::Timespec;
 
 use crate::group::{Flush, Group, Readiness, WAKE_KEY, lock};
 use crate::watch::Place;
+use crate::wide::Wide;
 
 /// Events that the only thread of a group takes at a time: one system call serves many connections. Where others could serve them, a
 /// thread takes one: what it has taken waits for it, however long its system calls block.
@@ -22,9 +23,6 @@ const TASKS_PER_TURN: usize = 256;
 
 /// How long all threads must have been held up before another is started: longer than any request that memory serves.
 const HELD_UP_AFTER: Duration = Duration::from_millis(5);
-
-/// Small requests that hold a thread for longer than this are not small here: the disk is slow, or the cores are taken.
-const SMALL_WORK_MAX: Duration = Duration::from_micros(300);
 
 /// So many events that were there without any wait are more than one thread takes.
 const BACKLOG: u32 = 16;
@@ -213,7 +211,7 @@ impl<'a> Turn<'a> {
             let began = Instant::now();
             self.handle_events();
             self.events.clear();
-            if busy.is_some() && began.elapsed() > SMALL_WORK_MAX {
+            if busy.is_some() && began.elapsed() > Wide::SMALL_WORK_MAX {
                 self.group.watch.widen();
             }
             drop(busy);

@@ -4,14 +4,12 @@
 //! event about 10 us and the woken thread finds nothing. So while requests are small one thread watches, and the others are *parked* where no event
 //! wakes them. All watch (the group is *wide*) while requests are long, come faster than one thread takes them, or hold threads up.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::group::lock;
-
-/// How long a group stays wide after what made it so.
-const WIDE_FOR: Duration = Duration::from_millis(20);
+use crate::wide::Wide;
 
 /// What a thread that wanted to watch is to do.
 pub(crate) enum Place {
@@ -23,6 +21,7 @@ pub(crate) enum Place {
     Idle,
 }
 
+#[derive(Default)]
 pub(crate) struct Watch {
     /// Threads that wait for events, asleep or not.
     watchers: AtomicUsize,
@@ -30,27 +29,11 @@ pub(crate) struct Watch {
     /// Parked threads that are to come and have not yet woken.
     summoned: Mutex<usize>,
     summons: Condvar,
-    /// Microseconds after `start` until which all threads watch.
-    wide_until: AtomicU64,
-    start: Instant,
+    /// All threads watch.
+    wide: Wide,
 }
 
 impl Watch {
-    pub(crate) fn new() -> Watch {
-        Watch {
-            watchers: AtomicUsize::new(0),
-            parked: AtomicUsize::new(0),
-            summoned: Mutex::new(0),
-            summons: Condvar::new(),
-            wide_until: AtomicU64::new(0),
-            start: Instant::now(),
-        }
-    }
-
-    fn is_wide(&self) -> bool {
-        (self.start.elapsed().as_micros() as u64) < self.wide_until.load(Ordering::Relaxed)
-    }
-
     /// Whether some thread waits for events.
     pub(crate) fn is_watched(&self) -> bool {
         self.watchers.load(Ordering::SeqCst) > 0
@@ -58,8 +41,7 @@ impl Watch {
 
     /// Has all threads watch for a while.
     pub(crate) fn widen(&self) {
-        let until = (self.start.elapsed() + WIDE_FOR).as_micros() as u64;
-        self.wide_until.store(until, Ordering::SeqCst);
+        self.wide.begin();
         while self.summon() {}
     }
 
@@ -80,7 +62,7 @@ impl Watch {
     /// Asks to watch. Parks the thread, up to `limit`, while that is not wanted and `has_work` says that there is nothing else to do; it is asked
     /// after the thread is counted as parked, so whoever gives work afterwards can summon it.
     pub(crate) fn enter(&self, limit: Option<Duration>, has_work: impl Fn() -> bool) -> Place {
-        if self.is_wide() {
+        if self.wide.is_on() {
             self.watchers.fetch_add(1, Ordering::SeqCst);
             return Place::Watching;
         }
@@ -90,7 +72,7 @@ impl Watch {
         let mut summoned = lock(&self.summoned);
         self.parked.fetch_add(1, Ordering::SeqCst);
         let mut place = Place::Again;
-        if self.is_watched() && !self.is_wide() && !has_work() {
+        if self.is_watched() && !self.wide.is_on() && !has_work() {
             let uncalled = |summoned: &mut usize| *summoned == 0;
             summoned = match limit {
                 None => self.summons.wait_while(summoned, uncalled).unwrap_or_else(|poison| poison.into_inner()),
