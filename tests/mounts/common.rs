@@ -289,6 +289,14 @@ impl Server {
         Server::start_at(home, &mut aqueduct(), &["--listen", &address], exports)
     }
 
+    /// As [`restart`](Server::restart), but it has lost what it had written down of its sessions; its key is the same.
+    pub fn restart_without_sessions(self, exports: &[&Path]) -> Server {
+        let Server { process, address, home } = self;
+        drop(process);
+        fs::remove_dir_all(home.path().join("state/sessions")).unwrap();
+        Server::start_at(home, &mut aqueduct(), &["--listen", &address], exports)
+    }
+
     pub fn source(&self, export: &Path) -> String {
         format!("{}:{}", self.address, export.display())
     }

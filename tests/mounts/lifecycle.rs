@@ -280,14 +280,21 @@ fn a_killed_client_leaves_nothing_behind() {
     });
 }
 
+/// A mount whose connections can be cut.
+fn through_proxy() -> (Proxy, One) {
+    let export = directory();
+    let server = Server::start(&[export.path()]);
+    let proxy = Proxy::start(&server.address);
+    let source = format!("{}:{}", proxy.address, export.path().display());
+    let mount = Mount::start(&mut aqueduct(), &[&source], "");
+    (proxy, One { mount, server, export })
+}
+
 #[test]
 fn a_broken_connection_is_made_again() {
     test(|| {
-        let export = directory();
-        let server = Server::start(&[export.path()]);
-        let proxy = Proxy::start(&server.address);
-        let source = format!("{}:{}", proxy.address, export.path().display());
-        let mount = Mount::start(&mut aqueduct(), &[&source], "");
+        let (proxy, one) = through_proxy();
+        let (mount, export) = (&one.mount, &one.export);
         let stop = AtomicBool::new(false);
         let cuts = thread::scope(|scope| {
             let cutter = scope.spawn(|| {
@@ -326,13 +333,9 @@ fn a_broken_connection_is_made_again() {
 #[test]
 fn short_breaks_do_not_add_up() {
     test(|| {
-        let export = directory();
-        let server = Server::start(&[export.path()]);
-        let proxy = Proxy::start(&server.address);
-        let source = format!("{}:{}", proxy.address, export.path().display());
-        let mount = Mount::start(&mut aqueduct(), &[&source], "");
+        let (proxy, one) = through_proxy();
         let mut agent = Agent::start();
-        agent.ask(&format!("open 0 {} rwc", mount.join("file").display())).unwrap();
+        agent.ask(&format!("open 0 {} rwc", one.path("file").display())).unwrap();
         agent.ask("process 0 W 0 0").unwrap();
         proxy.cut();
         agent.ask("write 0 x").expect("mended");
@@ -340,8 +343,8 @@ fn short_breaks_do_not_add_up() {
         thread::sleep(Duration::from_millis(4300));
         proxy.interrupt(Duration::from_secs(2));
         agent.ask("write 0 x").expect("the descriptor is as good as before");
-        assert_eq!(fs::metadata(export.path().join("file")).unwrap().len(), 2);
-        assert_eq!(server.sessions(), 1);
+        assert_eq!(fs::metadata(one.export.path().join("file")).unwrap().len(), 2);
+        assert_eq!(one.server.sessions(), 1);
     });
 }
 

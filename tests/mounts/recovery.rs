@@ -59,6 +59,29 @@ fn locks_are_kept_over_a_kill_of_the_server() {
     });
 }
 
+#[test]
+fn what_held_locks_gives_errors_when_the_session_is_lost() {
+    test(|| {
+        let One { mount, server, export } = One::new();
+        let mut agent = Agent::start();
+        for (slot, name) in ["locked", "other"].iter().enumerate() {
+            agent.ask(&format!("open {slot} {} rwc", mount.join(name).display())).unwrap();
+        }
+        agent.ask("process 0 W 0 0").unwrap();
+        let server = server.restart_without_sessions(&[export.path()]);
+        assert_eq!(agent.ask("writeat 1 0 fine"), Ok("4".into()));
+        assert_eq!(agent.ask("writeat 0 0 late"), Err(libc::EIO), "somebody else may have had the lock meanwhile");
+        assert_eq!(agent.ask("readat 0 0 1"), Err(libc::EIO));
+        let told = mount.process.output();
+        assert_eq!(told.matches("give EIO until they are closed").count(), 1, "{told}");
+        agent.ask("close 0").unwrap();
+        agent.ask(&format!("open 0 {} rwc", mount.join("locked").display())).unwrap();
+        agent.ask("process 0 W 0 0").unwrap();
+        assert_eq!(agent.ask("writeat 0 0 again"), Ok("5".into()));
+        drop((agent, mount, server));
+    });
+}
+
 /// A program changes everything that can be changed, while the server is killed, or stopped, and started again and again.
 fn churned_under(end: impl Fn(&mut Server)) {
     let One { mount, mut server, export } = One::new();

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-/// Half-open connections are found by the kernel after this much silence and three unanswered probes, one a second.
+/// After this much silence the kernel asks once a second whether the peer is there; [`UNACKNOWLEDGED_MAX`] says how long it may be silent.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(5);
 
-/// Sent data that nobody acknowledges for this long break the connection.
+/// Sent data, or questions, that nobody acknowledges for this long break the connection: so long a half-open one goes unnoticed.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
 
 /// A blocking send (of a file's range) that makes no progress for this long breaks the connection: the peer does not read.
@@ -54,8 +54,7 @@ pub fn accept(listener: &Socket) -> io::Result<Option<(Socket, SocketAddr)>> {
 fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_keepalive(true)?;
-    let keepalive =
-        TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(Duration::from_secs(1)).with_retries(3);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(Duration::from_secs(1));
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
     socket.set_write_timeout(Some(SEND_STALL_MAX))?;
