@@ -189,6 +189,9 @@ impl Job {
     fn recovered(&self) -> Result<(), Errno> {
         self.session.recovered();
         self.server.recovery.settle(self.session.id);
+        if self.server.failpoint.dies(Moment::Recovered) {
+            return Ok(());
+        }
         self.reply(Kind::Reply, Ok(()), &[]);
         Ok(())
     }
@@ -258,8 +261,14 @@ impl Job {
         let reclaims = self.session.is_recovering() && matches!(request, Request::SetLock { wait: false, .. });
         self.session.count(0, 0);
         if !request.changes_state() || reclaims {
+            let moment = match request {
+                Request::Reopen { .. } => Some(Moment::Reopened),
+                _ => reclaims.then_some(Moment::Reclaimed),
+            };
             let result = filesystem.call(&context, request).await;
-            self.finish(Kind::Reply, result, false);
+            if !moment.is_some_and(|moment| self.server.failpoint.dies(moment)) {
+                self.finish(Kind::Reply, result, false);
+            }
             return Ok(());
         }
         let mut in_grace = self.waits_for_grace(&request);

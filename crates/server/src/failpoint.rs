@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use crate::server::Server;
 
-/// A moment in the execution of a request that changes something.
+/// A moment in the execution of a request that changes something, or in a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// What tells whether it was executed has been written down.
@@ -13,6 +13,12 @@ pub enum Moment {
     Executed,
     /// Its reply has been written down.
     Remembered,
+    /// A client has an open again, and has not been told.
+    Reopened,
+    /// It has a lock again, and has not been told.
+    Reclaimed,
+    /// It has said that it has all again, and has not been told that this was understood.
+    Recovered,
 }
 
 type Hook = Box<dyn Fn(Moment) -> bool + Send + Sync>;
