@@ -351,6 +351,21 @@ fn every_promise_names_its_test() {
     none(missing.map(|(module, name)| format!("{module}::{name}")).collect(), "tests that SEMANTICS.md names exist");
 }
 
+/// A mutation that does not fit any more shows nothing.
+#[test]
+fn every_mutation_fits_the_code() {
+    let text = fs::read_to_string(root().join("tests/mutations/mutations.toml")).unwrap();
+    let table: toml::Table = text.parse().unwrap();
+    let mutations = table["mutation"].as_array().unwrap();
+    let misfits = mutations.iter().filter_map(|mutation| {
+        let field = |name: &str| mutation[name].as_str().unwrap();
+        let source = fs::read_to_string(root().join(field("file"))).unwrap_or_default();
+        let count = source.matches(field("find")).count();
+        (count != 1).then(|| format!("'{}': found {count} times in {}", field("name"), field("file")))
+    });
+    none(misfits.collect(), "what a mutation replaces stands exactly once in its file");
+}
+
 #[test]
 fn the_checks_see_what_they_should() {
     let source = "fn a() {\n    let s = \"} fn x {\";\n}\n// fn no() {}\nimpl T {\n    fn b<'a>(x: &'a [u8; 2]) -> char {\n        '}'\n    }\n    fn c();\n}\n";

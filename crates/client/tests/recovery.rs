@@ -147,7 +147,7 @@ impl Drop for Node {
 /// The server dies, dies once more when the recovery of a client that holds a lock comes to `moment`, and comes back.
 fn dies_in_recovery(moment: Moment) {
     let mut process = Process::new();
-    let (holder, other) = (Node::new(&process), Node::new(&process));
+    let (holder, other) = (Node::new(&process), Arc::new(Node::new(&process)));
     let open = holder.create("file").id;
     let held = holder.create("held").id;
     holder.write(open, b"before ").unwrap();
@@ -156,21 +156,19 @@ fn dies_in_recovery(moment: Moment) {
     process.kill();
     process.start();
     let died = process.die_at(moment);
-    std::thread::scope(|scope| {
-        let (granted, grants) = mpsc::channel();
-        let other = &other;
-        scope.spawn(move || granted.send(other.lock(others, 2, LockKind::Write, true)));
-        died.recv_timeout(LONG).expect("a recovery comes to that moment");
-        process.kill();
-        process.start();
-        assert_eq!(holder.write(open, b"after").unwrap().count, 5);
-        let data = std::fs::read(process.directory.path().join("file")).unwrap();
-        assert_eq!(String::from_utf8(data).unwrap(), "before after");
-        let recovered_first = grants.recv_timeout(Duration::from_millis(200));
-        assert!(recovered_first.is_err(), "the lock was another's all the time: {recovered_first:?}");
-        holder.lock(held, 1, LockKind::Unlock, false).unwrap();
-        grants.recv_timeout(LONG).expect("the lock is free").unwrap();
-    });
+    let (granted, grants) = mpsc::channel();
+    let waiter = other.clone();
+    std::thread::spawn(move || granted.send(waiter.lock(others, 2, LockKind::Write, true).map(drop)).is_ok());
+    died.recv_timeout(LONG).expect("a recovery comes to that moment");
+    process.kill();
+    process.start();
+    assert_eq!(holder.write(open, b"after").unwrap().count, 5);
+    let data = std::fs::read(process.directory.path().join("file")).unwrap();
+    assert_eq!(String::from_utf8(data).unwrap(), "before after");
+    let too_early = grants.recv_timeout(Duration::from_millis(200));
+    assert!(too_early.is_err(), "the lock was another's all the time: {too_early:?}");
+    holder.lock(held, 1, LockKind::Unlock, false).unwrap();
+    grants.recv_timeout(LONG).expect("the lock is free").unwrap();
 }
 
 #[test]

@@ -30,14 +30,16 @@ pub fn limits() -> Limits {
     }
 }
 
+fn posix(directory: &std::path::Path) -> Posix {
+    Posix::open(directory, Options { key: [5; 32], ..Options::default() }).unwrap()
+}
+
 fn start(
-    fixture: (&std::path::Path, Option<&std::path::Path>),
+    filesystem: Arc<dyn FileSystem>,
+    sessions: Option<&std::path::Path>,
     listen: SocketAddr,
     limits: Limits,
 ) -> (Arc<Server>, Arc<Group>) {
-    let (directory, sessions) = fixture;
-    let options = Options { key: [5; 32], ..Options::default() };
-    let filesystem = Arc::new(Posix::open(directory, options).unwrap());
     let spin_max = Duration::from_micros(20);
     let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
     let export = Export { name: "/e".into(), id: 1, filesystem, read_only: false, path: String::new() };
@@ -54,18 +56,27 @@ fn start(
 
 impl Fixture {
     pub fn new() -> Fixture {
-        Fixture::with(None)
+        Fixture::with(None, Arc::new)
+    }
+
+    /// One with a layer over its directory.
+    pub fn layered<F: FileSystem + 'static>(layer: impl FnOnce(Posix) -> Arc<F>) -> Fixture {
+        Fixture::with(None, layer)
     }
 
     /// One whose sessions outlive it.
     pub fn surviving() -> Fixture {
-        Fixture::with(Some(tempfile::tempdir().unwrap()))
+        Fixture::with(Some(tempfile::tempdir().unwrap()), Arc::new)
     }
 
-    fn with(sessions: Option<tempfile::TempDir>) -> Fixture {
+    fn with<F: FileSystem + 'static>(
+        sessions: Option<tempfile::TempDir>,
+        layer: impl FnOnce(Posix) -> Arc<F>,
+    ) -> Fixture {
         let directory = tempfile::tempdir().unwrap();
-        let places = (directory.path(), sessions.as_ref().map(|folder| folder.path()));
-        let (server, group) = start(places, "127.0.0.1:0".parse().unwrap(), limits());
+        let folder = sessions.as_ref().map(|folder| folder.path());
+        let filesystem = layer(posix(directory.path()));
+        let (server, group) = start(filesystem, folder, "127.0.0.1:0".parse().unwrap(), limits());
         Fixture { server, group, directory, sessions }
     }
 
@@ -78,8 +89,9 @@ impl Fixture {
 
     /// Another process at the same place.
     pub fn start_again(&mut self, limits: Limits) {
-        let places = (self.directory.path(), self.sessions.as_ref().map(|folder| folder.path()));
-        (self.server, self.group) = start(places, self.server.addresses()[0], limits);
+        let folder = self.sessions.as_ref().map(|folder| folder.path());
+        let filesystem = Arc::new(posix(self.directory.path()));
+        (self.server, self.group) = start(filesystem, folder, self.server.addresses()[0], limits);
     }
 
     pub fn restart(&mut self) {
