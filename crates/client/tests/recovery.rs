@@ -185,3 +185,41 @@ fn the_server_dies_when_a_lock_has_been_had_again() {
 fn the_server_dies_when_all_has_been_had_again() {
     dies_in_recovery(Moment::Recovered);
 }
+
+#[test]
+fn nobody_takes_a_lock_while_its_holder_has_only_others_again() {
+    let mut process = Process::new();
+    let (holder, other) = (Node::new(&process), Arc::new(Node::new(&process)));
+    let names = ["one", "two"];
+    let held = names.map(|name| holder.create(name).id);
+    held.iter().for_each(|open| drop(holder.lock(*open, 1, LockKind::Write, false).unwrap()));
+    let wanted = names.map(|name| other.create(name).id);
+    process.kill();
+    process.start();
+    // The holder has one of the two again, and does not hear of it for a while.
+    let (reclaimed, reclaims) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    let (reclaimed, goes_on) = (Mutex::new(reclaimed), Mutex::new(goes_on));
+    process.server.set_failpoint(move |moment| {
+        if moment == Moment::Reclaimed && reclaimed.lock().unwrap().send(()).is_ok() {
+            let _ = goes_on.lock().unwrap().recv_timeout(LONG);
+        }
+        false
+    });
+    reclaims.recv_timeout(LONG).expect("a lock is reclaimed");
+    let (granted, grants) = mpsc::channel();
+    for open in wanted {
+        let (granted, waiter) = (granted.clone(), other.clone());
+        std::thread::spawn(move || granted.send(waiter.lock(open, 2, LockKind::Write, true).map(drop)).is_ok());
+    }
+    let too_early = grants.recv_timeout(Duration::from_millis(300));
+    assert!(too_early.is_err(), "both locks are the holder's: {too_early:?}");
+    drop(reclaims);
+    drop(go_on);
+    let too_early = grants.recv_timeout(Duration::from_millis(200));
+    assert!(too_early.is_err(), "both locks are the holder's again: {too_early:?}");
+    for open in held {
+        holder.lock(open, 1, LockKind::Unlock, false).unwrap();
+        grants.recv_timeout(LONG).expect("the lock is free").unwrap();
+    }
+}
