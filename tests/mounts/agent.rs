@@ -10,6 +10,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::calls;
 use crate::churn;
 use crate::common::{Process, SOON};
 use crate::sys::{self, Hold, Request};
@@ -162,6 +164,7 @@ fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String>
         "write" => file.write(words[2].as_bytes()).map(|count| count.to_string()),
         "size" => file.seek(SeekFrom::End(0)).map(|size| size.to_string()),
         "sync" => done(file.sync_all()),
+        "call" => done(calls::call(&words[2..].join(" "), Path::new("."), file)),
         "process" | "openfile" => {
             let request = if words[0] == "process" { Request::Process } else { Request::OpenFile };
             let wait = words.get(5) == Some(&"wait");

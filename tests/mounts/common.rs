@@ -138,6 +138,15 @@ impl Process {
         self.child.try_wait().unwrap()
     }
 
+    /// Waits for its end; `None` when it goes on.
+    pub fn ended_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let started = Instant::now();
+        while self.has_ended().is_none() && started.elapsed() < limit {
+            thread::sleep(Duration::from_millis(10));
+        }
+        self.has_ended()
+    }
+
     /// Waits for its end.
     pub fn ends_within(&mut self, limit: Duration) -> ExitStatus {
         let pid = self.pid();

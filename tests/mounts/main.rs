@@ -4,6 +4,7 @@
 //! run (no root, no /dev/fuse, a program missing) print `skipped:` and why.
 
 mod agent;
+mod calls;
 mod churn;
 mod coherence;
 mod common;
@@ -18,3 +19,4 @@ mod programs;
 mod proxy;
 mod recovery;
 mod sys;
+mod waiting;
