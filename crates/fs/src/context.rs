@@ -15,6 +15,8 @@ pub enum Groups {
     Known(Arc<[u32]>),
     /// The caller's host could not tell (its process is outside the daemon's pid namespace): look the user up where the I/O is done.
     Resolve,
+    /// As [`Groups::Resolve`], but with this group in the place of root's (gid 0).
+    ResolveSquashed(u32),
 }
 
 /// The identity on which the backing file system decides.

@@ -4,9 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use aqueduct_fs::{
-    AccessMask, Context, Credential, Entry, Errno, Groups, Handle, OpenFlags, OpenId, Opened, Reply, Request,
-};
+use aqueduct_fs::{AccessMask, Context, Entry, Errno, Handle, OpenFlags, OpenId, Opened, Reply, Request};
 use rustix::fs::OFlags;
 
 use crate::listing::Listing;
@@ -132,8 +130,8 @@ impl Posix {
         })
     }
 
-    /// The open that a token stands for, whatever the file's mode says by now: as root, or where root is nobody (a network file system below) as
-    /// the one who had it open.
+    /// The open that a token stands for. For whom it was opened, and for the file's owner, who could allow himself anything: whatever the file's mode says
+    /// by now. For another, whom the client's caller has become since by squashing or maps: as far as he may now.
     fn reopen(&self, context: &Context, id: OpenId, token_bytes: &[u8]) -> Result<Opened, Errno> {
         let token = self.tree.seal().check_token(token_bytes)?;
         match self.opens.get(context.client, id) {
@@ -141,48 +139,44 @@ impl Posix {
             Ok(_) => return Err(Errno::EBUSY),
             Err(_) => {}
         }
+        let caller = &context.credential;
+        let same = (token.uid, token.gid) == (caller.uid, caller.gid);
         if token.directory {
-            return self.open_directory(context, token.handle.bytes(), Some((id, &token)));
+            return self.open_directory(context, token.handle.bytes(), Some((id, same)));
         }
         let node = self.node(token.handle.bytes())?;
-        let opened = identity::as_root(&context.credential, || open_regular(node.as_fd(), token.access));
-        let (fd, seen) = match opened {
-            Err(Errno::EACCES | Errno::EPERM) => {
-                let opener = Credential { uid: token.uid, gid: token.gid, groups: Groups::Known([].into()) };
-                identity::act_through_open(&opener)?;
-                let opened = open_regular(node.as_fd(), token.access);
-                identity::act_through_open(&context.credential)?;
-                opened?
+        let open = || open_regular(node.as_fd(), token.access);
+        let (fd, seen) = if same || see(node.as_fd())?.attr.uid == caller.uid {
+            // Where root is nobody (a network file system below), as the caller.
+            match identity::as_root(caller, open) {
+                Err(Errno::EACCES | Errno::EPERM) => open()?,
+                opened => opened?,
             }
-            opened => opened?,
+        } else {
+            open()?
         };
-        let opener = (token.uid, token.gid);
+        let opener = (caller.uid, caller.gid);
         let kept = Kept { id: Some(id), handle: token.handle, seen, flags: token.access, opener, directory: false };
         self.keep(context, fd, kept)
     }
 
-    /// A directory for listing; `again` as it was open before, whatever its mode says by now.
-    fn open_directory(
-        &self,
-        context: &Context,
-        handle: &[u8],
-        again: Option<(OpenId, &Token)>,
-    ) -> Result<Opened, Errno> {
+    /// A directory for listing; `again` under the id that it had, by the same caller as then whatever its mode says by now.
+    fn open_directory(&self, context: &Context, handle: &[u8], again: Option<(OpenId, bool)>) -> Result<Opened, Errno> {
         let node = self.node(handle)?;
         let seen = see(node.as_fd())?;
         if !seen.attr.is_directory() {
             return Err(Errno::ENOTDIR);
         }
         let open = || sys::reopen(node.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY);
+        let caller = &context.credential;
         let fd = match again {
-            None => open()?,
-            Some(_) => identity::as_root(&context.credential, open).or_else(|_| open())?,
+            Some((_, same)) if same || seen.attr.uid == caller.uid => {
+                identity::as_root(caller, open).or_else(|_| open())?
+            }
+            _ => open()?,
         };
         let handle = Handle::new(handle).ok_or(Errno::ESTALE)?;
-        let (id, opener) = match again {
-            None => (None, (context.credential.uid, context.credential.gid)),
-            Some((id, token)) => (Some(id), (token.uid, token.gid)),
-        };
+        let (id, opener) = (again.map(|(id, _)| id), (caller.uid, caller.gid));
         self.keep(context, fd, Kept { id, handle, seen, flags: OpenFlags::READ, opener, directory: true })
     }
 

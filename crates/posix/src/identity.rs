@@ -114,14 +114,11 @@ pub(crate) fn act_as(credential: &Credential) -> Result<(), Errno> {
         }
         let groups = match &credential.groups {
             Groups::Known(groups) => groups.clone(),
-            Groups::Resolve => match remembered_groups(credential) {
-                Some(groups) => groups,
-                None => {
-                    // The user database may only answer root.
-                    switch(thread, own_identity())?;
-                    ask_for_groups(credential)
-                }
-            },
+            Groups::Resolve => resolve(thread, credential)?,
+            Groups::ResolveSquashed(anonymous) => {
+                let groups = resolve(thread, credential)?;
+                groups.iter().map(|&gid| if gid == 0 { *anonymous } else { gid }).collect()
+            }
         };
         let identity = Identity { uid: credential.uid, gid: credential.gid, groups };
         if thread.identity.as_ref() == Some(&identity) { stop_searching(thread) } else { switch(thread, identity) }
@@ -190,8 +187,18 @@ fn is_same(identity: &Identity, credential: &Credential) -> bool {
         && identity.gid == credential.gid
         && match &credential.groups {
             Groups::Known(groups) => Arc::ptr_eq(groups, &identity.groups) || *groups == identity.groups,
-            Groups::Resolve => false,
+            Groups::Resolve | Groups::ResolveSquashed(_) => false,
         }
+}
+
+/// The groups of a user, as this machine knows them.
+fn resolve(thread: &mut Thread, credential: &Credential) -> Result<Arc<[u32]>, Errno> {
+    if let Some(groups) = remembered_groups(credential) {
+        return Ok(groups);
+    }
+    // The user database may only answer root.
+    switch(thread, own_identity())?;
+    Ok(ask_for_groups(credential))
 }
 
 fn switch(thread: &mut Thread, identity: Identity) -> Result<(), Errno> {

@@ -35,6 +35,83 @@ fn forged_and_foreign_handles_are_stale() {
 }
 
 #[test]
+fn forged_and_foreign_tokens_are_stale() {
+    everywhere(|served| {
+        let (file, opened) = served.create_as(&context(1, own()), b"file", 0o644).unwrap();
+        let directory = served.root_call(Request::OpenDirectory { handle: &served.root }).unwrap().opened().unwrap();
+        let reopen = |token: &[u8]| served.root_call(Request::Reopen { open: OpenId(7), token });
+        for token in [&opened.token, &directory.token] {
+            for at in 0..token.len() {
+                for change in [1, 0x80] {
+                    let mut forged = token.to_vec();
+                    forged[at] ^= change;
+                    assert_eq!(reopen(&forged), Err(Errno::ESTALE), "byte {at}");
+                }
+                assert_eq!(reopen(&token[..at]), Err(Errno::ESTALE), "its first {at} bytes");
+            }
+            assert_eq!(reopen(&[token, &[0][..]].concat()), Err(Errno::ESTALE));
+            assert_eq!(get(&served.posix, token), Err(Errno::ESTALE), "no handle");
+        }
+        assert_eq!(reopen(file.handle.bytes()), Err(Errno::ESTALE), "no token");
+        for options in [Options { key: [9; 32], ..Options::default() }, Options { export: 8, ..served.options() }] {
+            let other = Posix::open(&served.path, options).unwrap();
+            let request = Request::Reopen { open: OpenId(7), token: &opened.token };
+            assert_eq!(
+                block_on(other.call(&context(1, own()), request)),
+                Err(Errno::ESTALE),
+                "of another key or export"
+            );
+            assert_eq!(get(&other, file.handle.bytes()), Err(Errno::ESTALE));
+        }
+        served.release(opened.id);
+        assert!(reopen(&opened.token).is_ok());
+    });
+}
+
+/// Who comes with a token is another than he was when the server now squashes him, or maps him elsewhere.
+#[test]
+fn a_token_is_worth_what_who_brings_it_is_allowed() {
+    for parent in [std::env::temp_dir().as_path(), Path::new("/dev/shm")] {
+        let served = serve(parent, HandleSource::Kernel);
+        if !is_root() {
+            return skip("the server is not root");
+        }
+        let root = context(1, own());
+        let nobody = context(1, user(65_534, 65_534, &[]));
+        let alice = context(1, user(1000, 1000, &[]));
+        let (secret, secret_open) = served.create_as(&root, b"secret", 0o600).unwrap();
+        let (_, public_open) = served.create_as(&root, b"public", 0o644).unwrap();
+        let (alices, alices_open) = served.create_as(&root, b"alices", 0o600).unwrap();
+        let owner = SetAttr { uid: Some(1000), mode: Some(0), ..SetAttr::default() };
+        served.set(&root, &alices.handle, owner).unwrap();
+        let open = Request::Open { handle: secret.handle.bytes(), flags: OpenFlags::READ };
+        let reader = served.call(&root, open).unwrap().opened().unwrap();
+        let folder = served.mkdir(&served.root, b"folder", 0o700);
+        let listing =
+            served.root_call(Request::OpenDirectory { handle: folder.handle.bytes() }).unwrap().opened().unwrap();
+        for (who, context, token, expected) in [
+            ("root", &root, &secret_open, None),
+            ("nobody", &nobody, &secret_open, Some(Errno::EACCES)),
+            ("nobody, to read", &nobody, &reader, Some(Errno::EACCES)),
+            ("nobody, to write what all may read", &nobody, &public_open, Some(Errno::EACCES)),
+            ("nobody, to list", &nobody, &listing, Some(Errno::EACCES)),
+            ("root, to list", &root, &listing, None),
+            ("root by another group", &context_of_root_in(7), &secret_open, None),
+            ("the owner, whatever the mode", &alice, &alices_open, None),
+            ("another user", &alice, &secret_open, Some(Errno::EACCES)),
+        ] {
+            let again = served.restarted();
+            let answer = block_on(again.call(context, Request::Reopen { open: token.id, token: &token.token }));
+            assert_eq!(answer.map(drop).err(), expected, "{who}");
+        }
+    }
+}
+
+fn context_of_root_in(gid: u32) -> Context {
+    context(1, user(0, gid, &[]))
+}
+
+#[test]
 fn one_inode_has_one_handle() {
     everywhere(|served| {
         let (file, open) = served.create(b"file");

@@ -173,10 +173,19 @@ fn a_user_has_open_what_he_created_whatever_its_mode() {
         state.die(moment, |peer| _ = peer.request(Op::Create, (1, 1), &body));
         state.recover();
         let answer = state.peer.call(Op::Create, (1, 1), &body);
-        let open = result(Op::Create, answer).unwrap().created().unwrap().1.id;
+        let opened = result(Op::Create, answer).unwrap().created().unwrap().1;
         let mut body = Vec::new();
-        encode_write(&user, &WriteAt { open, offset: 0, append: false, stable: false }, &mut body);
+        let write = WriteAt { open: opened.id, offset: 0, append: false, stable: false };
+        encode_write(&user, &write, &mut body);
         let written = state.peer.call_with(Op::Write, (1, 2), &body, b"mine");
+        assert_eq!(result(Op::Write, written).unwrap().written().unwrap().count, 4);
+        // And after one more restart: his own file, whoever had opened it for him.
+        state.fixture.restart();
+        let (mut peer, _) = state.fixture.joined(&state.session);
+        let mut again = Vec::new();
+        encode_request(&user, &Request::Reopen { open: opened.id, token: &opened.token }, &mut again);
+        result(Op::Reopen, peer.call(Op::Reopen, (0, 0), &again)).unwrap();
+        let written = peer.call_with(Op::Write, (1, 3), &body, b"mine");
         assert_eq!(result(Op::Write, written).unwrap().written().unwrap().count, 4);
         assert_eq!(std::fs::metadata(path.join("new")).unwrap().uid(), 1000);
     }

@@ -52,7 +52,7 @@ fn put_caller(credential: &Credential, pid: u32, out: &mut Vec<u8>) {
             U16::put(&(groups.len() as u16), out);
             groups.iter().for_each(|gid| U32::put(gid, out));
         }
-        Groups::Known(_) | Groups::Resolve => U16::put(&GROUPS_RESOLVE, out),
+        Groups::Known(_) | Groups::Resolve | Groups::ResolveSquashed(_) => U16::put(&GROUPS_RESOLVE, out),
     }
 }
 

@@ -109,6 +109,10 @@ impl Served {
         Posix::open(&self.path, self.options.clone()).unwrap()
     }
 
+    pub fn options(&self) -> Options {
+        self.options.clone()
+    }
+
     /// The server's process ends and another takes its place.
     pub fn restart(&mut self) {
         self.posix = self.restarted();
