@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::exports::SquashChoice;
 use crate::options;
 
 /// Carries a directory to any node at the speed of the network
@@ -85,6 +86,15 @@ The configuration file:
   name = \"data\"                    # the path, unless given
   read_only = false
   cross_mounts = false             # true: show file systems that are mounted below
+  hosts = [\"10.0.0.0/8\", \"node17\"]  # who may mount it; everybody, unless given
+  read_only_hosts = [\"192.0.2.7\"]  # who may besides, and change nothing
+  squash = \"root\"                  # who acts as the anonymous user: root, all, none;
+                                   # unless given: root of other machines than this
+  anonymous_uid = 65534
+  anonymous_gid = 65534
+  map_uids = [{ client = 1000, server = 5000, count = 10 }]  # ids of clients that are others here
+  map_gids = []
+  map_others = \"same\"              # \"anonymous\": ids that have no place in the maps
   [limits]
   sessions_max = 16384
   connections_max = 65536
@@ -110,6 +120,9 @@ pub struct Serve {
     /// Refuse all changes, in every export
     #[arg(long)]
     pub read_only: bool,
+    /// Whose users act as the anonymous one, in the exports DIR [default: root of other machines, none of this one]
+    #[arg(long, value_name = "WHO")]
+    pub squash: Option<SquashChoice>,
     /// Listen on addresses other than loopback, where anybody who reaches the port may do everything
     #[arg(long)]
     pub insecure: bool,

@@ -8,6 +8,7 @@ use aqueduct_server::Limits;
 use serde::Deserialize;
 
 use crate::args;
+use crate::exports::{ExportConfig, FileExport};
 use crate::failure::Failure;
 use crate::options::Options;
 
@@ -33,15 +34,6 @@ pub struct ServeConfig {
     pub drain: Duration,
 }
 
-/// A directory to serve, resolved.
-#[derive(Debug, PartialEq)]
-pub struct ExportConfig {
-    pub path: PathBuf,
-    pub name: String,
-    pub read_only: bool,
-    pub cross_mounts: bool,
-}
-
 /// The configuration file, as it is written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -51,17 +43,6 @@ struct File {
     state: Option<PathBuf>,
     export: Vec<FileExport>,
     limits: FileLimits,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileExport {
-    path: PathBuf,
-    name: Option<String>,
-    #[serde(default)]
-    read_only: bool,
-    #[serde(default)]
-    cross_mounts: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -87,12 +68,7 @@ impl ServeConfig {
         let listen = if arguments.listen.is_empty() { &file.listen } else { &arguments.listen };
         let listen = resolve_listen(listen, arguments.insecure || file.insecure)?;
         let mut exports = file.export;
-        exports.extend(arguments.dirs.into_iter().map(|path| FileExport {
-            path,
-            name: None,
-            read_only: false,
-            cross_mounts: false,
-        }));
+        exports.extend(arguments.dirs.into_iter().map(|path| FileExport::of_argument(path, arguments.squash)));
         if exports.is_empty() {
             return Err(Failure::usage(
                 "cannot serve",
@@ -118,29 +94,6 @@ impl File {
         toml::from_str(&text).map_err(|error| {
             Failure::usage(what, error.to_string().trim_end(), "correct it; 'aqueduct serve --help' shows an example")
         })
-    }
-}
-
-impl FileExport {
-    fn resolve(self, read_only: bool) -> Result<ExportConfig, Failure> {
-        let what = || format!("cannot serve {}", self.path.display());
-        let path = std::fs::canonicalize(&self.path).map_err(|error| {
-            Failure::new(what(), error, "name a directory that exists and that this user may enter")
-        })?;
-        let name = match self.name {
-            Some(name) => name,
-            None => path.to_str().map(str::to_owned).ok_or_else(|| {
-                Failure::usage(
-                    what(),
-                    "its path is not UTF-8, so it cannot be its name",
-                    "give it a name in the file of --config",
-                )
-            })?,
-        };
-        if name.is_empty() || name.contains(['\n', '\0']) {
-            return Err(Failure::usage(what(), "its name is empty or has a line break", "give it another name"));
-        }
-        Ok(ExportConfig { path, name, read_only: self.read_only || read_only, cross_mounts: self.cross_mounts })
     }
 }
 
@@ -301,7 +254,10 @@ pub fn server_address(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_server::{Access, Squash};
+
     use super::*;
+    use crate::exports::SquashChoice;
 
     fn source(text: &str) -> Option<(String, String)> {
         match parse_source(text, None).ok()? {
@@ -369,15 +325,21 @@ mod tests {
             root.display()
         );
         std::fs::write(&path, text).unwrap();
-        let arguments = args::Serve { config: Some(path.clone()), dirs: vec![root.clone()], ..args::Serve::default() };
+        let arguments = args::Serve {
+            config: Some(path.clone()),
+            dirs: vec![root.clone()],
+            squash: Some(SquashChoice::All),
+            ..args::Serve::default()
+        };
         let config = ServeConfig::resolve(arguments).unwrap();
         assert_eq!(config.listen, ["[::1]:0".parse().unwrap()]);
         assert_eq!((config.limits.sessions_max, config.limits.session_grace), (3, Duration::from_millis(500)));
         let by_path = root.to_str().unwrap().to_owned();
-        let expected = [
-            ExportConfig { path: root.clone(), name: "data".into(), read_only: true, cross_mounts: false },
-            ExportConfig { path: root.clone(), name: by_path, read_only: false, cross_mounts: false },
-        ];
+        let usual = |name, read_only, squash| {
+            let access = Access { squash, ..Access::default() };
+            ExportConfig { path: root.clone(), name, read_only, cross_mounts: false, access }
+        };
+        let expected = [usual("data".into(), true, None), usual(by_path, false, Some(Squash::All))];
         assert_eq!(config.exports, expected);
 
         std::fs::write(&path, "[limits]\nsesions_max = 3\n").unwrap();

@@ -6,6 +6,7 @@ mod args;
 mod config;
 mod daemon;
 mod docs;
+mod exports;
 mod failure;
 mod host;
 mod key;

@@ -15,7 +15,8 @@ use aqueduct_worker::{Group, Settings};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::config::{ExportConfig, ServeConfig};
+use crate::config::ServeConfig;
+use crate::exports::ExportConfig;
 use crate::failure::Failure;
 use crate::{args, host, key, output};
 
@@ -126,6 +127,7 @@ fn open(export: &ExportConfig, options: &Options) -> Result<(Export, Option<Arc<
         filesystem,
         read_only: export.read_only,
         path: export.path.to_string_lossy().into_owned(),
+        access: export.access.clone(),
     };
     Ok((export, writable))
 }

@@ -220,10 +220,18 @@ fn server_text(server: &Map<String, Value>) -> String {
     let exports: Vec<_> = list("exports")
         .iter()
         .map(|export| {
-            vec![string(&export["name"]), string(&export["path"]), access(export), string(&export["clients"])]
+            let access_rules = &export["access"];
+            vec![
+                string(&export["name"]),
+                string(&export["path"]),
+                access(export),
+                hosts(access_rules),
+                squash(access_rules),
+                string(&export["clients"]),
+            ]
         })
         .collect();
-    text.push_str(&render(&["EXPORT", "DIRECTORY", "ACCESS", ">CLIENTS"], &exports));
+    text.push_str(&render(&["EXPORT", "DIRECTORY", "ACCESS", "HOSTS", "SQUASHED", ">CLIENTS"], &exports));
     // Sessions without an export are those who ask, as we do.
     let sessions: Vec<Vec<String>> = list("sessions")
         .iter()
@@ -254,6 +262,27 @@ fn rates(entry: &Value) -> [String; 3] {
 
 fn access(entry: &Value) -> String {
     if entry["read_only"] == json!(true) { "read" } else { "read, write" }.to_owned()
+}
+
+/// Who may mount an export.
+fn hosts(rules: &Value) -> String {
+    let list = |key: &str| {
+        rules[key].as_array().map(|list| list.iter().map(string).collect::<Vec<_>>().join(" ")).unwrap_or_default()
+    };
+    let all = if rules["hosts"].is_null() { "all".to_owned() } else { list("hosts") };
+    let read_only = list("read_only_hosts");
+    match (all.is_empty(), read_only.is_empty()) {
+        (true, true) => "none".to_owned(),
+        (_, true) => all,
+        (true, false) => format!("read only: {read_only}"),
+        (false, false) => format!("{all}; read only: {read_only}"),
+    }
+}
+
+/// Who acts as somebody else there.
+fn squash(rules: &Value) -> String {
+    let who = rules["squash"].as_str().unwrap_or("remote root");
+    if rules["maps_ids"] == json!(true) { format!("{who}, ids mapped") } else { who.to_owned() }
 }
 
 fn uptime(entry: &Value) -> String {
@@ -295,6 +324,20 @@ mod tests {
         let text = text(&shown, false);
         assert!(text.contains("/m          h:/x    read, write    500"), "{text}");
         assert!(text.contains("500 KiB"), "{text}");
+    }
+
+    #[test]
+    fn exports_show_what_they_allow() {
+        let rules = |hosts: Value, read_only: Value, squash: Value| json!({ "hosts": hosts, "read_only_hosts": read_only, "squash": squash });
+        let shown = |rules: Value| (hosts(&rules), squash(&rules));
+        let text = |hosts: &str, squash: &str| (hosts.to_owned(), squash.to_owned());
+        assert_eq!(shown(rules(Value::Null, json!([]), Value::Null)), text("all", "remote root"));
+        assert_eq!(shown(rules(json!([]), json!([]), json!("none"))), text("none", "none"));
+        let some = rules(json!(["10.0.0.0/8", "::1/128"]), json!(["10.1.0.0/16"]), json!("all"));
+        assert_eq!(shown(some), text("10.0.0.0/8 ::1/128; read only: 10.1.0.0/16", "all"));
+        let mut mapped = rules(json!([]), json!(["10.1.0.0/16"]), json!("root"));
+        mapped["maps_ids"] = json!(true);
+        assert_eq!(shown(mapped), text("read only: 10.1.0.0/16", "root, ids mapped"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use aqueduct_fs::synthetic::Synthetic;
-use aqueduct_server::{Export, Limits, Server, ServerConfig, export_id};
+use aqueduct_server::{Access, Export, Limits, Server, ServerConfig, export_id};
 use aqueduct_wire::{Header, Kind, Op, encode_reply};
 use tempfile::TempDir;
 
@@ -86,7 +86,14 @@ impl World {
         fs::write(&self.file, file).expect("there is room for a file");
         let filesystem = Arc::new(Synthetic { size: 1 << 20 });
         let path = String::new();
-        let export = Export { name: EXPORT.into(), id: export_id(EXPORT), filesystem, read_only: false, path };
+        let export = Export {
+            name: EXPORT.into(),
+            id: export_id(EXPORT),
+            filesystem,
+            read_only: false,
+            path,
+            access: Access::default(),
+        };
         let config = ServerConfig {
             listen: Vec::new(),
             name: "server.example".into(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use aqueduct_fs::synthetic::Synthetic;
 use aqueduct_fs::{OpenFlags, OpenId, ReadAt, Request, WriteAt};
-use aqueduct_server::{Export, Limits, Server, ServerConfig, export_id};
+use aqueduct_server::{Access, Export, Limits, Server, ServerConfig, export_id};
 use aqueduct_wire::{
     Attach, AttachReply, Header, Hello, HelloReply, Kind, Op, decode_reply, encode_cancel, encode_compound,
     encode_read, encode_request, encode_write,
@@ -43,7 +43,14 @@ impl World {
         let turner = Turner::new();
         let filesystem = Arc::new(Synthetic { size: 1 << 20 });
         let path = String::new();
-        let export = Export { name: EXPORT.into(), id: export_id(EXPORT), filesystem, read_only: false, path };
+        let export = Export {
+            name: EXPORT.into(),
+            id: export_id(EXPORT),
+            filesystem,
+            read_only: false,
+            path,
+            access: Access::default(),
+        };
         // Nobody comes back to a session, and few slots are soon met again.
         let limits = Limits { sessions_max: 64, slots: 4, session_grace: Duration::ZERO, ..Limits::default() };
         let config = ServerConfig {

@@ -3,6 +3,7 @@
 //! Every test starts its own server on a free loopback port with an export of its own, and takes down what it started. Tests that the machine cannot
 //! run (no root, no /dev/fuse, a program missing) print `skipped:` and why.
 
+mod access;
 mod agent;
 mod calls;
 mod churn;

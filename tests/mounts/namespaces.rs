@@ -2,20 +2,21 @@
 
 use std::fs;
 use std::process::{Command, id};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::agent::Agent;
 use crate::common::{Mount, Output, Server, aqueduct, directory, have, run, skip, wait_until, within};
 
 /// Three namespaces: a server with a bridge, and two clients. They go when this goes, with all links in them.
-struct Network {
+pub struct Network {
     names: [String; 3],
 }
 
 /// A peer that does not acknowledge for 20 s is given up; then comes the grace time of its session.
 const FREED_AFTER: Duration = Duration::from_secs(45);
 
-const ADDRESSES: [&str; 3] = ["10.77.0.1", "10.77.0.2", "10.77.0.3"];
+pub const ADDRESSES: [&str; 3] = ["10.77.0.1", "10.77.0.2", "10.77.0.3"];
 
 fn ip(arguments: &str) -> Output {
     run(Command::new("ip").args(arguments.split(' ')))
@@ -23,8 +24,10 @@ fn ip(arguments: &str) -> Output {
 
 impl Network {
     /// Nothing when this machine does not let us.
-    fn new() -> Option<Network> {
-        let network = Network { names: ["s", "a", "b"].map(|name| format!("aq{}{name}", id())) };
+    pub fn new() -> Option<Network> {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::SeqCst);
+        let network = Network { names: ["s", "a", "b"].map(|name| format!("aq{}{name}{number}", id())) };
         let [server, ..] = &network.names;
         for name in &network.names {
             let made = ip(&format!("netns add {name}"));
@@ -49,7 +52,7 @@ impl Network {
     }
 
     /// The program, in a namespace of the network but with this machine's mounts.
-    fn inside(&self, number: usize) -> Command {
+    pub fn inside(&self, number: usize) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.names[number])).arg(aqueduct().get_program());
         command
@@ -77,7 +80,7 @@ fn two_clients_on_two_networks_share_a_server() {
         let Some(network) = Network::new() else { return };
         let export = directory();
         let listen = format!("{}:7170", ADDRESSES[0]);
-        let arguments = ["--listen", &listen, "--insecure"];
+        let arguments = ["--listen", &listen, "--insecure", "--squash", "none"];
         let server = Server::start_with(&mut network.inside(0), &arguments, &[export.path()]);
         let source = format!("{}:{}", ADDRESSES[0], export.path().display());
         let left = Mount::start(&mut network.inside(1), &[&source], "");

@@ -54,6 +54,16 @@ pub enum ConnectError {
         /// What there is.
         known: Vec<String>,
     },
+    /// The export is not for this host.
+    #[error("the server {server} does not let this machine mount '{export}': {reason}")]
+    Forbidden {
+        /// As it was given.
+        server: String,
+        /// What was asked for.
+        export: String,
+        /// In the server's words.
+        reason: String,
+    },
     /// The client itself lacks something.
     #[error("cannot start the connection to {server}: {source}")]
     Local {
@@ -84,6 +94,9 @@ impl ConnectError {
             }
             ConnectError::UnknownExport { .. } => {
                 "mount one of these, or name the directory to 'aqueduct serve' on the server".into()
+            }
+            ConnectError::Forbidden { .. } => {
+                "add this machine's address to the export's 'hosts' in the server's configuration file".into()
             }
             ConnectError::Local { .. } => "check this machine's limits on open files and memory".into(),
         }
@@ -208,6 +221,11 @@ impl Greeting {
                 export: export.to_owned(),
                 known: String::from_utf8_lossy(&body).lines().map(str::to_owned).collect(),
             }),
+            libc_errno::EACCES => Err(ConnectError::Forbidden {
+                server: self.server.clone(),
+                export: export.to_owned(),
+                reason: String::from_utf8_lossy(&body).into_owned(),
+            }),
             number => Err(ConnectError::Refused {
                 server: self.server.clone(),
                 reason: format!("attaching export '{export}': {}", aqueduct_fs::Errno::from_raw(number)),
@@ -220,6 +238,7 @@ impl Greeting {
 mod libc_errno {
     use aqueduct_fs::Errno;
 
+    pub(super) const EACCES: i32 = Errno::EACCES.raw();
     pub(super) const ENOENT: i32 = Errno::ENOENT.raw();
     pub(super) const ENFILE: i32 = Errno::ENFILE.raw();
     pub(super) const ESTALE: i32 = Errno::ESTALE.raw();

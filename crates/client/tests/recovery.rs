@@ -9,7 +9,7 @@ use std::time::Duration;
 use aqueduct_client::{Client, ClientConfig};
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
-use aqueduct_server::{Export, Limits, Moment, Server, ServerConfig, export_id};
+use aqueduct_server::{Access, Export, Limits, Moment, Server, ServerConfig, export_id};
 use aqueduct_worker::{Group, Settings, wait};
 
 const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -38,6 +38,7 @@ fn start(directory: &Path, sessions: &Path, listen: &str) -> (Arc<Server>, Arc<G
         filesystem: Arc::new(Posix::open(directory, options).unwrap()),
         read_only: false,
         path: String::new(),
+        access: Access::default(),
     };
     let group = group(2);
     let config = ServerConfig {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use aqueduct_client::{Client, ClientConfig, ConnectError, server_status};
 use aqueduct_fs::synthetic::Synthetic;
 use aqueduct_fs::*;
-use aqueduct_server::{Export, Limits, Server, ServerConfig, export_id};
+use aqueduct_server::{Access, Export, Limits, Server, ServerConfig, export_id};
 use aqueduct_worker::{Group, Settings, wait};
 
 const FILE_SIZE: u64 = 3 << 20;
@@ -25,7 +25,14 @@ struct Pair {
 }
 
 fn export(name: &str, filesystem: Arc<dyn FileSystem>) -> Export {
-    Export { name: name.into(), id: export_id(name), filesystem, read_only: false, path: "none".into() }
+    Export {
+        name: name.into(),
+        id: export_id(name),
+        filesystem,
+        read_only: false,
+        path: "none".into(),
+        access: Access::default(),
+    }
 }
 
 fn server(filesystem: Arc<dyn FileSystem>) -> (Arc<Server>, Arc<Group>) {

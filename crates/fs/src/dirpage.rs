@@ -75,6 +75,19 @@ impl DirPage {
         }
     }
 
+    /// Changes the attributes of the entries that have an inode.
+    pub fn change_attrs(&mut self, change: impl Fn(&mut Attr)) {
+        let mut at = 0;
+        while let Some((entry, rest)) = parse(&self.packed[at..]) {
+            let end = self.packed.len() - rest.len();
+            if let Some((_, mut attr)) = entry.inode {
+                change(&mut attr);
+                self.packed[end - ATTR_SIZE..end].copy_from_slice(&pack_attr(&attr));
+            }
+            at = end;
+        }
+    }
+
     /// The entries in order.
     pub fn entries(&self) -> impl Iterator<Item = DirEntry<'_>> {
         let mut rest = &self.packed[..];

@@ -3,11 +3,13 @@
 //!
 //! The trait is asynchronous in form and synchronous where it can be: see [`Call`].
 
+pub mod acl;
 pub mod call;
 pub mod context;
 pub mod data;
 pub mod dirpage;
 pub mod errno;
+pub mod idmap;
 pub mod readonly;
 pub mod request;
 pub mod synthetic;

@@ -1,6 +1,8 @@
 //! A layer that refuses what would change the file system below it.
 
-use crate::{Call, ClientId, Context, Errno, FileSystem, ReadAt, Reply, Request, Sink, Source, WriteAt, Written};
+use crate::{
+    Call, ClientId, Context, Errno, FileSystem, Handle, OpenId, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+};
 
 /// Answers EROFS to whatever writes, and passes the rest on.
 #[derive(Debug)]
@@ -21,5 +23,9 @@ impl<F: FileSystem> FileSystem for ReadOnly<F> {
 
     fn depart(&self, client: ClientId) {
         self.0.depart(client);
+    }
+
+    fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
+        self.0.inode(client, open)
     }
 }

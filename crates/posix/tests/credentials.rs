@@ -337,3 +337,23 @@ fn groups_that_the_callers_host_cannot_tell_are_looked_up_here() {
         }
     });
 }
+
+#[test]
+fn the_servers_groups_of_a_user_are_squashed_too() {
+    const ANONYMOUS: u32 = 4711;
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut uids = passwd.lines().filter_map(|line| line.split(':').nth(2)?.parse::<u32>().ok());
+    let Some(uid) = uids.find(|uid| *uid != 0) else { return skip("there is no user but root here") };
+    as_root(|served| {
+        let path = served.path.join("shared");
+        std::fs::write(&path, b"shared").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        chown(&path, Some(0), Some(ANONYMOUS)).unwrap();
+        let file = served.lookup(&served.root, b"shared").unwrap();
+        // The user database counts the first group, here root's, among a user's groups.
+        for (groups, expected) in [(Groups::Resolve, Some(Errno::EACCES)), (Groups::ResolveSquashed(ANONYMOUS), None)] {
+            let caller = context(1, Credential { uid, gid: 0, groups });
+            assert_eq!(served.open_as(&caller, &file.handle, OpenFlags::READ).map(drop).err(), expected);
+        }
+    });
+}

@@ -50,6 +50,13 @@ impl ServerEndpoint {
             0 => self.server.new_session(hello.client_name.clone(), connection.peer()).ok_or(Errno::ENFILE),
             id => self.server.find_session(id, &hello.secret).ok_or(Errno::ESTALE),
         };
+        let session = session.and_then(|session| match session.admits(connection.peer()) {
+            Err(error) => {
+                tracing::warn!(client = %hello.client_name, peer = %connection.peer(), %error, "refused a connection: the session is another host's");
+                Err(error)
+            }
+            Ok(()) => Ok(session),
+        });
         let session = session.and_then(|session| match session.add_connection(connection) {
             true => Ok(session),
             false => Err(Errno::ESTALE),

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use aqueduct_fs::{Call, Context, Errno, FileSystem, OpenId, Reply, Request, Source, WriteAt, Written};
 use aqueduct_net::{Connection, Frame, Payload};
-use aqueduct_wire::{Caller, Header, Kind, Op};
+use aqueduct_wire::{Header, Kind, Op};
 use bytes::Bytes;
 
+use crate::access::Attached;
 use crate::endpoint::{Others, send};
 use crate::failpoint::Moment;
 use crate::intent;
@@ -81,25 +82,19 @@ pub(crate) fn reply_header(request: &Header, kind: Kind, result: Result<(), Errn
 impl Job {
     async fn run(self, frame: Frame) {
         let Frame { body, payload, .. } = frame;
-        let outcome = match (self.op, self.session.export.get()) {
+        let outcome = match (self.op, self.session.attached.get()) {
             (Op::Attach, _) => self.attach(&body),
             (Op::Status, _) => self.status(),
             (Op::Recovered, _) => self.recovered(),
             (_, None) => Err(Errno::ENOTCONN),
-            (Op::Read, Some(export)) => self.read(export, &body).await,
-            (Op::Write, Some(export)) => self.write(export, &body, payload).await,
-            (Op::Compound, Some(export)) => self.compound(export, &body).await,
-            (_, Some(export)) => self.call(export, &body).await,
+            (Op::Read, Some(attached)) => self.read(attached, &body).await,
+            (Op::Write, Some(attached)) => self.write(attached, &body, payload).await,
+            (Op::Compound, Some(attached)) => self.compound(attached, &body).await,
+            (_, Some(attached)) => self.call(attached, &body).await,
         };
         if let Err(error) = outcome {
             self.reply(Kind::Reply, Err(error), &[]);
         }
-    }
-
-    fn context(&self, caller: Caller) -> Context {
-        let mut context = Context::new(self.session.client(), caller.credential);
-        context.pid = caller.pid;
-        context
     }
 
     /// Sends a reply.
@@ -153,36 +148,57 @@ impl Job {
 
     fn attach(&self, body: &[u8]) -> Result<(), Errno> {
         let attach = aqueduct_wire::Attach::decode(body).map_err(|error| error.errno())?;
-        let export = self.server.export(attach.export).ok_or(Errno::ENOENT);
-        let Ok(export) = export else {
-            let mut told = String::new();
-            for export in &self.server.exports {
-                if told.len() + export.name.len() < EXPORT_NAMES_LENGTH_MAX {
-                    told.push_str(&export.name);
-                    told.push('\n');
-                }
-            }
-            self.reply(Kind::Reply, Err(Errno::ENOENT), told.as_bytes());
+        let Some(export) = self.server.export(attach.export) else {
+            self.reply(Kind::Reply, Err(Errno::ENOENT), self.exports_told().as_bytes());
             return Ok(());
         };
-        if !Arc::ptr_eq(self.session.export.get_or_init(|| export.clone()), export) {
+        // Not where this connection comes from: others of the session were let in by the session's address.
+        let Some(attached) = Attached::new(export, self.session.peer.ip()) else {
+            self.refuse_attach(export);
+            return Ok(());
+        };
+        let attached = self.session.attached.get_or_init(|| attached);
+        if !Arc::ptr_eq(&attached.export, export) {
             return Err(Errno::EBUSY);
         }
         self.server.keep(&self.session, export);
         let context = Context::new(self.session.client(), aqueduct_fs::Credential::root());
-        let Call::Ready(Some(root)) = export.filesystem.call(&context, Request::Root) else {
+        let Call::Ready(Some(root)) = attached.filesystem.call(&context, Request::Root) else {
             return Err(Errno::EPROTO);
         };
-        let reply =
-            aqueduct_wire::AttachReply { root: root?.entry()?, export_id: export.id, read_only: export.read_only };
+        let reply = aqueduct_wire::AttachReply {
+            root: root?.entry()?,
+            export_id: export.id,
+            read_only: attached.is_read_only(),
+        };
         let mut body = Vec::new();
         reply.encode(&mut body);
         self.reply(Kind::Reply, Ok(()), &body);
         Ok(())
     }
 
+    /// The names of what this client may attach, one a line.
+    fn exports_told(&self) -> String {
+        let host = self.session.peer.ip();
+        let mut told = String::new();
+        for export in self.server.exports.iter().filter(|export| export.access.rights(host).is_some()) {
+            if told.len() + export.name.len() < EXPORT_NAMES_LENGTH_MAX {
+                told.push_str(&export.name);
+                told.push('\n');
+            }
+        }
+        told
+    }
+
+    fn refuse_attach(&self, export: &Export) {
+        let (client, peer) = (&self.session.name, self.session.peer);
+        tracing::warn!(%client, %peer, export = %export.name, "refused an attach: the export's hosts do not have that address");
+        let host = peer.ip().to_canonical();
+        self.reply(Kind::Reply, Err(Errno::EACCES), format!("{host} is not among its hosts").as_bytes());
+    }
+
     fn status(&self) -> Result<(), Errno> {
-        self.reply(Kind::Reply, Ok(()), self.server.status_json().as_bytes());
+        self.reply(Kind::Reply, Ok(()), self.server.status_json(self.session.peer.ip()).as_bytes());
         Ok(())
     }
 
@@ -196,17 +212,17 @@ impl Job {
         Ok(())
     }
 
-    async fn read(&self, export: &Export, body: &[u8]) -> Result<(), Errno> {
+    async fn read(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
         let (caller, read) = aqueduct_wire::decode_read(body).map_err(|error| error.errno())?;
-        let context = self.context(caller);
+        let context = attached.context(self.session.client(), caller);
         let sink =
             ReplySink { connection: self.connection.clone(), header: reply_header(&self.header, Kind::Reply, Ok(())) };
-        let count = export.filesystem.read(&context, read, Box::new(sink)).await?;
+        let count = attached.filesystem.read(&context, read, Box::new(sink)).await?;
         self.session.count(count, 0);
         Ok(())
     }
 
-    async fn write(&self, export: &Export, body: &[u8], payload: Payload) -> Result<(), Errno> {
+    async fn write(&self, attached: &Attached, body: &[u8], payload: Payload) -> Result<(), Errno> {
         let (caller, write) = aqueduct_wire::decode_write(body).map_err(|error| error.errno())?;
         let result = match self.admit()? {
             None => return Ok(()),
@@ -216,8 +232,8 @@ impl Job {
                     Payload::Memory(bytes) => bytes,
                     Payload::None | Payload::Delivered(_) => Bytes::new(),
                 };
-                let context = self.context(caller);
-                match self.write_once(&*export.filesystem, &context, write, data) {
+                let context = attached.context(self.session.client(), caller);
+                match self.write_once(&*attached.filesystem, &context, write, data) {
                     Some(call) => call.await.map(Reply::Written),
                     None => return Ok(()),
                 }
@@ -254,10 +270,10 @@ impl Job {
         !self.server.failpoint.dies(Moment::Intended)
     }
 
-    async fn call(&self, export: &Export, body: &[u8]) -> Result<(), Errno> {
+    async fn call(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
         let (caller, request) = aqueduct_wire::decode_request(self.op, body).map_err(|error| error.errno())?;
-        let context = self.context(caller);
-        let filesystem = &*export.filesystem;
+        let context = attached.context(self.session.client(), caller);
+        let filesystem = &*attached.filesystem;
         let reclaims = self.session.is_recovering() && matches!(request, Request::SetLock { wait: false, .. });
         self.session.count(0, 0);
         if !request.changes_state() || reclaims {
@@ -360,9 +376,9 @@ impl Job {
     }
 
     /// Several requests in one frame, one after another until one fails.
-    async fn compound(&self, export: &Export, body: &[u8]) -> Result<(), Errno> {
+    async fn compound(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
         let (caller, requests) = aqueduct_wire::decode_compound(body).map_err(|error| error.errno())?;
-        let context = self.context(caller);
+        let context = attached.context(self.session.client(), caller);
         match self.admit()? {
             None => return Ok(()),
             Some(Try::First) => {
@@ -382,7 +398,7 @@ impl Job {
             let result = match latest.substitute(request) {
                 Request::SetLock { wait: true, .. } => Err(Errno::EINVAL), // nothing in a compound may wait
                 request if self.waits_for_grace(&request) => Err(Errno::EAGAIN),
-                request => export.filesystem.call(&context, request).await,
+                request => attached.filesystem.call(&context, request).await,
             };
             self.session.count(0, 0);
             let failed = result.is_err();

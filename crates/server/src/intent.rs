@@ -9,6 +9,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use aqueduct_fs::idmap::IdMaps;
 use aqueduct_fs::*;
 use aqueduct_wire::Op;
 
@@ -92,12 +93,13 @@ pub(crate) fn of_compound(context: &Context) -> Vec<u8> {
 /// the second try hears of it.
 pub(crate) fn settle(
     filesystem: &dyn FileSystem,
-    client: ClientId,
-    op: Op,
+    maps: Option<&IdMaps>,
+    (client, op): (ClientId, Op),
     intent: &[u8],
 ) -> Option<Result<Reply, Errno>> {
     let (caller, parts) = parse(intent)?;
-    let look = Look { filesystem, caller };
+    let owner = maps.map_or(caller.uid, |maps| maps.users.to_client(caller.uid));
+    let look = Look { filesystem, caller, owner };
     match (op, &parts[..]) {
         (Op::Compound, []) => Some(Err(Errno::EIO)),
         (Op::Create, [parent, name, since, mode, flags]) => {
@@ -151,6 +153,8 @@ pub(crate) fn settle(
 struct Look<'a> {
     filesystem: &'a dyn FileSystem,
     caller: Credential,
+    /// The caller's uid as the file system shows it.
+    owner: u32,
 }
 
 impl Look<'_> {
@@ -191,7 +195,7 @@ impl Look<'_> {
         }
         let Attr { btime, uid, .. } = entry.attr;
         let is_new = btime == Time::default() || nanoseconds(btime) >= since;
-        (is_new && entry.attr.kind() == wanted && uid == self.caller.uid).then_some(entry)
+        (is_new && entry.attr.kind() == wanted && uid == self.owner).then_some(entry)
     }
 
     /// How much of an append stands in a file behind the size that it had: all, or as much as was written when the process died.

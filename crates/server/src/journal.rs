@@ -125,7 +125,7 @@ enum Unusable {
     OtherBoot,
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
-    #[error("the export '{0}' is not served any more")]
+    #[error("the export '{0}' is not served any more, or not to this host")]
     NotServed(String),
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
@@ -187,16 +187,16 @@ impl Folder {
         Ok(Journal(Mutex::new(Some(Kept { file, path, keeper }))))
     }
 
-    /// The sessions that earlier processes of this server left, of exports that `serves` knows, at most so many. Files that are no use to anybody are
+    /// The sessions that earlier processes of this server left, that `serves` still knows, at most so many. Files that are no use to anybody are
     /// removed.
-    pub(crate) fn left(&self, sessions_max: usize, serves: impl Fn(&str) -> bool) -> io::Result<Vec<Left>> {
+    pub(crate) fn left(&self, sessions_max: usize, serves: impl Fn(&Head) -> bool) -> io::Result<Vec<Left>> {
         let _folder = lock_folder(&self.path)?;
         let mut left = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).filter(|name| name.len() == 16);
             let Some(id) = name.and_then(|name| u64::from_str_radix(name, 16).ok()) else { continue };
-            let left_there = self.read(&path, id).and_then(|session| match serves(&session.head.export) {
+            let left_there = self.read(&path, id).and_then(|session| match serves(&session.head) {
                 true => Ok(session),
                 false => Err(Unusable::NotServed(session.head.export)),
             });

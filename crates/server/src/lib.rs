@@ -2,8 +2,10 @@
 //!
 //! A client has one session, which outlives its connections; a session has one export. Whoever receives a request executes it on the same thread and replies:
 //! see the module `execute`.
+//! What an export allows to whom is in `access`.
 //! What a session needs to outlive the server process is written down (`journal`, `intent`); how it goes on then is in `recovery` and `repeat`.
 
+mod access;
 mod endpoint;
 mod exclusion;
 mod execute;
@@ -17,5 +19,6 @@ mod session;
 mod sink;
 mod status;
 
+pub use access::{ANONYMOUS_ID, Access, Squash};
 pub use failpoint::Moment;
 pub use server::{Export, Limits, Server, ServerConfig, StartError, export_id};

@@ -8,10 +8,11 @@ use std::task::{Poll, Waker};
 use aqueduct_fs::{Cancel, ClientId, Errno, LockKind, Request};
 use aqueduct_wire::{Header, Kind, Op};
 
+use crate::access::Attached;
 use crate::execute::reply_header;
 use crate::intent;
-use crate::journal::{Folder, Left, Outcome, Record};
-use crate::server::{Export, Server};
+use crate::journal::{Folder, Head, Left, Outcome, Record};
+use crate::server::Server;
 use crate::session::{Session, lock};
 
 /// The sessions that have not recovered yet, and the requests that wait for them: of each client at most as many as may be pending.
@@ -77,13 +78,15 @@ pub(crate) fn takes_lock(request: &Request<'_>) -> bool {
 }
 
 /// Finds out which of the requests that were under way had been executed: these have their replies from now on, and the others were never sent.
-fn settle_intents(left: &mut Left, export: &Export) {
+fn settle_intents(left: &mut Left, attached: &Attached) {
     let client = ClientId(left.head.session);
+    let maps = attached.export.access.maps.as_ref();
     for (class, slot, Record { sequence, op, outcome }) in &mut left.slots {
         let Outcome::Intended(intent) = outcome else { continue };
         let place = Header { class: *class, slot: *slot, op: *op, ..Header::new(Kind::Request) };
         let request = Header { sequence: *sequence, ..place };
-        let settled = Op::from_code(*op).and_then(|op| intent::settle(&*export.filesystem, client, op, intent));
+        let settled =
+            Op::from_code(*op).and_then(|op| intent::settle(&*attached.filesystem, maps, (client, op), intent));
         match settled {
             Some(result) => {
                 let header = reply_header(&request, Kind::Reply, result.as_ref().map(|_| ()).map_err(|error| *error));
@@ -106,7 +109,7 @@ fn settle_intents(left: &mut Left, export: &Export) {
 impl Server {
     /// Puts the sessions of earlier processes into the table, and has those end whose clients do not come in time.
     pub(crate) fn restore(&self, folder: &Folder) -> io::Result<()> {
-        let left = folder.left(self.config.limits.sessions_max, |export| self.export(export).is_some())?;
+        let left = folder.left(self.config.limits.sessions_max, |head| self.attach(head).is_some())?;
         // On a thread of its own, which may act as whoever was to be served.
         let restored = std::thread::scope(|scope| {
             let restore = || left.into_iter().filter_map(|left| self.restore_session(left)).collect::<Vec<_>>();
@@ -134,9 +137,14 @@ impl Server {
     }
 
     fn restore_session(&self, mut left: Left) -> Option<Session> {
-        let export = self.export(&left.head.export)?;
-        settle_intents(&mut left, export);
-        Some(Session::restored(left, export.clone()))
+        let attached = self.attach(&left.head)?;
+        settle_intents(&mut left, &attached);
+        Some(Session::restored(left, attached))
+    }
+
+    /// The export of a session as the present configuration gives it to its host; `None`: it does not.
+    fn attach(&self, head: &Head) -> Option<Attached> {
+        Attached::new(self.export(&head.export)?, head.peer.ip())
     }
 
     fn end_recovery_later(&self) {

@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use aqueduct_fs::idmap::Mapped;
 use aqueduct_fs::{FileSystem, TRANSFER_SIZE_MAX};
 use aqueduct_net::{BufferPool, Connection, Mode, socket};
 use aqueduct_wire::{HEADER_SIZE, Header, Kind};
 use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration};
 use socket2::Socket;
 
+use crate::access::Access;
 use crate::endpoint::ServerEndpoint;
 use crate::exclusion::Exclusion;
 use crate::failpoint::Failpoint;
@@ -34,6 +36,21 @@ pub struct Export {
     pub read_only: bool,
     /// Where it lies on the server, for `aqueduct status`.
     pub path: String,
+    /// What it allows to whom. The server translates ids if it has maps.
+    pub access: Access,
+}
+
+impl Export {
+    /// With the layer for its maps.
+    fn mapped(self) -> Export {
+        match &self.access.maps {
+            Some(maps) => {
+                let filesystem = Mapped { below: self.filesystem, maps: maps.clone() };
+                Export { filesystem: Arc::new(filesystem), ..self }
+            }
+            None => self,
+        }
+    }
 }
 
 /// The number of an export, derived from its name so that it survives restarts.
@@ -172,7 +189,7 @@ impl Server {
                 verifier: config.verifier,
                 limits: Limits { slots: config.limits.slots.clamp(1, aqueduct_wire::SLOTS_MAX), ..config.limits },
             },
-            exports: config.exports.into_iter().map(Arc::new).collect(),
+            exports: config.exports.into_iter().map(|export| Arc::new(export.mapped())).collect(),
             group,
             pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX),
             sessions: Mutex::default(),
@@ -304,8 +321,8 @@ impl Server {
 
     /// Frees what an ended session holds; more than once does no harm.
     pub(crate) fn free(&self, session: &Session) {
-        if let Some(export) = session.export.get() {
-            export.filesystem.depart(session.client());
+        if let Some(attached) = session.attached.get() {
+            attached.filesystem.depart(session.client());
         }
         if let Some(journal) = session.journal.get() {
             journal.remove();

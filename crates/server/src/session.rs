@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use aqueduct_fs::{Cancel, ClientId};
+use aqueduct_fs::{Cancel, ClientId, Errno};
 use aqueduct_net::Connection;
 use aqueduct_wire::{Class, Header, Kind};
 
+use crate::access::Attached;
 use crate::journal::{Journal, Left, Record};
-use crate::server::Export;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poison| poison.into_inner())
@@ -30,7 +30,7 @@ pub(crate) struct Session {
     pub(crate) secret: [u8; 16],
     pub(crate) name: String,
     pub(crate) peer: SocketAddr,
-    pub(crate) export: OnceLock<Arc<Export>>,
+    pub(crate) attached: OnceLock<Attached>,
     pub(crate) counters: Counters,
     /// Where it is written down, from its Attach on, if it is to outlive the process.
     pub(crate) journal: OnceLock<Journal>,
@@ -95,7 +95,7 @@ impl Session {
             secret,
             name,
             peer,
-            export: OnceLock::new(),
+            attached: OnceLock::new(),
             counters: Counters::default(),
             journal: OnceLock::new(),
             recovering: AtomicBool::new(false),
@@ -106,7 +106,7 @@ impl Session {
     }
 
     /// A session that an earlier process left, of a client that still has to have again what it had.
-    pub(crate) fn restored(left: Left, export: Arc<Export>) -> Session {
+    pub(crate) fn restored(left: Left, attached: Attached) -> Session {
         let Left { head, journal, slots } = left;
         let mut session = Session::new(head.session, head.secret, head.client, head.peer, head.slots);
         for (class, number, record) in slots {
@@ -115,7 +115,7 @@ impl Session {
                 *slot = Mutex::new(Slot { sequence: record.sequence, state: SlotState::Restored(record) });
             }
         }
-        session.export = export.into();
+        session.attached = attached.into();
         session.journal = journal.into();
         session.recovering = true.into();
         session
@@ -252,6 +252,16 @@ impl Session {
     pub(crate) fn cancel(&self, request: u64) -> bool {
         let wait = lock(&self.pending).get(&request).cloned();
         wait.inspect(|(cancel, _)| cancel.raise()).is_some()
+    }
+
+    /// Whether a further connection may come from there: EACCES, the export is closed to that host; ESTALE, its rights would be others, or nobody knows
+    /// yet, so that the client has to begin a session from there.
+    pub(crate) fn admits(&self, peer: SocketAddr) -> Result<(), Errno> {
+        let suits = match self.attached.get() {
+            Some(attached) => attached.suits(peer.ip()).ok_or(Errno::EACCES)?,
+            None => peer.ip() == self.peer.ip(),
+        };
+        if suits { Ok(()) } else { Err(Errno::ESTALE) }
     }
 
     /// A connection joins; false when the session has ended.

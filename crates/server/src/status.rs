@@ -1,22 +1,28 @@
 //! What `aqueduct status` asks for.
 
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
+use ipnet::IpNet;
 use serde_json::{Value, json};
 
+use crate::access::{Access, Attached, Squash};
 use crate::server::{Export, Server};
 use crate::session::{Session, lock};
+
+/// Networks of one list that are shown; a list of thousands would not fit.
+const NETWORKS_SHOWN_MAX: usize = 16;
 
 /// Bytes of a status: what one frame's body carries, with room for what an escape of JSON adds.
 const STATUS_LENGTH_MAX: usize = aqueduct_wire::BODY_LENGTH_MAX - 1024;
 
 impl Server {
-    /// Exports, sessions and counters, for people and programs. Counters only grow; rates are the asker's to compute. Of many sessions
+    /// Exports, sessions and counters, for people and programs: what the asker may attach, and all of it for this machine. Counters only grow; rates are the asker's to compute. Of many sessions
     /// the busiest that fit one frame are listed.
-    pub(crate) fn status_json(&self) -> String {
+    pub(crate) fn status_json(&self, asker: IpAddr) -> String {
         let mut listed = usize::MAX;
         loop {
-            let (status, sessions) = self.status(listed);
+            let (status, sessions) = self.status(asker, listed);
             let text = status.to_string();
             if text.len() <= STATUS_LENGTH_MAX || sessions == 0 {
                 return text;
@@ -26,11 +32,17 @@ impl Server {
     }
 
     /// The status with at most so many sessions, and how many those are.
-    fn status(&self, listed: usize) -> (Value, usize) {
+    fn status(&self, asker: IpAddr, listed: usize) -> (Value, usize) {
+        let asks_all = asker.to_canonical().is_loopback();
+        let may_know = |export: &Export| asks_all || export.access.rights(asker).is_some();
         let mut sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        sessions.retain(|session| session.attached.get().is_none_or(|attached| may_know(&attached.export)));
         sessions.sort_by_key(|session| std::cmp::Reverse(session.counters.operations.load(Ordering::Relaxed)));
         let attached = |export: &Export| {
-            sessions.iter().filter(|session| session.export.get().is_some_and(|other| other.id == export.id)).count()
+            sessions
+                .iter()
+                .filter(|session| session.attached.get().is_some_and(|attached| attached.export.id == export.id))
+                .count()
         };
         let status = json!({
             "server": self.config.name,
@@ -38,11 +50,12 @@ impl Server {
             "uptime_seconds": self.started.elapsed().as_secs(),
             "executing": self.executing.load(Ordering::Relaxed),
             "connections": self.connections.load(Ordering::Relaxed),
-            "exports": self.exports.iter().map(|export| json!({
+            "exports": self.exports.iter().filter(|export| may_know(export)).map(|export| json!({
                 "name": export.name,
                 "path": export.path,
                 "read_only": export.read_only,
                 "clients": attached(export),
+                "access": access_json(&export.access),
             })).collect::<Vec<_>>(),
             "sessions_total": sessions.len(),
             "sessions": sessions.iter().take(listed).map(|session| session_json(session)).collect::<Vec<_>>(),
@@ -51,11 +64,33 @@ impl Server {
     }
 }
 
+/// Hosts: null for all. Squash: null for root of other machines.
+fn access_json(access: &Access) -> Value {
+    json!({
+        "hosts": access.hosts.as_deref().map(networks),
+        "read_only_hosts": networks(&access.read_only_hosts),
+        "squash": access.squash.map(Squash::name),
+        "anonymous_uid": access.anonymous_uid,
+        "anonymous_gid": access.anonymous_gid,
+        "maps_ids": access.maps.is_some(),
+    })
+}
+
+fn networks(networks: &[IpNet]) -> Vec<String> {
+    let mut shown: Vec<String> = networks.iter().take(NETWORKS_SHOWN_MAX).map(ToString::to_string).collect();
+    if let Some(more) = networks.len().checked_sub(NETWORKS_SHOWN_MAX).filter(|more| *more > 0) {
+        shown.push(format!("{more} more"));
+    }
+    shown
+}
+
 fn session_json(session: &Session) -> Value {
     json!({
         "client": session.name,
         "peer": session.peer.to_string(),
-        "export": session.export.get().map(|export| export.name.clone()),
+        "export": session.attached.get().map(|attached| attached.export.name.clone()),
+        "read_only": session.attached.get().map(Attached::is_read_only),
+        "squash": session.attached.get().map(|attached| attached.squash().name()),
         "connections": session.connections().len(),
         "recovering": session.is_recovering(),
         "operations": session.counters.operations.load(Ordering::Relaxed),

@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
-use aqueduct_server::{Export, Limits, Server, ServerConfig};
+use aqueduct_server::{Access, Export, Limits, Server, ServerConfig};
 use aqueduct_wire::*;
 use aqueduct_worker::{Group, Settings};
+use socket2::{Domain, Socket, Type};
 
 pub struct Fixture {
     pub server: Arc<Server>,
     pub group: Arc<Group>,
     pub directory: tempfile::TempDir,
     pub sessions: Option<tempfile::TempDir>,
+    pub access: Access,
 }
 
 /// Short times, for tests that wait for them.
@@ -39,10 +41,11 @@ fn start(
     sessions: Option<&std::path::Path>,
     listen: SocketAddr,
     limits: Limits,
+    access: Access,
 ) -> (Arc<Server>, Arc<Group>) {
     let spin_max = Duration::from_micros(20);
     let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
-    let export = Export { name: "/e".into(), id: 1, filesystem, read_only: false, path: String::new() };
+    let export = Export { name: "/e".into(), id: 1, filesystem, read_only: false, path: String::new(), access };
     let config = ServerConfig {
         listen: vec![listen],
         name: "server".into(),
@@ -56,28 +59,34 @@ fn start(
 
 impl Fixture {
     pub fn new() -> Fixture {
-        Fixture::with(None, Arc::new)
+        Fixture::with(None, Access::default(), Arc::new)
     }
 
     /// One with a layer over its directory.
     pub fn layered<F: FileSystem + 'static>(layer: impl FnOnce(Posix) -> Arc<F>) -> Fixture {
-        Fixture::with(None, layer)
+        Fixture::with(None, Access::default(), layer)
     }
 
     /// One whose sessions outlive it.
     pub fn surviving() -> Fixture {
-        Fixture::with(Some(tempfile::tempdir().unwrap()), Arc::new)
+        Fixture::allowing(Access::default())
+    }
+
+    /// The same, with an export that is not for everybody.
+    pub fn allowing(access: Access) -> Fixture {
+        Fixture::with(Some(tempfile::tempdir().unwrap()), access, Arc::new)
     }
 
     fn with<F: FileSystem + 'static>(
         sessions: Option<tempfile::TempDir>,
+        access: Access,
         layer: impl FnOnce(Posix) -> Arc<F>,
     ) -> Fixture {
         let directory = tempfile::tempdir().unwrap();
         let folder = sessions.as_ref().map(|folder| folder.path());
         let filesystem = layer(posix(directory.path()));
-        let (server, group) = start(filesystem, folder, "127.0.0.1:0".parse().unwrap(), limits());
-        Fixture { server, group, directory, sessions }
+        let (server, group) = start(filesystem, folder, "127.0.0.1:0".parse().unwrap(), limits(), access.clone());
+        Fixture { server, group, directory, sessions, access }
     }
 
     /// Ends the server without a word to anybody that would change what it knows, as its death does.
@@ -91,7 +100,8 @@ impl Fixture {
     pub fn start_again(&mut self, limits: Limits) {
         let folder = self.sessions.as_ref().map(|folder| folder.path());
         let filesystem = Arc::new(posix(self.directory.path()));
-        (self.server, self.group) = start(filesystem, folder, self.server.addresses()[0], limits);
+        let address = self.server.addresses()[0];
+        (self.server, self.group) = start(filesystem, folder, address, limits, self.access.clone());
     }
 
     pub fn restart(&mut self) {
@@ -106,7 +116,15 @@ impl Fixture {
     }
 
     pub fn connect(&self) -> Peer {
-        let stream = TcpStream::connect(self.server.addresses()[0]).unwrap();
+        self.connect_from("127.0.0.1")
+    }
+
+    /// As a machine of this address, which is one of loopback.
+    pub fn connect_from(&self, host: &str) -> Peer {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::new(host.parse().unwrap(), 0).into()).unwrap();
+        socket.connect(&self.server.addresses()[0].into()).unwrap();
+        let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         Peer { stream, next: 1 }
     }

@@ -1,0 +1,253 @@
+//! The exports of a server: what the configuration file and the command line say of each, resolved.
+
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use aqueduct_fs::idmap::{IdMap, IdMaps, IdRange};
+use aqueduct_server::{ANONYMOUS_ID, Access, Squash};
+use clap::ValueEnum;
+use ipnet::{IpNet, Ipv4Net};
+use serde::Deserialize;
+
+use crate::failure::Failure;
+
+/// The bits by which an IPv4 address that is written as an IPv6 one is longer.
+const MAPPED_PREFIX_LENGTH: u8 = 96;
+
+/// A directory to serve, resolved.
+#[derive(Debug, PartialEq)]
+pub struct ExportConfig {
+    pub path: PathBuf,
+    pub name: String,
+    pub read_only: bool,
+    pub cross_mounts: bool,
+    pub access: Access,
+}
+
+/// Whose users act as the anonymous one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SquashChoice {
+    Root,
+    All,
+    None,
+}
+
+/// What becomes of ids that no range has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Others {
+    #[default]
+    Same,
+    Anonymous,
+}
+
+/// An export, as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FileExport {
+    path: Option<PathBuf>,
+    name: Option<String>,
+    read_only: bool,
+    cross_mounts: bool,
+    squash: Option<SquashChoice>,
+    anonymous_uid: Option<u32>,
+    anonymous_gid: Option<u32>,
+    map_uids: Vec<FileRange>,
+    map_gids: Vec<FileRange>,
+    map_others: Others,
+    hosts: Option<Vec<String>>,
+    read_only_hosts: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileRange {
+    client: u32,
+    server: u32,
+    count: u32,
+}
+
+impl FileExport {
+    /// One of the command line.
+    pub fn of_argument(path: PathBuf, squash: Option<SquashChoice>) -> FileExport {
+        FileExport { path: Some(path), squash, ..FileExport::default() }
+    }
+
+    /// Looks the directory and the hosts up, and checks the rest. `read_only`: all exports are.
+    pub fn resolve(self, read_only: bool) -> Result<ExportConfig, Failure> {
+        let Some(path) = &self.path else {
+            return Err(Failure::usage(
+                "cannot serve an [[export]]",
+                "it has no path",
+                "give it one: path = \"/srv/data\"",
+            ));
+        };
+        let what = format!("cannot serve {}", path.display());
+        let access = self.access(&what)?;
+        let path = std::fs::canonicalize(path)
+            .map_err(|error| Failure::new(&what, error, "name a directory that exists and that this user may enter"))?;
+        let name = match self.name {
+            Some(name) => name,
+            None => path.to_str().map(str::to_owned).ok_or_else(|| {
+                Failure::usage(
+                    &what,
+                    "its path is not UTF-8, so it cannot be its name",
+                    "give it a name in the file of --config",
+                )
+            })?,
+        };
+        if name.is_empty() || name.contains(['\n', '\0']) {
+            return Err(Failure::usage(what, "its name is empty or has a line break", "give it another name"));
+        }
+        let (read_only, cross_mounts) = (self.read_only || read_only, self.cross_mounts);
+        Ok(ExportConfig { path, name, read_only, cross_mounts, access })
+    }
+
+    fn access(&self, what: &str) -> Result<Access, Failure> {
+        let hosts = |key, list: &[String]| -> Result<Vec<IpNet>, Failure> {
+            let found: Result<Vec<_>, _> = list.iter().map(|text| networks(text)).collect();
+            let networks = found.map_err(|why| {
+                Failure::usage(
+                    what,
+                    format!("{key}: {why}"),
+                    "give networks (10.0.0.0/8, 2001:db8::/32), addresses, or names that have one",
+                )
+            })?;
+            Ok(networks.concat())
+        };
+        let anonymous = |key: &str, id: Option<u32>| match id {
+            Some(u32::MAX) => Err(Failure::usage(what, format!("{key} is no id"), "give one from 0 to 4294967294")),
+            id => Ok(id.unwrap_or(ANONYMOUS_ID)),
+        };
+        let (anonymous_uid, anonymous_gid) =
+            (anonymous("anonymous_uid", self.anonymous_uid)?, anonymous("anonymous_gid", self.anonymous_gid)?);
+        Ok(Access {
+            hosts: self.hosts.as_ref().map(|list| hosts("hosts", list)).transpose()?,
+            read_only_hosts: hosts("read_only_hosts", &self.read_only_hosts)?,
+            squash: self.squash.map(|choice| match choice {
+                SquashChoice::Root => Squash::Root,
+                SquashChoice::All => Squash::All,
+                SquashChoice::None => Squash::None,
+            }),
+            anonymous_uid,
+            anonymous_gid,
+            maps: self.maps(what, (anonymous_uid, anonymous_gid))?,
+        })
+    }
+
+    fn maps(&self, what: &str, (anonymous_uid, anonymous_gid): (u32, u32)) -> Result<Option<IdMaps>, Failure> {
+        if self.map_uids.is_empty() && self.map_gids.is_empty() && self.map_others == Others::Same {
+            return Ok(None);
+        }
+        let map = |key, ranges: &[FileRange], anonymous: u32| {
+            let range = |&FileRange { client, server, count }: &FileRange| IdRange { client, server, count };
+            let ranges: Vec<_> = ranges.iter().map(range).collect();
+            IdMap::new(&ranges, (self.map_others == Others::Anonymous).then_some(anonymous)).map_err(|error| {
+                Failure::usage(
+                    what,
+                    format!("{key}: {error}"),
+                    "give each id of the clients one of the server, and back",
+                )
+            })
+        };
+        Ok(Some(IdMaps {
+            users: map("map_uids", &self.map_uids, anonymous_uid)?,
+            groups: map("map_gids", &self.map_gids, anonymous_gid)?,
+        }))
+    }
+}
+
+/// The networks that a text stands for: one as `10.0.0.0/8`, an address, or the addresses that a name has now.
+fn networks(text: &str) -> Result<Vec<IpNet>, String> {
+    if let Ok(network) = text.parse::<IpNet>() {
+        return Ok(vec![canonical(network)]);
+    }
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(vec![address.to_canonical().into()]);
+    }
+    if text.is_empty() || text.contains('/') {
+        return Err(format!("'{text}' is no network"));
+    }
+    let addresses = (text, 0).to_socket_addrs().map_err(|error| format!("'{text}' has no address: {error}"))?;
+    Ok(addresses.map(|address| address.ip().to_canonical().into()).collect())
+}
+
+/// Without the bits behind the prefix, and IPv4 where it is that in the form of IPv6.
+fn canonical(network: IpNet) -> IpNet {
+    let mapped = match network {
+        IpNet::V6(wide) => wide.addr().to_ipv4_mapped().zip(wide.prefix_len().checked_sub(MAPPED_PREFIX_LENGTH)),
+        IpNet::V4(_) => None,
+    };
+    let narrow = mapped.and_then(|(address, length)| Ipv4Net::new(address, length).ok());
+    narrow.map_or(network, IpNet::V4).trunc()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(text: &str) -> Result<ExportConfig, String> {
+        let text = format!("path = '/tmp'\n{text}");
+        toml::from_str::<FileExport>(&text)
+            .map_err(|error| error.to_string())?
+            .resolve(false)
+            .map_err(|failure| failure.to_string())
+    }
+
+    fn access(text: &str) -> Access {
+        export(text).unwrap().access
+    }
+
+    fn networks_of(texts: &[&str]) -> Vec<IpNet> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn an_export_allows_what_is_usual_unless_it_says_otherwise() {
+        assert_eq!(access(""), Access::default());
+        let said = access("squash = 'all'\nanonymous_uid = 71\nanonymous_gid = 72\nhosts = ['10.0.0.0/8']");
+        assert_eq!((said.squash, said.anonymous_uid, said.anonymous_gid), (Some(Squash::All), 71, 72));
+        assert_eq!(said.hosts, Some(networks_of(&["10.0.0.0/8"])));
+        let by_argument = FileExport::of_argument("/tmp".into(), Some(SquashChoice::None)).resolve(true).unwrap();
+        assert_eq!((by_argument.access.squash, by_argument.read_only), (Some(Squash::None), true));
+        assert!(export("squash = 'some'").unwrap_err().contains("`all`"), "the choices are named");
+        assert!(export("anonymous_gid = 4294967295").unwrap_err().contains("anonymous_gid is no id"));
+        assert!(FileExport::default().resolve(false).unwrap_err().to_string().contains("no path"));
+    }
+
+    #[test]
+    fn maps_are_made_of_ranges() {
+        let text = "map_uids = [{ client = 1000, server = 5000, count = 10 }]\nmap_gids = [{ client = 1, server = 2, count = 1 }]";
+        let maps = access(text).maps.unwrap();
+        assert_eq!((maps.users.to_server(1009), maps.groups.to_server(1), maps.users.to_server(7)), (5009, 2, 7));
+        let maps = access(&format!("{text}\nmap_others = 'anonymous'\nanonymous_uid = 71")).maps.unwrap();
+        assert_eq!((maps.users.to_server(7), maps.groups.to_server(7)), (71, ANONYMOUS_ID));
+        let overlap = "map_gids = [{ client = 1, server = 2, count = 5 }, { client = 5, server = 20, count = 5 }]";
+        let message = export(overlap).unwrap_err();
+        assert!(message.contains("cannot serve /tmp") && message.contains("map_gids: { client = 1,"), "{message}");
+        assert!(message.contains("overlap at the clients"), "{message}");
+        assert!(export("map_uids = [{ client = 1, server = 2 }]").unwrap_err().contains("count"));
+    }
+
+    #[test]
+    fn hosts_are_networks_addresses_or_names() {
+        for (text, expected) in [
+            ("10.1.2.3/8", "10.0.0.0/8"),
+            ("10.1.2.3", "10.1.2.3/32"),
+            ("::ffff:10.1.2.3", "10.1.2.3/32"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("2001:db8::7/32", "2001:db8::/32"),
+            ("::1", "::1/128"),
+        ] {
+            assert_eq!(networks(text), Ok(networks_of(&[expected])), "{text}");
+        }
+        let local = networks("localhost").unwrap();
+        assert!(!local.is_empty() && local.iter().all(|network| network.addr().is_loopback()), "{local:?}");
+        for bad in ["", "10.0.0.0/33", "/8", "node/24"] {
+            assert!(networks(bad).unwrap_err().contains("no network"), "{bad}");
+        }
+        let message = export("read_only_hosts = ['nowhere.invalid']").unwrap_err();
+        assert!(message.contains("read_only_hosts: 'nowhere.invalid' has no address"), "{message}");
+    }
+}
