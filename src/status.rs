@@ -85,7 +85,7 @@ fn look(server: Option<&str>) -> Result<Look, Failure> {
 }
 
 fn ask_server(address: &str) -> Result<Value, ConnectError> {
-    let text = server_status(address, PATIENCE)?;
+    let text = server_status(address, None, PATIENCE)?;
     let mut status: Value = serde_json::from_str(&text).map_err(|error| ConnectError::NotAqueduct {
         server: address.to_owned(),
         detail: format!("its status cannot be read: {error}"),

@@ -32,7 +32,7 @@ pub(crate) fn seal(header: &mut [u8; HEADER_SIZE]) {
 
 /// A header of every kind, with and without flags, each with a trailer behind it.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let kinds = (1..=13).filter_map(Kind::from_code);
+    let kinds = (1..=15).filter_map(Kind::from_code);
     let headers = kinds.flat_map(|kind| {
         let plain = Header::new(kind);
         let full = Header {

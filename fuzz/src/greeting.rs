@@ -1,8 +1,8 @@
-//! The bodies around requests: Hello, Attach, Cancel and their replies. The first byte says which.
+//! The bodies around requests: Hello, Challenge, Proof, Attach, Cancel and their replies. The first byte says which.
 
 use aqueduct_wire::{
-    Attach, AttachReply, CancelOutcome, CancelReply, Capabilities, Hello, HelloReply, Lane, decode_cancel,
-    encode_cancel,
+    Attach, AttachReply, CancelOutcome, CancelReply, Capabilities, Challenge, Hello, HelloReply, Lane, Proof,
+    decode_cancel, encode_cancel,
 };
 
 use crate::samples;
@@ -37,6 +37,16 @@ pub fn run(data: &[u8]) {
             encode_cancel(request, &mut out);
             assert_eq!(out, body);
         }
+        5 => {
+            let Ok(challenge) = Challenge::decode(body) else { return };
+            challenge.encode(&mut out);
+            assert_eq!(out, body);
+        }
+        6 => {
+            let Ok(proof) = Proof::decode(body) else { return };
+            proof.encode(&mut out);
+            assert_eq!(out, body);
+        }
         _ => {
             let Ok(reply) = CancelReply::decode(body) else { return };
             reply.encode(&mut out);
@@ -48,7 +58,7 @@ pub fn run(data: &[u8]) {
 
 /// One of each.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let mut seeds = vec![Vec::new(); 6];
+    let mut seeds = vec![Vec::new(); 9];
     for (kind, seed) in seeds.iter_mut().enumerate() {
         seed.push(kind as u8);
     }
@@ -57,7 +67,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
     Attach { export: "/srv/data", read_only: true }.encode(&mut seeds[2]);
     AttachReply { root: samples::entry(), export_id: 7, read_only: false }.encode(&mut seeds[3]);
     encode_cancel(99, &mut seeds[4]);
-    CancelReply { outcome: CancelOutcome::Never }.encode(&mut seeds[5]);
+    Challenge { nonce: [5; 32] }.encode(&mut seeds[5]);
+    Proof { proof: [6; 32] }.encode(&mut seeds[6]);
+    CancelReply { outcome: CancelOutcome::Never }.encode(&mut seeds[7]);
+    seeds[8][0] = 0;
+    Hello { nonce: Some([8; 32]), ..hello() }.encode(&mut seeds[8]);
     seeds
 }
 
@@ -71,6 +85,7 @@ pub(crate) fn hello() -> Hello {
         lane: Lane::Bulk,
         client_instance: [7; 16],
         client_name: "client.example".into(),
+        nonce: None,
     }
 }
 

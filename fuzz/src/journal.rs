@@ -100,6 +100,7 @@ impl World {
             verifier: 8,
             limits: Limits::default(),
             exports: vec![export],
+            keys: Vec::new(),
             sessions: Some(self.folder.path().to_path_buf()),
         };
         let server = Server::start(config, Turner::new().group).expect("the folder is ours");

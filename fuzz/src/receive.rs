@@ -2,7 +2,7 @@
 //! decoder, which has the whole stream before it, finds in it.
 //!
 //! The first byte: 1, headers are left as they are (else they get their checksums); 2, the connection carries bulk data; 4, so many pieces as the
-//! next byte says, each of a size that follows. The rest is the stream.
+//! next byte says, each of a size that follows; 8, the connection has a key (and headers get their tags). The rest is the stream.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,8 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use aqueduct_fs::{MemorySink, Sink};
-use aqueduct_net::{BufferPool, Closed, Connection, Endpoint, Frame, Mode, Payload};
-use aqueduct_wire::{Flags, HEADER_SIZE, Header, Kind, TRAILER_SIZE, Trailer};
+use aqueduct_net::{BufferPool, Closed, Connection, Endpoint, Frame, Link, Mode, Payload};
+use aqueduct_wire::{
+    Flags, FrameKeys, HEADER_SIZE, Header, Key, Kind, Opener, Sealer, TRAILER_SIZE, Trailer, Transcript,
+};
 use socket2::Socket;
 
 use crate::turner::Turner;
@@ -23,6 +25,14 @@ use crate::{frame, greeting, samples};
 const RAW_HEADERS: u8 = 1;
 const BULK: u8 = 2;
 const PIECES: u8 = 4;
+const KEYED: u8 = 8;
+
+/// The keys of the two ends, the sender's first.
+fn keys() -> [FrameKeys; 2] {
+    let frame = (&Header::new(Kind::Hello), &b""[..]);
+    let (key, transcript) = (Key::new([7; 32]), Transcript::new(frame, frame));
+    [key.of_client(&transcript), key.of_server(&transcript)]
+}
 
 /// A frame as it was sent: header, body, the good part of the payload.
 pub(crate) type Whole = (Header, Vec<u8>, Vec<u8>);
@@ -123,15 +133,17 @@ impl World {
     }
 
     /// Sends the stream in pieces, each followed by one turn of the receiver; returns what came.
-    fn receive<'a>(&self, bulk: bool, pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Whole> {
+    fn receive<'a>(&self, bulk: bool, keys: Option<FrameKeys>, pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Whole> {
         let mut sender = TcpStream::connect(self.address).expect("the listener is there");
         let socket = Socket::from(self.listener.accept().expect("somebody connects").0);
         sender.set_nodelay(true).expect("it is TCP");
         // Else each of some thousand connections a second would keep its port for a minute.
         socket.set_linger(Some(Duration::ZERO)).expect("it is TCP");
+        let mut link = Link::from(socket);
+        keys.into_iter().for_each(|keys| link.set_keys(keys));
         let recorder = Arc::new(Recorder::default());
         let mode = Mode { bulk, shared: false };
-        let connection = Connection::start(&self.turner.group, socket, mode, self.pool.clone(), recorder.clone());
+        let connection = Connection::start(&self.turner.group, link, mode, self.pool.clone(), recorder.clone());
         let connection = connection.expect("its socket is connected");
         for piece in pieces {
             // What is damaged ends the connection before all is sent.
@@ -150,14 +162,17 @@ impl World {
     }
 }
 
-/// Gives the headers of a stream their checksums.
-pub(crate) fn seal_headers(stream: &mut [u8]) {
+/// Gives the headers of a stream their checksums, and their tags if the sealer has a key.
+pub(crate) fn seal_headers(stream: &mut [u8], sealer: &mut Sealer) {
     let mut rest = stream;
-    while let Some((header, after)) = rest.split_first_chunk_mut::<HEADER_SIZE>() {
+    while let Some(header) = rest.first_chunk_mut::<HEADER_SIZE>() {
         frame::seal(header);
         let Ok(header) = Header::decode(header) else { return };
-        let length = follows(&header).min(after.len());
-        rest = &mut after[length..];
+        if let Some(head) = rest.get_mut(..HEADER_SIZE + header.body_length as usize) {
+            sealer.seal(head);
+        }
+        let length = (HEADER_SIZE + follows(&header)).min(rest.len());
+        rest = &mut rest[length..];
     }
 }
 
@@ -167,13 +182,16 @@ fn follows(header: &Header) -> usize {
     header.body_length as usize + header.payload_length as usize + trailer
 }
 
-/// The frames of a stream up to the first that is damaged or not whole.
-pub(crate) fn frames(mut stream: &[u8]) -> Vec<Whole> {
+/// The frames of a stream up to the first that is damaged, not whole, or out of place.
+pub(crate) fn frames(mut stream: &[u8], mut opener: Opener) -> Vec<Whole> {
     let mut frames = Vec::new();
     while let Some((header, after)) = stream.split_first_chunk::<HEADER_SIZE>() {
         let Ok(header) = Header::decode(header) else { break };
         let Some((frame, rest)) = after.split_at_checked(follows(&header)) else { break };
         let (body, payload) = frame.split_at(header.body_length as usize);
+        if opener.check(&header, body).is_err() {
+            break;
+        }
         let (mut payload, trailer) = payload.split_at(header.payload_length as usize);
         if let Some(trailer) = trailer.first_chunk::<TRAILER_SIZE>() {
             let Ok(trailer) = Trailer::decode(trailer) else { break };
@@ -194,9 +212,11 @@ pub fn run(data: &[u8]) {
         let Some((taken, after)) = after.split_at_checked(usize::from(count % 16)) else { return };
         (sizes, rest) = (taken, after);
     }
+    let [sender, receiver] = keys();
+    let (send, receive) = if how & KEYED == 0 { (None, None) } else { (Some(sender.send), Some(receiver)) };
     let mut stream = rest.to_vec();
     if how & RAW_HEADERS == 0 {
-        seal_headers(&mut stream);
+        seal_headers(&mut stream, &mut Sealer::new(send));
     }
     let mut left = &stream[..];
     let mut pieces: Vec<&[u8]> = Vec::new();
@@ -208,9 +228,10 @@ pub fn run(data: &[u8]) {
     pieces.push(left);
     let received = WORLD.with_borrow_mut(|world| {
         let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
-        world.get_or_insert_with(World::new).receive(how & BULK != 0, pieces)
+        world.get_or_insert_with(World::new).receive(how & BULK != 0, receive, pieces)
     });
-    assert_eq!(received, frames(&stream));
+    let [_, FrameKeys { receive, .. }] = keys();
+    assert_eq!(received, frames(&stream, Opener::new((how & KEYED != 0).then_some(receive))));
 }
 
 /// Frames with bodies, payloads and trailers into every kind of destination, whole and in pieces.
@@ -237,5 +258,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let bulk = [&[BULK], &stream[..]].concat();
     let pieces = [&[PIECES | BULK, 8, 1, 63, 64, 10, 5, 100, 200, 30], &stream[..]].concat();
     let raw = [&[RAW_HEADERS], &stream[..200]].concat();
-    vec![whole, bulk, pieces, raw]
+    let keyed = [&[KEYED], &stream[..]].concat();
+    let keyed_pieces = [&[KEYED | PIECES, 3, 64, 90, 130], &stream[..]].concat();
+    let keyed_raw = [&[KEYED | RAW_HEADERS], &stream[..200]].concat();
+    vec![whole, bulk, pieces, raw, keyed, keyed_pieces, keyed_raw]
 }

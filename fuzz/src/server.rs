@@ -13,8 +13,8 @@ use aqueduct_fs::synthetic::Synthetic;
 use aqueduct_fs::{OpenFlags, OpenId, ReadAt, Request, WriteAt};
 use aqueduct_server::{Access, Export, Limits, Server, ServerConfig, export_id};
 use aqueduct_wire::{
-    Attach, AttachReply, Header, Hello, HelloReply, Kind, Op, decode_reply, encode_cancel, encode_compound,
-    encode_read, encode_request, encode_write,
+    Attach, AttachReply, Header, Hello, HelloReply, Kind, Op, Opener, Sealer, decode_reply, encode_cancel,
+    encode_compound, encode_read, encode_request, encode_write,
 };
 
 use crate::turner::Turner;
@@ -59,6 +59,7 @@ impl World {
             verifier: 8,
             limits,
             exports: vec![export],
+            keys: Vec::new(),
             sessions: None,
         };
         let server = Server::start(config, turner.group.clone()).expect("loopback has a port");
@@ -102,10 +103,10 @@ pub fn run(data: &[u8]) {
     let Some((how, stream)) = data.split_first() else { return };
     let mut stream = stream.to_vec();
     if how & RAW_HEADERS == 0 {
-        receive::seal_headers(&mut stream);
+        receive::seal_headers(&mut stream, &mut Sealer::default());
     }
     let answers = WORLD.with_borrow_mut(|world| world.get_or_insert_with(World::new).exchange(&stream));
-    receive::frames(&answers).iter().for_each(check);
+    receive::frames(&answers, Opener::default()).iter().for_each(check);
 }
 
 /// Frames of a client.
@@ -190,7 +191,7 @@ mod tests {
     #[test]
     fn the_seeds_are_served() {
         let world = World::new();
-        let answers = |seed: &[u8]| receive::frames(&world.exchange(&seed[1..]));
+        let answers = |seed: &[u8]| receive::frames(&world.exchange(&seed[1..]), Opener::default());
         let succeeded = |(header, _, _): &receive::Whole| header.kind == Kind::Reply && header.status == 0;
         let seeds = seeds();
         assert!(seeds.iter().all(|seed| answers(seed).iter().any(succeeded)), "a client attaches");

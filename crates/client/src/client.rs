@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Entry, TRANSFER_SIZE_MAX};
-use aqueduct_net::{BufferPool, Closed, Connection, Mode};
-use aqueduct_wire::{HEADER_SIZE, Header, HelloReply, Kind, Lane as LaneKind};
+use aqueduct_net::{BufferPool, Closed, Connection, Link, Mode};
+use aqueduct_wire::{HEADER_SIZE, Header, HelloReply, Key, Kind, Lane as LaneKind};
 use aqueduct_worker::Group;
 use serde_json::json;
-use socket2::Socket;
 
 use crate::connect::{ConnectError, Greeting, SessionKey};
 use crate::lane::{Counters, Lane, lock};
@@ -41,6 +40,8 @@ pub struct ClientConfig {
     pub soft: bool,
     /// See `soft`.
     pub timeout: Duration,
+    /// The cluster's key: the server has to have it too.
+    pub key: Option<Key>,
 }
 
 /// A file system over a session to one server.
@@ -80,9 +81,10 @@ impl Client {
             client_name: config.name.clone(),
             instance,
             timeout: CONNECT_TIMEOUT,
+            key: config.key.clone(),
         };
-        let (socket, hello) = greeting.join(None, LaneKind::Control)?;
-        let attached = greeting.attach(&socket, &config.export, config.read_only)?;
+        let (mut link, hello) = greeting.join(None, LaneKind::Control)?;
+        let attached = greeting.attach(&mut link, &config.export, config.read_only)?;
         let client = Arc::new_cyclic(|this: &Weak<Client>| Client {
             groups: groups.to_vec(),
             lanes: (0..groups.len() * 2).map(|index| Arc::new(Lane::new(index, this.clone()))).collect(),
@@ -103,7 +105,7 @@ impl Client {
             config,
             this: this.clone(),
         });
-        client.start_lane(0, socket).and_then(|()| client.connect_lanes()).inspect_err(|_| client.disconnect())?;
+        client.start_lane(0, link).and_then(|()| client.connect_lanes()).inspect_err(|_| client.disconnect())?;
         Ok(client)
     }
 
@@ -122,10 +124,10 @@ impl Client {
         lock(&self.root).clone()
     }
 
-    fn start_lane(&self, index: usize, socket: Socket) -> Result<(), ConnectError> {
+    fn start_lane(&self, index: usize, link: Link) -> Result<(), ConnectError> {
         let lane = &self.lanes[index];
         let mode = Mode { bulk: index % 2 == 1, shared: false };
-        let connection = Connection::start(&self.groups[index / 2], socket, mode, self.pool.clone(), lane.clone())
+        let connection = Connection::start(&self.groups[index / 2], link, mode, self.pool.clone(), lane.clone())
             .map_err(|source| ConnectError::Local { server: self.config.server.clone(), source })?;
         if lane.connected(connection, self.opens.epoch()) {
             return Ok(());
@@ -139,29 +141,29 @@ impl Client {
         while let Some(index) = self.lanes.iter().position(|lane| !lane.is_connected()) {
             let kind = if index % 2 == 0 { LaneKind::Control } else { LaneKind::Bulk };
             let session = lock(&self.session).clone();
-            let (socket, hello) = self.greeting.join(Some(&session), kind)?;
+            let (mut link, hello) = self.greeting.join(Some(&session), kind)?;
             if hello.recovering {
-                self.recover(&socket)?;
+                self.recover(&mut link)?;
             } else if self.unrestored.load(Ordering::SeqCst) {
-                self.reopen(&socket)?;
+                self.reopen(&mut link)?;
             }
-            self.start_lane(index, socket)?;
+            self.start_lane(index, link)?;
         }
         Ok(())
     }
 
     /// The server knows our session no more: begin another, and have again in it what was open in the old one.
     fn begin_session(&self) -> Result<(), ConnectError> {
-        let (socket, hello) = self.greeting.join(None, LaneKind::Control)?;
-        let attached = self.greeting.attach(&socket, &self.config.export, self.config.read_only)?;
+        let (mut link, hello) = self.greeting.join(None, LaneKind::Control)?;
+        let attached = self.greeting.attach(&mut link, &self.config.export, self.config.read_only)?;
         *lock(&self.session) = key(&hello);
         self.unrestored.store(true, Ordering::SeqCst);
         *lock(&self.root) = attached.root;
         self.slots.reset(hello.slots);
         self.slots_releasing.reset(hello.slots);
         self.session_number.fetch_add(1, Ordering::SeqCst);
-        self.reopen(&socket)?;
-        self.start_lane(0, socket)
+        self.reopen(&mut link)?;
+        self.start_lane(0, link)
     }
 
     /// A lane has lost its connection: connect again, on a thread that lives as long as that takes.

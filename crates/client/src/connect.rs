@@ -4,10 +4,12 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use aqueduct_net::blocking::{self, ExchangeError};
-use aqueduct_net::socket;
-use aqueduct_wire::{Attach, AttachReply, Capabilities, Header, Hello, HelloReply, Kind, Lane, Op, VERSION};
-use socket2::Socket;
+use aqueduct_net::blocking::ExchangeError;
+use aqueduct_net::{Link, socket};
+use aqueduct_wire::{
+    Attach, AttachReply, Capabilities, Challenge, Header, Hello, HelloReply, Key, Kind, Lane, NONCE_LENGTH, Nonce, Op,
+    Proof, Transcript, VERSION,
+};
 
 /// Why a server could not be used. The message says what was tried and why it failed; [`ConnectError::hint`] what to do.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +46,14 @@ pub enum ConnectError {
         /// In its words.
         reason: String,
     },
+    /// The two sides do not have the same key.
+    #[error("the server {server} {problem}")]
+    Key {
+        /// As it was given.
+        server: String,
+        /// Who lacks it.
+        problem: KeyProblem,
+    },
     /// The server does not know the export.
     #[error("the server {server} has no export '{export}'; it has: {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") })]
     UnknownExport {
@@ -74,6 +84,34 @@ pub enum ConnectError {
     },
 }
 
+/// Why a key lets nobody in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyProblem {
+    /// The server has one, and the client none.
+    #[error("lets only those in who have its key, and no key was given")]
+    Missing,
+    /// Another than the server's.
+    #[error("does not accept the key that was given")]
+    Wrong,
+    /// The client has one, and the server does not show that it has it.
+    #[error("has not proved to have the key that was given")]
+    Unproved,
+}
+
+impl KeyProblem {
+    fn hint(self) -> &'static str {
+        match self {
+            KeyProblem::Missing => {
+                "name the file with the server's key: mount with -o key=FILE, 'aqueduct status' with --key FILE"
+            }
+            KeyProblem::Wrong => "give the file that the server was given with 'aqueduct serve --key', or a copy of it",
+            KeyProblem::Unproved => {
+                "give the server the same file with 'aqueduct serve --key'; it is another server, or somebody who stands between, unless it was started without"
+            }
+        }
+    }
+}
+
 impl ConnectError {
     /// What a user can do about it.
     pub fn hint(&self) -> String {
@@ -89,6 +127,7 @@ impl ConnectError {
                 "another service listens on that port: give the port that 'aqueduct serve' prints when it starts".into()
             }
             ConnectError::Refused { .. } => "see the server's log".into(),
+            ConnectError::Key { problem, .. } => problem.hint().into(),
             ConnectError::UnknownExport { known, .. } if known.is_empty() => {
                 "name a directory to 'aqueduct serve' on the server".into()
             }
@@ -117,6 +156,8 @@ pub(crate) struct Greeting {
     pub(crate) client_name: String,
     pub(crate) instance: [u8; 16],
     pub(crate) timeout: Duration,
+    /// Only servers that have it are talked to.
+    pub(crate) key: Option<Key>,
 }
 
 /// A session as the client knows it.
@@ -133,11 +174,11 @@ pub(crate) fn resolve(server: &str) -> Result<Vec<SocketAddr>, ConnectError> {
 }
 
 impl Greeting {
-    fn connect(&self) -> Result<Socket, ConnectError> {
+    fn connect(&self) -> Result<Link, ConnectError> {
         let mut last = None;
         for address in resolve(&self.server)? {
             match socket::connect(address, self.timeout) {
-                Ok(socket) => return Ok(socket),
+                Ok(socket) => return Ok(socket.into()),
                 Err(error) => last = Some(error),
             }
         }
@@ -145,21 +186,19 @@ impl Greeting {
         Err(ConnectError::Connect { server: self.server.clone(), source })
     }
 
-    pub(crate) fn exchange(
-        &self,
-        socket: &Socket,
-        header: Header,
-        body: &[u8],
-        expected: Kind,
-    ) -> Result<(Header, Vec<u8>), ConnectError> {
-        let server = || self.server.clone();
-        let (header, body) = blocking::exchange(socket, header, body, self.timeout).map_err(|error| match error {
+    fn failed(&self, error: ExchangeError) -> ConnectError {
+        let server = self.server.clone();
+        match error {
             ExchangeError::Socket(source) if source.kind() == io::ErrorKind::WouldBlock => {
-                ConnectError::NotAqueduct { server: server(), detail: format!("no answer within {:?}", self.timeout) }
+                ConnectError::NotAqueduct { server, detail: format!("no answer within {:?}", self.timeout) }
             }
-            ExchangeError::Socket(source) => ConnectError::Connect { server: server(), source },
-            error => ConnectError::NotAqueduct { server: server(), detail: error.to_string() },
-        })?;
+            ExchangeError::Socket(source) => ConnectError::Connect { server, source },
+            error => ConnectError::NotAqueduct { server, detail: error.to_string() },
+        }
+    }
+
+    fn expect(&self, (header, body): (Header, Vec<u8>), expected: Kind) -> Result<(Header, Vec<u8>), ConnectError> {
+        let server = || self.server.clone();
         match header.kind {
             kind if kind == expected => Ok((header, body)),
             Kind::Goodbye => {
@@ -172,14 +211,32 @@ impl Greeting {
         }
     }
 
+    pub(crate) fn exchange(
+        &self,
+        link: &mut Link,
+        header: Header,
+        body: &[u8],
+        expected: Kind,
+    ) -> Result<(Header, Vec<u8>), ConnectError> {
+        let answer = link.exchange(header, body, self.timeout).map_err(|error| self.failed(error))?;
+        self.expect(answer, expected)
+    }
+
     pub(crate) fn broken(&self, error: impl ToString) -> ConnectError {
         ConnectError::NotAqueduct { server: self.server.clone(), detail: error.to_string() }
     }
 
-    /// Connects one lane, to a new session if there is none yet.
-    pub(crate) fn join(&self, session: Option<&SessionKey>, lane: Lane) -> Result<(Socket, HelloReply), ConnectError> {
-        let socket = self.connect()?;
-        let hello = Hello {
+    fn refused(&self, reason: &str) -> ConnectError {
+        ConnectError::Refused { server: self.server.clone(), reason: reason.to_owned() }
+    }
+
+    fn key_problem(&self, problem: KeyProblem) -> ConnectError {
+        ConnectError::Key { server: self.server.clone(), problem }
+    }
+
+    fn hello(&self, session: Option<&SessionKey>, lane: Lane) -> Result<Hello, ConnectError> {
+        let nonce = self.key.as_ref().map(|_| nonce()).transpose();
+        Ok(Hello {
             version_min: VERSION,
             version_max: VERSION,
             capabilities: Capabilities::COMPOUND | Capabilities::PENDING,
@@ -188,32 +245,65 @@ impl Greeting {
             lane,
             client_name: self.client_name.clone(),
             client_instance: self.instance,
-        };
+            nonce: nonce.map_err(|source| ConnectError::Local { server: self.server.clone(), source })?,
+        })
+    }
+
+    /// Connects one lane, to a new session if there is none yet.
+    pub(crate) fn join(&self, session: Option<&SessionKey>, lane: Lane) -> Result<(Link, HelloReply), ConnectError> {
+        let mut link = self.connect()?;
         let mut body = Vec::new();
-        hello.encode(&mut body);
-        let (header, body) = self.exchange(&socket, Header::new(Kind::Hello), &body, Kind::HelloReply)?;
-        let refused =
-            |reason: &str| Err(ConnectError::Refused { server: self.server.clone(), reason: reason.to_owned() });
+        self.hello(session, lane)?.encode(&mut body);
+        let hello = Header { body_length: body.len() as u32, ..Header::new(Kind::Hello) };
+        let (header, body) = match &self.key {
+            None => self.exchange(&mut link, hello, &body, Kind::HelloReply)?,
+            Some(key) => self.prove(&mut link, key, (&hello, &body))?,
+        };
         match header.status as i32 {
             0 => {}
-            libc_errno::ESTALE => return refused(UNKNOWN_SESSION),
-            libc_errno::ENFILE => return refused("it has as many clients as it takes"),
-            number => return refused(&aqueduct_fs::Errno::from_raw(number).to_string()),
+            libc_errno::ESTALE => return Err(self.refused(UNKNOWN_SESSION)),
+            libc_errno::ENFILE => return Err(self.refused("it has as many clients as it takes")),
+            libc_errno::ENOKEY => return Err(self.key_problem(KeyProblem::Missing)),
+            number => return Err(self.refused(&aqueduct_fs::Errno::from_raw(number).to_string())),
         }
         let reply = HelloReply::decode(&body).map_err(|error| self.broken(error))?;
         if reply.slots == 0 || (reply.payload_max as usize) < aqueduct_fs::TRANSFER_SIZE_MAX {
             return Err(self.broken("it grants no slots, or payloads of less than 1 MiB"));
         }
-        Ok((socket, reply))
+        Ok((link, reply))
+    }
+
+    /// Sends HELLO, proves to have the key, and returns the answer, with which the server has proved it too.
+    fn prove(&self, link: &mut Link, key: &Key, hello: (&Header, &[u8])) -> Result<(Header, Vec<u8>), ConnectError> {
+        let answer = link.exchange(*hello.0, hello.1, self.timeout).map_err(|error| self.failed(error))?;
+        if answer.0.kind == Kind::HelloReply {
+            return Err(self.key_problem(KeyProblem::Unproved));
+        }
+        let (header, body) = self.expect(answer, Kind::Challenge)?;
+        Challenge::decode(&body).map_err(|error| self.broken(error))?;
+        let transcript = Transcript::new(hello, (&header, &body));
+        let mut proof = Vec::new();
+        Proof { proof: key.proof(&transcript) }.encode(&mut proof);
+        let sent = link.send(Header::new(Kind::Proof), &proof, self.timeout);
+        let answer = sent.and_then(|()| link.receive_unchecked(self.timeout)).map_err(|error| self.failed(error))?;
+        link.set_keys(key.of_client(&transcript));
+        let is_proved = link.check(&answer.0, &answer.1).is_ok();
+        let (header, body) = self.expect(answer, Kind::HelloReply)?;
+        match header.status as i32 {
+            // It has no key to prove this with.
+            libc_errno::EKEYREJECTED if !is_proved => Err(self.key_problem(KeyProblem::Wrong)),
+            _ if !is_proved => Err(self.key_problem(KeyProblem::Unproved)),
+            _ => Ok((header, body)),
+        }
     }
 
     /// Asks for an export on a lane that has joined a session.
-    pub(crate) fn attach(&self, socket: &Socket, export: &str, read_only: bool) -> Result<AttachReply, ConnectError> {
+    pub(crate) fn attach(&self, link: &mut Link, export: &str, read_only: bool) -> Result<AttachReply, ConnectError> {
         let mut body = Vec::new();
         Attach { export, read_only }.encode(&mut body);
         let mut header = Header::new(Kind::Request);
         header.op = Op::Attach as u16;
-        let (header, body) = self.exchange(socket, header, &body, Kind::Reply)?;
+        let (header, body) = self.exchange(link, header, &body, Kind::Reply)?;
         match header.status as i32 {
             0 => AttachReply::decode(&body).map_err(|error| self.broken(error)),
             libc_errno::ENOENT => Err(ConnectError::UnknownExport {
@@ -242,18 +332,26 @@ mod libc_errno {
     pub(super) const ENOENT: i32 = Errno::ENOENT.raw();
     pub(super) const ENFILE: i32 = Errno::ENFILE.raw();
     pub(super) const ESTALE: i32 = Errno::ESTALE.raw();
+    pub(super) const ENOKEY: i32 = Errno::ENOKEY.raw();
+    pub(super) const EKEYREJECTED: i32 = Errno::EKEYREJECTED.raw();
+}
+
+fn nonce() -> io::Result<Nonce> {
+    let mut nonce = [0; NONCE_LENGTH];
+    getrandom::fill(&mut nonce).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(nonce)
 }
 
 /// Asks a server for its status: exports, clients, counters, as JSON.
-pub fn server_status(server: &str, timeout: Duration) -> Result<String, ConnectError> {
-    let greeting =
-        Greeting { server: server.to_owned(), client_name: "aqueduct status".into(), instance: [0; 16], timeout };
-    let (socket, _) = greeting.join(None, Lane::Control)?;
+pub fn server_status(server: &str, key: Option<Key>, timeout: Duration) -> Result<String, ConnectError> {
+    let client_name = "aqueduct status".into();
+    let greeting = Greeting { server: server.to_owned(), client_name, instance: [0; 16], timeout, key };
+    let (mut link, _) = greeting.join(None, Lane::Control)?;
     let mut header = Header::new(Kind::Request);
     header.op = Op::Status as u16;
-    let (header, body) = greeting.exchange(&socket, header, &[], Kind::Reply)?;
+    let (header, body) = greeting.exchange(&mut link, header, &[], Kind::Reply)?;
     // The answer is here; a goodbye that does not arrive only means that the session ends a little later.
-    let _ = blocking::send(&socket, Header::new(Kind::Goodbye), &[], timeout);
+    let _ = link.send(Header::new(Kind::Goodbye), &[], timeout);
     if header.status != 0 {
         return Err(greeting.broken(aqueduct_fs::Errno::from_raw(header.status as i32)));
     }

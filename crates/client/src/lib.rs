@@ -13,4 +13,4 @@ mod recovery;
 mod slots;
 
 pub use client::{Client, ClientConfig};
-pub use connect::{ConnectError, server_status};
+pub use connect::{ConnectError, KeyProblem, server_status};

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use aqueduct_fs::{ClientId, Context, Errno, Request};
+use aqueduct_net::Link;
 use aqueduct_wire::{Header, Kind, Op};
-use socket2::Socket;
 
 use crate::client::Client;
 use crate::connect::ConnectError;
@@ -12,20 +12,20 @@ use crate::opens::Lists;
 
 impl Client {
     /// The session is the one that was, at a server that was restarted: opens and locks are had again, while nobody else can take them.
-    pub(crate) fn recover(&self, socket: &Socket) -> Result<(), ConnectError> {
+    pub(crate) fn recover(&self, link: &mut Link) -> Result<(), ConnectError> {
         let lists = self.leave_epoch();
-        let opens_lost = self.reopen_all(socket, &lists)?;
+        let opens_lost = self.reopen_all(link, &lists)?;
         let mut locks_lost = 0;
         for (credential, open, owner, space, lock) in &lists.locks {
             let context = Context::new(ClientId(0), credential.clone());
             let request = Request::SetLock { open: *open, owner: *owner, space: *space, lock: *lock, wait: false };
-            if self.recovery_call(socket, &context, &request)?.is_err() {
+            if self.recovery_call(link, &context, &request)?.is_err() {
                 self.opens.lose(*open);
                 locks_lost += 1;
             }
         }
         let header = Header { op: Op::Recovered as u16, ..Header::new(Kind::Request) };
-        let (reply, _) = self.greeting.exchange(socket, header, &[], Kind::Reply)?;
+        let (reply, _) = self.greeting.exchange(link, header, &[], Kind::Reply)?;
         if reply.status != 0 {
             return Err(self.greeting.broken(Errno::from_raw(reply.status as i32)));
         }
@@ -35,11 +35,11 @@ impl Client {
 
     /// The session is a new one, since the server gave up the old: opens are had again, but those that held locks are lost, which others may have taken
     /// meanwhile.
-    pub(crate) fn reopen(&self, socket: &Socket) -> Result<(), ConnectError> {
+    pub(crate) fn reopen(&self, link: &mut Link) -> Result<(), ConnectError> {
         let with_locks = self.opens.with_locks();
         with_locks.iter().for_each(|id| self.opens.lose(*id));
         let lists = self.leave_epoch();
-        let lost = self.reopen_all(socket, &lists)?;
+        let lost = self.reopen_all(link, &lists)?;
         self.unrestored.store(false, Ordering::SeqCst);
         self.report("the server has given up the session", &lists, lost + with_locks.len(), with_locks.len());
         Ok(())
@@ -55,12 +55,12 @@ impl Client {
     }
 
     /// Returns how many could not be had.
-    fn reopen_all(&self, socket: &Socket, lists: &Lists) -> Result<usize, ConnectError> {
+    fn reopen_all(&self, link: &mut Link, lists: &Lists) -> Result<usize, ConnectError> {
         let mut lost = 0;
         for (id, credential, token) in &lists.opens {
             let context = Context::new(ClientId(0), credential.clone());
             let request = Request::Reopen { open: *id, token };
-            if self.recovery_call(socket, &context, &request)?.is_err() {
+            if self.recovery_call(link, &context, &request)?.is_err() {
                 self.opens.lose(*id);
                 lost += 1;
             }
@@ -70,14 +70,14 @@ impl Client {
 
     fn recovery_call(
         &self,
-        socket: &Socket,
+        link: &mut Link,
         context: &Context,
         request: &Request<'_>,
     ) -> Result<Result<(), Errno>, ConnectError> {
         let mut body = Vec::new();
         let op = aqueduct_wire::encode_request(context, request, &mut body);
         let header = Header { op: op as u16, ..Header::new(Kind::Request) };
-        let (reply, _) = self.greeting.exchange(socket, header, &body, Kind::Reply)?;
+        let (reply, _) = self.greeting.exchange(link, header, &body, Kind::Reply)?;
         Ok(if reply.status == 0 { Ok(()) } else { Err(Errno::from_raw(reply.status as i32)) })
     }
 

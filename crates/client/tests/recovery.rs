@@ -47,6 +47,7 @@ fn start(directory: &Path, sessions: &Path, listen: &str) -> (Arc<Server>, Arc<G
         verifier: 1,
         limits: Limits { recovery_grace: LONG, session_grace: LONG, ..Limits::default() },
         exports: vec![export],
+        keys: Vec::new(),
         sessions: Some(sessions.to_owned()),
     };
     (Server::start(config, group.clone()).unwrap(), group)
@@ -106,6 +107,7 @@ impl Node {
             read_only: false,
             soft: false,
             timeout: LONG,
+            key: None,
         };
         let group = group(1);
         let client = Client::connect(config, std::slice::from_ref(&group)).unwrap();

@@ -1,12 +1,17 @@
 //! A client and a server in one process, over loopback, with a synthetic file system behind.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aqueduct_client::{Client, ClientConfig, ConnectError, server_status};
+use aqueduct_client::{Client, ClientConfig, ConnectError, KeyProblem, server_status};
 use aqueduct_fs::synthetic::Synthetic;
 use aqueduct_fs::*;
 use aqueduct_server::{Access, Export, Limits, Server, ServerConfig, export_id};
+use aqueduct_wire::{
+    Capabilities, Challenge, Flags, HEADER_SIZE, Header, HelloReply, Key, Kind, NONCE_LENGTH, VERSION,
+};
 use aqueduct_worker::{Group, Settings, wait};
 
 const FILE_SIZE: u64 = 3 << 20;
@@ -36,6 +41,10 @@ fn export(name: &str, filesystem: Arc<dyn FileSystem>) -> Export {
 }
 
 fn server(filesystem: Arc<dyn FileSystem>) -> (Arc<Server>, Arc<Group>) {
+    server_with(filesystem, Vec::new())
+}
+
+fn server_with(filesystem: Arc<dyn FileSystem>, keys: Vec<Key>) -> (Arc<Server>, Arc<Group>) {
     let group = group(2);
     let config = ServerConfig {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
@@ -43,6 +52,7 @@ fn server(filesystem: Arc<dyn FileSystem>) -> (Arc<Server>, Arc<Group>) {
         verifier: 1,
         limits: Limits { session_grace: Duration::from_millis(300), ..Limits::default() },
         exports: vec![export("/zero", filesystem)],
+        keys,
         sessions: None,
     };
     (Server::start(config, group.clone()).unwrap(), group)
@@ -56,14 +66,20 @@ fn config(server: &Server, export: &str) -> ClientConfig {
         read_only: false,
         soft: false,
         timeout: Duration::from_secs(5),
+        key: None,
     }
 }
 
 /// `workers`: 1 for threads of the client's own, 0 to turn its groups in the test's thread.
 fn pair(workers: usize) -> Pair {
-    let (server, server_group) = server(Arc::new(Synthetic { size: FILE_SIZE }));
+    pair_with(workers, None)
+}
+
+/// A pair that has a key.
+fn pair_with(workers: usize, key: Option<Key>) -> Pair {
+    let (server, server_group) = server_with(Arc::new(Synthetic { size: FILE_SIZE }), key.iter().cloned().collect());
     let groups = vec![group(workers)];
-    let client = Client::connect(config(&server, "/zero"), &groups).unwrap();
+    let client = Client::connect(ClientConfig { key, ..config(&server, "/zero") }, &groups).unwrap();
     Pair { server, server_group, client, groups }
 }
 
@@ -173,8 +189,103 @@ fn an_unknown_export_is_told_with_those_there_are() {
 #[test]
 fn the_status_counts_clients() {
     let pair = pair(0);
-    let text = server_status(&pair.server.addresses()[0].to_string(), Duration::from_secs(5)).unwrap();
+    let text = server_status(&pair.server.addresses()[0].to_string(), None, Duration::from_secs(5)).unwrap();
     let status: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(status["exports"][0]["clients"], 1);
     assert_eq!(status["exports"][0]["name"], "/zero");
+}
+
+fn key(number: u8) -> Key {
+    Key::new([number; 32])
+}
+
+#[test]
+fn a_client_with_the_key_reads_and_writes() {
+    let pair = pair_with(0, Some(key(1)));
+    let open = open_file(&pair);
+    for length in [0, 1, 8193, 65_536, 1 << 20] {
+        assert_eq!(read(&pair, open, 0, length).len(), length as usize);
+        let source = Source::Memory(vec![7; length as usize].into());
+        let write = WriteAt { open, offset: 0, append: false, stable: false };
+        let written = wait(&pair.groups[0], pair.client.write(&context(), write, source)).unwrap();
+        assert_eq!(written.count, length);
+    }
+    let address = pair.server.addresses()[0].to_string();
+    assert!(server_status(&address, Some(key(1)), Duration::from_secs(5)).is_ok());
+    assert!(server_status(&address, None, Duration::from_secs(5)).is_err());
+}
+
+/// The problem that a client with this key has.
+#[track_caller]
+fn problem(address: String, key: Option<Key>) -> KeyProblem {
+    match server_status(&address, key, Duration::from_secs(5)) {
+        Err(error @ ConnectError::Key { problem, .. }) => {
+            assert!(error.hint().contains("key=FILE") || error.hint().contains("--key"), "{}", error.hint());
+            problem
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_lacks_the_key_is_told() {
+    let keyed = pair_with(0, Some(key(1)));
+    let address = |pair: &Pair| pair.server.addresses()[0].to_string();
+    assert_eq!(problem(address(&keyed), None), KeyProblem::Missing);
+    assert_eq!(problem(address(&keyed), Some(key(2))), KeyProblem::Wrong);
+    assert_eq!(problem(address(&pair(0)), Some(key(1))), KeyProblem::Unproved);
+}
+
+/// Somebody who asks for a proof and then answers, without having the key.
+fn impostor(answer: Header) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let receive = |stream: &mut TcpStream| {
+            let mut bytes = [0; HEADER_SIZE];
+            stream.read_exact(&mut bytes).unwrap();
+            let header = Header::decode(&bytes).unwrap();
+            stream.read_exact(&mut vec![0; header.body_length as usize]).unwrap();
+            header.kind
+        };
+        assert_eq!(receive(&mut stream), Kind::Hello);
+        let challenge = Header { body_length: NONCE_LENGTH as u32, ..Header::new(Kind::Challenge) };
+        let mut body = Vec::new();
+        Challenge { nonce: [7; NONCE_LENGTH] }.encode(&mut body);
+        stream.write_all(&[&challenge.encode()[..], &body].concat()).unwrap();
+        assert_eq!(receive(&mut stream), Kind::Proof);
+        let reply = HelloReply {
+            version: VERSION,
+            capabilities: Capabilities::empty(),
+            session: 1,
+            secret: [0; 16],
+            verifier: 0,
+            slots: 4,
+            credits: 4,
+            payload_max: 1 << 20,
+            lease_seconds: 0,
+            server_name: "impostor".into(),
+            recovering: false,
+        };
+        let mut body = Vec::new();
+        if answer.status == 0 {
+            reply.encode(&mut body);
+        }
+        let answer = Header { body_length: body.len() as u32, ..answer };
+        stream.write_all(&[&answer.encode()[..], &body].concat()).unwrap();
+        let _ = stream.read(&mut [0; 64]); // until the client has heard it
+    });
+    address.to_string()
+}
+
+#[test]
+fn a_server_that_does_not_prove_its_key_is_left() {
+    let plain = Header::new(Kind::HelloReply);
+    let keyed = Header { flags: Flags::KEYED, tag: [9; 8], ..plain };
+    // That our session is unknown, who does not have the key must not make us believe either.
+    let unknown = Header { status: Errno::ESTALE.raw() as u32, ..plain };
+    for answer in [plain, keyed, unknown] {
+        assert_eq!(problem(impostor(answer), Some(key(1))), KeyProblem::Unproved, "{answer:?}");
+    }
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use aqueduct_wire::{FrameError, HEADER_SIZE, Header};
+use aqueduct_wire::{FrameError, FrameKeys, HEADER_SIZE, Header, Opener, Sealer};
 use socket2::Socket;
 
 /// Why an exchange failed.
@@ -24,33 +24,79 @@ pub enum ExchangeError {
     Payload,
 }
 
-/// Sends one frame without payload.
-pub fn send(socket: &Socket, mut header: Header, body: &[u8], timeout: Duration) -> Result<(), ExchangeError> {
-    header.body_length = body.len() as u32;
-    let mut frame = header.encode().to_vec();
-    frame.extend_from_slice(body);
-    with_stream(socket, timeout, |stream| Ok(stream.write_all(&frame)?))
+/// A connected socket, and what its two ends have agreed on.
+pub struct Link {
+    pub(crate) socket: Socket,
+    pub(crate) sealer: Sealer,
+    pub(crate) opener: Opener,
 }
 
-/// Sends one frame without payload and receives one.
-pub fn exchange(
-    socket: &Socket,
-    header: Header,
-    body: &[u8],
-    timeout: Duration,
-) -> Result<(Header, Vec<u8>), ExchangeError> {
-    send(socket, header, body, timeout)?;
-    with_stream(socket, timeout, |stream| {
-        let mut bytes = [0; HEADER_SIZE];
-        read_exact(stream, &mut bytes)?;
-        let header = Header::decode(&bytes)?;
-        if header.payload_length != 0 {
-            return Err(ExchangeError::Payload);
-        }
-        let mut body = vec![0; header.body_length as usize];
-        read_exact(stream, &mut body)?;
+impl From<Socket> for Link {
+    fn from(socket: Socket) -> Link {
+        Link { socket, sealer: Sealer::default(), opener: Opener::default() }
+    }
+}
+
+impl Link {
+    /// From now on each frame has its tag, in both directions.
+    pub fn set_keys(&mut self, keys: FrameKeys) {
+        self.sealer = Sealer::new(Some(keys.send));
+        self.opener = Opener::new(Some(keys.receive));
+    }
+
+    /// Checks a frame that [`receive_unchecked`](Link::receive_unchecked) gave.
+    pub fn check(&mut self, header: &Header, body: &[u8]) -> Result<(), FrameError> {
+        self.opener.check(header, body)
+    }
+
+    /// Sends one frame without payload.
+    pub fn send(&mut self, header: Header, body: &[u8], timeout: Duration) -> Result<(), ExchangeError> {
+        let header = Header { body_length: body.len() as u32, ..header };
+        let mut frame = header.encode().to_vec();
+        frame.extend_from_slice(body);
+        self.sealer.seal(&mut frame);
+        self.with_stream(timeout, |stream| Ok(stream.write_all(&frame)?))
+    }
+
+    /// Receives one frame without payload, and does not look at its tag.
+    pub fn receive_unchecked(&mut self, timeout: Duration) -> Result<(Header, Vec<u8>), ExchangeError> {
+        self.with_stream(timeout, |stream| {
+            let mut bytes = [0; HEADER_SIZE];
+            read_exact(stream, &mut bytes)?;
+            let header = Header::decode(&bytes)?;
+            if header.payload_length != 0 {
+                return Err(ExchangeError::Payload);
+            }
+            let mut body = vec![0; header.body_length as usize];
+            read_exact(stream, &mut body)?;
+            Ok((header, body))
+        })
+    }
+
+    /// Sends one frame without payload and receives one.
+    pub fn exchange(
+        &mut self,
+        header: Header,
+        body: &[u8],
+        timeout: Duration,
+    ) -> Result<(Header, Vec<u8>), ExchangeError> {
+        self.send(header, body, timeout)?;
+        let (header, body) = self.receive_unchecked(timeout)?;
+        self.check(&header, &body)?;
         Ok((header, body))
-    })
+    }
+
+    fn with_stream<T>(
+        &self,
+        timeout: Duration,
+        work: impl FnOnce(&mut TcpStream) -> Result<T, ExchangeError>,
+    ) -> Result<T, ExchangeError> {
+        let mut stream = TcpStream::from(self.socket.try_clone()?);
+        crate::socket::set_timeouts(&stream, Some(timeout))?;
+        let result = work(&mut stream);
+        crate::socket::set_timeouts(&stream, None)?;
+        result
+    }
 }
 
 fn read_exact(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<(), ExchangeError> {
@@ -58,16 +104,4 @@ fn read_exact(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<(), ExchangeE
         std::io::ErrorKind::UnexpectedEof => ExchangeError::Closed,
         _ => ExchangeError::Socket(error),
     })
-}
-
-fn with_stream<T>(
-    socket: &Socket,
-    timeout: Duration,
-    work: impl FnOnce(&mut TcpStream) -> Result<T, ExchangeError>,
-) -> Result<T, ExchangeError> {
-    let mut stream = TcpStream::from(socket.try_clone()?);
-    crate::socket::set_timeouts(&stream, Some(timeout))?;
-    let result = work(&mut stream);
-    crate::socket::set_timeouts(&stream, None)?;
-    result
 }

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 
 use aqueduct_fs::Sink;
-use aqueduct_wire::{Flags, Header, Trailer};
+use aqueduct_wire::{Flags, FrameKeys, Header, Opener, Sealer, Trailer};
 use aqueduct_worker::{Flush, Group, Interest, Readiness, Ready, Registration};
 use bytes::Bytes;
 use socket2::Socket;
 
+use crate::blocking::Link;
 use crate::pool::BufferPool;
 use crate::receive::{Frame, Plan, ReceiveError, Receiver};
 use crate::send::Sender;
@@ -85,11 +86,12 @@ impl Connection {
     /// Starts a connection over a connected, blocking socket.
     pub fn start(
         group: &Group,
-        socket: Socket,
+        link: impl Into<Link>,
         mode: Mode,
         pool: BufferPool,
         endpoint: Arc<dyn Endpoint>,
     ) -> io::Result<Arc<Connection>> {
+        let Link { socket, sealer, opener } = link.into();
         let peer = socket.peer_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
         let connection = Arc::new_cyclic(|this| Connection {
             socket,
@@ -98,8 +100,8 @@ impl Connection {
             bulk: AtomicBool::new(mode.bulk),
             pool,
             endpoint,
-            receiver: Mutex::new(Receiver::new()),
-            sender: Mutex::default(),
+            receiver: Mutex::new(Receiver::new(opener)),
+            sender: Mutex::new(Sender::new(sealer)),
             registration: Mutex::default(),
             is_closed: AtomicBool::new(false),
             this: this.clone(),
@@ -124,6 +126,12 @@ impl Connection {
     /// Says what the connection carries from now on; see [`Mode::bulk`].
     pub fn set_bulk(&self, bulk: bool) {
         self.bulk.store(bulk, Ordering::Relaxed);
+    }
+
+    /// From now on each frame has its tag: what is sent, beginning with the next, and what comes.
+    pub fn set_keys(&self, keys: FrameKeys) {
+        lock(&self.receiver).set_opener(Opener::new(Some(keys.receive)));
+        lock(&self.sender).set_sealer(Sealer::new(Some(keys.send)));
     }
 
     fn read_size(&self) -> usize {
@@ -173,11 +181,11 @@ impl Connection {
     pub fn send_bytes(&self, mut header: Header, data: &[u8]) {
         header.payload_length = data.len() as u32;
         let mut sender = lock(&self.sender);
-        sender.gather(&header.encode());
+        sender.head(&header.encode());
         if data.len() <= COPY_MAX {
             sender.gather(data);
         } else {
-            sender.queue(&[], Some(Bytes::copy_from_slice(data)));
+            sender.append(Bytes::copy_from_slice(data));
         }
         if header.flags.contains(Flags::TRAILER) {
             sender.gather(&Trailer { valid: data.len() as u32, checksum: 0 }.encode());

@@ -13,6 +13,7 @@ mod receive;
 mod send;
 pub mod socket;
 
+pub use blocking::Link;
 pub use connection::{Closed, Connection, Endpoint, Mode};
 pub use pool::BufferPool;
 pub use receive::{Frame, Payload};

@@ -5,7 +5,7 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
 use aqueduct_fs::Sink;
-use aqueduct_wire::{FrameError, HEADER_SIZE, Header, TRAILER_SIZE, Trailer};
+use aqueduct_wire::{FrameError, HEADER_SIZE, Header, Opener, TRAILER_SIZE, Trailer};
 use bytes::Bytes;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 
@@ -100,6 +100,7 @@ enum State {
 /// The receiving half of a connection. Holds memory only while a frame is incomplete.
 pub(crate) struct Receiver {
     state: State,
+    opener: Opener,
     leftover: Vec<u8>,
     /// Nothing more is taken: what comes after a break could be anything, file content included.
     ended: bool,
@@ -132,8 +133,13 @@ impl Input<'_> {
 }
 
 impl Receiver {
-    pub(crate) fn new() -> Receiver {
-        Receiver { state: State::Header, leftover: Vec::new(), ended: false }
+    pub(crate) fn new(opener: Opener) -> Receiver {
+        Receiver { state: State::Header, opener, leftover: Vec::new(), ended: false }
+    }
+
+    /// What comes from now on is checked by this.
+    pub(crate) fn set_opener(&mut self, opener: Opener) {
+        self.opener = opener;
     }
 
     /// Gives back the sink of a frame that will never be whole.
@@ -248,6 +254,7 @@ impl Receiver {
                     self.state = State::Body { header, body };
                     return Ok(false);
                 }
+                self.opener.check(&header, &body)?;
                 if header.payload_length == 0 && !header.flags.contains(aqueduct_wire::Flags::TRAILER) {
                     let payload = match (plan.place)(&header) {
                         Some(sink) => Payload::Delivered(sink.finish(0).map(|()| 0)),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 
-use aqueduct_wire::Trailer;
+use aqueduct_wire::{Sealer, Trailer};
 use bytes::Bytes;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
@@ -31,6 +31,8 @@ impl Chunk {
 /// The sending half of a connection.
 #[derive(Default)]
 pub(crate) struct Sender {
+    /// Completes frames in the order in which they are queued, which is that in which they go.
+    sealer: Sealer,
     chunks: VecDeque<Chunk>,
     /// Bytes of the first chunk that have gone.
     gone: usize,
@@ -38,6 +40,15 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
+    pub(crate) fn new(sealer: Sealer) -> Sender {
+        Sender { sealer, ..Sender::default() }
+    }
+
+    /// What is queued from now on is completed by this.
+    pub(crate) fn set_sealer(&mut self, sealer: Sealer) {
+        self.sealer = sealer;
+    }
+
     /// Bytes that wait to be sent.
     pub(crate) fn backlog(&self) -> usize {
         self.backlog
@@ -45,11 +56,25 @@ impl Sender {
 
     /// Queues a frame's header and body, and its payload if it has one.
     pub(crate) fn queue(&mut self, head: &[u8], payload: Option<Bytes>) {
-        self.gather(head);
+        self.head(head);
         if let Some(payload) = payload {
-            self.backlog += payload.len();
-            self.chunks.push_back(Chunk::Shared(payload));
+            self.append(payload);
         }
+    }
+
+    /// Queues a frame's header and body.
+    pub(crate) fn head(&mut self, head: &[u8]) {
+        self.gather(head);
+        if let Some(Chunk::Gathered(chunk)) = self.chunks.back_mut() {
+            let start = chunk.len() - head.len();
+            self.sealer.seal(&mut chunk[start..]);
+        }
+    }
+
+    /// Queues bytes without copying them.
+    pub(crate) fn append(&mut self, bytes: Bytes) {
+        self.backlog += bytes.len();
+        self.chunks.push_back(Chunk::Shared(bytes));
     }
 
     /// Queues bytes by copying them.
@@ -103,7 +128,7 @@ impl Sender {
         offset: u64,
         length: usize,
     ) -> io::Result<usize> {
-        self.gather(head);
+        self.head(head);
         self.send(socket, SendFlags::MORE, true)?;
         let mut position = offset;
         let mut sent = 0;

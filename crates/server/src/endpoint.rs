@@ -1,17 +1,18 @@
 //! The server's half of a connection: the handshake, then what each frame is for.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use aqueduct_fs::{Errno, Sink, TRANSFER_SIZE_MAX};
 use aqueduct_net::{Closed, Connection, Endpoint, Frame};
 use aqueduct_wire::{
-    CancelOutcome, CancelReply, Capabilities, HEADER_SIZE, Header, Hello, HelloReply, Kind, Lane, Op, VERSION,
+    CancelOutcome, CancelReply, Capabilities, Challenge, HEADER_SIZE, Header, Hello, HelloReply, Kind, Lane,
+    NONCE_LENGTH, Op, Proof, Transcript, VERSION,
 };
 
 use crate::execute;
 use crate::server::{Server, goodbye};
-use crate::session::Session;
+use crate::session::{Session, lock};
 
 /// Requests that one connection may have under way: what a client's own limits never exceed.
 const CREDITS: u32 = 1024;
@@ -19,7 +20,14 @@ const CREDITS: u32 = 1024;
 /// One connection of a client.
 pub(crate) struct ServerEndpoint {
     server: Arc<Server>,
+    /// Between CHALLENGE and PROOF.
+    challenged: Mutex<Option<Challenged>>,
     joined: OnceLock<Joined>,
+}
+
+struct Challenged {
+    hello: Hello,
+    transcript: Transcript,
 }
 
 struct Joined {
@@ -29,7 +37,7 @@ struct Joined {
 
 impl ServerEndpoint {
     pub(crate) fn new(server: Arc<Server>) -> ServerEndpoint {
-        ServerEndpoint { server, joined: OnceLock::new() }
+        ServerEndpoint { server, challenged: Mutex::default(), joined: OnceLock::new() }
     }
 
     pub(crate) fn has_session(&self) -> bool {
@@ -44,8 +52,44 @@ impl ServerEndpoint {
                 hello.version_min, hello.version_max
             ));
         }
-        let mut header = Header::new(Kind::HelloReply);
-        header.request = frame.header.request;
+        if self.server.config.keys.is_empty() {
+            self.join(connection, &hello, &frame.header);
+            return Ok(());
+        }
+        if hello.nonce.is_none() {
+            refuse(connection, &frame.header, Errno::ENOKEY);
+            return Err("this server lets only those in who have its key: mount with -o key=FILE".into());
+        }
+        let mut nonce = [0; NONCE_LENGTH];
+        getrandom::fill(&mut nonce).map_err(|error| format!("cannot make a challenge: {error}"))?;
+        let mut body = Vec::new();
+        Challenge { nonce }.encode(&mut body);
+        let challenge = Header { body_length: body.len() as u32, ..reply_header(Kind::Challenge, &frame.header) };
+        let transcript = Transcript::new((&frame.header, &frame.body), (&challenge, &body));
+        match &mut *lock(&self.challenged) {
+            Some(_) => return Err("one HELLO is enough".into()),
+            challenged => *challenged = Some(Challenged { hello, transcript }),
+        }
+        send(connection, challenge, &body);
+        Ok(())
+    }
+
+    /// Lets in who has one of the keys. From its answer on, each frame of the connection has a tag.
+    fn proof(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<(), String> {
+        let challenged = lock(&self.challenged).take().ok_or("the first frame must be HELLO, not Proof")?;
+        let Proof { proof } = Proof::decode(&frame.body).map_err(|error| format!("PROOF: {error}"))?;
+        let mut keys = self.server.config.keys.iter();
+        let Some(key) = keys.find(|key| key.has_made(&proof, &challenged.transcript)) else {
+            refuse(connection, &frame.header, Errno::EKEYREJECTED);
+            return Err("the client's key is none of this server's".into());
+        };
+        connection.set_keys(key.of_server(&challenged.transcript));
+        self.join(connection, &challenged.hello, &frame.header);
+        Ok(())
+    }
+
+    fn join(&self, connection: &Arc<Connection>, hello: &Hello, request: &Header) {
+        let mut header = reply_header(Kind::HelloReply, request);
         let session = match hello.session {
             0 => self.server.new_session(hello.client_name.clone(), connection.peer()).ok_or(Errno::ENFILE),
             id => self.server.find_session(id, &hello.secret).ok_or(Errno::ESTALE),
@@ -76,7 +120,6 @@ impl ServerEndpoint {
             }
         }
         send(connection, header, &body);
-        Ok(())
     }
 
     fn reply(&self, session: &Session) -> HelloReply {
@@ -110,22 +153,25 @@ impl ServerEndpoint {
             Kind::Cancel => {
                 let request = aqueduct_wire::decode_cancel(&frame.body).map_err(|error| format!("CANCEL: {error}"))?;
                 let outcome = if joined.session.cancel(request) { CancelOutcome::Never } else { CancelOutcome::Done };
-                let mut header = Header::new(Kind::CancelReply);
-                header.request = frame.header.request;
                 let mut body = Vec::new();
                 CancelReply { outcome }.encode(&mut body);
-                send(connection, header, &body);
+                send(connection, reply_header(Kind::CancelReply, &frame.header), &body);
             }
-            Kind::Ping => {
-                let mut header = Header::new(Kind::Pong);
-                header.request = frame.header.request;
-                send(connection, header, &[]);
-            }
+            Kind::Ping => send(connection, reply_header(Kind::Pong, &frame.header), &[]),
             Kind::Goodbye => self.server.end_session(&joined.session),
             kind => return Err(format!("a {kind:?} frame makes no sense to a server")),
         }
         Ok(())
     }
+}
+
+fn reply_header(kind: Kind, request: &Header) -> Header {
+    Header { request: request.request, ..Header::new(kind) }
+}
+
+/// Tells who greets why it is not let in.
+fn refuse(connection: &Connection, request: &Header, error: Errno) {
+    send(connection, Header { status: error.raw() as u32, ..reply_header(Kind::HelloReply, request) }, &[]);
 }
 
 pub(crate) fn send(connection: &Connection, mut header: Header, body: &[u8]) {
@@ -154,6 +200,7 @@ impl Endpoint for ServerEndpoint {
         }
         let result = match (self.joined.get(), frame.header.kind) {
             (None, Kind::Hello) => self.hello(connection, &frame),
+            (None, Kind::Proof) => self.proof(connection, &frame),
             (None, kind) => Err(format!("the first frame must be HELLO, not {kind:?}")),
             (Some(joined), _) => self.joined_frame(joined, connection, frame),
         };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use aqueduct_fs::idmap::Mapped;
 use aqueduct_fs::{FileSystem, TRANSFER_SIZE_MAX};
 use aqueduct_net::{BufferPool, Connection, Mode, socket};
-use aqueduct_wire::{HEADER_SIZE, Header, Kind};
+use aqueduct_wire::{HEADER_SIZE, Header, Key, Kind};
 use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration};
 use socket2::Socket;
 
@@ -108,6 +108,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// What it serves.
     pub exports: Vec<Export>,
+    /// The cluster's keys, at most [`KEYS_MAX`](aqueduct_wire::KEYS_MAX): only clients that have one of them are served. None: everybody is.
+    pub keys: Vec<Key>,
     /// The folder where sessions are written down, so that they outlive the process; `None`: they end with it. Servers may share one.
     pub sessions: Option<PathBuf>,
 }
@@ -163,6 +165,7 @@ pub(crate) struct ServerConfigParts {
     pub(crate) name: String,
     pub(crate) verifier: u64,
     pub(crate) limits: Limits,
+    pub(crate) keys: Vec<Key>,
 }
 
 struct Listener {
@@ -188,6 +191,7 @@ impl Server {
                 name: config.name,
                 verifier: config.verifier,
                 limits: Limits { slots: config.limits.slots.clamp(1, aqueduct_wire::SLOTS_MAX), ..config.limits },
+                keys: config.keys,
             },
             exports: config.exports.into_iter().map(|export| Arc::new(export.mapped())).collect(),
             group,

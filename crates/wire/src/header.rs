@@ -10,6 +10,11 @@ pub const VERSION: u16 = 1;
 pub const HEADER_SIZE: usize = 64;
 /// The size of a trailer in bytes.
 pub const TRAILER_SIZE: usize = 16;
+/// Where the flags, the tag and the checksum stand in a header.
+const FLAGS_AT: usize = 8;
+pub(crate) const TAG_AT: usize = 48;
+pub(crate) const TAG_LENGTH: usize = 8;
+pub(crate) const CHECKSUM_AT: usize = 60;
 const TRAILER_MAGIC: u32 = u32::from_le_bytes(*b"AQTR");
 
 /// What is wrong with a frame. The connection cannot go on: nobody knows where the next frame begins.
@@ -48,6 +53,20 @@ pub enum FrameError {
     /// A trailer that is none.
     #[error("the trailer is damaged")]
     Trailer,
+    /// No tag where every frame has one.
+    #[error("the frame is not keyed, as all are between those who have the key")]
+    NotKeyed,
+    /// A tag where no key is in use.
+    #[error("the frame is keyed, though no key was agreed on")]
+    Keyed,
+    /// A tag that is not the one of this frame at this place of this connection.
+    #[error(
+        "the frame's tag is wrong: it was changed on the way, left out, repeated or moved, or its sender does not have the key"
+    )]
+    Tag,
+    /// A frame behind PROOF, before its answer.
+    #[error("a frame came before the answer to PROOF")]
+    Early,
 }
 
 macro_rules! codes {
@@ -95,6 +114,10 @@ codes! {
     Ping = 12,
     /// Yes.
     Pong = 13,
+    /// The server asks who greets to prove that it has the key.
+    Challenge = 14,
+    /// The proof.
+    Proof = 15,
 }
 
 codes! {
@@ -127,7 +150,7 @@ bitflags::bitflags! {
         const TRAILER = 1 << 1;
         /// The request may have been executed already.
         const RETRY = 1 << 2;
-        /// The header's tag is keyed.
+        /// The header has the frame's tag.
         const KEYED = 1 << 3;
     }
 }
@@ -159,7 +182,7 @@ pub struct Header {
     pub payload_checksum: u32,
     /// The epoch of the map by which the client chose this server.
     pub epoch: u32,
-    /// The keyed tag of the header, with [`Flags::KEYED`]; else zeros.
+    /// The frame's tag, with [`Flags::KEYED`]; else zeros. See [`crate::Sealer`].
     pub tag: [u8; 8],
     /// Requests that the sender may have under way more than before.
     pub credits: u16,
@@ -195,7 +218,7 @@ impl Header {
         put(0, &MAGIC.to_le_bytes());
         put(4, &VERSION.to_le_bytes());
         put(6, &[self.kind as u8, self.class as u8]);
-        put(8, &self.flags.bits().to_le_bytes());
+        put(FLAGS_AT, &self.flags.bits().to_le_bytes());
         put(10, &self.op.to_le_bytes());
         put(12, &self.status.to_le_bytes());
         put(16, &self.slot.to_le_bytes());
@@ -205,10 +228,9 @@ impl Header {
         put(36, &self.payload_length.to_le_bytes());
         put(40, &self.payload_checksum.to_le_bytes());
         put(44, &self.epoch.to_le_bytes());
-        put(48, &self.tag);
+        put(TAG_AT, &self.tag);
         put(56, &self.credits.to_le_bytes());
-        let checksum = crc32c::crc32c(&bytes[..60]);
-        bytes[60..].copy_from_slice(&checksum.to_le_bytes());
+        seal_header(&mut bytes);
         bytes
     }
 
@@ -222,7 +244,7 @@ impl Header {
         if u16_at(4) != VERSION {
             return Err(FrameError::Version(u16_at(4)));
         }
-        if crc32c::crc32c(&bytes[..60]) != u32_at(60) {
+        if crc32c::crc32c(&bytes[..CHECKSUM_AT]) != u32_at(CHECKSUM_AT) {
             return Err(FrameError::Checksum);
         }
         let unknown = |field, value| FrameError::Unknown { field, value };
@@ -254,6 +276,19 @@ impl Header {
         check_length("body", header.body_length, BODY_LENGTH_MAX)?;
         check_length("payload", header.payload_length, PAYLOAD_LENGTH_MAX)?;
         Ok(header)
+    }
+}
+
+/// Gives an encoded header its checksum.
+pub(crate) fn seal_header(bytes: &mut [u8; HEADER_SIZE]) {
+    let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
+    bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Adds flags to an encoded header.
+pub(crate) fn add_flags(bytes: &mut [u8; HEADER_SIZE], flags: Flags) {
+    for (byte, flag) in bytes[FLAGS_AT..].iter_mut().zip(flags.bits().to_le_bytes()) {
+        *byte |= flag;
     }
 }
 

@@ -2,12 +2,16 @@
 
 #![forbid(unsafe_code)]
 
+mod auth;
 mod field;
 mod header;
 mod reply;
 mod request;
 mod session;
 
+pub use auth::{
+    FrameKey, FrameKeys, KEY_LENGTH, KEYS_MAX, Key, NONCE_LENGTH, Nonce, Opener, PROOF_LENGTH, Sealer, Transcript,
+};
 pub use field::BodyError;
 pub use header::{Class, Flags, FrameError, HEADER_SIZE, Header, Kind, Lane, MAGIC, TRAILER_SIZE, Trailer, VERSION};
 pub use reply::{decode_compound_reply, decode_reply, encode_compound_reply, encode_reply};
@@ -16,8 +20,8 @@ pub use request::{
     encode_read, encode_request, encode_write, substitute_latest,
 };
 pub use session::{
-    Attach, AttachReply, CancelOutcome, CancelReply, Capabilities, EXPORT_NAME_LENGTH_MAX, Hello, HelloReply,
-    PEER_NAME_LENGTH_MAX, SLOTS_MAX, decode_cancel, encode_cancel,
+    Attach, AttachReply, CancelOutcome, CancelReply, Capabilities, Challenge, EXPORT_NAME_LENGTH_MAX, Hello,
+    HelloReply, PEER_NAME_LENGTH_MAX, Proof, SLOTS_MAX, decode_cancel, encode_cancel,
 };
 
 /// The longest body in bytes. The longest request is an extended attribute of 64 KiB from a caller of 1024 groups, with its handle and name; the

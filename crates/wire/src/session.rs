@@ -2,6 +2,7 @@
 
 use aqueduct_fs::Entry;
 
+use crate::auth::{NONCE_LENGTH, Nonce, PROOF_LENGTH};
 use crate::field::*;
 use crate::header::Lane;
 
@@ -37,6 +38,8 @@ pub struct Hello {
     pub client_instance: [u8; 16],
     /// For people.
     pub client_name: String,
+    /// The client has a key, and lets only servers serve it that prove to have it too.
+    pub nonce: Option<Nonce>,
 }
 
 /// Answers HELLO, when the header's status is 0.
@@ -106,6 +109,8 @@ impl Hello {
         out.push(self.lane as u8);
         out.extend_from_slice(&self.client_instance);
         put_peer_name(&self.client_name, out);
+        Bool::put(&self.nonce.is_some(), out);
+        out.extend(self.nonce.iter().flatten());
     }
 
     /// The greeting of a body. Bytes behind the last field are a newer version's, and ignored.
@@ -120,7 +125,53 @@ impl Hello {
             lane: Lane::from_code(reader.get::<U8>()?).ok_or(BodyError::Value("the lane"))?,
             client_instance: reader.array("the instance")?,
             client_name: get_peer_name(&mut reader, "the client's name")?,
+            nonce: match reader.get::<Bool>()? {
+                true => Some(reader.array("the nonce")?),
+                false => None,
+            },
         })
+    }
+}
+
+/// Asks for the proof that a client has the key: the body of CHALLENGE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Challenge {
+    /// The server's.
+    pub nonce: [u8; NONCE_LENGTH],
+}
+
+impl Challenge {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.nonce);
+    }
+
+    /// The challenge of a body.
+    pub fn decode(body: &[u8]) -> Result<Challenge, BodyError> {
+        let mut reader = Reader::new(body);
+        let challenge = Challenge { nonce: reader.array("the nonce")? };
+        reader.end().map(|()| challenge)
+    }
+}
+
+/// Answers CHALLENGE: see [`crate::Key::proof`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// Made with the key, of all that was said before.
+    pub proof: [u8; PROOF_LENGTH],
+}
+
+impl Proof {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.proof);
+    }
+
+    /// The proof of a body.
+    pub fn decode(body: &[u8]) -> Result<Proof, BodyError> {
+        let mut reader = Reader::new(body);
+        let proof = Proof { proof: reader.array("the proof")? };
+        reader.end().map(|()| proof)
     }
 }
 

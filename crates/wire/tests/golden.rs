@@ -76,10 +76,16 @@ fn greetings() {
         lane: Lane::Bulk,
         client_instance: *b"instance-16-byte",
         client_name: "né".into(),
+        nonce: None,
     };
     let expected = "0100 0200 0600000000000000 0102030405060708 7365637265742d6f662d31362d627974 01 \
                     696e7374616e63652d31362d62797465 0300 6ec3a9";
-    assert_eq!(body(|out| hello.encode(out)), hex(expected));
+    assert_eq!(body(|out| hello.encode(out)), hex(&format!("{expected} 00")));
+    let with_nonce = Hello { nonce: Some(*b"client-nonce-of-thirty-two-bytes"), ..hello };
+    let nonce = "01 636c69656e742d6e6f6e63652d6f662d7468697274792d74776f2d6279746573";
+    assert_eq!(body(|out| with_nonce.encode(out)), hex(&format!("{expected} {nonce}")));
+    assert_eq!(body(|out| Challenge { nonce: [0xab; 32] }.encode(out)), [0xab; 32]);
+    assert_eq!(body(|out| Proof { proof: [0xcd; 32] }.encode(out)), [0xcd; 32]);
     let reply = HelloReply {
         version: 1,
         capabilities: Capabilities::PAYLOAD_CHECKSUM,
@@ -101,6 +107,28 @@ fn greetings() {
     assert_eq!(body(|out| Attach { export: "/e", read_only: true }.encode(out)), hex("0200 2f65 01"));
     assert_eq!(body(|out| encode_cancel(0x0102, out)), hex("0201000000000000"));
     assert_eq!(body(|out| CancelReply { outcome: CancelOutcome::Never }.encode(out)), hex("01"));
+}
+
+/// The proof and the tags, as another implementation has to compute them.
+#[test]
+fn the_proof_and_the_tags() {
+    let key = Key::new(*b"a-cluster-key-of-thirty-two-byte");
+    let hello = Header { body_length: 5, ..Header::new(Kind::Hello) };
+    let challenge = Header { body_length: 32, ..Header::new(Kind::Challenge) };
+    let transcript = Transcript::new((&hello, b"hello"), (&challenge, &[7; 32]));
+    assert_eq!(key.proof(&transcript)[..], hex("a865b1f63106a1df999d7f15e34f784270fe879a4e6973691183637e41fff3d2"));
+    let mut frame = Header { body_length: 4, ..Header::new(Kind::Ping) }.encode().to_vec();
+    frame.extend_from_slice(b"body");
+    let tag = |sealer: &mut Sealer| {
+        let mut frame = frame.clone();
+        sealer.seal(&mut frame);
+        assert_eq!(frame[8..10], [8, 0]);
+        frame[48..56].to_vec()
+    };
+    let (mut client, mut server) =
+        (Sealer::new(Some(key.of_client(&transcript).send)), Sealer::new(Some(key.of_server(&transcript).send)));
+    assert_eq!([tag(&mut client), tag(&mut client)], [hex("18a3f067795fa7ec"), hex("e13f5e1f24af91fd")]);
+    assert_eq!([tag(&mut server), tag(&mut server)], [hex("2298f311566fc70d"), hex("c54474dc5ea32a17")]);
 }
 
 type Golden = Vec<(Request<'static>, u16, String)>;

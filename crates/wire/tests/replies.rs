@@ -28,6 +28,7 @@ fn hello() -> impl Strategy<Value = Hello> {
             lane: if bulk { Lane::Bulk } else { Lane::Control },
             client_instance,
             client_name,
+            nonce: bulk.then_some([session as u8; NONCE_LENGTH]),
         },
     )
 }

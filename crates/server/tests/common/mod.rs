@@ -41,7 +41,7 @@ fn start(
     sessions: Option<&std::path::Path>,
     listen: SocketAddr,
     limits: Limits,
-    access: Access,
+    (access, keys): (Access, Vec<Key>),
 ) -> (Arc<Server>, Arc<Group>) {
     let spin_max = Duration::from_micros(20);
     let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
@@ -52,6 +52,7 @@ fn start(
         verifier: 9,
         limits,
         exports: vec![export],
+        keys,
         sessions: sessions.map(Into::into),
     };
     (Server::start(config, group.clone()).unwrap(), group)
@@ -77,15 +78,29 @@ impl Fixture {
         Fixture::with(Some(tempfile::tempdir().unwrap()), access, Arc::new)
     }
 
+    /// One that serves only who has one of these keys.
+    pub fn keyed(keys: &[Key]) -> Fixture {
+        Fixture::over(None, (Access::default(), keys.to_vec()), Arc::new)
+    }
+
     fn with<F: FileSystem + 'static>(
         sessions: Option<tempfile::TempDir>,
         access: Access,
         layer: impl FnOnce(Posix) -> Arc<F>,
     ) -> Fixture {
+        Fixture::over(sessions, (access, Vec::new()), layer)
+    }
+
+    fn over<F: FileSystem + 'static>(
+        sessions: Option<tempfile::TempDir>,
+        (access, keys): (Access, Vec<Key>),
+        layer: impl FnOnce(Posix) -> Arc<F>,
+    ) -> Fixture {
         let directory = tempfile::tempdir().unwrap();
         let folder = sessions.as_ref().map(|folder| folder.path());
         let filesystem = layer(posix(directory.path()));
-        let (server, group) = start(filesystem, folder, "127.0.0.1:0".parse().unwrap(), limits(), access.clone());
+        let guard = (access.clone(), keys);
+        let (server, group) = start(filesystem, folder, "127.0.0.1:0".parse().unwrap(), limits(), guard);
         Fixture { server, group, directory, sessions, access }
     }
 
@@ -100,8 +115,8 @@ impl Fixture {
     pub fn start_again(&mut self, limits: Limits) {
         let folder = self.sessions.as_ref().map(|folder| folder.path());
         let filesystem = Arc::new(posix(self.directory.path()));
-        let address = self.server.addresses()[0];
-        (self.server, self.group) = start(filesystem, folder, address, limits, self.access.clone());
+        let (address, guard) = (self.server.addresses()[0], (self.access.clone(), Vec::new()));
+        (self.server, self.group) = start(filesystem, folder, address, limits, guard);
     }
 
     pub fn restart(&mut self) {
@@ -126,7 +141,7 @@ impl Fixture {
         socket.connect(&self.server.addresses()[0].into()).unwrap();
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        Peer { stream, next: 1 }
+        Peer { stream, next: 1, sealer: Sealer::default(), opener: Opener::default() }
     }
 
     /// A peer with a session, attached to the export, and the handle of its root.
@@ -170,18 +185,32 @@ impl Drop for Fixture {
 pub struct Peer {
     pub stream: TcpStream,
     next: u64,
+    pub sealer: Sealer,
+    pub opener: Opener,
 }
 
 impl Peer {
-    pub fn send(&mut self, mut header: Header, body: &[u8]) {
-        header.body_length = body.len() as u32;
-        let mut frame = header.encode().to_vec();
-        frame.extend_from_slice(body);
+    /// A frame as it is sent.
+    pub fn sealed(&mut self, header: Header, body: &[u8]) -> Vec<u8> {
+        let header = Header { body_length: body.len() as u32, ..header };
+        let mut frame = [&header.encode()[..], body].concat();
+        self.sealer.seal(&mut frame);
+        frame
+    }
+
+    pub fn send(&mut self, header: Header, body: &[u8]) {
+        let frame = self.sealed(header, body);
         // A server that has closed the connection meanwhile is what some tests are about.
         let _ = self.stream.write_all(&frame);
     }
 
     pub fn receive(&mut self) -> Option<(Header, Vec<u8>)> {
+        let (header, body) = self.receive_unchecked()?;
+        self.opener.check(&header, &body[..header.body_length as usize]).unwrap();
+        Some((header, body))
+    }
+
+    pub fn receive_unchecked(&mut self) -> Option<(Header, Vec<u8>)> {
         let mut bytes = [0; HEADER_SIZE];
         self.stream.read_exact(&mut bytes).ok()?;
         let header = Header::decode(&bytes).unwrap();
@@ -191,18 +220,8 @@ impl Peer {
     }
 
     pub fn hello(&mut self, session: u64, secret: [u8; 16]) -> Result<HelloReply, u32> {
-        let hello = Hello {
-            version_min: VERSION,
-            version_max: VERSION,
-            capabilities: Capabilities::all(),
-            session,
-            secret,
-            lane: Lane::Control,
-            client_instance: [1; 16],
-            client_name: "peer".into(),
-        };
         let mut body = Vec::new();
-        hello.encode(&mut body);
+        Hello { session, secret, ..hello() }.encode(&mut body);
         self.send(Header::new(Kind::Hello), &body);
         let (header, body) = self.receive().unwrap();
         if header.status == 0 { Ok(HelloReply::decode(&body).unwrap()) } else { Err(header.status) }
@@ -238,6 +257,21 @@ impl Peer {
         assert_eq!(header.kind, Kind::Goodbye);
         assert!(self.receive().is_none());
         String::from_utf8(body).unwrap()
+    }
+}
+
+/// The greeting of a client without a key that begins a session.
+pub fn hello() -> Hello {
+    Hello {
+        version_min: VERSION,
+        version_max: VERSION,
+        capabilities: Capabilities::all(),
+        session: 0,
+        secret: [0; 16],
+        lane: Lane::Control,
+        client_instance: [1; 16],
+        client_name: "peer".into(),
+        nonce: None,
     }
 }
 
