@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use aqueduct_fuse::Unmount;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -182,6 +183,7 @@ Mount options:
 Examples:
   aqueduct umount /mnt
   aqueduct umount --lazy /mnt        although programs still use it
+  aqueduct umount --force /mnt       although programs wait in it, for a server that does not come back
 Plain umount(8) does as well; this one also clears a mount whose process has died, and needs no root for
 a user's own mounts.")]
 pub struct Umount {
@@ -191,6 +193,24 @@ pub struct Umount {
     /// Take it away now, and end it when nobody uses it any more
     #[arg(long, short)]
     pub lazy: bool,
+    /// Take it away and end it now: programs that wait in it get errors (as root; for others as --lazy)
+    #[arg(long, short)]
+    pub force: bool,
+}
+
+impl Umount {
+    pub fn how(&self) -> Unmount {
+        how(self.lazy, self.force)
+    }
+}
+
+/// What the options of umount come to.
+pub fn how(lazy: bool, force: bool) -> Unmount {
+    match (lazy, force) {
+        (_, true) => Unmount::Forced,
+        (true, false) => Unmount::Lazily,
+        (false, false) => Unmount::Unused,
+    }
 }
 
 #[derive(Debug, Args)]
@@ -252,7 +272,7 @@ pub struct UmountHelper {
     /// Take it away now, and end it when nobody uses it any more
     #[arg(short)]
     pub lazy: bool,
-    /// Accepted and ignored: a mount whose process has died needs no force
+    /// Take it away and end it now: programs that wait in it get errors
     #[arg(short)]
     pub force: bool,
     /// Accepted and ignored: there is no mtab to write

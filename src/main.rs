@@ -61,7 +61,7 @@ fn run(Arguments { verbose, command }: Arguments) -> Result<ExitCode, Failure> {
     match command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Mount(arguments) => mount::run(&arguments, verbose),
-        Command::Umount(arguments) => umount::run(&arguments.target, arguments.lazy),
+        Command::Umount(arguments) => umount::run(&arguments.target, arguments.how()),
         Command::Status(arguments) => status::run(&arguments),
         Command::Completions { shell } => {
             docs::completions(shell);

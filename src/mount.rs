@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_client::{Client, ClientConfig};
 use aqueduct_fs::{ClientId, FileSystem};
-use aqueduct_fuse::{Config, Device, MountError, MountOptions, Session, start};
+use aqueduct_fuse::{Config, Device, MountError, MountOptions, Session, Unmount, start};
 use aqueduct_posix::{Options as PosixOptions, Posix};
 use aqueduct_worker::{Group, Settings};
 use serde_json::{Value, json};
@@ -141,7 +141,7 @@ fn watch_signals(mut signals: Signals, events: Sender<Event>) {
 /// Takes the mount away; if programs use it, lazily, and leaves them with errors.
 fn unmount(session: &Session, target: &Path, events: &Receiver<Event>) {
     let target = target.display();
-    match session.unmount(false) {
+    match session.unmount(Unmount::Unused) {
         Ok(()) => {
             let _ = events.recv(); // the end; or nobody is left to tell of it
             return;
@@ -151,7 +151,7 @@ fn unmount(session: &Session, target: &Path, events: &Receiver<Event>) {
         ),
         Err(error) => tracing::warn!(%error, "unmounting lazily"),
     }
-    if let Err(error) = session.unmount(true) {
+    if let Err(error) = session.unmount(Unmount::Lazily) {
         tracing::error!(%error, "the mount stays behind: clear it with 'aqueduct umount {target}'");
         return;
     }

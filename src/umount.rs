@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use aqueduct_fuse::MountError;
+use aqueduct_fuse::{MountError, Unmount};
 
 use crate::failure::{Failure, MOUNT_FAILED};
 use crate::{args, mounts};
 
 /// Ends the mount on a directory, also when its process has died.
-pub fn run(target: &Path, lazy: bool) -> Result<ExitCode, Failure> {
+pub fn run(target: &Path, how: Unmount) -> Result<ExitCode, Failure> {
     let what = || format!("cannot unmount {}", target.display());
     let all = mounts::all()
         .map_err(|error| Failure::new(what(), format!("/proc/self/mountinfo: {error}"), "mount proc on /proc"))?;
@@ -21,9 +21,9 @@ pub fn run(target: &Path, lazy: bool) -> Result<ExitCode, Failure> {
         Some(other) if !other.is_ours() => {
             Err(Failure::new(what(), format!("it is not ours, but of type {}", other.kind), "use umount(8)"))
         }
-        Some(_) => aqueduct_fuse::unmount(&point, lazy).map(|()| ExitCode::SUCCESS).map_err(|error| match error {
+        Some(_) => aqueduct_fuse::unmount(&point, how).map(|()| ExitCode::SUCCESS).map_err(|error| match error {
             MountError::Busy { target } => {
-                let hint = format!("end what uses it (see 'fuser -vm {}'), or unmount with --lazy", target.display());
+                let hint = format!("end what uses it (see 'fuser -vm {}'), or unmount with --lazy, or with --force, which gives them errors", target.display());
                 Failure::new(what(), "the target is busy: programs have files or their working directory there", hint)
             }
             error => Failure::from_line(error, "see the kernel's log (dmesg)"),
@@ -33,5 +33,5 @@ pub fn run(target: &Path, lazy: bool) -> Result<ExitCode, Failure> {
 
 /// As umount(8) calls it.
 pub fn run_helper(helper: &args::UmountHelper) -> Result<ExitCode, Failure> {
-    run(&helper.target, helper.lazy).map_err(|failure| failure.with_code(MOUNT_FAILED))
+    run(&helper.target, args::how(helper.lazy, helper.force)).map_err(|failure| failure.with_code(MOUNT_FAILED))
 }

@@ -76,6 +76,34 @@ fn a_busy_mount_is_not_taken_away() {
 }
 
 #[test]
+fn a_mount_whose_server_is_gone_can_be_taken_away() {
+    test(|| {
+        for force in [false, true] {
+            let One { mount, server, export } = One::new();
+            let mut holder = Agent::start();
+            holder.ask(&format!("open 0 {} wc", mount.join("held").display())).unwrap();
+            drop(server);
+            let mut waiter = Agent::start();
+            waiter.tell(&format!("open 0 {} r", mount.join("file").display()));
+            assert!(waiter.is_waiting());
+            if force {
+                run(aqueduct().args(["umount", "--force"]).arg(mount.path())).succeeded();
+            } else {
+                // As umount(8) without the helper does it: programs get their errors, then it is unused.
+                let _ = run(Command::new("umount").args(["-i", "-f"]).arg(mount.path()));
+            }
+            assert!(waiter.answer_within(NOTICED).is_some_and(|answer| answer.is_err()), "it has an error");
+            if !force {
+                drop(holder);
+                run(aqueduct().arg("umount").arg(mount.path())).succeeded();
+            }
+            assert!(!is_mounted(mount.path()));
+            drop((mount, export));
+        }
+    });
+}
+
+#[test]
 fn a_dead_mount_is_cleared() {
     test(|| {
         let mut one = One::new();

@@ -39,7 +39,7 @@ use aqueduct_fs::{ClientId, Errno, TRANSFER_SIZE_MAX};
 
 pub use device::Device;
 pub use init::Negotiated;
-pub use mount::{MountError, MountOptions, mount, unmount};
+pub use mount::{MountError, MountOptions, Unmount, mount, unmount};
 pub use session::{Session, start};
 
 /// The extended attribute of a mount's root that tells how the mount fares; see [`Config::status`].

@@ -279,16 +279,28 @@ fn receive_fd(socket: &UnixStream) -> io::Result<OwnedFd> {
     received.ok_or_else(|| io::Error::other("fusermount3 ended without sending the device"))
 }
 
-/// Removes a mount, also one whose server process is dead; lazily: at once for new users, later for those who still use it. The path is not
-/// followed if its last component is a link, and nothing behind it is looked at, since that might never answer.
-pub fn unmount(target: &Path, lazy: bool) -> Result<(), MountError> {
-    unmount_with(target, if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() })
+/// How a mount is removed that may be in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// Not while it is used.
+    Unused,
+    /// At once for new users, later for those who still use it.
+    Lazily,
+    /// At once for everybody: what waits in it ends with an error. For users other than root: lazily.
+    Forced,
 }
 
-fn unmount_with(target: &Path, flags: UnmountFlags) -> Result<(), MountError> {
+/// Removes a mount, also one whose server process is dead. The path is not followed if its last component is a link, and nothing behind it is looked
+/// at, since that might never answer.
+pub fn unmount(target: &Path, how: Unmount) -> Result<(), MountError> {
     if !rustix::process::geteuid().is_root() {
-        return unmount_by_helper(target, flags.contains(UnmountFlags::DETACH));
+        return unmount_by_helper(target, how != Unmount::Unused);
     }
+    let flags = match how {
+        Unmount::Unused => UnmountFlags::empty(),
+        Unmount::Lazily => UnmountFlags::DETACH,
+        Unmount::Forced => UnmountFlags::FORCE | UnmountFlags::DETACH,
+    };
     let target = without_trailing_slashes(target);
     rustix::mount::unmount(target, flags | UnmountFlags::NOFOLLOW).map_err(|error| {
         let error = io::Error::from(error);
@@ -305,7 +317,7 @@ fn unmount_with(target: &Path, flags: UnmountFlags) -> Result<(), MountError> {
 /// Removes a mount that nobody serves any more, and ends all that waits in it: merely detached, it would keep whoever has a file open waiting for as
 /// long as any process holds a copy of the device, which a child of ours may do that has not yet come to its exec.
 pub(crate) fn abandon(target: &Path) -> Result<(), MountError> {
-    unmount_with(target, UnmountFlags::FORCE | UnmountFlags::DETACH)
+    unmount(target, Unmount::Forced)
 }
 
 /// A trailing slash would have the kernel look whether a dead mount is a directory.
@@ -351,7 +363,7 @@ mod tests {
     #[test]
     fn nothing_mounted_is_said_so() {
         let folder = tempfile::tempdir().unwrap();
-        let error = unmount(folder.path(), false).unwrap_err();
+        let error = unmount(folder.path(), Unmount::Unused).unwrap_err();
         assert!(matches!(error, MountError::NotMounted { .. } | MountError::Helper { .. }), "{error}");
     }
 

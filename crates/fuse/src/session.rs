@@ -232,8 +232,8 @@ impl Session {
     }
 
     /// Unmounts what [`mount`](crate::mount) mounted. Never from a group's thread: the kernel may ask us something before it answers.
-    pub fn unmount(&self, lazy: bool) -> Result<(), crate::MountError> {
-        self.target.as_ref().map_or(Ok(()), |target| mount::unmount(target, lazy))
+    pub fn unmount(&self, how: mount::Unmount) -> Result<(), crate::MountError> {
+        self.target.as_ref().map_or(Ok(()), |target| mount::unmount(target, how))
     }
 
     /// Drops what the kernel caches of an inode: attributes, and the pages of `length` bytes (0: all) from `offset` unless that is negative. False: the

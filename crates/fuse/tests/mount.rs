@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::Groups;
 use aqueduct_fs::synthetic::Synthetic;
-use aqueduct_fuse::{CacheMode, Config, MountError, MountOptions, mount, start, unmount};
+use aqueduct_fuse::{CacheMode, Config, MountError, MountOptions, Unmount, mount, start, unmount};
 use common::{Mounted, eventually, everybody, groups};
 use memory::Memory;
 
@@ -366,12 +366,12 @@ fn an_unmount_ends_the_session() {
         counted.fetch_add(1, Ordering::SeqCst);
     });
     let file = File::create(mounted.join("open")).unwrap();
-    let error = unmount(mounted.path(), false).unwrap_err();
+    let error = unmount(mounted.path(), Unmount::Unused).unwrap_err();
     assert!(matches!(error, MountError::Busy { .. }), "{error}");
     assert!(!mounted.session.ended());
     drop(file);
     // A child that another test has just forked may still hold a copy of it.
-    eventually("it can be unmounted", || unmount(mounted.path(), false).is_ok());
+    eventually("it can be unmounted", || unmount(mounted.path(), Unmount::Unused).is_ok());
     mounted.session.wait();
     assert!(mounted.session.ended());
     assert_eq!((ends.load(Ordering::SeqCst), memory.departed()), (1, 1));
@@ -416,9 +416,9 @@ fn a_dead_mount_is_named_and_cleared() {
     assert_eq!(fs::metadata(folder.path()).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
     let error = mount(folder.path(), &everybody()).unwrap_err();
     assert!(matches!(error, MountError::Stale { .. }), "{error}");
-    unmount(&folder.path().join(""), false).unwrap(); // with a trailing slash, as shells complete it
+    unmount(&folder.path().join(""), Unmount::Unused).unwrap(); // with a trailing slash, as shells complete it
     assert!(fs::metadata(folder.path()).is_ok());
-    assert!(matches!(unmount(folder.path(), false), Err(MountError::NotMounted { .. })));
+    assert!(matches!(unmount(folder.path(), Unmount::Unused), Err(MountError::NotMounted { .. })));
 }
 
 #[test]
@@ -494,14 +494,14 @@ fn as_a_plain_user() {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(table.lines().any(|line| line.contains(" fuse.aqueduct host:/a,b ")), "{table}");
     let file = File::open(folder.join("file")).unwrap();
-    let error = unmount(folder, false).unwrap_err();
+    let error = unmount(folder, Unmount::Unused).unwrap_err();
     assert!(matches!(error, MountError::Busy { .. }), "{error}");
     drop(file);
-    unmount(folder, false).unwrap();
+    unmount(folder, Unmount::Unused).unwrap();
     session.wait();
     drop(mount(folder, &options).unwrap());
     assert!(matches!(mount(folder, &options), Err(MountError::Stale { .. })));
-    unmount(folder, true).unwrap();
+    unmount(folder, Unmount::Lazily).unwrap();
     let error = mount(folder, &MountOptions { allow_other: true, ..options }).unwrap_err();
     assert!(error.to_string().contains("user_allow_other"), "{error}");
 }
