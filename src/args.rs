@@ -26,6 +26,7 @@ Examples:
   aqueduct mount --local /srv/data /mnt              both in one process, no network
   aqueduct status                                    what is mounted and served here
   aqueduct umount /mnt                               end a mount
+  aqueduct keygen /etc/aqueduct/cluster.key          a key that servers and clients share
 
 Exit codes: 0 done, 1 failed, 2 the command line makes no sense (32 for all failures of mount.aqueduct).
 RUST_LOG chooses what is logged, for example RUST_LOG=aqueduct_client=debug."
@@ -49,6 +50,21 @@ pub enum Command {
     Umount(Umount),
     /// Show mounts, exports, clients and rates
     Status(Status),
+    /// Make the key that servers and clients of a cluster share
+    #[command(after_help = "\
+Examples:
+  aqueduct keygen /etc/aqueduct/cluster.key          on one machine; copy the file to the others
+  aqueduct serve --listen 10.0.0.5:7170 --key /etc/aqueduct/cluster.key /srv/data
+  aqueduct mount -o key=/etc/aqueduct/cluster.key 10.0.0.5:/srv/data /mnt
+
+Whoever has the file may connect. Nobody but its owner may be able to read it (mode 0600), or it is not
+used. It holds one key a line; lines that begin with # are comments. A client uses the first key, a server
+accepts each, up to 8. To change keys: add the new line to the servers' files and restart them, replace
+the clients' files and mount again, then take the old line out of the servers' files.")]
+    Keygen {
+        /// The file; it must not exist yet
+        file: PathBuf,
+    },
     /// Print a script that completes commands in a shell
     #[command(after_help = "\
 Example:
@@ -72,6 +88,7 @@ Example:
 Examples:
   aqueduct serve /srv/data                                      on 127.0.0.1:7170
   aqueduct serve --read-only /usr/share/doc /srv/data
+  aqueduct serve --listen 10.0.0.5:7170 --key /etc/aqueduct/cluster.key /srv/data
   aqueduct serve --listen 10.0.0.5:7170 --insecure /srv/data    on a network you trust
   aqueduct serve --config /etc/aqueduct/aqueduct.toml
 
@@ -80,7 +97,8 @@ it finish what it executes; a second one ends it at once.
 
 The configuration file:
   listen = [\"127.0.0.1:7170\"]
-  insecure = false                 # true: listen on other addresses than loopback
+  key = \"/etc/aqueduct/cluster.key\"  # only who has one of its keys may connect
+  insecure = false                 # true: listen on other addresses than loopback without a key
   state = \"/var/lib/aqueduct\"
   [[export]]
   path = \"/srv/data\"
@@ -124,7 +142,10 @@ pub struct Serve {
     /// Whose users act as the anonymous one, in the exports DIR [default: root of other machines, none of this one]
     #[arg(long, value_name = "WHO")]
     pub squash: Option<SquashChoice>,
-    /// Listen on addresses other than loopback, where anybody who reaches the port may do everything
+    /// Let only clients in that have one of the keys in this file: see 'aqueduct keygen'
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Listen on addresses other than loopback without a key: anybody who reaches the port may do everything
     #[arg(long)]
     pub insecure: bool,
     /// The directories; each export's name is its path
@@ -138,6 +159,7 @@ Examples:
   aqueduct mount server:/srv/data /mnt               until umount or Ctrl-C
   aqueduct mount --daemon server:7170:/srv/data /mnt
   aqueduct mount -o ro,soft,timeo=10 [::1]:/srv/data /mnt
+  aqueduct mount -o key=/etc/aqueduct/cluster.key server:/srv/data /mnt
   aqueduct mount --local /srv/data /mnt
 In /etc/fstab: server:/srv/data /mnt aqueduct _netdev,nofail 0 0
 --help lists the options of -o.")]
@@ -168,6 +190,7 @@ Examples:
   aqueduct mount server:/srv/data /mnt               until umount or Ctrl-C
   aqueduct mount --daemon server:7170:/srv/data /mnt
   aqueduct mount -o ro,soft,timeo=10 [::1]:/srv/data /mnt
+  aqueduct mount -o key=/etc/aqueduct/cluster.key server:/srv/data /mnt
   aqueduct mount --local /srv/data /mnt
 In /etc/fstab (see the helper mount.aqueduct):
   server:/srv/data  /mnt  aqueduct  _netdev,nofail  0  0
@@ -218,11 +241,15 @@ pub fn how(lazy: bool, force: bool) -> Unmount {
 Examples:
   aqueduct status                    the mounts of this machine, and its server if one runs
   aqueduct status server:7170        a server's exports, clients and rates
+  aqueduct status --key /etc/aqueduct/cluster.key server
   aqueduct status --watch
   aqueduct status --json | jq .mounts")]
 pub struct Status {
     /// HOST[:PORT] of a server
     pub server: Option<String>,
+    /// The file with the server's key
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
     /// Print JSON; with --watch one line for each look
     #[arg(long)]
     pub json: bool,

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aqueduct_server::Limits;
+use aqueduct_wire::Key;
 use serde::Deserialize;
 
-use crate::args;
 use crate::exports::{ExportConfig, FileExport};
 use crate::failure::Failure;
 use crate::options::Options;
+use crate::{args, keyfile};
 
 /// The port of a server that says nothing else.
 pub const PORT: u16 = 7170;
@@ -25,6 +26,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct ServeConfig {
     pub listen: Vec<SocketAddr>,
+    /// Only clients that have one of these are served; none: all are.
+    pub keys: Vec<Key>,
     pub state: PathBuf,
     pub exports: Vec<ExportConfig>,
     pub limits: Limits,
@@ -39,6 +42,7 @@ pub struct ServeConfig {
 #[serde(deny_unknown_fields, default)]
 struct File {
     listen: Vec<String>,
+    key: Option<PathBuf>,
     insecure: bool,
     state: Option<PathBuf>,
     export: Vec<FileExport>,
@@ -66,7 +70,9 @@ impl ServeConfig {
     pub fn resolve(arguments: args::Serve) -> Result<ServeConfig, Failure> {
         let file = arguments.config.as_deref().map_or_else(|| Ok(File::default()), File::read)?;
         let listen = if arguments.listen.is_empty() { &file.listen } else { &arguments.listen };
-        let listen = resolve_listen(listen, arguments.insecure || file.insecure)?;
+        let key = arguments.key.or(file.key);
+        let listen = resolve_listen(listen, key.is_some() || arguments.insecure || file.insecure)?;
+        let keys = key.as_deref().map_or_else(|| Ok(Vec::new()), keyfile::load)?;
         let mut exports = file.export;
         exports.extend(arguments.dirs.into_iter().map(|path| FileExport::of_argument(path, arguments.squash)));
         if exports.is_empty() {
@@ -81,7 +87,7 @@ impl ServeConfig {
         let state = arguments.state.or(file.state).map_or_else(default_state, Ok)?;
         let (opens_max, threads_max) = (file.limits.opens_max, file.limits.threads_max.unwrap_or(THREADS_MAX));
         let drain = seconds("drain_seconds", file.limits.drain_seconds, DRAIN)?;
-        Ok(ServeConfig { listen, state, exports, limits: file.limits.resolve()?, opens_max, threads_max, drain })
+        Ok(ServeConfig { listen, keys, state, exports, limits: file.limits.resolve()?, opens_max, threads_max, drain })
     }
 }
 
@@ -120,7 +126,8 @@ fn seconds(key: &str, value: Option<f64>, usual: Duration) -> Result<Duration, F
     })
 }
 
-fn resolve_listen(listen: &[String], insecure: bool) -> Result<Vec<SocketAddr>, Failure> {
+/// `open`: others than this machine may be let in.
+fn resolve_listen(listen: &[String], open: bool) -> Result<Vec<SocketAddr>, Failure> {
     let mut addresses = Vec::new();
     for text in listen {
         let found = text.to_socket_addrs().map_err(|error| {
@@ -136,10 +143,10 @@ fn resolve_listen(listen: &[String], insecure: bool) -> Result<Vec<SocketAddr>, 
         addresses.push(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT));
     }
     match addresses.iter().find(|address| !address.ip().is_loopback()) {
-        Some(open) if !insecure => Err(Failure::usage(
-            format!("will not listen on {open}"),
-            "whoever reaches that address could do everything, as any user: there are no keys yet",
-            "add --insecure if you trust everybody on that network, or listen on a loopback address",
+        Some(address) if !open => Err(Failure::usage(
+            format!("will not listen on {address}"),
+            "whoever reaches that address could do everything there, as any user",
+            "give a key with --key FILE (aqueduct keygen FILE makes one), or add --insecure if you trust everybody on that network, or listen on a loopback address",
         )),
         _ => Ok(addresses),
     }
@@ -180,6 +187,8 @@ pub struct MountConfig {
     /// The source as it is shown by mount(8) and df(1).
     pub shown: String,
     pub target: PathBuf,
+    /// The server has to have it too.
+    pub key: Option<Key>,
     pub options: Options,
 }
 
@@ -199,7 +208,9 @@ impl MountConfig {
             Source::Local(path) => path.to_string_lossy().into_owned(),
             Source::Remote { .. } => arguments.source.clone(),
         };
-        Ok(MountConfig { source, shown, target: arguments.target.clone(), options })
+        let keys = options.key.as_deref().map(keyfile::load).transpose()?;
+        let key = keys.and_then(|keys| keys.into_iter().next());
+        Ok(MountConfig { source, shown, target: arguments.target.clone(), key, options })
     }
 }
 
@@ -308,7 +319,8 @@ mod tests {
     #[test]
     fn other_addresses_than_loopback_must_be_asked_for() {
         let open = ["0.0.0.0:7170".to_owned()];
-        assert!(resolve_listen(&open, false).unwrap_err().to_string().contains("--insecure"));
+        let message = resolve_listen(&open, false).unwrap_err().to_string();
+        assert!(message.contains("--key") && message.contains("keygen") && message.contains("--insecure"), "{message}");
         assert_eq!(resolve_listen(&open, true).unwrap(), ["0.0.0.0:7170".parse().unwrap()]);
         assert_eq!(resolve_listen(&[], false).unwrap(), ["127.0.0.1:7170".parse().unwrap()]);
         assert!(resolve_listen(&["nonsense".to_owned()], false).is_err());
@@ -345,6 +357,27 @@ mod tests {
         std::fs::write(&path, "[limits]\nsesions_max = 3\n").unwrap();
         let arguments = args::Serve { config: Some(path), dirs: vec![root], ..args::Serve::default() };
         assert!(ServeConfig::resolve(arguments).unwrap_err().to_string().contains("sesions_max"));
+    }
+
+    #[test]
+    fn a_key_opens_other_addresses_than_loopback() {
+        let folder = tempfile::tempdir().unwrap();
+        let (key, config) = (folder.path().join("key"), folder.path().join("aqueduct.toml"));
+        keyfile::generate(&key).unwrap();
+        let serve = |arguments: args::Serve| {
+            ServeConfig::resolve(args::Serve { dirs: vec![folder.path().into()], ..arguments })
+        };
+        let listen = vec!["0.0.0.0:0".to_owned()];
+        let by_argument =
+            serve(args::Serve { listen: listen.clone(), key: Some(key.clone()), ..args::Serve::default() });
+        let keys = by_argument.unwrap().keys;
+        assert_eq!(keys.len(), 1);
+        std::fs::write(&config, format!("listen = ['0.0.0.0:0']\nkey = '{}'\n", key.display())).unwrap();
+        let by_file = serve(args::Serve { config: Some(config), ..args::Serve::default() });
+        assert_eq!(by_file.unwrap().keys, keys);
+        let missing = args::Serve { listen, key: Some(folder.path().join("none")), ..args::Serve::default() };
+        assert!(serve(missing).unwrap_err().to_string().contains("none"));
+        assert!(serve(args::Serve::default()).unwrap().keys.is_empty());
     }
 
     #[test]

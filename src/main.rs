@@ -10,6 +10,7 @@ mod exports;
 mod failure;
 mod host;
 mod key;
+mod keyfile;
 mod log;
 mod mount;
 mod mounts;
@@ -63,6 +64,7 @@ fn run(Arguments { verbose, command }: Arguments) -> Result<ExitCode, Failure> {
         Command::Mount(arguments) => mount::run(&arguments, verbose),
         Command::Umount(arguments) => umount::run(&arguments.target, arguments.how()),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Keygen { file } => keyfile::generate(&file).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => {
             docs::completions(shell);
             Ok(ExitCode::SUCCESS)

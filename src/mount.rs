@@ -188,7 +188,7 @@ impl Backing {
                     read_only: config.options.read_only,
                     soft: config.options.soft,
                     timeout: config.options.timeout,
-                    key: None,
+                    key: config.key.clone(),
                 };
                 let what = format!("cannot mount {} on {}", config.shown, config.target.display());
                 let client = Client::connect(client, groups).map_err(|error| {

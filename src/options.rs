@@ -1,5 +1,6 @@
 //! Mount options (`-o`): what mount(8) users write in /etc/fstab, and what follows.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use aqueduct_fuse::CacheMode;
@@ -21,6 +22,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("cache=none|close-to-open", "none: always the server's answer (the default); close-to-open: as NFS does"),
     ("attr_timeout=SECONDS", "believe attributes for so long (0)"),
     ("entry_timeout=SECONDS", "believe names for so long (0); above 0 turns default_permissions on"),
+    ("key=FILE", "the key that the server has too: see 'aqueduct keygen'"),
     ("port=PORT", "the server's port (7170), unless the source names it"),
     ("workers=N", "threads with connections of their own, 1 to 64 (2)"),
 ];
@@ -79,6 +81,7 @@ pub struct Options {
     pub cache: CacheMode,
     pub attr_timeout: Duration,
     pub entry_timeout: Duration,
+    pub key: Option<PathBuf>,
     pub port: Option<u16>,
     pub workers: usize,
 }
@@ -101,6 +104,7 @@ impl Default for Options {
             cache: CacheMode::None,
             attr_timeout: Duration::ZERO,
             entry_timeout: Duration::ZERO,
+            key: None,
             port: None,
             workers: WORKERS,
         }
@@ -198,6 +202,8 @@ impl Options {
                     _ => return Err(bad_value(key, value, "none or close-to-open")),
                 }
             }
+            "key" if value.is_empty() => return Err(bad_value(key, value, "the path of a key file")),
+            "key" => self.key = Some(value.into()),
             "port" => {
                 let port = value.parse().ok().filter(|port| *port != 0);
                 self.port = Some(port.ok_or_else(|| bad_value(key, value, "a port, 1 to 65535"))?);
@@ -247,7 +253,7 @@ mod tests {
     fn every_option_of_the_table_is_understood() {
         let value = |name: &str| match name {
             "cache" => "cache=none".to_owned(),
-            "timeo" | "attr_timeout" | "entry_timeout" | "port" | "workers" => format!("{name}=3"),
+            "timeo" | "attr_timeout" | "entry_timeout" | "key" | "port" | "workers" => format!("{name}=3"),
             name => name.to_owned(),
         };
         for name in names() {
@@ -280,7 +286,9 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_what_does() {
         assert!(parse("sfot").unwrap_err().to_string().contains("soft"));
         assert!(parse("vers=3").unwrap_err().to_string().contains("vers=3"));
-        for bad in ["timeo=x", "timeo=-1", "timeo=inf", "port=0", "port=70000", "workers=0", "cache=lies", "remount"] {
+        for bad in
+            ["timeo=x", "timeo=-1", "timeo=inf", "port=0", "port=70000", "workers=0", "key=", "cache=lies", "remount"]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -82,7 +82,7 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure
         verifier: options.verifier,
         limits: config.limits.clone(),
         exports,
-        keys: Vec::new(),
+        keys: config.keys.clone(),
         sessions: Some(config.state.join("sessions")),
     };
     let server = Server::start(server, group.clone()).map_err(|error| {

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use aqueduct_client::{ConnectError, server_status};
 use aqueduct_fuse::STATUS_XATTR;
+use aqueduct_wire::Key;
 use serde_json::{Map, Value, json};
 
 use crate::config::{PORT, server_address};
 use crate::failure::Failure;
 use crate::mounts::{self, Mount};
 use crate::table::{bytes, render, span};
-use crate::{args, output};
+use crate::{args, keyfile, output};
 
 /// Between the two looks from which rates are computed.
 const LOOKS_APART: Duration = Duration::from_millis(500);
@@ -36,16 +37,20 @@ struct Look {
     at: Instant,
     mounts: Vec<Value>,
     server: Option<Value>,
+    /// Why the server of this machine does not tell, where one runs.
+    problem: Option<String>,
 }
 
 /// Shows the status, once or until Ctrl-C.
 pub fn run(arguments: &args::Status) -> Result<ExitCode, Failure> {
     let server = arguments.server.as_deref();
-    let mut before = look(server)?;
+    let keys = arguments.key.as_deref().map(keyfile::load).transpose()?;
+    let key = keys.and_then(|keys| keys.into_iter().next());
+    let mut before = look(server, key.as_ref())?;
     let mut pause = LOOKS_APART;
     loop {
         thread::sleep(pause);
-        let now = look(server)?;
+        let now = look(server, key.as_ref())?;
         let shown = with_rates(&before, &now);
         if arguments.json {
             output::line(format_args!("{}", if arguments.watch { shown.to_string() } else { format!("{shown:#}") }));
@@ -61,15 +66,15 @@ pub fn run(arguments: &args::Status) -> Result<ExitCode, Failure> {
     }
 }
 
-fn look(server: Option<&str>) -> Result<Look, Failure> {
+fn look(server: Option<&str>, key: Option<&Key>) -> Result<Look, Failure> {
     let at = Instant::now();
     if let Some(name) = server {
         let address = server_address(name);
-        let status = ask_server(&address).map_err(|error| {
+        let status = ask_server(&address, key).map_err(|error| {
             let hint = error.hint();
             Failure::new(format!("cannot get the status of {address}"), error, hint)
         })?;
-        return Ok(Look { at, mounts: Vec::new(), server: Some(status) });
+        return Ok(Look { at, mounts: Vec::new(), server: Some(status), problem: None });
     }
     let mounts = mounts::all().map_err(|error| {
         Failure::new(
@@ -79,13 +84,16 @@ fn look(server: Option<&str>) -> Result<Look, Failure> {
         )
     })?;
     let mounts = ask_mounts(mounts.into_iter().filter(Mount::is_ours).collect());
-    // That no server runs here is nothing to report.
-    let server = ask_server(&format!("127.0.0.1:{PORT}")).ok();
-    Ok(Look { at, mounts, server })
+    let (server, problem) = match ask_server(&format!("127.0.0.1:{PORT}"), key) {
+        Ok(server) => (Some(server), None),
+        Err(error @ ConnectError::Key { .. }) => (None, Some(format!("{error}: {}", error.hint()))),
+        Err(_) => (None, None), // that no server runs here is nothing to report
+    };
+    Ok(Look { at, mounts, server, problem })
 }
 
-fn ask_server(address: &str) -> Result<Value, ConnectError> {
-    let text = server_status(address, None, PATIENCE)?;
+fn ask_server(address: &str, key: Option<&Key>) -> Result<Value, ConnectError> {
+    let text = server_status(address, key.cloned(), PATIENCE)?;
     let mut status: Value = serde_json::from_str(&text).map_err(|error| ConnectError::NotAqueduct {
         server: address.to_owned(),
         detail: format!("its status cannot be read: {error}"),
@@ -154,7 +162,7 @@ fn with_rates(before: &Look, now: &Look) -> Value {
         server["sessions"] = json!(sessions);
         server
     });
-    json!({ "mounts": mounts, "server": server })
+    json!({ "mounts": mounts, "server": server, "problem": now.problem })
 }
 
 /// `now` with rates, from the entries of `before` that have the same `keys`.
@@ -183,6 +191,7 @@ fn text(shown: &Value, server_only: bool) -> String {
     }
     match &shown["server"] {
         Value::Object(server) => text.push_str(&server_text(server)),
+        _ if shown["problem"].is_string() => text.push_str(&format!("{}\n", string(&shown["problem"]))),
         _ => text.push_str(&format!("No server answers on 127.0.0.1:{PORT}; for another: aqueduct status HOST:PORT\n")),
     }
     text
@@ -312,7 +321,7 @@ mod tests {
                 json!({ "pid": 7, "operations": operations, "bytes_read": 0, "bytes_written": 0, "uptime_seconds": 61 }),
             ),
         );
-        Look { at, mounts: vec![mount], server: Some(server) }
+        Look { at, mounts: vec![mount], server: Some(server), problem: None }
     }
 
     #[test]

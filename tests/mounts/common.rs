@@ -293,9 +293,14 @@ impl Server {
 
     /// Kills it, and starts another with the same address and state.
     pub fn restart(self, exports: &[&Path]) -> Server {
+        self.restart_with(&[], exports)
+    }
+
+    /// As [`restart`](Server::restart), with arguments.
+    pub fn restart_with(self, arguments: &[&str], exports: &[&Path]) -> Server {
         let Server { process, address, home } = self;
         drop(process);
-        Server::start_at(home, &mut aqueduct(), &["--listen", &address], exports)
+        Server::start_at(home, &mut aqueduct(), &[&["--listen", &address], arguments].concat(), exports)
     }
 
     /// As [`restart`](Server::restart), but it has lost what it had written down of its sessions; its key is the same.

@@ -21,7 +21,7 @@ fn mount_fails(source: &str, point: &Path, why: &[&str], todo: &[&str]) {
 }
 
 #[track_caller]
-fn complains(text: &str, why: &[&str], todo: &[&str]) {
+pub fn complains(text: &str, why: &[&str], todo: &[&str]) {
     let part = |name: &str| {
         let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name));
         line.unwrap_or_else(|| panic!("no '{name}' in: {text}")).to_lowercase()
@@ -160,7 +160,7 @@ fn a_server_that_cannot_start_tells_why() {
         let export = one.export.path().to_str().unwrap();
         complains(&serve(&["--listen", &one.server.address, export]), &["in use"], &["--listen"]);
         complains(&serve(&["--listen", "127.0.0.1:0", "/no/such/directory"]), &["no such file"], &["exists"]);
-        complains(&serve(&["--listen", "0.0.0.0:0", export]), &["address"], &["--insecure"]);
+        complains(&serve(&["--listen", "0.0.0.0:0", export]), &["address"], &["--key", "keygen", "--insecure"]);
         complains(&serve(&["--listen", "203.0.113.1:0", "--insecure", export]), &["assign"], &["--listen"]);
         let config = state.path().join("aqueduct.toml");
         fs::write(&config, "listen = [\"127.0.0.1:0\"]\n[[exports]]\npath = \"/tmp\"\n").unwrap();

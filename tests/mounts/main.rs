@@ -11,6 +11,7 @@ mod coherence;
 mod common;
 mod confinement;
 mod errors;
+mod keys;
 mod lifecycle;
 mod locks;
 mod model;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::agent::Agent;
-use crate::common::{Mount, Output, Server, aqueduct, directory, have, run, skip, wait_until, within};
+use crate::common::{Mount, Output, Server, aqueduct, directory, have, mount_point, run, skip, wait_until, within};
+use crate::keys::Keys;
 
 /// Three namespaces: a server with a bridge, and two clients. They go when this goes, with all links in them.
 pub struct Network {
@@ -125,5 +126,32 @@ fn two_clients_on_two_networks_share_a_server() {
             fs::read(right.join("meanwhile")).is_ok()
         });
         drop((left, right, server));
+    });
+}
+
+/// On an address that others reach, a server with a key serves who has it, and nobody else.
+#[test]
+fn a_server_with_a_key_serves_its_members_over_the_network() {
+    within(Duration::from_secs(60), || {
+        if !have(&["ip", "nsenter"]) {
+            return;
+        }
+        let Some(network) = Network::new() else { return };
+        let (export, keys) = (directory(), Keys::new(&["ours", "other"]));
+        let listen = format!("{}:7170", ADDRESSES[0]);
+        let arguments = ["--listen", &listen, "--key", &keys.text("ours"), "--squash", "none"];
+        let server = Server::start_with(&mut network.inside(0), &arguments, &[export.path()]);
+        let source = format!("{}:{}", ADDRESSES[0], export.path().display());
+        let member = Mount::start(&mut network.inside(1), &[&source], &keys.option("ours"));
+        let data: Vec<u8> = (0..3_000_000u32).map(|n| (n / 3) as u8).collect();
+        fs::write(member.join("file"), &data).unwrap();
+        assert!(fs::read(member.join("file")).unwrap() == data);
+        let point = mount_point();
+        for options in ["rw", &keys.option("other")] {
+            let stranger = run(network.inside(2).args(["mount", "-o", options, &source]).arg(&point)).failed();
+            assert!(stranger.contains("key"), "{stranger}");
+        }
+        fs::remove_dir(&point).unwrap();
+        drop((member, server));
     });
 }

@@ -205,7 +205,9 @@ impl Endpoint for ServerEndpoint {
             (Some(joined), _) => self.joined_frame(joined, connection, frame),
         };
         if let Err(reason) = result {
-            tracing::warn!(peer = %connection.peer(), %reason, "closed a connection");
+            if self.has_session() {
+                tracing::warn!(peer = %connection.peer(), %reason, "closed a connection"); // else `closed` says it
+            }
             self.damaged(connection, &reason);
             connection.close(reason);
         }
@@ -220,7 +222,7 @@ impl Endpoint for ServerEndpoint {
         self.server.connections.fetch_sub(1, Ordering::SeqCst);
         let Some(joined) = self.joined.get() else {
             if !closed.orderly {
-                tracing::warn!(peer = %connection.peer(), reason = %closed.reason, "a connection ended before its HELLO");
+                tracing::warn!(peer = %connection.peer(), reason = %closed.reason, "a connection ended before it had a session");
             }
             return;
         };
