@@ -9,7 +9,7 @@ PACKAGES_DEMO := git gcc libc6-dev make fuse3 coreutils
 PACKAGES_TEST := $(PACKAGES_DEMO) acl attr rsync sqlite3 tar python3 iproute2 util-linux e2fsprogs quota libcap2-bin psmisc procps
 PACKAGES_BENCH := $(PACKAGES_DEMO) python3 iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server glusterfs-server glusterfs-client bindfs
 
-.PHONY: build test lint demo bench fuzz mutations setup setup-demo setup-bench setup-fuzz install clean
+.PHONY: build test lint demo bench fuzz faults mutations setup setup-demo setup-bench setup-fuzz install clean
 
 build:
 	cargo build --release --locked
@@ -32,6 +32,12 @@ bench: setup-bench build
 # Every parser of foreign bytes under libFuzzer, FUZZ_SECONDS (60) each. ARGS="frame reply" names targets. Takes a C++ compiler.
 fuzz: setup-fuzz
 	fuzz/run $(ARGS)
+
+# Programs that check all that they do, under random kills, stops, restarts, cuts, delays, full disks and quotas: FAULTS (1000) in all, forty with each seed.
+# SEED=7 FAULTS=40 replays one seed, KEEP=3,9 only those of its faults. RECORD=1 writes a line for each seed to tests/faults/records/DATE.jsonl. As root.
+faults: setup
+	RECORD=$(if $(RECORD),$(CURDIR)/tests/faults/records/$(shell date +%F).jsonl) COMMIT=$(shell git rev-parse --short HEAD) \
+	FAULTS=$(or $(FAULTS),$(if $(SEED),,1000)) cargo test --locked --test faults -- --nocapture nothing_is_lost
 
 # What protects users, taken out one by one: a test must fail each time. ARGS="locks" chooses by words of the names.
 mutations: setup

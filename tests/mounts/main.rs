@@ -8,6 +8,7 @@ mod agent;
 mod calls;
 mod churn;
 mod coherence;
+#[path = "../harness/common.rs"]
 mod common;
 mod confinement;
 mod errors;
@@ -18,7 +19,10 @@ mod model;
 mod namespaces;
 mod posix;
 mod programs;
+#[allow(dead_code, reason = "each test program uses its part")]
+#[path = "../harness/proxy.rs"]
 mod proxy;
 mod recovery;
+#[path = "../harness/sys.rs"]
 mod sys;
 mod waiting;

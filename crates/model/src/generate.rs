@@ -184,7 +184,7 @@ impl Generator<'_> {
     }
 
     fn pattern(&mut self) -> u8 {
-        self.random.next() as u8
+        self.random.bits() as u8
     }
 
     fn open_flags(&mut self) -> i32 {
@@ -440,7 +440,7 @@ impl Generator<'_> {
             true => self.acl_value(),
             false => {
                 let length = *self.random.pick(&[0, 1, 20, 200]);
-                (0..length).map(|_| self.random.next() as u8).collect()
+                (0..length).map(|_| self.random.bits() as u8).collect()
             }
         };
         const REMEMBERED: usize = 4;

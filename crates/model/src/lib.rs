@@ -24,5 +24,6 @@ pub use generate::generate;
 pub use op::{Action, Op};
 pub use outcome::Outcome;
 pub use profile::Profile;
+pub use random::Random;
 pub use shrink::{Minimal, minimise};
 pub use view::View;

@@ -1,0 +1,156 @@
+//! Names, attributes and small files: each operation's result is known before it is done.
+
+mod belief;
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::rc::Rc;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags};
+
+use super::{Outcome, Stop, Work, settles};
+use belief::{Belief, HELD, Op, draw};
+
+pub use belief::{bytes, first_difference};
+
+/// A life: works until the end, or until its mount is killed; then looks at what there is on the server.
+pub fn work(work: &mut Work, life: u64) -> Outcome<()> {
+    let folder = work.folder(life)?;
+    let mut belief = Belief::new(work.part.user.is_some());
+    let mut held: [Option<File>; HELD] = Default::default();
+    let mut next = None;
+    let mut ended = Ok(());
+    while ended.is_ok() && !work.is_over() {
+        ended = step(work, &folder, &mut belief, &mut next, &mut held);
+        work.pause();
+    }
+    drop(held);
+    if matches!(ended, Err(Stop::Gone)) {
+        work.await_mount();
+    }
+    if !matches!(ended, Err(Stop::Finding(_))) {
+        let root = work.part.export.join(&folder);
+        let alternative = next.filter(|_| ended.is_err()).unwrap_or_else(|| belief.clone());
+        settles(|| belief.matches(&root).or_else(|first| alternative.matches(&root).map_err(|_| first)))?;
+    }
+    ended
+}
+
+/// One operation; `next` is what holds once it is done.
+fn step(
+    work: &mut Work,
+    folder: &str,
+    belief: &mut Belief,
+    next: &mut Option<Belief>,
+    held: &mut [Option<File>; HELD],
+) -> Outcome<()> {
+    let seed = work.part.seed;
+    let op = draw(belief, &mut work.random);
+    if let Op::Look = op {
+        return look(work, folder, belief, held);
+    }
+    let Some(expected) = belief.after(&op, seed) else { return Ok(()) };
+    let root = work.point().join(folder);
+    let length = if let Op::Write { length, .. } = op { length } else { 0 };
+    *next = expected.as_ref().ok().cloned();
+    let got = work.ask(&format!("{op:?}"), || perform(&root, &op, belief, held, seed))?;
+    *next = None;
+    match (expected, got) {
+        (Ok(after), Ok(count)) if count == length => *belief = after,
+        (Ok(_), Ok(count)) => {
+            // There was room for a part.
+            let Op::Write { slot, offset, .. } = op else { unreachable!("only writes have a length") };
+            let short = Op::Write { slot, offset, length: count };
+            *belief = belief.after(&short, seed).and_then(Result::ok).expect("as the long one");
+        }
+        (Err(wanted), Err(errno)) if wanted == errno => {}
+        (_, Err(errno)) if Work::is_refusal(errno) => {}
+        (Ok(_), Err(errno)) => return Err(work.unexpected(&format!("{op:?}"), errno)),
+        (Err(wanted), got) => {
+            let wanted = io::Error::from_raw_os_error(wanted);
+            return work.check(false, format!("{op:?} gave {got:?}, where '{wanted}' is due"));
+        }
+    }
+    Ok(())
+}
+
+/// The one system call that changes something; for a write the number of bytes.
+fn perform(root: &Path, op: &Op, belief: &Belief, held: &mut [Option<File>; HELD], seed: u64) -> io::Result<usize> {
+    let at = |name: &String| root.join(name);
+    match op {
+        Op::Create { path, mode, slot } => {
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).create_new(true).mode(*mode).open(at(path))?;
+            held[*slot] = Some(file);
+        }
+        Op::Open { path, slot } => held[*slot] = Some(OpenOptions::new().read(true).write(true).open(at(path))?),
+        Op::Close { slot } => held[*slot] = None,
+        Op::Mkdir { path } => fs::create_dir(at(path))?,
+        Op::Fifo { path } => rustix::fs::mknodat(CWD, at(path), FileType::Fifo, Mode::from_raw_mode(0o644), 0)?,
+        Op::Symlink { text, path } => symlink(text, at(path))?,
+        Op::Link { path, to } => fs::hard_link(at(path), at(to))?,
+        Op::Unlink { path } => fs::remove_file(at(path))?,
+        Op::Rmdir { path } => fs::remove_dir(at(path))?,
+        Op::Rename { path, to, exchange, no_replace } => {
+            let mut flags = RenameFlags::empty();
+            flags.set(RenameFlags::EXCHANGE, *exchange);
+            flags.set(RenameFlags::NOREPLACE, *no_replace);
+            rustix::fs::renameat_with(CWD, at(path), CWD, at(to), flags)?;
+        }
+        Op::Write { slot, offset, length } => {
+            let content = bytes(seed, belief.version, *offset, *length);
+            return file(held, *slot).write_at(&content, *offset as u64);
+        }
+        Op::Resize { slot, length } => file(held, *slot).set_len(*length as u64)?,
+        Op::Truncate { path } => drop(OpenOptions::new().write(true).truncate(true).open(at(path))?),
+        Op::Chmod { path, mode } => fs::set_permissions(at(path), Permissions::from_mode(*mode))?,
+        Op::Times { path, seconds } => {
+            let time = Timespec { tv_sec: *seconds, tv_nsec: 5 };
+            let times = Timestamps { last_access: time, last_modification: time };
+            rustix::fs::utimensat(CWD, at(path), &times, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        Op::SetXattr { path, name, value, create, replace } => {
+            let mut flags = XattrFlags::empty();
+            flags.set(XattrFlags::CREATE, *create);
+            flags.set(XattrFlags::REPLACE, *replace);
+            rustix::fs::setxattr(at(path), *name, value.as_bytes(), flags)?;
+        }
+        Op::RemoveXattr { path, name } => rustix::fs::removexattr(at(path), *name)?,
+        Op::Sync { slot } => file(held, *slot).sync_all()?,
+        Op::Look => {}
+    }
+    Ok(0)
+}
+
+fn file(held: &[Option<File>; HELD], slot: usize) -> &File {
+    held[slot].as_ref().expect("believed to be open")
+}
+
+/// Compares a descriptor, a name, or everything, through any mount.
+fn look(work: &mut Work, folder: &str, belief: &Belief, held: &[Option<File>; HELD]) -> Outcome<()> {
+    let slot = work.random.below(HELD);
+    if let (Some(file), Some(node)) = (&held[slot], belief.held(slot)) {
+        let content = work.surely(&format!("read the descriptor {slot}"), || {
+            let mut content = vec![0; 20 << 10];
+            let count = file.read_at(&mut content, 0)?;
+            content.truncate(count);
+            Ok((content, file.metadata()?))
+        })?;
+        work.report.bytes += content.0.len() as u64;
+        work.check(content.0 == *node.content, format!("descriptor {slot} reads something else"))?;
+        work.check(content.1.nlink() == u64::from(node.links), format!("descriptor {slot} has other links"))?;
+        return work.check(content.1.mode() & 0o7777 == node.mode, format!("descriptor {slot} has another mode"));
+    }
+    let shown = Rc::new(belief.clone());
+    // A look at everything is no single operation: only nobody else changes it.
+    let bytes = belief.bytes();
+    let found = work.look(&"compare everything", |point| match shown.look(&point.join(folder)) {
+        Err(belief::Difference::Io(error)) => Err(error),
+        Err(belief::Difference::Wrong(text)) => Ok(Err(text)),
+        Ok(()) => Ok(Ok(())),
+    })?;
+    work.report.bytes += bytes;
+    found.or_else(|text| work.check(false, text))
+}
