@@ -189,6 +189,7 @@ impl Backing {
                     soft: config.options.soft,
                     timeout: config.options.timeout,
                     key: config.key.clone(),
+                    replay_window: config.options.replay_window,
                 };
                 let what = format!("cannot mount {} on {}", config.shown, config.target.display());
                 let client = Client::connect(client, groups).map_err(|error| {

@@ -23,6 +23,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("attr_timeout=SECONDS", "believe attributes for so long (0)"),
     ("entry_timeout=SECONDS", "believe names for so long (0); above 0 turns default_permissions on"),
     ("key=FILE", "the key that the server has too: see 'aqueduct keygen'"),
+    ("replay_window=SIZE", "keep so much of what is not on the server's disk yet (256M); 0: lose it with the server"),
     ("port=PORT", "the server's port (7170), unless the source names it"),
     ("workers=N", "threads with connections of their own, 1 to 64 (2)"),
 ];
@@ -64,6 +65,13 @@ const WORKERS_MAX: usize = 64;
 /// A soft mount waits this long unless told otherwise: longer than a server takes to restart.
 const SOFT_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// What a mount keeps, in bytes, until the server has it on its disk: a second of a fast network's traffic, and little beside what the kernel would
+/// let a program write to a local disk before it has to wait.
+const REPLAY_WINDOW: usize = 256 << 20;
+
+/// Less would have nearly each write committed by itself: two of the longest under way in two workers.
+const REPLAY_WINDOW_MIN: usize = 4 << 20;
+
 /// The options of one mount, resolved.
 #[derive(Debug, PartialEq)]
 pub struct Options {
@@ -84,6 +92,7 @@ pub struct Options {
     pub key: Option<PathBuf>,
     pub port: Option<u16>,
     pub workers: usize,
+    pub replay_window: usize,
 }
 
 impl Default for Options {
@@ -107,6 +116,7 @@ impl Default for Options {
             key: None,
             port: None,
             workers: WORKERS,
+            replay_window: REPLAY_WINDOW,
         }
     }
 }
@@ -208,6 +218,11 @@ impl Options {
                 let port = value.parse().ok().filter(|port| *port != 0);
                 self.port = Some(port.ok_or_else(|| bad_value(key, value, "a port, 1 to 65535"))?);
             }
+            "replay_window" => {
+                self.replay_window = size(value)
+                    .filter(|size| *size == 0 || *size >= REPLAY_WINDOW_MIN)
+                    .ok_or_else(|| bad_value(key, value, "0 or a size from 4M on, such as 64M or 1G"))?;
+            }
             "workers" => {
                 let workers = value.parse().ok().filter(|workers| (1..=WORKERS_MAX).contains(workers));
                 self.workers = workers.ok_or_else(|| bad_value(key, value, "a number from 1 to 64"))?;
@@ -216,6 +231,14 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// Bytes, with K, M or G for powers of 1024.
+fn size(value: &str) -> Option<usize> {
+    let units = [(['K', 'k'], 10), (['M', 'm'], 20), (['G', 'g'], 30)];
+    let united = units.iter().find_map(|(unit, shift)| Some((value.strip_suffix(*unit)?, *shift)));
+    let (digits, shift) = united.unwrap_or((value, 0));
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
 fn seconds(key: &str, value: &str) -> Result<Duration, Failure> {
@@ -253,6 +276,7 @@ mod tests {
     fn every_option_of_the_table_is_understood() {
         let value = |name: &str| match name {
             "cache" => "cache=none".to_owned(),
+            "replay_window" => "replay_window=64M".to_owned(),
             "timeo" | "attr_timeout" | "entry_timeout" | "key" | "port" | "workers" => format!("{name}=3"),
             name => name.to_owned(),
         };
@@ -286,9 +310,19 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_what_does() {
         assert!(parse("sfot").unwrap_err().to_string().contains("soft"));
         assert!(parse("vers=3").unwrap_err().to_string().contains("vers=3"));
-        for bad in
-            ["timeo=x", "timeo=-1", "timeo=inf", "port=0", "port=70000", "workers=0", "key=", "cache=lies", "remount"]
-        {
+        for bad in [
+            "timeo=x",
+            "timeo=-1",
+            "timeo=inf",
+            "port=0",
+            "port=70000",
+            "workers=0",
+            "key=",
+            "replay_window=1M",
+            "replay_window=9T",
+            "cache=lies",
+            "remount",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -60,26 +60,25 @@ fn group(config: &ServeConfig) -> Result<Arc<Group>, Failure> {
 
 fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure> {
     let key = key::load_or_create(&config.state)?;
-    let mut verifier = [0; 8];
-    getrandom::fill(&mut verifier)
-        .map_err(|error| Failure::new("cannot start the server", error, "see why the kernel gives no random bytes"))?;
     let options = Options {
         key,
-        verifier: u64::from_le_bytes(verifier),
+        boot: boot()?,
         opens_max: host::opens_max(config.opens_max, config.exports.len()),
         keep_unlinked: true,
         ..Options::default()
     };
     let (mut exports, mut writable_exports) = (Vec::new(), Vec::new());
+    let mut verifier = 0;
     for export in &config.exports {
-        let (export, writable) = open(export, &options)?;
+        let (export, writable, of_export) = open(export, &options)?;
         exports.push(export);
+        verifier = together(verifier, of_export);
         writable_exports.extend(writable);
     }
     let server = ServerConfig {
         listen: config.listen.clone(),
         name: host::name(),
-        verifier: options.verifier,
+        verifier,
         limits: config.limits.clone(),
         exports,
         keys: config.keys.clone(),
@@ -100,6 +99,29 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure
     Ok(server)
 }
 
+/// The machine's present boot: what was written and not made stable may be lost when it changes.
+fn boot() -> Result<u64, Failure> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let id = std::fs::read_to_string(path).map_err(|error| {
+        Failure::new("cannot tell this boot of the machine", format!("{path}: {error}"), "mount proc on /proc")
+    })?;
+    Ok(hash(id.trim().as_bytes()))
+}
+
+/// The verifier of several exports: it changes when one of theirs does, and is 0 when all are.
+fn together(verifier: u64, other: u64) -> u64 {
+    match (verifier, other) {
+        (0, other) | (other, 0) => other,
+        _ => hash(&[verifier.to_le_bytes(), other.to_le_bytes()].concat()),
+    }
+}
+
+/// FNV-1a, 64 bits (Fowler, Noll, Vo), and never 0: what is hashed is random.
+fn hash(bytes: &[u8]) -> u64 {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix).max(1)
+}
+
 /// When the clients of the process before have reopened what they had, the other files that were removed while open are given up.
 fn sweep_later(group: &Arc<Group>, grace: Duration, posix: Arc<Posix>) {
     let grace = group.sleep(grace);
@@ -109,13 +131,14 @@ fn sweep_later(group: &Arc<Group>, grace: Duration, posix: Arc<Posix>) {
     });
 }
 
-/// An export, and its file system again if it may be written.
-fn open(export: &ExportConfig, options: &Options) -> Result<(Export, Option<Arc<Posix>>), Failure> {
+/// An export, its file system again if it may be written, and its verifier.
+fn open(export: &ExportConfig, options: &Options) -> Result<(Export, Option<Arc<Posix>>, u64), Failure> {
     let id = export_id(&export.name);
     let keep_unlinked = options.keep_unlinked && !export.read_only;
     let options = Options { export: id, cross_mounts: export.cross_mounts, keep_unlinked, ..options.clone() };
     let posix = Posix::open(&export.path, options)
         .map_err(|error| Failure::from_line(error, "see whether the directory is in order"))?;
+    let verifier = posix.verifier();
     let (filesystem, writable): (Arc<dyn FileSystem>, _) = if export.read_only {
         (Arc::new(ReadOnly(posix)), None)
     } else {
@@ -130,7 +153,7 @@ fn open(export: &ExportConfig, options: &Options) -> Result<(Export, Option<Arc<
         path: export.path.to_string_lossy().into_owned(),
         access: export.access.clone(),
     };
-    Ok((export, writable))
+    Ok((export, writable, verifier))
 }
 
 /// Waits for a signal, then drains; a second signal ends the process at once.

@@ -115,7 +115,7 @@ pub(crate) fn replies() -> Vec<(Op, Reply)> {
         Op::GetXattr | Op::ListXattr => bytes(),
         Op::Seek | Op::CopyRange => Reply::Size(1 << 20),
         Op::GetLock => Reply::Lock(LOCK),
-        Op::Write | Op::Commit => Reply::Written(Written { count: 4096, verifier: 8 }),
+        Op::Write | Op::Commit => Reply::Written(Written { count: 4096, verifier: 8, offset: 0 }),
         _ => Reply::Done,
     };
     let apart = [Op::Attach, Op::Status, Op::Compound, Op::Recovered];

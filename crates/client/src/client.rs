@@ -14,6 +14,7 @@ use crate::connect::{ConnectError, Greeting, SessionKey};
 use crate::lane::{Counters, Lane, lock};
 use crate::opens::Opens;
 use crate::slots::Slots;
+use crate::window::Window;
 
 /// The pauses between tries to connect again: doubling from the first to the last.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
@@ -42,6 +43,8 @@ pub struct ClientConfig {
     pub timeout: Duration,
     /// The cluster's key: the server has to have it too.
     pub key: Option<Key>,
+    /// Bytes that are kept until they are stable on the server, to be sent again when its machine has lost them. 0: none, and they are lost then.
+    pub replay_window: usize,
 }
 
 /// A file system over a session to one server.
@@ -54,6 +57,9 @@ pub struct Client {
     /// For what frees others, so that it never waits behind what waits.
     pub(crate) slots_releasing: Slots,
     pub(crate) opens: Opens,
+    pub(crate) window: Window,
+    /// The server's, when all that is kept was written, or sent again.
+    pub(crate) verifier: Mutex<u64>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) closing: AtomicBool,
     pub(crate) watching: AtomicBool,
@@ -91,6 +97,8 @@ impl Client {
             slots: Slots::new(hello.slots),
             slots_releasing: Slots::new(hello.slots),
             opens: Opens::default(),
+            window: Window::new(config.replay_window),
+            verifier: Mutex::new(hello.verifier),
             counters: Arc::default(),
             closing: AtomicBool::new(false),
             watching: AtomicBool::new(false),
@@ -143,9 +151,9 @@ impl Client {
             let session = lock(&self.session).clone();
             let (mut link, hello) = self.greeting.join(Some(&session), kind)?;
             if hello.recovering {
-                self.recover(&mut link)?;
+                self.recover(&mut link, hello.verifier)?;
             } else if self.unrestored.load(Ordering::SeqCst) {
-                self.reopen(&mut link)?;
+                self.reopen(&mut link, hello.verifier)?;
             }
             self.start_lane(index, link)?;
         }
@@ -162,7 +170,7 @@ impl Client {
         self.slots.reset(hello.slots);
         self.slots_releasing.reset(hello.slots);
         self.session_number.fetch_add(1, Ordering::SeqCst);
-        self.reopen(&mut link)?;
+        self.reopen(&mut link, hello.verifier)?;
         self.start_lane(0, link)
     }
 
@@ -194,8 +202,10 @@ impl Client {
         result.is_ok()
     }
 
-    /// Says goodbye: the server frees at once what this client held. Requests under way end with EIO. Never call it on a worker.
+    /// Makes stable what was written, and says goodbye: the server frees at once what this client held. Requests under way end with EIO. Never call it on
+    /// a worker.
     pub fn disconnect(&self) {
+        self.leave_stable();
         self.closing.store(true, Ordering::SeqCst);
         let mut frame = vec![0; HEADER_SIZE];
         frame.copy_from_slice(&Header::new(Kind::Goodbye).encode());
@@ -217,6 +227,8 @@ impl Client {
             "bytes_read": count(&self.counters.bytes_read),
             "bytes_written": count(&self.counters.bytes_written),
             "reconnects": count(&self.counters.reconnects),
+            "replay_window": self.window.limit(),
+            "replay_bytes": self.window.bytes(),
         })
         .to_string()
     }

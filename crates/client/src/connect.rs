@@ -218,7 +218,18 @@ impl Greeting {
         body: &[u8],
         expected: Kind,
     ) -> Result<(Header, Vec<u8>), ConnectError> {
-        let answer = link.exchange(header, body, self.timeout).map_err(|error| self.failed(error))?;
+        self.exchange_with(link, header, (body, &[]), expected)
+    }
+
+    /// As [`exchange`](Greeting::exchange), with a payload behind the body.
+    pub(crate) fn exchange_with(
+        &self,
+        link: &mut Link,
+        header: Header,
+        content: (&[u8], &[u8]),
+        expected: Kind,
+    ) -> Result<(Header, Vec<u8>), ConnectError> {
+        let answer = link.exchange(header, content, self.timeout).map_err(|error| self.failed(error))?;
         self.expect(answer, expected)
     }
 
@@ -275,7 +286,7 @@ impl Greeting {
 
     /// Sends HELLO, proves to have the key, and returns the answer, with which the server has proved it too.
     fn prove(&self, link: &mut Link, key: &Key, hello: (&Header, &[u8])) -> Result<(Header, Vec<u8>), ConnectError> {
-        let answer = link.exchange(*hello.0, hello.1, self.timeout).map_err(|error| self.failed(error))?;
+        let answer = link.exchange(*hello.0, (hello.1, &[]), self.timeout).map_err(|error| self.failed(error))?;
         if answer.0.kind == Kind::HelloReply {
             return Err(self.key_problem(KeyProblem::Unproved));
         }
@@ -284,7 +295,7 @@ impl Greeting {
         let transcript = Transcript::new(hello, (&header, &body));
         let mut proof = Vec::new();
         Proof { proof: key.proof(&transcript) }.encode(&mut proof);
-        let sent = link.send(Header::new(Kind::Proof), &proof, self.timeout);
+        let sent = link.send(Header::new(Kind::Proof), (&proof, &[]), self.timeout);
         let answer = sent.and_then(|()| link.receive_unchecked(self.timeout)).map_err(|error| self.failed(error))?;
         link.set_keys(key.of_client(&transcript));
         let is_proved = link.check(&answer.0, &answer.1).is_ok();
@@ -351,7 +362,7 @@ pub fn server_status(server: &str, key: Option<Key>, timeout: Duration) -> Resul
     header.op = Op::Status as u16;
     let (header, body) = greeting.exchange(&mut link, header, &[], Kind::Reply)?;
     // The answer is here; a goodbye that does not arrive only means that the session ends a little later.
-    let _ = link.send(Header::new(Kind::Goodbye), &[], timeout);
+    let _ = link.send(Header::new(Kind::Goodbye), (&[], &[]), timeout);
     if header.status != 0 {
         return Err(greeting.broken(aqueduct_fs::Errno::from_raw(header.status as i32)));
     }

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use crate::client::Client;
 use crate::lane::{Answer, Lane, Ticket, delivered};
 use crate::opens::used;
+use crate::replay::Done;
 use crate::slots::SlotGuard;
 
 /// Data up to this size travel with control messages: their copy costs less than the wait behind bulk data would.
@@ -26,19 +27,19 @@ const SMALL: usize = 8 << 10;
 const CANCEL_SETTLED_MAX: Duration = Duration::from_secs(1);
 
 /// One request on its way: what is needed to send it again.
-struct Exchange {
-    op: Op,
-    class: Class,
-    bulk: bool,
-    changes: bool,
+pub(crate) struct Exchange {
+    pub(crate) op: Op,
+    pub(crate) class: Class,
+    pub(crate) bulk: bool,
+    pub(crate) changes: bool,
     /// Room for the header, then the body.
-    frame: Vec<u8>,
-    payload: Option<Bytes>,
-    sink: Option<Box<dyn Sink>>,
+    pub(crate) frame: Vec<u8>,
+    pub(crate) payload: Option<Bytes>,
+    pub(crate) sink: Option<Box<dyn Sink>>,
 }
 
 impl Exchange {
-    fn new(op: Op, frame: Vec<u8>) -> Exchange {
+    pub(crate) fn new(op: Op, frame: Vec<u8>) -> Exchange {
         Exchange { op, class: Class::Ordinary, bulk: false, changes: false, frame, payload: None, sink: None }
     }
 
@@ -64,7 +65,7 @@ impl Client {
 
     /// Sends a request, again if its connection breaks, and waits for its reply.
     /// Returns the reply and the epoch in which it was given.
-    async fn exchange(&self, context: &Context, mut exchange: Exchange) -> Result<(Frame, u64), Errno> {
+    pub(crate) async fn exchange(&self, context: &Context, mut exchange: Exchange) -> Result<(Frame, u64), Errno> {
         self.counters.operations.fetch_add(1, Ordering::Relaxed);
         let class = exchange.class;
         let mut slot = if exchange.changes { Some(self.slots(class).take(&context.cancel).await?) } else { None };
@@ -210,15 +211,24 @@ impl Client {
             return Ok(Reply::Done);
         }
         self.opens.check(used(&request).into_iter().flatten())?;
+        let kept = self.before(context, &request).await?;
         let (reply, mut epoch) = self.send_call(context, &request).await?;
+        if let Some(mark) = kept {
+            self.settle_kept((context, mark), &request, &reply, epoch).await?;
+        }
         while !self.opens.note(epoch, context, &request, &reply) {
             // The server was restarted since it answered, and the recovery could not know of this.
             epoch = self.send_call(context, &again(&request, &reply)).await?.1;
         }
+        match request {
+            Request::Release { open } => self.window.close(open),
+            Request::Sync { open, .. } | Request::Flush { open, .. } => self.opens.error(open)?,
+            _ => {}
+        }
         Ok(reply)
     }
 
-    async fn send_call(&self, context: &Context, request: &Request<'_>) -> Result<(Reply, u64), Errno> {
+    pub(crate) async fn send_call(&self, context: &Context, request: &Request<'_>) -> Result<(Reply, u64), Errno> {
         let mut frame = vec![0; HEADER_SIZE];
         let op = aqueduct_wire::encode_request(context, request, &mut frame);
         let class = if frees_others(request) { Class::Releasing } else { Class::Ordinary };
@@ -241,7 +251,7 @@ fn again<'a>(request: &Request<'a>, reply: &'a Reply) -> Request<'a> {
 }
 
 /// Whether others may wait for what this request gives up.
-fn frees_others(request: &Request<'_>) -> bool {
+pub(crate) fn frees_others(request: &Request<'_>) -> bool {
     match request {
         Request::Flush { .. } | Request::Release { .. } | Request::ReleaseDirectory { .. } => true,
         Request::SetLock { lock, .. } => lock.kind == LockKind::Unlock,
@@ -286,13 +296,21 @@ impl FileSystem for Client {
         Call::waiting(async move {
             let Source::Memory(data) = source;
             self.opens.check([write.open])?;
+            self.opens.error(write.open)?;
+            if self.window.is_full() {
+                self.window.room(&context.cancel).await?;
+            }
             let mut frame = vec![0; HEADER_SIZE];
             aqueduct_wire::encode_write(context, &write, &mut frame);
             let bulk = data.len() > SMALL;
-            let exchange = Exchange { bulk, changes: true, payload: Some(data), ..Exchange::new(Op::Write, frame) };
-            let (reply, _) = self.exchange(context, exchange).await?;
+            let payload = Some(data.clone());
+            let exchange = Exchange { bulk, changes: true, payload, ..Exchange::new(Op::Write, frame) };
+            let (reply, epoch) = self.exchange(context, exchange).await?;
             let written = aqueduct_wire::decode_reply(Op::Write, &reply.body).map_err(|_| Errno::EPROTO)?.written()?;
             self.counters.bytes_written.fetch_add(u64::from(written.count), Ordering::Relaxed);
+            if written.verifier != 0 && self.window.is_on() {
+                self.keep(context, Done { write, written, epoch }, data).await?;
+            }
             Ok(written)
         })
     }

@@ -10,7 +10,9 @@ mod filesystem;
 mod lane;
 mod opens;
 mod recovery;
+mod replay;
 mod slots;
+mod window;
 
 pub use client::{Client, ClientConfig};
 pub use connect::{ConnectError, KeyProblem, server_status};

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use aqueduct_fs::{Context, Credential, Errno, Lock, LockKind, LockSpace, OpenId, Opened, Reply, Request};
 
 use crate::lane::lock;
+use crate::window::Through;
 
 /// The opens and locks of a client. The server bounds their number: it refuses what goes beyond its own limits.
 #[derive(Default)]
@@ -14,6 +15,8 @@ pub(crate) struct Opens {
     state: Mutex<State>,
     /// How many opens are lost, so that nobody looks for one where there is none.
     lost: AtomicUsize,
+    /// How many have lost data.
+    failed: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -31,6 +34,8 @@ struct Open {
     token: Box<[u8]>,
     handle: Box<[u8]>,
     lost: bool,
+    /// Why data that were written are not on the server's disk: the first reason.
+    error: Option<Errno>,
 }
 
 /// A lock that is held.
@@ -86,6 +91,43 @@ impl Opens {
         }
     }
 
+    /// Data that were written to an inode cannot be made stable: whoever has it open hears of it until he closes it.
+    pub(crate) fn fail(&self, handle: &[u8], error: Errno) {
+        let mut state = lock(&self.state);
+        for open in state.opens.values_mut().filter(|open| *open.handle == *handle && open.error.is_none()) {
+            open.error = Some(error);
+            self.failed.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The error that sticks to an open.
+    pub(crate) fn error(&self, id: OpenId) -> Result<(), Errno> {
+        if self.failed.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        lock(&self.state).opens.get(&id).and_then(|open| open.error).map_or(Ok(()), Err)
+    }
+
+    /// The inode of an open.
+    pub(crate) fn handle(&self, id: OpenId) -> Option<Box<[u8]>> {
+        lock(&self.state).opens.get(&id).map(|open| open.handle.clone())
+    }
+
+    /// The inode of an open, if this client has a lock on it.
+    pub(crate) fn locked(&self, id: OpenId) -> Option<Box<[u8]>> {
+        let state = lock(&self.state);
+        let open = state.opens.get(&id)?;
+        state.locks.contains_key(&open.handle).then(|| open.handle.clone())
+    }
+
+    /// How an open's inode is reached: its handle, and what opens it again.
+    pub(crate) fn place(&self, id: OpenId) -> Option<(Box<[u8]>, Through)> {
+        let state = lock(&self.state);
+        let open = state.opens.get(&id)?;
+        let (credential, token) = (open.credential.clone(), open.token.clone());
+        Some((open.handle.clone(), Through { open: id, credential, token, closed: false }))
+    }
+
     /// EIO when one of these opens is lost.
     pub(crate) fn check(&self, ids: impl IntoIterator<Item = OpenId>) -> Result<(), Errno> {
         if self.lost.load(Ordering::SeqCst) == 0 {
@@ -101,7 +143,7 @@ impl Opens {
         let mut state = lock(&self.state);
         let lost = state.opens.get(&id).is_some_and(|open| open.lost);
         if lost {
-            state.release(id);
+            self.release(&mut state, id);
             self.lost.fetch_sub(1, Ordering::SeqCst);
         }
         lost
@@ -122,7 +164,7 @@ impl Opens {
                 state.open(context, handle, opened);
             }
             (_, Reply::Created(entry, opened)) => state.open(context, entry.handle.bytes(), opened),
-            (Request::Release { open } | Request::ReleaseDirectory { open }, _) => state.release(*open),
+            (Request::Release { open } | Request::ReleaseDirectory { open }, _) => self.release(&mut state, *open),
             (Request::Flush { open, owner }, _) => {
                 let of_owner = |held: &Held| held.space == LockSpace::Posix && held.owner == *owner;
                 state.unlock_where(*open, of_owner);
@@ -134,17 +176,23 @@ impl Opens {
         }
         true
     }
+
+    fn release(&self, state: &mut State, id: OpenId) {
+        if state.release(id).is_some_and(|open| open.error.is_some()) {
+            self.failed.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
 }
 
 impl State {
     fn open(&mut self, context: &Context, handle: &[u8], opened: &Opened) {
         let (credential, token) = (context.credential.clone(), opened.token.clone());
-        self.opens.insert(opened.id, Open { credential, token, handle: handle.into(), lost: false });
+        self.opens.insert(opened.id, Open { credential, token, handle: handle.into(), lost: false, error: None });
     }
 
-    fn release(&mut self, id: OpenId) {
+    fn release(&mut self, id: OpenId) -> Option<Open> {
         self.unlock_where(id, |held| held.open == id);
-        self.opens.remove(&id);
+        self.opens.remove(&id)
     }
 
     /// Forgets locks of the inode that is open as `id`.

@@ -9,10 +9,11 @@ use aqueduct_wire::{Header, Kind, Op};
 use crate::client::Client;
 use crate::connect::ConnectError;
 use crate::opens::Lists;
+use crate::replay::Replayed;
 
 impl Client {
     /// The session is the one that was, at a server that was restarted: opens and locks are had again, while nobody else can take them.
-    pub(crate) fn recover(&self, link: &mut Link) -> Result<(), ConnectError> {
+    pub(crate) fn recover(&self, link: &mut Link, verifier: u64) -> Result<(), ConnectError> {
         let lists = self.leave_epoch();
         let opens_lost = self.reopen_all(link, &lists)?;
         let mut locks_lost = 0;
@@ -24,30 +25,39 @@ impl Client {
                 locks_lost += 1;
             }
         }
+        let replayed = self.replay(link, verifier)?;
         let header = Header { op: Op::Recovered as u16, ..Header::new(Kind::Request) };
         let (reply, _) = self.greeting.exchange(link, header, &[], Kind::Reply)?;
         if reply.status != 0 {
             return Err(self.greeting.broken(Errno::from_raw(reply.status as i32)));
         }
-        self.report("the server was restarted", &lists, opens_lost, locks_lost);
+        self.report("the server was restarted", &lists, (opens_lost, locks_lost), replayed);
         Ok(())
     }
 
     /// The session is a new one, since the server gave up the old: opens are had again, but those that held locks are lost, which others may have taken
     /// meanwhile.
-    pub(crate) fn reopen(&self, link: &mut Link) -> Result<(), ConnectError> {
+    pub(crate) fn reopen(&self, link: &mut Link, verifier: u64) -> Result<(), ConnectError> {
         let with_locks = self.opens.with_locks();
         with_locks.iter().for_each(|id| self.opens.lose(*id));
+        // What was written under a lock that others may have had since is older than what they wrote.
+        for handle in with_locks.iter().filter_map(|id| self.opens.handle(*id)) {
+            self.window.settle(&handle, u64::MAX, None);
+            self.opens.fail(&handle, Errno::EIO);
+        }
         let lists = self.leave_epoch();
         let lost = self.reopen_all(link, &lists)?;
+        let replayed = self.replay(link, verifier)?;
         self.unrestored.store(false, Ordering::SeqCst);
-        self.report("the server has given up the session", &lists, lost + with_locks.len(), with_locks.len());
+        let lost = (lost + with_locks.len(), with_locks.len());
+        self.report("the server has given up the session", &lists, lost, replayed);
         Ok(())
     }
 
     /// What was sent before the restart is answered no more.
     fn leave_epoch(&self) -> Lists {
         let lists = self.opens.begin_epoch();
+        self.window.begin_epoch(self.opens.epoch());
         for lane in &self.lanes {
             lane.close("its session begins anew");
         }
@@ -68,7 +78,7 @@ impl Client {
         Ok(lost)
     }
 
-    fn recovery_call(
+    pub(crate) fn recovery_call(
         &self,
         link: &mut Link,
         context: &Context,
@@ -81,7 +91,12 @@ impl Client {
         Ok(if reply.status == 0 { Ok(()) } else { Err(Errno::from_raw(reply.status as i32)) })
     }
 
-    fn report(&self, reason: &str, lists: &Lists, opens_lost: usize, locks_lost: usize) {
+    fn report(&self, reason: &str, lists: &Lists, (opens_lost, locks_lost): (usize, usize), replayed: Replayed) {
+        if replayed.writes > 0 {
+            let Replayed { writes, bytes, .. } = replayed;
+            tracing::warn!(server = %self.config.server, writes, bytes, "the server's machine has lost what was not on its disk yet: it was sent again");
+        }
+        self.close_replayed(replayed.closed);
         let (server, opens, locks) = (&self.config.server, lists.opens.len(), lists.locks.len());
         if opens_lost + locks_lost == 0 {
             tracing::info!(%server, %reason, opens, locks, "all that was open and locked is so again");

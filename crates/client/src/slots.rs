@@ -40,7 +40,8 @@ impl Slots {
                 return Poll::Ready(Ok(SlotGuard {
                     slots: self,
                     slot,
-                    sequence: sequence.wrapping_add(1),
+                    // 0 stands for a request that has no slot.
+                    sequence: sequence.wrapping_add(1).max(1),
                     sent: false,
                 }));
             }

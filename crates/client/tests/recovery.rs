@@ -108,6 +108,7 @@ impl Node {
             soft: false,
             timeout: LONG,
             key: None,
+            replay_window: 1 << 20,
         };
         let group = group(1);
         let client = Client::connect(config, std::slice::from_ref(&group)).unwrap();

@@ -67,6 +67,7 @@ fn config(server: &Server, export: &str) -> ClientConfig {
         soft: false,
         timeout: Duration::from_secs(5),
         key: None,
+        replay_window: 1 << 20,
     }
 }
 

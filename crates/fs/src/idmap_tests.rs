@@ -147,7 +147,7 @@ impl FileSystem for Below {
     fn write<'a>(&'a self, _context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
         let Source::Memory(bytes) = &source;
         self.asked.lock().unwrap().push(format!("{write:?} at {:?}", bytes.as_ptr()));
-        Call::ready(Ok(Written { count: source.length() as u32, verifier: 3 }))
+        Call::ready(Ok(Written { count: source.length() as u32, verifier: 3, offset: 0 }))
     }
 
     fn depart(&self, client: ClientId) {
@@ -237,7 +237,7 @@ fn data_and_ends_pass_untouched() {
     let write = WriteAt { open: OpenId(1), offset: 2, append: true, stable: true };
     let bytes = bytes::Bytes::from(vec![7; 1000]);
     let written = done(mapped.write(&context, write, Source::Memory(bytes.clone())));
-    assert_eq!(written, Ok(Written { count: 1000, verifier: 3 }));
+    assert_eq!(written, Ok(Written { count: 1000, verifier: 3, offset: 0 }));
     assert_eq!(mapped.below.last(), format!("{write:?} at {:?}", bytes.as_ptr()), "the same memory");
     mapped.depart(ClientId(9));
     assert_eq!(mapped.below.last(), "ClientId(9)");

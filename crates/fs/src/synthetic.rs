@@ -93,8 +93,8 @@ impl FileSystem for Synthetic {
         )
     }
 
-    fn write<'a>(&'a self, _context: &'a Context, _write: WriteAt, source: Source) -> Call<'a, Written> {
-        Call::ready(Ok(Written { count: source.length() as u32, verifier: 0 }))
+    fn write<'a>(&'a self, _context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
+        Call::ready(Ok(Written { count: source.length() as u32, verifier: 0, offset: write.offset }))
     }
 
     fn depart(&self, _client: ClientId) {}

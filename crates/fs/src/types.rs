@@ -178,8 +178,11 @@ pub struct Statfs {
 pub struct Written {
     /// Bytes written.
     pub count: u32,
-    /// Changes when the server may have lost unstable writes (its boot); equal verifiers at write and commit mean stable.
+    /// Changes when the server may have lost unstable writes (its boot); equal verifiers at write and commit mean stable. 0: nothing of this file
+    /// survives the server's machine anyway, so that there is nothing to keep.
     pub verifier: u64,
+    /// Where the data of a write went: for an append the place that it found, unless the verifier is 0.
+    pub offset: u64,
 }
 
 bitflags::bitflags! {

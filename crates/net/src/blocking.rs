@@ -49,13 +49,21 @@ impl Link {
         self.opener.check(header, body)
     }
 
-    /// Sends one frame without payload.
-    pub fn send(&mut self, header: Header, body: &[u8], timeout: Duration) -> Result<(), ExchangeError> {
-        let header = Header { body_length: body.len() as u32, ..header };
+    /// Sends one frame: body and payload.
+    pub fn send(
+        &mut self,
+        header: Header,
+        (body, payload): (&[u8], &[u8]),
+        timeout: Duration,
+    ) -> Result<(), ExchangeError> {
+        let header = Header { body_length: body.len() as u32, payload_length: payload.len() as u32, ..header };
         let mut frame = header.encode().to_vec();
         frame.extend_from_slice(body);
         self.sealer.seal(&mut frame);
-        self.with_stream(timeout, |stream| Ok(stream.write_all(&frame)?))
+        self.with_stream(timeout, |stream| {
+            stream.write_all(&frame)?;
+            Ok(stream.write_all(payload)?)
+        })
     }
 
     /// Receives one frame without payload, and does not look at its tag.
@@ -73,14 +81,14 @@ impl Link {
         })
     }
 
-    /// Sends one frame without payload and receives one.
+    /// Sends one frame and receives one without payload.
     pub fn exchange(
         &mut self,
         header: Header,
-        body: &[u8],
+        content: (&[u8], &[u8]),
         timeout: Duration,
     ) -> Result<(Header, Vec<u8>), ExchangeError> {
-        self.send(header, body, timeout)?;
+        self.send(header, content, timeout)?;
         let (header, body) = self.receive_unchecked(timeout)?;
         self.check(&header, &body)?;
         Ok((header, body))

@@ -12,7 +12,7 @@ use rustix::io::ReadWriteFlags;
 
 use crate::listing::{self, Wanted};
 use crate::opens::OpenFile;
-use crate::{Posix, identity, sys};
+use crate::{Posix, identity, lock, sys};
 
 /// The most bytes that one copy inside the file system moves: 64 MiB take some 50 ms where they are really copied, which is how long a thread
 /// may be busy for one caller; the caller asks again.
@@ -29,7 +29,7 @@ impl Posix {
             Request::Commit { open, .. } => {
                 let open = self.opens.get(context.client, open)?;
                 open.settle(make_stable(&open, true))?;
-                Ok(Reply::Written(Written { count: 0, verifier: self.verifier }))
+                Ok(Reply::Written(Written { count: 0, verifier: open.verifier, offset: 0 }))
             }
             Request::ReadDirectory { open, cookie, size, plus } => {
                 let open = self.opens.get(context.client, open)?;
@@ -39,6 +39,7 @@ impl Posix {
             Request::Fallocate { open, offset, length, flags } => {
                 let open = self.open_with(context, open, OpenFlags::WRITE)?;
                 sys::allocate(open.fd.as_fd(), flags.bits(), offset, length)?;
+                self.settle_data(&open)?;
                 Ok(Reply::Done)
             }
             Request::Seek { open, offset, to } => {
@@ -50,6 +51,7 @@ impl Posix {
                 if offset > i64::MAX as u64 {
                     return Err(Errno::ENXIO);
                 }
+                let _alone = lock(&open.position);
                 Ok(Reply::Size(rustix::fs::seek(&open.fd, to)?))
             }
             Request::CopyRange { from, mut from_offset, to, mut to_offset, length } => {
@@ -58,6 +60,7 @@ impl Posix {
                 let length = length.min(COPY_LENGTH_MAX) as usize;
                 let (at, onto) = (Some(&mut from_offset), Some(&mut to_offset));
                 let copied = rustix::fs::copy_file_range(&from.fd, at, &to.fd, onto, length)?;
+                self.settle_data(&to)?;
                 Ok(Reply::Size(copied as u64))
             }
             _ => Err(Errno::ENOSYS),
@@ -101,13 +104,16 @@ impl Posix {
         let mut flags = ReadWriteFlags::empty();
         flags.set(ReadWriteFlags::APPEND, write.append);
         flags.set(ReadWriteFlags::DSYNC, write.stable);
-        let offset = if write.append { 0 } else { write.offset };
+        if write.append {
+            return append(&open, data, flags);
+        }
+        let offset = write.offset;
         if i64::try_from(offset).is_err() {
             return Err(Errno::EFBIG);
         }
         let mut count = 0;
         while count < data.len() {
-            let at = if write.append { 0 } else { offset + count as u64 };
+            let at = offset + count as u64;
             match rustix::io::pwritev2(&open.fd, &[IoSlice::new(&data[count..])], at, flags) {
                 Ok(0) => break,
                 Ok(written) => count += written,
@@ -117,8 +123,28 @@ impl Posix {
                 Err(_) => break,
             }
         }
-        Ok(Written { count: count as u32, verifier: self.verifier })
+        Ok(Written { count: count as u32, verifier: open.verifier, offset })
     }
+}
+
+/// Writes at the end, in one piece: what did not fit there meets its error in the next write. Where writes may have to be sent again, the kernel is asked
+/// where the data went: it moves the descriptor's own position, which nothing else here uses, to their end.
+fn append(open: &OpenFile, data: &[u8], flags: ReadWriteFlags) -> Result<Written, Errno> {
+    /// -1: at the descriptor's position, and moves it.
+    const OWN_POSITION: u64 = u64::MAX;
+    let write = |at| loop {
+        match rustix::io::pwritev2(&open.fd, &[IoSlice::new(data)], at, flags) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return result,
+        }
+    };
+    if open.verifier == 0 || data.is_empty() {
+        return Ok(Written { count: write(0)? as u32, verifier: open.verifier, offset: 0 });
+    }
+    let _alone = lock(&open.position);
+    let count = write(OWN_POSITION)?;
+    let end = rustix::fs::tell(&open.fd)?;
+    Ok(Written { count: count as u32, verifier: open.verifier, offset: end - count as u64 })
 }
 
 fn make_stable(open: &OpenFile, data_only: bool) -> Result<(), Errno> {

@@ -11,7 +11,7 @@ use crate::listing::Listing;
 use crate::opens::Opening;
 use crate::seal::Token;
 use crate::tree::{Seen, see};
-use crate::{Posix, identity, sys};
+use crate::{Posix, identity, stability, sys};
 
 /// How often a create looks again when the name appears and vanishes in between: each time somebody else has made and removed it.
 const CREATE_TRIES: usize = 16;
@@ -47,6 +47,9 @@ impl Posix {
             Request::Open { handle, flags } => {
                 let node = self.node(handle)?;
                 let (fd, seen) = open_regular(node.as_fd(), flags)?;
+                if flags.contains(OpenFlags::TRUNCATE) {
+                    self.settle(fd.as_fd())?;
+                }
                 // The node was found by this handle, and an inode has one handle.
                 let handle = Handle::new(handle).ok_or(Errno::ESTALE)?;
                 self.keep_file(context, fd, (handle, seen), flags).map(Reply::Opened)
@@ -76,9 +79,18 @@ impl Posix {
                         Err(Errno::ENOENT) => continue,
                         found => found?,
                     };
-                    open_regular(found.as_fd(), new.flags)?.0
+                    let found = open_regular(found.as_fd(), new.flags)?.0;
+                    if new.flags.contains(OpenFlags::TRUNCATE) {
+                        self.settle(found.as_fd())?;
+                    }
+                    found
                 }
-                made => made?,
+                made => {
+                    let made = made?;
+                    self.settle(made.as_fd())?;
+                    self.settle(directory.as_fd())?;
+                    made
+                }
             };
             let (entry, seen) = self.tree.entry_seen(fd.as_fd(), Some((directory.as_fd(), name)))?;
             let opened = self.keep_file(context, fd, (entry.handle.clone(), seen), new.flags)?;
@@ -115,6 +127,7 @@ impl Posix {
         let (entry, seen) = self.tree.entry_seen(fd.as_fd(), None)?;
         let (inode, linkable) = (seen.inode(), !new.flags.contains(OpenFlags::EXCLUSIVE));
         let Some(change) = self.keep_unnamed(context, (fd.as_fd(), inode), linkable)? else { return Ok(None) };
+        self.settle(fd.as_fd())?;
         let opened = self.keep_file(context, fd, (entry.handle.clone(), seen), new.flags);
         drop(change);
         if opened.is_err() {
@@ -196,6 +209,11 @@ impl Posix {
         let Kept { id, handle, seen, flags, opener: (uid, gid), directory } = kept;
         let access = flags.intersection(TOKEN_FLAGS);
         let token = self.tree.seal().token(&Token { handle: handle.clone(), access, uid, gid, directory });
+        let verifier = if seen.device == self.tree.root_device() {
+            self.verifier
+        } else {
+            stability::verifier(self.boot, fd.as_fd())
+        };
         let open = self.opens.insert(Opening {
             id,
             client: context.client,
@@ -203,6 +221,7 @@ impl Posix {
             handle,
             inode: seen.inode(),
             flags,
+            verifier,
             listing: directory.then(|| Mutex::new(Listing::default())),
         })?;
         Ok(Opened { id: open.id, token })

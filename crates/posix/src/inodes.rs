@@ -56,12 +56,14 @@ impl Posix {
                 };
                 let node = self.node(handle)?;
                 rustix::fs::setxattr(ProcPath::new(node.as_fd()).as_c_str(), name, value, flags)?;
+                self.settle(node.as_fd())?;
                 Ok(Reply::Done)
             }
             Request::RemoveXattr { handle, name } => {
                 check_xattr_name(name)?;
                 let node = self.node(handle)?;
                 rustix::fs::removexattr(ProcPath::new(node.as_fd()).as_c_str(), name)?;
+                self.settle(node.as_fd())?;
                 Ok(Reply::Done)
             }
             Request::Access { handle, mask } => {
@@ -107,6 +109,7 @@ impl Posix {
             let times = Timestamps { last_access: timespec(set.atime)?, last_modification: timespec(set.mtime)? };
             sys::set_times(fd, &times)?;
         }
+        self.settle(fd)?;
         Ok(self.tree.see(fd)?.attr)
     }
 }

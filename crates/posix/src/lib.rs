@@ -17,6 +17,7 @@ mod mounts;
 mod names;
 mod opens;
 mod seal;
+mod stability;
 mod sys;
 mod table;
 mod tree;
@@ -61,8 +62,10 @@ pub struct Options {
     pub key: [u8; 32],
     /// The number of the export, so that one export's handles are none in another.
     pub export: u32,
-    /// What every [`Written`] carries: another one after each boot of the server.
-    pub verifier: u64,
+    /// Another one after each boot of the machine: from it comes what every [`Written`] carries. 0: nobody keeps what is not stable.
+    pub boot: u64,
+    /// Whether what changes names or attributes is stable before it is answered. On file systems in memory it has no meaning.
+    pub sync: bool,
     /// Whether file systems mounted below the root belong to the export. Their inode numbers may collide with each other's.
     pub cross_mounts: bool,
     /// The most opens of all clients; beyond, ENFILE.
@@ -75,15 +78,16 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// A key that nobody else has, so that handles and tokens end with these options; export 0, verifier 0, one file system, [`OPENS_MAX`];
-    /// removed files end with the process.
+    /// A key that nobody else has, so that handles and tokens end with these options; export 0, boot 0, one file system, [`OPENS_MAX`];
+    /// nothing is made stable unasked, and removed files end with the process.
     fn default() -> Options {
         let mut key = [0; 32];
         getrandom::fill(&mut key).expect("the kernel gives random bytes once it has booted");
         Options {
             key,
             export: 0,
-            verifier: 0,
+            boot: 0,
+            sync: false,
             cross_mounts: false,
             opens_max: OPENS_MAX,
             handles: HandleSource::default(),
@@ -153,7 +157,10 @@ pub struct Posix {
     tree: Tree,
     opens: Opens,
     locks: LockService,
+    boot: u64,
+    /// Of the root's file system.
     verifier: u64,
+    sync: bool,
 }
 
 /// Locks a mutex; what a panicking holder left behind is used on, as every change under a lock of this crate is complete or harmless.
@@ -183,7 +190,9 @@ impl Posix {
             error,
         })?;
         let (opens, locks) = (Opens::new(options.opens_max), LockService::new(Limits::default()));
-        Ok(Posix { tree, opens, locks, verifier: options.verifier })
+        let root = tree.root_fd();
+        let (verifier, sync) = (stability::verifier(options.boot, root), options.sync && !stability::is_memory(root));
+        Ok(Posix { tree, opens, locks, boot: options.boot, verifier, sync })
     }
 
     /// How much is in use.

@@ -27,6 +27,7 @@ impl Posix {
                 identity::with_umask(mode & PERMISSIONS, umask, |mode| {
                     rustix::fs::mknodat(directory.as_fd(), name, kind, Mode::from_raw_mode(mode), device)
                 })?;
+                self.settle(directory.as_fd())?;
                 self.look_up(&directory, name).map(Reply::Entry)
             }
             Request::MakeDirectory { parent, name, mode, umask } => {
@@ -35,6 +36,7 @@ impl Posix {
                 identity::with_umask(mode & PERMISSIONS, umask, |mode| {
                     rustix::fs::mkdirat(directory.as_fd(), name, Mode::from_raw_mode(mode))
                 })?;
+                self.settle(directory.as_fd())?;
                 self.look_up(&directory, name).map(Reply::Entry)
             }
             Request::Unlink { parent, name } => {
@@ -42,11 +44,14 @@ impl Posix {
                 let directory = self.directory(parent)?;
                 let place = (directory.as_fd(), name);
                 self.removing(context, place, || Ok(rustix::fs::unlinkat(place.0, name, AtFlags::empty())?))?;
+                self.settle(directory.as_fd())?;
                 Ok(Reply::Done)
             }
             Request::RemoveDirectory { parent, name } => {
                 self.tree.check_name(parent, name, Errno::ENOENT)?;
-                rustix::fs::unlinkat(self.directory(parent)?.as_fd(), name, AtFlags::REMOVEDIR)?;
+                let directory = self.directory(parent)?;
+                rustix::fs::unlinkat(directory.as_fd(), name, AtFlags::REMOVEDIR)?;
+                self.settle(directory.as_fd())?;
                 Ok(Reply::Done)
             }
             Request::Rename { parent, name, new_parent, new_name, flags } => {
@@ -55,7 +60,10 @@ impl Posix {
             Request::Link { handle, parent, name } => {
                 self.tree.check_name(parent, name, Errno::EPERM)?;
                 let directory = self.directory(parent)?;
-                self.link(context, &self.node(handle)?, (directory.as_fd(), name))?;
+                let node = self.node(handle)?;
+                self.link(context, &node, (directory.as_fd(), name))?;
+                self.settle(node.as_fd())?;
+                self.settle(directory.as_fd())?;
                 self.look_up(&directory, name).map(Reply::Entry)
             }
             _ => Err(Errno::ENOSYS),
@@ -75,6 +83,7 @@ impl Posix {
         }
         let directory = self.directory(parent)?;
         rustix::fs::symlinkat(text, directory.as_fd(), name)?;
+        self.settle(directory.as_fd())?;
         self.look_up(&directory, name)
     }
 
@@ -100,6 +109,10 @@ impl Posix {
             operation()?;
         } else {
             self.removing(context, (to.as_fd(), new.1), operation)?;
+        }
+        self.settle(to.as_fd())?;
+        if old.0 != new.0 {
+            self.settle(from.as_fd())?;
         }
         if !self.tree.has_kernel_handles() {
             // The table learns the new places; whoever may not look there has no use for them.

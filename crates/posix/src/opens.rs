@@ -24,6 +24,10 @@ pub(crate) struct OpenFile {
     pub(crate) flags: OpenFlags,
     /// The listing, when this is a directory.
     pub(crate) listing: Option<Mutex<Listing>>,
+    /// What writes through it say: see `Written::verifier`.
+    pub(crate) verifier: u64,
+    /// Held while the descriptor's own position is used.
+    pub(crate) position: Mutex<()>,
     /// Set once when the open ends, under the lock of the lock table: then no lock is taken through it any more.
     pub(crate) ended: AtomicBool,
     /// The first error of making data stable; 0: none yet.
@@ -39,6 +43,7 @@ pub(crate) struct Opening {
     pub(crate) handle: Handle,
     pub(crate) inode: Inode,
     pub(crate) flags: OpenFlags,
+    pub(crate) verifier: u64,
     pub(crate) listing: Option<Mutex<Listing>>,
 }
 
@@ -136,10 +141,12 @@ impl Opens {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::ENFILE);
         }
-        let Opening { id, client, fd, handle, inode, flags, listing } = opening;
+        let Opening { id, client, fd, handle, inode, flags, verifier, listing } = opening;
         let id = id.unwrap_or_else(|| OpenId(self.next.fetch_add(1, Ordering::Relaxed)));
         let (ended, late_error) = (AtomicBool::new(false), AtomicI32::new(0));
-        let open = Arc::new(OpenFile { id, client, fd, handle, inode, flags, listing, ended, late_error });
+        let position = Mutex::default();
+        let open = OpenFile { id, client, fd, handle, inode, flags, listing, verifier, position, ended, late_error };
+        let open = Arc::new(open);
         match write(self.ids(id)).entry(id.0) {
             MapEntry::Vacant(entry) => entry.insert(open.clone()),
             MapEntry::Occupied(_) => {
@@ -238,6 +245,7 @@ mod tests {
             handle: Handle::new(b"handle").unwrap(),
             inode: Inode { device: 1, number: 1 },
             flags: OpenFlags::READ,
+            verifier: 0,
             listing: None,
         }
     }

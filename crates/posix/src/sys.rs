@@ -294,6 +294,20 @@ pub(crate) fn statx(fd: impl AsFd) -> Result<rustix::fs::Statx, Errno> {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, STATX_MASK).map_err(Errno::from)
 }
 
+/// The number of the mount through which the descriptor was opened, if it is one that never comes back (Linux 6.8).
+pub(crate) fn unique_mount_id(fd: BorrowedFd<'_>) -> Option<u64> {
+    /// STATX_MNT_ID_UNIQUE of linux/stat.h.
+    const MNT_ID_UNIQUE: u32 = 0x4000;
+    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(MNT_ID_UNIQUE)).ok()?;
+    (stat.stx_mask & MNT_ID_UNIQUE != 0).then_some(stat.stx_mnt_id)
+}
+
+/// Whether this process sees the mounts that the first process of the machine sees.
+pub(crate) fn is_in_first_mount_namespace() -> bool {
+    let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt"));
+    matches!((of("1"), of("self")), (Ok(first), Ok(own)) if first == own)
+}
+
 /// The attributes of a name's inode; of a symbolic link itself.
 pub(crate) fn statx_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<rustix::fs::Statx, Errno> {
     rustix::fs::statx(directory, name, AtFlags::SYMLINK_NOFOLLOW, STATX_MASK).map_err(Errno::from)

@@ -13,7 +13,7 @@ use crate::opens::OpenFile;
 use crate::seal::{Place, Seal, TableKey};
 use crate::table::{Hint, Recent, TABLE_INODES_MAX, Table};
 use crate::unlinked::{FOLDER, Unlinked};
-use crate::{HandleSource, Options, identity, lock, sys};
+use crate::{HandleSource, Options, identity, lock, stability, sys};
 
 /// How deep a name may lie below a directory that is still open, for an inode of the table to be found again: twice the components that a
 /// path can have (PATH_MAX 4096, two bytes each).
@@ -146,7 +146,9 @@ impl Tree {
         };
         tree.root_handle = tree.handle(tree.root.as_fd(), &seen, None)?;
         if options.keep_unlinked && tree.kernel_handles {
-            let kept = Unlinked::new(tree.root.as_fd(), seen.device, tree.seal.owner(), options.opens_max)?;
+            let sync = options.sync && !stability::is_memory(tree.root.as_fd());
+            let how = (options.opens_max, sync);
+            let kept = Unlinked::new(tree.root.as_fd(), seen.device, tree.seal.owner(), how)?;
             tree.unlinked = Some(kept);
         }
         Ok(tree)
@@ -180,6 +182,11 @@ impl Tree {
     /// The root's handle.
     pub(crate) fn root_handle(&self) -> &Handle {
         &self.root_handle
+    }
+
+    /// The device on which the root lies.
+    pub(crate) fn root_device(&self) -> u64 {
+        self.root_key.device
     }
 
     /// The root's inode number.

@@ -36,6 +36,8 @@ pub(crate) struct Unlinked {
     owner: u64,
     device: u64,
     limit: usize,
+    /// A hidden link is stable before the visible name goes.
+    sync: bool,
     /// By inode number: whether the file may be given a name.
     kept: RwLock<HashMap<u64, bool>>,
     count: AtomicUsize,
@@ -56,11 +58,17 @@ pub(crate) struct Change<'a> {
 
 impl Unlinked {
     /// Of at most `limit` files, and what an earlier process of this `owner` has left below `root`, which lies on `device`.
-    pub(crate) fn new(root: BorrowedFd<'_>, device: u64, owner: u64, limit: usize) -> Result<Unlinked, Errno> {
+    pub(crate) fn new(
+        root: BorrowedFd<'_>,
+        device: u64,
+        owner: u64,
+        (limit, sync): (usize, bool),
+    ) -> Result<Unlinked, Errno> {
         let unlinked = Unlinked {
             owner,
             device,
             limit,
+            sync,
             kept: RwLock::default(),
             count: AtomicUsize::new(0),
             changes: Default::default(),
@@ -173,7 +181,10 @@ impl Change<'_> {
         // Known before it is there: clients never see it.
         unlinked.remember(*number, linkable);
         let name = unlinked.name(*number, linkable);
-        let linked = unlinked.make_folder(*root).and_then(|folder| sys::link(fd, folder.as_fd(), name.as_bytes()));
+        let linked = unlinked.make_folder(*root).and_then(|folder| {
+            sys::link(fd, folder.as_fd(), name.as_bytes())?;
+            if unlinked.sync { Ok(rustix::fs::fsync(folder)?) } else { Ok(()) }
+        });
         if linked.is_err() {
             unlinked.unremember(*number);
         }

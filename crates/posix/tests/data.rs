@@ -183,7 +183,7 @@ fn what_was_written_is_made_stable() {
             assert_eq!(served.root_call(Request::Sync { open, data_only }), Ok(Reply::Done));
         }
         let committed = served.root_call(Request::Commit { open, offset: 0, length: 0 });
-        assert_eq!(committed, Ok(Reply::Written(Written { count: 0, verifier: 0 })));
+        assert_eq!(committed, Ok(Reply::Written(Written { count: 0, verifier: 0, offset: 0 })));
         assert_eq!(served.root_call(Request::Flush { open, owner: 1 }), Ok(Reply::Done));
     });
 }

@@ -224,24 +224,42 @@ impl Job {
 
     async fn write(&self, attached: &Attached, body: &[u8], payload: Payload) -> Result<(), Errno> {
         let (caller, write) = aqueduct_wire::decode_write(body).map_err(|error| error.errno())?;
+        let data = match payload {
+            Payload::Memory(bytes) => bytes,
+            Payload::None | Payload::Delivered(_) => Bytes::new(),
+        };
+        let (context, filesystem) = (attached.context(self.session.client(), caller), &*attached.filesystem);
+        if self.header.sequence == 0 {
+            return self.write_again(filesystem, &context, write, data).await;
+        }
         let result = match self.admit()? {
             None => return Ok(()),
-            Some(Try::AfterRestart(record)) => repeat::remembered(Op::Write, record),
-            Some(Try::First) => {
-                let data = match payload {
-                    Payload::Memory(bytes) => bytes,
-                    Payload::None | Payload::Delivered(_) => Bytes::new(),
-                };
-                let context = attached.context(self.session.client(), caller);
-                match self.write_once(&*attached.filesystem, &context, write, data) {
-                    Some(call) => call.await.map(Reply::Written),
-                    None => return Ok(()),
-                }
-            }
+            Some(Try::AfterRestart(record)) => repeat::repeat_write(filesystem, &context, write, data, record).await,
+            Some(Try::First) => match self.write_once(filesystem, &context, write, data) {
+                Some(call) => call.await,
+                None => return Ok(()),
+            },
         };
-        let count = if let Ok(Reply::Written(written)) = &result { written.count as usize } else { 0 };
-        self.session.count(0, count);
-        self.finish(Kind::Reply, result, true);
+        self.session.count(0, result.as_ref().map_or(0, |written| written.count as usize));
+        self.finish(Kind::Reply, result.map(Reply::Written), true);
+        Ok(())
+    }
+
+    /// What was written before, and may be lost, is written again where it was; without data it only says whether that is so. Once more does no harm, so
+    /// that it has no slot.
+    async fn write_again(
+        &self,
+        filesystem: &dyn FileSystem,
+        context: &Context,
+        write: WriteAt,
+        data: Bytes,
+    ) -> Result<(), Errno> {
+        if write.append {
+            return Err(Errno::EINVAL);
+        }
+        let written = filesystem.write(context, write, Source::Memory(data)).await?;
+        self.session.count(0, written.count as usize);
+        self.finish(Kind::Reply, Ok(Reply::Written(written)), false);
         Ok(())
     }
 

@@ -21,9 +21,6 @@ const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 const LINK: u32 = 0o120_000;
 
-/// What a process answers for a write that it did not see: the verifier of none, so that whoever compares it commits what he wrote once more.
-const NO_VERIFIER: u64 = 0;
-
 /// Whoever looks at the start is no client: sessions have other numbers than 0.
 const NOBODY: ClientId = ClientId(0);
 
@@ -143,7 +140,7 @@ pub(crate) fn settle(
         (Op::Write, [handle, size, length, checksum]) => {
             let size = u64::from_le_bytes((*size).try_into().ok()?);
             let count = look.appended(handle, size, (number(length)?, number(checksum)?))?;
-            Some(Ok(Reply::Written(Written { count, verifier: NO_VERIFIER })))
+            Some(Ok(Reply::Written(Written { count, verifier: look.verifier(handle)?, offset: size })))
         }
         _ => None,
     }
@@ -206,6 +203,14 @@ impl Look<'_> {
             return None;
         }
         (count > 0).then_some(count)
+    }
+
+    /// What writes into a file say at present.
+    fn verifier(&self, handle: &[u8]) -> Option<u64> {
+        let open = self.ask(NOBODY, &Request::Open { handle, flags: OpenFlags::READ }).and_then(Reply::opened).ok()?.id;
+        let commit = self.ask(NOBODY, &Request::Commit { open, offset: 0, length: 0 }).and_then(Reply::written);
+        let released = self.ask(NOBODY, &Request::Release { open });
+        commit.and_then(|written| released.map(|_| written.verifier)).ok()
     }
 
     fn read(&self, handle: &[u8], offset: u64, length: u32) -> Option<Vec<u8>> {

@@ -3,8 +3,9 @@
 //! What that process remembered is the answer, but for what died with it: an open that the client had not heard of is opened again, and what was to
 //! take, change or end an open or a lock is done once more, since the client has had them again meanwhile.
 
-use aqueduct_fs::{Context, Errno, FileSystem, OpenFlags, Reply, Request};
+use aqueduct_fs::{Context, Errno, FileSystem, OpenFlags, Reply, Request, Source, WriteAt, Written};
 use aqueduct_wire::{Header, Op};
+use bytes::Bytes;
 
 use crate::journal::{Outcome, Record};
 
@@ -27,6 +28,27 @@ pub(crate) async fn repeat(
         Err(error) => Repeat::Answer(Err(error)),
         Ok(reply) => again(filesystem, context, request, reply).await,
     }
+}
+
+/// The answer to a repeat of a write. What the first try wrote may have been lost with the machine since: then it is written again, where it was.
+pub(crate) async fn repeat_write(
+    filesystem: &dyn FileSystem,
+    context: &Context,
+    write: WriteAt,
+    data: Bytes,
+    record: Record,
+) -> Result<Written, Errno> {
+    let before = remembered(Op::Write, record)?.written()?;
+    if before.verifier == 0 {
+        return Ok(before);
+    }
+    let again = WriteAt { offset: before.offset, append: false, ..write };
+    let now = filesystem.write(context, again, Source::Memory(Bytes::new())).await?;
+    if now.verifier == before.verifier {
+        return Ok(before);
+    }
+    let data = data.slice(..data.len().min(before.count as usize));
+    filesystem.write(context, again, Source::Memory(data)).await
 }
 
 /// The reply that a record has; EIO if none says what the first try came to.

@@ -33,6 +33,7 @@ pub fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
         Reply::Written(written) => {
             U32::put(&written.count, out);
             U64::put(&written.verifier, out);
+            U64::put(&written.offset, out);
         }
     }
 }
@@ -61,7 +62,8 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         Op::ReadLink | Op::GetXattr | Op::ListXattr | Op::Seek | Op::CopyRange => tagged(op, &mut reader)?,
         Op::GetLock => Reply::Lock(reader.get::<LockRange>()?),
         Op::Write | Op::Commit => {
-            let written = Written { count: reader.get::<U32>()?, verifier: reader.get::<U64>()? };
+            let written =
+                Written { count: reader.get::<U32>()?, verifier: reader.get::<U64>()?, offset: reader.get::<U64>()? };
             if written.count as usize > TRANSFER_SIZE_MAX {
                 return Err(BodyError::Value("the count of a write"));
             }

@@ -330,7 +330,8 @@ fn replies() {
     let expected = "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000000000000 06000000 \
                     07000000 08000000";
     reply_is(Op::Statfs, Reply::Statfs(statfs), expected);
-    reply_is(Op::Write, Reply::Written(Written { count: 1, verifier: 2 }), "01000000 0200000000000000");
+    let written = Reply::Written(Written { count: 1, verifier: 2, offset: 3 });
+    reply_is(Op::Write, written, "01000000 0200000000000000 0300000000000000");
     let mut page = DirPage::default();
     page.end = true;
     let Entry { handle, attr } = entry();

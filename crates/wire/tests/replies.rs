@@ -177,7 +177,10 @@ fn replies_beyond_their_limits_are_refused() {
     assert!(refused(Op::ReadLink, Reply::Bytes(vec![0])));
     assert!(refused(Op::ReadLink, Reply::Size(1)));
     assert!(refused(Op::Seek, Reply::Bytes(vec![1; 9])));
-    assert!(refused(Op::Write, Reply::Written(Written { count: TRANSFER_SIZE_MAX as u32 + 1, verifier: 0 })));
+    assert!(refused(
+        Op::Write,
+        Reply::Written(Written { count: TRANSFER_SIZE_MAX as u32 + 1, verifier: 0, offset: 0 })
+    ));
     let token = |length| Reply::Opened(Opened { id: OpenId(1), token: vec![0; length].into() });
     assert!(!refused(Op::Open, token(TOKEN_LENGTH_MAX)));
     assert!(refused(Op::Open, token(TOKEN_LENGTH_MAX + 1)));

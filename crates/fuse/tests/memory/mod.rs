@@ -479,7 +479,7 @@ impl FileSystem for Memory {
             let end = state.node(&bytes(node))?.attr.size;
             state.write(write.open, if write.append { end } else { write.offset }, &data)
         })();
-        Call::ready(result.map(|count| Written { count, verifier: 1 }))
+        Call::ready(result.map(|count| Written { count, verifier: 1, offset: 0 }))
     }
 
     fn depart(&self, _: ClientId) {

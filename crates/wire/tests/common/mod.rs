@@ -253,7 +253,7 @@ fn page() -> impl Strategy<Value = DirPage> {
 /// Any reply that may answer `op`.
 pub fn reply(op: Op) -> BoxedStrategy<Reply> {
     let text = || vec(1u8.., 1..80).prop_map(Reply::Bytes);
-    let written = || (0..=TRANSFER_SIZE_MAX as u32, any::<u64>());
+    let written = || (0..=TRANSFER_SIZE_MAX as u32, any::<u64>(), any::<u64>());
     match op {
         Op::Root | Op::Lookup | Op::Symlink | Op::MakeNode | Op::MakeDirectory | Op::Link => {
             entry().prop_map(Reply::Entry).boxed()
@@ -286,7 +286,7 @@ pub fn reply(op: Op) -> BoxedStrategy<Reply> {
         Op::Seek | Op::CopyRange => any::<u64>().prop_map(Reply::Size).boxed(),
         Op::GetLock => lock().prop_map(Reply::Lock).boxed(),
         Op::Write | Op::Commit => {
-            written().prop_map(|(count, verifier)| Reply::Written(Written { count, verifier })).boxed()
+            written().prop_map(|(count, verifier, offset)| Reply::Written(Written { count, verifier, offset })).boxed()
         }
         _ => Just(Reply::Done).boxed(),
     }
