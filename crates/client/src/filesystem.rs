@@ -206,7 +206,7 @@ impl Client {
             return Ok(Reply::Entry(self.root())); // as it was attached: whoever asks wants the handle
         }
         if let Request::Release { open } | Request::ReleaseDirectory { open } = request
-            && self.opens.forget_lost(open)
+            && self.opens.end(open)
         {
             return Ok(Reply::Done);
         }

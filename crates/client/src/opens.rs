@@ -36,6 +36,8 @@ struct Open {
     lost: bool,
     /// Why data that were written are not on the server's disk: the first reason.
     error: Option<Errno>,
+    /// Its release is under way, and may have been executed: nobody uses it any more.
+    ending: bool,
 }
 
 /// A lock that is held.
@@ -82,13 +84,18 @@ impl Opens {
         ids
     }
 
-    /// The open cannot be had again as it was: whoever uses it from now on gets EIO, until it is closed.
-    pub(crate) fn lose(&self, id: OpenId) {
+    /// The open cannot be had again as it was: whoever uses it from now on gets EIO, until it is closed. False: nobody will.
+    pub(crate) fn lose(&self, id: OpenId) -> bool {
         let mut state = lock(&self.state);
-        if let Some(open) = state.opens.get_mut(&id).filter(|open| !open.lost) {
-            open.lost = true;
+        let Some(open) = state.opens.get_mut(&id) else { return false };
+        if open.ending {
+            self.release(&mut state, id);
+            return false;
+        }
+        if !std::mem::replace(&mut open.lost, true) {
             self.lost.fetch_add(1, Ordering::SeqCst);
         }
+        true
     }
 
     /// Data that were written to an inode cannot be made stable: whoever has it open hears of it until he closes it.
@@ -138,10 +145,12 @@ impl Opens {
         if ids.into_iter().any(is_lost) { Err(Errno::EIO) } else { Ok(()) }
     }
 
-    /// Forgets an open; whether it was lost, so that the server knows nothing of it.
-    pub(crate) fn forget_lost(&self, id: OpenId) -> bool {
+    /// An open is about to be released; whether it was lost, so that the server knows nothing of it, and is forgotten now.
+    pub(crate) fn end(&self, id: OpenId) -> bool {
         let mut state = lock(&self.state);
-        let lost = state.opens.get(&id).is_some_and(|open| open.lost);
+        let Some(open) = state.opens.get_mut(&id) else { return false };
+        open.ending = true;
+        let lost = open.lost;
         if lost {
             self.release(&mut state, id);
             self.lost.fetch_sub(1, Ordering::SeqCst);
@@ -187,7 +196,8 @@ impl Opens {
 impl State {
     fn open(&mut self, context: &Context, handle: &[u8], opened: &Opened) {
         let (credential, token) = (context.credential.clone(), opened.token.clone());
-        self.opens.insert(opened.id, Open { credential, token, handle: handle.into(), lost: false, error: None });
+        let (handle, lost, error, ending) = (handle.into(), false, None, false);
+        self.opens.insert(opened.id, Open { credential, token, handle, lost, error, ending });
     }
 
     fn release(&mut self, id: OpenId) -> Option<Open> {
@@ -337,14 +347,26 @@ mod tests {
         open(&opens, 1);
         open(&opens, 2);
         set(&opens, 1, (0, 9), LockKind::Write);
-        opens.lose(OpenId(1));
-        opens.lose(OpenId(1));
+        assert!(opens.lose(OpenId(1)) && opens.lose(OpenId(1)));
         assert_eq!(opens.check([OpenId(1)]), Err(Errno::EIO));
         assert_eq!(opens.check([OpenId(2)]), Ok(()));
         let lists = opens.begin_epoch();
         assert_eq!((lists.opens.len(), lists.locks.len()), (1, 0));
-        assert!(opens.forget_lost(OpenId(1)) && !opens.forget_lost(OpenId(1)) && !opens.forget_lost(OpenId(2)));
+        assert!(opens.end(OpenId(1)) && !opens.end(OpenId(1)) && !opens.end(OpenId(2)));
         assert_eq!(opens.check([OpenId(1)]), Ok(()), "the server says what it thinks of the id");
         assert!(opens.with_locks().is_empty());
+    }
+
+    /// The server may have executed the release and died before it said so: then there is nothing to have again, and nothing is lost.
+    #[test]
+    fn what_was_being_closed_is_not_lost() {
+        let opens = Opens::default();
+        open(&opens, 1);
+        set(&opens, 1, (0, 9), LockKind::Write);
+        assert!(!opens.end(OpenId(1)));
+        assert_eq!(opens.begin_epoch().opens.len(), 1, "or it was not executed, and has to be");
+        assert!(!opens.lose(OpenId(1)) && !opens.lose(OpenId(1)));
+        assert_eq!(opens.lost.load(Ordering::SeqCst), 0);
+        assert!(opens.begin_epoch().opens.is_empty() && opens.with_locks().is_empty());
     }
 }

@@ -20,8 +20,7 @@ impl Client {
         for (credential, open, owner, space, lock) in &lists.locks {
             let context = Context::new(ClientId(0), credential.clone());
             let request = Request::SetLock { open: *open, owner: *owner, space: *space, lock: *lock, wait: false };
-            if self.recovery_call(link, &context, &request)?.is_err() {
-                self.opens.lose(*open);
+            if self.recovery_call(link, &context, &request)?.is_err() && self.opens.lose(*open) {
                 locks_lost += 1;
             }
         }
@@ -38,10 +37,11 @@ impl Client {
     /// The session is a new one, since the server gave up the old: opens are had again, but those that held locks are lost, which others may have taken
     /// meanwhile.
     pub(crate) fn reopen(&self, link: &mut Link, verifier: u64) -> Result<(), ConnectError> {
-        let with_locks = self.opens.with_locks();
-        with_locks.iter().for_each(|id| self.opens.lose(*id));
+        let mut with_locks = self.opens.with_locks();
+        let handles: Vec<_> = with_locks.iter().filter_map(|id| self.opens.handle(*id)).collect();
+        with_locks.retain(|id| self.opens.lose(*id));
         // What was written under a lock that others may have had since is older than what they wrote.
-        for handle in with_locks.iter().filter_map(|id| self.opens.handle(*id)) {
+        for handle in handles {
             self.window.settle(&handle, u64::MAX, None);
             self.opens.fail(&handle, Errno::EIO);
         }
@@ -70,8 +70,7 @@ impl Client {
         for (id, credential, token) in &lists.opens {
             let context = Context::new(ClientId(0), credential.clone());
             let request = Request::Reopen { open: *id, token };
-            if self.recovery_call(link, &context, &request)?.is_err() {
-                self.opens.lose(*id);
+            if self.recovery_call(link, &context, &request)?.is_err() && self.opens.lose(*id) {
                 lost += 1;
             }
         }
