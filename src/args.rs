@@ -121,7 +121,9 @@ The configuration file:
   threads_max = 64
   slots = 256
   pending_max = 4096
+  suspect_seconds = 5              # a client that answers nothing for so long has vanished
   session_grace_seconds = 5
+  vanished_grace_seconds = 15
   recovery_grace_seconds = 10
   hello_timeout_seconds = 5
   slow_operation_seconds = 1

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use aqueduct_client::SUSPECT_MIN;
 use aqueduct_server::Limits;
 use aqueduct_wire::Key;
 use serde::Deserialize;
@@ -58,7 +59,9 @@ struct FileLimits {
     threads_max: Option<usize>,
     slots: Option<u32>,
     pending_max: Option<usize>,
+    suspect_seconds: Option<f64>,
     session_grace_seconds: Option<f64>,
+    vanished_grace_seconds: Option<f64>,
     recovery_grace_seconds: Option<f64>,
     hello_timeout_seconds: Option<f64>,
     slow_operation_seconds: Option<f64>,
@@ -111,7 +114,9 @@ impl FileLimits {
             connections_max: self.connections_max.unwrap_or(usual.connections_max),
             slots: self.slots.unwrap_or(usual.slots).max(1),
             pending_max: self.pending_max.unwrap_or(usual.pending_max),
+            suspect: seconds("suspect_seconds", self.suspect_seconds, usual.suspect)?.max(SUSPECT_MIN),
             session_grace: seconds("session_grace_seconds", self.session_grace_seconds, usual.session_grace)?,
+            vanished_grace: seconds("vanished_grace_seconds", self.vanished_grace_seconds, usual.vanished_grace)?,
             recovery_grace: seconds("recovery_grace_seconds", self.recovery_grace_seconds, usual.recovery_grace)?,
             hello_timeout: seconds("hello_timeout_seconds", self.hello_timeout_seconds, usual.hello_timeout)?,
             slow_operation: seconds("slow_operation_seconds", self.slow_operation_seconds, usual.slow_operation)?,
@@ -333,7 +338,7 @@ mod tests {
         let path = root.join("aqueduct.toml");
         let text = format!(
             "listen = ['[::1]:0']\nstate = '/s'\n[[export]]\npath = '{}'\nname = 'data'\nread_only = true\n\
-             [limits]\nsessions_max = 3\nsession_grace_seconds = 0.5\n",
+             [limits]\nsessions_max = 3\nsession_grace_seconds = 0.5\nsuspect_seconds = 7\n",
             root.display()
         );
         std::fs::write(&path, text).unwrap();
@@ -346,6 +351,7 @@ mod tests {
         let config = ServeConfig::resolve(arguments).unwrap();
         assert_eq!(config.listen, ["[::1]:0".parse().unwrap()]);
         assert_eq!((config.limits.sessions_max, config.limits.session_grace), (3, Duration::from_millis(500)));
+        assert_eq!(config.limits.suspect, Duration::from_secs(7));
         let by_path = root.to_str().unwrap().to_owned();
         let usual = |name, read_only, squash| {
             let access = Access { squash, ..Access::default() };

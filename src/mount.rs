@@ -190,6 +190,7 @@ impl Backing {
                     timeout: config.options.timeout,
                     key: config.key.clone(),
                     replay_window: config.options.replay_window,
+                    suspect: config.options.suspect,
                 };
                 let what = format!("cannot mount {} on {}", config.shown, config.target.display());
                 let client = Client::connect(client, groups).map_err(|error| {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use aqueduct_client::SUSPECT_MIN;
 use aqueduct_fuse::CacheMode;
 
 use crate::failure::Failure;
@@ -19,6 +20,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("hard", "wait for a server that is away, however long (the default)"),
     ("soft", "give EIO when the server has not answered for timeo"),
     ("timeo=SECONDS", "with soft: how long to wait (30)"),
+    ("suspect=SECONDS", "a server that answers nothing for so long is connected to anew (5; 2 or more)"),
     ("cache=none|close-to-open", "none: always the server's answer (the default); close-to-open: as NFS does"),
     ("attr_timeout=SECONDS", "believe attributes for so long (0)"),
     ("entry_timeout=SECONDS", "believe names for so long (0); above 0 turns default_permissions on"),
@@ -72,6 +74,9 @@ const REPLAY_WINDOW: usize = 256 << 20;
 /// Less would have nearly each write committed by itself: two of the longest under way in two workers.
 const REPLAY_WINDOW_MIN: usize = 4 << 20;
 
+/// A server that answers nothing for so long, not even the questions of the kernel, is taken for gone: longer than what a network loses is sent again.
+const SUSPECT: Duration = Duration::from_secs(5);
+
 /// The options of one mount, resolved.
 #[derive(Debug, PartialEq)]
 pub struct Options {
@@ -86,6 +91,7 @@ pub struct Options {
     pub dirsync: bool,
     pub soft: bool,
     pub timeout: Duration,
+    pub suspect: Duration,
     pub cache: CacheMode,
     pub attr_timeout: Duration,
     pub entry_timeout: Duration,
@@ -110,6 +116,7 @@ impl Default for Options {
             dirsync: false,
             soft: false,
             timeout: SOFT_TIMEOUT,
+            suspect: SUSPECT,
             cache: CacheMode::None,
             attr_timeout: Duration::ZERO,
             entry_timeout: Duration::ZERO,
@@ -203,6 +210,12 @@ impl Options {
     fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
         match key {
             "timeo" => self.timeout = seconds(key, value)?.max(Duration::from_millis(100)),
+            "suspect" => {
+                let suspect = seconds(key, value)?;
+                let expected = "seconds, 2 or more";
+                self.suspect =
+                    Some(suspect).filter(|s| *s >= SUSPECT_MIN).ok_or_else(|| bad_value(key, value, expected))?;
+            }
             "attr_timeout" => self.attr_timeout = seconds(key, value)?,
             "entry_timeout" => self.entry_timeout = seconds(key, value)?,
             "cache" => {
@@ -277,7 +290,7 @@ mod tests {
         let value = |name: &str| match name {
             "cache" => "cache=none".to_owned(),
             "replay_window" => "replay_window=64M".to_owned(),
-            "timeo" | "attr_timeout" | "entry_timeout" | "key" | "port" | "workers" => format!("{name}=3"),
+            "timeo" | "suspect" | "attr_timeout" | "entry_timeout" | "key" | "port" | "workers" => format!("{name}=3"),
             name => name.to_owned(),
         };
         for name in names() {
@@ -288,14 +301,16 @@ mod tests {
 
     #[test]
     fn options_of_an_fstab_line_are_understood() {
-        let options =
-            parse("ro,nosuid,soft,timeo=2.5,_netdev,nofail,x-systemd.automount,cache=close-to-open,attr_timeout=1")
-                .unwrap();
+        let options = parse(
+            "ro,nosuid,soft,timeo=2.5,suspect=8,_netdev,nofail,x-systemd.automount,cache=close-to-open,attr_timeout=1",
+        )
+        .unwrap();
         let expected = Options {
             read_only: true,
             nosuid: true,
             soft: true,
             timeout: Duration::from_millis(2500),
+            suspect: Duration::from_secs(8),
             cache: CacheMode::CloseToOpen,
             attr_timeout: Duration::from_secs(1),
             ..Options::default()
@@ -314,6 +329,7 @@ mod tests {
             "timeo=x",
             "timeo=-1",
             "timeo=inf",
+            "suspect=1",
             "port=0",
             "port=70000",
             "workers=0",

@@ -142,7 +142,7 @@ impl World {
         let mut link = Link::from(socket);
         keys.into_iter().for_each(|keys| link.set_keys(keys));
         let recorder = Arc::new(Recorder::default());
-        let mode = Mode { bulk, shared: false };
+        let mode = Mode { bulk, shared: false, suspect: Duration::from_secs(5) };
         let connection = Connection::start(&self.turner.group, link, mode, self.pool.clone(), recorder.clone());
         let connection = connection.expect("its socket is connected");
         for piece in pieces {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use tempfile::TempDir;
 
 use crate::common::{Mount, Server, aqueduct, directory, errno, have, run, shell, test, within};
-use crate::namespaces::{ADDRESSES, Network};
+use crate::network::{ADDRESSES, Network};
 use crate::sys;
 
 const PORT: u16 = 7170;

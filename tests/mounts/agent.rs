@@ -129,6 +129,10 @@ fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String>
             .map(|rounds| rounds.to_string())
             .inspect_err(|error| eprintln!("churn in {}: {error}", words[1]));
     }
+    if words[0] == "stream" {
+        return churn::stream(words[1].as_ref(), Duration::from_millis(number(2) as u64))
+            .inspect_err(|error| eprintln!("stream in {}: {error}", words[1]));
+    }
     if words[0] == "list" {
         return list(words[1], words.get(2).map_or(usize::MAX, |count| count.parse().expect("a number")));
     }

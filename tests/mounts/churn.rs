@@ -41,6 +41,27 @@ pub fn work(directory: &Path, time: Duration) -> io::Result<usize> {
     Ok(rounds)
 }
 
+/// Writes and reads blocks for `time`, and looks at every byte; returns the number of rounds and the longest that one took, in milliseconds.
+pub fn stream(path: &Path, time: Duration) -> io::Result<String> {
+    const BLOCK: usize = 300_000;
+    const BLOCKS: usize = 16;
+    let (started, mut rounds, mut longest) = (Instant::now(), 0, Duration::ZERO);
+    let file = OpenOptions::new().write(true).read(true).create_new(true).open(path)?;
+    let content = |number: usize| (0..BLOCK).map(|at| (at / 7 + number * 31) as u8).collect::<Vec<u8>>();
+    let mut read = vec![0; BLOCK];
+    while started.elapsed() < time {
+        let began = Instant::now();
+        said(file.write_all_at(&content(rounds), (rounds % BLOCKS * BLOCK) as u64), "write a block")?;
+        for number in (rounds + 1).saturating_sub(BLOCKS)..=rounds {
+            said(file.read_exact_at(&mut read, (number % BLOCKS * BLOCK) as u64), "read a block")?;
+            expect(read == content(number), &format!("block {number} of {rounds}"))?;
+        }
+        longest = longest.max(began.elapsed());
+        rounds += 1;
+    }
+    Ok(format!("{rounds} {}", longest.as_millis()))
+}
+
 fn round(directory: &Path, number: usize, log: &mut File, kept: &File) -> io::Result<()> {
     let path = |name: &str| directory.join(format!("{name}{number}"));
     let (file, folder, link, text) = (path("file"), path("folder"), path("link"), path("text"));

@@ -12,11 +12,14 @@ mod coherence;
 mod common;
 mod confinement;
 mod errors;
+mod flood;
 mod keys;
 mod lifecycle;
 mod locks;
 mod model;
 mod namespaces;
+mod network;
+mod partitions;
 mod posix;
 mod programs;
 #[allow(dead_code, reason = "each test program uses its part")]

@@ -1,83 +1,19 @@
-//! Clients on machines of their own, as far as the network goes: namespaces joined by a bridge that the test makes.
+//! Clients on machines of their own, as far as the network goes.
 
 use std::fs;
-use std::process::{Command, id};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::agent::Agent;
-use crate::common::{Mount, Output, Server, aqueduct, directory, have, mount_point, run, skip, wait_until, within};
+use crate::common::{Mount, Server, directory, mount_point, run, wait_until, within};
 use crate::keys::Keys;
+use crate::network::{ADDRESSES, Network};
 
-/// Three namespaces: a server with a bridge, and two clients. They go when this goes, with all links in them.
-pub struct Network {
-    names: [String; 3],
-}
-
-/// A peer that does not acknowledge for 20 s is given up; then comes the grace time of its session.
-const FREED_AFTER: Duration = Duration::from_secs(45);
-
-pub const ADDRESSES: [&str; 3] = ["10.77.0.1", "10.77.0.2", "10.77.0.3"];
-
-fn ip(arguments: &str) -> Output {
-    run(Command::new("ip").args(arguments.split(' ')))
-}
-
-impl Network {
-    /// Nothing when this machine does not let us.
-    pub fn new() -> Option<Network> {
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        let number = MADE.fetch_add(1, Ordering::SeqCst);
-        let network = Network { names: ["s", "a", "b"].map(|name| format!("aq{}{name}{number}", id())) };
-        let [server, ..] = &network.names;
-        for name in &network.names {
-            let made = ip(&format!("netns add {name}"));
-            if !made.status.success() {
-                skip(&format!("cannot make network namespaces: {}", made.text));
-                return None;
-            }
-            ip(&format!("-n {name} link set lo up")).succeeded();
-        }
-        ip(&format!("-n {server} link add br0 type bridge")).succeeded();
-        ip(&format!("-n {server} addr add {}/24 dev br0", ADDRESSES[0])).succeeded();
-        ip(&format!("-n {server} link set br0 up")).succeeded();
-        for (number, name) in network.names.iter().enumerate().skip(1) {
-            let address = ADDRESSES[number];
-            // Both ends are made inside the namespaces; this machine's own network never sees them.
-            ip(&format!("-n {server} link add veth{number} type veth peer name eth0 netns {name}")).succeeded();
-            ip(&format!("-n {server} link set veth{number} master br0 up")).succeeded();
-            ip(&format!("-n {name} addr add {address}/24 dev eth0")).succeeded();
-            ip(&format!("-n {name} link set eth0 up")).succeeded();
-        }
-        Some(network)
-    }
-
-    /// The program, in a namespace of the network but with this machine's mounts.
-    pub fn inside(&self, number: usize) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{}", self.names[number])).arg(aqueduct().get_program());
-        command
-    }
-
-    fn set_link(&self, number: usize, state: &str) {
-        ip(&format!("-n {} link set veth{number} {state}", self.names[0])).succeeded();
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = Command::new("ip").args(["netns", "del", name]).output();
-        }
-    }
-}
+/// A client that answers nothing for 5 s has vanished; then comes the grace time of its session, 15 s.
+const FREED_AFTER: Duration = Duration::from_secs(30);
 
 #[test]
 fn two_clients_on_two_networks_share_a_server() {
     within(Duration::from_secs(120), || {
-        if !have(&["ip", "nsenter"]) {
-            return;
-        }
         let Some(network) = Network::new() else { return };
         let export = directory();
         let listen = format!("{}:7170", ADDRESSES[0]);
@@ -133,9 +69,6 @@ fn two_clients_on_two_networks_share_a_server() {
 #[test]
 fn a_server_with_a_key_serves_its_members_over_the_network() {
     within(Duration::from_secs(60), || {
-        if !have(&["ip", "nsenter"]) {
-            return;
-        }
         let Some(network) = Network::new() else { return };
         let (export, keys) = (directory(), Keys::new(&["ours", "other"]));
         let listen = format!("{}:7170", ADDRESSES[0]);

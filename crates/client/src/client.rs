@@ -20,8 +20,12 @@ use crate::window::Window;
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LAST: Duration = Duration::from_millis(500);
 
-/// How long one try to connect may take, at mount and later.
+/// How long a try to connect, and each answer in it, may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a try to connect again may take. The kernel sends its question once more after one second, so this bridges a lost one, and a path that
+/// is mended is found within two seconds; it is longer than any path takes to answer.
+const RECONNECT_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// Idle bulk buffers kept. Replies go straight to their sinks, so few are ever used.
 const IDLE_BUFFERS_MAX: usize = 2;
@@ -45,6 +49,8 @@ pub struct ClientConfig {
     pub key: Option<Key>,
     /// Bytes that are kept until they are stable on the server, to be sent again when its machine has lost them. 0: none, and they are lost then.
     pub replay_window: usize,
+    /// A server of which nothing is heard for so long, though it was asked, is connected to anew; whole seconds, at least 2.
+    pub suspect: Duration,
 }
 
 /// A file system over a session to one server.
@@ -88,6 +94,7 @@ impl Client {
             instance,
             timeout: CONNECT_TIMEOUT,
             key: config.key.clone(),
+            connect_timeout: CONNECT_TIMEOUT,
         };
         let (mut link, hello) = greeting.join(None, LaneKind::Control)?;
         let attached = greeting.attach(&mut link, &config.export, config.read_only)?;
@@ -103,7 +110,7 @@ impl Client {
             closing: AtomicBool::new(false),
             watching: AtomicBool::new(false),
             session_number: AtomicU64::new(1),
-            greeting,
+            greeting: Greeting { connect_timeout: RECONNECT_TIMEOUT, ..greeting },
             session: Mutex::new(key(&hello)),
             root: Mutex::new(attached.root),
             read_only: attached.read_only,
@@ -113,7 +120,7 @@ impl Client {
             config,
             this: this.clone(),
         });
-        client.start_lane(0, link).and_then(|()| client.connect_lanes()).inspect_err(|_| client.disconnect())?;
+        client.start_lane(0, link).and_then(|()| client.connect_lanes(&mut 0)).inspect_err(|_| client.disconnect())?;
         Ok(client)
     }
 
@@ -134,7 +141,7 @@ impl Client {
 
     fn start_lane(&self, index: usize, link: Link) -> Result<(), ConnectError> {
         let lane = &self.lanes[index];
-        let mode = Mode { bulk: index % 2 == 1, shared: false };
+        let mode = Mode { bulk: index % 2 == 1, shared: false, suspect: self.config.suspect };
         let connection = Connection::start(&self.groups[index / 2], link, mode, self.pool.clone(), lane.clone())
             .map_err(|source| ConnectError::Local { server: self.config.server.clone(), source })?;
         if lane.connected(connection, self.opens.epoch()) {
@@ -144,9 +151,14 @@ impl Client {
         Err(ConnectError::Connect { server: self.config.server.clone(), source })
     }
 
-    /// Connects every lane that has no connection to the present session.
-    fn connect_lanes(&self) -> Result<(), ConnectError> {
-        while let Some(index) = self.lanes.iter().position(|lane| !lane.is_connected()) {
+    /// Connects every lane that has no connection to the present session, from `next` on, where the next try is to begin: one that cannot be had keeps
+    /// the others waiting no longer than its try takes.
+    fn connect_lanes(&self, next: &mut usize) -> Result<(), ConnectError> {
+        let count = self.lanes.len();
+        let missing =
+            |from: usize| (from..from + count).map(|at| at % count).find(|at| !self.lanes[*at].is_connected());
+        while let Some(index) = missing(*next) {
+            *next = index + 1;
             let kind = if index % 2 == 0 { LaneKind::Control } else { LaneKind::Bulk };
             let session = lock(&self.session).clone();
             let (mut link, hello) = self.greeting.join(Some(&session), kind)?;
@@ -181,18 +193,35 @@ impl Client {
         }
         tracing::warn!(server = %self.config.server, reason = %closed.reason, "lost a connection; connecting again");
         self.counters.reconnects.fetch_add(1, Ordering::Relaxed);
-        let this = self.this.clone();
-        let spawned = std::thread::Builder::new().name("reconnect".into()).spawn(move || reconnect(&this));
-        if let Err(error) = spawned {
-            self.reconnecting.store(false, Ordering::SeqCst);
-            tracing::error!(%error, "could not start the thread that connects again");
+        if let Err(error) = self.start_reconnecting() {
+            tracing::error!(%error, "could not start the thread that connects again; trying until it can be");
+            self.start_reconnecting_later();
         }
     }
 
-    fn try_reconnect(&self) -> bool {
-        let result = match self.connect_lanes() {
+    fn start_reconnecting(&self) -> std::io::Result<()> {
+        let this = self.this.clone();
+        std::thread::Builder::new().name("reconnect".into()).spawn(move || reconnect(&this)).map(drop)
+    }
+
+    /// Tries to start the thread that connects again until there is room for it.
+    fn start_reconnecting_later(&self) {
+        let (this, group) = (self.this.clone(), self.groups[0].clone());
+        self.groups[0].spawn(async move {
+            loop {
+                group.sleep(RETRY_LAST).await;
+                let Some(client) = this.upgrade() else { return };
+                if client.start_reconnecting().is_ok() {
+                    return;
+                }
+            }
+        });
+    }
+
+    fn try_reconnect(&self, next: &mut usize) -> bool {
+        let result = match self.connect_lanes(next) {
             Err(error) if error.is_unknown_session() && !self.closing.load(Ordering::SeqCst) => {
-                self.begin_session().and_then(|()| self.connect_lanes())
+                self.begin_session().and_then(|()| self.connect_lanes(next))
             }
             result => result,
         };
@@ -239,13 +268,13 @@ fn key(hello: &HelloReply) -> SessionKey {
 }
 
 fn reconnect(client: &Weak<Client>) {
-    let mut pause = RETRY_FIRST;
+    let (mut pause, mut next) = (RETRY_FIRST, 0);
     loop {
         let Some(client) = client.upgrade() else { return };
         if client.closing.load(Ordering::SeqCst) {
             return;
         }
-        if client.try_reconnect() {
+        if client.try_reconnect(&mut next) {
             client.reconnecting.store(false, Ordering::SeqCst);
             // A lane may have been lost again before the flag fell; whoever lost it saw the flag and left it to us.
             if client.lanes.iter().all(|lane| lane.is_connected()) || client.reconnecting.swap(true, Ordering::SeqCst) {

@@ -155,9 +155,12 @@ pub(crate) struct Greeting {
     pub(crate) server: String,
     pub(crate) client_name: String,
     pub(crate) instance: [u8; 16],
+    /// For each answer.
     pub(crate) timeout: Duration,
     /// Only servers that have it are talked to.
     pub(crate) key: Option<Key>,
+    /// For each address to be reached.
+    pub(crate) connect_timeout: Duration,
 }
 
 /// A session as the client knows it.
@@ -177,7 +180,7 @@ impl Greeting {
     fn connect(&self) -> Result<Link, ConnectError> {
         let mut last = None;
         for address in resolve(&self.server)? {
-            match socket::connect(address, self.timeout) {
+            match socket::connect(address, self.connect_timeout) {
                 Ok(socket) => return Ok(socket.into()),
                 Err(error) => last = Some(error),
             }
@@ -356,7 +359,8 @@ fn nonce() -> io::Result<Nonce> {
 /// Asks a server for its status: exports, clients, counters, as JSON.
 pub fn server_status(server: &str, key: Option<Key>, timeout: Duration) -> Result<String, ConnectError> {
     let client_name = "aqueduct status".into();
-    let greeting = Greeting { server: server.to_owned(), client_name, instance: [0; 16], timeout, key };
+    let (server, connect_timeout) = (server.to_owned(), timeout);
+    let greeting = Greeting { server, client_name, instance: [0; 16], timeout, key, connect_timeout };
     let (mut link, _) = greeting.join(None, Lane::Control)?;
     let mut header = Header::new(Kind::Request);
     header.op = Op::Status as u16;

@@ -14,5 +14,6 @@ mod replay;
 mod slots;
 mod window;
 
+pub use aqueduct_net::SUSPECT_MIN;
 pub use client::{Client, ClientConfig};
 pub use connect::{ConnectError, KeyProblem, server_status};

@@ -107,6 +107,7 @@ impl Node {
             read_only: false,
             soft: false,
             timeout: LONG,
+            suspect: Duration::from_secs(5),
             key: None,
             replay_window: 1 << 20,
         };

@@ -68,6 +68,7 @@ fn config(server: &Server, export: &str) -> ClientConfig {
         timeout: Duration::from_secs(5),
         key: None,
         replay_window: 1 << 20,
+        suspect: Duration::from_secs(5),
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::time::Duration;
 
 use aqueduct_fs::Sink;
 use aqueduct_wire::{Flags, FrameKeys, Header, Opener, Sealer, Trailer};
@@ -13,9 +14,12 @@ use bytes::Bytes;
 use socket2::Socket;
 
 use crate::blocking::Link;
+use crate::liveness::Liveness;
 use crate::pool::BufferPool;
 use crate::receive::{Frame, Plan, ReceiveError, Receiver};
 use crate::send::Sender;
+use crate::socket::{discard_unsent, guard};
+use crate::sys::tcp_info;
 
 /// While this many bytes wait to be sent, nothing more is received: a peer that does not read its replies gets no further requests served.
 const BACKLOG_PAUSES: usize = 4 << 20;
@@ -30,6 +34,8 @@ pub struct Mode {
     pub bulk: bool,
     /// The group has several threads.
     pub shared: bool,
+    /// A peer of which nothing is heard for so long, though it was asked, is dead; at least [`SUSPECT_MIN`](crate::SUSPECT_MIN).
+    pub suspect: Duration,
 }
 
 /// Why a connection ended.
@@ -39,6 +45,8 @@ pub struct Closed {
     pub reason: String,
     /// The peer ended it between two frames.
     pub orderly: bool,
+    /// Nothing is heard of the peer any more; the path to it may be mended.
+    pub vanished: bool,
 }
 
 /// One half of the protocol: what happens with the frames of a connection.
@@ -75,6 +83,7 @@ pub struct Connection {
     registration: Mutex<Option<Registration>>,
     bulk: AtomicBool,
     is_closed: AtomicBool,
+    liveness: Liveness,
     this: Weak<Connection>,
 }
 
@@ -85,7 +94,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Connection {
     /// Starts a connection over a connected, blocking socket.
     pub fn start(
-        group: &Group,
+        group: &Arc<Group>,
         link: impl Into<Link>,
         mode: Mode,
         pool: BufferPool,
@@ -93,6 +102,7 @@ impl Connection {
     ) -> io::Result<Arc<Connection>> {
         let Link { socket, sealer, opener } = link.into();
         let peer = socket.peer_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+        guard(&socket, mode.suspect)?;
         let connection = Arc::new_cyclic(|this| Connection {
             socket,
             peer,
@@ -104,6 +114,7 @@ impl Connection {
             sender: Mutex::new(Sender::new(sealer)),
             registration: Mutex::default(),
             is_closed: AtomicBool::new(false),
+            liveness: Liveness::new(mode.suspect, Arc::downgrade(group)),
             this: this.clone(),
         });
         // Registered under the lock: an event that comes at once finds the registration in place.
@@ -170,9 +181,16 @@ impl Connection {
         // An error of the file's first byte has to be told as one: once the header is sent, only the length can.
         aqueduct_fs::data::read_full(file, &mut [0], offset)?;
         header.payload_length = length as u32;
-        let result = lock(&self.sender).send_file(self.socket.as_fd(), &header.encode(), file, offset, length);
-        if let Err(error) = &result {
-            self.close(format!("sending data: {error}"));
+        let mut sender = lock(&self.sender);
+        let result = sender.send_file(self.socket.as_fd(), &header.encode(), file, offset, length);
+        let left = sender.backlog() > 0;
+        drop(sender);
+        match &result {
+            Ok(_) => self.liveness.sent(&self.this),
+            Err(error) => self.close(format!("sending data: {error}")),
+        }
+        if let Some(this) = self.this.upgrade().filter(|_| left) {
+            Group::flush_later(this);
         }
         result
     }
@@ -198,7 +216,16 @@ impl Connection {
 
     /// Ends the connection; the endpoint is told.
     pub fn close(&self, reason: String) {
-        self.end(Closed { reason, orderly: false });
+        self.end(Closed { reason, orderly: false, vanished: false });
+    }
+
+    /// Sees whether the peer is there; when to look again, as long as anything is on its way.
+    pub(crate) fn look(&self) -> Option<Duration> {
+        let info = || tcp_info(self.socket.as_fd()).ok().filter(|_| !self.is_closed());
+        self.liveness.look(info, |reason| {
+            discard_unsent(&self.socket);
+            self.end(Closed { reason, orderly: false, vanished: true });
+        })
     }
 
     fn end(&self, closed: Closed) {
@@ -269,7 +296,7 @@ impl Connection {
                     if let ReceiveError::Frame(error) = &error {
                         self.endpoint.damaged(self, &error.to_string());
                     }
-                    self.end(Closed { reason: error.to_string(), orderly });
+                    self.end(Closed { reason: error.to_string(), orderly, vanished: error.is_silence() });
                     return false;
                 }
             };
@@ -336,7 +363,8 @@ impl Flush for Connection {
         match result {
             Ok(()) if left => self.arm(true),
             Ok(()) => {}
-            Err(error) => self.close(format!("sending: {error}")),
+            Err(error) => return self.close(format!("sending: {error}")),
         }
+        self.liveness.sent(&self.this);
     }
 }

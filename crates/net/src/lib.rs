@@ -8,12 +8,15 @@
 
 pub mod blocking;
 mod connection;
+mod liveness;
 mod pool;
 mod receive;
 mod send;
 pub mod socket;
+mod sys;
 
 pub use blocking::Link;
 pub use connection::{Closed, Connection, Endpoint, Mode};
+pub use liveness::SUSPECT_MIN;
 pub use pool::BufferPool;
 pub use receive::{Frame, Payload};

@@ -56,6 +56,14 @@ pub(crate) enum ReceiveError {
     Frame(#[from] FrameError),
 }
 
+impl ReceiveError {
+    /// Whether the peer, or the way to it, has not answered the kernel's questions.
+    pub(crate) fn is_silence(&self) -> bool {
+        use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+        matches!(self, ReceiveError::Socket(error) if matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable))
+    }
+}
+
 /// How much a connection reads ahead of what it knows to be there.
 pub(crate) struct Plan<'a> {
     pub(crate) pool: &'a BufferPool,

@@ -86,7 +86,7 @@ impl Sender {
         }
     }
 
-    /// Sends what the socket takes. With `wait`, all of it. Returns whether nothing is left.
+    /// Sends what the socket takes; with `wait`, waits a little for room. Returns whether nothing is left.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, flags: SendFlags, wait: bool) -> io::Result<bool> {
         let flags = flags | SendFlags::NOSIGNAL | if wait { SendFlags::empty() } else { SendFlags::DONTWAIT };
         while !self.chunks.is_empty() {
@@ -97,8 +97,7 @@ impl Sender {
             match sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), flags) {
                 Ok(sent) => self.advance(sent),
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) if !wait => return Ok(false),
-                Err(rustix::io::Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()), // SO_SNDTIMEO has passed
+                Err(rustix::io::Errno::AGAIN) => return Ok(false), // with `wait`: SO_SNDTIMEO has passed
                 Err(error) => return Err(error.into()),
             }
         }
@@ -118,8 +117,9 @@ impl Sender {
         }
     }
 
-    /// Sends everything queued, then `head`, then `length` bytes of the file, then the trailer; waits for room. If the file has become
-    /// shorter, zeros fill the frame and the trailer tells how many bytes are valid, which are returned.
+    /// Sends everything queued, then `head`, then `length` bytes of the file, then the trailer. Waits a little for room; what there is none for, or
+    /// for what was queued before, is copied and queued. If the file has become shorter, zeros fill the frame and the trailer tells how many bytes
+    /// are valid, which are returned.
     pub(crate) fn send_file(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -128,16 +128,17 @@ impl Sender {
         offset: u64,
         length: usize,
     ) -> io::Result<usize> {
+        let reads = self.backlog == 0;
         self.head(head);
-        self.send(socket, SendFlags::MORE, true)?;
+        let mut has_room = self.send(socket, SendFlags::MORE, reads)?;
         let mut position = offset;
         let mut sent = 0;
-        while sent < length {
+        while has_room && sent < length {
             match rustix::fs::sendfile(socket, file, Some(&mut position), length - sent) {
                 Ok(0) => break,
                 Ok(count) => sent += count,
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(rustix::io::Errno::AGAIN) => has_room = false,
                 Err(error) if is_socket_error(error) => return Err(error.into()),
                 // The file failed (EIO, ESTALE): the frame is completed, what was sent of it is good, and the reader asks again for the rest.
                 Err(_) => break,
@@ -145,13 +146,20 @@ impl Sender {
         }
         static ZEROS: [u8; 4096] = [0; 4096];
         let mut missing = length - sent;
+        if !has_room {
+            let mut rest = vec![0; missing];
+            // As above: what cannot be read is not valid.
+            sent += aqueduct_fs::data::read_full(file, &mut rest, position).unwrap_or(0);
+            self.append(rest.into());
+            missing = 0;
+        }
         while missing > 0 {
             let count = missing.min(ZEROS.len());
             self.gather(&ZEROS[..count]);
             missing -= count;
         }
         self.gather(&Trailer { valid: sent as u32, checksum: 0 }.encode());
-        self.send(socket, SendFlags::empty(), true)?;
+        self.send(socket, SendFlags::empty(), has_room)?;
         Ok(sent)
     }
 }

@@ -2,18 +2,20 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-/// After this much silence the kernel asks once a second whether the peer is there; [`UNACKNOWLEDGED_MAX`] says how long it may be silent.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(5);
+use crate::liveness::SUSPECT_MIN;
+use crate::sys;
 
-/// Sent data, or questions, that nobody acknowledges for this long break the connection: so long a half-open one goes unnoticed.
-const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
+/// Questions that an idle peer may leave unanswered.
+const KEEPALIVE_QUESTIONS: u32 = 3;
 
-/// A blocking send (of a file's range) that makes no progress for this long breaks the connection: the peer does not read.
-pub const SEND_STALL_MAX: Duration = Duration::from_secs(30);
+/// A blocking send (of a file's range) that makes no progress for this long is left to wait in memory, and its thread goes on: the peer reads slowly,
+/// or not at all. Longer than any pause of one that reads, shorter than is felt where many do not.
+const SEND_STALL_MAX: Duration = Duration::from_millis(50);
 
 /// Connections that wait to be accepted: a thousand clients may start in one second.
 const BACKLOG: i32 = 4096;
@@ -38,13 +40,12 @@ pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Accepts one connection; `None` when no more wait.
+/// Accepts one connection; `None` when no more wait, or one has gone already.
 pub fn accept(listener: &Socket) -> io::Result<Option<(Socket, SocketAddr)>> {
     match listener.accept() {
         Ok((socket, address)) => {
-            socket.set_nonblocking(false)?;
-            prepare(&socket)?;
-            Ok(address.as_socket().map(|address| (socket, address)))
+            let prepared = socket.set_nonblocking(false).and_then(|()| prepare(&socket));
+            Ok(prepared.ok().and_then(|()| Some((socket, address.as_socket()?))))
         }
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => Ok(None),
         Err(error) => Err(error),
@@ -53,10 +54,6 @@ pub fn accept(listener: &Socket) -> io::Result<Option<(Socket, SocketAddr)>> {
 
 fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
-    socket.set_keepalive(true)?;
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(Duration::from_secs(1));
-    socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
     socket.set_write_timeout(Some(SEND_STALL_MAX))?;
     if socket.peer_addr()?.as_socket().is_some_and(|peer| peer.ip().is_loopback()) {
         // BBR paces, which makes it 3 to 5 times slower than cubic on loopback (measured), where no queue is to be spared. Not having
@@ -64,6 +61,25 @@ fn prepare(socket: &Socket) -> io::Result<()> {
         let _ = socket.set_tcp_congestion(b"cubic");
     }
     Ok(())
+}
+
+/// Has the kernel ask an idle peer whether it is there, so that a dead one is found out within `suspect`, and try again soon where nobody answers.
+pub(crate) fn guard(socket: &Socket, suspect: Duration) -> io::Result<()> {
+    let seconds = suspect.max(SUSPECT_MIN).as_secs() as u32;
+    let questions = KEEPALIVE_QUESTIONS.min(seconds - 1);
+    let interval = (seconds / 5).max(1);
+    let after = seconds - questions * interval;
+    let [after, interval] = [after, interval].map(|seconds| Duration::from_secs(seconds.into()));
+    socket.set_keepalive(true)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(after).with_interval(interval).with_retries(questions))?;
+    // Without it the pauses between tries grow to two minutes, and a path that is mended is found as late. Older kernels do not have it.
+    let _ = sys::set_retry_max(socket.as_fd(), (suspect.as_millis() / 2).clamp(1000, 120_000) as u32);
+    Ok(())
+}
+
+/// Has the kernel forget what it would still send when the socket is closed: nobody is there to take it, and it must not arrive late.
+pub(crate) fn discard_unsent(socket: &Socket) {
+    let _ = socket.set_linger(Some(Duration::ZERO)); // else it tries for some minutes
 }
 
 /// A standard stream's view of a connected socket, for the blocking handshake.

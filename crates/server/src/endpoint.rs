@@ -1,6 +1,6 @@
 //! The server's half of a connection: the handshake, then what each frame is for.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use aqueduct_fs::{Errno, Sink, TRANSFER_SIZE_MAX};
@@ -10,6 +10,7 @@ use aqueduct_wire::{
     NONCE_LENGTH, Op, Proof, Transcript, VERSION,
 };
 
+use crate::complaints::Complaint;
 use crate::execute;
 use crate::server::{Server, goodbye};
 use crate::session::{Session, lock};
@@ -22,6 +23,8 @@ pub(crate) struct ServerEndpoint {
     server: Arc<Server>,
     /// Between CHALLENGE and PROOF.
     challenged: Mutex<Option<Challenged>>,
+    /// It has another key.
+    is_stranger: AtomicBool,
     joined: OnceLock<Joined>,
 }
 
@@ -37,7 +40,12 @@ struct Joined {
 
 impl ServerEndpoint {
     pub(crate) fn new(server: Arc<Server>) -> ServerEndpoint {
-        ServerEndpoint { server, challenged: Mutex::default(), joined: OnceLock::new() }
+        ServerEndpoint {
+            server,
+            challenged: Mutex::default(),
+            is_stranger: AtomicBool::new(false),
+            joined: OnceLock::new(),
+        }
     }
 
     pub(crate) fn has_session(&self) -> bool {
@@ -81,6 +89,7 @@ impl ServerEndpoint {
         let mut keys = self.server.config.keys.iter();
         let Some(key) = keys.find(|key| key.has_made(&proof, &challenged.transcript)) else {
             refuse(connection, &frame.header, Errno::EKEYREJECTED);
+            self.is_stranger.store(true, Ordering::SeqCst);
             return Err("the client's key is none of this server's".into());
         };
         connection.set_keys(key.of_server(&challenged.transcript));
@@ -115,7 +124,7 @@ impl ServerEndpoint {
                 let joined = self.joined.get_or_init(|| Joined { session, lane: hello.lane });
                 if connection.is_closed() {
                     // Its end came before there was a session to tell.
-                    self.left(joined, connection);
+                    self.left(joined, connection, false);
                 }
             }
         }
@@ -140,10 +149,10 @@ impl ServerEndpoint {
     }
 
     /// A connection has left its session; more than once does no harm.
-    fn left(&self, joined: &Joined, connection: &Arc<Connection>) {
+    fn left(&self, joined: &Joined, connection: &Arc<Connection>, vanished: bool) {
         joined.session.cancel_waits_of(connection);
         if let Some(joins) = joined.session.remove_connection(connection) {
-            self.server.expire_later(&joined.session, joins);
+            self.server.expire_later(&joined.session, joins, vanished);
         }
     }
 
@@ -205,15 +214,16 @@ impl Endpoint for ServerEndpoint {
             (Some(joined), _) => self.joined_frame(joined, connection, frame),
         };
         if let Err(reason) = result {
-            if self.has_session() {
-                tracing::warn!(peer = %connection.peer(), %reason, "closed a connection"); // else `closed` says it
-            }
             self.damaged(connection, &reason);
             connection.close(reason);
         }
     }
 
     fn damaged(&self, connection: &Arc<Connection>, reason: &str) {
+        if self.has_session() {
+            let what = format_args!("closed a connection: {reason}"); // else `closed` says it
+            self.server.complain(connection.peer().ip(), Complaint::Damaged, what);
+        }
         connection.send(&goodbye(reason), None);
         aqueduct_worker::Flush::flush(&**connection);
     }
@@ -222,12 +232,15 @@ impl Endpoint for ServerEndpoint {
         self.server.connections.fetch_sub(1, Ordering::SeqCst);
         let Some(joined) = self.joined.get() else {
             if !closed.orderly {
-                tracing::warn!(peer = %connection.peer(), reason = %closed.reason, "a connection ended before it had a session");
+                let what = format_args!("a connection ended before it had a session: {}", closed.reason);
+                let is_stranger = self.is_stranger.load(Ordering::SeqCst);
+                let kind = if is_stranger { Complaint::Stranger } else { Complaint::Unjoined };
+                self.server.complain(connection.peer().ip(), kind, what);
             }
             return;
         };
         tracing::debug!(client = %joined.session.name, peer = %connection.peer(), reason = %closed.reason, "a connection ended");
-        self.left(joined, connection);
+        self.left(joined, connection, closed.vanished);
     }
 }
 

@@ -11,6 +11,7 @@ use aqueduct_wire::{Header, Kind, Op};
 use bytes::Bytes;
 
 use crate::access::Attached;
+use crate::complaints::Complaint;
 use crate::endpoint::{Others, send};
 use crate::failpoint::Moment;
 use crate::intent;
@@ -55,6 +56,7 @@ pub(crate) fn request(server: &Arc<Server>, session: &Arc<Session>, connection: 
         return send(connection, reply_header(&frame.header, Kind::Reply, Err(Errno::ENOSYS)), &[]);
     };
     server.executing.fetch_add(1, Ordering::SeqCst);
+    session.enter();
     let job = Job {
         server: server.clone(),
         session: session.clone(),
@@ -63,6 +65,9 @@ pub(crate) fn request(server: &Arc<Server>, session: &Arc<Session>, connection: 
         op,
         started: Instant::now(),
     };
+    if session.has_ended() {
+        return; // somebody else may have its locks already
+    }
     server.group.run_now(async move { job.run(frame).await });
 }
 
@@ -106,7 +111,9 @@ impl Job {
     fn note_duration(&self, kind: Kind) {
         let took = self.started.elapsed();
         if took > self.server.config.limits.slow_operation && kind == Kind::Reply {
-            tracing::warn!(op = self.op.name(), client = %self.session.name, ?took, "a slow operation: the backing file system took this long");
+            let (op, client) = (self.op.name(), &self.session.name);
+            let what = format_args!("a slow operation: the backing file system took {took:.1?} for {op} of {client}");
+            self.server.complain(self.connection.peer().ip(), Complaint::Slow, what);
         }
     }
 
@@ -140,7 +147,8 @@ impl Job {
                 Ok(None)
             }
             Admission::Refused(reason) => {
-                tracing::warn!(client = %self.session.name, op = self.op.name(), %reason, "refused a request");
+                let what = format_args!("refused a request of {} for {}: {reason}", self.session.name, self.op.name());
+                self.server.complain(self.connection.peer().ip(), Complaint::Request, what);
                 Err(Errno::EPROTO)
             }
         }
@@ -438,8 +446,8 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         self.server.executing.fetch_sub(1, Ordering::SeqCst);
-        if self.session.has_ended() && !self.server.draining.load(Ordering::SeqCst) {
-            self.server.free(&self.session); // it may have opened or locked something after its session was freed
+        if self.session.leave() && !self.server.draining.load(Ordering::SeqCst) {
+            self.server.free(&self.session);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,6 +17,7 @@ use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration};
 use socket2::Socket;
 
 use crate::access::Access;
+use crate::complaints::{Complaint, Complaints};
 use crate::endpoint::ServerEndpoint;
 use crate::exclusion::Exclusion;
 use crate::failpoint::Failpoint;
@@ -71,8 +72,13 @@ pub struct Limits {
     pub slots: u32,
     /// Lock requests of one client that wait.
     pub pending_max: usize,
+    /// A client of which nothing is heard for so long, though it was asked, has vanished; whole seconds, at least 2. One that answers and only does not
+    /// read has not.
+    pub suspect: Duration,
     /// How long a session outlives its last connection when the client did not say goodbye. Then its locks and opens are freed.
     pub session_grace: Duration,
+    /// As `session_grace`, when the client has vanished: the path to it may be mended, or its machine is gone.
+    pub vanished_grace: Duration,
     /// How long after a start clients of before it may take to come back, while nobody else can take locks.
     pub recovery_grace: Duration,
     /// A connection that has not joined a session by then is closed.
@@ -88,7 +94,9 @@ impl Default for Limits {
             connections_max: 65_536,
             slots: 256,
             pending_max: 4096,
+            suspect: Duration::from_secs(5),
             session_grace: Duration::from_secs(5),
+            vanished_grace: Duration::from_secs(15),
             recovery_grace: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(5),
             slow_operation: Duration::from_secs(1),
@@ -148,6 +156,7 @@ pub struct Server {
     pub(crate) recovery: Recovery,
     pub(crate) exclusion: Exclusion,
     pub(crate) failpoint: Failpoint,
+    pub(crate) complaints: Complaints,
     /// Where sessions are written down.
     folder: OnceLock<Folder>,
     pub(crate) started: Instant,
@@ -155,7 +164,7 @@ pub struct Server {
     pub(crate) executing: AtomicUsize,
     pub(crate) connections: AtomicUsize,
     pub(crate) draining: AtomicBool,
-    listeners: Mutex<Vec<Registration>>,
+    listeners: Mutex<Vec<Arc<Listener>>>,
     addresses: Mutex<Vec<SocketAddr>>,
     this: Weak<Server>,
 }
@@ -170,8 +179,15 @@ pub(crate) struct ServerConfigParts {
 
 struct Listener {
     socket: Socket,
+    registration: Mutex<Option<Registration>>,
     server: Weak<Server>,
 }
+
+/// How long a listener rests when a connection cannot be accepted (no descriptors, no memory): those that wait would only fail again.
+const LISTENER_RESTS: Duration = Duration::from_millis(100);
+
+/// A listener: watched once at a time, so that one that rests costs nothing.
+const ACCEPT: Interest = Interest { read: true, write: false, once: true };
 
 /// Idle bulk buffers kept: enough for all threads of a busy server, 16 MiB at most.
 const IDLE_BUFFERS_MAX: usize = 16;
@@ -200,6 +216,7 @@ impl Server {
             recovery: Recovery::default(),
             exclusion: Exclusion::default(),
             failpoint: Failpoint::default(),
+            complaints: Complaints::default(),
             folder: OnceLock::new(),
             started: Instant::now(),
             executing: AtomicUsize::new(0),
@@ -231,10 +248,12 @@ impl Server {
     }
 
     fn accept(&self, socket: Socket) -> io::Result<()> {
-        let listener = Arc::new(Listener { socket, server: self.this.clone() });
-        let interest = Interest { read: true, write: false, once: false };
-        let registration = self.group.register(listener.socket.as_fd(), interest, listener.clone())?;
-        lock(&self.listeners).push(registration);
+        let listener = Arc::new(Listener { socket, registration: Mutex::default(), server: self.this.clone() });
+        // Registered under the lock: an event that comes at once finds the registration in place.
+        let mut registration = lock(&listener.registration);
+        *registration = Some(self.group.register(listener.socket.as_fd(), ACCEPT, listener.clone())?);
+        drop(registration);
+        lock(&self.listeners).push(listener);
         Ok(())
     }
 
@@ -272,7 +291,9 @@ impl Server {
                 None => self.free(session),
             }
         }
-        lock(&self.listeners).clear();
+        for listener in lock(&self.listeners).drain(..) {
+            lock(&listener.registration).take(); // which keeps the listener
+        }
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<&Arc<Export>> {
@@ -303,11 +324,13 @@ impl Server {
     }
 
     /// The last connection of a session, of `joins` so far, has gone: it ends after the grace unless one comes back.
-    pub(crate) fn expire_later(&self, session: &Arc<Session>, joins: u64) {
+    pub(crate) fn expire_later(&self, session: &Arc<Session>, joins: u64, vanished: bool) {
         let Some(server) = self.this.upgrade() else { return };
         let session = session.clone();
+        let limits = &self.config.limits;
+        let grace = self.group.sleep(if vanished { limits.vanished_grace } else { limits.session_grace });
         self.group.spawn(async move {
-            server.group.sleep(server.config.limits.session_grace).await;
+            grace.await;
             if session.end_if_forsaken(joins) {
                 tracing::info!(client = %session.name, peer = %session.peer, "the client did not come back: its locks and opens are freed");
                 server.end_session(&session);
@@ -315,10 +338,10 @@ impl Server {
         });
     }
 
-    /// Ends a session: fences it, then frees what it holds.
+    /// Ends a session: fences it, then frees what it holds. While requests of it are being executed nobody else gets its locks: the last one frees them.
     pub(crate) fn end_session(&self, session: &Arc<Session>) {
         session.end("the session has ended");
-        if lock(&self.sessions).remove(&session.id).is_some() {
+        if lock(&self.sessions).remove(&session.id).is_some() && session.is_drained() {
             self.free(session);
         }
     }
@@ -354,18 +377,35 @@ impl Server {
         self.this.clone()
     }
 
+    /// Has a listener go on after a while.
+    fn rest(&self, listener: &Listener) {
+        let same = |other: &&Arc<Listener>| std::ptr::eq(Arc::as_ptr(other), listener);
+        let Some(listener) = lock(&self.listeners).iter().find(same).cloned() else { return };
+        let (listener, pause) = (Arc::downgrade(&listener), self.group.sleep(LISTENER_RESTS));
+        self.group.spawn(async move {
+            pause.await;
+            if let Some(listener) = listener.upgrade() {
+                listener.arm();
+            }
+        });
+    }
+
     fn welcome(&self, socket: Socket, peer: SocketAddr) {
         if self.draining.load(Ordering::SeqCst) {
             return;
         }
         if self.connections.load(Ordering::SeqCst) >= self.config.limits.connections_max {
-            tracing::warn!(%peer, "refused a connection: all {} are taken", self.config.limits.connections_max);
-            return;
+            let most = self.config.limits.connections_max;
+            return self.complain(
+                peer.ip(),
+                Complaint::Refused,
+                format_args!("refused a connection: all {most} are taken"),
+            );
         }
         let Some(server) = self.this.upgrade() else { return };
         let endpoint = Arc::new(ServerEndpoint::new(server));
         // The lane is not known yet: read ahead little, which serves both.
-        let mode = Mode { bulk: true, shared: true };
+        let mode = Mode { bulk: true, shared: true, suspect: self.config.limits.suspect };
         self.connections.fetch_add(1, Ordering::SeqCst);
         match Connection::start(&self.group, socket, mode, self.pool.clone(), endpoint.clone()) {
             Ok(connection) => {
@@ -380,7 +420,7 @@ impl Server {
             }
             Err(error) => {
                 self.connections.fetch_sub(1, Ordering::SeqCst);
-                tracing::warn!(%peer, %error, "could not start a connection");
+                self.complain(peer.ip(), Complaint::Exhausted, format_args!("could not start a connection: {error}"));
             }
         }
     }
@@ -404,12 +444,27 @@ impl Ready for Listener {
         for _ in 0..ACCEPTS_PER_TURN {
             match socket::accept(&self.socket) {
                 Ok(Some((socket, peer))) => server.welcome(socket, peer),
-                Ok(None) => return,
+                Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(%error, "accepting a connection failed");
-                    return;
+                    let own = self.socket.local_addr().ok().and_then(|address| address.as_socket());
+                    let own = own.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
+                    let what = format_args!(
+                        "connections cannot be accepted: {error}; raise this process's limits on open files and memory"
+                    );
+                    server.complain(own, Complaint::Exhausted, what);
+                    return server.rest(self);
                 }
             }
+        }
+        self.arm();
+    }
+}
+
+impl Listener {
+    fn arm(&self) {
+        let armed = lock(&self.registration).as_ref().map_or(Ok(()), |registration| registration.arm(ACCEPT));
+        if let Err(error) = armed {
+            tracing::error!(%error, "a listener cannot be watched any more");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use aqueduct_fs::{Cancel, ClientId, Errno};
@@ -35,6 +35,10 @@ pub(crate) struct Session {
     /// Where it is written down, from its Attach on, if it is to outlive the process.
     pub(crate) journal: OnceLock<Journal>,
     recovering: AtomicBool,
+    /// Nobody may join any more, and no request of it is begun.
+    ended: AtomicBool,
+    /// Requests of it that are being executed or wait for a lock.
+    executing: AtomicUsize,
     connections: Mutex<Connections>,
     slots: [Vec<Mutex<Slot>>; 2],
     /// Requests that were answered PENDING, by their id, with the connection on which they are completed.
@@ -47,8 +51,6 @@ struct Connections {
     present: Vec<Weak<Connection>>,
     /// How many have come, so that the grace time of a break that was mended ends nothing.
     joins: u64,
-    /// The session is over: nobody may join any more.
-    ended: bool,
 }
 
 /// Repeats of one request that wait for its end: a client sends one for each connection that it lost meanwhile.
@@ -99,6 +101,8 @@ impl Session {
             counters: Counters::default(),
             journal: OnceLock::new(),
             recovering: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            executing: AtomicUsize::new(0),
             connections: Mutex::default(),
             slots: [row(), row()],
             pending: Mutex::default(),
@@ -267,7 +271,7 @@ impl Session {
     /// A connection joins; false when the session has ended.
     pub(crate) fn add_connection(&self, connection: &Arc<Connection>) -> bool {
         let mut connections = lock(&self.connections);
-        if connections.ended {
+        if self.has_ended() {
             return false;
         }
         connections.joins += 1;
@@ -285,15 +289,30 @@ impl Session {
 
     /// Ends the session unless a connection has come since; whether it did.
     pub(crate) fn end_if_forsaken(&self, joins: u64) -> bool {
-        let mut connections = lock(&self.connections);
-        let forsaken = connections.present.is_empty() && connections.joins == joins && !connections.ended;
-        connections.ended |= forsaken;
+        let connections = lock(&self.connections);
+        let forsaken = connections.present.is_empty() && connections.joins == joins && !self.has_ended();
+        self.ended.fetch_or(forsaken, Ordering::SeqCst);
         forsaken
     }
 
     /// Whether it is over.
     pub(crate) fn has_ended(&self) -> bool {
-        lock(&self.connections).ended
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// A request of it begins. Looks come after this: whoever sees afterwards that the session has ended does not execute it.
+    pub(crate) fn enter(&self) {
+        self.executing.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A request of it is over; whether it was the last of a session that has ended.
+    pub(crate) fn leave(&self) -> bool {
+        self.executing.fetch_sub(1, Ordering::SeqCst) == 1 && self.has_ended()
+    }
+
+    /// Whether nothing of it is being executed.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.executing.load(Ordering::SeqCst) == 0
     }
 
     /// Its connections.
@@ -304,7 +323,7 @@ impl Session {
     /// Ends the session: closes its connections, and lets no other join.
     pub(crate) fn end(&self, reason: &str) {
         let mut connections = lock(&self.connections);
-        connections.ended = true;
+        self.ended.store(true, Ordering::SeqCst);
         let present = std::mem::take(&mut connections.present);
         drop(connections);
         for connection in present.iter().filter_map(Weak::upgrade) {

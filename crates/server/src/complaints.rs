@@ -1,0 +1,150 @@
+//! What peers do wrong, told once for each address, kind and minute: a flood must not become one of the log, which keeps the first and the number.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::server::Server;
+use crate::session::lock;
+
+/// So long one line stands for all of its kind.
+const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// Addresses and kinds that are told apart, about 100 bytes each; what goes beyond shares a line for each kind.
+const REMEMBERED_MAX: usize = 4096;
+
+/// Kinds of what a peer does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Complaint {
+    /// A connection that is not taken.
+    Refused,
+    /// What came is no frame, or out of place.
+    Damaged,
+    /// A connection ended, or was silent, before its HELLO.
+    Unjoined,
+    /// A client with another key.
+    Stranger,
+    /// A request that no client of ours sends.
+    Request,
+    /// An operation that the backing file system took long for.
+    Slow,
+    /// The server itself lacks something: descriptors, memory.
+    Exhausted,
+}
+
+/// What is counted under one key.
+struct Told {
+    until: Instant,
+    suppressed: u64,
+}
+
+/// Whether to tell.
+#[derive(Debug, PartialEq, Eq)]
+enum Note {
+    Tell,
+    /// The first that is not told: how often there were more is to be told after this time.
+    SumUpAfter(Duration),
+    Suppress,
+}
+
+/// What was told lately.
+#[derive(Default)]
+pub(crate) struct Complaints(Mutex<HashMap<(IpAddr, Complaint), Told>>);
+
+impl Complaints {
+    fn note(&self, key: (IpAddr, Complaint), now: Instant) -> (Note, (IpAddr, Complaint)) {
+        let mut told = lock(&self.0);
+        if told.len() >= REMEMBERED_MAX && !told.contains_key(&key) {
+            told.retain(|_, told| told.until > now);
+        }
+        let shared = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), key.1);
+        let key = if told.len() >= REMEMBERED_MAX && !told.contains_key(&key) { shared } else { key };
+        let fresh = Told { until: now + TOLD_AGAIN_AFTER, suppressed: 0 };
+        let note = match told.entry(key) {
+            Entry::Vacant(entry) => {
+                entry.insert(fresh);
+                Note::Tell
+            }
+            Entry::Occupied(mut entry) if entry.get().until <= now && entry.get().suppressed == 0 => {
+                entry.insert(fresh);
+                Note::Tell
+            }
+            Entry::Occupied(mut entry) => {
+                let told = entry.get_mut();
+                told.suppressed += 1;
+                let first = told.suppressed == 1;
+                if first { Note::SumUpAfter(told.until.saturating_duration_since(now)) } else { Note::Suppress }
+            }
+        };
+        (note, key)
+    }
+
+    /// How often there were more.
+    fn sum_up(&self, key: &(IpAddr, Complaint)) -> u64 {
+        lock(&self.0).remove(key).map_or(0, |told| told.suppressed)
+    }
+}
+
+impl Server {
+    /// Logs what a peer did wrong, unless that was done within the minute.
+    pub(crate) fn complain(&self, peer: IpAddr, kind: Complaint, what: impl Display) {
+        let (note, key) = self.complaints.note((peer, kind), Instant::now());
+        match note {
+            Note::Tell => tracing::warn!(%peer, "{what}"),
+            Note::Suppress => {}
+            Note::SumUpAfter(pause) => {
+                let (server, pause) = (self.weak(), self.group.sleep(pause));
+                self.group.spawn(async move {
+                    pause.await;
+                    let Some(server) = server.upgrade() else { return };
+                    let times = server.complaints.sum_up(&key);
+                    let (peer, kind) = key;
+                    tracing::warn!(%peer, ?kind, times, "the like came more often within the minute");
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u32) -> IpAddr {
+        IpAddr::V4(number.into())
+    }
+
+    #[test]
+    fn each_peer_and_kind_is_told_once_a_minute() {
+        let (complaints, now) = (Complaints::default(), Instant::now());
+        let note = |peer, kind, now| complaints.note((address(peer), kind), now).0;
+        assert_eq!(note(1, Complaint::Refused, now), Note::Tell);
+        assert_eq!(note(1, Complaint::Damaged, now), Note::Tell);
+        assert_eq!(note(2, Complaint::Refused, now), Note::Tell);
+        let later = now + Duration::from_secs(20);
+        assert_eq!(note(1, Complaint::Refused, later), Note::SumUpAfter(Duration::from_secs(40)));
+        assert_eq!(note(1, Complaint::Refused, later), Note::Suppress);
+        assert_eq!(complaints.sum_up(&(address(1), Complaint::Refused)), 2);
+        assert_eq!(note(1, Complaint::Refused, later), Note::Tell);
+        assert_eq!(
+            note(2, Complaint::Refused, now + Duration::from_secs(60)),
+            Note::Tell,
+            "nothing was left to sum up"
+        );
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let (complaints, now) = (Complaints::default(), Instant::now());
+        let told =
+            (0..100_000).filter(|peer| complaints.note((address(*peer), Complaint::Refused), now).0 == Note::Tell);
+        assert_eq!(told.count(), REMEMBERED_MAX + 1);
+        assert_eq!(lock(&complaints.0).len(), REMEMBERED_MAX + 1);
+        // Those of the minute before make room.
+        let later = now + TOLD_AGAIN_AFTER;
+        assert_eq!(complaints.note((address(200_000), Complaint::Refused), later).0, Note::Tell);
+    }
+}
