@@ -276,6 +276,7 @@ impl Greeting {
         match header.status as i32 {
             0 => {}
             libc_errno::ESTALE => return Err(self.refused(UNKNOWN_SESSION)),
+            libc_errno::EACCES => return Err(self.refused("the session's export is closed to this machine's address")),
             libc_errno::ENFILE => return Err(self.refused("it has as many clients as it takes")),
             libc_errno::ENOKEY => return Err(self.key_problem(KeyProblem::Missing)),
             number => return Err(self.refused(&aqueduct_fs::Errno::from_raw(number).to_string())),

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_fs::{
     Call, ClientId, Context, Errno, FileSystem, LockKind, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
@@ -71,6 +71,7 @@ impl Client {
         let mut slot = if exchange.changes { Some(self.slots(class).take(&context.cancel).await?) } else { None };
         let session = self.session_number.load(Ordering::SeqCst);
         let mut flags = Flags::empty();
+        let mut asked = self.config.soft.then(Instant::now);
         loop {
             if self.closing.load(Ordering::SeqCst) {
                 return Err(Errno::EIO);
@@ -97,7 +98,7 @@ impl Client {
                     if self.config.soft {
                         self.watch();
                     }
-                    match self.answer(context, lane, &ticket, &mut slot).await? {
+                    match self.answer(context, lane, (exchange.op, &ticket), &mut slot).await? {
                         Answered::Frame(frame) => return Ok((frame, ticket.epoch)),
                         Answered::Lost(sink) => exchange.sink = sink,
                     }
@@ -105,9 +106,12 @@ impl Client {
                     if exchange.changes && slot.is_none() {
                         // A lock that was pending: ask anew. Should the first wait still be granted, it is the same owner's lock.
                         flags = Flags::empty();
+                        asked = asked.map(|_| Instant::now());
                         slot = Some(self.slots(class).take(&context.cancel).await?);
                     }
-                    if exchange.op == Op::Read && exchange.sink.is_none() {
+                    // Also of a server that lets us in each time, and ends the connection instead of answering.
+                    let has_tried_enough = asked.is_some_and(|asked| asked.elapsed() > self.config.timeout);
+                    if has_tried_enough || exchange.op == Op::Read && exchange.sink.is_none() {
                         return Err(Errno::EIO);
                     }
                 }
@@ -123,7 +127,7 @@ impl Client {
         &self,
         context: &Context,
         lane: &Lane,
-        ticket: &Ticket<'_>,
+        (op, ticket): (Op, &Ticket<'_>),
         slot: &mut Option<SlotGuard<'a>>,
     ) -> Result<Answered, Errno> {
         let mut cancelled = None;
@@ -144,6 +148,11 @@ impl Client {
             })
             .await;
             match answer {
+                Answer::Pending if op != Op::SetLock => {
+                    // It would never be looked at again, and is what no timeout ends.
+                    pending = true;
+                    lane.close("the server has something wait that does not");
+                }
                 Answer::Pending => {
                     pending = true;
                     *slot = None;

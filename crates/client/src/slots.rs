@@ -11,9 +11,12 @@ use crate::lane::lock;
 /// The free slots of one class, and who waits for one.
 pub(crate) struct Slots(Mutex<State>);
 
+#[derive(Default)]
 struct State {
     /// Slot numbers with the sequence of their last request.
     free: Vec<(u32, u32)>,
+    /// By slot number, of all sessions so far: whether it is lent out.
+    lent: Vec<bool>,
     count: u32,
     waiters: Vec<Waker>,
 }
@@ -29,7 +32,9 @@ pub(crate) struct SlotGuard<'a> {
 
 impl Slots {
     pub(crate) fn new(count: u32) -> Slots {
-        Slots(Mutex::new(State { free: (0..count).rev().map(|slot| (slot, 0)).collect(), count, waiters: Vec::new() }))
+        let slots = Slots(Mutex::default());
+        slots.reset(count);
+        slots
     }
 
     /// Waits for a free slot; EINTR when cancelled before there is one.
@@ -37,6 +42,7 @@ impl Slots {
         poll_fn(|task| {
             let mut state = lock(&self.0);
             if let Some((slot, sequence)) = state.free.pop() {
+                state.lent[slot as usize] = true;
                 return Poll::Ready(Ok(SlotGuard {
                     slots: self,
                     slot,
@@ -58,10 +64,10 @@ impl Slots {
     /// server takes any number above the slot's last.
     pub(crate) fn reset(&self, count: u32) {
         let mut state = lock(&self.0);
-        // Slots on loan return under their old numbers; the first numbers stay theirs.
-        let taken: Vec<u32> =
-            (0..state.count).filter(|slot| !state.free.iter().any(|(free, _)| free == slot)).collect();
-        state.free = (0..count).rev().filter(|slot| !taken.contains(slot)).map(|slot| (slot, 0)).collect();
+        let length = state.lent.len().max(count as usize);
+        state.lent.resize(length, false);
+        // Slots on loan return under their old numbers.
+        state.free = (0..count).rev().filter(|slot| !state.lent[*slot as usize]).map(|slot| (slot, 0)).collect();
         state.count = count;
     }
 }
@@ -70,6 +76,7 @@ impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
         let sequence = if self.sent { self.sequence } else { self.sequence.wrapping_sub(1) };
         let mut state = lock(&self.slots.0);
+        state.lent[self.slot as usize] = false;
         if self.slot < state.count {
             state.free.push((self.slot, sequence));
         }
@@ -77,5 +84,48 @@ impl Drop for SlotGuard<'_> {
         let waiters = std::mem::take(&mut state.waiters);
         drop(state);
         waiters.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::Context;
+
+    use super::*;
+
+    fn take(slots: &Slots) -> Option<SlotGuard<'_>> {
+        match pin!(slots.take(&Cancel::default())).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(guard) => guard.ok(),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_slot_that_is_lent_over_two_sessions_is_not_lent_twice() {
+        let slots = Slots::new(4);
+        let early: Vec<_> = (0..4).map(|_| take(&slots).unwrap()).collect();
+        assert!(take(&slots).is_none());
+        slots.reset(1);
+        slots.reset(4);
+        assert!(take(&slots).is_none(), "all are lent still");
+        drop(early);
+        let mut numbers: Vec<u32> =
+            (0..4).map(|_| take(&slots).map(std::mem::ManuallyDrop::new).unwrap().slot).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn the_most_slots_that_a_server_may_offer_are_renewed_at_once() {
+        let slots = Slots::new(aqueduct_wire::SLOTS_MAX);
+        let lent: Vec<_> = (0..aqueduct_wire::SLOTS_MAX / 2).map(|_| take(&slots).unwrap()).collect();
+        let start = std::time::Instant::now();
+        slots.reset(aqueduct_wire::SLOTS_MAX);
+        // Looking for each slot among all others took minutes in a debug build.
+        assert!(start.elapsed() < std::time::Duration::from_secs(2), "{:?}", start.elapsed());
+        drop(lent);
+        assert!(take(&slots).is_some());
     }
 }

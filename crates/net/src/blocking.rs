@@ -1,8 +1,8 @@
 //! The handshake, before a connection belongs to a group: one frame out, one frame in, on a blocking socket with a time limit.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_wire::{FrameError, FrameKeys, HEADER_SIZE, Header, Opener, Sealer};
 use socket2::Socket;
@@ -69,14 +69,15 @@ impl Link {
     /// Receives one frame without payload, and does not look at its tag.
     pub fn receive_unchecked(&mut self, timeout: Duration) -> Result<(Header, Vec<u8>), ExchangeError> {
         self.with_stream(timeout, |stream| {
+            let end = Instant::now() + timeout;
             let mut bytes = [0; HEADER_SIZE];
-            read_exact(stream, &mut bytes)?;
+            read_exact(stream, &mut bytes, end)?;
             let header = Header::decode(&bytes)?;
             if header.payload_length != 0 {
                 return Err(ExchangeError::Payload);
             }
             let mut body = vec![0; header.body_length as usize];
-            read_exact(stream, &mut body)?;
+            read_exact(stream, &mut body, end)?;
             Ok((header, body))
         })
     }
@@ -107,9 +108,55 @@ impl Link {
     }
 }
 
-fn read_exact(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<(), ExchangeError> {
-    stream.read_exact(buffer).map_err(|error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => ExchangeError::Closed,
-        _ => ExchangeError::Socket(error),
-    })
+/// Fills the buffer before `end`, also when the peer sends a byte now and then.
+fn read_exact(stream: &mut TcpStream, buffer: &mut [u8], end: Instant) -> Result<(), ExchangeError> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ExchangeError::Socket(ErrorKind::WouldBlock.into()));
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut buffer[filled..]) {
+            Ok(0) => return Err(ExchangeError::Closed),
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(ExchangeError::Socket(error)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use aqueduct_wire::Kind;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_sends_a_byte_now_and_then_does_not_answer_in_time() {
+        const STEP: Duration = Duration::from_millis(40);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let trickle = std::thread::spawn(move || {
+            let answer = Header::new(Kind::Pong).encode();
+            answer
+                .iter()
+                .take_while(|byte| peer.write_all(&[**byte]).map(|()| std::thread::sleep(STEP)).is_ok())
+                .count()
+        });
+        let mut link = Link::from(Socket::from(socket));
+        let started = Instant::now();
+        let result = link.exchange(Header::new(Kind::Ping), (&[], &[]), 5 * STEP);
+        assert!(
+            matches!(&result, Err(ExchangeError::Socket(error)) if error.kind() == ErrorKind::WouldBlock),
+            "{result:?}"
+        );
+        assert!(started.elapsed() < STEP * HEADER_SIZE as u32 / 2, "{:?}", started.elapsed());
+        drop(link);
+        trickle.join().unwrap();
+    }
 }

@@ -1,0 +1,119 @@
+//! A server that lets a client in and then does as it likes. What it sends byte by byte is the business of `fuzz`; this is about what takes time.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aqueduct_client::{Client, ClientConfig};
+use aqueduct_fs::*;
+use aqueduct_wire::*;
+use aqueduct_worker::{Group, Settings};
+
+/// The time of the soft mount: longer than the longest pause between two tries to connect again.
+const SOFT: Duration = Duration::from_millis(800);
+
+/// What never ends is known by then.
+const NEVER: Duration = Duration::from_secs(10);
+
+fn receive(stream: &mut TcpStream) -> Option<Header> {
+    let mut bytes = [0; HEADER_SIZE];
+    stream.read_exact(&mut bytes).ok()?;
+    let header = Header::decode(&bytes).unwrap();
+    let mut rest = vec![0; (header.body_length + header.payload_length) as usize];
+    stream.read_exact(&mut rest).ok()?;
+    Some(header)
+}
+
+fn answer(stream: &mut TcpStream, to: &Header, kind: Kind, encode: impl FnOnce(&mut Vec<u8>)) {
+    let mut body = Vec::new();
+    encode(&mut body);
+    let header = Header { op: to.op, request: to.request, body_length: body.len() as u32, ..Header::new(kind) };
+    let _ = stream.write_all(&[&header.encode()[..], &body].concat()); // a client that has gone is none
+}
+
+fn hello() -> HelloReply {
+    HelloReply {
+        version: VERSION,
+        capabilities: Capabilities::all(),
+        session: 5,
+        secret: [6; 16],
+        verifier: 8,
+        slots: 4,
+        credits: 16,
+        payload_max: 1 << 20,
+        lease_seconds: 0,
+        server_name: "server".into(),
+        recovering: false,
+    }
+}
+
+/// Lets everybody in, and answers each request by `reply`, for ever; false ends the connection.
+fn hostile_server(reply: fn(&mut TcpStream, &Header) -> bool) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let serve = move |mut stream: TcpStream| {
+        while let Some(header) = receive(&mut stream) {
+            match (header.kind, Op::from_code(header.op)) {
+                (Kind::Hello, _) => answer(&mut stream, &header, Kind::HelloReply, |body| hello().encode(body)),
+                (_, Some(Op::Attach)) => answer(&mut stream, &header, Kind::Reply, |body| {
+                    let root = Entry { handle: Handle::new(b"root").unwrap(), attr: Attr::default() };
+                    AttachReply { root, export_id: 1, read_only: false }.encode(body);
+                }),
+                (Kind::Request, _) if !reply(&mut stream, &header) => return,
+                _ => {}
+            }
+        }
+    };
+    thread::spawn(move || listener.incoming().for_each(|stream| drop(thread::spawn(move || serve(stream.unwrap())))));
+    address
+}
+
+/// How an operation of a soft mount ends, and after how long.
+fn stat(server: SocketAddr) -> (Result<Reply, Errno>, Duration) {
+    let settings = Settings { name: "test".into(), threads_min: 1, threads_max: 1, spin_max: Duration::ZERO };
+    let group = Group::new(settings).unwrap();
+    let config = ClientConfig {
+        server: server.to_string(),
+        export: "/e".into(),
+        name: "client".into(),
+        read_only: false,
+        soft: true,
+        timeout: SOFT,
+        key: None,
+        replay_window: 1 << 20,
+        suspect: NEVER,
+    };
+    let client = Client::connect(config, std::slice::from_ref(&group)).unwrap();
+    let (sender, receiver) = channel();
+    let (asker, start) = (client.clone(), Instant::now());
+    group.spawn(async move {
+        let context = Context::new(ClientId(0), Credential::root());
+        let result = asker.call(&context, Request::GetAttr { handle: b"root", open: None }).await;
+        let _ = sender.send(result);
+    });
+    let result = receiver.recv_timeout(NEVER).expect("the operation of a soft mount ends");
+    let took = start.elapsed();
+    client.disconnect();
+    group.stop();
+    group.join();
+    (result, took)
+}
+
+#[test]
+fn a_soft_mount_gives_up_a_server_that_ends_each_connection() {
+    let (result, took) = stat(hostile_server(|_, _| false));
+    assert_eq!(result, Err(Errno::EIO));
+    assert!(took >= SOFT, "{took:?}");
+}
+
+/// Only a lock may wait: what no time limit ends must not be at the server's will.
+#[test]
+fn a_soft_mount_gives_up_a_server_that_has_everything_wait() {
+    let server = hostile_server(|stream, header| {
+        answer(stream, header, Kind::Pending, |_| {});
+        true
+    });
+    assert_eq!(stat(server).0, Err(Errno::EIO));
+}
