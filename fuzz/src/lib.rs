@@ -4,6 +4,7 @@
 //! `make fuzz` runs each target under libFuzzer, which changes inputs, keeps those that reach new code, and begins with the seeds: what our own encoders
 //! make. `cargo test` runs the seeds and a few thousand simple changes of them, with the ordinary toolchain.
 
+pub mod client;
 pub mod directory;
 pub mod frame;
 pub mod fuse;
@@ -37,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "directory", run: directory::run, seeds: directory::seeds, length_max: 2048 },
     Target { name: "receive", run: receive::run, seeds: receive::seeds, length_max: 4096 },
     Target { name: "server", run: server::run, seeds: server::seeds, length_max: 8192 },
+    Target { name: "client", run: client::run, seeds: client::seeds, length_max: 8192 },
     Target { name: "journal", run: journal::run, seeds: journal::seeds, length_max: 4096 },
     Target { name: "posix", run: posix::run, seeds: posix::seeds, length_max: 512 },
     Target { name: "fuse", run: fuse::run, seeds: fuse::seeds, length_max: 1024 },

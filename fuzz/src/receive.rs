@@ -177,7 +177,7 @@ pub(crate) fn seal_headers(stream: &mut [u8], sealer: &mut Sealer) {
 }
 
 /// The bytes that follow a header.
-fn follows(header: &Header) -> usize {
+pub(crate) fn follows(header: &Header) -> usize {
     let trailer = if header.flags.contains(Flags::TRAILER) { TRAILER_SIZE } else { 0 };
     header.body_length as usize + header.payload_length as usize + trailer
 }

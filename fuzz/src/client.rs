@@ -1,0 +1,493 @@
+//! A client, and a server that answers it what it likes. Whatever that is, the client's operations end, and once it has said goodbye nothing of it is
+//! left.
+//!
+//! Input: how (1: headers are left as they are, else they get their checksums; 2: the client has a key, which the server has not), the number of operations, so many bytes which say what they are (128: cancelled
+//! from the start). Then for each connection that the client makes a length (u16) and so many bytes: frames, one for each that the client sends, or when it
+//! has sent none for a moment. A frame about the request [`LATEST`] is about the client's latest. When it sends another one behind the last, the connection ends.
+
+use std::cell::RefCell;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aqueduct_client::{Client, ClientConfig};
+use aqueduct_fs::{Context, Errno, FileSystem, MemorySink, ReadAt, Request, Source, WriteAt};
+use aqueduct_wire::{
+    AttachReply, CancelOutcome, CancelReply, Capabilities, Challenge, Flags, HEADER_SIZE, Header, HelloReply, Key,
+    Kind, NONCE_LENGTH, Op, Sealer, TRAILER_SIZE, Trailer, encode_reply,
+};
+use aqueduct_worker::wait;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::SockRef;
+
+use crate::turner::Turner;
+use crate::{receive, samples};
+
+const RAW_HEADERS: u8 = 1;
+const KEYED: u8 = 2;
+const CANCELLED: u8 = 128;
+/// Smaller than what is written, so that it is full at times.
+const REPLAY_WINDOW: usize = 64 << 10;
+/// Operations of one input.
+const OPERATIONS_MAX: usize = 12;
+/// Connections that are answered: later ones are refused.
+const CONNECTIONS_MAX: usize = 8;
+/// The request number that stands for the latest.
+const LATEST: u64 = u64::MAX;
+/// For most inputs both sides wait in vain.
+const HASTE: Pace = Pace { patience: Duration::from_millis(10), soft: Duration::from_millis(40) };
+/// How often the server waits for a frame behind its last one, and how often it looks then whether there is more to come.
+const LAST_WAITS: u32 = 3;
+const LAST_STEPS: u32 = 10;
+/// What ends later does not end: a cancelled operation waits for a second.
+const END_MAX: Duration = Duration::from_secs(8);
+
+/// How long the sides wait for each other.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// The server, for a frame before it sends the next.
+    patience: Duration,
+    /// The client, as a soft mount, for an answer.
+    soft: Duration,
+}
+
+/// What is done, and what is answered.
+struct Input<'a> {
+    keyed: bool,
+    operations: &'a [u8],
+    scripts: Vec<Vec<u8>>,
+}
+
+/// Whether the server has nothing left to say, and who waits for that.
+#[derive(Default)]
+struct Over {
+    state: Mutex<(bool, Option<Waker>)>,
+    /// Nobody listens any more.
+    stop: AtomicBool,
+    /// Connections that have frames left, or have not come yet.
+    unfinished: AtomicUsize,
+}
+
+impl Over {
+    fn set(&self) {
+        let mut state = self.state.lock().expect("nobody panics with it");
+        state.0 = true;
+        if let Some(waker) = state.1.take() {
+            waker.wake();
+        }
+    }
+
+    fn poll(&self, task: &mut TaskContext<'_>) -> Poll<()> {
+        let mut state = self.state.lock().expect("nobody panics with it");
+        state.1 = Some(task.waker().clone());
+        if state.0 { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+/// What came of waiting for the client.
+#[derive(PartialEq, Eq)]
+enum Wait {
+    Frame,
+    Nothing,
+    Gone,
+}
+
+/// What the client sends, as far as it matters here.
+#[derive(Default)]
+struct Asked {
+    bytes: Vec<u8>,
+    latest: u64,
+}
+
+impl Asked {
+    /// Waits for a frame, not for long.
+    fn wait(&mut self, stream: &mut TcpStream) -> Wait {
+        let mut buffer = [0; 64 << 10];
+        loop {
+            if self.take() {
+                return Wait::Frame;
+            }
+            match stream.read(&mut buffer) {
+                Ok(0) => return Wait::Gone,
+                Ok(length) => self.bytes.extend_from_slice(&buffer[..length]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Wait::Nothing,
+                Err(_) => return Wait::Gone,
+            }
+        }
+    }
+
+    fn take(&mut self) -> bool {
+        let Some(bytes) = self.bytes.first_chunk::<HEADER_SIZE>() else { return false };
+        let header = Header::decode(bytes).expect("a client sends whole frames");
+        let length = HEADER_SIZE + header.body_length as usize + header.payload_length as usize;
+        if self.bytes.len() < length {
+            return false;
+        }
+        self.bytes.drain(..length);
+        self.latest = header.request;
+        true
+    }
+}
+
+/// Takes the first frame off a script, if it begins with one; else all of it.
+fn next<'a>(script: &mut &'a [u8]) -> &'a [u8] {
+    let header = script.first_chunk::<HEADER_SIZE>().and_then(|bytes| Header::decode(bytes).ok());
+    let length = header.map_or(script.len(), |header| receive::follows(&header) + HEADER_SIZE);
+    let (frame, rest) = script.split_at(length.min(script.len()));
+    *script = rest;
+    frame
+}
+
+/// Answers one connection.
+fn play(stream: &mut TcpStream, mut script: &[u8], patience: Duration) -> std::io::Result<Asked> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    // Else each of some thousand connections a second would keep its port for a minute.
+    SockRef::from(&*stream).set_linger(Some(Duration::ZERO))?;
+    let mut asked = Asked::default();
+    while !script.is_empty() && asked.wait(stream) != Wait::Gone {
+        let mut frame = next(&mut script).to_vec();
+        if let Some(bytes) = frame.first_chunk_mut::<HEADER_SIZE>()
+            && let Ok(header) = Header::decode(bytes)
+            && header.request == LATEST
+        {
+            *bytes = Header { request: asked.latest, ..header }.encode();
+        }
+        stream.write_all(&frame)?;
+    }
+    Ok(asked)
+}
+
+/// Ends a connection: not before the client wants something of it again, or there is no more to come on any.
+fn end(stream: &mut TcpStream, asked: &mut Asked, patience: Duration, over: &Over) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(patience / LAST_STEPS))?;
+    for _ in 0..LAST_WAITS * LAST_STEPS {
+        if asked.wait(stream) != Wait::Nothing || over.unfinished.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+    }
+    stream.shutdown(Shutdown::Write)?;
+    // What is reset while it is on its way would not arrive.
+    let mut rest = [0; 4096];
+    while stream.read(&mut rest)? > 0 {}
+    Ok(())
+}
+
+fn answer(mut stream: TcpStream, script: &[u8], patience: Duration, over: &Over) {
+    let played = play(&mut stream, script, patience);
+    over.unfinished.fetch_sub(1, Ordering::SeqCst);
+    // A client that ends the connection first is in its right.
+    let _ = played.and_then(|mut asked| end(&mut stream, &mut asked, patience, over));
+}
+
+fn accept(listener: &TcpListener, over: &Over) -> Option<TcpStream> {
+    let step = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+    while !over.stop.load(Ordering::SeqCst) {
+        match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&step)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Some(listener.accept().expect("somebody connects").0),
+            Err(error) => panic!("poll: {error}"),
+        }
+    }
+    None
+}
+
+fn serve(listener: TcpListener, scripts: &[Vec<u8>], patience: Duration, over: &Over) {
+    thread::scope(|scope| {
+        for script in scripts {
+            let Some(stream) = accept(&listener, over) else { break };
+            scope.spawn(move || answer(stream, script, patience, over));
+        }
+        drop(listener);
+    });
+    over.set();
+}
+
+/// An operation of the client.
+fn operate<'a>(
+    client: &'a Client,
+    context: &'a Context,
+    requests: &[Request<'a>],
+    which: usize,
+) -> Pin<Box<dyn Future<Output = Result<(), Errno>> + 'a>> {
+    let open = samples::OPEN;
+    let read = move |length| client.read(context, ReadAt { open, offset: 0, length }, Box::<MemorySink>::default());
+    let write = move |length| {
+        let write = WriteAt { open, offset: 0, append: false, stable: false };
+        client.write(context, write, Source::Memory(vec![7; length].into()))
+    };
+    match which.checked_sub(requests.len()) {
+        None => {
+            let call = client.call(context, requests[which].clone());
+            Box::pin(async move { call.await.map(drop) })
+        }
+        Some(0) => Box::pin(async move { read(100).await.map(drop) }),
+        Some(1) => Box::pin(async move { read(100_000).await.map(drop) }),
+        Some(2) => Box::pin(async move { write(100).await.map(drop) }),
+        Some(_) => Box::pin(async move { write(100_000).await.map(drop) }),
+    }
+}
+
+/// Has the client do these one after another. Returns how many succeeded.
+fn use_client(turner: &Turner, client: &Arc<Client>, operations: &[u8], over: &Over) -> usize {
+    let requests = samples::requests();
+    let mut succeeded = 0;
+    let mut said_goodbye = false;
+    for byte in operations {
+        let context = samples::context();
+        if byte & CANCELLED != 0 {
+            context.cancel.raise();
+        }
+        let mut operation = operate(client, &context, &requests, usize::from(byte & !CANCELLED) % (requests.len() + 4));
+        let mut limit = pin!(turner.group.sleep(END_MAX));
+        let result = loop {
+            let result = wait(
+                &turner.group,
+                std::future::poll_fn(|task| {
+                    if let Poll::Ready(result) = operation.as_mut().poll(task) {
+                        return Poll::Ready(Some(result));
+                    }
+                    assert!(limit.as_mut().poll(task).is_pending(), "operation {byte} does not end");
+                    if said_goodbye { Poll::Pending } else { over.poll(task).map(|()| None) }
+                }),
+            );
+            match result {
+                Some(result) => break result,
+                None => client.disconnect(), // nobody answers any more
+            }
+            said_goodbye = true;
+        };
+        succeeded += usize::from(result.is_ok());
+    }
+    succeeded
+}
+
+fn is_gone(client: &Weak<Client>) -> bool {
+    let start = Instant::now();
+    while client.strong_count() > 0 && start.elapsed() < END_MAX {
+        thread::sleep(Duration::from_micros(100));
+    }
+    client.strong_count() == 0
+}
+
+thread_local! {
+    static TURNER: RefCell<Option<Turner>> = const { RefCell::new(None) };
+}
+
+/// Returns how many operations succeeded; `None`: the client did not connect.
+fn exchange(input: &Input<'_>, pace: Pace) -> Option<usize> {
+    TURNER.with_borrow_mut(|turner| {
+        let turner = turner.get_or_insert_with(Turner::new);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a port");
+        let server = listener.local_addr().expect("it is bound").to_string();
+        let over = Over { unfinished: input.scripts.len().into(), ..Over::default() };
+        thread::scope(|scope| {
+            let over = &over;
+            scope.spawn(move || serve(listener, &input.scripts, pace.patience, over));
+            let config = ClientConfig {
+                server,
+                export: "/e".into(),
+                name: "client.example".into(),
+                read_only: false,
+                soft: true,
+                timeout: pace.soft,
+                key: input.keyed.then(|| Key::new([7; 32])),
+                replay_window: REPLAY_WINDOW,
+                suspect: END_MAX,
+            };
+            let client = Client::connect(config, std::slice::from_ref(&turner.group));
+            assert!(!input.keyed || client.is_err(), "a server without the key was believed");
+            let succeeded = client.ok().map(|client| {
+                let succeeded = use_client(turner, &client, input.operations, over);
+                client.disconnect();
+                over.stop.store(true, Ordering::SeqCst);
+                let left = Arc::downgrade(&client);
+                drop(client);
+                assert!(is_gone(&left), "something keeps the client");
+                succeeded
+            });
+            over.stop.store(true, Ordering::SeqCst);
+            succeeded
+        })
+    })
+}
+
+/// The operations and the connections of an input.
+fn parse(data: &[u8]) -> Option<Input<'_>> {
+    let ([how, count], rest) = data.split_first_chunk()?;
+    let (operations, mut rest) = rest.split_at_checked(usize::from(*count) % (OPERATIONS_MAX + 1))?;
+    let mut scripts = Vec::new();
+    while let Some((length, after)) = rest.split_first_chunk::<2>()
+        && scripts.len() < CONNECTIONS_MAX
+    {
+        let (script, after) = after.split_at(after.len().min(u16::from_le_bytes(*length).into()));
+        let mut script = script.to_vec();
+        if how & RAW_HEADERS == 0 {
+            receive::seal_headers(&mut script, &mut Sealer::default());
+        }
+        scripts.push(script);
+        rest = after;
+    }
+    Some(Input { keyed: how & KEYED != 0, operations, scripts })
+}
+
+/// See the module.
+pub fn run(data: &[u8]) {
+    if let Some(input) = parse(data) {
+        exchange(&input, HASTE);
+    }
+}
+
+/// The frames of one connection.
+#[derive(Clone, Default)]
+struct Script(Vec<u8>);
+
+impl Script {
+    fn frame(mut self, header: Header, body: &[u8], payload: &[u8]) -> Script {
+        let header = Header { body_length: body.len() as u32, payload_length: payload.len() as u32, ..header };
+        self.0.extend_from_slice(&header.encode());
+        self.0.extend_from_slice(body);
+        self.0.extend_from_slice(payload);
+        self
+    }
+
+    fn answer(self, kind: Kind, op: Op, status: u32, body: &[u8]) -> Script {
+        self.frame(Header { op: op as u16, status, request: LATEST, ..Header::new(kind) }, body, &[])
+    }
+
+    fn hello(self, recovering: bool) -> Script {
+        let reply = HelloReply {
+            version: 1,
+            capabilities: Capabilities::all(),
+            session: 5,
+            secret: [6; 16],
+            verifier: 8,
+            slots: 4,
+            credits: 1024,
+            payload_max: 1 << 20,
+            lease_seconds: 0,
+            server_name: "server.example".into(),
+            recovering,
+        };
+        let mut body = Vec::new();
+        reply.encode(&mut body);
+        self.frame(Header::new(Kind::HelloReply), &body, &[])
+    }
+
+    fn attached(self) -> Script {
+        let mut body = Vec::new();
+        AttachReply { root: samples::entry(), export_id: 7, read_only: false }.encode(&mut body);
+        self.answer(Kind::Reply, Op::Attach, 0, &body)
+    }
+
+    fn reply(self, op: Op) -> Script {
+        let (_, reply) = samples::replies().into_iter().find(|(of, _)| *of == op).expect("it has one");
+        let mut body = Vec::new();
+        encode_reply(&reply, &mut body);
+        self.answer(Kind::Reply, op, 0, &body)
+    }
+
+    fn data(self, length: usize) -> Script {
+        let header = Header { op: Op::Read as u16, request: LATEST, flags: Flags::TRAILER, ..Header::new(Kind::Reply) };
+        let mut script = self.frame(header, &[], &vec![9; length]);
+        script.0.extend_from_slice(&Trailer { valid: length as u32, checksum: 0 }.encode()[..TRAILER_SIZE]);
+        script
+    }
+}
+
+fn seed(operations: &[u8], scripts: &[Script]) -> Vec<u8> {
+    let mut seed = vec![0, operations.len() as u8];
+    seed.extend_from_slice(operations);
+    for Script(bytes) in scripts {
+        seed.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+        seed.extend_from_slice(bytes);
+    }
+    seed
+}
+
+/// The byte that asks for an operation.
+fn byte(op: Op) -> u8 {
+    samples::requests().iter().position(|request| Op::of(request) == op).expect("it has a sample") as u8
+}
+
+/// A session in which each operation is answered; one whose connections break; a server that was restarted, or has lost the session; locks that wait; what
+/// is no answer.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let new = Script::default;
+    let (first, bulk) = (new().hello(false).attached(), new().hello(false));
+    let requests = samples::requests();
+    let of_bulk = |number: usize| (requests.len() + number) as u8;
+    let mut seeds = Vec::new();
+    for some in requests.chunks(OPERATIONS_MAX) {
+        let operations: Vec<u8> = some.iter().map(|request| byte(Op::of(request))).collect();
+        // The client answers Root by itself.
+        let asked = some.iter().map(Op::of).filter(|op| *op != Op::Root);
+        let control = asked.fold(first.clone(), Script::reply);
+        seeds.push(seed(&operations, &[control, bulk.clone()]));
+    }
+    let data = [0, 1, 2, 3].map(of_bulk);
+    let control = first.clone().data(100).reply(Op::Write);
+    seeds.push(seed(&data, &[control, bulk.clone().data(2000).reply(Op::Write)]));
+
+    let (open, lock, stat) = (byte(Op::Open), byte(Op::SetLock), byte(Op::GetAttr));
+    let broken = first.clone().reply(Op::Open);
+    seeds.push(seed(&[open, stat, stat], &[broken.clone(), bulk.clone(), new().hello(false).reply(Op::GetAttr)]));
+    let recovery = new().hello(true).reply(Op::Reopen).answer(Kind::Reply, Op::Recovered, 0, &[]).reply(Op::GetAttr);
+    seeds.push(seed(&[open, stat], &[broken.clone(), bulk.clone(), recovery, bulk.clone()]));
+    let unknown = new().frame(Header { status: Errno::ESTALE.raw() as u32, ..Header::new(Kind::HelloReply) }, &[], &[]);
+    let begun = first.clone().reply(Op::Reopen).reply(Op::GetAttr);
+    seeds.push(seed(&[open, stat], &[broken.clone(), bulk.clone(), unknown, begun, bulk.clone()]));
+
+    let pending = first.clone().reply(Op::Open).answer(Kind::Pending, Op::SetLock, 0, &[]);
+    let granted = pending.clone().answer(Kind::Completion, Op::SetLock, 0, &[]);
+    seeds.push(seed(&[open, lock], &[granted, bulk.clone()]));
+    let mut outcome = Vec::new();
+    CancelReply { outcome: CancelOutcome::Never }.encode(&mut outcome);
+    let interrupted = Errno::EINTR.raw() as u32;
+    let cancelled = pending.frame(Header::new(Kind::CancelReply), &outcome, &[]);
+    let cancelled = cancelled.answer(Kind::Completion, Op::SetLock, interrupted, &[]);
+    seeds.push(seed(&[open, lock | CANCELLED, stat], &[cancelled, bulk.clone()]));
+
+    for kind in [Kind::Goodbye, Kind::Callback, Kind::Ping, Kind::Hello, Kind::Pending] {
+        seeds.push(seed(&[stat], &[first.clone().answer(kind, Op::GetAttr, 0, b"text"), bulk.clone()]));
+    }
+    let refused = new().hello(false).answer(Kind::Reply, Op::Attach, Errno::ENOENT.raw() as u32, b"/one\n/other\n");
+    seeds.push(seed(&[], &[refused]));
+    seeds.push(seed(&[], &[new().frame(Header::new(Kind::Goodbye), b"no", &[])]));
+
+    let mut challenge = Vec::new();
+    Challenge { nonce: [3; NONCE_LENGTH] }.encode(&mut challenge);
+    let challenged = new().frame(Header::new(Kind::Challenge), &challenge, &[]).hello(false).attached();
+    for script in [challenged, first] {
+        let mut seed = seed(&[stat], &[script, bulk.clone()]);
+        seed[0] |= KEYED;
+        seeds.push(seed);
+    }
+    seeds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a busy machine too.
+    const LEISURE: Pace = Pace { patience: Duration::from_secs(1), soft: Duration::from_secs(5) };
+
+    #[test]
+    fn the_seeds_are_understood() {
+        let requests = samples::requests().len();
+        let answered: Vec<Option<usize>> =
+            seeds().iter().map(|seed| exchange(&parse(seed).unwrap(), LEISURE)).collect();
+        let whole = requests.div_ceil(OPERATIONS_MAX);
+        assert_eq!(answered[..whole].iter().map(|count| count.unwrap()).sum::<usize>(), requests, "{answered:?}");
+        // Data, a broken connection, a restart, a lost session, a lock that is granted, one that is cancelled.
+        assert_eq!(answered[whole..whole + 6], [4, 2, 2, 2, 2, 1].map(Some), "{answered:?}");
+        assert_eq!(answered[answered.len() - 4..], [None; 4]);
+    }
+}
