@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::exports::{ExportConfig, FileExport};
 use crate::failure::Failure;
-use crate::options::Options;
+use crate::options::{self, Options};
 use crate::{args, keyfile};
 
 /// The port of a server that says nothing else.
@@ -126,8 +126,12 @@ impl FileLimits {
 
 fn seconds(key: &str, value: Option<f64>, usual: Duration) -> Result<Duration, Failure> {
     let Some(seconds) = value else { return Ok(usual) };
-    Duration::try_from_secs_f64(seconds).map_err(|error| {
-        Failure::usage(format!("cannot use {key} = {seconds} of [limits]"), error, "give seconds, 0 or more")
+    options::duration(seconds).ok_or_else(|| {
+        Failure::usage(
+            format!("cannot use {key} = {seconds} of [limits]"),
+            format!("it is not a time of 0 to {} seconds", options::SECONDS_MAX),
+            "give seconds, 0 or more",
+        )
     })
 }
 
@@ -271,6 +275,7 @@ pub fn server_address(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use aqueduct_server::{Access, Squash};
+    use proptest::prelude::*;
 
     use super::*;
     use crate::exports::SquashChoice;
@@ -384,6 +389,63 @@ mod tests {
         let missing = args::Serve { listen, key: Some(folder.path().join("none")), ..args::Serve::default() };
         assert!(serve(missing).unwrap_err().to_string().contains("none"));
         assert!(serve(args::Serve::default()).unwrap().keys.is_empty());
+    }
+
+    /// A line of [limits], with a key of it or another, and a value that may be of the wrong type or size.
+    fn any_limit() -> impl Strategy<Value = String> {
+        const NUMBERS: &[&str] =
+            &["sessions_max", "connections_max", "opens_max", "threads_max", "slots", "pending_max", "slot"];
+        const TIMES: &[&str] = &[
+            "suspect",
+            "session_grace",
+            "vanished_grace",
+            "recovery_grace",
+            "hello_timeout",
+            "slow_operation",
+            "drain",
+        ];
+        let time = prop::sample::select(TIMES).prop_map(|key| format!("{key}_seconds"));
+        let key = prop_oneof![prop::sample::select(NUMBERS).prop_map(|key| (*key).to_owned()), time];
+        let value = prop_oneof![
+            any::<i64>().prop_map(|number| number.to_string()),
+            (0u32..10_000).prop_map(|number| number.to_string()),
+            any::<f64>().prop_map(|number| format!("{number:?}")),
+            Just("1e300".to_owned()),
+            "\"\\PC{0,5}\"|inf|-1|\\[\\]",
+        ];
+        (key, value).prop_map(|(key, value)| format!("{key} = {value}\n"))
+    }
+
+    proptest! {
+        #[test]
+        fn any_limits_are_understood_or_refused(lines in prop::collection::vec(any_limit(), 0..6)) {
+            let Ok(file) = toml::from_str::<File>(&format!("[limits]\n{}", lines.concat())) else { return Ok(()) };
+            match file.limits.resolve() {
+                Ok(limits) => {
+                    let times = [limits.suspect, limits.session_grace, limits.vanished_grace, limits.recovery_grace,
+                        limits.hello_timeout, limits.slow_operation];
+                    prop_assert!(times.iter().all(|time| time.as_secs_f64() <= options::SECONDS_MAX), "{times:?}");
+                    prop_assert!(limits.slots >= 1 && limits.suspect >= SUSPECT_MIN);
+                }
+                Err(failure) => prop_assert!(failure.to_string().contains("[limits]"), "{failure}"),
+            }
+        }
+
+        #[test]
+        fn any_file_is_understood_or_refused(text in "(\\[*(export|limits|state|listen)\\]*| = |\n|'|\"|[0-9.]|\\PC){0,40}") {
+            let _ = toml::from_str::<File>(&text); // whatever it says, it says it without a panic
+        }
+
+        #[test]
+        fn any_source_is_taken_apart_or_refused(text in "(\\[|\\]|:|/|[0-9]{1,6}|[a-z.%]|\\PC){0,12}", port: Option<u16>) {
+            if let Ok(Source::Remote { server, export }) = parse_source(&text, port) {
+                let (host, port) = server.rsplit_once(':').unwrap();
+                prop_assert!(!host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok(), "{server}");
+                prop_assert!(!export.is_empty() && text.starts_with(host) && text.ends_with(&export), "{export}");
+            }
+            let address = server_address(&text);
+            prop_assert!(address.contains(':'), "{address}");
+        }
     }
 
     #[test]

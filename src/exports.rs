@@ -185,6 +185,8 @@ fn canonical(network: IpNet) -> IpNet {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn export(text: &str) -> Result<ExportConfig, String> {
@@ -214,6 +216,48 @@ mod tests {
         assert!(export("squash = 'some'").unwrap_err().contains("`all`"), "the choices are named");
         assert!(export("anonymous_gid = 4294967295").unwrap_err().contains("anonymous_gid is no id"));
         assert!(FileExport::default().resolve(false).unwrap_err().to_string().contains("no path"));
+    }
+
+    /// A line of an export, whose hosts are never looked up: there is a slash in each.
+    fn any_line() -> impl Strategy<Value = String> {
+        let id = prop_oneof![0u64..40, Just(u64::from(u32::MAX)), Just(u64::from(u32::MAX) - 1), any::<u64>()];
+        let range = (id.clone(), id.clone(), id.clone())
+            .prop_map(|(client, server, count)| format!("{{ client = {client}, server = {server}, count = {count} }}"));
+        let ranges = prop::collection::vec(range, 0..4).prop_map(|ranges| ranges.join(", "));
+        let hosts = prop::collection::vec("'[0-9a-f:.]{0,12}/[0-9]{0,3}'", 0..4).prop_map(|hosts| hosts.join(", "));
+        prop_oneof![
+            ("map_uids|map_gids", ranges).prop_map(|(key, ranges)| format!("{key} = [{ranges}]\n")),
+            ("hosts|read_only_hosts", hosts).prop_map(|(key, hosts)| format!("{key} = [{hosts}]\n")),
+            ("anonymous_uid|anonymous_gid", id).prop_map(|(key, id)| format!("{key} = {id}\n")),
+            "squash = '(root|all|none|some)'\n",
+            "map_others = '(same|anonymous|others)'\n",
+        ]
+    }
+
+    proptest! {
+        /// What is accepted keeps its promises; what is refused says which export, and what to do.
+        #[test]
+        fn any_export_is_understood_or_refused(lines in prop::collection::vec(any_line(), 0..5), ids in prop::collection::vec(any::<u32>(), 4)) {
+            let Ok(file) = toml::from_str::<FileExport>(&format!("path = '/tmp'\n{}", lines.concat())) else { return Ok(()) };
+            match file.resolve(false) {
+                Ok(ExportConfig { access, .. }) => {
+                    prop_assert!(access.anonymous_uid != u32::MAX && access.anonymous_gid != u32::MAX);
+                    let nets = access.hosts.iter().flatten().chain(&access.read_only_hosts);
+                    prop_assert!(nets.clone().all(|net| *net == canonical(*net)), "{:?}", nets.collect::<Vec<_>>());
+                    for map in access.maps.iter().flat_map(|maps| [&maps.users, &maps.groups]) {
+                        let ranges = map.ranges().iter();
+                        let first = ranges.clone().map(|range| range.client).chain(ranges.map(|range| range.client + (range.count - 1)));
+                        prop_assert!(first.clone().all(|id| map.to_client(map.to_server(id)) == id && id != u32::MAX));
+                        // No id becomes the one that means that there is none.
+                        prop_assert!(ids.iter().all(|id| *id == u32::MAX || map.to_server(*id) != u32::MAX));
+                    }
+                }
+                Err(failure) => {
+                    let told = failure.to_string();
+                    prop_assert!(told.contains("cannot serve /tmp") && told.contains("\n      do: "), "{told}");
+                }
+            }
+        }
     }
 
     #[test]

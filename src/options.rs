@@ -254,11 +254,17 @@ fn size(value: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
+/// The longest time that can be asked for, in seconds: 31 years. Clocks to which it is added do not overflow.
+pub const SECONDS_MAX: f64 = 1e9;
+
+/// A time that was given in seconds; `None` when it is none, or longer than anybody waits.
+pub fn duration(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds <= SECONDS_MAX)
+}
+
 fn seconds(key: &str, value: &str) -> Result<Duration, Failure> {
     let parsed: Option<f64> = value.parse().ok();
-    parsed
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(|| bad_value(key, value, "seconds, 0 or more, such as 0.5 or 10"))
+    parsed.and_then(duration).ok_or_else(|| bad_value(key, value, "seconds, 0 or more, such as 0.5 or 10"))
 }
 
 fn bad_value(key: &str, value: &str, expected: &str) -> Failure {
@@ -279,6 +285,8 @@ fn unknown(option: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn parse(text: &str) -> Result<Options, Failure> {
@@ -296,6 +304,43 @@ mod tests {
         for name in names() {
             parse(&value(name)).unwrap();
             assert!(is_known(&value(name)), "{name}");
+        }
+    }
+
+    /// An option, or what looks like one.
+    fn any_option() -> impl Strategy<Value = String> {
+        let name = prop_oneof![
+            prop::sample::select(names().collect::<Vec<_>>()).prop_map(str::to_owned),
+            prop::sample::select(IGNORED).prop_map(|name| (*name).to_owned()),
+            "[a-z_.-]{0,12}",
+        ];
+        let value = prop_oneof![
+            "[0-9]{1,22}",
+            any::<f64>().prop_map(|number| number.to_string()),
+            "[0-9]{0,6}[kKmMgGtT]?",
+            "none|close-to-open|[\\PC]{0,12}",
+        ];
+        prop_oneof![4 => (name.clone(), value).prop_map(|(name, value)| format!("{name}={value}")), 2 => name, 1 => "\\PC*"]
+    }
+
+    proptest! {
+        /// Whatever is asked for is understood within its limits, or refused with three lines that say what, why and what to do.
+        #[test]
+        fn any_options_are_understood_or_refused(list in prop::collection::vec(any_option(), 0..6), is_root: bool) {
+            match Options::parse(&list, is_root) {
+                Ok(options) => {
+                    prop_assert!(list.iter().all(|option| is_known(option.trim())), "{list:?}");
+                    prop_assert!((1..=WORKERS_MAX).contains(&options.workers) && options.port != Some(0));
+                    prop_assert!(options.replay_window == 0 || options.replay_window >= REPLAY_WINDOW_MIN);
+                    let times = [options.timeout, options.suspect, options.attr_timeout, options.entry_timeout];
+                    prop_assert!(times.iter().all(|time| time.as_secs_f64() <= SECONDS_MAX), "{times:?}");
+                    prop_assert!(options.suspect >= SUSPECT_MIN && options.timeout > Duration::ZERO);
+                }
+                Err(failure) => {
+                    let told = failure.to_string();
+                    prop_assert!(told.contains("\n     why: ") && told.contains("\n      do: "), "{told}");
+                }
+            }
         }
     }
 
@@ -329,6 +374,7 @@ mod tests {
             "timeo=x",
             "timeo=-1",
             "timeo=inf",
+            "timeo=1e19",
             "suspect=1",
             "port=0",
             "port=70000",

@@ -63,9 +63,12 @@ fn prepare(socket: &Socket) -> io::Result<()> {
     Ok(())
 }
 
+/// The longest time and interval that the kernel takes (MAX_TCP_KEEPIDLE and MAX_TCP_KEEPINTVL of `net/tcp.h`): nine hours.
+const KEEPALIVE_SECONDS_MAX: u64 = 32_767;
+
 /// Has the kernel ask an idle peer whether it is there, so that a dead one is found out within `suspect`, and try again soon where nobody answers.
 pub(crate) fn guard(socket: &Socket, suspect: Duration) -> io::Result<()> {
-    let seconds = suspect.max(SUSPECT_MIN).as_secs() as u32;
+    let seconds = suspect.max(SUSPECT_MIN).as_secs().min(KEEPALIVE_SECONDS_MAX) as u32;
     let questions = KEEPALIVE_QUESTIONS.min(seconds - 1);
     let interval = (seconds / 5).max(1);
     let after = seconds - questions * interval;
@@ -87,4 +90,17 @@ pub(crate) fn set_timeouts(stream: &TcpStream, timeout: Option<Duration>) -> io:
     let socket = SockRef::from(stream);
     socket.set_read_timeout(timeout)?;
     socket.set_write_timeout(timeout.or(Some(SEND_STALL_MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_takes_any_time_to_suspect_a_peer() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        for seconds in [0, 1, 2, 3, 5, 32_767, 32_768, 1_000_000_000, 1 << 32, u64::MAX] {
+            guard(&socket, Duration::from_secs(seconds)).unwrap_or_else(|error| panic!("{seconds} s: {error}"));
+        }
+    }
 }
