@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
-use crate::common::{Mount, Server, aqueduct, directory, errno, have, run, shell, test, within};
+use crate::common::{Mount, SOON, Server, aqueduct, directory, errno, have, run, shell, test, wait_until, within};
 use crate::network::{ADDRESSES, Network};
 use crate::sys;
 
@@ -242,6 +242,28 @@ fn ids_without_a_place_may_be_nobodys() {
         assert_eq!(owner(&export.path().join("roots")), (65_534, 65_534));
         shell(mount.path(), &as_user(1000, "echo x > users")).succeeded();
         assert_eq!((owner(&mount.join("users")), owner(&export.path().join("users"))), ((1000, 1000), (5000, 6000)));
+    });
+}
+
+#[test]
+fn a_mount_that_is_not_let_in_again_says_why() {
+    test(|| {
+        let export = open_directory();
+        let server = Server::start(&[export.path()]);
+        let mount = server.mount(export.path());
+        fs::write(mount.join("file"), "x").unwrap();
+        let home = directory();
+        let file = home.path().join("aqueduct.toml");
+        fs::write(&file, format!("[[export]]\npath = {:?}\nhosts = [\"192.0.2.1\"]\n", export.path())).unwrap();
+        let server = server.restart_with(&["--config", file.to_str().unwrap()], &[]);
+        wait_until("the mount's log has the reason", SOON, || {
+            let log = mount.process.output();
+            log.contains("does not let this machine mount") && log.contains("'hosts'")
+        });
+        // It goes on as soon as it may.
+        let server = server.restart(&[export.path()]);
+        assert_eq!(fs::read_to_string(mount.join("file")).unwrap(), "x");
+        drop((mount, server));
     });
 }
 

@@ -218,17 +218,13 @@ impl Client {
         });
     }
 
-    fn try_reconnect(&self, next: &mut usize) -> bool {
-        let result = match self.connect_lanes(next) {
+    fn try_reconnect(&self, next: &mut usize) -> Result<(), ConnectError> {
+        match self.connect_lanes(next) {
             Err(error) if error.is_unknown_session() && !self.closing.load(Ordering::SeqCst) => {
                 self.begin_session().and_then(|()| self.connect_lanes(next))
             }
             result => result,
-        };
-        if let Err(error) = &result {
-            tracing::debug!(%error, "could not connect again yet");
         }
-        result.is_ok()
     }
 
     /// Makes stable what was written, and says goodbye: the server frees at once what this client held. Requests under way end with EIO. Never call it on
@@ -268,13 +264,21 @@ fn key(hello: &HelloReply) -> SessionKey {
 }
 
 fn reconnect(client: &Weak<Client>) {
-    let (mut pause, mut next) = (RETRY_FIRST, 0);
+    let (mut pause, mut next, mut told) = (RETRY_FIRST, 0, false);
     loop {
         let Some(client) = client.upgrade() else { return };
         if client.closing.load(Ordering::SeqCst) {
             return;
         }
-        if client.try_reconnect(&mut next) {
+        let result = client.try_reconnect(&mut next);
+        if let Err(error) = &result {
+            // That does not pass by itself, as a server that is away does.
+            if error.is_of_configuration() && !told {
+                tracing::error!(%error, "cannot connect again: {}; trying all the same", error.hint());
+                told = true;
+            }
+            tracing::debug!(%error, "could not connect again yet");
+        } else {
             client.reconnecting.store(false, Ordering::SeqCst);
             // A lane may have been lost again before the flag fell; whoever lost it saw the flag and left it to us.
             if client.lanes.iter().all(|lane| lane.is_connected()) || client.reconnecting.swap(true, Ordering::SeqCst) {

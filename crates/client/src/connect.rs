@@ -141,6 +141,11 @@ impl ConnectError {
         }
     }
 
+    /// Whether somebody has to change something before it can succeed.
+    pub(crate) fn is_of_configuration(&self) -> bool {
+        matches!(self, ConnectError::Key { .. } | ConnectError::UnknownExport { .. } | ConnectError::Forbidden { .. })
+    }
+
     /// Whether the session is unknown to the server (it was restarted, or we stayed away too long).
     pub(crate) fn is_unknown_session(&self) -> bool {
         matches!(self, ConnectError::Refused { reason, .. } if reason == UNKNOWN_SESSION)
