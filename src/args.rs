@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::exports::SquashChoice;
-use crate::options;
+use crate::options::{self, ChecksumChoice};
 
 /// Carries a directory to any node at the speed of the network
 ///
@@ -99,6 +99,7 @@ The configuration file:
   listen = [\"127.0.0.1:7170\"]
   key = \"/etc/aqueduct/cluster.key\"  # only who has one of its keys may connect
   insecure = false                 # true: listen on other addresses than loopback without a key
+  checksum = \"auto\"                # on, off; auto: on where the client is another machine
   state = \"/var/lib/aqueduct\"
   [[export]]
   path = \"/srv/data\"
@@ -147,6 +148,9 @@ pub struct Serve {
     /// Let only clients in that have one of the keys in this file: see 'aqueduct keygen'
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    /// Whether what travels has checksums [default: auto, on where the client is another machine]
+    #[arg(long, value_name = "WHEN")]
+    pub checksum: Option<ChecksumChoice>,
     /// Listen on addresses other than loopback without a key: anybody who reaches the port may do everything
     #[arg(long)]
     pub insecure: bool,

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use aqueduct_client::SUSPECT_MIN;
 use aqueduct_server::Limits;
-use aqueduct_wire::Key;
+use aqueduct_wire::{Checksums, Key};
 use serde::Deserialize;
 
 use crate::exports::{ExportConfig, FileExport};
 use crate::failure::Failure;
-use crate::options::{self, Options};
+use crate::options::{self, ChecksumChoice, Options};
 use crate::{args, keyfile};
 
 /// The port of a server that says nothing else.
@@ -29,6 +29,7 @@ pub struct ServeConfig {
     pub listen: Vec<SocketAddr>,
     /// Only clients that have one of these are served; none: all are.
     pub keys: Vec<Key>,
+    pub checksums: Checksums,
     pub state: PathBuf,
     pub exports: Vec<ExportConfig>,
     pub limits: Limits,
@@ -45,6 +46,7 @@ struct File {
     listen: Vec<String>,
     key: Option<PathBuf>,
     insecure: bool,
+    checksum: Option<ChecksumChoice>,
     state: Option<PathBuf>,
     export: Vec<FileExport>,
     limits: FileLimits,
@@ -73,6 +75,7 @@ impl ServeConfig {
     pub fn resolve(arguments: args::Serve) -> Result<ServeConfig, Failure> {
         let file = arguments.config.as_deref().map_or_else(|| Ok(File::default()), File::read)?;
         let listen = if arguments.listen.is_empty() { &file.listen } else { &arguments.listen };
+        let checksums = arguments.checksum.or(file.checksum).map_or(Checksums::Auto, ChecksumChoice::checksums);
         let key = arguments.key.or(file.key);
         let listen = resolve_listen(listen, key.is_some() || arguments.insecure || file.insecure)?;
         let keys = key.as_deref().map_or_else(|| Ok(Vec::new()), keyfile::load)?;
@@ -90,7 +93,17 @@ impl ServeConfig {
         let state = arguments.state.or(file.state).map_or_else(default_state, Ok)?;
         let (opens_max, threads_max) = (file.limits.opens_max, file.limits.threads_max.unwrap_or(THREADS_MAX));
         let drain = seconds("drain_seconds", file.limits.drain_seconds, DRAIN)?;
-        Ok(ServeConfig { listen, keys, state, exports, limits: file.limits.resolve()?, opens_max, threads_max, drain })
+        Ok(ServeConfig {
+            listen,
+            keys,
+            checksums,
+            state,
+            exports,
+            limits: file.limits.resolve()?,
+            opens_max,
+            threads_max,
+            drain,
+        })
     }
 }
 

@@ -191,6 +191,7 @@ impl Backing {
                     key: config.key.clone(),
                     replay_window: config.options.replay_window,
                     suspect: config.options.suspect,
+                    checksums: config.options.checksum.checksums(),
                 };
                 let what = format!("cannot mount {} on {}", config.shown, config.target.display());
                 let client = Client::connect(client, groups).map_err(|error| {

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use aqueduct_client::SUSPECT_MIN;
 use aqueduct_fuse::CacheMode;
+use aqueduct_wire::Checksums;
+use clap::ValueEnum;
+use serde::Deserialize;
 
 use crate::failure::Failure;
 
@@ -26,6 +29,10 @@ const OPTIONS: &[(&str, &str)] = &[
     ("entry_timeout=SECONDS", "believe names for so long (0); above 0 turns default_permissions on"),
     ("key=FILE", "the key that the server has too: see 'aqueduct keygen'"),
     ("replay_window=SIZE", "keep so much of what is not on the server's disk yet (256M); 0: lose it with the server"),
+    (
+        "checksum=auto|on|off",
+        "whether what travels has checksums; auto: where the server is another machine (the default)",
+    ),
     ("port=PORT", "the server's port (7170), unless the source names it"),
     ("workers=N", "threads with connections of their own, 1 to 64 (2)"),
 ];
@@ -76,6 +83,28 @@ const REPLAY_WINDOW_MIN: usize = 4 << 20;
 
 /// A server that answers nothing for so long, not even the questions of the kernel, is taken for gone: longer than what a network loses is sent again.
 const SUSPECT: Duration = Duration::from_secs(5);
+/// Whether what travels has checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ChecksumChoice {
+    /// Where the other side is another machine, and where it insists
+    Auto,
+    /// Always: who adds none is not talked to
+    On,
+    /// Never
+    Off,
+}
+
+impl ChecksumChoice {
+    /// As the libraries know it.
+    pub fn checksums(self) -> Checksums {
+        match self {
+            ChecksumChoice::Auto => Checksums::Auto,
+            ChecksumChoice::On => Checksums::On,
+            ChecksumChoice::Off => Checksums::Off,
+        }
+    }
+}
 
 /// The options of one mount, resolved.
 #[derive(Debug, PartialEq)]
@@ -96,6 +125,7 @@ pub struct Options {
     pub attr_timeout: Duration,
     pub entry_timeout: Duration,
     pub key: Option<PathBuf>,
+    pub checksum: ChecksumChoice,
     pub port: Option<u16>,
     pub workers: usize,
     pub replay_window: usize,
@@ -121,6 +151,7 @@ impl Default for Options {
             attr_timeout: Duration::ZERO,
             entry_timeout: Duration::ZERO,
             key: None,
+            checksum: ChecksumChoice::Auto,
             port: None,
             workers: WORKERS,
             replay_window: REPLAY_WINDOW,
@@ -225,6 +256,10 @@ impl Options {
                     _ => return Err(bad_value(key, value, "none or close-to-open")),
                 }
             }
+            "checksum" => {
+                let choice = ChecksumChoice::from_str(value, false);
+                self.checksum = choice.map_err(|_| bad_value(key, value, "auto, on or off"))?;
+            }
             "key" if value.is_empty() => return Err(bad_value(key, value, "the path of a key file")),
             "key" => self.key = Some(value.into()),
             "port" => {
@@ -299,6 +334,7 @@ mod tests {
             "cache" => "cache=none".to_owned(),
             "replay_window" => "replay_window=64M".to_owned(),
             "timeo" | "suspect" | "attr_timeout" | "entry_timeout" | "key" | "port" | "workers" => format!("{name}=3"),
+            "checksum" => "checksum=on".to_owned(),
             name => name.to_owned(),
         };
         for name in names() {
@@ -382,6 +418,7 @@ mod tests {
             "key=",
             "replay_window=1M",
             "replay_window=9T",
+            "checksum=maybe",
             "cache=lies",
             "remount",
         ] {

@@ -82,6 +82,7 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure
         limits: config.limits.clone(),
         exports,
         keys: config.keys.clone(),
+        checksums: config.checksums,
         sessions: Some(config.state.join("sessions")),
     };
     let server = Server::start(server, group.clone()).map_err(|error| {

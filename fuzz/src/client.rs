@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use aqueduct_client::{Client, ClientConfig};
 use aqueduct_fs::{Context, Errno, FileSystem, MemorySink, ReadAt, Request, Source, WriteAt};
 use aqueduct_wire::{
-    AttachReply, CancelOutcome, CancelReply, Capabilities, Challenge, Flags, HEADER_SIZE, Header, HelloReply, Key,
-    Kind, NONCE_LENGTH, Op, Sealer, TRAILER_SIZE, Trailer, encode_reply,
+    AttachReply, CancelOutcome, CancelReply, Capabilities, Challenge, Checksums, Flags, HEADER_SIZE, Header,
+    HelloReply, Key, Kind, NONCE_LENGTH, Op, Sealer, TRAILER_SIZE, Trailer, encode_reply,
 };
 use aqueduct_worker::wait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -298,6 +298,7 @@ fn exchange(input: &Input<'_>, pace: Pace) -> Option<usize> {
                 soft: true,
                 timeout: pace.soft,
                 key: input.keyed.then(|| Key::new([7; 32])),
+                checksums: Checksums::Auto,
                 replay_window: REPLAY_WINDOW,
                 suspect: END_MAX,
             };

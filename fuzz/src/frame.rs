@@ -45,7 +45,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             request: 0x0102_0304_0506_0708,
             body_length: 100,
             payload_length: 4096,
-            payload_checksum: 5,
+            content_checksum: 5,
             epoch: 6,
             tag: [3; 8],
             credits: 4,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use aqueduct_fs::synthetic::Synthetic;
 use aqueduct_server::{Access, Export, Limits, Server, ServerConfig, export_id};
-use aqueduct_wire::{Header, Kind, Op, encode_reply};
+use aqueduct_wire::{Checksums, Header, Kind, Op, encode_reply};
 use tempfile::TempDir;
 
 use crate::samples;
@@ -101,6 +101,7 @@ impl World {
             limits: Limits::default(),
             exports: vec![export],
             keys: Vec::new(),
+            checksums: Checksums::Auto,
             sessions: Some(self.folder.path().to_path_buf()),
         };
         let server = Server::start(config, Turner::new().group).expect("the folder is ours");

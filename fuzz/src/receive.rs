@@ -2,7 +2,8 @@
 //! decoder, which has the whole stream before it, finds in it.
 //!
 //! The first byte: 1, headers are left as they are (else they get their checksums); 2, the connection carries bulk data; 4, so many pieces as the
-//! next byte says, each of a size that follows; 8, the connection has a key (and headers get their tags). The rest is the stream.
+//! next byte says, each of a size that follows; 8, the connection has a key (and headers get their tags); 16, headers get
+//! the checksums of bodies and payloads. The rest is the stream.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -26,6 +27,7 @@ const RAW_HEADERS: u8 = 1;
 const BULK: u8 = 2;
 const PIECES: u8 = 4;
 const KEYED: u8 = 8;
+const CHECKSUMS: u8 = 16;
 
 /// The keys of the two ends, the sender's first.
 fn keys() -> [FrameKeys; 2] {
@@ -168,10 +170,12 @@ pub(crate) fn seal_headers(stream: &mut [u8], sealer: &mut Sealer) {
     while let Some(header) = rest.first_chunk_mut::<HEADER_SIZE>() {
         frame::seal(header);
         let Ok(header) = Header::decode(header) else { return };
-        if let Some(head) = rest.get_mut(..HEADER_SIZE + header.body_length as usize) {
-            sealer.seal(head);
-        }
+        let head = HEADER_SIZE + header.body_length as usize;
         let length = (HEADER_SIZE + follows(&header)).min(rest.len());
+        if let Some((head, payload)) = rest[..length].split_at_mut_checked(head) {
+            let payload = &payload[..payload.len().min(header.payload_length as usize)];
+            sealer.seal(head, payload);
+        }
         rest = &mut rest[length..];
     }
 }
@@ -193,8 +197,14 @@ pub(crate) fn frames(mut stream: &[u8], mut opener: Opener) -> Vec<Whole> {
             break;
         }
         let (mut payload, trailer) = payload.split_at(header.payload_length as usize);
+        if header.check_content(body, payload).is_err() {
+            break;
+        }
         if let Some(trailer) = trailer.first_chunk::<TRAILER_SIZE>() {
             let Ok(trailer) = Trailer::decode(trailer) else { break };
+            if trailer.check_content(&header, body, payload).is_err() {
+                break;
+            }
             payload = &payload[..payload.len().min(trailer.valid as usize)];
         }
         frames.push((header, body.to_vec(), payload.to_vec()));
@@ -216,7 +226,7 @@ pub fn run(data: &[u8]) {
     let (send, receive) = if how & KEYED == 0 { (None, None) } else { (Some(sender.send), Some(receiver)) };
     let mut stream = rest.to_vec();
     if how & RAW_HEADERS == 0 {
-        seal_headers(&mut stream, &mut Sealer::new(send));
+        seal_headers(&mut stream, &mut Sealer::new(send, how & CHECKSUMS != 0));
     }
     let mut left = &stream[..];
     let mut pieces: Vec<&[u8]> = Vec::new();
@@ -234,26 +244,44 @@ pub fn run(data: &[u8]) {
     assert_eq!(received, frames(&stream, Opener::new((how & KEYED != 0).then_some(receive))));
 }
 
-/// Frames with bodies, payloads and trailers into every kind of destination, whole and in pieces.
-pub fn seeds() -> Vec<Vec<u8>> {
+fn push(stream: &mut Vec<u8>, header: Header, body: &[u8], payload: &[u8], trailer: Option<Trailer>) {
+    let header = Header { body_length: body.len() as u32, payload_length: payload.len() as u32, ..header };
+    stream.extend_from_slice(&header.encode());
+    stream.extend_from_slice(body);
+    stream.extend_from_slice(payload);
+    stream.extend(trailer.iter().flat_map(Trailer::encode));
+}
+
+/// Frames into every kind of destination.
+fn sample(with_trailers: bool) -> Vec<u8> {
     let mut stream = Vec::new();
-    let mut push = |header: Header, body: &[u8], payload: &[u8], trailer: Option<Trailer>| {
-        let lengths = Header { body_length: body.len() as u32, payload_length: payload.len() as u32, ..header };
-        stream.extend_from_slice(&lengths.encode());
-        stream.extend_from_slice(body);
-        stream.extend_from_slice(payload);
-        stream.extend(trailer.iter().flat_map(Trailer::encode));
-    };
     let mut hello = Vec::new();
     greeting::hello().encode(&mut hello);
-    push(Header::new(Kind::Hello), &hello, &[], None);
-    push(Header::new(Kind::Ping), &[], &[], None);
+    push(&mut stream, Header::new(Kind::Hello), &hello, &[], None);
+    push(&mut stream, Header::new(Kind::Ping), &[], &[], None);
     for slot in 0..3 {
         let header = Header { slot, op: 4, ..Header::new(Kind::Reply) };
-        push(header, b"body", &[7; 100], None);
-        push(header, samples::page().packed(), &[], None);
-        push(Header { flags: Flags::TRAILER, ..header }, &[], &[8; 50], Some(Trailer { valid: 20, checksum: 0 }));
+        push(&mut stream, header, b"body", &[7; 100], None);
+        push(&mut stream, header, samples::page().packed(), &[], None);
+        if with_trailers {
+            let header = Header { flags: Flags::TRAILER, ..header };
+            push(&mut stream, header, &[], &[8; 50], Some(Trailer { valid: 20, checksum: 0 }));
+        }
     }
+    stream
+}
+
+/// A frame whose trailer has the checksum.
+fn trailer_seed() -> Vec<u8> {
+    let mut seed = vec![0];
+    let header = Header { flags: Flags::TRAILER | Flags::CHECKSUM, slot: 1, ..Header::new(Kind::Reply) };
+    push(&mut seed, header, &[], &[8; 50], Some(Sealer::new(None, true).trailer(20, &[8; 50])));
+    seed
+}
+
+/// Frames with bodies, payloads and trailers, whole and in pieces.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let (stream, without_trailers) = (sample(true), sample(false));
     let whole = [&[0], &stream[..]].concat();
     let bulk = [&[BULK], &stream[..]].concat();
     let pieces = [&[PIECES | BULK, 8, 1, 63, 64, 10, 5, 100, 200, 30], &stream[..]].concat();
@@ -261,5 +289,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let keyed = [&[KEYED], &stream[..]].concat();
     let keyed_pieces = [&[KEYED | PIECES, 3, 64, 90, 130], &stream[..]].concat();
     let keyed_raw = [&[KEYED | RAW_HEADERS], &stream[..200]].concat();
-    vec![whole, bulk, pieces, raw, keyed, keyed_pieces, keyed_raw]
+    let checked = [&[CHECKSUMS], &without_trailers[..]].concat();
+    let both = [&[CHECKSUMS | KEYED | PIECES, 2, 100, 100], &without_trailers[..]].concat();
+    vec![whole, bulk, pieces, raw, keyed, keyed_pieces, keyed_raw, checked, both, trailer_seed()]
 }

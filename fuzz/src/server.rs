@@ -13,7 +13,7 @@ use aqueduct_fs::synthetic::Synthetic;
 use aqueduct_fs::{OpenFlags, OpenId, ReadAt, Request, WriteAt};
 use aqueduct_server::{Access, Export, Limits, Server, ServerConfig, export_id};
 use aqueduct_wire::{
-    Attach, AttachReply, Header, Hello, HelloReply, Kind, Op, Opener, Sealer, decode_reply, encode_cancel,
+    Attach, AttachReply, Checksums, Header, Hello, HelloReply, Kind, Op, Opener, Sealer, decode_reply, encode_cancel,
     encode_compound, encode_read, encode_request, encode_write,
 };
 
@@ -60,6 +60,7 @@ impl World {
             limits,
             exports: vec![export],
             keys: Vec::new(),
+            checksums: Checksums::Auto,
             sessions: None,
         };
         let server = Server::start(config, turner.group.clone()).expect("loopback has a port");

@@ -11,6 +11,7 @@ mod coherence;
 #[path = "../harness/common.rs"]
 mod common;
 mod confinement;
+mod damage;
 mod errors;
 mod flood;
 mod keys;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Entry, TRANSFER_SIZE_MAX};
 use aqueduct_net::{BufferPool, Closed, Connection, Link, Mode};
-use aqueduct_wire::{HEADER_SIZE, Header, HelloReply, Key, Kind, Lane as LaneKind};
+use aqueduct_wire::{Checksums, HEADER_SIZE, Header, HelloReply, Key, Kind, Lane as LaneKind};
 use aqueduct_worker::Group;
 use serde_json::json;
 
@@ -51,6 +51,8 @@ pub struct ClientConfig {
     pub replay_window: usize,
     /// A server of which nothing is heard for so long, though it was asked, is connected to anew; whole seconds, at least 2.
     pub suspect: Duration,
+    /// Whether what travels has checksums.
+    pub checksums: Checksums,
 }
 
 /// A file system over a session to one server.
@@ -95,6 +97,7 @@ impl Client {
             timeout: CONNECT_TIMEOUT,
             key: config.key.clone(),
             connect_timeout: CONNECT_TIMEOUT,
+            checksums: config.checksums,
         };
         let (mut link, hello) = greeting.join(None, LaneKind::Control)?;
         let attached = greeting.attach(&mut link, &config.export, config.read_only)?;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use aqueduct_net::blocking::ExchangeError;
 use aqueduct_net::{Link, socket};
 use aqueduct_wire::{
-    Attach, AttachReply, Capabilities, Challenge, Header, Hello, HelloReply, Key, Kind, Lane, NONCE_LENGTH, Nonce, Op,
-    Proof, Transcript, VERSION,
+    Attach, AttachReply, Capabilities, Challenge, Checksums, Header, Hello, HelloReply, Key, Kind, Lane, NONCE_LENGTH,
+    Nonce, Op, Proof, Transcript, VERSION,
 };
 
 /// Why a server could not be used. The message says what was tried and why it failed; [`ConnectError::hint`] what to do.
@@ -166,6 +166,7 @@ pub(crate) struct Greeting {
     pub(crate) key: Option<Key>,
     /// For each address to be reached.
     pub(crate) connect_timeout: Duration,
+    pub(crate) checksums: Checksums,
 }
 
 /// A session as the client knows it.
@@ -258,7 +259,7 @@ impl Greeting {
         Ok(Hello {
             version_min: VERSION,
             version_max: VERSION,
-            capabilities: Capabilities::COMPOUND | Capabilities::PENDING,
+            capabilities: Capabilities::COMPOUND | Capabilities::PENDING | self.checksums.offered(),
             session: session.map_or(0, |session| session.id),
             secret: session.map_or([0; 16], |session| session.secret),
             lane,
@@ -273,7 +274,7 @@ impl Greeting {
         let mut link = self.connect()?;
         let mut body = Vec::new();
         self.hello(session, lane)?.encode(&mut body);
-        let hello = Header { body_length: body.len() as u32, ..Header::new(Kind::Hello) };
+        let hello = Header::new(Kind::Hello).checked(&body);
         let (header, body) = match &self.key {
             None => self.exchange(&mut link, hello, &body, Kind::HelloReply)?,
             Some(key) => self.prove(&mut link, key, (&hello, &body))?,
@@ -290,6 +291,9 @@ impl Greeting {
         if reply.slots == 0 || (reply.payload_max as usize) < aqueduct_fs::TRANSFER_SIZE_MAX {
             return Err(self.broken("it grants no slots, or payloads of less than 1 MiB"));
         }
+        if reply.capabilities.contains(Capabilities::CHECKSUM) {
+            link.add_checksums();
+        }
         Ok((link, reply))
     }
 
@@ -304,7 +308,7 @@ impl Greeting {
         let transcript = Transcript::new(hello, (&header, &body));
         let mut proof = Vec::new();
         Proof { proof: key.proof(&transcript) }.encode(&mut proof);
-        let sent = link.send(Header::new(Kind::Proof), (&proof, &[]), self.timeout);
+        let sent = link.send(Header::new(Kind::Proof).checked(&proof), (&proof, &[]), self.timeout);
         let answer = sent.and_then(|()| link.receive_unchecked(self.timeout)).map_err(|error| self.failed(error))?;
         link.set_keys(key.of_client(&transcript));
         let is_proved = link.check(&answer.0, &answer.1).is_ok();
@@ -365,8 +369,8 @@ fn nonce() -> io::Result<Nonce> {
 /// Asks a server for its status: exports, clients, counters, as JSON.
 pub fn server_status(server: &str, key: Option<Key>, timeout: Duration) -> Result<String, ConnectError> {
     let client_name = "aqueduct status".into();
-    let (server, connect_timeout) = (server.to_owned(), timeout);
-    let greeting = Greeting { server, client_name, instance: [0; 16], timeout, key, connect_timeout };
+    let (server, connect_timeout, checksums) = (server.to_owned(), timeout, Checksums::Auto);
+    let greeting = Greeting { server, client_name, instance: [0; 16], timeout, key, connect_timeout, checksums };
     let (mut link, _) = greeting.join(None, Lane::Control)?;
     let mut header = Header::new(Kind::Request);
     header.op = Op::Status as u16;

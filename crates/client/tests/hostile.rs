@@ -82,6 +82,7 @@ fn stat(server: SocketAddr) -> (Result<Reply, Errno>, Duration) {
         soft: true,
         timeout: SOFT,
         key: None,
+        checksums: Checksums::Auto,
         replay_window: 1 << 20,
         suspect: NEVER,
     };

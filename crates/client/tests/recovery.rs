@@ -10,6 +10,7 @@ use aqueduct_client::{Client, ClientConfig};
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
 use aqueduct_server::{Access, Export, Limits, Moment, Server, ServerConfig, export_id};
+use aqueduct_wire::Checksums;
 use aqueduct_worker::{Group, Settings, wait};
 
 const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -48,6 +49,7 @@ fn start(directory: &Path, sessions: &Path, listen: &str) -> (Arc<Server>, Arc<G
         limits: Limits { recovery_grace: LONG, session_grace: LONG, ..Limits::default() },
         exports: vec![export],
         keys: Vec::new(),
+        checksums: Checksums::Auto,
         sessions: Some(sessions.to_owned()),
     };
     (Server::start(config, group.clone()).unwrap(), group)
@@ -110,6 +112,7 @@ impl Node {
             suspect: Duration::from_secs(5),
             key: None,
             replay_window: 1 << 20,
+            checksums: Checksums::Auto,
         };
         let group = group(1);
         let client = Client::connect(config, std::slice::from_ref(&group)).unwrap();

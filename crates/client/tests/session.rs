@@ -10,7 +10,7 @@ use aqueduct_fs::synthetic::Synthetic;
 use aqueduct_fs::*;
 use aqueduct_server::{Access, Export, Limits, Server, ServerConfig, export_id};
 use aqueduct_wire::{
-    Capabilities, Challenge, Flags, HEADER_SIZE, Header, HelloReply, Key, Kind, NONCE_LENGTH, VERSION,
+    Capabilities, Challenge, Checksums, Flags, HEADER_SIZE, Header, HelloReply, Key, Kind, NONCE_LENGTH, VERSION,
 };
 use aqueduct_worker::{Group, Settings, wait};
 
@@ -53,6 +53,7 @@ fn server_with(filesystem: Arc<dyn FileSystem>, keys: Vec<Key>) -> (Arc<Server>,
         limits: Limits { session_grace: Duration::from_millis(300), ..Limits::default() },
         exports: vec![export("/zero", filesystem)],
         keys,
+        checksums: Checksums::Auto,
         sessions: None,
     };
     (Server::start(config, group.clone()).unwrap(), group)
@@ -69,6 +70,7 @@ fn config(server: &Server, export: &str) -> ClientConfig {
         key: None,
         replay_window: 1 << 20,
         suspect: Duration::from_secs(5),
+        checksums: Checksums::Auto,
     }
 }
 

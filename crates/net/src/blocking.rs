@@ -40,8 +40,13 @@ impl From<Socket> for Link {
 impl Link {
     /// From now on each frame has its tag, in both directions.
     pub fn set_keys(&mut self, keys: FrameKeys) {
-        self.sealer = Sealer::new(Some(keys.send));
+        self.sealer.set_key(keys.send);
         self.opener = Opener::new(Some(keys.receive));
+    }
+
+    /// From now on each frame that is sent has its checksum. Those that come are checked if they have one.
+    pub fn add_checksums(&mut self) {
+        self.sealer.add_checksums();
     }
 
     /// Checks a frame that [`receive_unchecked`](Link::receive_unchecked) gave.
@@ -59,7 +64,7 @@ impl Link {
         let header = Header { body_length: body.len() as u32, payload_length: payload.len() as u32, ..header };
         let mut frame = header.encode().to_vec();
         frame.extend_from_slice(body);
-        self.sealer.seal(&mut frame);
+        self.sealer.seal(&mut frame, payload);
         self.with_stream(timeout, |stream| {
             stream.write_all(&frame)?;
             Ok(stream.write_all(payload)?)
@@ -78,6 +83,7 @@ impl Link {
             }
             let mut body = vec![0; header.body_length as usize];
             read_exact(stream, &mut body, end)?;
+            header.check_content(&body, &[])?;
             Ok((header, body))
         })
     }

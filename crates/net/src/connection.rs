@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::Duration;
 
 use aqueduct_fs::Sink;
-use aqueduct_wire::{Flags, FrameKeys, Header, Opener, Sealer, Trailer};
+use aqueduct_wire::{Flags, FrameKeys, Header, Opener};
 use aqueduct_worker::{Flush, Group, Interest, Readiness, Ready, Registration};
 use bytes::Bytes;
 use socket2::Socket;
@@ -82,6 +82,7 @@ pub struct Connection {
     sender: Mutex<Sender>,
     registration: Mutex<Option<Registration>>,
     bulk: AtomicBool,
+    checksums: AtomicBool,
     is_closed: AtomicBool,
     liveness: Liveness,
     this: Weak<Connection>,
@@ -101,6 +102,7 @@ impl Connection {
         endpoint: Arc<dyn Endpoint>,
     ) -> io::Result<Arc<Connection>> {
         let Link { socket, sealer, opener } = link.into();
+        let checksums = AtomicBool::new(sealer.adds_checksums());
         let peer = socket.peer_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
         guard(&socket, mode.suspect)?;
         let connection = Arc::new_cyclic(|this| Connection {
@@ -113,6 +115,7 @@ impl Connection {
             receiver: Mutex::new(Receiver::new(opener)),
             sender: Mutex::new(Sender::new(sealer)),
             registration: Mutex::default(),
+            checksums,
             is_closed: AtomicBool::new(false),
             liveness: Liveness::new(mode.suspect, Arc::downgrade(group)),
             this: this.clone(),
@@ -142,7 +145,15 @@ impl Connection {
     /// From now on each frame has its tag: what is sent, beginning with the next, and what comes.
     pub fn set_keys(&self, keys: FrameKeys) {
         lock(&self.receiver).set_opener(Opener::new(Some(keys.receive)));
-        lock(&self.sender).set_sealer(Sealer::new(Some(keys.send)));
+        lock(&self.sender).sealer().set_key(keys.send);
+    }
+
+    /// From now on each frame that is sent has the checksum of its body and payload. Those that come are checked if they have one.
+    pub fn add_checksums(&self) {
+        let mut sender = lock(&self.sender);
+        // Before the sealer, so that nobody sends what he does not read where it gets a checksum.
+        self.checksums.store(true, Ordering::SeqCst);
+        sender.sealer().add_checksums();
     }
 
     fn read_size(&self) -> usize {
@@ -178,11 +189,30 @@ impl Connection {
             self.send_bytes(header, &data[..valid]);
             return Ok(valid);
         }
+        if self.checksums.load(Ordering::SeqCst) {
+            return self.send_checked(header, file, offset, length);
+        }
         // An error of the file's first byte has to be told as one: once the header is sent, only the length can.
         aqueduct_fs::data::read_full(file, &mut [0], offset)?;
         header.payload_length = length as u32;
         let mut sender = lock(&self.sender);
         let result = sender.send_file(self.socket.as_fd(), &header.encode(), file, offset, length);
+        self.after_data(sender, result)
+    }
+
+    /// As [`send_file`](Connection::send_file), with a checksum: the data have to pass through memory.
+    fn send_checked(&self, header: Header, file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize> {
+        let mut buffer = self.pool.take(length);
+        let valid = aqueduct_fs::data::read_full(file, buffer.memory(), offset)?;
+        let data = buffer.into_bytes().slice(..valid);
+        let header = Header { payload_length: valid as u32, flags: header.flags - Flags::TRAILER, ..header };
+        let mut sender = lock(&self.sender);
+        let result = sender.send_whole(self.socket.as_fd(), &header.encode(), data);
+        self.after_data(sender, result.map(|()| valid))
+    }
+
+    /// After data were sent at once, perhaps not all of them.
+    fn after_data(&self, sender: MutexGuard<'_, Sender>, result: io::Result<usize>) -> io::Result<usize> {
         let left = sender.backlog() > 0;
         drop(sender);
         match &result {
@@ -199,14 +229,15 @@ impl Connection {
     pub fn send_bytes(&self, mut header: Header, data: &[u8]) {
         header.payload_length = data.len() as u32;
         let mut sender = lock(&self.sender);
-        sender.head(&header.encode());
+        sender.head(&header.encode(), data);
         if data.len() <= COPY_MAX {
             sender.gather(data);
         } else {
             sender.append(Bytes::copy_from_slice(data));
         }
         if header.flags.contains(Flags::TRAILER) {
-            sender.gather(&Trailer { valid: data.len() as u32, checksum: 0 }.encode());
+            let trailer = sender.sealer().trailer(data.len() as u32, data);
+            sender.gather(&trailer.encode());
         }
         drop(sender);
         if let Some(this) = self.this.upgrade() {

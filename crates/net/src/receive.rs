@@ -240,6 +240,28 @@ impl Receiver {
         Ok(true)
     }
 
+    /// The body is there. Before anything of the frame is placed or handed on its tag is checked; the checksum waits for the payload.
+    fn after_body(
+        &mut self,
+        plan: &mut Plan<'_>,
+        header: Header,
+        body: Vec<u8>,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), ReceiveError> {
+        self.opener.check(&header, &body)?;
+        if header.payload_length > 0 || header.flags.contains(aqueduct_wire::Flags::TRAILER) {
+            self.state = State::Payload { target: target(plan, &header), header, body, filled: 0 };
+            return Ok(());
+        }
+        header.check_content(&body, &[])?;
+        let payload = match (plan.place)(&header) {
+            Some(sink) => Payload::Delivered(sink.finish(0).map(|()| 0)),
+            None => Payload::None,
+        };
+        frames.push(Frame { header, body, payload });
+        Ok(())
+    }
+
     /// Consumes what is there; false when it does not suffice for progress.
     fn step(
         &mut self,
@@ -262,16 +284,7 @@ impl Receiver {
                     self.state = State::Body { header, body };
                     return Ok(false);
                 }
-                self.opener.check(&header, &body)?;
-                if header.payload_length == 0 && !header.flags.contains(aqueduct_wire::Flags::TRAILER) {
-                    let payload = match (plan.place)(&header) {
-                        Some(sink) => Payload::Delivered(sink.finish(0).map(|()| 0)),
-                        None => Payload::None,
-                    };
-                    frames.push(Frame { header, body, payload });
-                } else {
-                    self.state = State::Payload { target: target(plan, &header), header, body, filled: 0 };
-                }
+                self.after_body(plan, header, body, frames)?;
             }
             State::Payload { header, body, mut target, mut filled } => {
                 let length = header.payload_length as usize;
@@ -284,16 +297,21 @@ impl Receiver {
                 }
                 if header.flags.contains(aqueduct_wire::Flags::TRAILER) {
                     self.state = State::Trailer { header, body, target };
+                } else if let Err(error) = header.check_content(&body, target.memory(length)) {
+                    self.state = State::Payload { header, body, target, filled }; // its sink is handed back
+                    return Err(error.into());
                 } else {
                     frames.push(Frame { header, body, payload: target.finish(length) });
                 }
             }
-            State::Trailer { header, body, target } => {
+            State::Trailer { header, body, mut target } => {
                 let Some(bytes) = input.take_array::<TRAILER_SIZE>() else {
                     self.state = State::Trailer { header, body, target };
                     return Ok(false);
                 };
-                let trailer = match Trailer::decode(&bytes) {
+                let payload = target.memory(header.payload_length as usize);
+                let whole = |trailer: Trailer| trailer.check_content(&header, &body, payload).map(|()| trailer);
+                let trailer = match Trailer::decode(&bytes).and_then(whole) {
                     Ok(trailer) => trailer,
                     Err(error) => {
                         self.state = State::Trailer { header, body, target }; // its sink is handed back

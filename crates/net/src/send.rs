@@ -44,9 +44,9 @@ impl Sender {
         Sender { sealer, ..Sender::default() }
     }
 
-    /// What is queued from now on is completed by this.
-    pub(crate) fn set_sealer(&mut self, sealer: Sealer) {
-        self.sealer = sealer;
+    /// What completes frames that are queued from now on.
+    pub(crate) fn sealer(&mut self) -> &mut Sealer {
+        &mut self.sealer
     }
 
     /// Bytes that wait to be sent.
@@ -56,18 +56,18 @@ impl Sender {
 
     /// Queues a frame's header and body, and its payload if it has one.
     pub(crate) fn queue(&mut self, head: &[u8], payload: Option<Bytes>) {
-        self.head(head);
+        self.head(head, payload.as_deref().unwrap_or_default());
         if let Some(payload) = payload {
             self.append(payload);
         }
     }
 
-    /// Queues a frame's header and body.
-    pub(crate) fn head(&mut self, head: &[u8]) {
+    /// Queues a frame's header and body; the payload has to follow, unless it comes with a trailer.
+    pub(crate) fn head(&mut self, head: &[u8], payload: &[u8]) {
         self.gather(head);
         if let Some(Chunk::Gathered(chunk)) = self.chunks.back_mut() {
             let start = chunk.len() - head.len();
-            self.sealer.seal(&mut chunk[start..]);
+            self.sealer.seal(&mut chunk[start..], payload);
         }
     }
 
@@ -117,9 +117,16 @@ impl Sender {
         }
     }
 
+    /// Sends everything queued, then a frame. Waits a little for room, unless there is none for what was queued before.
+    pub(crate) fn send_whole(&mut self, socket: BorrowedFd<'_>, head: &[u8], payload: Bytes) -> io::Result<()> {
+        let reads = self.backlog == 0;
+        self.queue(head, Some(payload));
+        self.send(socket, SendFlags::empty(), reads).map(drop)
+    }
+
     /// Sends everything queued, then `head`, then `length` bytes of the file, then the trailer. Waits a little for room; what there is none for, or
     /// for what was queued before, is copied and queued. If the file has become shorter, zeros fill the frame and the trailer tells how many bytes
-    /// are valid, which are returned.
+    /// are valid, which are returned. There is no checksum of what nobody has read.
     pub(crate) fn send_file(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -129,7 +136,7 @@ impl Sender {
         length: usize,
     ) -> io::Result<usize> {
         let reads = self.backlog == 0;
-        self.head(head);
+        self.head(head, &[]);
         let mut has_room = self.send(socket, SendFlags::MORE, reads)?;
         let mut position = offset;
         let mut sent = 0;

@@ -30,6 +30,7 @@ pub(crate) struct ServerEndpoint {
 
 struct Challenged {
     hello: Hello,
+    checksums: bool,
     transcript: Transcript,
 }
 
@@ -60,8 +61,10 @@ impl ServerEndpoint {
                 hello.version_min, hello.version_max
             ));
         }
+        let is_near = connection.peer().ip().to_canonical().is_loopback();
+        let checksums = self.server.config.checksums.agree(hello.capabilities, is_near)?;
         if self.server.config.keys.is_empty() {
-            self.join(connection, &hello, &frame.header);
+            self.join(connection, &hello, checksums, &frame.header);
             return Ok(());
         }
         if hello.nonce.is_none() {
@@ -72,11 +75,11 @@ impl ServerEndpoint {
         getrandom::fill(&mut nonce).map_err(|error| format!("cannot make a challenge: {error}"))?;
         let mut body = Vec::new();
         Challenge { nonce }.encode(&mut body);
-        let challenge = Header { body_length: body.len() as u32, ..reply_header(Kind::Challenge, &frame.header) };
+        let challenge = reply_header(Kind::Challenge, &frame.header).checked(&body);
         let transcript = Transcript::new((&frame.header, &frame.body), (&challenge, &body));
         match &mut *lock(&self.challenged) {
             Some(_) => return Err("one HELLO is enough".into()),
-            challenged => *challenged = Some(Challenged { hello, transcript }),
+            challenged => *challenged = Some(Challenged { hello, checksums, transcript }),
         }
         send(connection, challenge, &body);
         Ok(())
@@ -93,11 +96,11 @@ impl ServerEndpoint {
             return Err("the client's key is none of this server's".into());
         };
         connection.set_keys(key.of_server(&challenged.transcript));
-        self.join(connection, &challenged.hello, &frame.header);
+        self.join(connection, &challenged.hello, challenged.checksums, &frame.header);
         Ok(())
     }
 
-    fn join(&self, connection: &Arc<Connection>, hello: &Hello, request: &Header) {
+    fn join(&self, connection: &Arc<Connection>, hello: &Hello, checksums: bool, request: &Header) {
         let mut header = reply_header(Kind::HelloReply, request);
         let session = match hello.session {
             0 => self.server.new_session(hello.client_name.clone(), connection.peer()).ok_or(Errno::ENFILE),
@@ -118,7 +121,7 @@ impl ServerEndpoint {
         match session {
             Err(error) => header.status = error.raw() as u32,
             Ok(session) => {
-                self.reply(&session).encode(&mut body);
+                self.reply(&session, checksums).encode(&mut body);
                 connection.set_bulk(hello.lane == Lane::Bulk);
                 tracing::debug!(client = %hello.client_name, peer = %connection.peer(), lane = ?hello.lane, "a connection joined its session");
                 let joined = self.joined.get_or_init(|| Joined { session, lane: hello.lane });
@@ -128,14 +131,18 @@ impl ServerEndpoint {
                 }
             }
         }
-        send(connection, header, &body);
+        if checksums {
+            connection.add_checksums();
+        }
+        send(connection, header.checked(&body), &body);
     }
 
-    fn reply(&self, session: &Session) -> HelloReply {
+    fn reply(&self, session: &Session, checksums: bool) -> HelloReply {
         let config = &self.server.config;
+        let in_use = if checksums { Capabilities::CHECKSUM } else { Capabilities::empty() };
         HelloReply {
             version: VERSION,
-            capabilities: Capabilities::COMPOUND | Capabilities::PENDING,
+            capabilities: Capabilities::COMPOUND | Capabilities::PENDING | in_use,
             session: session.id,
             secret: session.secret,
             verifier: config.verifier,
@@ -180,7 +187,8 @@ fn reply_header(kind: Kind, request: &Header) -> Header {
 
 /// Tells who greets why it is not let in.
 fn refuse(connection: &Connection, request: &Header, error: Errno) {
-    send(connection, Header { status: error.raw() as u32, ..reply_header(Kind::HelloReply, request) }, &[]);
+    let header = Header { status: error.raw() as u32, ..reply_header(Kind::HelloReply, request) };
+    send(connection, header.checked(&[]), &[]);
 }
 
 pub(crate) fn send(connection: &Connection, mut header: Header, body: &[u8]) {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use aqueduct_fs::idmap::Mapped;
 use aqueduct_fs::{FileSystem, TRANSFER_SIZE_MAX};
 use aqueduct_net::{BufferPool, Connection, Mode, socket};
-use aqueduct_wire::{HEADER_SIZE, Header, Key, Kind};
+use aqueduct_wire::{Checksums, HEADER_SIZE, Header, Key, Kind};
 use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration};
 use socket2::Socket;
 
@@ -118,6 +118,8 @@ pub struct ServerConfig {
     pub exports: Vec<Export>,
     /// The cluster's keys, at most [`KEYS_MAX`](aqueduct_wire::KEYS_MAX): only clients that have one of them are served. None: everybody is.
     pub keys: Vec<Key>,
+    /// Whether what travels has checksums.
+    pub checksums: Checksums,
     /// The folder where sessions are written down, so that they outlive the process; `None`: they end with it. Servers may share one.
     pub sessions: Option<PathBuf>,
 }
@@ -175,6 +177,7 @@ pub(crate) struct ServerConfigParts {
     pub(crate) verifier: u64,
     pub(crate) limits: Limits,
     pub(crate) keys: Vec<Key>,
+    pub(crate) checksums: Checksums,
 }
 
 struct Listener {
@@ -208,6 +211,7 @@ impl Server {
                 verifier: config.verifier,
                 limits: Limits { slots: config.limits.slots.clamp(1, aqueduct_wire::SLOTS_MAX), ..config.limits },
                 keys: config.keys,
+                checksums: config.checksums,
             },
             exports: config.exports.into_iter().map(|export| Arc::new(export.mapped())).collect(),
             group,

@@ -212,14 +212,14 @@ fn a_session_has_after_a_restart_what_its_host_is_allowed_then() {
     writer.write((0, 2), &write, b"x").unwrap();
 
     // The host that could write may only read from now on.
-    fixture.access.read_only_hosts.push("127.0.0.1/32".parse().unwrap());
+    fixture.guard.access.read_only_hosts.push("127.0.0.1/32".parse().unwrap());
     fixture.restart();
     let mut writer = fixture.recovered(&session, &[&open]);
     assert_eq!(writer.write((0, 3), &write, b"y"), Err(Errno::EROFS));
     assert_eq!(writer.ask((0, 4), &make_directory(&root, "d")), Err(Errno::EROFS));
 
     // And then not even that: the session is gone, and there is no other.
-    fixture.access = Access { hosts: Some(vec!["127.0.0.4/32".parse().unwrap()]), ..Access::default() };
+    fixture.guard.access = Access { hosts: Some(vec!["127.0.0.4/32".parse().unwrap()]), ..Access::default() };
     fixture.restart();
     assert_eq!(join(&fixture, HOST, &session).map(drop), Err(Errno::ESTALE));
     let mut again = fixture.connect_from(HOST);
@@ -239,7 +239,7 @@ fn squashing_reaches_what_was_open_before_it() {
         peer.ask(place, &create).unwrap().created().unwrap().1
     };
     let (secret, public) = (create((0, 1), b"secret", 0o600), create((0, 2), b"public", 0o666));
-    fixture.access.squash = Some(Squash::Root);
+    fixture.guard.access.squash = Some(Squash::Root);
     fixture.restart();
     let (mut peer, _) = fixture.joined(&session);
     let mut reopen = |open: &Opened| peer.ask((0, 0), &Request::Reopen { open: open.id, token: &open.token }).map(drop);

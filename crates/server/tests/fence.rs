@@ -64,10 +64,11 @@ fn what_a_session_held_is_freed_after_its_last_request() {
         }],
         sessions: None,
         keys: Vec::new(),
+        checksums: Checksums::Auto,
     };
     let server = Server::start(config, group.clone()).unwrap();
     let fixture =
-        Fixture { server, group, directory: tempfile::tempdir().unwrap(), sessions: None, access: Access::default() };
+        Fixture { server, group, directory: tempfile::tempdir().unwrap(), sessions: None, guard: Guard::default() };
     let (mut peer, session, _) = fixture.attached();
     let mut body = Vec::new();
     let allocate = Request::Fallocate { open: OpenId(1), offset: 0, length: 1, flags: FallocateFlags::empty() };

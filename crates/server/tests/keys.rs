@@ -51,7 +51,7 @@ impl Asked {
     fn prove(&mut self, key: &Key) {
         self.peer.send(Header::new(Kind::Proof), &key.proof(&self.transcript));
         let keys = key.of_client(&self.transcript);
-        self.peer.sealer = Sealer::new(Some(keys.send));
+        self.peer.sealer = Sealer::new(Some(keys.send), false);
         self.peer.opener = Opener::new(Some(keys.receive));
     }
 
@@ -78,7 +78,7 @@ fn sessions(fixture: &Fixture) -> usize {
 }
 
 #[test]
-fn who_has_a_key_let_in() {
+fn who_has_a_key_is_let_in() {
     let fixture = Fixture::keyed(&[key(1), key(2)]);
     let (mut peer, session) = member(&fixture);
     assert_eq!(peer.call(Op::Status, (0, 0), &[]).0.status, 0);
@@ -160,7 +160,7 @@ fn only_a_proof_follows_a_challenge() {
 
 /// Somebody on the way adds a frame of his own to the client's proof, so that both are looked at together.
 #[test]
-fn nobody_let_in_together_with_a_client() {
+fn nobody_is_let_in_together_with_a_client() {
     let fixture = Fixture::keyed(&[key(1)]);
     let (mut watcher, _) = member(&fixture);
     for _ in 0..20 {

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::header::{CHECKSUM_AT, FrameError, HEADER_SIZE, Header, Kind, TAG_AT, TAG_LENGTH, seal_header};
-use crate::{Flags, header};
+use crate::{Flags, Trailer, content_checksum, header};
 
 /// The length of a key in bytes: 256 bits, what BLAKE3 takes.
 pub const KEY_LENGTH: usize = 32;
@@ -133,22 +133,51 @@ impl FrameKey {
 #[derive(Debug, Default)]
 pub struct Sealer {
     key: Option<FrameKey>,
+    checksums: bool,
 }
 
 impl Sealer {
-    /// `key`: each frame gets a tag.
-    pub fn new(key: Option<FrameKey>) -> Sealer {
-        Sealer { key }
+    /// `key`: each frame gets a tag. `checksums`: and the checksum of its content.
+    pub fn new(key: Option<FrameKey>, checksums: bool) -> Sealer {
+        Sealer { key, checksums }
     }
 
-    /// Completes the header of the next frame, which is this header and body.
-    pub fn seal(&mut self, frame: &mut [u8]) {
-        let Some(key) = &mut self.key else { return };
+    /// Each frame gets a tag from now on.
+    pub fn set_key(&mut self, key: FrameKey) {
+        self.key = Some(key);
+    }
+
+    /// Each frame gets the checksum of its content from now on.
+    pub fn add_checksums(&mut self) {
+        self.checksums = true;
+    }
+
+    /// Whether each frame gets the checksum of its content.
+    pub fn adds_checksums(&self) -> bool {
+        self.checksums
+    }
+
+    /// Completes the header of the next frame, which is this header and body, and of which this payload follows.
+    pub fn seal(&mut self, frame: &mut [u8], payload: &[u8]) {
+        if self.key.is_none() && !self.checksums {
+            return;
+        }
         let Some((header, body)) = frame.split_first_chunk_mut::<HEADER_SIZE>() else { return };
-        header::add_flags(header, Flags::KEYED);
-        let tag = key.tag(header, body);
-        header[TAG_AT..TAG_AT + TAG_LENGTH].copy_from_slice(&tag);
+        if self.checksums {
+            header::add_content_checksum(header, body, payload);
+        }
+        if let Some(key) = &mut self.key {
+            header::add_flags(header, Flags::KEYED);
+            let tag = key.tag(header, body);
+            header[TAG_AT..TAG_AT + TAG_LENGTH].copy_from_slice(&tag);
+        }
         seal_header(header);
+    }
+
+    /// The trailer of a frame without a body.
+    pub fn trailer(&self, valid: u32, payload: &[u8]) -> Trailer {
+        let checksum = if self.checksums { content_checksum(&[], payload, Some(valid)) } else { 0 };
+        Trailer { valid, checksum }
     }
 }
 

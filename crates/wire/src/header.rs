@@ -1,5 +1,6 @@
 //! The frame: a header of 64 bytes, a body, a payload, and sometimes a trailer.
 
+use crate::checksum::content_checksum;
 use crate::{BODY_LENGTH_MAX, PAYLOAD_LENGTH_MAX};
 
 /// The first four bytes of every frame.
@@ -10,8 +11,9 @@ pub const VERSION: u16 = 1;
 pub const HEADER_SIZE: usize = 64;
 /// The size of a trailer in bytes.
 pub const TRAILER_SIZE: usize = 16;
-/// Where the flags, the tag and the checksum stand in a header.
+/// Where the flags, the checksum of the content, the tag and the header's own checksum stand in a header.
 const FLAGS_AT: usize = 8;
+const CONTENT_CHECKSUM_AT: usize = 40;
 pub(crate) const TAG_AT: usize = 48;
 pub(crate) const TAG_LENGTH: usize = 8;
 pub(crate) const CHECKSUM_AT: usize = 60;
@@ -50,6 +52,9 @@ pub enum FrameError {
     /// A field that belongs to a flag, without the flag.
     #[error("the header's {0} is set without its flag")]
     Stray(&'static str),
+    /// A body or payload that does not have its checksum.
+    #[error("the body or payload is damaged (checksum)")]
+    Content,
     /// A trailer that is none.
     #[error("the trailer is damaged")]
     Trailer,
@@ -144,8 +149,8 @@ bitflags::bitflags! {
     /// What is particular about a frame.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u16 {
-        /// The header, or the trailer if there is one, holds the payload's checksum.
-        const PAYLOAD_CHECKSUM = 1;
+        /// The header, or the trailer if there is one, holds the checksum of body and payload.
+        const CHECKSUM = 1;
         /// A trailer follows the payload.
         const TRAILER = 1 << 1;
         /// The request may have been executed already.
@@ -178,8 +183,8 @@ pub struct Header {
     pub body_length: u32,
     /// Bytes of payload that follow the body.
     pub payload_length: u32,
-    /// CRC32C of the payload, with [`Flags::PAYLOAD_CHECKSUM`] and without [`Flags::TRAILER`]; else zero.
-    pub payload_checksum: u32,
+    /// CRC32C of body and payload, with [`Flags::CHECKSUM`] and without [`Flags::TRAILER`]; else zero.
+    pub content_checksum: u32,
     /// The epoch of the map by which the client chose this server.
     pub epoch: u32,
     /// The frame's tag, with [`Flags::KEYED`]; else zeros. See [`crate::Sealer`].
@@ -204,11 +209,17 @@ impl Header {
             request: 0,
             body_length: 0,
             payload_length: 0,
-            payload_checksum: 0,
+            content_checksum: 0,
             epoch: 0,
             tag: [0; 8],
             credits: 0,
         }
+    }
+
+    /// The same for a frame of this body and no payload, with the checksum of the body, as the frames of a handshake are.
+    pub fn checked(self, body: &[u8]) -> Header {
+        let content_checksum = content_checksum(body, &[], None);
+        Header { body_length: body.len() as u32, flags: self.flags | Flags::CHECKSUM, content_checksum, ..self }
     }
 
     /// The 64 bytes, with their checksum.
@@ -226,7 +237,7 @@ impl Header {
         put(24, &self.request.to_le_bytes());
         put(32, &self.body_length.to_le_bytes());
         put(36, &self.payload_length.to_le_bytes());
-        put(40, &self.payload_checksum.to_le_bytes());
+        put(CONTENT_CHECKSUM_AT, &self.content_checksum.to_le_bytes());
         put(44, &self.epoch.to_le_bytes());
         put(TAG_AT, &self.tag);
         put(56, &self.credits.to_le_bytes());
@@ -262,13 +273,13 @@ impl Header {
             request: u64::from(u32_at(24)) | u64::from(u32_at(28)) << 32,
             body_length: u32_at(32),
             payload_length: u32_at(36),
-            payload_checksum: u32_at(40),
+            content_checksum: u32_at(40),
             epoch: u32_at(44),
             tag: [bytes[48], bytes[49], bytes[50], bytes[51], bytes[52], bytes[53], bytes[54], bytes[55]],
             credits: u16_at(56),
         };
-        if header.payload_checksum != 0 && !header.flags.contains(Flags::PAYLOAD_CHECKSUM) {
-            return Err(FrameError::Stray("payload checksum"));
+        if header.content_checksum != 0 && !header.flags.contains(Flags::CHECKSUM) {
+            return Err(FrameError::Stray("content checksum"));
         }
         if header.tag != [0; 8] && !header.flags.contains(Flags::KEYED) {
             return Err(FrameError::Stray("tag"));
@@ -276,6 +287,13 @@ impl Header {
         check_length("body", header.body_length, BODY_LENGTH_MAX)?;
         check_length("payload", header.payload_length, PAYLOAD_LENGTH_MAX)?;
         Ok(header)
+    }
+
+    /// Whether body and payload are what was sent, where the header tells: without a trailer.
+    pub fn check_content(&self, body: &[u8], payload: &[u8]) -> Result<(), FrameError> {
+        let tells = self.flags.contains(Flags::CHECKSUM) && !self.flags.contains(Flags::TRAILER);
+        let is_damaged = tells && content_checksum(body, payload, None) != self.content_checksum;
+        if is_damaged { Err(FrameError::Content) } else { Ok(()) }
     }
 }
 
@@ -285,10 +303,18 @@ pub(crate) fn seal_header(bytes: &mut [u8; HEADER_SIZE]) {
     bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Adds flags to an encoded header.
-pub(crate) fn add_flags(bytes: &mut [u8; HEADER_SIZE], flags: Flags) {
-    for (byte, flag) in bytes[FLAGS_AT..].iter_mut().zip(flags.bits().to_le_bytes()) {
-        *byte |= flag;
+/// Adds flags to an encoded header, and returns all it has.
+pub(crate) fn add_flags(bytes: &mut [u8; HEADER_SIZE], flags: Flags) -> Flags {
+    let flags = flags.bits() | u16::from_le_bytes([bytes[FLAGS_AT], bytes[FLAGS_AT + 1]]);
+    bytes[FLAGS_AT..FLAGS_AT + 2].copy_from_slice(&flags.to_le_bytes());
+    Flags::from_bits_truncate(flags)
+}
+
+/// Gives an encoded header the checksum of its body and payload, or the flag that its trailer has it.
+pub(crate) fn add_content_checksum(bytes: &mut [u8; HEADER_SIZE], body: &[u8], payload: &[u8]) {
+    if !add_flags(bytes, Flags::CHECKSUM).contains(Flags::TRAILER) {
+        let checksum = content_checksum(body, payload, None);
+        bytes[CONTENT_CHECKSUM_AT..CONTENT_CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
     }
 }
 
@@ -301,7 +327,7 @@ fn check_length(part: &'static str, length: u32, limit: usize) -> Result<(), Fra
 pub struct Trailer {
     /// How many bytes of the payload are valid; the rest is filling.
     pub valid: u32,
-    /// CRC32C of the payload, with [`Flags::PAYLOAD_CHECKSUM`]; else zero.
+    /// CRC32C of body, payload and `valid`, with [`Flags::CHECKSUM`]; else zero.
     pub checksum: u32,
 }
 
@@ -322,5 +348,12 @@ impl Trailer {
             return Err(FrameError::Trailer);
         }
         Ok(Trailer { valid: u32_at(4), checksum: u32_at(8) })
+    }
+
+    /// Whether this trailer, and what stands between it and its header, are what was sent, where the header says that the trailer tells.
+    pub fn check_content(&self, header: &Header, body: &[u8], payload: &[u8]) -> Result<(), FrameError> {
+        let tells = header.flags.contains(Flags::CHECKSUM);
+        let is_damaged = tells && content_checksum(body, payload, Some(self.valid)) != self.checksum;
+        if is_damaged { Err(FrameError::Content) } else { Ok(()) }
     }
 }

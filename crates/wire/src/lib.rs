@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod auth;
+mod checksum;
 mod field;
 mod header;
 mod reply;
@@ -12,6 +13,7 @@ mod session;
 pub use auth::{
     FrameKey, FrameKeys, KEY_LENGTH, KEYS_MAX, Key, NONCE_LENGTH, Nonce, Opener, PROOF_LENGTH, Sealer, Transcript,
 };
+pub use checksum::{Checksums, content_checksum};
 pub use field::BodyError;
 pub use header::{Class, Flags, FrameError, HEADER_SIZE, Header, Kind, Lane, MAGIC, TRAILER_SIZE, Trailer, VERSION};
 pub use reply::{decode_compound_reply, decode_reply, encode_compound_reply, encode_reply};

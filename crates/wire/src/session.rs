@@ -10,12 +10,14 @@ bitflags::bitflags! {
     /// What one side can do beyond the basics; both use what both have.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Capabilities: u64 {
-        /// Payloads may carry checksums.
-        const PAYLOAD_CHECKSUM = 1;
+        /// Frames have checksums of body and payload.
+        const CHECKSUM = 1;
         /// COMPOUND is understood.
         const COMPOUND = 1 << 1;
         /// PENDING and COMPLETION are understood.
         const PENDING = 1 << 2;
+        /// A client talks to no server that adds no checksums.
+        const CHECKSUM_REQUIRED = 1 << 3;
     }
 }
 

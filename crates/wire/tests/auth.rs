@@ -20,14 +20,14 @@ fn transcript(hello: &[u8], challenge: &[u8]) -> Transcript {
 
 /// The two ends of the client's frames.
 fn ends(key: &Key, transcript: &Transcript) -> (Sealer, Opener) {
-    (Sealer::new(Some(key.of_client(transcript).send)), Opener::new(Some(key.of_server(transcript).receive)))
+    (Sealer::new(Some(key.of_client(transcript).send), false), Opener::new(Some(key.of_server(transcript).receive)))
 }
 
 /// A frame as it is sent.
 fn sealed(sealer: &mut Sealer, body: &[u8]) -> Vec<u8> {
     let mut frame = header(Kind::Request, body).encode().to_vec();
     frame.extend_from_slice(body);
-    sealer.seal(&mut frame);
+    sealer.seal(&mut frame, &[]);
     frame
 }
 

@@ -8,7 +8,7 @@ fn header() -> impl Strategy<Value = Header> {
     let numbers = (any::<[u32; 5]>(), any::<[u16; 2]>(), any::<u64>(), any::<[u8; 8]>());
     let lengths = (0..=BODY_LENGTH_MAX as u32, 0..=PAYLOAD_LENGTH_MAX as u32);
     (codes, numbers, lengths).prop_map(|((kind, class, flags), numbers, (body_length, payload_length))| {
-        let ([status, slot, sequence, payload_checksum, epoch], [op, credits], request, tag) = numbers;
+        let ([status, slot, sequence, content_checksum, epoch], [op, credits], request, tag) = numbers;
         let flags = Flags::from_bits(flags).unwrap();
         Header {
             kind: Kind::from_code(kind).unwrap(),
@@ -21,7 +21,7 @@ fn header() -> impl Strategy<Value = Header> {
             request,
             body_length,
             payload_length,
-            payload_checksum: if flags.contains(Flags::PAYLOAD_CHECKSUM) { payload_checksum } else { 0 },
+            content_checksum: if flags.contains(Flags::CHECKSUM) { content_checksum } else { 0 },
             epoch,
             tag: if flags.contains(Flags::KEYED) { tag } else { [0; 8] },
             credits,
@@ -97,7 +97,7 @@ fn each_field_is_checked() {
     assert_eq!(with(8, &[16, 0]), unknown("flags", 16));
     assert_eq!(with(8, &[0, 0x80]), unknown("flags", 0x8000));
     assert_eq!(with(58, &[1, 0]), unknown("reserved field", 1));
-    assert_eq!(with(40, &[1]), Err(FrameError::Stray("payload checksum")));
+    assert_eq!(with(40, &[1]), Err(FrameError::Stray("content checksum")));
     assert!(with(8, &[1]).is_ok());
     assert_eq!(with(55, &[1]), Err(FrameError::Stray("tag")));
     let length = |part, length: usize, limit| Err(FrameError::Length { part, length: length as u32, limit });
@@ -120,4 +120,58 @@ fn an_error_says_what_was_wrong() {
     assert_eq!(message(with(6, &[99])), "the header's kind is 99, which version 1 does not have");
     assert_eq!(message(with(32, &[0, 0, 0, 1])), "the body is 16777216 bytes long, more than the 131072 allowed");
     assert_eq!(message(with(55, &[1])), "the header's tag is set without its flag");
+}
+
+/// A frame with its checksum, and what is found wrong with it after `damage`.
+fn damaged(flags: Flags, damage: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>)) -> Result<(), FrameError> {
+    let (mut body, mut payload) = (b"body".to_vec(), vec![7; 100]);
+    let header = Header { flags, body_length: 4, payload_length: 100, ..Header::new(Kind::Request) };
+    let mut frame = [&header.encode()[..], &body].concat();
+    Sealer::new(None, true).seal(&mut frame, &payload);
+    damage(&mut body, &mut payload);
+    Header::decode(frame.first_chunk().unwrap())?.check_content(&body, &payload)
+}
+
+#[test]
+fn a_damaged_body_or_payload_is_found() {
+    assert_eq!(damaged(Flags::empty(), |_, _| {}), Ok(()));
+    assert_eq!(damaged(Flags::empty(), |body, _| body[0] ^= 1), Err(FrameError::Content));
+    assert_eq!(damaged(Flags::empty(), |_, payload| payload[99] ^= 0x80), Err(FrameError::Content));
+    assert_eq!(damaged(Flags::TRAILER, |body, _| body[0] ^= 1), Ok(()), "its trailer tells");
+    let payload = [7; 100];
+    let header = Header { flags: Flags::TRAILER | Flags::CHECKSUM, payload_length: 100, ..Header::new(Kind::Reply) };
+    let trailer = Sealer::new(None, true).trailer(60, &payload);
+    assert_eq!(trailer.check_content(&header, &[], &payload), Ok(()));
+    assert_eq!(Trailer { valid: 59, ..trailer }.check_content(&header, &[], &payload), Err(FrameError::Content));
+    assert_eq!(trailer.check_content(&header, b"x", &payload), Err(FrameError::Content));
+    assert_eq!(trailer.check_content(&header, &[], &payload[1..]), Err(FrameError::Content));
+    let unchecked = Header { flags: Flags::TRAILER, ..header };
+    assert_eq!(Trailer { valid: 59, ..trailer }.check_content(&unchecked, &[], &payload), Ok(()));
+}
+
+#[test]
+fn what_is_not_asked_for_changes_no_frame() {
+    let frame = [&Header { body_length: 4, ..Header::new(Kind::Ping) }.encode()[..], b"body"].concat();
+    let mut sealed = frame.clone();
+    Sealer::default().seal(&mut sealed, &[]);
+    assert_eq!(sealed, frame);
+    assert_eq!(Sealer::default().trailer(5, &[1; 9]), Trailer { valid: 5, checksum: 0 });
+}
+
+/// What a server and a client of each mind agree on: near each other and far.
+#[test]
+fn checksums_are_agreed_on() {
+    use Checksums::*;
+    let agree = |server: Checksums, client: Checksums| {
+        [true, false].map(|is_near| server.agree(client.offered(), is_near).map_err(drop))
+    };
+    assert_eq!(agree(Auto, Auto), [Ok(false), Ok(true)]);
+    for both in [(On, Auto), (Auto, On), (On, On)] {
+        assert_eq!(agree(both.0, both.1), [Ok(true), Ok(true)], "{both:?}");
+    }
+    for none in [(Off, Auto), (Auto, Off), (Off, Off)] {
+        assert_eq!(agree(none.0, none.1), [Ok(false), Ok(false)], "{none:?}");
+    }
+    assert_eq!(agree(On, Off), [Err(()), Err(())]);
+    assert_eq!(agree(Off, On), [Err(()), Err(())]);
 }

@@ -41,7 +41,7 @@ fn the_header_and_the_trailer() {
     let header = Header {
         kind: Kind::Request,
         class: Class::Releasing,
-        flags: Flags::PAYLOAD_CHECKSUM | Flags::RETRY | Flags::KEYED,
+        flags: Flags::CHECKSUM | Flags::RETRY | Flags::KEYED,
         op: Op::Write as u16,
         status: 0x0403_0201,
         slot: 0x1413_1211,
@@ -49,7 +49,7 @@ fn the_header_and_the_trailer() {
         request: 0x3837_3635_3433_3231,
         body_length: 0x28,
         payload_length: 0x10_0000,
-        payload_checksum: 0x4443_4241,
+        content_checksum: 0x4443_4241,
         epoch: 0x5453_5251,
         tag: *b"tag-tag-",
         credits: 0x6261,
@@ -88,7 +88,7 @@ fn greetings() {
     assert_eq!(body(|out| Proof { proof: [0xcd; 32] }.encode(out)), [0xcd; 32]);
     let reply = HelloReply {
         version: 1,
-        capabilities: Capabilities::PAYLOAD_CHECKSUM,
+        capabilities: Capabilities::CHECKSUM,
         session: 5,
         secret: [0xaa; 16],
         verifier: 6,
@@ -121,12 +121,14 @@ fn the_proof_and_the_tags() {
     frame.extend_from_slice(b"body");
     let tag = |sealer: &mut Sealer| {
         let mut frame = frame.clone();
-        sealer.seal(&mut frame);
+        sealer.seal(&mut frame, &[]);
         assert_eq!(frame[8..10], [8, 0]);
         frame[48..56].to_vec()
     };
-    let (mut client, mut server) =
-        (Sealer::new(Some(key.of_client(&transcript).send)), Sealer::new(Some(key.of_server(&transcript).send)));
+    let (mut client, mut server) = (
+        Sealer::new(Some(key.of_client(&transcript).send), false),
+        Sealer::new(Some(key.of_server(&transcript).send), false),
+    );
     assert_eq!([tag(&mut client), tag(&mut client)], [hex("18a3f067795fa7ec"), hex("e13f5e1f24af91fd")]);
     assert_eq!([tag(&mut server), tag(&mut server)], [hex("2298f311566fc70d"), hex("c54474dc5ea32a17")]);
 }

@@ -19,7 +19,7 @@ pub struct Fixture {
     pub group: Arc<Group>,
     pub directory: tempfile::TempDir,
     pub sessions: Option<tempfile::TempDir>,
-    pub access: Access,
+    pub guard: Guard,
 }
 
 /// Short times, for tests that wait for them.
@@ -36,23 +36,33 @@ fn posix(directory: &std::path::Path) -> Posix {
     Posix::open(directory, Options { key: [5; 32], ..Options::default() }).unwrap()
 }
 
+/// Who is let in, and how.
+#[derive(Clone, Default)]
+pub struct Guard {
+    pub access: Access,
+    keys: Vec<Key>,
+    checksums: Checksums,
+}
+
 fn start(
     filesystem: Arc<dyn FileSystem>,
     sessions: Option<&std::path::Path>,
     listen: SocketAddr,
     limits: Limits,
-    (access, keys): (Access, Vec<Key>),
+    guard: Guard,
 ) -> (Arc<Server>, Arc<Group>) {
     let spin_max = Duration::from_micros(20);
     let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
-    let export = Export { name: "/e".into(), id: 1, filesystem, read_only: false, path: String::new(), access };
+    let export =
+        Export { name: "/e".into(), id: 1, filesystem, read_only: false, path: String::new(), access: guard.access };
     let config = ServerConfig {
         listen: vec![listen],
         name: "server".into(),
         verifier: 9,
         limits,
         exports: vec![export],
-        keys,
+        keys: guard.keys,
+        checksums: guard.checksums,
         sessions: sessions.map(Into::into),
     };
     (Server::start(config, group.clone()).unwrap(), group)
@@ -60,12 +70,12 @@ fn start(
 
 impl Fixture {
     pub fn new() -> Fixture {
-        Fixture::with(None, Access::default(), Arc::new)
+        Fixture::with(None, Guard::default(), Arc::new)
     }
 
     /// One with a layer over its directory.
     pub fn layered<F: FileSystem + 'static>(layer: impl FnOnce(Posix) -> Arc<F>) -> Fixture {
-        Fixture::with(None, Access::default(), layer)
+        Fixture::with(None, Guard::default(), layer)
     }
 
     /// One whose sessions outlive it.
@@ -75,33 +85,29 @@ impl Fixture {
 
     /// The same, with an export that is not for everybody.
     pub fn allowing(access: Access) -> Fixture {
-        Fixture::with(Some(tempfile::tempdir().unwrap()), access, Arc::new)
+        Fixture::with(Some(tempfile::tempdir().unwrap()), Guard { access, ..Guard::default() }, Arc::new)
     }
 
     /// One that serves only who has one of these keys.
     pub fn keyed(keys: &[Key]) -> Fixture {
-        Fixture::over(None, (Access::default(), keys.to_vec()), Arc::new)
+        Fixture::with(None, Guard { keys: keys.to_vec(), ..Guard::default() }, Arc::new)
+    }
+
+    /// One that wants checksums, or not.
+    pub fn checking(checksums: Checksums) -> Fixture {
+        Fixture::with(None, Guard { checksums, ..Guard::default() }, Arc::new)
     }
 
     fn with<F: FileSystem + 'static>(
         sessions: Option<tempfile::TempDir>,
-        access: Access,
-        layer: impl FnOnce(Posix) -> Arc<F>,
-    ) -> Fixture {
-        Fixture::over(sessions, (access, Vec::new()), layer)
-    }
-
-    fn over<F: FileSystem + 'static>(
-        sessions: Option<tempfile::TempDir>,
-        (access, keys): (Access, Vec<Key>),
+        guard: Guard,
         layer: impl FnOnce(Posix) -> Arc<F>,
     ) -> Fixture {
         let directory = tempfile::tempdir().unwrap();
         let folder = sessions.as_ref().map(|folder| folder.path());
         let filesystem = layer(posix(directory.path()));
-        let guard = (access.clone(), keys);
-        let (server, group) = start(filesystem, folder, "127.0.0.1:0".parse().unwrap(), limits(), guard);
-        Fixture { server, group, directory, sessions, access }
+        let (server, group) = start(filesystem, folder, "127.0.0.1:0".parse().unwrap(), limits(), guard.clone());
+        Fixture { server, group, directory, sessions, guard }
     }
 
     /// Ends the server without a word to anybody that would change what it knows, as its death does.
@@ -115,7 +121,7 @@ impl Fixture {
     pub fn start_again(&mut self, limits: Limits) {
         let folder = self.sessions.as_ref().map(|folder| folder.path());
         let filesystem = Arc::new(posix(self.directory.path()));
-        let (address, guard) = (self.server.addresses()[0], (self.access.clone(), Vec::new()));
+        let (address, guard) = (self.server.addresses()[0], self.guard.clone());
         (self.server, self.group) = start(filesystem, folder, address, limits, guard);
     }
 
@@ -194,7 +200,7 @@ impl Peer {
     pub fn sealed(&mut self, header: Header, body: &[u8]) -> Vec<u8> {
         let header = Header { body_length: body.len() as u32, ..header };
         let mut frame = [&header.encode()[..], body].concat();
-        self.sealer.seal(&mut frame);
+        self.sealer.seal(&mut frame, &[]);
         frame
     }
 
@@ -265,7 +271,7 @@ pub fn hello() -> Hello {
     Hello {
         version_min: VERSION,
         version_max: VERSION,
-        capabilities: Capabilities::all(),
+        capabilities: Capabilities::COMPOUND | Capabilities::PENDING | Capabilities::CHECKSUM,
         session: 0,
         secret: [0; 16],
         lane: Lane::Control,
