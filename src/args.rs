@@ -106,6 +106,7 @@ The configuration file:
   name = \"data\"                    # the path, unless given
   read_only = false
   cross_mounts = false             # true: show file systems that are mounted below
+  sync = true                      # false: names and attributes reach the disk later, faster, and may be lost with the machine
   hosts = [\"10.0.0.0/8\", \"node17\"]  # who may mount it; everybody, unless given
   read_only_hosts = [\"192.0.2.7\"]  # who may besides, and change nothing
   squash = \"root\"                  # who acts as the anonymous user: root, all, none;

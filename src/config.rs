@@ -373,7 +373,7 @@ mod tests {
         let by_path = root.to_str().unwrap().to_owned();
         let usual = |name, read_only, squash| {
             let access = Access { squash, ..Access::default() };
-            ExportConfig { path: root.clone(), name, read_only, cross_mounts: false, access }
+            ExportConfig { path: root.clone(), name, read_only, cross_mounts: false, sync: true, access }
         };
         let expected = [usual("data".into(), true, None), usual(by_path, false, Some(Squash::All))];
         assert_eq!(config.exports, expected);

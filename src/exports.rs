@@ -21,6 +21,8 @@ pub struct ExportConfig {
     pub name: String,
     pub read_only: bool,
     pub cross_mounts: bool,
+    /// What changes names or attributes is on the disk before it is answered.
+    pub sync: bool,
     pub access: Access,
 }
 
@@ -50,6 +52,7 @@ pub struct FileExport {
     name: Option<String>,
     read_only: bool,
     cross_mounts: bool,
+    sync: Option<bool>,
     squash: Option<SquashChoice>,
     anonymous_uid: Option<u32>,
     anonymous_gid: Option<u32>,
@@ -101,7 +104,7 @@ impl FileExport {
             return Err(Failure::usage(what, "its name is empty or has a line break", "give it another name"));
         }
         let (read_only, cross_mounts) = (self.read_only || read_only, self.cross_mounts);
-        Ok(ExportConfig { path, name, read_only, cross_mounts, access })
+        Ok(ExportConfig { path, name, read_only, cross_mounts, sync: self.sync.unwrap_or(true), access })
     }
 
     fn access(&self, what: &str) -> Result<Access, Failure> {

@@ -136,10 +136,11 @@ fn sweep_later(group: &Arc<Group>, grace: Duration, posix: Arc<Posix>) {
 fn open(export: &ExportConfig, options: &Options) -> Result<(Export, Option<Arc<Posix>>, u64), Failure> {
     let id = export_id(&export.name);
     let keep_unlinked = options.keep_unlinked && !export.read_only;
-    let options = Options { export: id, cross_mounts: export.cross_mounts, keep_unlinked, ..options.clone() };
+    let options =
+        Options { export: id, cross_mounts: export.cross_mounts, sync: export.sync, keep_unlinked, ..options.clone() };
     let posix = Posix::open(&export.path, options)
         .map_err(|error| Failure::from_line(error, "see whether the directory is in order"))?;
-    let verifier = posix.verifier();
+    let (verifier, durable) = (posix.verifier(), posix.is_sync());
     let (filesystem, writable): (Arc<dyn FileSystem>, _) = if export.read_only {
         (Arc::new(ReadOnly(posix)), None)
     } else {
@@ -153,6 +154,7 @@ fn open(export: &ExportConfig, options: &Options) -> Result<(Export, Option<Arc<
         read_only: export.read_only,
         path: export.path.to_string_lossy().into_owned(),
         access: export.access.clone(),
+        durable,
     };
     Ok((export, writable, verifier))
 }

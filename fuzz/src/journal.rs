@@ -23,10 +23,10 @@ const INTENT: u8 = 1;
 const REPLY: u8 = 2;
 const FORGOTTEN: u8 = 3;
 
-/// The records of four slots in two classes.
-const RECORDS: usize = 8;
+/// The rooms of four slots in two classes: for a reply and an intent each.
+const RECORDS: usize = 16;
 const EXPORT: &str = "zero";
-const HEAD: &[u8] = br#"{"format":1,"boot":"BOOT","listen":"","session":1,"secret":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"client":"client","peer":"127.0.0.1:1","export":"zero","slots":4}"#;
+const HEAD: &[u8] = br#"{"format":2,"boot":"BOOT","listen":"","session":1,"secret":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"client":"client","peer":"127.0.0.1:1","export":"zero","slots":4,"durable":false,"verifier":8}"#;
 
 /// What all inputs share.
 struct World {
@@ -93,6 +93,7 @@ impl World {
             read_only: false,
             path,
             access: Access::default(),
+            durable: false,
         };
         let config = ServerConfig {
             listen: Vec::new(),

@@ -50,6 +50,7 @@ impl World {
             read_only: false,
             path,
             access: Access::default(),
+            durable: false,
         };
         // Nobody comes back to a session, and few slots are soon met again.
         let limits = Limits { sessions_max: 64, slots: 4, session_grace: Duration::ZERO, ..Limits::default() };

@@ -276,7 +276,8 @@ impl Server {
         Server::start_at(directory(), command, arguments, exports)
     }
 
-    fn start_at(home: TempDir, command: &mut Command, arguments: &[&str], exports: &[&Path]) -> Server {
+    /// With its log, and its state folder, in `home`.
+    pub fn start_at(home: TempDir, command: &mut Command, arguments: &[&str], exports: &[&Path]) -> Server {
         command.arg("serve").arg("--state").arg(home.path().join("state")).args(arguments).args(exports);
         let mut process = Process::start(command, &home.path().join("log"));
         let started = Instant::now();
@@ -289,6 +290,13 @@ impl Server {
             thread::sleep(Duration::from_millis(5));
         };
         Server { process, address, home }
+    }
+
+    /// Kills it; returns its address and home, for another.
+    pub fn kill(self) -> (String, TempDir) {
+        let Server { process, address, home } = self;
+        drop(process);
+        (address, home)
     }
 
     /// Kills it, and starts another with the same address and state.

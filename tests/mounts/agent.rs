@@ -21,6 +21,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::calls;
 use crate::churn;
 use crate::common::{Process, SOON};
+use crate::scribble;
 use crate::sys::{self, Hold, Request};
 
 const SERVE: &str = "AQUEDUCT_TEST_AGENT";
@@ -132,6 +133,12 @@ fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String>
     if words[0] == "stream" {
         return churn::stream(words[1].as_ref(), Duration::from_millis(number(2) as u64))
             .inspect_err(|error| eprintln!("stream in {}: {error}", words[1]));
+    }
+    if words[0] == "scribble" {
+        let time = Duration::from_millis(number(2) as u64);
+        return scribble::work(words[1].as_ref(), time)
+            .map(|changes| changes.to_string())
+            .inspect_err(|error| eprintln!("scribbling in {}: {error}", words[1]));
     }
     if words[0] == "list" {
         return list(words[1], words.get(2).map_or(usize::MAX, |count| count.parse().expect("a number")));

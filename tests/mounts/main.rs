@@ -26,7 +26,9 @@ mod programs;
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../harness/proxy.rs"]
 mod proxy;
+mod reboot;
 mod recovery;
+mod scribble;
 #[path = "../harness/sys.rs"]
 mod sys;
 mod waiting;

@@ -11,6 +11,8 @@ use aqueduct_wire::{
     Nonce, Op, Proof, Transcript, VERSION,
 };
 
+use crate::recovery::AGAIN;
+
 /// Why a server could not be used. The message says what was tried and why it failed; [`ConnectError::hint`] what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -327,7 +329,14 @@ impl Greeting {
         Attach { export, read_only }.encode(&mut body);
         let mut header = Header::new(Kind::Request);
         header.op = Op::Attach as u16;
-        let (header, body) = self.exchange(link, header, &body, Kind::Reply)?;
+        let (header, body) = loop {
+            let answer = self.exchange(link, header, &body, Kind::Reply)?;
+            // Its machine was booted, and other clients have still to send again what was lost.
+            if answer.0.status as i32 != libc_errno::EAGAIN {
+                break answer;
+            }
+            std::thread::sleep(AGAIN);
+        };
         match header.status as i32 {
             0 => AttachReply::decode(&body).map_err(|error| self.broken(error)),
             libc_errno::ENOENT => Err(ConnectError::UnknownExport {
@@ -353,6 +362,7 @@ mod libc_errno {
     use aqueduct_fs::Errno;
 
     pub(super) const EACCES: i32 = Errno::EACCES.raw();
+    pub(super) const EAGAIN: i32 = Errno::EAGAIN.raw();
     pub(super) const ENOENT: i32 = Errno::ENOENT.raw();
     pub(super) const ENFILE: i32 = Errno::ENFILE.raw();
     pub(super) const ESTALE: i32 = Errno::ESTALE.raw();

@@ -7,7 +7,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{
-    Call, ClientId, Context, Errno, FileSystem, LockKind, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+    Call, ClientId, Context, Errno, FileSystem, LockKind, OpenFlags, ReadAt, Reply, Request, Sink, Source, WriteAt,
+    Written,
 };
 use aqueduct_net::Frame;
 use aqueduct_wire::{Class, Flags, HEADER_SIZE, Header, Kind, Op};
@@ -32,6 +33,8 @@ pub(crate) struct Exchange {
     pub(crate) class: Class,
     pub(crate) bulk: bool,
     pub(crate) changes: bool,
+    /// Once more does no harm, also when another session asks.
+    pub(crate) repeatable: bool,
     /// Room for the header, then the body.
     pub(crate) frame: Vec<u8>,
     pub(crate) payload: Option<Bytes>,
@@ -40,7 +43,16 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     pub(crate) fn new(op: Op, frame: Vec<u8>) -> Exchange {
-        Exchange { op, class: Class::Ordinary, bulk: false, changes: false, frame, payload: None, sink: None }
+        Exchange {
+            op,
+            class: Class::Ordinary,
+            bulk: false,
+            changes: false,
+            repeatable: false,
+            frame,
+            payload: None,
+            sink: None,
+        }
     }
 
     fn header(&self, slot: Option<&SlotGuard<'_>>) -> Header {
@@ -69,7 +81,7 @@ impl Client {
         self.counters.operations.fetch_add(1, Ordering::Relaxed);
         let class = exchange.class;
         let mut slot = if exchange.changes { Some(self.slots(class).take(&context.cancel).await?) } else { None };
-        let session = self.session_number.load(Ordering::SeqCst);
+        let mut session = self.session_number.load(Ordering::SeqCst);
         let mut flags = Flags::empty();
         let mut asked = self.config.soft.then(Instant::now);
         loop {
@@ -78,7 +90,11 @@ impl Client {
             }
             if exchange.changes && self.session_number.load(Ordering::SeqCst) != session && flags.contains(Flags::RETRY)
             {
-                return Err(Errno::EIO); // executed or not, and nobody knows: say so rather than do it twice
+                if !exchange.repeatable {
+                    return Err(Errno::EIO); // executed or not, and nobody knows: say so rather than do it twice
+                }
+                session = self.session_number.load(Ordering::SeqCst);
+                flags = Flags::empty();
             }
             let lane = self.lane(exchange.bulk);
             let mut header = exchange.header(slot.as_ref());
@@ -217,11 +233,20 @@ impl Client {
         if let Request::Release { open } | Request::ReleaseDirectory { open } = request
             && self.opens.end(open)
         {
+            self.window.close(open);
             return Ok(Reply::Done);
         }
         self.opens.check(used(&request).into_iter().flatten())?;
         let kept = self.before(context, &request).await?;
-        let (reply, mut epoch) = self.send_call(context, &request).await?;
+        let answer = self.send_call(context, &request).await;
+        if let Request::Release { open } = request {
+            self.window.close(open);
+        }
+        let (reply, mut epoch) = match answer {
+            // Its session ended while it was under way.
+            Err(Errno::EBADF) => return self.answer_lost(&request),
+            answer => answer?,
+        };
         if let Some(mark) = kept {
             self.settle_kept((context, mark), &request, &reply, epoch).await?;
         }
@@ -229,19 +254,28 @@ impl Client {
             // The server was restarted since it answered, and the recovery could not know of this.
             epoch = self.send_call(context, &again(&request, &reply)).await?.1;
         }
-        match request {
-            Request::Release { open } => self.window.close(open),
-            Request::Sync { open, .. } | Request::Flush { open, .. } => self.opens.error(open)?,
-            _ => {}
+        if let Request::Sync { open, .. } | Request::Flush { open, .. } = request {
+            self.opens.error(open)?;
         }
         Ok(reply)
+    }
+
+    /// The answer about an open that the server does not know: it may be lost since we looked.
+    fn answer_lost(&self, request: &Request<'_>) -> Result<Reply, Errno> {
+        if let Request::Release { open } | Request::ReleaseDirectory { open } = *request {
+            self.opens.lose(open); // which forgets it, as it is ending
+            return Ok(Reply::Done);
+        }
+        self.opens.check(used(request).into_iter().flatten())?;
+        Err(Errno::EBADF)
     }
 
     pub(crate) async fn send_call(&self, context: &Context, request: &Request<'_>) -> Result<(Reply, u64), Errno> {
         let mut frame = vec![0; HEADER_SIZE];
         let op = aqueduct_wire::encode_request(context, request, &mut frame);
         let class = if frees_others(request) { Class::Releasing } else { Class::Ordinary };
-        let exchange = Exchange { class, changes: request.changes_state(), ..Exchange::new(op, frame) };
+        let (changes, repeatable) = (request.changes_state(), is_repeatable(request));
+        let exchange = Exchange { class, changes, repeatable, ..Exchange::new(op, frame) };
         let (reply, epoch) = self.exchange(context, exchange).await?;
         let reply = aqueduct_wire::decode_reply(op, &reply.body).map_err(|error| {
             tracing::error!(op = op.name(), %error, server = %self.config.server, "the server sent a reply that makes no sense");
@@ -256,6 +290,15 @@ fn again<'a>(request: &Request<'a>, reply: &'a Reply) -> Request<'a> {
     match reply {
         Reply::Opened(opened) | Reply::Created(_, opened) => Request::Reopen { open: opened.id, token: &opened.token },
         _ => request.clone(),
+    }
+}
+
+/// Whether a request that was perhaps executed in a session that is over may be sent in the next one: it only concerns what ended with the session.
+fn is_repeatable(request: &Request<'_>) -> bool {
+    match request {
+        Request::Open { flags, .. } => !flags.contains(OpenFlags::TRUNCATE),
+        Request::OpenDirectory { .. } | Request::Access { .. } => true,
+        request => frees_others(request),
     }
 }
 

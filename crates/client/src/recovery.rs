@@ -1,6 +1,7 @@
 //! After the server was restarted: has again what was open and locked, before anything else is asked.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Context, Errno, Request};
 use aqueduct_net::Link;
@@ -10,6 +11,9 @@ use crate::client::Client;
 use crate::connect::ConnectError;
 use crate::opens::Lists;
 use crate::replay::Replayed;
+
+/// Between two tries while the server waits for other clients: it gives them some seconds.
+pub(crate) const AGAIN: Duration = Duration::from_millis(20);
 
 impl Client {
     /// The session is the one that was, at a server that was restarted: opens and locks are had again, while nobody else can take them.
@@ -26,9 +30,14 @@ impl Client {
         }
         let replayed = self.replay(link, verifier)?;
         let header = Header { op: Op::Recovered as u16, ..Header::new(Kind::Request) };
-        let (reply, _) = self.greeting.exchange(link, header, &[], Kind::Reply)?;
-        if reply.status != 0 {
-            return Err(self.greeting.broken(Errno::from_raw(reply.status as i32)));
+        loop {
+            let (reply, _) = self.greeting.exchange(link, header, &[], Kind::Reply)?;
+            match Errno::from_raw(reply.status as i32) {
+                _ if reply.status == 0 => break,
+                // Others have still to send again what was lost.
+                Errno::EAGAIN if !self.closing.load(Ordering::SeqCst) => std::thread::sleep(AGAIN),
+                error => return Err(self.greeting.broken(error)),
+            }
         }
         self.report("the server was restarted", &lists, (opens_lost, locks_lost), replayed);
         Ok(())

@@ -40,6 +40,7 @@ fn start(directory: &Path, sessions: &Path, listen: &str) -> (Arc<Server>, Arc<G
         read_only: false,
         path: String::new(),
         access: Access::default(),
+        durable: false,
     };
     let group = group(2);
     let config = ServerConfig {

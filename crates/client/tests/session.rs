@@ -37,6 +37,7 @@ fn export(name: &str, filesystem: Arc<dyn FileSystem>) -> Export {
         read_only: false,
         path: "none".into(),
         access: Access::default(),
+        durable: false,
     }
 }
 

@@ -215,7 +215,7 @@ mod tests {
     fn attached(access: Access) -> Attached {
         let filesystem = Arc::new(Synthetic { size: 0 });
         let (name, path) = ("e".to_owned(), String::new());
-        let export = Export { name, id: 1, filesystem, read_only: false, path, access };
+        let export = Export { name, id: 1, filesystem, read_only: false, path, access, durable: false };
         Attached::new(&Arc::new(export), "10.0.0.1".parse().unwrap()).unwrap()
     }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use aqueduct_fs::{Call, Context, Errno, FileSystem, OpenId, Reply, Request, Source, WriteAt, Written};
 use aqueduct_net::{Connection, Frame, Payload};
-use aqueduct_wire::{Header, Kind, Op};
+use aqueduct_wire::{Flags, Header, Kind, Op};
 use bytes::Bytes;
 
 use crate::access::Attached;
@@ -156,6 +156,9 @@ impl Job {
 
     fn attach(&self, body: &[u8]) -> Result<(), Errno> {
         let attach = aqueduct_wire::Attach::decode(body).map_err(|error| error.errno())?;
+        if self.server.recovery.awaits_replays() {
+            return Err(Errno::EAGAIN);
+        }
         let Some(export) = self.server.export(attach.export) else {
             self.reply(Kind::Reply, Err(Errno::ENOENT), self.exports_told().as_bytes());
             return Ok(());
@@ -211,8 +214,11 @@ impl Job {
     }
 
     fn recovered(&self) -> Result<(), Errno> {
-        self.session.recovered();
         self.server.recovery.settle(self.session.id);
+        if self.server.recovery.awaits_replays() {
+            return Err(Errno::EAGAIN);
+        }
+        self.session.recovered();
         if self.server.failpoint.dies(Moment::Recovered) {
             return Ok(());
         }
@@ -243,14 +249,29 @@ impl Job {
         let result = match self.admit()? {
             None => return Ok(()),
             Some(Try::AfterRestart(record)) => repeat::repeat_write(filesystem, &context, write, data, record).await,
-            Some(Try::First) => match self.write_once(filesystem, &context, write, data) {
-                Some(call) => call.await,
-                None => return Ok(()),
+            Some(Try::First) => match self.find_append(filesystem, &context, write, &data) {
+                Some(written) => Ok(written),
+                None => match self.write_once(filesystem, &context, write, data) {
+                    Some(call) => call.await,
+                    None => return Ok(()),
+                },
             },
         };
         self.session.count(0, result.as_ref().map_or(0, |written| written.count as usize));
         self.finish(Kind::Reply, result.map(Reply::Written), true);
         Ok(())
+    }
+
+    /// An append that is sent again after the machine died may have been executed without a trace but in the file.
+    fn find_append(
+        &self,
+        filesystem: &dyn FileSystem,
+        context: &Context,
+        write: WriteAt,
+        data: &Bytes,
+    ) -> Option<Written> {
+        let may_be_there = write.append && self.session.has_lost && self.header.flags.contains(Flags::RETRY);
+        may_be_there.then(|| intent::find_append(filesystem, context, write, data)).flatten()
     }
 
     /// What was written before, and may be lost, is written again where it was; without data it only says whether that is so. Once more does no harm, so

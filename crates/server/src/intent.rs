@@ -146,6 +146,40 @@ pub(crate) fn settle(
     }
 }
 
+/// The most of a file that is searched for an append: the appends of all clients that were lost with the machine end up before it.
+const SEARCH_MAX: u64 = 16 << 20;
+
+/// An append that may have been executed although nothing tells: where its data stand in the file, from where they were meant to go (the end of the file as
+/// the client knew it) on, or the part of them that got there. Another client's append of the same data, lost in the same moment, would be taken for it.
+pub(crate) fn find_append(
+    filesystem: &dyn FileSystem,
+    context: &Context,
+    write: WriteAt,
+    data: &[u8],
+) -> Option<Written> {
+    let look = Look { filesystem, caller: context.credential.clone(), owner: context.credential.uid };
+    let handle = filesystem.inode(context.client, write.open)?;
+    let ask = Request::GetAttr { handle: handle.bytes(), open: None };
+    let size = look.ask(NOBODY, &ask).and_then(Reply::attr).ok()?.size;
+    let length = size.checked_sub(write.offset).filter(|length| (1..=SEARCH_MAX).contains(length))?;
+    let mut tail = Vec::new();
+    while (tail.len() as u64) < length {
+        let part = (length as usize - tail.len()).min(TRANSFER_SIZE_MAX) as u32;
+        let read = look.read(handle.bytes(), write.offset + tail.len() as u64, part)?;
+        if read.is_empty() {
+            break;
+        }
+        tail.extend(read);
+    }
+    let (at, count) = match tail.windows(data.len().max(1)).position(|window| window == data) {
+        Some(at) => (at, data.len()),
+        None if !tail.is_empty() && data.starts_with(&tail) => (0, tail.len()),
+        None => return None,
+    };
+    let verifier = look.verifier(handle.bytes())?;
+    Some(Written { count: count as u32, verifier, offset: write.offset + at as u64 })
+}
+
 /// Looks at what is there, on nobody's behalf.
 struct Look<'a> {
     filesystem: &'a dyn FileSystem,

@@ -1,19 +1,34 @@
 //! What a session needs after the death of the server process: one file for each, with a record for every slot.
 //!
-//! A file begins with its [`Head`] in [`HEAD_SIZE`] bytes; then come records of [`RECORD_SIZE`] bytes, of the classes in turn: slot 0 ordinary, slot 0
-//! releasing, slot 1 ordinary, and so on. What was never written is a hole. Head and records are sealed: checksum u32 (CRC32C of what follows), length
-//! u32, and so many bytes. Those of a record are sequence u32, operation u16, kind u8, 0, and then for a reply its header and body, for an intent what
-//! the module `intent` wrote.
+//! A file begins with its [`Head`] in [`HEAD_SIZE`] bytes; then come two rooms of [`RECORD_SIZE`] bytes for each slot, of the classes in turn: slot 0
+//! ordinary, slot 0 releasing, slot 1 ordinary, and so on. The first is for replies, the second for intents. What was never written is a hole. Head and
+//! records are sealed: checksum u32 (CRC32C of what follows), length u32, and so many bytes. Those of a record are sequence u32, operation u16, kind u8, 0,
+//! and then for a reply its header and body, for an intent what the module `intent` wrote.
 //!
-//! Each change is one `pwrite` into the page cache: whole when the process dies, and perhaps lost with the machine, so files of another boot are not
-//! believed. Whoever has a session holds the lock (flock) of its file.
+//! Each change is one `pwrite` into the page cache: whole when the process dies. Whoever has a session holds the lock (flock) of its file.
+//!
+//! **When the machine dies**, what was not on the disk is lost, so that a file may be older than what was done, and a record torn. A file is believed all the
+//! same if its export is *durable*: what changes names and attributes is on the disk before it is answered, and an intent before its request is
+//! executed. For each slot the newest record counts that is whole, and a reply before the intent of its request:
+//!
+//! - *A reply that is lost or torn, while its intent is there*: settling the intent finds what was executed, since that was on the disk before the reply
+//!   went out. A reply never takes the place of an intent, so that tearing it costs only itself.
+//! - *An intent that is torn*: it was not complete, so its request was not executed. The record before counts, and the request is new.
+//! - *An intent of a request that was answered long ago* (the replies since are lost): the client goes on with a larger number. What settling finds is of no
+//!   interest to anybody, and changes nothing; a file that it opens ends with the session.
+//! - *No record of a request that was executed and perhaps answered*: it needed no intent. Doing it once more does no harm, and was asked for.
+//! - *A reply to an unstable write whose data are lost*: it has the verifier of its time, by which `repeat` knows to write them again.
+//! - *An append*: its intent is not on the disk before, as a write that may be lost anyway should not wait for it. Who sends one again after such a death
+//!   has it looked for in the file, from where it was meant to go (`intent::find_append`).
+//!
+//! Files of another boot whose export is not durable are not believed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, IoSlice, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
 
 use aqueduct_wire::{Class, HEADER_SIZE, Header, SLOTS_MAX};
 use serde::{Deserialize, Serialize};
@@ -21,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::session::lock;
 
 /// The layout of these files: others are not read.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// The room of a head: the longest name of an export (4 KiB), of a client, and a few hundred addresses.
 const HEAD_SIZE: usize = 16 << 10;
@@ -49,6 +64,16 @@ const KIND_INTENT: u8 = 1;
 const KIND_REPLY: u8 = 2;
 const KIND_FORGOTTEN: u8 = 3;
 
+/// The records of one slot and class: a reply and an intent, which share a page.
+const PAIR_SIZE: usize = 2 * RECORD_SIZE;
+
+/// Where of a slot's two a record belongs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Reply,
+    Intent,
+}
+
 /// Whose file it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Head {
@@ -63,6 +88,10 @@ pub(crate) struct Head {
     pub(crate) peer: std::net::SocketAddr,
     pub(crate) export: String,
     pub(crate) slots: u32,
+    /// It outlives the machine: see the module.
+    durable: bool,
+    /// The server's: what was written under another may be lost.
+    pub(crate) verifier: u64,
 }
 
 /// What is known of a slot's last request.
@@ -81,7 +110,7 @@ pub(crate) enum Outcome {
     Intended(Vec<u8>),
     /// It was executed, with this reply.
     Replied { header: Header, body: Vec<u8> },
-    /// It was executed, and its reply is not known: it was too long, or nobody will ask.
+    /// It was executed, and its reply is not known: it was too long. Or it was not, and takes the place of the intent to.
     Forgotten,
 }
 
@@ -90,15 +119,17 @@ pub(crate) struct Folder {
     path: PathBuf,
     boot: String,
     listen: String,
+    verifier: u64,
     keeper: Keeper,
 }
 
 /// A session's file. Without one (it could not be written, or was given up) the session ends with the process.
-pub(crate) struct Journal(Mutex<Option<Kept>>);
+pub(crate) struct Journal(Mutex<Option<Arc<Kept>>>);
 
 struct Kept {
     file: File,
     path: PathBuf,
+    durable: bool,
     keeper: Keeper,
 }
 
@@ -120,7 +151,7 @@ enum Unusable {
     /// Its owner is another server, or alive.
     #[error("it is another server's")]
     Foreign,
-    /// The machine was booted since: what was done then may be lost, and what it says may be older still.
+    /// The machine was booted since, and what was done then was not made stable: it may be lost, and what this says may be older still.
     #[error("the machine has been booted since")]
     OtherBoot,
     #[error("it is damaged: {0}")]
@@ -149,22 +180,31 @@ impl Keeper {
         result.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
     }
 
-    fn remove(&self, path: PathBuf) {
-        self.run_later(move || remove(&path));
+    fn remove(&self, path: PathBuf, durable: bool) {
+        self.run_later(move || {
+            remove(&path);
+            // Else the next boot would wait for a client that has gone.
+            if durable && let Some(Err(error)) = path.parent().map(|folder| File::open(folder)?.sync_all()) {
+                tracing::warn!(path = %path.display(), %error, "the memory of a session may come back");
+            }
+        });
     }
 }
 
 impl Folder {
     /// The folder at `path`, made if need be, of a server that listens on `listen`.
-    pub(crate) fn open(path: &Path, listen: String) -> io::Result<Folder> {
+    pub(crate) fn open(path: &Path, listen: String, verifier: u64) -> io::Result<Folder> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        if let Some(above) = path.parent() {
+            File::open(above)?.sync_all()?;
+        }
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
         lock_folder(path)?;
-        Ok(Folder { path: path.to_owned(), boot, listen, keeper: Keeper::start()? })
+        Ok(Folder { path: path.to_owned(), boot, listen, verifier, keeper: Keeper::start()? })
     }
 
-    /// The head of a session of this server.
-    pub(crate) fn head(&self, session: &crate::session::Session, export: &str) -> Head {
+    /// The head of a session of this server, of an export that is durable or not.
+    pub(crate) fn head(&self, session: &crate::session::Session, export: &str, durable: bool) -> Head {
         Head {
             format: FORMAT,
             boot: self.boot.clone(),
@@ -175,16 +215,18 @@ impl Folder {
             peer: session.peer,
             export: export.to_owned(),
             slots: session.slots(),
+            durable,
+            verifier: self.verifier,
         }
     }
 
     /// The file of a new session.
     pub(crate) fn create(&self, head: &Head) -> io::Result<Journal> {
-        let sealed = seal([&serde_json::to_vec(head)?[..]].iter(), HEAD_SIZE).ok_or(io::ErrorKind::InvalidInput)?;
+        let (sealed, durable) = (head.sealed()?, head.durable);
         let (folder, path) = (self.path.clone(), self.path.join(format!("{:016x}", head.session)));
         let (own, keeper) = (path.clone(), self.keeper.clone());
-        let file = self.keeper.run(move || create(&folder, &own, &sealed))?;
-        Ok(Journal(Mutex::new(Some(Kept { file, path, keeper }))))
+        let file = self.keeper.run(move || create(&folder, &own, &sealed, durable))?;
+        Ok(Journal(Mutex::new(Some(Arc::new(Kept { file, path, durable, keeper })))))
     }
 
     /// The sessions that earlier processes of this server left, that `serves` still knows, at most so many. Files that are no use to anybody are
@@ -229,7 +271,7 @@ impl Folder {
         let damaged = |_| Unusable::Damaged("its head is none");
         let head = unseal(&room).ok_or(Unusable::Damaged("the checksum of its head is wrong"))?;
         let head: Head = serde_json::from_slice(head).map_err(damaged)?;
-        if head.boot != self.boot {
+        if head.boot != self.boot && !head.durable {
             return Err(Unusable::OtherBoot);
         }
         if head.listen != self.listen {
@@ -238,15 +280,15 @@ impl Folder {
         if head.format != FORMAT || head.session != id || id == 0 || !(1..=SLOTS_MAX).contains(&head.slots) {
             return Err(Unusable::Damaged("its head makes no sense"));
         }
-        let length_max = (head.slots as usize) * 2 * RECORD_SIZE;
+        let length_max = (head.slots as usize) * 2 * PAIR_SIZE;
         let mut records = Vec::new();
         (&mut file).take(length_max as u64 + 1).read_to_end(&mut records)?;
         if records.len() > length_max {
             return Err(Unusable::Damaged("it has more records than slots"));
         }
-        let slots = read_records(&records)?;
-        let kept = Kept { file, path: path.to_owned(), keeper: self.keeper.clone() };
-        Ok(Left { head, journal: Journal(Mutex::new(Some(kept))), slots })
+        let slots = read_records(&records, head.boot != self.boot)?;
+        let kept = Kept { file, path: path.to_owned(), durable: head.durable, keeper: self.keeper.clone() };
+        Ok(Left { head, journal: Journal(Mutex::new(Some(Arc::new(kept)))), slots })
     }
 }
 
@@ -258,10 +300,14 @@ fn lock_folder(path: &Path) -> io::Result<File> {
 }
 
 /// Makes a session's file, with its head.
-fn create(folder: &Path, path: &Path, head: &[u8]) -> io::Result<File> {
-    let _folder = lock_folder(folder)?;
+fn create(folder: &Path, path: &Path, head: &[u8], durable: bool) -> io::Result<File> {
+    let folder = lock_folder(folder)?;
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-    match file.try_lock().map_err(io::Error::from).and_then(|()| file.write_all_at(head, 0)) {
+    let written = file.try_lock().map_err(io::Error::from).and_then(|()| {
+        file.write_all_at(head, 0)?;
+        if durable { file.sync_all().and_then(|()| folder.sync_all()) } else { Ok(()) }
+    });
+    match written {
         Ok(()) => Ok(file),
         Err(error) => {
             remove(path); // without a head it would only be called damaged at the next start
@@ -270,21 +316,46 @@ fn create(folder: &Path, path: &Path, head: &[u8]) -> io::Result<File> {
     }
 }
 
-fn read_records(records: &[u8]) -> Result<Vec<(Class, u32, Record)>, Unusable> {
+/// The last that is known of each slot. `torn`: the machine has died since, and a record that is not whole was never complete.
+fn read_records(records: &[u8], torn: bool) -> Result<Vec<(Class, u32, Record)>, Unusable> {
     let mut slots = Vec::new();
-    for (index, room) in records.chunks(RECORD_SIZE).enumerate() {
-        if room.iter().take(SEAL_SIZE).all(|byte| *byte == 0) {
-            continue; // never written
-        }
-        let record = unseal(room).ok_or(Unusable::Damaged("the checksum of a record is wrong"))?;
-        let record = Record::decode(record).ok_or(Unusable::Damaged("a record makes no sense"))?;
+    for (index, pair) in records.chunks(PAIR_SIZE).enumerate() {
+        let (reply, intent) = pair.split_at(RECORD_SIZE.min(pair.len()));
+        let record = match (read_record(reply, torn)?, read_record(intent, torn)?) {
+            (Some(reply), Some(intent)) if intent.is_newer_than(&reply) => intent,
+            (Some(reply), _) => reply,
+            (None, Some(intent)) => intent,
+            (None, None) => continue,
+        };
         let class = if index % 2 == 0 { Class::Ordinary } else { Class::Releasing };
         slots.push((class, (index / 2) as u32, record));
     }
     Ok(slots)
 }
 
+fn read_record(room: &[u8], torn: bool) -> Result<Option<Record>, Unusable> {
+    if room.iter().take(SEAL_SIZE).all(|byte| *byte == 0) {
+        return Ok(None); // never written
+    }
+    match unseal(room) {
+        Some(record) => Record::decode(record).map(Some).ok_or(Unusable::Damaged("a record makes no sense")),
+        None if torn => Ok(None),
+        None => Err(Unusable::Damaged("the checksum of a record is wrong")),
+    }
+}
+
+impl Head {
+    fn sealed(&self) -> io::Result<Vec<u8>> {
+        Ok(seal([&serde_json::to_vec(self)?[..]].iter(), HEAD_SIZE).ok_or(io::ErrorKind::InvalidInput)?)
+    }
+}
+
 impl Record {
+    fn is_newer_than(&self, other: &Record) -> bool {
+        let ahead = self.sequence.wrapping_sub(other.sequence);
+        ahead != 0 && ahead < u32::MAX / 2
+    }
+
     fn decode(bytes: &[u8]) -> Option<Record> {
         let (prefix, content) = bytes.split_first_chunk::<RECORD_PREFIX_SIZE>()?;
         let [a, b, c, d, e, f, kind, _] = *prefix;
@@ -307,9 +378,9 @@ impl Journal {
         Journal(Mutex::new(None))
     }
 
-    /// Before a request is executed: what will tell whether it was.
-    pub(crate) fn intend(&self, request: &Header, intent: &[u8]) {
-        self.write(request, KIND_INTENT, &[intent]);
+    /// Before a request is executed: what will tell whether it was. `unstable`: what it does may be lost, and so may this.
+    pub(crate) fn intend(&self, request: &Header, intent: &[u8], unstable: bool) {
+        self.write(request, (Room::Intent, !unstable), KIND_INTENT, &[intent]);
     }
 
     /// Whether the session outlives the process.
@@ -319,32 +390,58 @@ impl Journal {
 
     /// Before the reply to a request is sent.
     pub(crate) fn reply(&self, request: &Header, reply: &Header, body: &[u8]) {
+        self.write_reply(request, reply, body, false);
+    }
+
+    /// A request that an earlier process began was executed, with this reply: that stays so, whatever happens to what it did.
+    pub(crate) fn settle(&self, request: &Header, reply: &Header, body: &[u8]) {
+        self.write_reply(request, reply, body, true);
+    }
+
+    /// A request that an earlier process was about to execute was not: the one before it is the last of its slot.
+    pub(crate) fn retract(&self, before: &Header) {
+        self.write(before, (Room::Intent, true), KIND_FORGOTTEN, &[]);
+    }
+
+    fn write_reply(&self, request: &Header, reply: &Header, body: &[u8], stable: bool) {
         if body.len() > BODY_LENGTH_MAX {
-            self.forget(request);
+            self.write(request, (Room::Reply, stable), KIND_FORGOTTEN, &[]);
         } else {
-            self.write(request, KIND_REPLY, &[&reply.encode(), body]);
+            self.write(request, (Room::Reply, stable), KIND_REPLY, &[&reply.encode(), body]);
         }
     }
 
-    /// A request that was executed is of no interest any more.
-    pub(crate) fn forget(&self, request: &Header) {
-        self.write(request, KIND_FORGOTTEN, &[]);
-    }
-
-    fn write(&self, request: &Header, kind: u8, content: &[&[u8]]) {
-        let mut journal = lock(&self.0);
-        let Some(kept) = &*journal else { return };
+    /// `stable`: on the disk when this returns, if the session is to outlive the machine.
+    fn write(&self, request: &Header, (room, stable): (Room, bool), kind: u8, content: &[&[u8]]) {
+        // Not locked while the disk is waited for: others have records as well.
+        let Some(kept) = lock(&self.0).clone() else { return };
         let (sequence, op) = (request.sequence.to_le_bytes(), request.op.to_le_bytes());
         let prefix = [&sequence[..], &op, &[kind, 0]];
+        let at = offset(request, room);
         let written = match seal(prefix.iter().chain(content), RECORD_SIZE) {
-            Some(sealed) => kept.file.write_all_at(&sealed, offset(request)),
+            Some(sealed) if stable && kept.durable => write_stable(&kept.file, &sealed, at),
+            Some(sealed) => kept.file.write_all_at(&sealed, at),
             None => Err(io::ErrorKind::InvalidInput.into()),
         };
         if let Err(error) = written {
             tracing::error!(path = %kept.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");
-            kept.keeper.remove(kept.path.clone());
-            *journal = None;
+            kept.keeper.remove(kept.path.clone(), kept.durable);
+            *lock(&self.0) = None;
         }
+    }
+
+    /// From now on the session ends with the machine, since its export is not durable any more.
+    pub(crate) fn end_with_machine(&self, head: &Head) -> io::Result<()> {
+        let mut journal = lock(&self.0);
+        let Some(kept) = &mut *journal else { return Ok(()) };
+        if !kept.durable {
+            return Ok(());
+        }
+        kept.file.write_all_at(&Head { durable: false, ..head.clone() }.sealed()?, 0)?;
+        kept.file.sync_data()?;
+        let Kept { file, path, keeper, .. } = &**kept;
+        *kept = Arc::new(Kept { file: file.try_clone()?, path: path.clone(), durable: false, keeper: keeper.clone() });
+        Ok(())
     }
 
     /// Leaves the file to the next process.
@@ -354,15 +451,27 @@ impl Journal {
 
     /// The session has ended.
     pub(crate) fn remove(&self) {
-        if let Some(Kept { path, keeper, .. }) = lock(&self.0).take() {
-            keeper.remove(path);
+        if let Some(kept) = lock(&self.0).take() {
+            kept.keeper.remove(kept.path.clone(), kept.durable);
         }
     }
 }
 
-fn offset(request: &Header) -> u64 {
+/// Writes a record, and waits until it is on the disk; nothing else of the file has to be.
+fn write_stable(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    loop {
+        match rustix::io::pwritev2(file, &[IoSlice::new(bytes)], at, rustix::io::ReadWriteFlags::DSYNC) {
+            Ok(count) if count == bytes.len() => return Ok(()),
+            Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn offset(request: &Header, room: Room) -> u64 {
     let index = u64::from(request.slot) * 2 + u64::from(request.class == Class::Releasing);
-    HEAD_SIZE as u64 + index * RECORD_SIZE as u64
+    HEAD_SIZE as u64 + index * PAIR_SIZE as u64 + if room == Room::Intent { RECORD_SIZE as u64 } else { 0 }
 }
 
 fn remove(path: &Path) {

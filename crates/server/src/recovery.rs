@@ -22,12 +22,22 @@ pub(crate) struct Recovery(Mutex<State>);
 #[derive(Default)]
 struct State {
     missing: HashSet<u64>,
+    /// What clients wrote may be lost, and those who are missing have not sent it again yet.
+    replays: bool,
     waiting: Vec<Waker>,
 }
 
 impl Recovery {
-    fn begin(&self, sessions: impl Iterator<Item = u64>) {
-        lock(&self.0).missing.extend(sessions);
+    fn begin(&self, sessions: impl Iterator<Item = u64>, replays: bool) {
+        let mut state = lock(&self.0);
+        state.missing.extend(sessions);
+        state.replays = replays;
+    }
+
+    /// Whether clients may still send again what the machine has lost: until then nobody else reads what is older, or writes what they would undo.
+    pub(crate) fn awaits_replays(&self) -> bool {
+        let state = lock(&self.0);
+        state.replays && !state.missing.is_empty()
     }
 
     /// A session has recovered or ended.
@@ -94,12 +104,12 @@ fn settle_intents(left: &mut Left, attached: &Attached) {
                 if let Ok(reply) = &result {
                     aqueduct_wire::encode_reply(reply, &mut body);
                 }
-                left.journal.reply(&request, &header, &body);
+                left.journal.settle(&request, &header, &body);
                 *outcome = Outcome::Replied { header, body };
             }
             None => {
                 *sequence = sequence.wrapping_sub(1);
-                left.journal.forget(&Header { sequence: *sequence, ..place });
+                left.journal.retract(&Header { sequence: *sequence, ..place });
                 *outcome = Outcome::Forgotten;
             }
         }
@@ -119,9 +129,10 @@ impl Server {
                 .join()
                 .map_err(|_| io::Error::other("restoring the sessions of an earlier process failed"))
         })?;
+        let replays = restored.iter().any(|session| session.has_lost);
         let mut sessions = lock(&self.sessions);
         sessions.extend(restored.into_iter().map(|session| (session.id, Arc::new(session))));
-        self.recovery.begin(sessions.keys().copied());
+        self.recovery.begin(sessions.keys().copied(), replays);
         let count = sessions.len();
         drop(sessions);
         if count > 0 {
@@ -138,8 +149,15 @@ impl Server {
 
     fn restore_session(&self, mut left: Left) -> Option<Session> {
         let attached = self.attach(&left.head)?;
+        if !attached.export.durable {
+            left.journal
+                .end_with_machine(&left.head)
+                .inspect_err(|error| tracing::error!(client = %left.head.client, %error, "its session is given up"))
+                .ok()?;
+        }
         settle_intents(&mut left, &attached);
-        Some(Session::restored(left, attached))
+        let has_lost = left.head.verifier != self.config.verifier;
+        Some(Session::restored(left, attached, has_lost))
     }
 
     /// The export of a session as the present configuration gives it to its host; `None`: it does not.

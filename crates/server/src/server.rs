@@ -39,6 +39,8 @@ pub struct Export {
     pub path: String,
     /// What it allows to whom. The server translates ids if it has maps.
     pub access: Access,
+    /// What changes names or attributes is on its disk before it is answered: then sessions are written down so that they outlive the machine.
+    pub durable: bool,
 }
 
 impl Export {
@@ -64,7 +66,7 @@ pub fn export_id(name: &str) -> u32 {
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Sessions. An idle one costs its two connections and, once it has changed things, its reply memory: at most 2 x `slots` replies of
-    /// about 300 bytes. One that is written down costs a descriptor and, on disk, at most 4 KiB for each slot and 16 KiB.
+    /// about 300 bytes. One that is written down costs a descriptor and, on disk, at most 8 KiB for each slot and 16 KiB.
     pub sessions_max: usize,
     /// Connections, with a session or without. A connection holds memory only while a frame is incomplete: at most 1.2 MiB.
     pub connections_max: usize,
@@ -263,7 +265,7 @@ impl Server {
 
     fn keep_sessions(&self, path: &Path) -> io::Result<()> {
         let addresses: Vec<String> = self.addresses().iter().map(SocketAddr::to_string).collect();
-        let folder = Folder::open(path, addresses.join(" "))?;
+        let folder = Folder::open(path, addresses.join(" "), self.config.verifier)?;
         self.restore(&folder)?;
         self.folder.get_or_init(|| folder);
         Ok(())
@@ -365,7 +367,7 @@ impl Server {
     pub(crate) fn keep(&self, session: &Session, export: &Export) {
         let Some(folder) = self.folder.get() else { return };
         session.journal.get_or_init(|| {
-            folder.create(&folder.head(session, &export.name)).unwrap_or_else(|error| {
+            folder.create(&folder.head(session, &export.name, export.durable)).unwrap_or_else(|error| {
                 tracing::error!(client = %session.name, %error, "a session cannot be written down: it will not survive a restart");
                 Journal::none()
             })

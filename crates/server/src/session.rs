@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use aqueduct_fs::{Cancel, ClientId, Errno};
 use aqueduct_net::Connection;
-use aqueduct_wire::{Class, Header, Kind};
+use aqueduct_wire::{Class, Header, Kind, Op};
 
 use crate::access::Attached;
 use crate::journal::{Journal, Left, Record};
@@ -39,6 +39,8 @@ pub(crate) struct Session {
     ended: AtomicBool,
     /// Requests of it that are being executed or wait for a lock.
     executing: AtomicUsize,
+    /// It was restored on a machine that may have lost what it had done.
+    pub(crate) has_lost: bool,
     connections: Mutex<Connections>,
     slots: [Vec<Mutex<Slot>>; 2],
     /// Requests that were answered PENDING, by their id, with the connection on which they are completed.
@@ -103,6 +105,7 @@ impl Session {
             recovering: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             executing: AtomicUsize::new(0),
+            has_lost: false,
             connections: Mutex::default(),
             slots: [row(), row()],
             pending: Mutex::default(),
@@ -110,7 +113,7 @@ impl Session {
     }
 
     /// A session that an earlier process left, of a client that still has to have again what it had.
-    pub(crate) fn restored(left: Left, attached: Attached) -> Session {
+    pub(crate) fn restored(left: Left, attached: Attached, has_lost: bool) -> Session {
         let Left { head, journal, slots } = left;
         let mut session = Session::new(head.session, head.secret, head.client, head.peer, head.slots);
         for (class, number, record) in slots {
@@ -122,6 +125,7 @@ impl Session {
         session.attached = attached.into();
         session.journal = journal.into();
         session.recovering = true.into();
+        session.has_lost = has_lost;
         session
     }
 
@@ -135,7 +139,7 @@ impl Session {
         let Some(slot) = self.slot(request) else { return };
         let slot = lock(slot);
         if let Some(journal) = self.journal.get().filter(|_| slot.sequence == request.sequence) {
-            journal.intend(request, intent);
+            journal.intend(request, intent, request.op == Op::Write as u16);
         }
     }
 

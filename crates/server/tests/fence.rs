@@ -61,6 +61,7 @@ fn what_a_session_held_is_freed_after_its_last_request() {
             read_only: false,
             path: String::new(),
             access: Access::default(),
+            durable: false,
         }],
         sessions: None,
         keys: Vec::new(),

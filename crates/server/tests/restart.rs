@@ -232,7 +232,7 @@ fn files_that_are_damaged_are_discarded() {
         assert_eq!(after(flip), (false, false), "{at}");
     }
     let lengthen = |path: &std::path::Path, mut bytes: Vec<u8>| {
-        bytes.resize((16 << 10) + 4 * 2 * 2048 + 1, 0);
+        bytes.resize((16 << 10) + 4 * 2 * 4096 + 1, 0);
         std::fs::write(path, bytes).unwrap();
     };
     assert_eq!(after(lengthen), (false, false));

@@ -53,8 +53,8 @@ fn start(
 ) -> (Arc<Server>, Arc<Group>) {
     let spin_max = Duration::from_micros(20);
     let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
-    let export =
-        Export { name: "/e".into(), id: 1, filesystem, read_only: false, path: String::new(), access: guard.access };
+    let (path, access) = (String::new(), guard.access);
+    let export = Export { name: "/e".into(), id: 1, filesystem, read_only: false, path, access, durable: false };
     let config = ServerConfig {
         listen: vec![listen],
         name: "server".into(),
