@@ -143,7 +143,7 @@ pub struct Serve {
     /// Refuse all changes, in every export
     #[arg(long)]
     pub read_only: bool,
-    /// Whose users act as the anonymous one, in the exports DIR [default: root of other machines, none of this one]
+    /// Who acts as the anonymous user, in the exports DIR [default: root of other machines than this]
     #[arg(long, value_name = "WHO")]
     pub squash: Option<SquashChoice>,
     /// Let only clients in that have one of the keys in this file: see 'aqueduct keygen'

@@ -461,6 +461,22 @@ mod tests {
         }
     }
 
+    /// The file of --help, and the one that is installed with what is commented out put in.
+    #[test]
+    fn the_sample_files_are_understood() {
+        let command = <args::Arguments as clap::CommandFactory>::command();
+        let help = command.find_subcommand("serve").unwrap().get_after_help().unwrap().to_string();
+        let of_help = help.split_once("The configuration file:\n").unwrap().1;
+        let setting = |line: &str| line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '));
+        let installed = include_str!("../packaging/aqueduct.toml").lines();
+        let put_in = installed.map(|line| line.strip_prefix("# ").filter(|rest| setting(rest)).unwrap_or(line));
+        for text in [of_help.to_owned(), put_in.collect::<Vec<_>>().join("\n")] {
+            let file: File = toml::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            assert!(file.export.len() == 1 && file.limits.drain_seconds == Some(10.0), "{text}");
+            file.limits.resolve().unwrap();
+        }
+    }
+
     #[test]
     fn something_must_be_served() {
         assert!(ServeConfig::resolve(args::Serve::default()).is_err());
