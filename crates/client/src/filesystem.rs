@@ -266,8 +266,7 @@ impl Client {
             self.opens.lose(open); // which forgets it, as it is ending
             return Ok(Reply::Done);
         }
-        self.opens.check(used(request).into_iter().flatten())?;
-        Err(Errno::EBADF)
+        Err(self.opens.explain(Errno::EBADF, used(request).into_iter().flatten()))
     }
 
     pub(crate) async fn send_call(&self, context: &Context, request: &Request<'_>) -> Result<(Reply, u64), Errno> {
@@ -338,7 +337,9 @@ impl FileSystem for Client {
             aqueduct_wire::encode_read(context, &read, &mut frame);
             let bulk = read.length as usize > SMALL;
             let exchange = Exchange { bulk, sink: Some(sink), ..Exchange::new(Op::Read, frame) };
-            let count = delivered(self.exchange(context, exchange).await?.0.payload)?;
+            let read =
+                self.exchange(context, exchange).await.map_err(|error| self.opens.explain(error, [read.open]))?;
+            let count = delivered(read.0.payload)?;
             self.counters.bytes_read.fetch_add(count as u64, Ordering::Relaxed);
             Ok(count)
         })
@@ -357,7 +358,8 @@ impl FileSystem for Client {
             let bulk = data.len() > SMALL;
             let payload = Some(data.clone());
             let exchange = Exchange { bulk, changes: true, payload, ..Exchange::new(Op::Write, frame) };
-            let (reply, epoch) = self.exchange(context, exchange).await?;
+            let sent = self.exchange(context, exchange).await;
+            let (reply, epoch) = sent.map_err(|error| self.opens.explain(error, [write.open]))?;
             let written = aqueduct_wire::decode_reply(Op::Write, &reply.body).map_err(|_| Errno::EPROTO)?.written()?;
             self.counters.bytes_written.fetch_add(u64::from(written.count), Ordering::Relaxed);
             if written.verifier != 0 && self.window.is_on() {

@@ -33,6 +33,7 @@ struct Open {
     credential: Credential,
     token: Box<[u8]>,
     handle: Box<[u8]>,
+    directory: bool,
     lost: bool,
     /// Why data that were written are not on the server's disk: the first reason.
     error: Option<Errno>,
@@ -115,6 +116,11 @@ impl Opens {
         lock(&self.state).opens.get(&id).and_then(|open| open.error).map_or(Ok(()), Err)
     }
 
+    /// Whether it is an open of a directory.
+    pub(crate) fn is_directory(&self, id: OpenId) -> bool {
+        lock(&self.state).opens.get(&id).is_some_and(|open| open.directory)
+    }
+
     /// The inode of an open.
     pub(crate) fn handle(&self, id: OpenId) -> Option<Box<[u8]>> {
         lock(&self.state).opens.get(&id).map(|open| open.handle.clone())
@@ -145,6 +151,11 @@ impl Opens {
         if ids.into_iter().any(is_lost) { Err(Errno::EIO) } else { Ok(()) }
     }
 
+    /// The error of a request that uses these opens. One that was under way when an open was lost has met a server that does not know it.
+    pub(crate) fn explain(&self, error: Errno, ids: impl IntoIterator<Item = OpenId>) -> Errno {
+        if error == Errno::EBADF && self.check(ids).is_err() { Errno::EIO } else { error }
+    }
+
     /// An open is about to be released; whether it was lost, so that the server knows nothing of it, and is forgotten now.
     pub(crate) fn end(&self, id: OpenId) -> bool {
         let mut state = lock(&self.state);
@@ -169,10 +180,9 @@ impl Opens {
             return false;
         }
         match (request, reply) {
-            (Request::Open { handle, .. } | Request::OpenDirectory { handle }, Reply::Opened(opened)) => {
-                state.open(context, handle, opened);
-            }
-            (_, Reply::Created(entry, opened)) => state.open(context, entry.handle.bytes(), opened),
+            (Request::Open { handle, .. }, Reply::Opened(opened)) => state.open(context, handle, opened, false),
+            (Request::OpenDirectory { handle }, Reply::Opened(opened)) => state.open(context, handle, opened, true),
+            (_, Reply::Created(entry, opened)) => state.open(context, entry.handle.bytes(), opened, false),
             (Request::Release { open } | Request::ReleaseDirectory { open }, _) => self.release(&mut state, *open),
             (Request::Flush { open, owner }, _) => {
                 let of_owner = |held: &Held| held.space == LockSpace::Posix && held.owner == *owner;
@@ -194,10 +204,10 @@ impl Opens {
 }
 
 impl State {
-    fn open(&mut self, context: &Context, handle: &[u8], opened: &Opened) {
+    fn open(&mut self, context: &Context, handle: &[u8], opened: &Opened, directory: bool) {
         let (credential, token) = (context.credential.clone(), opened.token.clone());
         let (handle, lost, error, ending) = (handle.into(), false, None, false);
-        self.opens.insert(opened.id, Open { credential, token, handle, lost, error, ending });
+        self.opens.insert(opened.id, Open { credential, token, handle, directory, lost, error, ending });
     }
 
     fn release(&mut self, id: OpenId) -> Option<Open> {
@@ -350,6 +360,9 @@ mod tests {
         assert!(opens.lose(OpenId(1)) && opens.lose(OpenId(1)));
         assert_eq!(opens.check([OpenId(1)]), Err(Errno::EIO));
         assert_eq!(opens.check([OpenId(2)]), Ok(()));
+        let explained = [1, 2].map(|id| opens.explain(Errno::EBADF, [OpenId(id)]));
+        assert_eq!(explained, [Errno::EIO, Errno::EBADF], "also of what was under way");
+        assert_eq!(opens.explain(Errno::ENOSPC, [OpenId(1)]), Errno::ENOSPC);
         let lists = opens.begin_epoch();
         assert_eq!((lists.opens.len(), lists.locks.len()), (1, 0));
         assert!(opens.end(OpenId(1)) && !opens.end(OpenId(1)) && !opens.end(OpenId(2)));

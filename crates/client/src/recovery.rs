@@ -73,14 +73,18 @@ impl Client {
         lists
     }
 
-    /// Returns how many could not be had.
+    /// Returns how many could not be had, besides directories that are no more: the server keeps only files that are removed while open.
     fn reopen_all(&self, link: &mut Link, lists: &Lists) -> Result<usize, ConnectError> {
         let mut lost = 0;
         for (id, credential, token) in &lists.opens {
             let context = Context::new(ClientId(0), credential.clone());
             let request = Request::Reopen { open: *id, token };
-            if self.recovery_call(link, &context, &request)?.is_err() && self.opens.lose(*id) {
-                lost += 1;
+            let Err(error) = self.recovery_call(link, &context, &request)? else { continue };
+            let missed = self.opens.lose(*id);
+            if missed && error == Errno::ESTALE && self.opens.is_directory(*id) {
+                tracing::info!(server = %self.config.server, "a directory that was removed while it was open is gone");
+            } else {
+                lost += usize::from(missed);
             }
         }
         Ok(lost)
