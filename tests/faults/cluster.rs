@@ -16,10 +16,13 @@ use crate::proxy::Proxy;
 /// Longer than any series of faults keeps a mount away (`plan`), on a busy machine too.
 const GRACE_SECONDS: u64 = 12;
 
-/// Two exports: the first mounts share one, the last has the other.
+/// Where the server keeps removed files that are open.
+pub const UNLINKED: &str = ".aqueduct-unlinked";
+
+/// The first mounts share the first export, the others have one each.
 pub struct Cluster {
     home: PathBuf,
-    exports: [PathBuf; 2],
+    exports: [PathBuf; 3],
     address: String,
     server: Option<Process>,
     starts: usize,
@@ -36,7 +39,7 @@ pub struct Mounted {
 }
 
 impl Cluster {
-    pub fn start(home: &Path, exports: [PathBuf; 2]) -> Cluster {
+    pub fn start(home: &Path, exports: [PathBuf; 3]) -> Cluster {
         let config =
             format!("[limits]\nsession_grace_seconds = {GRACE_SECONDS}\nrecovery_grace_seconds = {GRACE_SECONDS}\n");
         fs::write(home.join("aqueduct.toml"), config).unwrap();
@@ -46,7 +49,7 @@ impl Cluster {
         cluster.start_server();
         for number in 0..MOUNTS {
             let proxy = Proxy::start(&cluster.address);
-            let export = &cluster.exports[usize::from(number >= MOUNTS_MORTAL)];
+            let export = &cluster.exports[(number + 1).saturating_sub(MOUNTS_MORTAL)];
             let source = format!("{}:{}", proxy.address, export.display());
             cluster.mounts.push(Mounted { point: mount_point(), proxy, source, process: None, starts: 0 });
             wait_until("the mount is there", SOON, || cluster.is_mounted_again(number));
@@ -170,9 +173,6 @@ impl Cluster {
         wrong
     }
 }
-
-/// Where the server keeps removed files that are open.
-const UNLINKED: &str = ".aqueduct-unlinked";
 
 impl Drop for Cluster {
     fn drop(&mut self) {

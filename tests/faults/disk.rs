@@ -1,50 +1,69 @@
-//! A small disk that can be full, with users that can be limited.
+//! Small disks that can be full, or limit a user.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rustix::fs::FallocateFlags;
 use rustix::mount::UnmountFlags;
 
-use crate::common::{mount_point, run};
+use crate::common::{is_mounted, mount_point, shell};
 
 /// Room for what all programs write, and little more.
 const SIZE: &str = "400M";
 
-/// An ext4 in an image; unmounted in the end.
+/// What bounds those who write to a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bound {
+    /// Only its size.
+    Room,
+    /// A user's quota.
+    User,
+    /// The quota of a subvolume, for kernels without the other.
+    Subvolume,
+}
+
+/// A file system in an image; unmounted in the end.
 pub struct Disk {
     point: PathBuf,
-    has_quotas: bool,
+    bound: Bound,
 }
 
 impl Disk {
-    /// Makes one, with quotas if this kernel has them; the image lies in `home`.
+    /// An ext4.
     pub fn new(home: &Path) -> Disk {
+        Disk::make(home, Bound::Room).expect("ext4 on a loop device")
+    }
+
+    /// One with quotas, if this machine can make one.
+    pub fn with_quotas(home: &Path) -> Option<Disk> {
+        [Bound::User, Bound::Subvolume].into_iter().find_map(|bound| Disk::make(home, bound))
+    }
+
+    /// With the directory `export` on it.
+    fn make(home: &Path, bound: Bound) -> Option<Disk> {
         let point = mount_point();
-        let image = home.join("image");
-        File::create(&image).unwrap();
-        run(Command::new("truncate").args(["-s", SIZE]).arg(&image)).succeeded();
-        let has_quotas = [true, false].into_iter().find(|quotas| {
-            let mut make = Command::new("mkfs.ext4");
-            // Root has no reserve: full is full.
-            make.args(["-q", "-F", "-m", "0", "-E", "lazy_itable_init=1"]);
-            if *quotas {
-                make.args(["-O", "quota", "-E", "quotatype=usrquota"]);
-            }
-            run(make.arg(&image)).succeeded();
-            let options = if *quotas { "loop,usrquota" } else { "loop" };
-            run(Command::new("mount").args(["-o", options]).arg(&image).arg(&point)).status.success()
-        });
-        Disk { point, has_quotas: has_quotas.expect("ext4 on a loop device") }
+        let image = home.join(format!("image-{bound:?}"));
+        // Root has no reserve: full is full.
+        let make = "mkfs.ext4 -q -F -m 0 -E lazy_itable_init=1";
+        let script = match bound {
+            Bound::Room => format!("{make} $image; mount -o loop $image $point; mkdir $point/export"),
+            Bound::User => format!(
+                "{make},quotatype=usrquota -O quota $image; mount -o loop,usrquota $image $point; mkdir $point/export"
+            ),
+            Bound::Subvolume => "mkfs.btrfs -q -f $image; mount -o loop $image $point
+                btrfs quota enable $point; btrfs -q subvolume create $point/export"
+                .to_owned(),
+        };
+        let prepare =
+            format!("image={}; point={}; truncate -s {SIZE} $image\n{script}", image.display(), point.display());
+        let made = shell(home, &prepare).status.success();
+        // Unmounts it if it came so far.
+        let disk = Disk { point, bound };
+        made.then_some(disk)
     }
 
-    pub fn path(&self) -> &Path {
-        &self.point
-    }
-
-    pub fn has_quotas(&self) -> bool {
-        self.has_quotas
+    pub fn export(&self) -> PathBuf {
+        self.point.join("export")
     }
 
     /// Leaves no block free.
@@ -68,15 +87,21 @@ impl Disk {
 
     /// Lets a user have nothing more, or as much as he wants.
     pub fn limit(&self, user: u32, limited: bool) {
-        let most = if limited { "1" } else { "0" };
-        let user = user.to_string();
-        run(Command::new("setquota").args(["-u", &user, "0", most, "0", most]).arg(&self.point)).succeeded();
+        let point = self.point.display();
+        let script = match (self.bound, limited) {
+            (Bound::User, true) => format!("setquota -u {user} 0 1 0 1 {point}"),
+            (Bound::User, false) => format!("setquota -u {user} 0 0 0 0 {point}"),
+            // By its number, which the first subvolume always has: by its path it would be part of what is limited.
+            (_, true) => format!("btrfs qgroup limit 64K 0/256 {point}"),
+            (_, false) => format!("btrfs qgroup limit none 0/256 {point}"),
+        };
+        shell(&self.point, &script).succeeded();
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        if rustix::mount::unmount(&self.point, UnmountFlags::empty()).is_err() {
+        if is_mounted(&self.point) && rustix::mount::unmount(&self.point, UnmountFlags::empty()).is_err() {
             let _ = rustix::mount::unmount(&self.point, UnmountFlags::DETACH);
         }
         let _ = fs::remove_dir(&self.point);

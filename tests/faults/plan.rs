@@ -6,8 +6,11 @@ use aqueduct_model::Random;
 
 use crate::proxy::Cut;
 
-/// Mounts that the faults can reach; those of the first export come first.
-pub const MOUNTS: usize = 3;
+/// Mounts that the faults can reach; those of the first export come first, then one of each other.
+pub const MOUNTS: usize = 4;
+
+/// The mount of the export with quotas.
+pub const MOUNT_LIMITED: usize = 3;
 
 /// Mounts of the first export, whose processes may be killed: the programs there know how to go on.
 pub const MOUNTS_MORTAL: usize = 2;

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,10 +12,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, UNLINKED};
 use crate::common::{Process, directory, disk_directory, signal};
 use crate::disk::Disk;
-use crate::plan::{Fault, MOUNTS, MOUNTS_MORTAL, Planned, RESOURCES};
+use crate::plan::{Fault, MOUNT_LIMITED, MOUNTS, MOUNTS_MORTAL, Planned, RESOURCES};
 use crate::proxy::{Cut, FAIR, Weather};
 use crate::work::{self, Kind, Part, Report, Windows};
 
@@ -31,10 +32,11 @@ const CALM: Duration = Duration::from_millis(1500);
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// Which programs run, on which mount and as whom: all but the last share the first mounts.
-const PARTS: [(Kind, usize, Option<u32>); 12] = [
+const PARTS: [(Kind, usize, Option<u32>); 13] = [
     (Kind::Names, 0, None),
     (Kind::Names, 1, Some(USER)),
-    (Kind::Names, 1, None),
+    (Kind::Names, MOUNT_LIMITED, Some(USER)),
+    (Kind::Names, MOUNT_LIMITED, Some(USER)),
     (Kind::Files, 0, None),
     (Kind::Files, 1, Some(USER)),
     (Kind::Log, 0, None),
@@ -67,8 +69,10 @@ struct Run {
     home: TempDir,
     control: PathBuf,
     disk: Disk,
-    /// The second export and the model's reference.
+    /// A place for the second export and the model's reference.
     second: TempDir,
+    limited: Option<Disk>,
+    exports: [PathBuf; 3],
     cluster: Cluster,
     windows: Windows,
     programs: Vec<Process>,
@@ -92,25 +96,28 @@ impl Run {
         let (home, second) = (directory(), disk_directory());
         let disk = Disk::new(home.path());
         let control = home.path().join("control");
-        let exports = [disk.path().join("export"), second.path().join("export")];
-        let reference = second.path().join("export.reference");
-        for path in [&control, &exports[0], &exports[1], &reference] {
+        let limited = Disk::with_quotas(home.path());
+        let [second_export, reference, unlimited] =
+            ["export", "export.reference", "third"].map(|name| second.path().join(name));
+        for path in [&control, &second_export, &reference, &unlimited] {
             fs::create_dir(path).unwrap();
         }
-        for folder in ["work", "shared", "listing"].map(|name| exports[0].join(name)) {
-            if folder.ends_with("listing") {
-                work::prepare_listing(&folder);
-            } else {
-                fs::create_dir(&folder).unwrap();
-            }
+        let third = limited.as_ref().map_or(unlimited, Disk::export);
+        let exports = [disk.export(), second_export, third];
+        work::prepare_listing(&exports[0].join("listing"));
+        for folder in [exports[0].join("work"), exports[0].join("shared"), exports[2].join("work")] {
+            fs::create_dir(&folder).unwrap();
             fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
         }
+        // As after the first removal of an open file: there is room for it while the disk is full.
+        fs::create_dir(exports[0].join(UNLINKED)).unwrap();
+        fs::set_permissions(exports[0].join(UNLINKED), PermissionsExt::from_mode(0o700)).unwrap();
         work::prepare_counters(&exports[0].join("shared"));
         fs::write(exports[0].join("shared/log"), "").unwrap();
         fs::set_permissions(exports[0].join("shared/log"), PermissionsExt::from_mode(0o666)).unwrap();
-        let cluster = Cluster::start(home.path(), exports);
+        let cluster = Cluster::start(home.path(), exports.clone());
         let (windows, programs, summary) = (Windows::of(&control), Vec::new(), Summary::default());
-        Run { home, control, disk, second, cluster, windows, programs, summary }
+        Run { home, control, disk, second, limited, exports, cluster, windows, programs, summary }
     }
 
     fn start_programs(&mut self, seed: u64) {
@@ -125,8 +132,10 @@ impl Run {
                 seed,
                 user,
                 mount,
-                points: if mortal { points[..MOUNTS_MORTAL].to_vec() } else { points.clone() },
-                export: if mortal { self.disk.path().join("export") } else { self.second.path().join("export") },
+                limited: mount == MOUNT_LIMITED,
+                points: points.clone(),
+                peers: if mortal { (0..MOUNTS_MORTAL).collect() } else { vec![mount] },
+                export: self.exports[(mount + 1).saturating_sub(MOUNTS_MORTAL)].clone(),
                 control: self.control.clone(),
             };
             let log = self.home.path().join(format!("program-{number:02}-{kind:?}.log"));
@@ -223,10 +232,10 @@ impl Run {
                 self.windows.note("full", true);
                 self.disk.fill();
             }
-            Fault::LimitUser(_) if !self.disk.has_quotas() => return false,
             Fault::LimitUser(_) => {
+                let Some(disk) = &self.limited else { return false };
                 self.windows.note("quota", true);
-                self.disk.limit(USER, true);
+                disk.limit(USER, true);
             }
         }
         true
@@ -260,7 +269,7 @@ impl Run {
                 self.windows.note("full", false);
             }
             Fault::LimitUser(_) => {
-                self.disk.limit(USER, false);
+                self.limited.iter().for_each(|disk| disk.limit(USER, false));
                 self.windows.note("quota", false);
             }
         }
@@ -313,7 +322,7 @@ impl Run {
     }
 
     fn audit(&mut self, reports: &[Report]) {
-        let shared = self.disk.path().join("export/shared");
+        let shared = self.exports[0].join("shared");
         let writers: Vec<_> = reports.iter().flat_map(|report| report.log.clone()).collect();
         match work::audit_log(&shared.join("log"), &writers) {
             Ok(bytes) => self.summary.bytes += bytes,
@@ -362,18 +371,23 @@ impl Run {
                 self.summary.findings.push(format!("{}: {line}", log.display()));
             }
         }
-        let Run { home, disk, second, cluster, programs, mut summary, .. } = self;
+        let Run { home, disk, second, limited, cluster, programs, mut summary, .. } = self;
         programs.iter().for_each(|program| signal(program.pid(), Signal::KILL));
         drop(cluster);
         drop(programs);
-        drop(disk);
-        drop(second);
+        drop((disk, limited, second));
         if !summary.findings.is_empty() {
-            let _ = fs::remove_file(home.path().join("image"));
+            for image in fs::read_dir(home.path()).unwrap().flatten().filter(|entry| is_image(&entry.file_name())) {
+                let _ = fs::remove_file(image.path());
+            }
             summary.home = Some(home.keep());
         }
         summary
     }
+}
+
+fn is_image(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b"image")
 }
 
 fn logs(home: &Path) -> Vec<PathBuf> {

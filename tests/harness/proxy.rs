@@ -38,8 +38,6 @@ pub enum Cut {
     Reset,
     /// After so many bytes more in either direction, in the middle of whatever they are.
     After(usize),
-    /// Never: what is sent is swallowed, and nobody is told.
-    Silent,
 }
 
 /// Lives as long as the test's process.
@@ -59,7 +57,6 @@ struct Connection {
     upstream: TcpStream,
     /// Bytes that still pass.
     left: AtomicUsize,
-    silent: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -122,7 +119,6 @@ impl Shared {
             client,
             upstream,
             left: AtomicUsize::new(usize::MAX),
-            silent: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
         self.connections.lock().unwrap().push(connection.clone());
@@ -131,10 +127,7 @@ impl Shared {
             thread::spawn(move || {
                 shared.pass(&connection, towards_server);
                 connection.ended.store(true, Ordering::Relaxed);
-                // A silent one stays as it is: nobody is told.
-                if !connection.silent.load(Ordering::Relaxed) {
-                    connection.cut(Cut::Orderly);
-                }
+                connection.cut(Cut::Orderly);
             });
         }
     }
@@ -152,9 +145,6 @@ impl Shared {
                 let weather = self.await_passage(connection);
                 let (piece, later) = rest.split_at_mut(rest.len().min(weather.piece));
                 rest = later;
-                if connection.silent.load(Ordering::Relaxed) {
-                    continue;
-                }
                 if weather.flips_every > 0
                     && self.pieces.fetch_add(1, Ordering::Relaxed).is_multiple_of(weather.flips_every)
                 {
@@ -199,7 +189,6 @@ impl Connection {
                 let _ = socket.shutdown(Shutdown::Both);
             }),
             Cut::After(bytes) => self.left.store(bytes, Ordering::Relaxed),
-            Cut::Silent => self.silent.store(true, Ordering::Relaxed),
         }
     }
 }

@@ -21,6 +21,7 @@ fn assert_alike(reference: &Path, subjects: &[&Mount], first: u64, time: Duratio
         subjects: subjects.iter().map(|mount| mount.path().to_owned()).collect::<Vec<PathBuf>>(),
         operations: OPERATIONS,
         patience: Duration::from_secs(20),
+        restarts: false,
     };
     let profile = Profile::probe(reference, &settings.subjects).unwrap();
     println!("left out: {:?}", profile.left_out());

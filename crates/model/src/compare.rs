@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::execute::{Found, Swept};
@@ -27,6 +28,8 @@ pub struct Settings {
     pub operations: usize,
     /// An operation that takes longer hangs: none of them waits for another.
     pub patience: Duration,
+    /// The subject's server may be restarted meanwhile: directories that are removed while open do not live through that.
+    pub restarts: bool,
 }
 
 /// How long a lock may still be held after the last close of its file returned: the kernel does not wait for RELEASE.
@@ -164,6 +167,7 @@ fn step(
             _ if may_be_released_soon(op, &expected, &got) && started.elapsed() < RELEASE_DELAY_MAX => {
                 thread::sleep(Duration::from_millis(1));
             }
+            _ if settings.restarts && is_lost_directory(reference, op, &got, settings.patience) => return Ok(expected),
             // Nothing was done; both names are looked up outside of the rename, and it is done once more.
             _ if found_elsewhere(op, &got) && !looked => {
                 looked = true;
@@ -188,6 +192,18 @@ fn both_refused(op: &Op, expected: &Outcome, got: &Outcome) -> bool {
 /// cannot move it (d_splice_alias gives ESTALE while the file system's renames are locked). A look at it helps.
 fn found_elsewhere(op: &Op, got: &Outcome) -> bool {
     matches!((&op.action, got), (Action::Name(Name::Rename { .. }), Outcome::Failed(Errno::STALE)))
+}
+
+/// Legal difference of a mount whose server was restarted.
+fn is_lost_directory(reference: &mut View, op: &Op, got: &Outcome, patience: Duration) -> bool {
+    let Some(slot) = op.slot().filter(|_| matches!(got, Outcome::Failed(Errno::STALE | Errno::IO))) else {
+        return false;
+    };
+    let action = Action::Attribute(Attribute::Stat { target: Target::Open(slot) });
+    match reference.perform(&Op { action, ..op.clone() }, patience) {
+        Some(Outcome::Attributes(attributes)) => FileType::from_raw_mode(attributes.mode) == FileType::Directory,
+        _ => false,
+    }
 }
 
 fn look_up_names(subject: &mut View, op: &Op, patience: Duration) {

@@ -56,6 +56,7 @@ fn arguments() -> Arguments {
             subjects: Vec::new(),
             operations: 300,
             patience: Duration::from_secs(20),
+            restarts: false,
         },
         seeds: 0..10,
         keep: None,

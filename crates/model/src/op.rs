@@ -331,6 +331,43 @@ impl Op {
         text[..text.find([' ', '{']).unwrap_or(text.len())].to_string()
     }
 
+    /// The descriptor that it uses; of two the first.
+    pub fn slot(&self) -> Option<usize> {
+        let of = |target: &Target| if let Target::Open(slot) = target { Some(*slot) } else { None };
+        match &self.action {
+            Action::Open(Open::LinkTo { slot, .. } | Open::Duplicate { slot, .. } | Open::SetAppend { slot, .. }) => {
+                Some(*slot)
+            }
+            Action::Open(_) | Action::Data(Data::Truncate { .. }) => None,
+            Action::Data(Data::MapStore { target, .. } | Data::MapLoad { target, .. }) => of(target),
+            Action::Data(
+                Data::Read { slot, .. }
+                | Data::ReadAt { slot, .. }
+                | Data::Write { slot, .. }
+                | Data::WriteAt { slot, .. }
+                | Data::Seek { slot, .. }
+                | Data::SeekSparse { slot, .. }
+                | Data::TruncateOpen { slot, .. }
+                | Data::Allocate { slot, .. }
+                | Data::Copy { slot, .. }
+                | Data::Sync { slot, .. },
+            ) => Some(*slot),
+            Action::Name(Name::List { target }) => of(target),
+            Action::Name(_) | Action::Attribute(Attribute::Access { .. }) => None,
+            Action::Attribute(
+                Attribute::Stat { target }
+                | Attribute::Mode { target, .. }
+                | Attribute::Owner { target, .. }
+                | Attribute::Times { target, .. }
+                | Attribute::SetXattr { target, .. }
+                | Attribute::GetXattr { target, .. }
+                | Attribute::ListXattr { target }
+                | Attribute::RemoveXattr { target, .. },
+            ) => of(target),
+            Action::Lock(Lock::Range { slot, .. } | Lock::Test { slot, .. } | Lock::Whole { slot, .. }) => Some(*slot),
+        }
+    }
+
     fn text(&self) -> String {
         match &self.action {
             Action::Open(a) => format!("{a:?}"),

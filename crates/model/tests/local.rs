@@ -35,6 +35,7 @@ fn settings(reference: &Path, subject: &Path, operations: usize) -> Settings {
         subjects: vec![subject.to_path_buf()],
         operations,
         patience: Duration::from_secs(20),
+        restarts: false,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -21,6 +22,7 @@ fn name(number: usize) -> String {
 /// What is listed.
 pub fn prepare(folder: &Path) {
     fs::create_dir(folder).unwrap();
+    fs::set_permissions(folder, PermissionsExt::from_mode(0o777)).unwrap();
     (0..NAMES).for_each(|number| drop(File::create(folder.join(name(number))).unwrap()));
 }
 

@@ -39,9 +39,13 @@ pub struct Part {
     pub seed: u64,
     /// Whom it acts as; root unless it says so.
     pub user: Option<u32>,
-    /// The mount it works on, and those that show the same.
+    /// The mount it works on.
     pub mount: usize,
+    /// Whether the quota binds it.
+    pub limited: bool,
     pub points: Vec<PathBuf>,
+    /// Mounts that show what it works on.
+    pub peers: Vec<usize>,
     /// What the server serves there.
     pub export: PathBuf,
     /// Where the run keeps its own files.
@@ -195,7 +199,7 @@ impl Work {
         }
         let no_room = match errno {
             libc::ENOSPC => self.windows.any("full", began, now()),
-            libc::EDQUOT => self.part.user.is_some() && self.windows.any("quota", began, now()),
+            libc::EDQUOT => self.part.limited && self.windows.any("quota", began, now()),
             _ => false,
         };
         if no_room {
@@ -228,7 +232,7 @@ impl Work {
 
     /// Looks through any of the mounts; another one that is gone comes back.
     pub fn look<T>(&mut self, what: &dyn Display, mut operation: impl FnMut(&Path) -> io::Result<T>) -> Outcome<T> {
-        let mount = self.random.below(self.part.points.len());
+        let mount = *self.random.pick(&self.part.peers);
         let point = self.part.points[mount].clone();
         loop {
             match self.ask_on(mount, what, || operation(&point)) {

@@ -20,6 +20,7 @@ pub fn work(work: &mut Work) -> Outcome<()> {
         subjects: vec![work.point().to_owned()],
         operations: OPERATIONS,
         patience: PATIENCE,
+        restarts: true,
     };
     let profile = Profile::probe(&reference, &settings.subjects).map_err(trouble)?;
     let first = work.part.seed.wrapping_mul(1000);

@@ -127,6 +127,8 @@ pub struct Belief {
     next: u32,
     /// Modes bind it.
     plain_user: bool,
+    /// Removed files that are open are not kept where a quota binds the server as well: it has none.
+    keeps_names: bool,
 }
 
 /// Why something is not as believed.
@@ -191,9 +193,9 @@ pub fn draw(belief: &Belief, random: &mut Random) -> Op {
 }
 
 impl Belief {
-    pub fn new(plain_user: bool) -> Belief {
+    pub fn new(plain_user: bool, limited: bool) -> Belief {
         let (nodes, names) = Default::default();
-        Belief { nodes, names, open: [None; HELD], version: 1, next: 1, plain_user }
+        Belief { nodes, names, open: [None; HELD], version: 1, next: 1, plain_user, keeps_names: limited }
     }
 
     pub fn held(&self, slot: usize) -> Option<&Node> {
@@ -280,7 +282,16 @@ impl Belief {
             Op::Sync { slot } => belief.open_node(*slot).map(|_| Ok(()))?,
             _ => belief.change_attribute(op)?,
         };
+        let nameless = |id: &u32| belief.nodes[id].links == 0;
+        if self.keeps_names && belief.open.iter().flatten().any(nameless) {
+            return None;
+        }
         Some(done.map(|()| belief))
+    }
+
+    /// A change that was refused for want of room may have moved a time already.
+    pub fn forget_times(&mut self) {
+        self.nodes.values_mut().for_each(|node| node.modified = None);
     }
 
     fn open_node(&mut self, slot: usize) -> Option<&mut Node> {
