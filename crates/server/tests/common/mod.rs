@@ -145,20 +145,12 @@ impl Fixture {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(host.parse().unwrap(), 0).into()).unwrap();
         socket.connect(&self.server.addresses()[0].into()).unwrap();
-        let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        Peer { stream, next: 1, sealer: Sealer::default(), opener: Opener::default() }
+        Peer::over(socket.into())
     }
 
     /// A peer with a session, attached to the export, and the handle of its root.
     pub fn attached(&self) -> (Peer, HelloReply, Handle) {
-        let mut peer = self.connect();
-        let reply = peer.hello(0, [0; 16]).unwrap();
-        let mut body = Vec::new();
-        Attach { export: "/e", read_only: false }.encode(&mut body);
-        let (_, body) = peer.call(Op::Attach, (0, 0), &body);
-        let root = AttachReply::decode(&body).unwrap().root.handle;
-        (peer, reply, root)
+        self.connect().attach()
     }
 
     /// A connection that joins a session again.
@@ -196,6 +188,21 @@ pub struct Peer {
 }
 
 impl Peer {
+    pub fn over(stream: TcpStream) -> Peer {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        Peer { stream, next: 1, sealer: Sealer::default(), opener: Opener::default() }
+    }
+
+    /// A new session, attached to the export, and the handle of its root.
+    pub fn attach(mut self) -> (Peer, HelloReply, Handle) {
+        let reply = self.hello(0, [0; 16]).unwrap();
+        let mut body = Vec::new();
+        Attach { export: "/e", read_only: false }.encode(&mut body);
+        let (_, body) = self.call(Op::Attach, (0, 0), &body);
+        let root = AttachReply::decode(&body).unwrap().root.handle;
+        (self, reply, root)
+    }
+
     /// A frame as it is sent.
     pub fn sealed(&mut self, header: Header, body: &[u8]) -> Vec<u8> {
         let header = Header { body_length: body.len() as u32, ..header };
