@@ -5,13 +5,16 @@
 //! boot: the file system is mounted again, which recovers its journal, and /proc/sys/kernel/random/boot_id is another. Each test first shows that what was
 //! not synced is really gone.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::agent::Agent;
@@ -141,7 +144,7 @@ impl Drop for Machine {
     fn drop(&mut self) {
         drop(self.server.take());
         let _ = self.inside("umount").args([&self.disk]).output();
-        self.keeper.signal(rustix::process::Signal::KILL);
+        self.keeper.signal(Signal::KILL);
         let _ = Command::new("losetup").args(["-d", &self.device]).output();
     }
 }
@@ -183,32 +186,54 @@ fn programs_notice_nothing_of_a_reboot() {
     });
 }
 
+/// One change at a time, as the next one that comes to the disk takes those before it along.
 #[test]
 fn what_was_answered_is_on_the_disk() {
-    on_disks(true, |mut machine| {
-        let mount = machine.mount();
-        fs::create_dir(mount.join("folder")).unwrap();
-        fs::write(mount.join("old"), "").unwrap();
-        fs::rename(mount.join("old"), mount.join("folder/new")).unwrap();
-        fs::hard_link(mount.join("folder/new"), mount.join("link")).unwrap();
-        fs::write(mount.join("gone"), "").unwrap();
-        fs::remove_file(mount.join("gone")).unwrap();
-        std::os::unix::fs::symlink("text", mount.join("symlink")).unwrap();
-        fs::set_permissions(mount.join("link"), std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
-        let file = File::create(mount.join("synced")).unwrap();
-        std::io::Write::write_all(&mut &file, b"synced").unwrap();
-        file.sync_all().unwrap();
-        // Nobody is left who could send anything again.
-        mount.process.signal(rustix::process::Signal::KILL);
-        machine.reboot();
-        let path = |name: &str| machine.file("export").join(name);
-        let stat = fs::metadata(path("link")).unwrap();
-        assert_eq!(std::os::unix::fs::MetadataExt::nlink(&stat), 2);
-        assert_eq!(std::os::unix::fs::MetadataExt::mode(&stat) & 0o7777, 0o640);
-        assert!(path("folder/new").exists() && !path("old").exists() && !path("gone").exists());
-        assert_eq!(fs::read_link(path("symlink")).unwrap(), Path::new("text"));
-        assert_eq!(fs::read(path("synced")).unwrap(), b"synced");
-        drop((file, mount, machine));
+    type Step = (fn(&Path), fn(&Path) -> bool);
+    let steps: [Step; 9] = [
+        (|mount| fs::create_dir(mount.join("folder")).unwrap(), |disk| disk.join("folder").is_dir()),
+        (|mount| drop(File::create(mount.join("file")).unwrap()), |disk| disk.join("file").exists()),
+        (
+            |mount| fs::rename(mount.join("file"), mount.join("folder/moved")).unwrap(),
+            |disk| disk.join("folder/moved").exists() && !disk.join("file").exists(),
+        ),
+        (
+            |mount| fs::hard_link(mount.join("folder/moved"), mount.join("link")).unwrap(),
+            |disk| fs::metadata(disk.join("link")).is_ok_and(|stat| stat.nlink() == 2),
+        ),
+        (
+            |mount| fs::set_permissions(mount.join("link"), Permissions::from_mode(0o640)).unwrap(),
+            |disk| fs::metadata(disk.join("link")).unwrap().mode() & 0o7777 == 0o640,
+        ),
+        (
+            |mount| OpenOptions::new().write(true).open(mount.join("link")).unwrap().set_len(77).unwrap(),
+            |disk| fs::metadata(disk.join("link")).unwrap().len() == 77,
+        ),
+        (
+            |mount| std::os::unix::fs::symlink("text", mount.join("symlink")).unwrap(),
+            |disk| fs::read_link(disk.join("symlink")).is_ok(),
+        ),
+        (|mount| fs::remove_file(mount.join("symlink")).unwrap(), |disk| fs::read_link(disk.join("symlink")).is_err()),
+        (
+            |mount| {
+                let mut file = File::create(mount.join("synced")).unwrap();
+                file.write_all(b"synced").unwrap();
+                file.sync_data().unwrap();
+            },
+            |disk| fs::read(disk.join("synced")).unwrap() == b"synced",
+        ),
+    ];
+    on_disks(true, move |mut machine| {
+        for (number, (change, is_there)) in steps.iter().enumerate() {
+            // Nobody is left who could send anything again.
+            let mount = machine.mount();
+            change(mount.path());
+            mount.process.signal(Signal::KILL);
+            machine.reboot();
+            assert!(is_there(&machine.file("export")), "step {number} on {}", machine.kind);
+            drop(mount);
+        }
+        drop(machine);
     });
 }
 
