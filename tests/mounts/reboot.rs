@@ -36,14 +36,15 @@ struct Machine {
     disk: PathBuf,
     boot: PathBuf,
     boots: u32,
-    sync: bool,
+    /// Of the configuration: the export, and the limits.
+    lines: &'static str,
     server: Option<Server>,
     _home: TempDir,
 }
 
 impl Machine {
     /// Nothing when this machine has no loop devices, or not what the file system takes.
-    fn new(kind: &'static str, sync: bool) -> Option<Machine> {
+    fn new(kind: &'static str, lines: &'static str) -> Option<Machine> {
         let mkfs = format!("mkfs.{kind}");
         if !have(&["unshare", "nsenter", "losetup", &mkfs]) {
             return None;
@@ -66,7 +67,7 @@ impl Machine {
             fs::read_link(format!("/proc/{}/ns/mnt", keeper.pid())).is_ok_and(|namespace| namespace != own)
         });
         let device = attached.text.trim().to_owned();
-        let mut machine = Machine { kind, keeper, device, disk, boot, boots: 0, sync, server: None, _home: home };
+        let mut machine = Machine { kind, keeper, device, disk, boot, boots: 0, lines, server: None, _home: home };
         machine.write_boot();
         let boot_id = "/proc/sys/kernel/random/boot_id";
         run(machine.inside("mount").arg("--bind").arg(&machine.boot).arg(boot_id)).succeeded();
@@ -107,7 +108,7 @@ impl Machine {
 
     fn start(&mut self, home: TempDir, address: &str) {
         let config = home.path().join("config");
-        let text = format!("[[export]]\npath = '{}'\nname = 'data'\nsync = {}\n", self.export().display(), self.sync);
+        let text = format!("[[export]]\npath = '{}'\nname = 'data'\n{}\n", self.export().display(), self.lines);
         fs::write(&config, text).unwrap();
         let arguments = ["--listen", address, "--config", config.to_str().unwrap()];
         self.server = Some(Server::start_at(home, &mut self.inside(aqueduct().get_program()), &arguments, &[]));
@@ -150,11 +151,11 @@ impl Drop for Machine {
 }
 
 /// On each kind of file system that can be had here.
-fn on_disks(sync: bool, body: impl Fn(Machine) + Send + Clone + 'static) {
+fn on_disks(lines: &'static str, body: impl Fn(Machine) + Send + Clone + 'static) {
     for kind in ["ext4", "xfs"] {
         let body = body.clone();
         within(TEST_MAX, move || {
-            if let Some(machine) = Machine::new(kind, sync) {
+            if let Some(machine) = Machine::new(kind, lines) {
                 body(machine);
             }
         });
@@ -168,7 +169,7 @@ fn await_end(agent: &Agent, what: &str) -> u64 {
 
 #[test]
 fn programs_notice_nothing_of_a_reboot() {
-    on_disks(true, |mut machine| {
+    on_disks("", |mut machine| {
         let mount = machine.mount();
         let (churned, scribbled) = (mount.join("churned"), mount.join("scribbled"));
         [&churned, &scribbled].iter().for_each(|path| fs::create_dir(path).unwrap());
@@ -223,7 +224,8 @@ fn what_was_answered_is_on_the_disk() {
             |disk| fs::read(disk.join("synced")).unwrap() == b"synced",
         ),
     ];
-    on_disks(true, move |mut machine| {
+    // Nobody waits long for those who are killed.
+    on_disks("[limits]\nrecovery_grace_seconds = 0.3", move |mut machine| {
         for (number, (change, is_there)) in steps.iter().enumerate() {
             // Nobody is left who could send anything again.
             let mount = machine.mount();
@@ -239,7 +241,7 @@ fn what_was_answered_is_on_the_disk() {
 
 #[test]
 fn locks_and_descriptors_are_kept_over_a_reboot() {
-    on_disks(true, |mut machine| {
+    on_disks("", |mut machine| {
         let (left, right) = (machine.mount(), machine.mount());
         let (mut holder, mut other) = (Agent::start(), Agent::start());
         holder.ask(&format!("open 0 {} rwc", left.join("file").display())).unwrap();
@@ -262,7 +264,7 @@ fn locks_and_descriptors_are_kept_over_a_reboot() {
 /// Without `sync` sessions do not outlive the machine. What was written to files that are still there does.
 #[test]
 fn without_sync_data_are_sent_again_all_the_same() {
-    on_disks(false, |mut machine| {
+    on_disks("sync = false", |mut machine| {
         let mount = machine.mount();
         let mut agent = Agent::start();
         for (slot, name) in ["file", "closed", "locked"].iter().enumerate() {
