@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::common::{Process, SOON, aqueduct, is_mounted, mount_point, run, wait_until};
-use crate::plan::{MOUNTS, MOUNTS_MORTAL};
+use crate::plan::{MOUNTS, MOUNTS_CHECKED, MOUNTS_MORTAL};
 use crate::proxy::Proxy;
 
 /// Longer than any series of faults keeps a mount away (`plan`), on a busy machine too.
@@ -113,6 +113,9 @@ impl Cluster {
         mounted.starts += 1;
         let mut command = aqueduct();
         command.arg("mount").arg(&mounted.source).arg(&mounted.point);
+        if MOUNTS_CHECKED.contains(&number) {
+            command.args(["-o", "checksum=on"]);
+        }
         mounted.process = Some(Process::start(&mut command, &log));
         false
     }

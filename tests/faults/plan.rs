@@ -9,6 +9,9 @@ use crate::proxy::Cut;
 /// Mounts that the faults can reach; those of the first export come first, then one of each other.
 pub const MOUNTS: usize = 4;
 
+/// The mounts whose traffic has checksums: bits of it may be turned over.
+pub const MOUNTS_CHECKED: [usize; 2] = [1, 2];
+
 /// The mount of the export with quotas.
 pub const MOUNT_LIMITED: usize = 3;
 
@@ -43,12 +46,14 @@ pub enum Fault {
     Delay(usize, Duration, Duration),
     /// Pieces of so many bytes.
     Trickle(usize, usize, Duration),
+    /// One bit in every so manyth piece is turned over.
+    Flip(usize, usize, Duration),
     FillDisk(Duration),
     LimitUser(Duration),
 }
 
 /// All kinds, for tables.
-pub const KINDS: [&str; 14] = [
+pub const KINDS: [&str; 15] = [
     "server_kill",
     "server_end",
     "server_stop",
@@ -61,6 +66,7 @@ pub const KINDS: [&str; 14] = [
     "stall",
     "delay",
     "trickle",
+    "bit_flips",
     "disk_full",
     "quota",
 ];
@@ -87,6 +93,7 @@ impl Fault {
             Fault::Stall(..) => "stall",
             Fault::Delay(..) => "delay",
             Fault::Trickle(..) => "trickle",
+            Fault::Flip(..) => "bit_flips",
             Fault::FillDisk(_) => "disk_full",
             Fault::LimitUser(_) => "quota",
         }
@@ -97,9 +104,11 @@ impl Fault {
         match self {
             Fault::KillServer(time) | Fault::EndServer(time) | Fault::StopServer(time) => *time,
             Fault::StopMount(_, time) | Fault::Refuse(_, time) | Fault::Stall(_, time, _) => *time,
-            Fault::Delay(_, _, time) | Fault::Trickle(_, _, time) | Fault::FillDisk(time) | Fault::LimitUser(time) => {
-                *time
-            }
+            Fault::Flip(_, _, time)
+            | Fault::Delay(_, _, time)
+            | Fault::Trickle(_, _, time)
+            | Fault::FillDisk(time)
+            | Fault::LimitUser(time) => *time,
             Fault::KillMount(_) => Duration::from_millis(300),
             Fault::Cut(..) => Duration::ZERO,
         }
@@ -122,9 +131,10 @@ impl Fault {
             58..68 => Fault::Cut(mount, Cut::After(random.below(200)), share),
             68..74 => Fault::Refuse(mount, short),
             74..81 => Fault::Stall(mount, while_stopped, random.chance(50)),
-            81..86 => Fault::Delay(mount, delay, short),
-            86..91 => Fault::Trickle(mount, 1 + random.below(500), short),
-            91..96 => Fault::FillDisk(short),
+            81..85 => Fault::Delay(mount, delay, short),
+            85..89 => Fault::Trickle(mount, 1 + random.below(500), short),
+            89..92 => Fault::Flip(*random.pick(&MOUNTS_CHECKED), 5 + random.below(50), short),
+            92..96 => Fault::FillDisk(short),
             _ => Fault::LimitUser(short),
         }
     }
@@ -140,7 +150,8 @@ impl Fault {
             | Fault::Refuse(mount, _)
             | Fault::Stall(mount, ..)
             | Fault::Delay(mount, ..)
-            | Fault::Trickle(mount, ..) => 3 + MOUNTS + mount,
+            | Fault::Trickle(mount, ..)
+            | Fault::Flip(mount, ..) => 3 + MOUNTS + mount,
         }
     }
 
@@ -150,7 +161,9 @@ impl Fault {
             Fault::FillDisk(_) | Fault::LimitUser(_) | Fault::Delay(..) | Fault::Trickle(..) => Vec::new(),
             Fault::KillServer(_) | Fault::EndServer(_) | Fault::StopServer(_) => (0..MOUNTS).collect(),
             Fault::StopMount(mount, _) | Fault::KillMount(mount) => vec![*mount],
-            Fault::Cut(mount, ..) | Fault::Refuse(mount, _) | Fault::Stall(mount, ..) => vec![*mount],
+            Fault::Cut(mount, ..) | Fault::Refuse(mount, _) | Fault::Stall(mount, ..) | Fault::Flip(mount, ..) => {
+                vec![*mount]
+            }
         }
     }
 }

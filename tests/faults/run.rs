@@ -228,6 +228,7 @@ impl Run {
             Fault::Trickle(number, piece, _) => {
                 weather(*number, Weather { piece: *piece, delay: Duration::from_micros(200), ..FAIR });
             }
+            Fault::Flip(number, every, _) => weather(*number, Weather { flips_every: *every, ..FAIR }),
             Fault::FillDisk(_) => {
                 self.windows.note("full", true);
                 self.disk.fill();
@@ -261,7 +262,10 @@ impl Run {
                 }
                 cluster.mounts[*number].proxy.set_weather(FAIR);
             }
-            Fault::Refuse(number, _) | Fault::Delay(number, ..) | Fault::Trickle(number, ..) => {
+            Fault::Refuse(number, _)
+            | Fault::Delay(number, ..)
+            | Fault::Trickle(number, ..)
+            | Fault::Flip(number, ..) => {
                 cluster.mounts[*number].proxy.set_weather(FAIR);
             }
             Fault::FillDisk(_) => {
