@@ -294,8 +294,9 @@ impl Server {
 
     /// Kills it; returns its address and home, for another.
     pub fn kill(self) -> (String, TempDir) {
-        let Server { process, address, home } = self;
-        drop(process);
+        let Server { mut process, address, home } = self;
+        process.signal(Signal::KILL);
+        process.ends_within(SOON);
         (address, home)
     }
 

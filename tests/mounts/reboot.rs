@@ -130,7 +130,7 @@ impl Machine {
         let unsynced = self.file("unsynced");
         fs::write(&unsynced, "not on the disk").unwrap();
         sys::shut_down(File::open(self.file("")).unwrap().as_fd()).unwrap();
-        run(self.inside("umount").arg(&self.disk)).succeeded();
+        wait_until("nobody uses the disk", SOON, || run(self.inside("umount").arg(&self.disk)).status.success());
         // What was mounted is gone for good, so that it is not what is mounted next.
         let in_use = Path::new("/sys/fs").join(self.kind).join(self.device.trim_start_matches("/dev/"));
         wait_until("the file system has ended", SOON, || !in_use.exists());
