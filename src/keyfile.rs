@@ -122,6 +122,8 @@ fn create(path: &Path, content: &[u8]) -> io::Result<()> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use proptest::prelude::*;
+
     use super::*;
 
     /// What a file of this mode and content comes to.
@@ -188,5 +190,18 @@ mod tests {
         refused(&vec![b'#'; (LENGTH_MAX + 1) as usize], "longer");
         assert!(load(Path::new("/nonexistent/k")).unwrap_err().to_string().contains("keygen"));
         assert!(load(Path::new("/")).is_err());
+    }
+
+    proptest! {
+        /// Whatever is in a file: keys within their limit, or a reason that shows nothing of it.
+        #[test]
+        fn any_text_has_keys_or_is_refused(parts in prop::collection::vec("[0-9a-fA-F]{64}|aqueduct-key-1:|#|\n| |\\PC{0,3}", 0..40), noise in any::<[u8; 4]>()) {
+            for bytes in [parts.concat().into_bytes(), [parts.concat().as_bytes(), &noise].concat()] {
+                match parse(&bytes) {
+                    Ok(keys) => prop_assert!((1..=KEYS_MAX).contains(&keys.len())),
+                    Err(why) => prop_assert!(parts.iter().all(|part| part.len() < 64 || !why.contains(part.as_str()))),
+                }
+            }
+        }
     }
 }
