@@ -119,8 +119,12 @@ impl Machine {
     }
 
     fn mount(&self) -> Mount {
+        self.mount_with("")
+    }
+
+    fn mount_with(&self, options: &str) -> Mount {
         let source = format!("{}:data", self.server().address);
-        Mount::start(&mut aqueduct(), &[&source], "")
+        Mount::start(&mut aqueduct(), &[&source], options)
     }
 
     /// Dies, as in a power failure, and is booted again.
@@ -258,6 +262,32 @@ fn locks_and_descriptors_are_kept_over_a_reboot() {
         holder.ask("process 0 U 0 10").unwrap();
         other.ask("process 0 W 0 10").unwrap();
         drop((holder, other, left, right, machine));
+    });
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_nothing_is_lost_for_it() {
+    on_disks("", |mut machine| {
+        let mount = machine.mount_with("replay_window=4M");
+        let data: Vec<u8> = (0..24 << 20).map(|at: usize| (at / 1000) as u8).collect();
+        let mut large = File::create(mount.join("large")).unwrap();
+        let mut most = 0;
+        for (number, part) in data.chunks(300_000).enumerate() {
+            large.write_all(part).unwrap();
+            fs::write(mount.join(format!("small{number}")), &part[..1000]).unwrap();
+            if number % 8 == 0 {
+                most = most.max(mount.status()["replay_bytes"].as_u64().unwrap());
+            }
+        }
+        // What is under way when it becomes full comes on top.
+        assert!((1..6 << 20).contains(&most), "{most} bytes were kept");
+        drop(large); // whoever starts a server has nothing open on the mount
+        machine.reboot();
+        assert!(fs::read(mount.join("large")).unwrap() == data);
+        for (number, part) in data.chunks(300_000).enumerate() {
+            assert!(fs::read(mount.join(format!("small{number}"))).unwrap() == part[..1000], "small{number}");
+        }
+        drop((mount, machine));
     });
 }
 
