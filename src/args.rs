@@ -121,6 +121,10 @@ The configuration file:
   connections_max = 65536
   opens_max = 65536                # open files, for each export
   threads_max = 64
+  unjoined_per_address_max = 1024  # connections that have not said who they are
+  unjoined_max = 8192
+  frame_memory_mib = 64            # frames of all clients that are not whole or not executed
+  unsent_memory_mib = 48           # replies that clients do not read
   slots = 256
   pending_max = 4096
   suspect_seconds = 5              # a client that answers nothing for so long has vanished

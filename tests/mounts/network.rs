@@ -57,7 +57,8 @@ impl Network {
         command
     }
 
-    fn enter(&self, number: usize) -> Command {
+    /// What runs a program in a namespace of the network.
+    pub fn enter(&self, number: usize) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.names[number]));
         command

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use socket2::Socket;
 
 use crate::blocking::Link;
+use crate::budget::{Holding, UNSENT_FREE, UNSENT_PAUSES};
 use crate::liveness::Liveness;
 use crate::pool::BufferPool;
 use crate::receive::{Frame, Plan, ReceiveError, Receiver};
@@ -58,6 +59,11 @@ pub trait Endpoint: Send + Sync {
     /// The connection ended before all of the payload had come: the sink that [`place`](Endpoint::place) gave for it, untouched by `finish`.
     fn put_back(&self, _header: &Header, _sink: Box<dyn Sink>) {}
 
+    /// Whether a frame that begins like this is taken; else why not, and the connection ends.
+    fn takes(&self, _header: &Header) -> Result<(), String> {
+        Ok(())
+    }
+
     /// A frame that may hold the thread for long, while the connection should go on elsewhere.
     fn is_slow(&self, header: &Header) -> bool;
 
@@ -85,10 +91,11 @@ pub struct Connection {
     checksums: AtomicBool,
     is_closed: AtomicBool,
     liveness: Liveness,
+    holding: Holding,
     this: Weak<Connection>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
@@ -118,11 +125,13 @@ impl Connection {
             checksums,
             is_closed: AtomicBool::new(false),
             liveness: Liveness::new(mode.suspect, Arc::downgrade(group)),
+            holding: Holding::default(),
             this: this.clone(),
         });
         // Registered under the lock: an event that comes at once finds the registration in place.
         let mut registration = lock(&connection.registration);
-        *registration = Some(group.register(connection.socket.as_fd(), connection.interest(0), connection.clone())?);
+        *registration =
+            Some(group.register(connection.socket.as_fd(), connection.interest(false), connection.clone())?);
         drop(registration);
         Ok(connection)
     }
@@ -157,13 +166,17 @@ impl Connection {
     }
 
     fn read_size(&self) -> usize {
-        // On a bulk connection: a header with its body, or a trailer and the next header.
-        if self.bulk.load(Ordering::Relaxed) { 512 } else { 64 << 10 }
+        // On a bulk connection: a header with its body, or a trailer and the next header. The same where what is read might have to wait.
+        let is_tight = self.pool.budget().is_some_and(|budget| budget.is_tight());
+        if is_tight || self.bulk.load(Ordering::Relaxed) { 512 } else { 64 << 10 }
     }
 
     /// Queues a frame; it is sent at the end of the turn.
     pub fn send(&self, head: &[u8], payload: Option<Bytes>) {
-        lock(&self.sender).queue(head, payload);
+        let mut sender = lock(&self.sender);
+        sender.queue(head, payload);
+        self.note_unsent(&sender);
+        drop(sender);
         if let Some(this) = self.this.upgrade() {
             Group::flush_later(this);
         }
@@ -213,7 +226,8 @@ impl Connection {
 
     /// After data were sent at once, perhaps not all of them.
     fn after_data(&self, sender: MutexGuard<'_, Sender>, result: io::Result<usize>) -> io::Result<usize> {
-        let left = sender.backlog() > 0;
+        self.note_unsent(&sender);
+        let left = self.wants_room(&sender);
         drop(sender);
         match &result {
             Ok(_) => self.liveness.sent(&self.this),
@@ -239,6 +253,7 @@ impl Connection {
             let trailer = sender.sealer().trailer(data.len() as u32, data);
             sender.gather(&trailer.encode());
         }
+        self.note_unsent(&sender);
         drop(sender);
         if let Some(this) = self.this.upgrade() {
             Group::flush_later(this);
@@ -248,6 +263,12 @@ impl Connection {
     /// Ends the connection; the endpoint is told.
     pub fn close(&self, reason: String) {
         self.end(Closed { reason, orderly: false, vanished: false });
+    }
+
+    /// Ends the connection of a peer that does not read: what waits for it goes nowhere.
+    pub fn give_up(&self, reason: &str) {
+        discard_unsent(&self.socket);
+        self.close(reason.to_owned());
     }
 
     /// Sees whether the peer is there; when to look again, as long as anything is on its way.
@@ -265,24 +286,55 @@ impl Connection {
         }
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         let registration = lock(&self.registration).take();
-        let unfinished = lock(&self.receiver).abandon();
+        let mut receiver = lock(&self.receiver);
+        let (unfinished, room) = (receiver.abandon(), receiver.take_room());
+        drop(receiver);
+        drop(room); // others may go on, which takes locks of theirs
         if let Some((header, sink)) = unfinished {
             self.endpoint.put_back(&header, sink);
         }
         if let Some(this) = self.this.upgrade() {
             self.endpoint.closed(&this, closed);
         }
+        drop(self.holding.take_deferred());
+        if let Ok(mut sender) = self.sender.try_lock() {
+            sender.discard();
+            self.note_unsent(&sender);
+        }
         drop(registration);
     }
 
-    fn interest(&self, backlog: usize) -> Interest {
-        Interest { read: !self.pauses(backlog), write: backlog > 0, once: self.mode.shared }
+    fn interest(&self, write: bool) -> Interest {
+        let read = !self.pauses() && !self.holding.starved.load(Ordering::SeqCst);
+        Interest { read, write, once: self.mode.shared }
+    }
+
+    /// Whether something waits for room to send: bytes, or frames that are looked at when there is.
+    fn wants_room(&self, sender: &Sender) -> bool {
+        sender.backlog() > 0 || self.holding.has_deferred()
     }
 
     /// Whether so much waits to be sent that nothing more is received. Only a server pauses: were both to, each would wait for the other to
     /// receive.
-    fn pauses(&self, backlog: usize) -> bool {
-        self.mode.shared && backlog >= BACKLOG_PAUSES
+    fn pauses(&self) -> bool {
+        let unsent = self.holding.unsent();
+        let is_full = || self.pool.budget().is_some_and(|budget| budget.is_unsent_full());
+        self.mode.shared && (unsent >= BACKLOG_PAUSES || unsent >= UNSENT_PAUSES && is_full())
+    }
+
+    pub(crate) fn holding(&self) -> &Holding {
+        &self.holding
+    }
+
+    fn note_unsent(&self, sender: &Sender) {
+        self.holding.note_unsent(sender.backlog(), self.pool.budget());
+    }
+
+    /// There is room for the frame that waits for it.
+    pub(crate) fn resume(&self) {
+        if self.holding.starved.swap(false, Ordering::SeqCst) {
+            self.arm(true);
+        }
     }
 
     /// Says again what to watch for: always in a shared group, which reports once; else only when `changed`. What can be sent is sent
@@ -295,10 +347,11 @@ impl Connection {
         let registration = lock(&self.registration);
         let Some(armed) = &*registration else { return };
         let result = match self.sender.try_lock() {
-            Ok(mut sender) => self.send_queued(&mut sender).and_then(|()| armed.arm(self.interest(sender.backlog()))),
+            Ok(mut sender) => {
+                self.send_queued(&mut sender).and_then(|()| armed.arm(self.interest(self.wants_room(&sender))))
+            }
             // Somebody sends, perhaps a file and for long, and arms afterwards if anything is left.
-            Err(TryLockError::WouldBlock) => armed.arm(self.interest(0)),
-            Err(TryLockError::Poisoned(poison)) => armed.arm(self.interest(poison.get_ref().backlog())),
+            Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => armed.arm(self.interest(false)),
         };
         drop(registration);
         if let Err(error) = result {
@@ -308,31 +361,66 @@ impl Connection {
 
     /// Sends what the socket takes.
     fn send_queued(&self, sender: &mut Sender) -> io::Result<()> {
-        sender.send(self.socket.as_fd(), rustix::net::SendFlags::empty(), false).map(|_| ())
+        let is_empty = sender.send(self.socket.as_fd(), rustix::net::SendFlags::empty(), false)?;
+        self.note_unsent(sender);
+        if !is_empty
+            && sender.backlog() > UNSENT_FREE
+            && self.pool.budget().is_some_and(|budget| budget.is_unsent_over())
+        {
+            return Err(io::Error::other(
+                "the peer does not read its replies, and too many are kept for others already",
+            ));
+        }
+        Ok(())
     }
 
     /// Receives and has handled what is there. Returns whether watching goes on here, and not where frames were handed to.
     fn receive(self: &Arc<Self>) -> bool {
+        if self.holding.has_deferred() {
+            if self.pauses() {
+                return true;
+            }
+            if !self.handle(self.holding.take_deferred()) {
+                return false;
+            }
+        }
         let mut frames = Vec::new();
         loop {
+            if self.holding.has_deferred() {
+                return true;
+            }
             let endpoint = &self.endpoint;
             let mut place = |header: &Header| endpoint.place(header);
-            let mut plan = Plan { pool: &self.pool, read_size: self.read_size(), place: &mut place };
-            let result = lock(&self.receiver).receive(self.socket.as_fd(), &mut plan, &mut frames);
+            let takes = |header: &Header| endpoint.takes(header);
+            let (pool, read_size) = (&self.pool, self.read_size());
+            let hoards = self.holding.hoards.load(Ordering::Relaxed);
+            let mut plan = Plan { pool, read_size, takes: &takes, hoards, starved: false, place: &mut place };
+            let mut receiver = lock(&self.receiver);
+            let result = receiver.receive(self.socket.as_fd(), &mut plan, &mut frames);
+            self.holding.note_received(receiver.holds_room());
+            drop(receiver);
+            let starved = plan.starved;
             let drained = match result {
                 Ok(drained) => drained,
                 Err(error) => {
                     self.handle(std::mem::take(&mut frames));
                     let orderly = matches!(error, ReceiveError::End);
-                    if let ReceiveError::Frame(error) = &error {
+                    if let ReceiveError::Frame(_) | ReceiveError::Refused(_) = &error {
                         self.endpoint.damaged(self, &error.to_string());
                     }
                     self.end(Closed { reason: error.to_string(), orderly, vanished: error.is_silence() });
                     return false;
                 }
             };
-            let done = drained || self.is_closed() || self.pauses(lock(&self.sender).backlog());
-            if !self.handle(std::mem::take(&mut frames)) {
+            let done = drained || self.is_closed() || self.pauses();
+            let watches = self.handle(std::mem::take(&mut frames));
+            if let Some(budget) = pool.budget().filter(|_| starved) {
+                // Not watched for more until there is room for what has begun.
+                if !self.holding.starved.swap(true, Ordering::SeqCst) {
+                    budget.wait(self.this.clone(), hoards);
+                }
+            }
+            if !watches {
                 return false;
             }
             if done {
@@ -348,6 +436,10 @@ impl Connection {
         while let Some(frame) = frames.next() {
             if self.is_closed() {
                 return false; // what a session asked for must not be done after it was fenced
+            }
+            if self.pauses() {
+                self.holding.defer([frame].into_iter().chain(frames));
+                return true;
             }
             let group = Group::current().filter(|_| self.mode.shared && self.endpoint.is_slow(&frame.header));
             let Some(group) = group else {
@@ -374,9 +466,18 @@ impl Connection {
     }
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.holding.note_unsent(0, self.pool.budget());
+    }
+}
+
 impl Ready for Connection {
     fn ready(&self, readiness: Readiness) {
         let Some(this) = self.this.upgrade() else { return };
+        if readiness.gone && self.holding.starved.load(Ordering::SeqCst) {
+            return this.close("it broke while a frame waited for memory".into());
+        }
         // Room to send may be what frames that are already here have waited for.
         let watches = !(readiness.read || self.mode.shared) || this.receive();
         if watches && !this.is_closed() {
@@ -389,7 +490,7 @@ impl Flush for Connection {
     fn flush(&self) {
         let mut sender = lock(&self.sender);
         let result = self.send_queued(&mut sender);
-        let left = sender.backlog() > 0;
+        let left = self.wants_room(&sender);
         drop(sender);
         match result {
             Ok(()) if left => self.arm(true),

@@ -7,6 +7,7 @@
 //! This crate is the one home of socket system calls.
 
 pub mod blocking;
+mod budget;
 mod connection;
 mod liveness;
 mod pool;
@@ -16,6 +17,7 @@ pub mod socket;
 mod sys;
 
 pub use blocking::Link;
+pub use budget::Budget;
 pub use connection::{Closed, Connection, Endpoint, Mode};
 pub use liveness::SUSPECT_MIN;
 pub use pool::BufferPool;

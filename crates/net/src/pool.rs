@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
+use crate::budget::Budget;
+
 /// Hands out buffers of one size and takes them back when the last [`Bytes`] made of one is dropped.
-#[derive(Clone, Debug)]
-pub struct BufferPool(Arc<Shared>);
+#[derive(Clone)]
+pub struct BufferPool(Arc<Shared>, Option<Arc<Budget>>);
 
 #[derive(Debug)]
 struct Shared {
@@ -26,12 +28,31 @@ pub struct PoolBuffer {
 impl BufferPool {
     /// A pool of buffers of `buffer_size` bytes that keeps at most `idle_max` of them when nobody uses them.
     pub fn new(buffer_size: usize, idle_max: usize) -> BufferPool {
-        BufferPool(Arc::new(Shared { buffer_size, idle_max, idle: Mutex::default() }))
+        BufferPool(Arc::new(Shared { buffer_size, idle_max, idle: Mutex::default() }), None)
+    }
+
+    /// The same, for connections that share what memory there is for their peers.
+    pub fn with_budget(self, budget: Arc<Budget>) -> BufferPool {
+        BufferPool(self.0, Some(budget))
+    }
+
+    /// What the connections share.
+    pub(crate) fn budget(&self) -> Option<&Arc<Budget>> {
+        self.1.as_ref()
+    }
+
+    /// The memory that a buffer of `length` bytes takes.
+    pub(crate) fn size_for(&self, length: usize) -> usize {
+        if self.is_pooled(length) { self.0.buffer_size } else { length }
+    }
+
+    fn is_pooled(&self, length: usize) -> bool {
+        length <= self.0.buffer_size && length > self.0.buffer_size / 16
     }
 
     /// A buffer of `length` bytes with unspecified content. Longer ones than the pool's, and much shorter ones, come from the allocator.
     pub fn take(&self, length: usize) -> PoolBuffer {
-        let pooled = length <= self.0.buffer_size && length > self.0.buffer_size / 16;
+        let pooled = self.is_pooled(length);
         let kept = if pooled { self.0.idle.lock().unwrap_or_else(|poison| poison.into_inner()).pop() } else { None };
         let size = if pooled { self.0.buffer_size } else { length };
         let memory = kept.unwrap_or_else(|| vec![0; size].into_boxed_slice());

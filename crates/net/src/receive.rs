@@ -9,6 +9,7 @@ use aqueduct_wire::{FrameError, HEADER_SIZE, Header, Opener, TRAILER_SIZE, Trail
 use bytes::Bytes;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 
+use crate::budget::{Charge, FRAME_FREE};
 use crate::pool::{BufferPool, PoolBuffer};
 
 /// What one system call may receive of frames' heads: some hundreds of small frames.
@@ -30,6 +31,8 @@ pub struct Frame {
     pub body: Vec<u8>,
     /// The payload.
     pub payload: Payload,
+    /// The room that it takes, until it is executed.
+    _room: Option<Charge>,
 }
 
 /// Where a frame's payload is.
@@ -54,6 +57,8 @@ pub(crate) enum ReceiveError {
     Socket(#[from] io::Error),
     #[error("{0}")]
     Frame(#[from] FrameError),
+    #[error("{0}")]
+    Refused(String),
 }
 
 impl ReceiveError {
@@ -69,6 +74,12 @@ pub(crate) struct Plan<'a> {
     pub(crate) pool: &'a BufferPool,
     /// Bytes asked for when a header is due. Small on connections for bulk data: what is read past the header has to be copied.
     pub(crate) read_size: usize,
+    /// Whether a frame that begins like this is taken.
+    pub(crate) takes: &'a dyn Fn(&Header) -> Result<(), String>,
+    /// The peer has held room in vain lately.
+    pub(crate) hoards: bool,
+    /// Set when a frame has no room yet: it is to be tried again.
+    pub(crate) starved: bool,
     pub(crate) place: &'a mut dyn FnMut(&Header) -> Option<Box<dyn Sink>>,
 }
 
@@ -100,9 +111,25 @@ impl Target {
 
 enum State {
     Header,
-    Body { header: Header, body: Vec<u8> },
-    Payload { header: Header, body: Vec<u8>, target: Target, filled: usize },
-    Trailer { header: Header, body: Vec<u8>, target: Target },
+    /// There is no room for the rest yet.
+    Waiting {
+        header: Header,
+    },
+    Body {
+        header: Header,
+        body: Vec<u8>,
+    },
+    Payload {
+        header: Header,
+        body: Vec<u8>,
+        target: Target,
+        filled: usize,
+    },
+    Trailer {
+        header: Header,
+        body: Vec<u8>,
+        target: Target,
+    },
 }
 
 /// The receiving half of a connection. Holds memory only while a frame is incomplete.
@@ -110,6 +137,8 @@ pub(crate) struct Receiver {
     state: State,
     opener: Opener,
     leftover: Vec<u8>,
+    /// Room for the frame that is not whole.
+    charge: Option<Charge>,
     /// Nothing more is taken: what comes after a break could be anything, file content included.
     ended: bool,
 }
@@ -142,7 +171,7 @@ impl Input<'_> {
 
 impl Receiver {
     pub(crate) fn new(opener: Opener) -> Receiver {
-        Receiver { state: State::Header, opener, leftover: Vec::new(), ended: false }
+        Receiver { state: State::Header, opener, leftover: Vec::new(), charge: None, ended: false }
     }
 
     /// What comes from now on is checked by this.
@@ -197,6 +226,9 @@ impl Receiver {
     ) -> Result<bool, ReceiveError> {
         loop {
             while frames.len() < FRAMES_PER_BATCH && self.step(plan, input, frames)? {}
+            if plan.starved {
+                return Ok(true);
+            }
             if input.drained || !frames.is_empty() {
                 return Ok(input.drained && frames.len() < FRAMES_PER_BATCH);
             }
@@ -258,8 +290,33 @@ impl Receiver {
             Some(sink) => Payload::Delivered(sink.finish(0).map(|()| 0)),
             None => Payload::None,
         };
-        frames.push(Frame { header, body, payload });
+        frames.push(Frame { header, body, payload, _room: self.charge.take() });
         Ok(())
+    }
+
+    /// Gives up the room of a frame that will never be whole.
+    pub(crate) fn take_room(&mut self) -> Option<Charge> {
+        self.charge.take()
+    }
+
+    /// Whether a frame has room and is not whole.
+    pub(crate) fn holds_room(&self) -> bool {
+        self.charge.is_some()
+    }
+
+    /// Begins with what follows a header, if there is room for it.
+    fn begin(&mut self, plan: &mut Plan<'_>, header: Header) -> bool {
+        let (body, payload) = (header.body_length as usize, header.payload_length as usize);
+        if let Some(budget) = plan.pool.budget().filter(|_| body > FRAME_FREE || payload > 0) {
+            let Some(charge) = budget.take(body + plan.pool.size_for(payload), plan.hoards) else {
+                plan.starved = true;
+                self.state = State::Waiting { header };
+                return false;
+            };
+            self.charge = Some(charge);
+        }
+        self.state = State::Body { header, body: Vec::with_capacity(body) };
+        true
     }
 
     /// Consumes what is there; false when it does not suffice for progress.
@@ -273,9 +330,10 @@ impl Receiver {
             State::Header => {
                 let Some(bytes) = input.take_array::<HEADER_SIZE>() else { return Ok(false) };
                 let header = Header::decode(&bytes)?;
-                let body = Vec::with_capacity(header.body_length as usize);
-                self.state = State::Body { header, body };
+                (plan.takes)(&header).map_err(ReceiveError::Refused)?;
+                return Ok(self.begin(plan, header));
             }
+            State::Waiting { header } => return Ok(self.begin(plan, header)),
             State::Body { header, mut body } => {
                 let missing = header.body_length as usize - body.len();
                 let taken = missing.min(input.available());
@@ -301,7 +359,7 @@ impl Receiver {
                     self.state = State::Payload { header, body, target, filled }; // its sink is handed back
                     return Err(error.into());
                 } else {
-                    frames.push(Frame { header, body, payload: target.finish(length) });
+                    frames.push(Frame { header, body, payload: target.finish(length), _room: self.charge.take() });
                 }
             }
             State::Trailer { header, body, mut target } => {
@@ -319,7 +377,7 @@ impl Receiver {
                     }
                 };
                 let valid = (trailer.valid as usize).min(header.payload_length as usize);
-                frames.push(Frame { header, body, payload: target.finish(valid) });
+                frames.push(Frame { header, body, payload: target.finish(valid), _room: self.charge.take() });
             }
         }
         Ok(true)

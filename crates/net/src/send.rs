@@ -54,6 +54,12 @@ impl Sender {
         self.backlog
     }
 
+    /// Forgets what waits: nobody takes it any more.
+    pub(crate) fn discard(&mut self) {
+        self.chunks = VecDeque::new();
+        (self.gone, self.backlog) = (0, 0);
+    }
+
     /// Queues a frame's header and body, and its payload if it has one.
     pub(crate) fn queue(&mut self, head: &[u8], payload: Option<Bytes>) {
         self.head(head, payload.as_deref().unwrap_or_default());

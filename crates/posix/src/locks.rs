@@ -12,6 +12,12 @@ use aqueduct_fs::{ClientId, Errno, Lock, LockKind, LockSpace, OpenId};
 /// The most locked ranges of one client: about 100 bytes each, 6 MiB when full.
 pub const CLIENT_LOCKS_MAX: usize = 65_536;
 
+/// The most locked ranges of all clients: as many owners on as many files take about 600 bytes each, 80 MiB when full.
+pub const LOCKS_MAX: usize = 131_072;
+
+/// The most waits for locks of all clients: 4 MiB when full.
+pub const WAITS_MAX: usize = 16_384;
+
 /// The most waits for locks of one client: about 200 bytes each, 200 KiB when full.
 pub const CLIENT_WAITS_MAX: usize = 1024;
 
@@ -91,18 +97,22 @@ struct Count {
     waits: usize,
 }
 
-/// How much one client may have.
+/// How much there may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Locked ranges.
+    /// Locked ranges of one client.
     pub locks: usize,
-    /// Waits.
+    /// Waits of one client.
     pub waits: usize,
+    /// Locked ranges of all clients.
+    pub locks_total: usize,
+    /// Waits of all clients.
+    pub waits_total: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { locks: CLIENT_LOCKS_MAX, waits: CLIENT_WAITS_MAX }
+        Limits { locks: CLIENT_LOCKS_MAX, waits: CLIENT_WAITS_MAX, locks_total: LOCKS_MAX, waits_total: WAITS_MAX }
     }
 }
 
@@ -114,6 +124,8 @@ pub struct Locks {
     /// The POSIX waits of each owner.
     waiting: HashMap<Owner, Vec<WaitId>>,
     counts: HashMap<ClientId, Count>,
+    /// Locked ranges of all clients.
+    total: usize,
     decided: Vec<(WaitId, Result<(), Errno>)>,
     next_wait: u64,
     limits: Limits,
@@ -188,7 +200,7 @@ impl Locks {
 
     /// The held ranges and the waits of all clients.
     pub fn counts(&self) -> (usize, usize) {
-        (self.counts.values().map(|count| count.locks).sum(), self.waits.len())
+        (self.total, self.waits.len())
     }
 
     /// What stands in the way of `ask`: the first such lock, or the asked one as `Unlock`. A POSIX test for `Unlock` finds the first of the owner's own
@@ -243,7 +255,7 @@ impl Locks {
         }
         let limit = self.limits.waits;
         let count = self.counts.entry(ask.owner.client).or_default();
-        if count.waits >= limit {
+        if count.waits >= limit || self.waits.len() >= self.limits.waits_total {
             return Err(Errno::ENOLCK);
         }
         count.waits += 1;
@@ -292,6 +304,9 @@ impl Locks {
 
     /// A client has gone: its locks go, and its waits end with EINTR.
     pub fn depart(&mut self, client: ClientId) {
+        if !self.counts.contains_key(&client) {
+            return; // it has neither locks nor waits, as most
+        }
         let keys: Vec<_> = self.files.keys().copied().collect();
         for key in keys {
             let file = &self.files[&key];
@@ -323,6 +338,7 @@ impl Locks {
         }
         let count = self.counts.entry(owner.client).or_default();
         count.locks = count.locks + after - before;
+        self.total = self.total + after - before;
         self.tidy(key, owner.client);
     }
 
@@ -339,7 +355,7 @@ impl Locks {
     fn grant(&mut self, ask: &Ask) -> Result<(), Errno> {
         // A range in the middle of another makes two more.
         let locks = self.counts.get(&ask.owner.client).map_or(0, |count| count.locks);
-        if locks + 2 > self.limits.locks {
+        if locks + 2 > self.limits.locks || self.total + 2 > self.limits.locks_total {
             return Err(Errno::ENOLCK);
         }
         let range = Range { end: ask.lock.end, kind: ask.lock.kind, open: ask.open, pid: ask.lock.pid };

@@ -154,7 +154,7 @@ fn flush_release_and_depart_end_what_they_should() {
 
 #[test]
 fn a_client_has_only_so_many() {
-    let mut locks = Locks::new(Limits { locks: 4, waits: 1 });
+    let mut locks = Locks::new(Limits { locks: 4, waits: 1, ..Limits::default() });
     for at in 0..3 {
         locks.set(&posix(1, WRITE, at * 10, at * 10), false).unwrap();
     }
@@ -165,6 +165,21 @@ fn a_client_has_only_so_many() {
     assert_eq!(locks.set(&posix(5, WRITE, 30, 30), true), Err(Errno::ENOLCK));
     assert!(locks.cancel(wait));
     waits(locks.set(&posix(5, WRITE, 30, 30), true));
+}
+
+#[test]
+fn all_clients_have_only_so_many() {
+    let mut locks = Locks::new(Limits { locks_total: 4, waits_total: 1, ..Limits::default() });
+    for client in 0..3 {
+        locks.set(&posix(client, WRITE, client * 10, client * 10), false).unwrap();
+    }
+    assert_eq!(locks.set(&posix(9, WRITE, 90, 90), false), Err(Errno::ENOLCK));
+    let wait = waits(locks.set(&posix(8, WRITE, 0, 0), true));
+    assert_eq!(locks.set(&posix(9, WRITE, 0, 0), true), Err(Errno::ENOLCK));
+    assert!(locks.cancel(wait));
+    locks.set(&posix(0, UNLOCK, 0, 0), false).unwrap();
+    assert_eq!(locks.counts().0, 2);
+    assert_eq!(locks.set(&posix(9, WRITE, 90, 90), false), GRANTED);
 }
 
 /// For each of the bytes 0..SPAN, and for all beyond as one more, who holds what.

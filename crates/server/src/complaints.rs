@@ -29,6 +29,8 @@ pub(crate) enum Complaint {
     Stranger,
     /// A request that no client of ours sends.
     Request,
+    /// Memory that is held in vain.
+    Hoards,
     /// An operation that the backing file system took long for.
     Slow,
     /// The server itself lacks something: descriptors, memory.

@@ -1,5 +1,6 @@
 //! The server's half of a connection: the handshake, then what each frame is for.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -15,6 +16,9 @@ use crate::execute;
 use crate::server::{Server, goodbye};
 use crate::session::{Session, lock};
 
+/// Bytes of a frame that comes before there is a session: HELLO has at most some 350 in this version, and may grow.
+const GREETING_LENGTH_MAX: u32 = 4096;
+
 /// Requests that one connection may have under way: what a client's own limits never exceed.
 const CREDITS: u32 = 1024;
 
@@ -25,6 +29,9 @@ pub(crate) struct ServerEndpoint {
     challenged: Mutex<Option<Challenged>>,
     /// It has another key.
     is_stranger: AtomicBool,
+    peer: IpAddr,
+    /// It is counted among those without a session.
+    is_counted: AtomicBool,
     joined: OnceLock<Joined>,
 }
 
@@ -40,12 +47,33 @@ struct Joined {
 }
 
 impl ServerEndpoint {
-    pub(crate) fn new(server: Arc<Server>) -> ServerEndpoint {
+    pub(crate) fn new(server: Arc<Server>, peer: IpAddr) -> ServerEndpoint {
         ServerEndpoint {
             server,
             challenged: Mutex::default(),
             is_stranger: AtomicBool::new(false),
+            peer,
+            is_counted: AtomicBool::new(true),
             joined: OnceLock::new(),
+        }
+    }
+
+    /// Counts no more among those without a session.
+    pub(crate) fn joined_or_gone(&self) {
+        if self.is_counted.swap(false, Ordering::SeqCst) {
+            self.server.joined_or_gone(self.peer);
+        }
+    }
+
+    /// Ends a connection that has not come as far as it should have by now.
+    pub(crate) fn is_in_time(&self, connection: &Arc<Connection>) {
+        match self.joined.get() {
+            None => connection.close("no HELLO came in time".into()),
+            Some(joined) if joined.session.attached.get().is_none() => {
+                self.server.complain(self.peer, Complaint::Unjoined, "ended a session: no ATTACH came in time");
+                self.server.end_session(&joined.session);
+            }
+            Some(_) => {}
         }
     }
 
@@ -108,7 +136,8 @@ impl ServerEndpoint {
         };
         let session = session.and_then(|session| match session.admits(connection.peer()) {
             Err(error) => {
-                tracing::warn!(client = %hello.client_name, peer = %connection.peer(), %error, "refused a connection: the session is another host's");
+                let what = format_args!("refused a connection: the session of {} is another host's", hello.client_name);
+                self.server.complain(self.peer, Complaint::Refused, what);
                 Err(error)
             }
             Ok(()) => Ok(session),
@@ -125,6 +154,7 @@ impl ServerEndpoint {
                 connection.set_bulk(hello.lane == Lane::Bulk);
                 tracing::debug!(client = %hello.client_name, peer = %connection.peer(), lane = ?hello.lane, "a connection joined its session");
                 let joined = self.joined.get_or_init(|| Joined { session, lane: hello.lane });
+                self.joined_or_gone();
                 if connection.is_closed() {
                     // Its end came before there was a session to tell.
                     self.left(joined, connection, false);
@@ -204,6 +234,11 @@ impl Endpoint for ServerEndpoint {
         None
     }
 
+    fn takes(&self, header: &Header) -> Result<(), String> {
+        let greets = header.payload_length == 0 && header.body_length <= GREETING_LENGTH_MAX;
+        if greets || self.has_session() { Ok(()) } else { Err("before HELLO nothing so long is taken".into()) }
+    }
+
     fn is_slow(&self, header: &Header) -> bool {
         let Some(joined) = self.joined.get() else { return false };
         joined.lane == Lane::Bulk
@@ -238,6 +273,7 @@ impl Endpoint for ServerEndpoint {
 
     fn closed(&self, connection: &Arc<Connection>, closed: Closed) {
         self.server.connections.fetch_sub(1, Ordering::SeqCst);
+        self.joined_or_gone();
         let Some(joined) = self.joined.get() else {
             if !closed.orderly {
                 let what = format_args!("a connection ended before it had a session: {}", closed.reason);

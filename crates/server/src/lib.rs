@@ -13,11 +13,13 @@ mod execute;
 mod failpoint;
 mod intent;
 mod journal;
+mod pressure;
 mod recovery;
 mod repeat;
 mod server;
 mod session;
 mod sink;
+mod slots;
 mod status;
 
 pub use access::{ANONYMOUS_ID, Access, Squash};

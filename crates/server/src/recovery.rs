@@ -157,7 +157,7 @@ impl Server {
         }
         settle_intents(&mut left, &attached);
         let has_lost = left.head.verifier != self.config.verifier;
-        Some(Session::restored(left, attached, has_lost))
+        Some(Session::restored(left, attached, has_lost, &self.replies))
     }
 
     /// The export of a session as the present configuration gives it to its host; `None`: it does not.

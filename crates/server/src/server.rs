@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::idmap::Mapped;
 use aqueduct_fs::{FileSystem, TRANSFER_SIZE_MAX};
-use aqueduct_net::{BufferPool, Connection, Mode, socket};
+use aqueduct_net::{Budget, BufferPool, Connection, Mode, socket};
 use aqueduct_wire::{Checksums, HEADER_SIZE, Header, Key, Kind};
 use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration};
 use socket2::Socket;
@@ -22,8 +22,10 @@ use crate::endpoint::ServerEndpoint;
 use crate::exclusion::Exclusion;
 use crate::failpoint::Failpoint;
 use crate::journal::{Folder, Journal};
+use crate::pressure::{self, Hoarders};
 use crate::recovery::Recovery;
 use crate::session::{Session, lock};
+use crate::slots::ReplyMemory;
 
 /// A file system under a name.
 pub struct Export {
@@ -68,9 +70,18 @@ pub struct Limits {
     /// Sessions. An idle one costs its two connections and, once it has changed things, its reply memory: at most 2 x `slots` replies of
     /// about 300 bytes. One that is written down costs a descriptor and, on disk, at most 8 KiB for each slot and 16 KiB.
     pub sessions_max: usize,
-    /// Connections, with a session or without. A connection holds memory only while a frame is incomplete: at most 1.2 MiB.
+    /// Connections, with a session or without: about 2 KiB and two descriptors each. See `frame_memory` and `unsent_memory` for what they hold.
     pub connections_max: usize,
-    /// Slots per session and class: how many changing requests one client has under way.
+    /// Connections that have no session yet, of one address and in all: about 2 KiB and two descriptors each.
+    pub unjoined_per_address_max: usize,
+    /// See `unjoined_per_address_max`.
+    pub unjoined_max: usize,
+    /// Bytes for frames of all connections that are not whole, or not executed yet; who finds none waits. Frames up to 512 bytes are not counted.
+    pub frame_memory: usize,
+    /// Bytes of replies of all connections that their peers do not read; up to half as much more for a moment. Beyond, who does not read is closed.
+    pub unsent_memory: usize,
+    /// Slots per session and class: how many changing requests one client has under way. When very many have been given out, new sessions get fewer,
+    /// at least 8, so that all take at most 130 MiB.
     pub slots: u32,
     /// Lock requests of one client that wait.
     pub pending_max: usize,
@@ -94,6 +105,10 @@ impl Default for Limits {
         Limits {
             sessions_max: 16_384,
             connections_max: 65_536,
+            unjoined_per_address_max: 1024,
+            unjoined_max: 8192,
+            frame_memory: 64 << 20,
+            unsent_memory: 48 << 20,
             slots: 256,
             pending_max: 4096,
             suspect: Duration::from_secs(5),
@@ -161,6 +176,12 @@ pub struct Server {
     pub(crate) exclusion: Exclusion,
     pub(crate) failpoint: Failpoint,
     pub(crate) complaints: Complaints,
+    pub(crate) replies: Arc<ReplyMemory>,
+    unjoined: Unjoined,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) hoarders: Hoarders,
+    /// Somebody looks for who holds memory in vain.
+    pub(crate) relieving: AtomicBool,
     /// Where sessions are written down.
     folder: OnceLock<Folder>,
     pub(crate) started: Instant,
@@ -171,6 +192,15 @@ pub struct Server {
     listeners: Mutex<Vec<Arc<Listener>>>,
     addresses: Mutex<Vec<SocketAddr>>,
     this: Weak<Server>,
+}
+
+/// The connections without a session, in all and of each address.
+type Unjoined = Mutex<UnjoinedCounts>;
+
+#[derive(Default)]
+struct UnjoinedCounts {
+    all: usize,
+    of: HashMap<IpAddr, usize>,
 }
 
 /// The configuration without what the server took out of it.
@@ -207,30 +237,38 @@ impl Server {
                 return Err(StartError::SameExport(other.name.clone(), export.name.clone()));
             }
         }
-        let server = Arc::new_cyclic(|this| Server {
-            config: ServerConfigParts {
-                name: config.name,
-                verifier: config.verifier,
-                limits: Limits { slots: config.limits.slots.clamp(1, aqueduct_wire::SLOTS_MAX), ..config.limits },
-                keys: config.keys,
-                checksums: config.checksums,
-            },
-            exports: config.exports.into_iter().map(|export| Arc::new(export.mapped())).collect(),
-            group,
-            pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX),
-            sessions: Mutex::default(),
-            recovery: Recovery::default(),
-            exclusion: Exclusion::default(),
-            failpoint: Failpoint::default(),
-            complaints: Complaints::default(),
-            folder: OnceLock::new(),
-            started: Instant::now(),
-            executing: AtomicUsize::new(0),
-            connections: AtomicUsize::new(0),
-            draining: AtomicBool::new(false),
-            listeners: Mutex::default(),
-            addresses: Mutex::default(),
-            this: this.clone(),
+        let server = Arc::new_cyclic(|this| {
+            let budget = pressure::budget(this, config.limits.frame_memory, config.limits.unsent_memory);
+            Server {
+                config: ServerConfigParts {
+                    name: config.name,
+                    verifier: config.verifier,
+                    limits: Limits { slots: config.limits.slots.clamp(1, aqueduct_wire::SLOTS_MAX), ..config.limits },
+                    keys: config.keys,
+                    checksums: config.checksums,
+                },
+                exports: config.exports.into_iter().map(|export| Arc::new(export.mapped())).collect(),
+                group,
+                pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX).with_budget(budget.clone()),
+                sessions: Mutex::default(),
+                recovery: Recovery::default(),
+                exclusion: Exclusion::default(),
+                failpoint: Failpoint::default(),
+                complaints: Complaints::default(),
+                replies: Arc::default(),
+                unjoined: Unjoined::default(),
+                budget: budget.clone(),
+                relieving: AtomicBool::new(false),
+                hoarders: Hoarders::default(),
+                folder: OnceLock::new(),
+                started: Instant::now(),
+                executing: AtomicUsize::new(0),
+                connections: AtomicUsize::new(0),
+                draining: AtomicBool::new(false),
+                listeners: Mutex::default(),
+                addresses: Mutex::default(),
+                this: this.clone(),
+            }
         });
         // Its addresses are its own before it looks for sessions, and nobody is let in before they are there.
         let mut sockets = Vec::new();
@@ -315,7 +353,7 @@ impl Server {
         if sessions.len() >= self.config.limits.sessions_max || id == 0 || sessions.contains_key(&id) {
             return None;
         }
-        let slots = self.config.limits.slots;
+        let slots = self.replies.grant(self.config.limits.slots);
         let session = Arc::new(Session::new(id, random[8..].try_into().ok()?, name, peer, slots));
         sessions.insert(id, session.clone());
         Some(session)
@@ -396,36 +434,66 @@ impl Server {
         });
     }
 
+    /// Whether another connection of an address is taken, which is then counted; else why not.
+    fn may_come(&self, peer: IpAddr) -> Result<(), String> {
+        let limits = &self.config.limits;
+        if self.connections.load(Ordering::SeqCst) >= limits.connections_max {
+            return Err(format!("all {} are taken", limits.connections_max));
+        }
+        let mut unjoined = lock(&self.unjoined);
+        let all: usize = unjoined.all;
+        let its = unjoined.of.get(&peer).copied().unwrap_or_default();
+        if its >= limits.unjoined_per_address_max || all >= limits.unjoined_max {
+            return Err(format!("{its} of this address, of {all} in all, have no session yet"));
+        }
+        unjoined.all += 1;
+        unjoined.of.insert(peer, its + 1);
+        Ok(())
+    }
+
+    /// A connection has joined a session, or has ended without.
+    pub(crate) fn joined_or_gone(&self, peer: IpAddr) {
+        let mut unjoined = lock(&self.unjoined);
+        unjoined.all = unjoined.all.saturating_sub(1);
+        if let Some(its) = unjoined.of.get_mut(&peer) {
+            *its -= 1;
+            if *its == 0 {
+                unjoined.of.remove(&peer);
+            }
+        }
+    }
+
     fn welcome(&self, socket: Socket, peer: SocketAddr) {
         if self.draining.load(Ordering::SeqCst) {
             return;
         }
-        if self.connections.load(Ordering::SeqCst) >= self.config.limits.connections_max {
-            let most = self.config.limits.connections_max;
-            return self.complain(
-                peer.ip(),
-                Complaint::Refused,
-                format_args!("refused a connection: all {most} are taken"),
-            );
+        if let Err(reason) = self.may_come(peer.ip()) {
+            self.complain(peer.ip(), Complaint::Refused, format_args!("refused a connection: {reason}"));
+            let _ = socket.send(&goodbye(&reason)); // there is room for it, unless the peer has gone
+            return;
         }
         let Some(server) = self.this.upgrade() else { return };
-        let endpoint = Arc::new(ServerEndpoint::new(server));
+        let endpoint = Arc::new(ServerEndpoint::new(server, peer.ip()));
         // The lane is not known yet: read ahead little, which serves both.
         let mode = Mode { bulk: true, shared: true, suspect: self.config.limits.suspect };
         self.connections.fetch_add(1, Ordering::SeqCst);
         match Connection::start(&self.group, socket, mode, self.pool.clone(), endpoint.clone()) {
             Ok(connection) => {
+                if self.hoarders.has(peer.ip()) {
+                    connection.set_hoards();
+                }
                 let timeout = self.group.sleep(self.config.limits.hello_timeout);
                 let connection = Arc::downgrade(&connection);
                 self.group.spawn(async move {
                     timeout.await;
-                    if let Some(connection) = connection.upgrade().filter(|_| !endpoint.has_session()) {
-                        connection.close("no HELLO came in time".into());
+                    if let Some(connection) = connection.upgrade() {
+                        endpoint.is_in_time(&connection);
                     }
                 });
             }
             Err(error) => {
                 self.connections.fetch_sub(1, Ordering::SeqCst);
+                endpoint.joined_or_gone();
                 self.complain(peer.ip(), Complaint::Exhausted, format_args!("could not start a connection: {error}"));
             }
         }

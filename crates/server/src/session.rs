@@ -10,7 +10,8 @@ use aqueduct_net::Connection;
 use aqueduct_wire::{Class, Header, Kind, Op};
 
 use crate::access::Attached;
-use crate::journal::{Journal, Left, Record};
+use crate::journal::{Journal, Left, Outcome, Record};
+use crate::slots::{Granted, Kept, ReplyMemory, Row};
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poison| poison.into_inner())
@@ -42,7 +43,8 @@ pub(crate) struct Session {
     /// It was restored on a machine that may have lost what it had done.
     pub(crate) has_lost: bool,
     connections: Mutex<Connections>,
-    slots: [Vec<Mutex<Slot>>; 2],
+    slots: [Row<Slot>; 2],
+    granted: Granted,
     /// Requests that were answered PENDING, by their id, with the connection on which they are completed.
     pending: Mutex<HashMap<u64, (Cancel, Weak<Connection>)>>,
 }
@@ -72,8 +74,8 @@ enum SlotState {
     /// Runs; repeats of it wait here for the reply.
     Executing { waiting: Vec<(Weak<Connection>, u64)> },
     /// Ended: the header and body of the reply.
-    Remembered { header: Header, body: Vec<u8> },
-    /// Was answered, or about to be executed, by an earlier process.
+    Remembered { header: Header, body: Kept },
+    /// Was answered, or about to be executed, by an earlier process; or answered, and its reply was too long to remember.
     Restored(Record),
 }
 
@@ -92,8 +94,7 @@ pub(crate) enum Admission {
 }
 
 impl Session {
-    pub(crate) fn new(id: u64, secret: [u8; 16], name: String, peer: SocketAddr, slots: u32) -> Session {
-        let row = || (0..slots).map(|_| Mutex::default()).collect();
+    pub(crate) fn new(id: u64, secret: [u8; 16], name: String, peer: SocketAddr, granted: Granted) -> Session {
         Session {
             id,
             secret,
@@ -107,19 +108,20 @@ impl Session {
             executing: AtomicUsize::new(0),
             has_lost: false,
             connections: Mutex::default(),
-            slots: [row(), row()],
+            slots: [Row::new(granted.count), Row::new(granted.count)],
+            granted,
             pending: Mutex::default(),
         }
     }
 
     /// A session that an earlier process left, of a client that still has to have again what it had.
-    pub(crate) fn restored(left: Left, attached: Attached, has_lost: bool) -> Session {
+    pub(crate) fn restored(left: Left, attached: Attached, has_lost: bool, memory: &Arc<ReplyMemory>) -> Session {
         let Left { head, journal, slots } = left;
-        let mut session = Session::new(head.session, head.secret, head.client, head.peer, head.slots);
+        let mut session = Session::new(head.session, head.secret, head.client, head.peer, memory.take(head.slots));
         for (class, number, record) in slots {
-            let row = &mut session.slots[usize::from(class == Class::Releasing)];
-            if let Some(slot) = row.get_mut(number as usize) {
-                *slot = Mutex::new(Slot { sequence: record.sequence, state: SlotState::Restored(record) });
+            let row = &session.slots[usize::from(class == Class::Releasing)];
+            if let Some(slot) = row.get(number) {
+                *lock(slot) = Slot { sequence: record.sequence, state: SlotState::Restored(record) };
             }
         }
         session.attached = attached.into();
@@ -145,7 +147,7 @@ impl Session {
 
     /// Slots in each class.
     pub(crate) fn slots(&self) -> u32 {
-        self.slots[0].len() as u32
+        self.granted.count
     }
 
     /// Whether the client still has to say what it had open and locked before a restart.
@@ -168,7 +170,7 @@ impl Session {
             Class::Releasing => &self.slots[1],
             Class::Callback => return None,
         };
-        row.get(header.slot as usize)
+        row.get(header.slot)
     }
 
     /// Decides about a request that changes something: exactly one of its tries is executed.
@@ -206,7 +208,7 @@ impl Session {
                 waiting.push((Arc::downgrade(connection), header.request));
                 Admission::Attached
             }
-            SlotState::Remembered { header, body } => Admission::Remembered(*header, body.clone()),
+            SlotState::Remembered { header, body } => Admission::Remembered(*header, body.body.to_vec()),
             SlotState::Restored(record) => {
                 let record = record.clone();
                 slot.state = SlotState::Executing { waiting: Vec::new() };
@@ -226,7 +228,14 @@ impl Session {
         if let Some(journal) = self.journal.get().filter(|_| reply.kind != Kind::Pending) {
             journal.reply(request, reply, body);
         }
-        match std::mem::replace(&mut slot.state, SlotState::Remembered { header: *reply, body: body.to_vec() }) {
+        let state = match self.granted.memory.keep(body) {
+            Some(body) => SlotState::Remembered { header: *reply, body },
+            None => {
+                let (sequence, op) = (request.sequence, request.op);
+                SlotState::Restored(Record { sequence, op, outcome: Outcome::Forgotten })
+            }
+        };
+        match std::mem::replace(&mut slot.state, state) {
             SlotState::Executing { waiting } => waiting,
             _ => Vec::new(),
         }

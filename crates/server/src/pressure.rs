@@ -1,0 +1,119 @@
+//! When memory for what peers send, or do not read, is short: those who hold it and make nothing of it are closed. While there is enough, nothing runs.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use aqueduct_net::{Budget, Connection};
+
+use crate::complaints::Complaint;
+use crate::server::Server;
+use crate::session::lock;
+
+/// Looks while it is short.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// A frame of which nothing comes for so long, while others wait for its room, is not waited for; a lost packet is sent again sooner.
+const SILENT_MAX: Duration = Duration::from_secs(2);
+
+/// So long an address is remembered of which a frame was not finished, and so many are.
+const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+const REMEMBERED_MAX: usize = 4096;
+
+/// Addresses whose peers held memory in vain lately: they get half of it at most, and the others the rest.
+#[derive(Default)]
+pub(crate) struct Hoarders(Mutex<HashMap<IpAddr, Instant>>);
+
+impl Hoarders {
+    fn add(&self, peer: IpAddr) {
+        let mut known = lock(&self.0);
+        if known.len() >= REMEMBERED_MAX {
+            known.retain(|_, since| since.elapsed() < REMEMBERED_FOR);
+        }
+        if known.len() < REMEMBERED_MAX {
+            known.insert(peer, Instant::now());
+        }
+    }
+
+    pub(crate) fn has(&self, peer: IpAddr) -> bool {
+        lock(&self.0).get(&peer).is_some_and(|since| since.elapsed() < REMEMBERED_FOR)
+    }
+}
+
+/// As long may a frame take in all while others wait: 1 MiB at 35 KiB/s.
+const FRAME_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// A peer that reads nothing of its replies for so long, while there are too many for others already, is not waited for.
+const UNREAD_MAX: Duration = Duration::from_secs(1);
+
+/// The memory that connections share, with the one who takes it back.
+pub(crate) fn budget(server: &Weak<Server>, frames_max: usize, unsent_max: usize) -> Arc<Budget> {
+    let server = server.clone();
+    Budget::new(frames_max, unsent_max, move || {
+        if let Some(server) = server.upgrade() {
+            server.relieve();
+        }
+    })
+}
+
+impl Server {
+    /// Begins to look for who holds memory in vain, unless that is under way.
+    fn relieve(&self) {
+        if self.relieving.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let server = self.weak();
+        self.group.spawn(async move {
+            loop {
+                let Some(pause) = server.upgrade().map(|server| server.group.sleep(LOOK_EVERY)) else { return };
+                pause.await;
+                let Some(server) = server.upgrade() else { return };
+                server.relieve_once();
+                if server.is_short() {
+                    continue;
+                }
+                server.relieving.store(false, Ordering::SeqCst);
+                // Looked at after the flag fell: who finds it short later begins anew.
+                if !server.is_short() || server.relieving.swap(true, Ordering::SeqCst) {
+                    return;
+                }
+            }
+        });
+    }
+
+    fn is_short(&self) -> bool {
+        self.budget.waiters() > 0 || self.budget.is_unsent_full()
+    }
+
+    fn relieve_once(&self) {
+        let sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        let connections: Vec<_> = sessions.iter().flat_map(|session| session.connections()).collect();
+        if self.budget.waiters() > 0 {
+            for connection in &connections {
+                let held = connection.unfinished();
+                if held.is_some_and(|(began, came)| came > SILENT_MAX || began > FRAME_TIME_MAX) {
+                    self.hoarders.add(connection.peer().ip());
+                    self.give_up(connection, "the rest of a frame does not come, while others wait for its memory");
+                }
+            }
+            connections.iter().filter(|one| self.hoarders.has(one.peer().ip())).for_each(|one| one.set_hoards());
+        }
+        if self.budget.is_unsent_full() {
+            let unread = |connection: &Arc<Connection>| Some((connection.unread()?, connection.clone()));
+            let mut unread: Vec<_> = connections.iter().filter_map(unread).collect();
+            unread.sort_by_key(|((bytes, since), _)| (std::cmp::Reverse(*since), std::cmp::Reverse(*bytes)));
+            let mut long = unread.iter().filter(|((_, since), _)| *since > UNREAD_MAX);
+            while self.budget.is_unsent_full() {
+                let Some((_, connection)) = long.next() else { return };
+                self.give_up(connection, "replies are not read, while there are too many for others already");
+            }
+        }
+    }
+
+    fn give_up(&self, connection: &Arc<Connection>, reason: &str) {
+        self.complain(connection.peer().ip(), Complaint::Hoards, format_args!("closed a connection: {reason}"));
+        connection.give_up(reason);
+    }
+}
