@@ -32,7 +32,7 @@ const CALM: Duration = Duration::from_millis(1500);
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// Which programs run, on which mount and as whom: all but the last share the first mounts.
-const PARTS: [(Kind, usize, Option<u32>); 13] = [
+const PARTS: [(Kind, usize, Option<u32>); 14] = [
     (Kind::Names, 0, None),
     (Kind::Names, 1, Some(USER)),
     (Kind::Names, MOUNT_LIMITED, Some(USER)),
@@ -44,6 +44,7 @@ const PARTS: [(Kind, usize, Option<u32>); 13] = [
     (Kind::Log, 0, Some(USER)),
     (Kind::Counters, 0, None),
     (Kind::Counters, 1, None),
+    (Kind::Counters, 1, Some(USER)),
     (Kind::Listing, 0, None),
     (Kind::Sequences, 2, None),
 ];
@@ -109,9 +110,7 @@ impl Run {
             fs::create_dir(&folder).unwrap();
             fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
         }
-        // As after the first removal of an open file: there is room for it while the disk is full.
-        fs::create_dir(exports[0].join(UNLINKED)).unwrap();
-        fs::set_permissions(exports[0].join(UNLINKED), PermissionsExt::from_mode(0o700)).unwrap();
+        prepare_unlinked(&exports[0].join(UNLINKED));
         work::prepare_counters(&exports[0].join("shared"));
         fs::write(exports[0].join("shared/log"), "").unwrap();
         fs::set_permissions(exports[0].join("shared/log"), PermissionsExt::from_mode(0o666)).unwrap();
@@ -388,6 +387,15 @@ impl Run {
         }
         summary
     }
+}
+
+/// The folder of removed files, as large as after many removals: a full disk must have room in it, or the server cannot keep what is removed while open.
+fn prepare_unlinked(folder: &Path) {
+    fs::create_dir(folder).unwrap();
+    fs::set_permissions(folder, PermissionsExt::from_mode(0o700)).unwrap();
+    let names: Vec<_> = (0..500).map(|number| folder.join(format!("{number:0200}"))).collect();
+    names.iter().for_each(|name| drop(fs::File::create(name).unwrap()));
+    names.iter().for_each(|name| fs::remove_file(name).unwrap());
 }
 
 fn is_image(name: &OsStr) -> bool {

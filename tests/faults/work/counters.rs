@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -41,6 +41,7 @@ fn read(file: &File) -> io::Result<(u64, u64)> {
 pub fn prepare(folder: &Path) {
     for name in NAMES {
         std::fs::write(folder.join(name), encode(0, 0)).unwrap();
+        std::fs::set_permissions(folder.join(name), PermissionsExt::from_mode(0o666)).unwrap();
     }
 }
 
@@ -131,7 +132,8 @@ fn increment(work: &mut Work, file: &File, kind: usize, me: u64) -> Outcome<()> 
         }
     }
     work.surely(&"enter", || file.write_all_at(&encode(count, me), 0))?;
-    thread::sleep(Duration::from_millis(work.random.below(4) as u64));
+    // So long that somebody is inside, and somebody waits, whenever something happens.
+    thread::sleep(Duration::from_millis(work.random.below(20) as u64));
     let again = work.surely(&"read the counter again", || read(file))?;
     work.check(again == (count, me), format!("{} was {:?}, is {again:?} inside the lock", NAMES[kind], (count, me)))?;
     work.report.increments[kind].1 += 1;
