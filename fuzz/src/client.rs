@@ -3,7 +3,7 @@
 //!
 //! Input: how (1: headers are left as they are, else they get their checksums; 2: the client has a key, which the server has not), the number of operations, so many bytes which say what they are (128: cancelled
 //! from the start). Then for each connection that the client makes a length (u16) and so many bytes: frames, one for each that the client sends, or when it
-//! has sent none for a moment. A frame about the request [`LATEST`] is about the client's latest. When it sends another one behind the last, the connection ends.
+//! has sent none for a moment. A frame about the request `LATEST` is about the client's latest. When it sends another one behind the last, the connection ends.
 
 use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};
