@@ -340,7 +340,13 @@ impl Job {
             Some(Try::First) => {}
             Some(Try::AfterRestart(record)) => match repeat::repeat(filesystem, &context, &request, record).await {
                 Repeat::Execute => in_grace = false, // a lock that it had
-                Repeat::Answer(result) => {
+                Repeat::Answer(mut result) => {
+                    if let Ok(reply) = &result
+                        && self.session.has_lost
+                        && let Err(error) = repeat::cut_again(filesystem, &context, &request, reply).await
+                    {
+                        result = Err(error);
+                    }
                     self.finish(Kind::Reply, result, true);
                     return Ok(());
                 }

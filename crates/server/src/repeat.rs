@@ -3,7 +3,7 @@
 //! What that process remembered is the answer, but for what died with it: an open that the client had not heard of is opened again, and what was to
 //! take, change or end an open or a lock is done once more, since the client has had them again meanwhile.
 
-use aqueduct_fs::{Context, Errno, FileSystem, OpenFlags, Reply, Request, Source, WriteAt, Written};
+use aqueduct_fs::{Context, Errno, FileSystem, OpenFlags, Reply, Request, SetAttr, Source, WriteAt, Written};
 use aqueduct_wire::{Header, Op};
 use bytes::Bytes;
 
@@ -63,6 +63,28 @@ pub(crate) fn remembered(op: Op, record: Record) -> Result<Reply, Errno> {
         Outcome::Replied { header, .. } => Err(Errno::from_raw(header.status as i32)),
         Outcome::Intended(_) | Outcome::Forgotten => Err(Errno::EIO),
     }
+}
+
+/// What the client wrote before, and has sent again since the machine died, may have made a file longer again that a request of which it had not heard
+/// had cut off.
+pub(crate) async fn cut_again(
+    filesystem: &dyn FileSystem,
+    context: &Context,
+    request: &Request<'_>,
+    reply: &Reply,
+) -> Result<(), Errno> {
+    let (handle, open, size) = match (request, reply) {
+        (Request::SetAttr { handle, open, set: SetAttr { size: Some(size), .. } }, _) => (*handle, *open, *size),
+        (Request::Open { handle, flags }, Reply::Opened(opened)) if flags.contains(OpenFlags::TRUNCATE) => {
+            (*handle, Some(opened.id), 0)
+        }
+        (Request::Create { flags, .. }, Reply::Created(entry, opened)) if flags.contains(OpenFlags::TRUNCATE) => {
+            (entry.handle.bytes(), Some(opened.id), 0)
+        }
+        _ => return Ok(()),
+    };
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    filesystem.call(context, Request::SetAttr { handle, open, set }).await.map(drop)
 }
 
 /// The effect of a success on what this process has open and locked.
