@@ -16,7 +16,7 @@ use crate::network::{ADDRESSES, Network};
 /// answers; on a busy machine too.
 const GOES_ON: Duration = Duration::from_secs(10);
 
-/// With `suspect=2`, on a busy machine too. The kernel alone gives up after 13 s.
+/// With `suspect=2`, on a busy machine too.
 const FOUND_OUT: Duration = Duration::from_secs(10);
 
 /// A server, and mounts of it on two machines.
