@@ -145,7 +145,7 @@ fn start_mounted(
     let first = groups.first().ok_or(StartError::NoGroup)?;
     let root = root(filesystem.clone(), first, &config)?;
     config.max_transfer = whole_pages(config.max_transfer);
-    let pool = Pool::new((config.max_transfer as usize).max(BUFFER_DATA_MIN));
+    let pool = Pool::new((config.max_transfer as usize).max(BUFFER_DATA_MIN), first);
     let negotiated = init::negotiate(&device, &pool, &config)?;
 
     let mut channels = Vec::new();
