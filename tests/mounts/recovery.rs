@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::agent::Agent;
-use crate::common::{One, Pair, SOON, Server, test};
+use crate::common::{One, Pair, SOON, Server, disk_directory, skip, test, wait_until};
 
 #[test]
 fn descriptors_are_as_they_were_after_a_kill_of_the_server() {
@@ -110,5 +110,19 @@ fn nothing_is_lost_or_done_twice_when_the_server_is_stopped() {
             server.process.signal(Signal::TERM);
             server.process.ends_within(SOON);
         });
+    });
+}
+
+#[test]
+fn what_is_kept_is_made_stable_when_it_is_quiet() {
+    test(|| {
+        let one = One::over(disk_directory(), "");
+        fs::write(one.path("file"), vec![7; 8 << 20]).unwrap();
+        let kept = || one.mount.status()["replay_bytes"].as_u64().unwrap();
+        if kept() == 0 {
+            return skip("/var/tmp is in memory");
+        }
+        wait_until("nothing is kept any more", Duration::from_secs(45), || kept() == 0);
+        assert_eq!(fs::read(one.path("file")).unwrap(), vec![7; 8 << 20]);
     });
 }

@@ -26,6 +26,10 @@ const LEAVE_MAX: Duration = Duration::from_secs(30);
 /// Between two looks whether it is.
 const LEAVE_STEP: Duration = Duration::from_millis(2);
 
+/// When nothing was written for so long, what is kept is made stable: then it takes no memory, and can be lost no more. A kernel gives what a program
+/// wrote to a local disk 30 s.
+const QUIET: Duration = Duration::from_secs(10);
+
 /// A write through an open, as it was answered.
 pub(crate) struct Done {
     pub(crate) write: WriteAt,
@@ -46,7 +50,10 @@ impl Client {
             let Written { verifier, offset, .. } = done.written;
             let place = (verifier, offset, done.write.stable);
             match self.window.keep((done.epoch, open), place, data.clone(), || self.opens.place(open)) {
-                Keeping::Done => return Ok(()),
+                Keeping::Done => {
+                    self.wait_for_quiet();
+                    return Ok(());
+                }
                 Keeping::Presses => {
                     self.relieve();
                     return Ok(());
@@ -165,6 +172,33 @@ impl Client {
                     client.give_up(&unstable, error);
                 }
                 client.window.end_work(&unstable.handle);
+            }
+        });
+    }
+
+    /// Makes stable what is kept once nothing was written for a while.
+    fn wait_for_quiet(&self) {
+        if !self.window.begin_watch() {
+            return;
+        }
+        let (this, group) = (self.this.clone(), self.groups[0].clone());
+        self.groups[0].spawn(async move {
+            let mut seen = None;
+            loop {
+                group.sleep(QUIET).await;
+                let Some(client) = this.upgrade() else { return };
+                let mark = client.window.mark();
+                if mark == seen {
+                    for unstable in client.window.all_unstable() {
+                        if let Err(error) = client.commit(&unstable, &Cancel::default()).await {
+                            client.give_up(&unstable, error);
+                        }
+                    }
+                }
+                seen = mark;
+                if client.window.end_watch() {
+                    return;
+                }
             }
         });
     }

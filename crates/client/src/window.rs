@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
@@ -30,6 +30,8 @@ pub(crate) struct Window {
     limit: usize,
     /// Those kept. Written under the lock, and read without it.
     bytes: AtomicUsize,
+    /// A task waits for quiet.
+    is_watched: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -104,7 +106,7 @@ fn cost(data: &Bytes) -> usize {
 impl Window {
     /// Of this many bytes.
     pub(crate) fn new(limit: usize) -> Window {
-        Window { limit, bytes: AtomicUsize::new(0), state: Mutex::default() }
+        Window { limit, bytes: AtomicUsize::new(0), is_watched: AtomicBool::new(false), state: Mutex::default() }
     }
 
     pub(crate) fn limit(&self) -> usize {
@@ -333,6 +335,21 @@ impl Window {
             file.is_busy = false;
         }
         state.forget_unused(handle);
+    }
+
+    /// Enters the task that waits for quiet; false: there is one.
+    pub(crate) fn begin_watch(&self) -> bool {
+        !self.is_watched.load(Ordering::SeqCst) && !self.is_watched.swap(true, Ordering::SeqCst)
+    }
+
+    /// Leaves it when nothing is kept; whether it did.
+    pub(crate) fn end_watch(&self) -> bool {
+        if !self.is_empty() {
+            return false;
+        }
+        self.is_watched.store(false, Ordering::SeqCst);
+        // Looked at once more after the flag fell: whoever keeps something later enters a task of its own.
+        self.is_empty() || self.is_watched.swap(true, Ordering::SeqCst)
     }
 
     /// From now on everything is to be committed.
