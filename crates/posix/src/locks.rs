@@ -226,6 +226,10 @@ impl Locks {
         let ask = normal(*ask)?;
         let key = (ask.inode, ask.space);
         if ask.lock.kind == LockKind::Unlock {
+            // What unlocks the middle of a range makes two of it.
+            if self.is_full(ask.owner.client, 1) && self.splits(&ask) {
+                return Err(Errno::ENOLCK);
+            }
             self.change(key, ask.owner, |ranges| carve(ranges, ask.lock.start, ask.lock.end));
             self.look_at_waits(key);
             return Ok(Answer::Granted);
@@ -354,13 +358,25 @@ impl Locks {
 
     fn grant(&mut self, ask: &Ask) -> Result<(), Errno> {
         // A range in the middle of another makes two more.
-        let locks = self.counts.get(&ask.owner.client).map_or(0, |count| count.locks);
-        if locks + 2 > self.limits.locks || self.total + 2 > self.limits.locks_total {
+        if self.is_full(ask.owner.client, 2) {
             return Err(Errno::ENOLCK);
         }
         let range = Range { end: ask.lock.end, kind: ask.lock.kind, open: ask.open, pid: ask.lock.pid };
         self.change((ask.inode, ask.space), ask.owner, |ranges| lay(ranges, ask.lock.start, range));
         Ok(())
+    }
+
+    /// Whether there is no room for so many more ranges of this client.
+    fn is_full(&self, client: ClientId, more: usize) -> bool {
+        let locks = self.counts.get(&client).map_or(0, |count| count.locks);
+        locks + more > self.limits.locks || self.total + more > self.limits.locks_total
+    }
+
+    /// Whether a range of the owner goes beyond what is asked for at both ends.
+    fn splits(&self, ask: &Ask) -> bool {
+        let ranges = self.files.get(&(ask.inode, ask.space)).and_then(|file| file.held.get(&ask.owner));
+        let before = ranges.and_then(|ranges| ranges.range(..ask.lock.start).next_back());
+        before.is_some_and(|(_, range)| range.end > ask.lock.end)
     }
 
     /// Grants the waits that nothing stands in the way of any more, first come first served.

@@ -182,6 +182,23 @@ fn all_clients_have_only_so_many() {
     assert_eq!(locks.set(&posix(9, WRITE, 90, 90), false), GRANTED);
 }
 
+#[test]
+fn unlocking_makes_only_so_many_as_well() {
+    let mut locks = Locks::new(Limits { locks: 4, ..Limits::default() });
+    locks.set(&posix(1, WRITE, 0, u64::MAX), false).unwrap();
+    for hole in [10, 20, 30] {
+        assert_eq!(locks.set(&posix(1, UNLOCK, hole, hole), false), GRANTED);
+    }
+    assert_eq!(locks.set(&posix(1, UNLOCK, 40, 40), false), Err(Errno::ENOLCK));
+    assert_eq!(locks.set(&posix(3, UNLOCK, 40, 40), false), GRANTED, "it has nothing there");
+    for free in [(5, 10), (20, 25), (15, 35)] {
+        assert_eq!(locks.set(&posix(1, UNLOCK, free.0, free.1), false), GRANTED);
+    }
+    assert_eq!(locks.counts().0, 3);
+    assert_eq!(locks.set(&posix(1, UNLOCK, 0, u64::MAX), false), GRANTED);
+    assert_eq!(locks.counts().0, 0);
+}
+
 /// For each of the bytes 0..SPAN, and for all beyond as one more, who holds what.
 const SPAN: usize = 12;
 
