@@ -48,6 +48,12 @@ pub enum ConnectError {
         /// In its words.
         reason: String,
     },
+    /// The server does not know the session (any more): it was restarted, or we stayed away too long.
+    #[error("the server {server} refuses: the session is not known any more")]
+    UnknownSession {
+        /// As it was given.
+        server: String,
+    },
     /// The two sides do not have the same key.
     #[error("the server {server} {problem}")]
     Key {
@@ -128,7 +134,7 @@ impl ConnectError {
             ConnectError::NotAqueduct { .. } => {
                 "another service listens on that port: give the port that 'aqueduct serve' prints when it starts".into()
             }
-            ConnectError::Refused { .. } => "see the server's log".into(),
+            ConnectError::Refused { .. } | ConnectError::UnknownSession { .. } => "see the server's log".into(),
             ConnectError::Key { problem, .. } => problem.hint().into(),
             ConnectError::UnknownExport { known, .. } if known.is_empty() => {
                 "name a directory to 'aqueduct serve' on the server".into()
@@ -148,13 +154,11 @@ impl ConnectError {
         matches!(self, ConnectError::Key { .. } | ConnectError::UnknownExport { .. } | ConnectError::Forbidden { .. })
     }
 
-    /// Whether the session is unknown to the server (it was restarted, or we stayed away too long).
+    /// Whether the session is unknown to the server. A GOODBYE never says so: anybody can send one before the server has proved who it is.
     pub(crate) fn is_unknown_session(&self) -> bool {
-        matches!(self, ConnectError::Refused { reason, .. } if reason == UNKNOWN_SESSION)
+        matches!(self, ConnectError::UnknownSession { .. })
     }
 }
-
-const UNKNOWN_SESSION: &str = "the session is not known any more";
 
 /// Who greets: a client with or without a session.
 #[derive(Clone)]
@@ -212,9 +216,7 @@ impl Greeting {
         let server = || self.server.clone();
         match header.kind {
             kind if kind == expected => Ok((header, body)),
-            Kind::Goodbye => {
-                Err(ConnectError::Refused { server: server(), reason: String::from_utf8_lossy(&body).into_owned() })
-            }
+            Kind::Goodbye => Err(ConnectError::Refused { server: server(), reason: told(&body) }),
             kind => Err(ConnectError::NotAqueduct {
                 server: server(),
                 detail: format!("it answered with a {kind:?} frame"),
@@ -283,7 +285,7 @@ impl Greeting {
         };
         match header.status as i32 {
             0 => {}
-            libc_errno::ESTALE => return Err(self.refused(UNKNOWN_SESSION)),
+            libc_errno::ESTALE => return Err(ConnectError::UnknownSession { server: self.server.clone() }),
             libc_errno::EACCES => return Err(self.refused("the session's export is closed to this machine's address")),
             libc_errno::ENFILE => return Err(self.refused("it has as many clients as it takes")),
             libc_errno::ENOKEY => return Err(self.key_problem(KeyProblem::Missing)),
@@ -342,12 +344,12 @@ impl Greeting {
             libc_errno::ENOENT => Err(ConnectError::UnknownExport {
                 server: self.server.clone(),
                 export: export.to_owned(),
-                known: String::from_utf8_lossy(&body).lines().map(str::to_owned).collect(),
+                known: body.split(|byte| *byte == b'\n').filter(|name| !name.is_empty()).map(told).collect(),
             }),
             libc_errno::EACCES => Err(ConnectError::Forbidden {
                 server: self.server.clone(),
                 export: export.to_owned(),
-                reason: String::from_utf8_lossy(&body).into_owned(),
+                reason: told(&body),
             }),
             number => Err(ConnectError::Refused {
                 server: self.server.clone(),
@@ -368,6 +370,15 @@ mod libc_errno {
     pub(super) const ESTALE: i32 = Errno::ESTALE.raw();
     pub(super) const ENOKEY: i32 = Errno::ENOKEY.raw();
     pub(super) const EKEYREJECTED: i32 = Errno::EKEYREJECTED.raw();
+}
+
+/// The most characters that are shown of what a server says for people.
+const TOLD_LENGTH_MAX: usize = 1000;
+
+/// What a server says for people. It ends up on terminals and in logs, and before there was a proof it may be anybody's: without what would change them.
+pub(crate) fn told(body: &[u8]) -> String {
+    let shown = |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
+    String::from_utf8_lossy(body).chars().take(TOLD_LENGTH_MAX).map(shown).collect()
 }
 
 fn nonce() -> io::Result<Nonce> {
@@ -391,4 +402,15 @@ pub fn server_status(server: &str, key: Option<Key>, timeout: Duration) -> Resul
         return Err(greeting.broken(aqueduct_fs::Errno::from_raw(header.status as i32)));
     }
     String::from_utf8(body).map_err(|error| greeting.broken(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_does_nothing_to_a_terminal() {
+        assert_eq!(told(b"no\x1b[2J\nroot: yes\xc2\x9b!\xff"), "no\u{fffd}[2J\u{fffd}root: yes\u{fffd}!\u{fffd}");
+        assert_eq!(told(&[b'a'; 5000]).len(), TOLD_LENGTH_MAX);
+    }
 }

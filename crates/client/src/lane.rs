@@ -12,6 +12,7 @@ use bytes::Bytes;
 use slab::Slab;
 
 use crate::client::Client;
+use crate::connect::told;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poison| poison.into_inner())
@@ -284,9 +285,7 @@ impl Endpoint for Lane {
             Kind::Reply | Kind::Completion => self.progress(frame.header.request, Progress::Answered(frame)),
             Kind::Pending => self.progress(frame.header.request, Progress::Pending),
             Kind::CancelReply | Kind::Pong => {} // the cancelled request's own answer follows
-            Kind::Goodbye => {
-                connection.close(format!("the server said goodbye: {}", String::from_utf8_lossy(&frame.body)))
-            }
+            Kind::Goodbye => connection.close(format!("the server said goodbye: {}", told(&frame.body))),
             kind => connection.close(format!("the server sent a {kind:?} frame, which makes no sense to a client")),
         }
     }

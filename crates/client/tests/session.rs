@@ -1,9 +1,10 @@
 //! A client and a server in one process, over loopback, with a synthetic file system behind.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use aqueduct_client::{Client, ClientConfig, ConnectError, KeyProblem, server_status};
 use aqueduct_fs::synthetic::Synthetic;
@@ -46,12 +47,17 @@ fn server(filesystem: Arc<dyn FileSystem>) -> (Arc<Server>, Arc<Group>) {
 }
 
 fn server_with(filesystem: Arc<dyn FileSystem>, keys: Vec<Key>) -> (Arc<Server>, Arc<Group>) {
+    let limits = Limits { session_grace: Duration::from_millis(300), ..Limits::default() };
+    server_within(limits, filesystem, keys)
+}
+
+fn server_within(limits: Limits, filesystem: Arc<dyn FileSystem>, keys: Vec<Key>) -> (Arc<Server>, Arc<Group>) {
     let group = group(2);
     let config = ServerConfig {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         name: "server".into(),
         verifier: 1,
-        limits: Limits { session_grace: Duration::from_millis(300), ..Limits::default() },
+        limits,
         exports: vec![export("/zero", filesystem)],
         keys,
         checksums: Checksums::Auto,
@@ -292,5 +298,61 @@ fn a_server_that_does_not_prove_its_key_is_left() {
     let unknown = Header { status: Errno::ESTALE.raw() as u32, ..plain };
     for answer in [plain, keyed, unknown] {
         assert_eq!(problem(impostor(answer), Some(key(1))), KeyProblem::Unproved, "{answer:?}");
+    }
+}
+
+/// Stands between a client and its server without having the key, and cuts connections. To the next greeting it says that the session is unknown, once.
+fn between(server: SocketAddr) -> (String, Arc<AtomicBool>, Arc<Mutex<Vec<TcpStream>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (lies, streams) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<TcpStream>>>::default());
+    let (shared_lies, shared_streams) = (lies.clone(), streams.clone());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            if lies.swap(false, Ordering::SeqCst) {
+                let reason = b"the session is not known any more";
+                let goodbye = Header { body_length: reason.len() as u32, ..Header::new(Kind::Goodbye) };
+                let _ = stream.read(&mut [0; 1024]).unwrap();
+                stream.write_all(&[&goodbye.encode()[..], reason].concat()).unwrap();
+                continue;
+            }
+            let onward = TcpStream::connect(server).unwrap();
+            for (from, to) in [(&stream, &onward), (&onward, &stream)] {
+                let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+            streams.lock().unwrap().push(stream);
+        }
+    });
+    (address, shared_lies, shared_streams)
+}
+
+#[test]
+fn who_has_no_key_makes_nobody_give_up_a_session() {
+    let filesystem = Arc::new(Synthetic { size: FILE_SIZE });
+    let (server, server_group) = server_within(Limits::default(), filesystem, vec![key(1)]);
+    let (address, lies, streams) = between(server.addresses()[0]);
+    let groups = [group(1)];
+    let config = ClientConfig { server: address, key: Some(key(1)), ..config(&server, "/zero") };
+    let client = Client::connect(config, &groups).unwrap();
+    lies.store(true, Ordering::SeqCst);
+    streams.lock().unwrap().drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    let end = Instant::now() + Duration::from_secs(20);
+    while lies.load(Ordering::SeqCst) || !client.status_json().contains("\"connections\":2") {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let status = server_status(&server.addresses()[0].to_string(), Some(key(1)), Duration::from_secs(5)).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["exports"][0]["clients"], 1, "it has no other session than before: {status}");
+    client.disconnect();
+    server.shutdown(Duration::from_secs(5));
+    for group in [&groups[0], &server_group] {
+        group.stop();
+        group.join();
     }
 }
