@@ -25,6 +25,8 @@ pub(crate) enum Complaint {
     Damaged,
     /// A connection ended, or was silent, before its HELLO.
     Unjoined,
+    /// A client that went without a word, and did not come back.
+    Forsaken,
     /// A client with another key.
     Stranger,
     /// A request that no client of ours sends.

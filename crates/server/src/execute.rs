@@ -203,8 +203,10 @@ impl Job {
 
     fn refuse_attach(&self, export: &Export) {
         let (client, peer) = (&self.session.name, self.session.peer);
-        tracing::warn!(%client, %peer, export = %export.name, "refused an attach: the export's hosts do not have that address");
         let host = peer.ip().to_canonical();
+        let what =
+            format_args!("refused to attach {} for {client}: the export's hosts do not have that address", export.name);
+        self.server.complain(peer.ip(), Complaint::Refused, what);
         self.reply(Kind::Reply, Err(Errno::EACCES), format!("{host} is not among its hosts").as_bytes());
     }
 

@@ -376,7 +376,8 @@ impl Server {
         self.group.spawn(async move {
             grace.await;
             if session.end_if_forsaken(joins) {
-                tracing::info!(client = %session.name, peer = %session.peer, "the client did not come back: its locks and opens are freed");
+                let what = format_args!("{} did not come back: its locks and opens are freed", session.name);
+                server.complain(session.peer.ip(), Complaint::Forsaken, what);
                 server.end_session(&session);
             }
         });
