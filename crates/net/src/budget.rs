@@ -82,14 +82,15 @@ impl Budget {
 
     /// Has a connection go on when there is room.
     pub(crate) fn wait(&self, connection: Weak<Connection>, hoards: bool) {
+        self.waiters[usize::from(hoards)].fetch_add(1, Ordering::SeqCst); // first, so that it is never less than what is there
         lock(&self.waiting[usize::from(hoards)]).push_back(connection);
-        self.waiters[usize::from(hoards)].fetch_add(1, Ordering::SeqCst);
         (self.short)();
         self.wake_one(); // whoever gave room back before has not seen that it waits
     }
 
-    /// Has one go on for which there is room, whatever its frame.
-    fn wake_one(&self) {
+    /// Has one go on for which there is room, whatever its frame; when it has taken its room, it has the next one go on. As one that has gone meanwhile does
+    /// not, whoever looks for room calls this too.
+    pub fn wake_one(&self) {
         for hoards in [false, true] {
             while self.waiters[usize::from(hoards)].load(Ordering::SeqCst) > 0
                 && self.frames.load(Ordering::SeqCst) + FRAME_MAX <= self.most(hoards)
@@ -221,9 +222,9 @@ impl Holding {
 }
 
 impl Connection {
-    /// Its peer has held room in vain lately: it gets less of it.
-    pub fn set_hoards(&self) {
-        self.holding().hoards.store(true, Ordering::Relaxed);
+    /// Whether its peer has held room in vain lately: then it gets less of it.
+    pub fn set_hoards(&self, hoards: bool) {
+        self.holding().hoards.store(hoards, Ordering::Relaxed);
     }
 
     /// How long a frame that has room has been coming, and how long nothing of it has; `None`: there is none.

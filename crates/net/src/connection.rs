@@ -87,6 +87,7 @@ pub struct Connection {
     receiver: Mutex<Receiver>,
     sender: Mutex<Sender>,
     registration: Mutex<Option<Registration>>,
+    group: Weak<Group>,
     bulk: AtomicBool,
     checksums: AtomicBool,
     is_closed: AtomicBool,
@@ -122,6 +123,7 @@ impl Connection {
             receiver: Mutex::new(Receiver::new(opener)),
             sender: Mutex::new(Sender::new(sealer)),
             registration: Mutex::default(),
+            group: Arc::downgrade(group),
             checksums,
             is_closed: AtomicBool::new(false),
             liveness: Liveness::new(mode.suspect, Arc::downgrade(group)),
@@ -226,12 +228,16 @@ impl Connection {
 
     /// After data were sent at once, perhaps not all of them.
     fn after_data(&self, sender: MutexGuard<'_, Sender>, result: io::Result<usize>) -> io::Result<usize> {
+        let paused = self.may_pause();
         self.note_unsent(&sender);
         let left = self.wants_room(&sender);
         drop(sender);
         match &result {
             Ok(_) => self.liveness.sent(&self.this),
             Err(error) => self.close(format!("sending data: {error}")),
+        }
+        if paused {
+            self.arm(true);
         }
         if let Some(this) = self.this.upgrade().filter(|_| left) {
             Group::flush_later(this);
@@ -322,6 +328,12 @@ impl Connection {
         self.mode.shared && (unsent >= BACKLOG_PAUSES || unsent >= UNSENT_PAUSES && is_full())
     }
 
+    /// Whether, until this thread has sent, another may have found that the connection pauses, and watches for nothing. Then it is armed afterwards, also
+    /// when nothing is left; call it with the sender locked.
+    fn may_pause(&self) -> bool {
+        self.mode.shared && self.holding.unsent() >= UNSENT_PAUSES
+    }
+
     pub(crate) fn holding(&self) -> &Holding {
         &self.holding
     }
@@ -330,11 +342,18 @@ impl Connection {
         self.holding.note_unsent(sender.backlog(), self.pool.budget());
     }
 
-    /// There is room for the frame that waits for it.
+    /// There is room for the frame that waits for it. A task looks: of what has been received already no event tells, and whoever gives room back may hold
+    /// locks of this or another connection.
     pub(crate) fn resume(&self) {
-        if self.holding.starved.swap(false, Ordering::SeqCst) {
-            self.arm(true);
+        if !self.holding.starved.swap(false, Ordering::SeqCst) {
+            return;
         }
+        let (Some(this), Some(group)) = (self.this.upgrade(), self.group.upgrade()) else { return };
+        group.spawn(async move {
+            if this.receive() && !this.is_closed() {
+                this.arm(true);
+            }
+        });
     }
 
     /// Says again what to watch for: always in a shared group, which reports once; else only when `changed`. What can be sent is sent
@@ -489,14 +508,19 @@ impl Ready for Connection {
 impl Flush for Connection {
     fn flush(&self) {
         let mut sender = lock(&self.sender);
+        let paused = self.may_pause();
         let result = self.send_queued(&mut sender);
         let left = self.wants_room(&sender);
         drop(sender);
         match result {
-            Ok(()) if left => self.arm(true),
+            Ok(()) if left || paused => self.arm(true),
             Ok(()) => {}
             Err(error) => return self.close(format!("sending: {error}")),
         }
         self.liveness.sent(&self.this);
     }
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use aqueduct_fs::{Call, Context, Errno, FileSystem, OpenId, Reply, Request, Source, WriteAt, Written};
+use aqueduct_fs::{Call, Context, Errno, FileSystem, Groups, OpenId, Reply, Request, Source, WriteAt, Written};
 use aqueduct_net::{Connection, Frame, Payload};
 use aqueduct_wire::{Flags, Header, Kind, Op};
 use bytes::Bytes;
@@ -86,16 +86,15 @@ pub(crate) fn reply_header(request: &Header, kind: Kind, result: Result<(), Errn
 
 impl Job {
     async fn run(self, frame: Frame) {
-        let Frame { body, payload, .. } = frame;
         let outcome = match (self.op, self.session.attached.get()) {
-            (Op::Attach, _) => self.attach(&body),
+            (Op::Attach, _) => self.attach(&frame.body),
             (Op::Status, _) => self.status(),
             (Op::Recovered, _) => self.recovered(),
             (_, None) => Err(Errno::ENOTCONN),
-            (Op::Read, Some(attached)) => self.read(attached, &body).await,
-            (Op::Write, Some(attached)) => self.write(attached, &body, payload).await,
-            (Op::Compound, Some(attached)) => self.compound(attached, &body).await,
-            (_, Some(attached)) => self.call(attached, &body).await,
+            (Op::Read, Some(attached)) => self.read(attached, &frame.body).await,
+            (Op::Write, Some(attached)) => self.write(attached, &frame.body, frame.payload).await,
+            (Op::Compound, Some(attached)) => self.compound(attached, &frame.body).await,
+            (_, Some(attached)) => self.call(attached, frame).await,
         };
         if let Err(error) = outcome {
             self.reply(Kind::Reply, Err(error), &[]);
@@ -319,9 +318,9 @@ impl Job {
         !self.server.failpoint.dies(Moment::Intended)
     }
 
-    async fn call(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
-        let (caller, request) = aqueduct_wire::decode_request(self.op, body).map_err(|error| error.errno())?;
-        let context = attached.context(self.session.client(), caller);
+    async fn call(&self, attached: &Attached, frame: Frame) -> Result<(), Errno> {
+        let (caller, request) = aqueduct_wire::decode_request(self.op, &frame.body).map_err(|error| error.errno())?;
+        let mut context = attached.context(self.session.client(), caller);
         let filesystem = &*attached.filesystem;
         let reclaims = self.session.is_recovering() && matches!(request, Request::SetLock { wait: false, .. });
         self.session.count(0, 0);
@@ -354,11 +353,20 @@ impl Job {
                 }
             },
         }
-        if in_grace || matches!(request, Request::SetLock { wait: true, .. }) {
-            self.wait_for_lock(filesystem, &context, request, in_grace).await;
-        } else if let Some(call) = self.call_once(filesystem, &context, request) {
-            let result = call.await;
-            self.finish(Kind::Reply, result, true);
+        match request {
+            Request::SetLock { open, owner, space, lock, wait } if in_grace || wait => {
+                // What waits keeps neither its frame, whose room others need, nor the caller's groups, for which no lock asks.
+                drop(frame);
+                context.credential.groups = Groups::Known([].into());
+                let request = Request::SetLock { open, owner, space, lock, wait };
+                self.wait_for_lock(filesystem, &context, request, in_grace).await;
+            }
+            request => {
+                if let Some(call) = self.call_once(filesystem, &context, request) {
+                    let result = call.await;
+                    self.finish(Kind::Reply, result, true);
+                }
+            }
         }
         Ok(())
     }

@@ -98,7 +98,8 @@ impl Server {
                     self.give_up(connection, "the rest of a frame does not come, while others wait for its memory");
                 }
             }
-            connections.iter().filter(|one| self.hoarders.has(one.peer().ip())).for_each(|one| one.set_hoards());
+            connections.iter().for_each(|one| one.set_hoards(self.hoarders.has(one.peer().ip())));
+            self.budget.wake_one();
         }
         if self.budget.is_unsent_full() {
             let unread = |connection: &Arc<Connection>| Some((connection.unread()?, connection.clone()));

@@ -480,9 +480,7 @@ impl Server {
         self.connections.fetch_add(1, Ordering::SeqCst);
         match Connection::start(&self.group, socket, mode, self.pool.clone(), endpoint.clone()) {
             Ok(connection) => {
-                if self.hoarders.has(peer.ip()) {
-                    connection.set_hoards();
-                }
+                connection.set_hoards(self.hoarders.has(peer.ip()));
                 let timeout = self.group.sleep(self.config.limits.hello_timeout);
                 let connection = Arc::downgrade(&connection);
                 self.group.spawn(async move {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::*;
+use aqueduct_server::Limits;
 use aqueduct_wire::*;
 use common::*;
 
@@ -212,4 +213,29 @@ fn a_client_that_says_goodbye_frees_its_locks_at_once() {
     first.send(Header::new(Kind::Goodbye), &[]);
     let (completion, _) = second.receive().unwrap();
     assert_eq!((completion.kind, completion.status), (Kind::Completion, 0));
+}
+
+/// The room of a frame is for those that come and are executed: what waits for a lock must not keep it from others, however long its frame was.
+#[test]
+fn what_waits_keeps_no_room_from_others() {
+    const WAITS: u32 = 400;
+    let mut fixture = Fixture::surviving();
+    fixture.kill();
+    // Room for one frame of any length, 1.2 MiB.
+    fixture.start_again(Limits { frame_memory: 0, ..limits() });
+    let (mut holder, _, root) = fixture.attached();
+    let open = locked_file(&mut holder, &root);
+    holder.ask((0, 2), &set_lock(open, 1, LockKind::Write, false)).unwrap();
+    let (mut others, _, _) = fixture.attached();
+    let (_, opened) = others.create((0, 1), &root, "l", OpenFlags::READ | OpenFlags::WRITE).unwrap();
+    let groups = Groups::Known((0..GROUPS_MAX as u32).collect());
+    let many = Context::new(ClientId(0), Credential { uid: 0, gid: 0, groups });
+    for owner in 0..WAITS {
+        let mut body = Vec::new();
+        let op = encode_request(&many, &set_lock(opened.id, u64::from(owner), LockKind::Write, true), &mut body);
+        assert!(body.len() > 4096);
+        assert_eq!(others.call(op, (1, 1 + owner), &body).0.kind, Kind::Pending);
+    }
+    let write = WriteAt { open, offset: 0, append: false, stable: false };
+    assert_eq!(holder.write((0, 3), &write, &vec![7; TRANSFER_SIZE_MAX]).unwrap().count as usize, TRANSFER_SIZE_MAX);
 }

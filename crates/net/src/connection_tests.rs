@@ -1,0 +1,135 @@
+//! Connections that watch for nothing while they wait for memory, or for a peer that does not read: that they go on.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver as Events, Sender as EventSender, channel};
+
+use aqueduct_wire::Kind;
+use aqueduct_worker::Settings;
+
+use super::*;
+use crate::Budget;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The least that a budget has room for: one frame of any length.
+const ROOM: usize = (1 << 20) + aqueduct_wire::BODY_LENGTH_MAX;
+
+/// A payload from this length on has a buffer of the pool, of 1 MiB.
+const POOLED: usize = 1 << 16;
+
+struct Listener(Mutex<EventSender<usize>>);
+
+impl Endpoint for Listener {
+    fn place(&self, _header: &Header) -> Option<Box<dyn Sink>> {
+        None
+    }
+
+    fn is_slow(&self, _header: &Header) -> bool {
+        false
+    }
+
+    fn frame(&self, _connection: &Arc<Connection>, frame: Frame) {
+        let _ = lock(&self.0).send(frame.header.payload_length as usize); // at the end nobody listens
+    }
+
+    fn closed(&self, _connection: &Arc<Connection>, _closed: Closed) {}
+}
+
+struct World {
+    group: Arc<Group>,
+    pool: BufferPool,
+    events: Events<usize>,
+    endpoint: Arc<Listener>,
+}
+
+impl World {
+    fn new(unsent_max: usize) -> (World, Arc<Budget>) {
+        let settings = Settings { name: "test".into(), threads_min: 1, threads_max: 2, spin_max: Duration::ZERO };
+        let budget = Budget::new(ROOM, unsent_max, || {});
+        let pool = BufferPool::new(1 << 20, 1).with_budget(budget.clone());
+        let (sender, events) = channel();
+        let endpoint = Arc::new(Listener(Mutex::new(sender)));
+        (World { group: Group::new(settings).unwrap(), pool, events, endpoint }, budget)
+    }
+
+    /// A connection of a server, and its other end.
+    fn connect(&self) -> (TcpStream, Arc<Connection>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = Socket::from(listener.accept().unwrap().0);
+        socket.set_send_buffer_size(1 << 20).unwrap();
+        let mode = Mode { bulk: true, shared: true, suspect: PATIENCE };
+        (peer, Connection::start(&self.group, socket, mode, self.pool.clone(), self.endpoint.clone()).unwrap())
+    }
+
+    fn frame(&self) -> usize {
+        self.events.recv_timeout(PATIENCE).expect("the frame is handed on")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.group.stop();
+        self.group.join();
+    }
+}
+
+/// The header of a frame with so much payload.
+fn head(payload: usize) -> [u8; aqueduct_wire::HEADER_SIZE] {
+    Header { payload_length: payload as u32, ..Header::new(Kind::Request) }.encode()
+}
+
+#[track_caller]
+fn wait_until(condition: impl Fn() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_frame_that_has_come_whole_is_handed_on_when_there_is_room() {
+    let (world, budget) = World::new(1 << 20);
+    let hoarders: Vec<_> = [1 << 20, POOLED, POOLED]
+        .into_iter()
+        .map(|length| {
+            let (mut peer, connection) = world.connect();
+            peer.write_all(&head(length)).unwrap();
+            wait_until(|| connection.unfinished().is_some());
+            (peer, connection)
+        })
+        .collect();
+    let others: Vec<_> = (1..=3)
+        .map(|length| {
+            let (mut peer, connection) = world.connect();
+            // One segment: the kernel has nothing more of it afterwards.
+            peer.write_all(&[&head(length)[..], &vec![0; length]].concat()).unwrap();
+            (peer, connection)
+        })
+        .collect();
+    wait_until(|| budget.waiters() == others.len());
+    drop(hoarders);
+    let mut handed_on: Vec<_> = others.iter().map(|_| world.frame()).collect();
+    handed_on.sort_unstable();
+    assert_eq!((handed_on, budget.waiters()), (vec![1, 2, 3], 0));
+}
+
+#[test]
+fn who_paused_while_another_sent_all_is_listened_to_again() {
+    let (world, _budget) = World::new(0);
+    let (mut peer, connection) = world.connect();
+    let mut sender = lock(&connection.sender);
+    sender.queue(&vec![0; UNSENT_PAUSES], None);
+    connection.note_unsent(&sender);
+    // Somebody else has received, and finds that there is too much to be sent already.
+    assert!(connection.pauses());
+    connection.arm(true);
+    drop(sender);
+    connection.flush();
+    assert_eq!(connection.holding.unsent(), 0, "all of it goes at once");
+    peer.read_exact(&mut vec![0; UNSENT_PAUSES]).unwrap();
+    peer.write_all(&head(0)).unwrap();
+    assert_eq!(world.frame(), 0);
+}
