@@ -65,16 +65,21 @@ impl ServerEndpoint {
         }
     }
 
-    /// Ends a connection that has not come as far as it should have by now.
-    pub(crate) fn is_in_time(&self, connection: &Arc<Connection>) {
+    /// Ends a connection that has not come as far as it should have by now. False: it cannot have, and has as long again, since whoever attaches is told to wait
+    /// for those who send again what the server's machine has lost.
+    pub(crate) fn is_in_time(&self, connection: &Arc<Connection>) -> bool {
         match self.joined.get() {
             None => connection.close("no HELLO came in time".into()),
             Some(joined) if joined.session.attached.get().is_none() => {
+                if self.server.recovery.awaits_replays() {
+                    return false;
+                }
                 self.server.complain(self.peer, Complaint::Unjoined, "ended a session: no ATTACH came in time");
                 self.server.end_session(&joined.session);
             }
             Some(_) => {}
         }
+        true
     }
 
     pub(crate) fn has_session(&self) -> bool {

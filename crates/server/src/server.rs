@@ -481,12 +481,17 @@ impl Server {
         match Connection::start(&self.group, socket, mode, self.pool.clone(), endpoint.clone()) {
             Ok(connection) => {
                 connection.set_hoards(self.hoarders.has(peer.ip()));
-                let timeout = self.group.sleep(self.config.limits.hello_timeout);
+                let (group, pause) = (Arc::downgrade(&self.group), self.config.limits.hello_timeout);
                 let connection = Arc::downgrade(&connection);
+                let mut timeout = self.group.sleep(pause);
                 self.group.spawn(async move {
-                    timeout.await;
-                    if let Some(connection) = connection.upgrade() {
-                        endpoint.is_in_time(&connection);
+                    loop {
+                        timeout.await;
+                        let (Some(group), Some(connection)) = (group.upgrade(), connection.upgrade()) else { return };
+                        if endpoint.is_in_time(&connection) {
+                            return;
+                        }
+                        timeout = group.sleep(pause);
                     }
                 });
             }
