@@ -224,7 +224,9 @@ impl Holding {
 impl Connection {
     /// Whether its peer has held room in vain lately: then it gets less of it.
     pub fn set_hoards(&self, hoards: bool) {
-        self.holding().hoards.store(hoards, Ordering::Relaxed);
+        if self.holding().hoards.swap(hoards, Ordering::Relaxed) && !hoards {
+            self.resume(); // if it waits, among the others from now on
+        }
     }
 
     /// How long a frame that has room has been coming, and how long nothing of it has; `None`: there is none.

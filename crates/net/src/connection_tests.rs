@@ -44,9 +44,9 @@ struct World {
 }
 
 impl World {
-    fn new(unsent_max: usize) -> (World, Arc<Budget>) {
+    fn new(frames_max: usize, unsent_max: usize) -> (World, Arc<Budget>) {
         let settings = Settings { name: "test".into(), threads_min: 1, threads_max: 2, spin_max: Duration::ZERO };
-        let budget = Budget::new(ROOM, unsent_max, || {});
+        let budget = Budget::new(frames_max, unsent_max, || {});
         let pool = BufferPool::new(1 << 20, 1).with_budget(budget.clone());
         let (sender, events) = channel();
         let endpoint = Arc::new(Listener(Mutex::new(sender)));
@@ -61,6 +61,17 @@ impl World {
         socket.set_send_buffer_size(1 << 20).unwrap();
         let mode = Mode { bulk: true, shared: true, suspect: PATIENCE };
         (peer, Connection::start(&self.group, socket, mode, self.pool.clone(), self.endpoint.clone()).unwrap())
+    }
+
+    /// Connections with frames of which only the header has come.
+    fn hoard(&self, lengths: &[usize]) -> Vec<(TcpStream, Arc<Connection>)> {
+        let hoard = |length: &usize| {
+            let (mut peer, connection) = self.connect();
+            peer.write_all(&head(*length)).unwrap();
+            wait_until(|| connection.unfinished().is_some());
+            (peer, connection)
+        };
+        lengths.iter().map(hoard).collect()
     }
 
     fn frame(&self) -> usize {
@@ -91,16 +102,8 @@ fn wait_until(condition: impl Fn() -> bool) {
 
 #[test]
 fn a_frame_that_has_come_whole_is_handed_on_when_there_is_room() {
-    let (world, budget) = World::new(1 << 20);
-    let hoarders: Vec<_> = [1 << 20, POOLED, POOLED]
-        .into_iter()
-        .map(|length| {
-            let (mut peer, connection) = world.connect();
-            peer.write_all(&head(length)).unwrap();
-            wait_until(|| connection.unfinished().is_some());
-            (peer, connection)
-        })
-        .collect();
+    let (world, budget) = World::new(ROOM, 1 << 20);
+    let hoarders = world.hoard(&[1 << 20, POOLED, POOLED]);
     let others: Vec<_> = (1..=3)
         .map(|length| {
             let (mut peer, connection) = world.connect();
@@ -117,8 +120,20 @@ fn a_frame_that_has_come_whole_is_handed_on_when_there_is_room() {
 }
 
 #[test]
+fn who_hoards_no_more_gets_as_much_as_others() {
+    let (world, budget) = World::new(4 << 20, 1 << 20);
+    let _half = world.hoard(&[1 << 20, 1 << 20]);
+    let (mut peer, connection) = world.connect();
+    connection.set_hoards(true);
+    peer.write_all(&[&head(7)[..], &[0; 7]].concat()).unwrap();
+    wait_until(|| budget.waiters() == 1);
+    connection.set_hoards(false);
+    assert_eq!(world.frame(), 7);
+}
+
+#[test]
 fn who_paused_while_another_sent_all_is_listened_to_again() {
-    let (world, _budget) = World::new(0);
+    let (world, _budget) = World::new(ROOM, 0);
     let (mut peer, connection) = world.connect();
     let mut sender = lock(&connection.sender);
     sender.queue(&vec![0; UNSENT_PAUSES], None);
