@@ -270,7 +270,7 @@ impl Folder {
         (&mut file).take(HEAD_SIZE as u64).read_to_end(&mut room)?;
         let damaged = |_| Unusable::Damaged("its head is none");
         let head = unseal(&room).ok_or(Unusable::Damaged("the checksum of its head is wrong"))?;
-        let head: Head = serde_json::from_slice(head).map_err(damaged)?;
+        let mut head: Head = serde_json::from_slice(head).map_err(damaged)?;
         if head.boot != self.boot && !head.durable {
             return Err(Unusable::OtherBoot);
         }
@@ -287,6 +287,7 @@ impl Folder {
             return Err(Unusable::Damaged("it has more records than slots"));
         }
         let slots = read_records(&records, head.boot != self.boot)?;
+        head.boot.clone_from(&self.boot); // should it be written anew, for the next process of this boot
         let kept = Kept { file, path: path.to_owned(), durable: head.durable, keeper: self.keeper.clone() };
         Ok(Left { head, journal: Journal(Mutex::new(Some(Arc::new(kept)))), slots })
     }

@@ -260,6 +260,23 @@ fn files_of_another_boot_and_of_exports_that_are_gone_are_discarded() {
     }
 }
 
+/// An export that was durable when the machine was booted, and is so no more.
+#[test]
+fn a_session_that_ends_with_the_machine_outlives_every_process_of_this_boot() {
+    let mut fixture = Fixture::surviving();
+    let (_, session, _) = fixture.attached();
+    fixture.kill();
+    let path = fixture.files().remove(0);
+    let change = |head: &mut serde_json::Value| (head["boot"], head["durable"]) = ("another".into(), true.into());
+    rewrite(&path, std::fs::read(&path).unwrap(), change);
+    for _ in 0..3 {
+        fixture.start_again(limits());
+        fixture.recovered(&session, &[]);
+        fixture.kill();
+    }
+    fixture.start_again(limits());
+}
+
 #[test]
 fn files_of_others_are_left_alone() {
     let change = |path: &std::path::Path, bytes| rewrite(path, bytes, |head| head["listen"] = "10.0.0.1:7170".into());
