@@ -45,7 +45,8 @@ struct Job {
 
 /// Which try of a request that changes something.
 enum Try {
-    First,
+    /// `may_be_old`: or an earlier process was sent it, and has left nothing of it.
+    First { may_be_old: bool },
     /// A repeat, of which an earlier process left this.
     AfterRestart(Record),
 }
@@ -138,7 +139,7 @@ impl Job {
     /// What there is to do for a request that changes something; `None`: it has been answered or will be.
     fn admit(&self) -> Result<Option<Try>, Errno> {
         match self.session.admit(&self.header, &self.connection) {
-            Admission::New => Ok(Some(Try::First)),
+            Admission::New { may_be_old } => Ok(Some(Try::First { may_be_old })),
             Admission::Restored(record) => Ok(Some(Try::AfterRestart(record))),
             Admission::Attached => Ok(None),
             Admission::Remembered(header, body) => {
@@ -249,14 +250,19 @@ impl Job {
         }
         let result = match self.admit()? {
             None => return Ok(()),
-            Some(Try::AfterRestart(record)) => repeat::repeat_write(filesystem, &context, write, data, record).await,
-            Some(Try::First) => match self.find_append(filesystem, &context, write, &data) {
-                Some(written) => Ok(written),
-                None => match self.write_once(filesystem, &context, write, data) {
-                    Some(call) => call.await,
-                    None => return Ok(()),
-                },
-            },
+            Some(Try::AfterRestart(record)) => {
+                repeat::repeat_write((filesystem, &self.server.exclusion), &context, write, data, record).await
+            }
+            Some(Try::First { may_be_old }) => {
+                let found = may_be_old.then(|| self.find_append(filesystem, &context, write, &data)).flatten();
+                match found {
+                    Some(written) => Ok(written),
+                    None => match self.write_once(filesystem, &context, write, data) {
+                        Some(call) => call.await,
+                        None => return Ok(()),
+                    },
+                }
+            }
         };
         self.session.count(0, result.as_ref().map_or(0, |written| written.count as usize));
         self.finish(Kind::Reply, result.map(Reply::Written), true);
@@ -338,7 +344,7 @@ impl Job {
         let mut in_grace = self.waits_for_grace(&request);
         match self.admit()? {
             None => return Ok(()),
-            Some(Try::First) => {}
+            Some(Try::First { .. }) => {}
             Some(Try::AfterRestart(record)) => match repeat::repeat(filesystem, &context, &request, record).await {
                 Repeat::Execute => in_grace = false, // a lock that it had
                 Repeat::Answer(mut result) => {
@@ -444,7 +450,7 @@ impl Job {
         let context = attached.context(self.session.client(), caller);
         match self.admit()? {
             None => return Ok(()),
-            Some(Try::First) => {
+            Some(Try::First { .. }) => {
                 if !self.intend(|| Some(intent::of_compound(&context))) {
                     return Ok(());
                 }

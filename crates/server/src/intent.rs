@@ -87,10 +87,10 @@ pub(crate) fn of_compound(context: &Context) -> Vec<u8> {
 }
 
 /// The answer that an operation would have had, if it was executed; `None`: it was not. What cannot be looked at is taken for not executed: then
-/// the second try hears of it.
+/// the second try hears of it. `has_lost`: what was written may be lost although the file has become longer.
 pub(crate) fn settle(
     filesystem: &dyn FileSystem,
-    maps: Option<&IdMaps>,
+    (maps, has_lost): (Option<&IdMaps>, bool),
     (client, op): (ClientId, Op),
     intent: &[u8],
 ) -> Option<Result<Reply, Errno>> {
@@ -139,7 +139,11 @@ pub(crate) fn settle(
         }
         (Op::Write, [handle, size, length, checksum]) => {
             let size = u64::from_le_bytes((*size).try_into().ok()?);
-            let count = look.appended(handle, size, (number(length)?, number(checksum)?))?;
+            let length = number(length)?;
+            let count = look.appended(handle, size, (length, number(checksum)?))?;
+            if has_lost && count < length {
+                return None; // whether a part is there can be told when it is sent again: see `find_append`
+            }
             Some(Ok(Reply::Written(Written { count, verifier: look.verifier(handle)?, offset: size })))
         }
         _ => None,
@@ -171,13 +175,25 @@ pub(crate) fn find_append(
         }
         tail.extend(read);
     }
-    let (at, count) = match tail.windows(data.len().max(1)).position(|window| window == data) {
+    let (at, count) = match memchr::memmem::find(&tail, data) {
         Some(at) => (at, data.len()),
         None if !tail.is_empty() && data.starts_with(&tail) => (0, tail.len()),
         None => return None,
     };
     let verifier = look.verifier(handle.bytes())?;
     Some(Written { count: count as u32, verifier, offset: write.offset + at as u64 })
+}
+
+/// Whether others' data stand where these went before they were lost: neither these, nor nothing.
+pub(crate) fn is_taken(
+    filesystem: &dyn FileSystem,
+    context: &Context,
+    (handle, offset): (&Handle, u64),
+    data: &[u8],
+) -> bool {
+    let look = Look { filesystem, caller: context.credential.clone(), owner: context.credential.uid };
+    let found = look.read(handle.bytes(), offset, data.len() as u32).unwrap_or_default();
+    !data.starts_with(&found) && found.iter().any(|byte| *byte != 0)
 }
 
 /// Looks at what is there, on nobody's behalf.

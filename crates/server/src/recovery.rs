@@ -88,15 +88,15 @@ pub(crate) fn takes_lock(request: &Request<'_>) -> bool {
 }
 
 /// Finds out which of the requests that were under way had been executed: these have their replies from now on, and the others were never sent.
-fn settle_intents(left: &mut Left, attached: &Attached) {
+fn settle_intents(left: &mut Left, attached: &Attached, has_lost: bool) {
     let client = ClientId(left.head.session);
     let maps = attached.export.access.maps.as_ref();
     for (class, slot, Record { sequence, op, outcome }) in &mut left.slots {
         let Outcome::Intended(intent) = outcome else { continue };
         let place = Header { class: *class, slot: *slot, op: *op, ..Header::new(Kind::Request) };
         let request = Header { sequence: *sequence, ..place };
-        let settled =
-            Op::from_code(*op).and_then(|op| intent::settle(&*attached.filesystem, maps, (client, op), intent));
+        let settled = Op::from_code(*op)
+            .and_then(|op| intent::settle(&*attached.filesystem, (maps, has_lost), (client, op), intent));
         match settled {
             Some(result) => {
                 let header = reply_header(&request, Kind::Reply, result.as_ref().map(|_| ()).map_err(|error| *error));
@@ -155,8 +155,8 @@ impl Server {
                 .inspect_err(|error| tracing::error!(client = %left.head.client, %error, "its session is given up"))
                 .ok()?;
         }
-        settle_intents(&mut left, &attached);
         let has_lost = left.head.verifier != self.config.verifier;
+        settle_intents(&mut left, &attached, has_lost);
         Some(Session::restored(left, attached, has_lost, &self.replies))
     }
 

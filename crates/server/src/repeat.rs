@@ -3,10 +3,12 @@
 //! What that process remembered is the answer, but for what died with it: an open that the client had not heard of is opened again, and what was to
 //! take, change or end an open or a lock is done once more, since the client has had them again meanwhile.
 
-use aqueduct_fs::{Context, Errno, FileSystem, OpenFlags, Reply, Request, SetAttr, Source, WriteAt, Written};
+use aqueduct_fs::{Call, Context, Errno, FileSystem, OpenFlags, Reply, Request, SetAttr, Source, WriteAt, Written};
 use aqueduct_wire::{Header, Op};
 use bytes::Bytes;
 
+use crate::exclusion::Exclusion;
+use crate::intent;
 use crate::journal::{Outcome, Record};
 
 /// What to do about a repeat.
@@ -32,7 +34,7 @@ pub(crate) async fn repeat(
 
 /// The answer to a repeat of a write. What the first try wrote may have been lost with the machine since: then it is written again, where it was.
 pub(crate) async fn repeat_write(
-    filesystem: &dyn FileSystem,
+    (filesystem, exclusion): (&dyn FileSystem, &Exclusion),
     context: &Context,
     write: WriteAt,
     data: Bytes,
@@ -48,7 +50,21 @@ pub(crate) async fn repeat_write(
         return Ok(before);
     }
     let data = data.slice(..data.len().min(before.count as usize));
-    filesystem.write(context, again, Source::Memory(data)).await
+    write_lost((filesystem, exclusion), context, (write, again), data).await
+}
+
+/// Writes `again` what was lost. Where an append went another client may have appended since, as the file had become shorter: then it goes to the end.
+fn write_lost<'a>(
+    (filesystem, exclusion): (&'a dyn FileSystem, &Exclusion),
+    context: &'a Context,
+    (write, again): (WriteAt, WriteAt),
+    data: Bytes,
+) -> Call<'a, Written> {
+    let handle = write.append.then(|| filesystem.inode(context.client, write.open)).flatten();
+    let _others_wait = handle.as_ref().map(|handle| exclusion.file(handle));
+    let is_taken =
+        handle.as_ref().is_some_and(|handle| intent::is_taken(filesystem, context, (handle, again.offset), &data));
+    filesystem.write(context, if is_taken { write } else { again }, Source::Memory(data))
 }
 
 /// The reply that a record has; EIO if none says what the first try came to.

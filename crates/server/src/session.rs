@@ -81,8 +81,8 @@ enum SlotState {
 
 /// What to do with a request that came in a slot.
 pub(crate) enum Admission {
-    /// Execute it.
-    New,
+    /// Execute it. `may_be_old`: it is the first in its slot since the restart, so that an earlier process may have been sent it too.
+    New { may_be_old: bool },
     /// It has been executed: this is the reply.
     Remembered(Header, Vec<u8>),
     /// This is what an earlier process left of it: answer accordingly.
@@ -182,8 +182,9 @@ impl Session {
         // A client that gave a request up goes on with the next number: what was skipped, or still runs, is of no interest any more.
         let ahead = header.sequence.wrapping_sub(slot.sequence);
         if ahead != 0 && ahead < u32::MAX / 2 {
+            let may_be_old = matches!(slot.state, SlotState::Unused | SlotState::Restored(_));
             *slot = Slot { sequence: header.sequence, state: SlotState::Executing { waiting: Vec::new() } };
-            return Admission::New;
+            return Admission::New { may_be_old };
         }
         if header.sequence != slot.sequence {
             return Admission::Refused(format!(
@@ -194,7 +195,7 @@ impl Session {
         if matches!(&slot.state, SlotState::Remembered { header, .. } if header.kind == Kind::Pending) {
             // The connection on which it would have been completed has gone, and its wait with it: it waits anew, for this one.
             slot.state = SlotState::Executing { waiting: Vec::new() };
-            return Admission::New;
+            return Admission::New { may_be_old: false };
         }
         match &mut slot.state {
             SlotState::Unused => {

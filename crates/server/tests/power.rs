@@ -353,6 +353,61 @@ fn an_append_is_done_once_over_a_power_failure() {
     });
 }
 
+/// The reply to an append has come to the disk, and its data have not: when it is sent again, its place may be another client's.
+#[test]
+fn an_append_that_was_lost_is_done_again_beside_those_of_others() {
+    in_namespace("an_append_that_was_lost_is_done_again_beside_those_of_others", |machine| {
+        for (others, offset, content) in [(&b""[..], 4, &b"0123mine"[..]), (b"other's", 11, b"0123other'smine")] {
+            let mut client = Client::new(machine);
+            let append = WriteAt { open: client.open.id, offset: 4, append: true, stable: false };
+            let mut body = Vec::new();
+            encode_write(&context(), &append, &mut body);
+            let peer = &mut client.peer;
+            machine.dies(Moment::Remembered, || peer.send_with(Op::Write, (1, 1), &body, b"mine"));
+            let session = format!("sessions/{:016x}", client.session.session);
+            let sync = |disk: &Path| File::open(disk.join(&session)).unwrap().sync_data().unwrap();
+            // Sometimes its length is there all the same.
+            let lose = |disk: &Path| {
+                fs::OpenOptions::new().write(true).open(disk.join("export/file")).unwrap().set_len(4).unwrap();
+            };
+            machine.reboots(sync, lose);
+            client.recover(machine);
+            let (mut other, _, root) = machine.peer().attach();
+            let (_, open) = other.create((0, 1), &root, "file", READ_WRITE).unwrap();
+            other.write((0, 2), &WriteAt { open: open.id, ..append }, others).unwrap();
+            let written = client.peer.write((1, 1), &append, b"mine").unwrap();
+            assert_eq!((written.count, written.offset), (4, offset));
+            assert_eq!(fs::read(machine.export().join("file")).unwrap(), content);
+            other.send(Header::new(Kind::Goodbye), &[]);
+            client.leave();
+        }
+    });
+}
+
+/// A file may be longer after a power failure although what made it so is lost.
+#[test]
+fn what_is_not_there_of_an_append_is_not_said_to_be() {
+    in_namespace("what_is_not_there_of_an_append_is_not_said_to_be", |machine| {
+        let mut client = Client::new(machine);
+        let append = WriteAt { open: client.open.id, offset: 4, append: true, stable: false };
+        let mut body = Vec::new();
+        encode_write(&context(), &append, &mut body);
+        let (data, peer) = ([7; 10_000], &mut client.peer);
+        machine.dies(Moment::Executed, || peer.send_with(Op::Write, (1, 1), &body, &data));
+        let session = format!("sessions/{:016x}", client.session.session);
+        let sync = |disk: &Path| File::open(disk.join(&session)).unwrap().sync_data().unwrap();
+        let lengthen = |disk: &Path| {
+            let file = fs::OpenOptions::new().write(true).open(disk.join("export/file")).unwrap();
+            file.set_len(4).and_then(|()| file.set_len(4096)).unwrap();
+        };
+        machine.reboots(sync, lengthen);
+        client.recover(machine);
+        assert_eq!(client.peer.write((1, 1), &append, &data).unwrap().count, 10_000);
+        assert!(fs::read(machine.export().join("file")).unwrap().ends_with(&data));
+        client.leave();
+    });
+}
+
 /// Before anybody else reads or writes, clients send again what is lost: in no slot, at its place.
 #[test]
 fn what_is_lost_is_sent_again_before_anybody_else_does_anything() {

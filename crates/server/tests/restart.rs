@@ -320,6 +320,61 @@ fn a_session_is_written_down_whoever_was_served_before() {
     await_files(&fixture, 1);
 }
 
+/// Another process, on a machine that has lost what was not stable.
+fn restart_after_loss(fixture: &mut Fixture, limits: Limits) {
+    fixture.kill();
+    for path in fixture.files() {
+        rewrite(&path, std::fs::read(&path).unwrap(), |head| head["verifier"] = 8.into());
+    }
+    fixture.start_again(limits);
+}
+
+/// As a client does that does not know whether it was executed.
+fn write_again(peer: &mut Peer, (slot, sequence): (u32, u32), write: &WriteAt, data: &[u8]) -> Written {
+    let mut body = Vec::new();
+    encode_write(&context(), write, &mut body);
+    let (flags, payload_length) = (Flags::RETRY, data.len() as u32);
+    let header = Header { op: Op::Write as u16, slot, sequence, flags, payload_length, ..Header::new(Kind::Request) };
+    peer.send(header, &body);
+    std::io::Write::write_all(&mut peer.stream, data).unwrap();
+    let answer = peer.receive().unwrap();
+    result(Op::Write, answer).unwrap().written().unwrap()
+}
+
+/// What was sent to this process only is not there unless this process has done it, whatever stands in the file.
+#[test]
+fn an_append_that_no_earlier_process_was_sent_is_not_looked_for() {
+    let mut fixture = Fixture::surviving();
+    let (mut peer, session, root) = fixture.attached();
+    let (_, log) = peer.create((0, 1), &root, "log", READ_WRITE).unwrap();
+    restart_after_loss(&mut fixture, limits());
+    let mut peer = fixture.recovered(&session, &[&log]);
+    let append = WriteAt { open: log.id, offset: 0, append: true, stable: false };
+    peer.write((1, 1), &append, b"tick ").unwrap();
+    // The next in that slot, of the same words, was lost with a connection.
+    assert_eq!(write_again(&mut peer, (1, 2), &append, b"tick ").count, 5);
+    assert_eq!(std::fs::read(fixture.directory.path().join("log")).unwrap(), b"tick tick ");
+}
+
+/// Comparing it at every place took minutes.
+#[test]
+fn an_append_is_looked_for_in_time() {
+    const TAIL: u64 = 16 << 20;
+    let mut fixture = Fixture::surviving();
+    let (mut peer, session, root) = fixture.attached();
+    let (_, log) = peer.create((0, 1), &root, "log", READ_WRITE).unwrap();
+    std::fs::File::options().write(true).open(fixture.directory.path().join("log")).unwrap().set_len(TAIL).unwrap();
+    restart_after_loss(&mut fixture, limits());
+    let mut peer = fixture.recovered(&session, &[&log]);
+    let append = WriteAt { open: log.id, offset: 0, append: true, stable: false };
+    let mut data = vec![0; 1 << 20];
+    *data.last_mut().unwrap() = 1;
+    let start = Instant::now();
+    assert_eq!(write_again(&mut peer, (1, 1), &append, &data).count, 1 << 20);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert_eq!(std::fs::metadata(fixture.directory.path().join("log")).unwrap().len(), TAIL + (1 << 20));
+}
+
 fn await_files(fixture: &Fixture, count: usize) {
     let start = Instant::now();
     while fixture.files().len() != count && start.elapsed() < Duration::from_secs(5) {
