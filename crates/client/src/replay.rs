@@ -4,6 +4,7 @@
 //! sends again what was lost before any other request. A write that was answered before the recovery and kept after it began asks for itself.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Cancel, ClientId, Context, Errno, OpenFlags, OpenId, Reply, Request, SetAttr, WriteAt, Written};
@@ -112,13 +113,15 @@ impl Client {
             }
             _ => None,
         };
-        if let Some(unstable) = first.and_then(|handle| self.window.unstable(&handle)) {
-            match self.commit(&unstable, &context.cancel).await {
-                Err(error) if error != Errno::EINTR => {
-                    self.give_up(&unstable, error);
-                    return Err(error);
-                }
-                result => result?,
+        if let Some(unstable) = first.and_then(|handle| self.window.unstable(&handle))
+            && let Err(error) = self.commit(&unstable, &context.cancel).await
+        {
+            if error != Errno::EINTR {
+                self.give_up(&unstable, error);
+            }
+            // Others who wait are let in all the same: of what is lost, write, fsync and close tell.
+            if !crate::filesystem::frees_others(request) {
+                return Err(error);
             }
         }
         Ok(Some(mark))
@@ -172,6 +175,9 @@ impl Client {
                     client.give_up(&unstable, error);
                 }
                 client.window.end_work(&unstable.handle);
+                if client.closing.load(Ordering::SeqCst) {
+                    return; // nothing is committed any more, and what is kept stays so
+                }
             }
         });
     }
@@ -241,7 +247,7 @@ impl Client {
 
     /// What is kept of a file cannot be made stable: whoever has it open hears of it, in his next write, fsync or close.
     fn give_up(&self, unstable: &Unstable, error: Errno) {
-        if self.closing.load(std::sync::atomic::Ordering::SeqCst) {
+        if self.closing.load(Ordering::SeqCst) {
             return;
         }
         self.window.settle(&unstable.handle, unstable.mark, None);
