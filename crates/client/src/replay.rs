@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::{Cancel, ClientId, Context, Errno, OpenFlags, OpenId, Reply, Request, SetAttr, WriteAt, Written};
+use aqueduct_fs::{
+    Cancel, ClientId, Context, Errno, OpenFlags, OpenId, Reply, Request, SetAttr, TRANSFER_SIZE_MAX, WriteAt, Written,
+};
 use aqueduct_net::Link;
 use aqueduct_wire::{HEADER_SIZE, Header, Kind, Op};
 use bytes::Bytes;
@@ -302,19 +304,26 @@ impl Client {
             Ok(written) => written.verifier,
             Err(error) => return Ok(Err(error)),
         };
-        for kept in self.window.lost(&unstable.handle, unstable.mark, now) {
+        let mut lost = &self.window.lost(&unstable.handle, unstable.mark, now)[..];
+        while let Some(first) = lost.first() {
+            let (sent, later) = lost.split_at(together(lost.iter().map(|kept| (kept.offset, kept.data.len()))));
+            let data = match sent {
+                [_] => first.data.clone(),
+                _ => sent.iter().map(|kept| &kept.data[..]).collect::<Vec<_>>().concat().into(),
+            };
             let mut at = 0;
-            while at < kept.data.len() {
-                let write = again(*open, kept.offset + at as u64);
-                match self.recovery_write(link, &context, write, &kept.data[at..])? {
+            while at < data.len() {
+                let write = again(*open, first.offset.saturating_add(at as u64));
+                match self.recovery_write(link, &context, write, &data[at..])? {
                     Ok(Written { count: 0, .. }) => return Ok(Err(Errno::ENOSPC)),
                     Ok(written) => at += written.count as usize,
                     Err(error) => return Ok(Err(error)),
                 }
             }
-            self.window.renew(&unstable.handle, &kept, now);
-            replayed.writes += 1;
-            replayed.bytes += kept.data.len();
+            sent.iter().for_each(|kept| self.window.renew(&unstable.handle, kept, now));
+            replayed.writes += sent.len();
+            replayed.bytes += data.len();
+            lost = later;
         }
         if *closed {
             replayed.closed.push(unstable.handle.clone());
@@ -358,6 +367,18 @@ impl Client {
     }
 }
 
+/// How many of these writes, given by offset and length, go on where the one before ended and fit into one request: one for each of many small ones
+/// would take longer than others wait.
+fn together(mut writes: impl Iterator<Item = (u64, usize)>) -> usize {
+    let Some((offset, mut length)) = writes.next() else { return 0 };
+    let goes_on = |(next, more): &(u64, usize)| {
+        let is_next = offset.checked_add(length as u64) == Some(*next);
+        length += more;
+        is_next && length <= TRANSFER_SIZE_MAX
+    };
+    1 + writes.take_while(goes_on).count()
+}
+
 /// What a recovery has sent again.
 #[derive(Default)]
 pub(crate) struct Replayed {
@@ -365,4 +386,22 @@ pub(crate) struct Replayed {
     pub(crate) bytes: usize,
     /// The files of it that nobody has open any more.
     pub(crate) closed: Vec<Arc<[u8]>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_that_go_on_travel_together() {
+        let count = |writes: &[(u64, usize)]| together(writes.iter().copied());
+        assert_eq!(count(&[]), 0);
+        assert_eq!(count(&[(5, 3), (8, 2), (10, 1), (12, 1), (13, 1)]), 3);
+        assert_eq!(count(&[(5, 3), (5, 3)]), 1, "the second one lies over the first");
+        assert_eq!(
+            count(&[(0, TRANSFER_SIZE_MAX - 1), (TRANSFER_SIZE_MAX as u64 - 1, 1), (TRANSFER_SIZE_MAX as u64, 1)]),
+            2
+        );
+        assert_eq!(count(&[(u64::MAX, 1), (0, 1)]), 1);
+    }
 }

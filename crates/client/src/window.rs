@@ -224,8 +224,9 @@ impl Window {
     pub(crate) fn renew(&self, handle: &[u8], kept: &Kept, verifier: u64) {
         let mut state = lock(&self.state);
         let Some(file) = state.files.get_mut(handle) else { return };
-        if let Some(found) = file.writes.iter_mut().find(|found| found.number == kept.number) {
-            found.verifier = verifier;
+        // Their numbers grow.
+        if let Ok(at) = file.writes.binary_search_by_key(&kept.number, |found| found.number) {
+            file.writes[at].verifier = verifier;
         }
     }
 
