@@ -191,13 +191,13 @@ impl Holding {
         }
     }
 
-    /// A part of a frame has come; `holds`: it has room and is not whole.
-    pub(crate) fn note_received(&self, holds: bool) {
+    /// Something has come. `holds`: a frame has room and is not whole; `finished`: others before it have become so.
+    pub(crate) fn note_received(&self, holds: bool, finished: bool) {
         let began = self.began.load(Ordering::Relaxed);
         if holds {
             let now = now();
             self.came.store(now, Ordering::Relaxed);
-            if began == 0 {
+            if began == 0 || finished {
                 self.began.store(now, Ordering::Relaxed);
             }
         } else if began != 0 {

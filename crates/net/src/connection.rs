@@ -416,7 +416,7 @@ impl Connection {
             let mut plan = Plan { pool, read_size, takes: &takes, hoards, starved: false, place: &mut place };
             let mut receiver = lock(&self.receiver);
             let result = receiver.receive(self.socket.as_fd(), &mut plan, &mut frames);
-            self.holding.note_received(receiver.holds_room());
+            self.holding.note_received(receiver.holds_room(), !frames.is_empty());
             drop(receiver);
             let starved = plan.starved;
             let drained = match result {

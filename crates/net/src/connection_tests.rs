@@ -120,6 +120,22 @@ fn a_frame_that_has_come_whole_is_handed_on_when_there_is_room() {
 }
 
 #[test]
+fn each_frame_of_a_stream_has_its_own_time() {
+    const TAIL: usize = 100;
+    let (world, _budget) = World::new(4 << 20, 1 << 20);
+    let (mut peer, connection) = world.connect();
+    peer.write_all(&[&head(1 << 20)[..], &vec![0; (1 << 20) - TAIL]].concat()).unwrap();
+    let began = || connection.unfinished().map(|(began, _)| began);
+    wait_until(|| began() >= Some(Duration::from_millis(100)));
+    let sent = std::time::Instant::now();
+    // One segment: the next frame has begun when the one before is handed on.
+    peer.write_all(&[&[0; TAIL][..], &head(1 << 20)].concat()).unwrap();
+    assert_eq!(world.frame(), 1 << 20);
+    let began = began().expect("the next one has room");
+    assert!(began <= sent.elapsed() + Duration::from_millis(1), "{began:?}");
+}
+
+#[test]
 fn who_hoards_no_more_gets_as_much_as_others() {
     let (world, budget) = World::new(4 << 20, 1 << 20);
     let _half = world.hoard(&[1 << 20, 1 << 20]);
