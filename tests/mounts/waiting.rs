@@ -7,10 +7,13 @@ use rustix::process::Signal;
 
 use crate::agent::Agent;
 use crate::calls::{CALLS, prepare};
-use crate::common::{One, SOON, test};
+use crate::common::{One, SOON, TEST_MAX, within};
 
 /// A signal that ends a program is noticed within a second or so; forty programs on a busy machine take longer.
 const NOTICED: Duration = Duration::from_secs(20);
+
+/// Forty programs that start beside all the other tests take a while.
+const LIMIT: Duration = Duration::from_secs(3 * TEST_MAX.as_secs());
 
 struct Waiter {
     call: &'static str,
@@ -63,17 +66,17 @@ fn ended_by(signal: Signal) {
 
 #[test]
 fn a_program_can_be_killed_in_every_call() {
-    test(|| ended_by(Signal::KILL));
+    within(LIMIT, || ended_by(Signal::KILL));
 }
 
 #[test]
 fn a_program_can_be_interrupted_in_every_call() {
-    test(|| ended_by(Signal::INT));
+    within(LIMIT, || ended_by(Signal::INT));
 }
 
 #[test]
 fn handled_signals_disturb_no_call() {
-    test(|| {
+    within(LIMIT, || {
         let one = One::new();
         let mut waiters = waiters(&one, true);
         // A lock is what a signal may end (EINTR): the kernel makes the call again, as SA_RESTART asks.
