@@ -225,7 +225,8 @@ impl Folder {
         let (sealed, durable) = (head.sealed()?, head.durable);
         let (folder, path) = (self.path.clone(), self.path.join(format!("{:016x}", head.session)));
         let (own, keeper) = (path.clone(), self.keeper.clone());
-        let file = self.keeper.run(move || create(&folder, &own, &sealed, durable))?;
+        let length = (HEAD_SIZE + head.slots as usize * 2 * PAIR_SIZE) as u64;
+        let file = self.keeper.run(move || create(&folder, &own, (&sealed, length), durable))?;
         Ok(Journal(Mutex::new(Some(Arc::new(Kept { file, path, durable, keeper })))))
     }
 
@@ -281,12 +282,10 @@ impl Folder {
             return Err(Unusable::Damaged("its head makes no sense"));
         }
         let length_max = (head.slots as usize) * 2 * PAIR_SIZE;
-        let mut records = Vec::new();
-        (&mut file).take(length_max as u64 + 1).read_to_end(&mut records)?;
-        if records.len() > length_max {
+        if file.metadata()?.len() > (HEAD_SIZE + length_max) as u64 {
             return Err(Unusable::Damaged("it has more records than slots"));
         }
-        let slots = read_records(&records, head.boot != self.boot)?;
+        let slots = read_records(&read_data(&file, length_max)?, head.boot != self.boot)?;
         head.boot.clone_from(&self.boot); // should it be written anew, for the next process of this boot
         let kept = Kept { file, path: path.to_owned(), durable: head.durable, keeper: self.keeper.clone() };
         Ok(Left { head, journal: Journal(Mutex::new(Some(Arc::new(kept)))), slots })
@@ -300,12 +299,32 @@ fn lock_folder(path: &Path) -> io::Result<File> {
     Ok(folder)
 }
 
-/// Makes a session's file, with its head.
-fn create(folder: &Path, path: &Path, head: &[u8], durable: bool) -> io::Result<File> {
+/// What stands behind the head, zeros where nothing does; holes are not read.
+fn read_data(file: &File, length: usize) -> io::Result<Vec<u8>> {
+    let mut data = vec![0; length];
+    let (mut at, end) = (HEAD_SIZE as u64, (HEAD_SIZE + length) as u64);
+    while at < end {
+        let start = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+            Err(rustix::io::Errno::NXIO) => break,
+            start => start?,
+        };
+        at = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start))?.min(end);
+        if start < at {
+            let range = start as usize - HEAD_SIZE..at as usize - HEAD_SIZE;
+            file.read_exact_at(&mut data[range], start)?;
+        }
+    }
+    Ok(data)
+}
+
+/// Makes a session's file, with its head, and as long as it will ever be: where a record made it longer, ext4 lost the new length with the machine, and
+/// with it the record's end, although the record was written with RWF_DSYNC (Linux 6.18).
+fn create(folder: &Path, path: &Path, (head, length): (&[u8], u64), durable: bool) -> io::Result<File> {
     let folder = lock_folder(folder)?;
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     let written = file.try_lock().map_err(io::Error::from).and_then(|()| {
         file.write_all_at(head, 0)?;
+        file.set_len(length)?;
         if durable { file.sync_all().and_then(|()| folder.sync_all()) } else { Ok(()) }
     });
     match written {
