@@ -6,14 +6,13 @@
 use std::cell::RefCell;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use aqueduct_fs::synthetic::Synthetic;
-use aqueduct_server::{Access, Export, Limits, Server, ServerConfig, export_id};
-use aqueduct_wire::{Checksums, Header, Kind, Op, encode_reply};
+use aqueduct_server::{Server, ServerConfig};
+use aqueduct_wire::{Header, Kind, Op, encode_reply};
 use tempfile::TempDir;
 
 use crate::samples;
+use crate::server::config;
 use crate::turner::Turner;
 
 /// The layout of the file: see the server's module `journal`.
@@ -25,7 +24,6 @@ const FORGOTTEN: u8 = 3;
 
 /// The rooms of four slots in two classes: for a reply and an intent each.
 const RECORDS: usize = 16;
-const EXPORT: &str = "zero";
 const HEAD: &[u8] = br#"{"format":2,"boot":"BOOT","listen":"","session":1,"secret":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"client":"client","peer":"127.0.0.1:1","export":"zero","slots":4,"durable":false,"verifier":8}"#;
 
 /// What all inputs share.
@@ -84,27 +82,7 @@ impl World {
         let (how, parts) = data.split_first()?;
         let file = if how & 1 == 0 { self.sealed(parts)? } else { parts.to_vec() };
         fs::write(&self.file, file).expect("there is room for a file");
-        let filesystem = Arc::new(Synthetic { size: 1 << 20 });
-        let path = String::new();
-        let export = Export {
-            name: EXPORT.into(),
-            id: export_id(EXPORT),
-            filesystem,
-            read_only: false,
-            path,
-            access: Access::default(),
-            durable: false,
-        };
-        let config = ServerConfig {
-            listen: Vec::new(),
-            name: "server.example".into(),
-            verifier: 8,
-            limits: Limits::default(),
-            exports: vec![export],
-            keys: Vec::new(),
-            checksums: Checksums::Auto,
-            sessions: Some(self.folder.path().to_path_buf()),
-        };
+        let config = ServerConfig { sessions: Some(self.folder.path().to_path_buf()), ..config() };
         let server = Server::start(config, Turner::new().group).expect("the folder is ours");
         Some(server.is_recovering())
     }

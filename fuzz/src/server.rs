@@ -38,32 +38,35 @@ thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
 }
 
+/// A server of one export that listens nowhere.
+pub(crate) fn config() -> ServerConfig {
+    let export = Export {
+        name: EXPORT.into(),
+        id: export_id(EXPORT),
+        filesystem: Arc::new(Synthetic { size: 1 << 20 }),
+        read_only: false,
+        path: String::new(),
+        access: Access::default(),
+        durable: false,
+    };
+    ServerConfig {
+        listen: Vec::new(),
+        name: "server.example".into(),
+        verifier: 8,
+        limits: Limits::default(),
+        exports: vec![export],
+        keys: Vec::new(),
+        checksums: Checksums::Auto,
+        sessions: None,
+    }
+}
+
 impl World {
     fn new() -> World {
         let turner = Turner::new();
-        let filesystem = Arc::new(Synthetic { size: 1 << 20 });
-        let path = String::new();
-        let export = Export {
-            name: EXPORT.into(),
-            id: export_id(EXPORT),
-            filesystem,
-            read_only: false,
-            path,
-            access: Access::default(),
-            durable: false,
-        };
         // Nobody comes back to a session, and few slots are soon met again.
         let limits = Limits { sessions_max: 64, slots: 4, session_grace: Duration::ZERO, ..Limits::default() };
-        let config = ServerConfig {
-            listen: vec![(Ipv4Addr::LOCALHOST, 0).into()],
-            name: "server.example".into(),
-            verifier: 8,
-            limits,
-            exports: vec![export],
-            keys: Vec::new(),
-            checksums: Checksums::Auto,
-            sessions: None,
-        };
+        let config = ServerConfig { listen: vec![(Ipv4Addr::LOCALHOST, 0).into()], limits, ..config() };
         let server = Server::start(config, turner.group.clone()).expect("loopback has a port");
         World { address: server.addresses()[0], turner, _server: server }
     }

@@ -9,7 +9,7 @@ use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{Process, SOON, aqueduct, is_mounted, mount_point, run, wait_until};
+use crate::common::{Process, SOON, aqueduct, is_mounted, mount_point, mount_sessions, server_status, wait_until};
 use crate::plan::{MOUNTS, MOUNTS_CHECKED, MOUNTS_MORTAL};
 use crate::proxy::Proxy;
 
@@ -124,14 +124,12 @@ impl Cluster {
     }
 
     pub fn status(&self) -> Value {
-        let text = run(aqueduct().args(["status", "--json", &self.address])).succeeded();
-        serde_json::from_str::<Value>(&text).unwrap()["server"].take()
+        server_status(&self.address)
     }
 
     /// Sessions of mounts.
     pub fn sessions(&self) -> usize {
-        let status = self.status();
-        status["sessions"].as_array().unwrap().iter().filter(|session| session["export"].is_string()).count()
+        mount_sessions(&self.status())
     }
 
     /// What is open on the server below the exports. Descriptors that only name something (O_PATH) are a cache of its own, and the folder of removed files

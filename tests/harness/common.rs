@@ -333,14 +333,12 @@ impl Server {
     }
 
     pub fn status(&self) -> Value {
-        let text = run(aqueduct().args(["status", "--json", &self.address])).succeeded();
-        serde_json::from_str::<Value>(&text).unwrap()["server"].take()
+        server_status(&self.address)
     }
 
     /// The sessions of mounts (not of those who ask for the status).
     pub fn sessions(&self) -> usize {
-        let status = self.status();
-        status["sessions"].as_array().unwrap().iter().filter(|session| session["export"].is_string()).count()
+        mount_sessions(&self.status())
     }
 
     /// What its descriptors stand for, below `directory`.
@@ -349,6 +347,17 @@ impl Server {
         let links = fds.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());
         links.filter(|link| link.starts_with(directory) && link != directory).collect()
     }
+}
+
+/// What `aqueduct status` says of the server there.
+pub fn server_status(address: &str) -> Value {
+    let text = run(aqueduct().args(["status", "--json", address])).succeeded();
+    serde_json::from_str::<Value>(&text).unwrap()["server"].take()
+}
+
+/// The sessions of mounts in a server's status.
+pub fn mount_sessions(status: &Value) -> usize {
+    status["sessions"].as_array().unwrap().iter().filter(|session| session["export"].is_string()).count()
 }
 
 /// A mount in the foreground of its own process.

@@ -451,6 +451,9 @@ fn throughput(path: &std::path::Path, time: Duration) -> f64 {
     bytes as f64 / (1 << 20) as f64 / began.elapsed().as_secs_f64()
 }
 
+/// What an honest client keeps of its throughput beside a flood, in percent.
+const SHARE_MIN: f64 = 80.0;
+
 /// Honest throughput beside each flood, from networks of their own: `cargo test --release --test mounts -- --ignored --nocapture flood::measure`.
 #[test]
 #[ignore = "a measurement, which takes minutes and a machine that does nothing else"]
@@ -458,6 +461,7 @@ fn measure_honest_throughput() {
     within(Duration::from_secs(900), || {
         let Some(network) = Network::new() else { return };
         network.slow_down(2, "50mbit");
+        let mut missed = Vec::new();
         for kind in ["silent", "unfinished", "unread", "nonsense", "locks", "sessions"] {
             let (mut alone, mut beside, mut peak) = (Vec::new(), Vec::new(), 0);
             for _ in 0..3 {
@@ -486,6 +490,9 @@ fn measure_honest_throughput() {
             });
             let share = 100.0 * beside / alone;
             println!("{kind}: {alone:.0} MiB/s alone, {beside:.0} beside it ({share:.0} %), peak {} MiB", peak >> 10);
+            assert!(peak <= MEMORY_MAX_KIB, "{kind}: {peak} KiB");
+            missed.extend((share < SHARE_MIN).then_some(kind));
         }
+        assert!(missed.is_empty(), "less than {SHARE_MIN} % are left beside {missed:?}");
     });
 }

@@ -1,5 +1,7 @@
 //! A server that lets a client in and then does as it likes. What it sends byte by byte is the business of `fuzz`; this is about what takes time.
 
+mod common;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
@@ -9,7 +11,7 @@ use std::time::{Duration, Instant};
 use aqueduct_client::{Client, ClientConfig};
 use aqueduct_fs::*;
 use aqueduct_wire::*;
-use aqueduct_worker::{Group, Settings};
+use common::*;
 
 /// The time of the soft mount: longer than the longest pause between two tries to connect again.
 const SOFT: Duration = Duration::from_millis(800);
@@ -72,25 +74,13 @@ fn hostile_server(reply: fn(&mut TcpStream, &Header) -> bool) -> SocketAddr {
 
 /// How an operation of a soft mount ends, and after how long.
 fn stat(server: SocketAddr) -> (Result<Reply, Errno>, Duration) {
-    let settings = Settings { name: "test".into(), threads_min: 1, threads_max: 1, spin_max: Duration::ZERO };
-    let group = Group::new(settings).unwrap();
-    let config = ClientConfig {
-        server: server.to_string(),
-        export: "/e".into(),
-        name: "client".into(),
-        read_only: false,
-        soft: true,
-        timeout: SOFT,
-        key: None,
-        checksums: Checksums::Auto,
-        replay_window: 1 << 20,
-        suspect: NEVER,
-    };
+    let group = group(1);
+    let config = ClientConfig { soft: true, timeout: SOFT, suspect: NEVER, ..client_config(server, "/e") };
     let client = Client::connect(config, std::slice::from_ref(&group)).unwrap();
     let (sender, receiver) = channel();
     let (asker, start) = (client.clone(), Instant::now());
     group.spawn(async move {
-        let context = Context::new(ClientId(0), Credential::root());
+        let context = context();
         let result = asker.call(&context, Request::GetAttr { handle: b"root", open: None }).await;
         let _ = sender.send(result);
     });

@@ -1,27 +1,18 @@
 //! A client whose server dies, and dies again while the client has back what it had: in the end all is as it was, and nobody took a lock meanwhile.
 
+mod common;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use aqueduct_client::{Client, ClientConfig};
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
-use aqueduct_server::{Access, Export, Limits, Moment, Server, ServerConfig, export_id};
-use aqueduct_wire::Checksums;
-use aqueduct_worker::{Group, Settings, wait};
-
-const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
-
-/// The longest that anything here may take: many times what it takes on a busy machine.
-const LONG: Duration = Duration::from_secs(30);
-
-fn group(threads: usize) -> Arc<Group> {
-    let spin_max = Duration::from_micros(20);
-    Group::new(Settings { name: "test".into(), threads_min: threads, threads_max: threads, spin_max }).unwrap()
-}
+use aqueduct_server::{Limits, Moment, Server, ServerConfig};
+use aqueduct_worker::Group;
+use common::*;
 
 /// A server process that can be killed and started again.
 struct Process {
@@ -33,26 +24,13 @@ struct Process {
 
 fn start(directory: &Path, sessions: &Path, listen: &str) -> (Arc<Server>, Arc<Group>) {
     let options = Options { key: [5; 32], ..Options::default() };
-    let export = Export {
-        name: "/e".into(),
-        id: export_id("/e"),
-        filesystem: Arc::new(Posix::open(directory, options).unwrap()),
-        read_only: false,
-        path: String::new(),
-        access: Access::default(),
-        durable: false,
-    };
-    let group = group(2);
     let config = ServerConfig {
         listen: vec![listen.parse().unwrap()],
-        name: "server".into(),
-        verifier: 1,
         limits: Limits { recovery_grace: LONG, session_grace: LONG, ..Limits::default() },
-        exports: vec![export],
-        keys: Vec::new(),
-        checksums: Checksums::Auto,
         sessions: Some(sessions.to_owned()),
+        ..server_config("/e", Arc::new(Posix::open(directory, options).unwrap()))
     };
+    let group = group(2);
     (Server::start(config, group.clone()).unwrap(), group)
 }
 
@@ -72,6 +50,10 @@ impl Process {
     fn start(&mut self) {
         let listen = self.server.addresses()[0].to_string();
         (self.server, self.group) = start(self.directory.path(), self.sessions.path(), &listen);
+    }
+
+    fn node(&self) -> Node {
+        Node::new(self.server.addresses()[0], "/e")
     }
 
     /// Answers nothing from the first time on that a request comes to `moment`; says when that was.
@@ -94,74 +76,15 @@ impl Drop for Process {
     }
 }
 
-/// A mount's client, without the mount.
-struct Node {
-    client: Arc<Client>,
-    group: Arc<Group>,
-    root: Handle,
-}
-
-impl Node {
-    fn new(process: &Process) -> Node {
-        let config = ClientConfig {
-            server: process.server.addresses()[0].to_string(),
-            export: "/e".into(),
-            name: "client".into(),
-            read_only: false,
-            soft: false,
-            timeout: LONG,
-            suspect: Duration::from_secs(5),
-            key: None,
-            replay_window: 1 << 20,
-            checksums: Checksums::Auto,
-        };
-        let group = group(1);
-        let client = Client::connect(config, std::slice::from_ref(&group)).unwrap();
-        let context = Context::new(ClientId(0), Credential::root());
-        let root = wait(&group, client.call(&context, Request::Root)).unwrap().entry().unwrap().handle;
-        Node { client, group, root }
-    }
-
-    fn ask(&self, request: &Request<'_>) -> Result<Reply, Errno> {
-        let context = Context::new(ClientId(0), Credential::root());
-        wait(&self.group, self.client.call(&context, request.clone()))
-    }
-
-    fn create(&self, name: &str) -> Opened {
-        let (parent, name) = (self.root.bytes(), name.as_bytes());
-        let create = Request::Create { parent, name, mode: 0o644, umask: 0, flags: READ_WRITE };
-        self.ask(&create).unwrap().created().unwrap().1
-    }
-
-    fn lock(&self, open: OpenId, owner: u64, kind: LockKind, wait: bool) -> Result<Reply, Errno> {
-        let lock = Lock { start: 0, end: 9, kind, pid: 1 };
-        self.ask(&Request::SetLock { open, owner, space: LockSpace::Posix, lock, wait })
-    }
-
-    fn write(&self, open: OpenId, text: &'static [u8]) -> Result<Written, Errno> {
-        let context = Context::new(ClientId(0), Credential::root());
-        let write = WriteAt { open, offset: 0, append: true, stable: false };
-        wait(&self.group, self.client.write(&context, write, Source::Memory(text.into())))
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.client.disconnect();
-        self.group.stop();
-        self.group.join();
-    }
-}
-
 /// The server dies, dies once more when the recovery of a client that holds a lock comes to `moment`, and comes back.
 fn dies_in_recovery(moment: Moment) {
     let mut process = Process::new();
-    let (holder, other) = (Node::new(&process), Arc::new(Node::new(&process)));
-    let open = holder.create("file").id;
-    let held = holder.create("held").id;
-    holder.write(open, b"before ").unwrap();
+    let (holder, other) = (process.node(), Arc::new(process.node()));
+    let open = holder.create("file");
+    let held = holder.create("held");
+    holder.write(open, true, b"before ").unwrap();
     holder.lock(held, 1, LockKind::Write, false).unwrap();
-    let others = other.create("held").id;
+    let others = other.create("held");
     process.kill();
     process.start();
     let died = process.die_at(moment);
@@ -171,7 +94,7 @@ fn dies_in_recovery(moment: Moment) {
     died.recv_timeout(LONG).expect("a recovery comes to that moment");
     process.kill();
     process.start();
-    assert_eq!(holder.write(open, b"after").unwrap().count, 5);
+    assert_eq!(holder.write(open, true, b"after").unwrap().count, 5);
     let data = std::fs::read(process.directory.path().join("file")).unwrap();
     assert_eq!(String::from_utf8(data).unwrap(), "before after");
     let too_early = grants.recv_timeout(Duration::from_millis(200));
@@ -198,11 +121,11 @@ fn the_server_dies_when_all_has_been_had_again() {
 #[test]
 fn nobody_takes_a_lock_while_its_holder_has_only_others_again() {
     let mut process = Process::new();
-    let (holder, other) = (Node::new(&process), Arc::new(Node::new(&process)));
+    let (holder, other) = (process.node(), Arc::new(process.node()));
     let names = ["one", "two"];
-    let held = names.map(|name| holder.create(name).id);
+    let held = names.map(|name| holder.create(name));
     held.iter().for_each(|open| drop(holder.lock(*open, 1, LockKind::Write, false).unwrap()));
-    let wanted = names.map(|name| other.create(name).id);
+    let wanted = names.map(|name| other.create(name));
     process.kill();
     process.start();
     // The holder has one of the two again, and does not hear of it for a while.

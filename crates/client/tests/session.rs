@@ -1,5 +1,7 @@
 //! A client and a server in one process, over loopback, with a synthetic file system behind.
 
+mod common;
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,37 +11,20 @@ use std::time::{Duration, Instant};
 use aqueduct_client::{Client, ClientConfig, ConnectError, KeyProblem, server_status};
 use aqueduct_fs::synthetic::Synthetic;
 use aqueduct_fs::*;
-use aqueduct_server::{Access, Export, Limits, Server, ServerConfig, export_id};
+use aqueduct_server::{Limits, Server, ServerConfig};
 use aqueduct_wire::{
-    Capabilities, Challenge, Checksums, Flags, HEADER_SIZE, Header, HelloReply, Key, Kind, NONCE_LENGTH, VERSION,
+    Capabilities, Challenge, Flags, HEADER_SIZE, Header, HelloReply, Key, Kind, NONCE_LENGTH, VERSION,
 };
-use aqueduct_worker::{Group, Settings, wait};
+use aqueduct_worker::{Group, wait};
+use common::*;
 
 const FILE_SIZE: u64 = 3 << 20;
-
-fn group(threads_min: usize) -> Arc<Group> {
-    let settings =
-        Settings { name: "test".into(), threads_min, threads_max: threads_min, spin_max: Duration::from_micros(20) };
-    Group::new(settings).unwrap()
-}
 
 struct Pair {
     server: Arc<Server>,
     server_group: Arc<Group>,
     client: Arc<Client>,
     groups: Vec<Arc<Group>>,
-}
-
-fn export(name: &str, filesystem: Arc<dyn FileSystem>) -> Export {
-    Export {
-        name: name.into(),
-        id: export_id(name),
-        filesystem,
-        read_only: false,
-        path: "none".into(),
-        access: Access::default(),
-        durable: false,
-    }
 }
 
 fn server(filesystem: Arc<dyn FileSystem>) -> (Arc<Server>, Arc<Group>) {
@@ -53,32 +38,12 @@ fn server_with(filesystem: Arc<dyn FileSystem>, keys: Vec<Key>) -> (Arc<Server>,
 
 fn server_within(limits: Limits, filesystem: Arc<dyn FileSystem>, keys: Vec<Key>) -> (Arc<Server>, Arc<Group>) {
     let group = group(2);
-    let config = ServerConfig {
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
-        name: "server".into(),
-        verifier: 1,
-        limits,
-        exports: vec![export("/zero", filesystem)],
-        keys,
-        checksums: Checksums::Auto,
-        sessions: None,
-    };
+    let config = ServerConfig { limits, keys, ..server_config("/zero", filesystem) };
     (Server::start(config, group.clone()).unwrap(), group)
 }
 
 fn config(server: &Server, export: &str) -> ClientConfig {
-    ClientConfig {
-        server: server.addresses()[0].to_string(),
-        export: export.into(),
-        name: "client".into(),
-        read_only: false,
-        soft: false,
-        timeout: Duration::from_secs(5),
-        key: None,
-        replay_window: 1 << 20,
-        suspect: Duration::from_secs(5),
-        checksums: Checksums::Auto,
-    }
+    ClientConfig { timeout: Duration::from_secs(5), ..client_config(server.addresses()[0], export) }
 }
 
 /// `workers`: 1 for threads of the client's own, 0 to turn its groups in the test's thread.
@@ -103,10 +68,6 @@ impl Drop for Pair {
             group.join();
         }
     }
-}
-
-fn context() -> Context {
-    Context::new(ClientId(0), Credential::root())
 }
 
 fn open_file(pair: &Pair) -> OpenId {
