@@ -39,6 +39,7 @@ impl Client {
                 error => return Err(self.greeting.broken(error)),
             }
         }
+        self.unrestored.store(false, Ordering::SeqCst);
         self.report("the server was restarted", &lists, (opens_lost, locks_lost), replayed);
         Ok(())
     }
