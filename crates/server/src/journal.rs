@@ -1,9 +1,9 @@
 //! What a session needs after the death of the server process: one file for each, with a record for every slot.
 //!
 //! A file begins with its [`Head`] in [`HEAD_SIZE`] bytes; then come two rooms of [`RECORD_SIZE`] bytes for each slot, of the classes in turn: slot 0
-//! ordinary, slot 0 releasing, slot 1 ordinary, and so on. The first is for replies, the second for intents. What was never written is a hole. Head and
-//! records are sealed: checksum u32 (CRC32C of what follows), length u32, and so many bytes. Those of a record are sequence u32, operation u16, kind u8, 0,
-//! and then for a reply its header and body, for an intent what the module `intent` wrote.
+//! ordinary, slot 0 releasing, slot 1 ordinary, and so on. The first is for replies, the second for intents. What was never written is a hole; from
+//! the start the file is as long as it will ever be. Head and records are sealed: checksum u32 (CRC32C of what follows), length u32, and so many bytes. Those of
+//! a record are sequence u32, operation u16, kind u8, 0, and then for a reply its header and body, for an intent what the module `intent` wrote.
 //!
 //! Each change is one `pwrite` into the page cache: whole when the process dies. Whoever has a session holds the lock (flock) of its file.
 //!
@@ -299,9 +299,9 @@ fn lock_folder(path: &Path) -> io::Result<File> {
     Ok(folder)
 }
 
-/// What stands behind the head, zeros where nothing does; holes are not read.
+/// What stands behind the head, up to the last of it; holes are zeros, and are not read.
 fn read_data(file: &File, length: usize) -> io::Result<Vec<u8>> {
-    let mut data = vec![0; length];
+    let mut data = Vec::new();
     let (mut at, end) = (HEAD_SIZE as u64, (HEAD_SIZE + length) as u64);
     while at < end {
         let start = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
@@ -310,8 +310,8 @@ fn read_data(file: &File, length: usize) -> io::Result<Vec<u8>> {
         };
         at = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start))?.min(end);
         if start < at {
-            let range = start as usize - HEAD_SIZE..at as usize - HEAD_SIZE;
-            file.read_exact_at(&mut data[range], start)?;
+            data.resize(at as usize - HEAD_SIZE, 0);
+            file.read_exact_at(&mut data[start as usize - HEAD_SIZE..], start)?;
         }
     }
     Ok(data)

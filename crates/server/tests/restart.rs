@@ -214,6 +214,18 @@ fn after(change: impl Fn(&std::path::Path, Vec<u8>)) -> (bool, bool) {
     (fixture.connect().hello(session.session, session.secret).is_ok(), path.exists())
 }
 
+/// A record that made the file longer came back cut off after a power failure.
+#[test]
+fn a_sessions_file_never_grows() {
+    let fixture = Fixture::surviving();
+    let (mut peer, _, root) = fixture.attached();
+    let path = fixture.files().remove(0);
+    let length = || std::fs::metadata(&path).unwrap().len();
+    let first = length();
+    peer.ask((3, 1), &make_directory(&root, "d")).unwrap();
+    assert_eq!((length(), first), (first, (16 << 10) + 4 * 2 * 4096));
+}
+
 #[test]
 fn files_that_are_damaged_are_discarded() {
     assert_eq!(after(|_, _| {}), (true, true));
