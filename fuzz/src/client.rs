@@ -383,7 +383,8 @@ impl Script {
 
     fn attached(self) -> Script {
         let mut body = Vec::new();
-        AttachReply { root: samples::entry(), export_id: 7, read_only: false }.encode(&mut body);
+        AttachReply { root: samples::entry(), export_id: 7, read_only: false, age_max: 0, one_user: false }
+            .encode(&mut body);
         self.answer(Kind::Reply, Op::Attach, 0, &body)
     }
 

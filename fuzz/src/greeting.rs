@@ -65,7 +65,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     hello().encode(&mut seeds[0]);
     hello_reply().encode(&mut seeds[1]);
     Attach { export: "/srv/data", read_only: true }.encode(&mut seeds[2]);
-    AttachReply { root: samples::entry(), export_id: 7, read_only: false }.encode(&mut seeds[3]);
+    AttachReply { root: samples::entry(), export_id: 7, read_only: false, age_max: 0, one_user: false }
+        .encode(&mut seeds[3]);
     encode_cancel(99, &mut seeds[4]);
     Challenge { nonce: [5; 32] }.encode(&mut seeds[5]);
     Proof { proof: [6; 32] }.encode(&mut seeds[6]);

@@ -122,7 +122,8 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
         })
         .collect();
     let mut attached = vec![Op::Attach as u8];
-    AttachReply { root: samples::entry(), export_id: 7, read_only: false }.encode(&mut attached);
+    AttachReply { root: samples::entry(), export_id: 7, read_only: false, age_max: 0, one_user: false }
+        .encode(&mut attached);
     seeds.push(attached);
     seeds.extend(replies.chunks(4).map(|replies| {
         let mut seed = vec![Op::Compound as u8, replies.len() as u8];

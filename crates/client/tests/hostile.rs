@@ -61,7 +61,7 @@ fn hostile_server(reply: fn(&mut TcpStream, &Header) -> bool) -> SocketAddr {
                 (Kind::Hello, _) => answer(&mut stream, &header, Kind::HelloReply, |body| hello().encode(body)),
                 (_, Some(Op::Attach)) => answer(&mut stream, &header, Kind::Reply, |body| {
                     let root = Entry { handle: Handle::new(b"root").unwrap(), attr: Attr::default() };
-                    AttachReply { root, export_id: 1, read_only: false }.encode(body);
+                    AttachReply { root, export_id: 1, read_only: false, age_max: 0, one_user: false }.encode(body);
                 }),
                 (Kind::Request, _) if !reply(&mut stream, &header) => return,
                 _ => {}

@@ -10,6 +10,7 @@ pub mod data;
 pub mod dirpage;
 pub mod errno;
 pub mod idmap;
+pub mod lease;
 pub mod readonly;
 pub mod request;
 pub mod synthetic;
@@ -22,6 +23,7 @@ pub use context::{Cancel, ClientId, Context, Credential, Groups};
 pub use data::{MemorySink, Sink, Source};
 pub use dirpage::{DirEntry, DirPage};
 pub use errno::Errno;
+pub use lease::{Answer, Aspects, Hold, Keep, Observer};
 pub use request::{Reply, Request};
 pub use types::*;
 
@@ -54,6 +56,19 @@ pub trait FileSystem: Send + Sync {
     /// Any operation that moves no bulk data.
     fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply>;
 
+    /// As [`call`](FileSystem::call), and says what may be kept of the answer. An error of the call is one in the answer as well.
+    fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
+        match self.call(context, request) {
+            Call::Ready(result) => Call::Ready(result.map(|result| Ok(result.into()))),
+            Call::Waiting(result) => Call::waiting(async { Ok(result.await.into()) }),
+        }
+    }
+
+    /// Whether what is read of the file from now on may be kept: until what is returned is dropped, nobody is told to forget it.
+    fn hold_data(&self, _handle: &[u8]) -> Option<Hold> {
+        None
+    }
+
     /// Moves a range of a file to `sink` and delivers it there. Returns the bytes that came; 0 at the end of the file is delivered as well.
     fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize>;
 
@@ -72,6 +87,14 @@ pub trait FileSystem: Send + Sync {
 impl<F: FileSystem + ?Sized> FileSystem for Arc<F> {
     fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
         (**self).call(context, request)
+    }
+
+    fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
+        (**self).ask(context, request)
+    }
+
+    fn hold_data(&self, handle: &[u8]) -> Option<Hold> {
+        (**self).hold_data(handle)
     }
 
     fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {

@@ -181,6 +181,8 @@ impl Job {
             root: root?.entry()?,
             export_id: export.id,
             read_only: attached.is_read_only(),
+            age_max: 0,
+            one_user: false,
         };
         let mut body = Vec::new();
         reply.encode(&mut body);

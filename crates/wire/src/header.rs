@@ -157,6 +157,12 @@ bitflags::bitflags! {
         const RETRY = 1 << 2;
         /// The header has the frame's tag.
         const KEYED = 1 << 3;
+        /// The client keeps what the reply grants leases on.
+        const LEASES = 1 << 4;
+        /// The reply's body begins with grants: see [`crate::Grant`].
+        const GRANTS = 1 << 5;
+        /// The reply renews the session's leases.
+        const RENEWS = 1 << 6;
     }
 }
 

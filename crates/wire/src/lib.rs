@@ -6,6 +6,7 @@ mod auth;
 mod checksum;
 mod field;
 mod header;
+mod lease;
 mod reply;
 mod request;
 mod session;
@@ -16,6 +17,9 @@ pub use auth::{
 pub use checksum::{Checksums, content_checksum};
 pub use field::BodyError;
 pub use header::{Class, Flags, FrameError, HEADER_SIZE, Header, Kind, Lane, MAGIC, TRAILER_SIZE, Trailer, VERSION};
+pub use lease::{
+    GRANTS_MAX, Grant, LEASES_TOLD_MAX, LeaseId, Subject, decode_leases, encode_grants, encode_leases, take_grants,
+};
 pub use reply::{decode_compound_reply, decode_reply, encode_compound_reply, encode_reply};
 pub use request::{
     COMPOUND_MAX, Caller, OPEN_LATEST, Op, decode_compound, decode_read, decode_request, decode_write, encode_compound,

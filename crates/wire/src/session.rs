@@ -230,6 +230,10 @@ pub struct AttachReply {
     pub export_id: u32,
     /// Nothing may be changed.
     pub read_only: bool,
+    /// How old what is kept under leases may become, in milliseconds, because others than this server may change it; 0: the leases say it all.
+    pub age_max: u32,
+    /// All callers act as one user, so that a caller's own ids tell nothing about what it may do.
+    pub one_user: bool,
 }
 
 impl<'a> Attach<'a> {
@@ -254,6 +258,8 @@ impl AttachReply {
         Inode::put(&self.root, out);
         U32::put(&self.export_id, out);
         Bool::put(&self.read_only, out);
+        U32::put(&self.age_max, out);
+        Bool::put(&self.one_user, out);
     }
 
     /// The answer of a body.
@@ -263,6 +269,8 @@ impl AttachReply {
             root: reader.get::<Inode>()?,
             export_id: reader.get::<U32>()?,
             read_only: reader.get::<Bool>()?,
+            age_max: reader.get::<U32>()?,
+            one_user: reader.get::<Bool>()?,
         };
         reader.end().map(|()| reply)
     }

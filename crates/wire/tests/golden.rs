@@ -102,10 +102,19 @@ fn greetings() {
     let expected = "0100 0100000000000000 0500000000000000 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa 0600000000000000 00010000 \
                     00040000 00001000 07000000 0100 73 01";
     assert_eq!(body(|out| reply.encode(out)), hex(expected));
-    let attached = AttachReply { root: entry(), export_id: 2, read_only: true };
-    assert_eq!(body(|out| attached.encode(out)), hex(&format!("0200 6868 {ATTR} 02000000 01")));
+    let attached = AttachReply { root: entry(), export_id: 2, read_only: true, age_max: 3000, one_user: true };
+    assert_eq!(body(|out| attached.encode(out)), hex(&format!("0200 6868 {ATTR} 02000000 01 b80b0000 01")));
     assert_eq!(body(|out| Attach { export: "/e", read_only: true }.encode(out)), hex("0200 2f65 01"));
     assert_eq!(body(|out| encode_cancel(0x0102, out)), hex("0201000000000000"));
+    let grants = [
+        Grant { subject: Subject::Inode, aspects: Aspects::ATTRIBUTES | Aspects::DATA, lease: LeaseId(0x0304) },
+        Grant { subject: Subject::Parent, aspects: Aspects::NAMES, lease: LeaseId(5) },
+        Grant { subject: Subject::Entry(6), aspects: Aspects::ATTRIBUTES, lease: LeaseId(7) },
+    ];
+    let expected = "0300 ffff 03 0403000000000000 feff 04 0500000000000000 0600 01 0700000000000000";
+    assert_eq!(body(|out| encode_grants(&grants, out)), hex(expected));
+    let leases = [LeaseId(0x0102), LeaseId(3)];
+    assert_eq!(body(|out| encode_leases(&leases, out)), hex("0200 0201000000000000 0300000000000000"));
     assert_eq!(body(|out| CancelReply { outcome: CancelOutcome::Never }.encode(out)), hex("01"));
 }
 

@@ -101,7 +101,7 @@ proptest! {
             }
             let _ = decode_compound_reply(Op::ALL, noise);
             let _ = (Hello::decode(noise), HelloReply::decode(noise), Attach::decode(noise), AttachReply::decode(noise));
-            let _ = (decode_cancel(noise), CancelReply::decode(noise));
+            let _ = (decode_cancel(noise), CancelReply::decode(noise), take_grants(noise).is_ok(), decode_leases(noise));
         }
     }
 
@@ -118,13 +118,13 @@ proptest! {
     }
 
     #[test]
-    fn attaching_and_cancelling_round_trip(export in "\\PC{0,60}", read_only: bool, root in entry(), export_id: u32, request: u64) {
+    fn attaching_and_cancelling_round_trip(export in "\\PC{0,60}", read_only: bool, root in entry(), export_id: u32, age_max: u32, one_user: bool, request: u64) {
         let attach = Attach { export: &export, read_only };
         let mut out = body(|out| attach.encode(out));
         prop_assert_eq!(Attach::decode(&out), Ok(attach));
         out.push(0);
         prop_assert_eq!(Attach::decode(&out), Err(BodyError::Trailing(1)));
-        let reply = AttachReply { root, export_id, read_only };
+        let reply = AttachReply { root, export_id, read_only, age_max, one_user };
         let mut out = body(|out| reply.encode(out));
         prop_assert_eq!(AttachReply::decode(&out), Ok(reply));
         out.push(0);
@@ -133,6 +133,25 @@ proptest! {
         prop_assert_eq!(decode_cancel(&out), Ok(request));
         out.push(0);
         prop_assert_eq!(decode_cancel(&out), Err(BodyError::Trailing(1)));
+    }
+
+    #[test]
+    fn grants_and_leases_round_trip(grants in vec((0..3u8, 0..200u16, 1..8u8, any::<u64>()), 0..40), rest in vec(any::<u8>(), 0..20)) {
+        let subject = |kind, at| match kind { 0 => Subject::Inode, 1 => Subject::Parent, _ => Subject::Entry(at) };
+        let grants: Vec<_> = grants.into_iter().map(|(kind, at, aspects, lease)| Grant {
+            subject: subject(kind, at),
+            aspects: Aspects::from_bits_truncate(aspects),
+            lease: LeaseId(lease),
+        }).collect();
+        let mut out = body(|out| encode_grants(&grants, out));
+        prop_assert!((0..out.len()).all(|end| take_grants(&out[..end]).is_err()));
+        out.extend_from_slice(&rest);
+        prop_assert_eq!(take_grants(&out), Ok((grants.clone(), &rest[..])));
+        let leases: Vec<_> = grants.iter().map(|grant| grant.lease).collect();
+        let mut out = body(|out| encode_leases(&leases, out));
+        prop_assert_eq!(decode_leases(&out), Ok(leases));
+        out.push(0);
+        prop_assert_eq!(decode_leases(&out), Err(BodyError::Trailing(1)));
     }
 
     #[test]

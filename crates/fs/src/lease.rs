@@ -1,0 +1,74 @@
+//! What may be kept of an answer without asking again: the vocabulary of leases, from the server's grants to the kernel's timeouts.
+
+use std::any::Any;
+use std::fmt;
+use std::time::Duration;
+
+use crate::{Errno, Reply};
+
+bitflags::bitflags! {
+    /// What a lease covers, and what a change touches.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Aspects: u8 {
+        /// The attributes but for the time of access, extended attributes and access control lists included.
+        const ATTRIBUTES = 1;
+        /// The content of a file, the text of a symbolic link.
+        const DATA = 1 << 1;
+        /// The names in a directory, and those that are not there.
+        const NAMES = 1 << 2;
+    }
+}
+
+/// What whoever asked may keep of an answer. By default nothing.
+#[derive(Debug, Default)]
+pub struct Keep {
+    /// For how long the attributes in the answer may be used; those of a page of a directory too.
+    pub attributes: Duration,
+    /// For how long the name that was looked up, there or not, may be used; the names of a page too.
+    pub names: Duration,
+    /// The content of the file may be kept until [`Observer::forget`] says otherwise. Its attributes have to be looked at before each use.
+    pub data: bool,
+    /// Nobody is told that this is kept no more before it is dropped: to be held until the answer has been passed on.
+    pub hold: Option<Hold>,
+}
+
+/// Keeps a lease from being given back while an answer that relies on it is on its way.
+pub struct Hold(#[allow(dead_code, reason = "it is held to be dropped")] Box<dyn Any + Send + Sync>);
+
+impl Hold {
+    /// Whatever gives the lease free when it is dropped.
+    pub fn new(guard: impl Any + Send + Sync) -> Hold {
+        Hold(Box::new(guard))
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hold")
+    }
+}
+
+/// A result, and what may be kept of it; of an error too: that a name is not there.
+#[derive(Debug)]
+pub struct Answer {
+    /// As [`FileSystem::call`](crate::FileSystem::call) gives it.
+    pub result: Result<Reply, Errno>,
+    /// What may be kept.
+    pub keep: Keep,
+}
+
+impl From<Result<Reply, Errno>> for Answer {
+    /// Nothing is kept.
+    fn from(result: Result<Reply, Errno>) -> Answer {
+        Answer { result, keep: Keep::default() }
+    }
+}
+
+/// Whoever keeps answers is told when to forget them. Called on threads that answer no requests.
+pub trait Observer: Send + Sync {
+    /// These aspects of an inode are to be forgotten. When it returns, none of them is used any more.
+    fn forget(&self, handle: &[u8], aspects: Aspects);
+
+    /// All is to be forgotten.
+    fn forget_everything(&self);
+}
