@@ -1,10 +1,10 @@
 //! The bodies of requests and replies, of every operation. The first byte is the operation's code.
 
-use aqueduct_fs::{ClientId, Context, ReadAt, Reply, WriteAt};
+use aqueduct_fs::{ClientId, Context, Errno, ReadAt, Reply, WriteAt};
 use aqueduct_wire::{
-    Attach, AttachReply, Caller, Op, decode_compound, decode_compound_reply, decode_read, decode_reply, decode_request,
-    decode_write, encode_compound, encode_compound_reply, encode_read, encode_reply, encode_request, encode_write,
-    substitute_latest,
+    Attach, AttachReply, Caller, Op, decode_compound, decode_compound_reply, decode_fetch, decode_fetched, decode_read,
+    decode_reply, decode_request, decode_write, encode_compound, encode_compound_reply, encode_fetch, encode_fetched,
+    encode_read, encode_reply, encode_request, encode_write, substitute_latest,
 };
 
 use crate::samples;
@@ -35,6 +35,10 @@ pub fn request(data: &[u8]) {
             let Ok((caller, write)) = decode_write(body) else { return };
             encode_write(&context(&caller), &write, &mut out);
         }
+        Op::Fetch => {
+            let Ok((caller, handles, length)) = decode_fetch(body) else { return };
+            encode_fetch(&context(&caller), &handles, length, &mut out);
+        }
         Op::Compound => {
             let Ok((caller, requests)) = decode_compound(body) else { return };
             encode_compound(&context(&caller), &requests, &mut out);
@@ -59,6 +63,12 @@ pub fn reply(data: &[u8]) {
             let mut out = Vec::new();
             reply.encode(&mut out);
             assert_eq!((out.len(), AttachReply::decode(&out)), (body.len(), Ok(reply)));
+        }
+        Op::Fetch => {
+            let Ok(files) = decode_fetched(body) else { return };
+            let mut out = Vec::new();
+            encode_fetched(files.iter().copied(), &mut out);
+            assert_eq!((out.len(), decode_fetched(&out)), (body.len(), Ok(files)));
         }
         Op::Compound => compound_reply(body),
         _ => {
@@ -95,12 +105,13 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
             seed
         })
         .collect();
-    let others = [Op::Attach, Op::Read, Op::Write];
+    let others = [Op::Attach, Op::Read, Op::Write, Op::Fetch];
     let mut special = others.map(|op| vec![op as u8]);
     Attach { export: "/srv/data", read_only: true }.encode(&mut special[0]);
     encode_read(&context, &ReadAt { open: samples::OPEN, offset: 4096, length: 1 << 20 }, &mut special[1]);
     let write = WriteAt { open: samples::OPEN, offset: 4096, append: true, stable: false };
     encode_write(&context, &write, &mut special[2]);
+    encode_fetch(&context, &[b"one", b"other"], 4096, &mut special[3]);
     seeds.extend(special);
     seeds.extend(requests.chunks(6).map(|requests| {
         let mut seed = vec![Op::Compound as u8];
@@ -125,6 +136,9 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
     AttachReply { root: samples::entry(), export_id: 7, read_only: false, age_max: 0, one_user: false }
         .encode(&mut attached);
     seeds.push(attached);
+    let mut fetched = vec![Op::Fetch as u8];
+    encode_fetched([Ok((samples::entry().attr, &b"data"[..])), Err(Errno::EACCES)].into_iter(), &mut fetched);
+    seeds.push(fetched);
     seeds.extend(replies.chunks(4).map(|replies| {
         let mut seed = vec![Op::Compound as u8, replies.len() as u8];
         seed.extend(replies.iter().map(|(op, _)| *op as u8));

@@ -14,6 +14,7 @@ use crate::access::Attached;
 use crate::complaints::Complaint;
 use crate::endpoint::{Others, send};
 use crate::failpoint::Moment;
+use crate::fetch;
 use crate::intent;
 use crate::journal::Record;
 use crate::recovery::takes_lock;
@@ -26,7 +27,14 @@ use crate::sink::ReplySink;
 pub(crate) fn waits_for_disk(op: Op) -> bool {
     matches!(
         op,
-        Op::Sync | Op::SyncDirectory | Op::Commit | Op::Fallocate | Op::CopyRange | Op::ReadDirectory | Op::Compound
+        Op::Sync
+            | Op::SyncDirectory
+            | Op::Commit
+            | Op::Fallocate
+            | Op::CopyRange
+            | Op::ReadDirectory
+            | Op::Compound
+            | Op::Fetch
     )
 }
 
@@ -94,6 +102,7 @@ impl Job {
             (_, None) => Err(Errno::ENOTCONN),
             (Op::Read, Some(attached)) => self.read(attached, &frame.body).await,
             (Op::Write, Some(attached)) => self.write(attached, &frame.body, frame.payload).await,
+            (Op::Fetch, Some(attached)) => self.fetch(attached, &frame.body).await,
             (Op::Compound, Some(attached)) => self.compound(attached, &frame.body).await,
             (_, Some(attached)) => self.call(attached, frame).await,
         };
@@ -237,6 +246,19 @@ impl Job {
             ReplySink { connection: self.connection.clone(), header: reply_header(&self.header, Kind::Reply, Ok(())) };
         let count = attached.filesystem.read(&context, read, Box::new(sink)).await?;
         self.session.count(count, 0);
+        Ok(())
+    }
+
+    async fn fetch(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
+        let (caller, handles, length) = aqueduct_wire::decode_fetch(body).map_err(|error| error.errno())?;
+        let context = attached.context(self.session.client(), caller);
+        let files = fetch::files(&*attached.filesystem, &context, &handles, length).await;
+        self.session.count(files.iter().flatten().map(|(_, data)| data.len()).sum(), 0);
+        let mut body = Vec::new();
+        let told =
+            files.iter().map(|file| file.as_ref().map(|(attr, data)| (*attr, &data[..])).map_err(|error| *error));
+        aqueduct_wire::encode_fetched(told, &mut body);
+        self.reply(Kind::Reply, Ok(()), &body);
         Ok(())
     }
 

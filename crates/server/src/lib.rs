@@ -11,6 +11,7 @@ mod endpoint;
 mod exclusion;
 mod execute;
 mod failpoint;
+mod fetch;
 mod intent;
 mod journal;
 mod pressure;

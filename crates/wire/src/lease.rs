@@ -46,8 +46,13 @@ pub const GRANTS_MAX: usize = DIRECTORY_PAGE_MAX as usize / ENTRY_SIZE_MIN + 1;
 /// The most leases that one CALLBACK or its reply names.
 pub const LEASES_TOLD_MAX: usize = 4096;
 
-const _: () = assert!(2 + GRANTS_MAX * GRANT_SIZE + 1 + DIRECTORY_PAGE_MAX as usize <= BODY_LENGTH_MAX);
+const _: () = assert!(grants_length(GRANTS_MAX) + 1 + DIRECTORY_PAGE_MAX as usize <= BODY_LENGTH_MAX);
 const _: () = assert!(2 + LEASES_TOLD_MAX * 8 <= BODY_LENGTH_MAX);
+
+/// The bytes that so many grants take.
+pub(crate) const fn grants_length(grants: usize) -> usize {
+    2 + grants * GRANT_SIZE
+}
 
 /// Appends grants, at most [`GRANTS_MAX`], which then stand before the reply: their number u16, each with its subject u16, aspects u8 and lease u64.
 pub fn encode_grants(grants: &[Grant], out: &mut Vec<u8>) {

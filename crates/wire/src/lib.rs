@@ -4,6 +4,7 @@
 
 mod auth;
 mod checksum;
+mod fetch;
 mod field;
 mod header;
 mod lease;
@@ -15,6 +16,9 @@ pub use auth::{
     FrameKey, FrameKeys, KEY_LENGTH, KEYS_MAX, Key, NONCE_LENGTH, Nonce, Opener, PROOF_LENGTH, Sealer, Transcript,
 };
 pub use checksum::{Checksums, content_checksum};
+pub use fetch::{
+    FETCH_LENGTH_MAX, FETCH_MAX, Fetched, decode_fetch, decode_fetched, encode_fetch, encode_fetched, fetch_room,
+};
 pub use field::BodyError;
 pub use header::{Class, Flags, FrameError, HEADER_SIZE, Header, Kind, Lane, MAGIC, TRAILER_SIZE, Trailer, VERSION};
 pub use lease::{

@@ -83,7 +83,9 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         | Op::SetXattr
         | Op::RemoveXattr
         | Op::SetLock => Reply::Done,
-        Op::Attach | Op::Status | Op::Compound | Op::Recovered => return Err(BodyError::Value("the operation")),
+        Op::Attach | Op::Status | Op::Compound | Op::Recovered | Op::Fetch => {
+            return Err(BodyError::Value("the operation"));
+        }
     };
     reader.end()?;
     Ok(reply)

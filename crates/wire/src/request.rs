@@ -43,7 +43,7 @@ impl Field<'_> for CallerField {
 
 /// uid, gid, pid, the number of groups, the groups. A caller with more than [`GROUPS_MAX`] is looked up at the server: to leave some out could
 /// grant what membership denies (mode 0604 shuts the group out, and lets others in).
-fn put_caller(credential: &Credential, pid: u32, out: &mut Vec<u8>) {
+pub(crate) fn put_caller(credential: &Credential, pid: u32, out: &mut Vec<u8>) {
     U32::put(&credential.uid, out);
     U32::put(&credential.gid, out);
     U32::put(&pid, out);
@@ -64,19 +64,19 @@ macro_rules! operations {
         #[repr(u16)]
         #[allow(missing_docs, reason = "each is the request of its name, or described in PROTOCOL.md")]
         pub enum Op {
-            Attach = 1, Status = 2, Compound = 3, Read = 4, Write = 5, Recovered = 6,
+            Attach = 1, Status = 2, Compound = 3, Read = 4, Write = 5, Recovered = 6, Fetch = 7,
             $($variant = $code,)*
         }
 
         impl Op {
             /// Every operation.
-            pub const ALL: &'static [Op] = &[Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered, $(Op::$variant),*];
+            pub const ALL: &'static [Op] = &[Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered, Op::Fetch, $(Op::$variant),*];
 
             /// The operation of a code; `None` for one that this version does not have.
             pub const fn from_code(code: u16) -> Option<Op> {
                 match code {
                     1 => Some(Op::Attach), 2 => Some(Op::Status), 3 => Some(Op::Compound), 4 => Some(Op::Read), 5 => Some(Op::Write),
-                    6 => Some(Op::Recovered),
+                    6 => Some(Op::Recovered), 7 => Some(Op::Fetch),
                     $($code => Some(Op::$variant),)*
                     _ => None,
                 }
@@ -86,7 +86,7 @@ macro_rules! operations {
             pub const fn name(self) -> &'static str {
                 match self {
                     Op::Attach => "Attach", Op::Status => "Status", Op::Compound => "Compound", Op::Read => "Read", Op::Write => "Write",
-                    Op::Recovered => "Recovered",
+                    Op::Recovered => "Recovered", Op::Fetch => "Fetch",
                     $(Op::$variant => stringify!($variant),)*
                 }
             }
@@ -105,7 +105,7 @@ macro_rules! operations {
         fn get_request<'a>(op: Op, reader: &mut Reader<'a>) -> Result<Request<'a>, BodyError> {
             match op {
                 $(Op::$variant => Ok(Request::$variant { $($field: <$kind>::get(reader)?),* }),)*
-                Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered => {
+                Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered | Op::Fetch => {
                     Err(BodyError::Value("the operation"))
                 }
             }

@@ -101,7 +101,7 @@ proptest! {
             }
             let _ = decode_compound_reply(Op::ALL, noise);
             let _ = (Hello::decode(noise), HelloReply::decode(noise), Attach::decode(noise), AttachReply::decode(noise));
-            let _ = (decode_cancel(noise), CancelReply::decode(noise), take_grants(noise).is_ok(), decode_leases(noise));
+            let _ = (decode_cancel(noise), CancelReply::decode(noise), take_grants(noise).is_ok(), decode_leases(noise), decode_fetched(noise).is_ok());
         }
     }
 
@@ -155,6 +155,16 @@ proptest! {
     }
 
     #[test]
+    fn fetched_files_round_trip(files in vec(prop_oneof![(attr(), vec(any::<u8>(), 0..300)).prop_map(Ok), (1i32..=4095).prop_map(|error| Err(Errno::from_raw(error)))], 0..=FETCH_MAX)) {
+        let told: Vec<Fetched<'_>> = files.iter().map(|file| file.as_ref().map(|(attr, data)| (*attr, &data[..])).map_err(|error| *error)).collect();
+        let mut out = body(|out| encode_fetched(told.iter().copied(), out));
+        prop_assert_eq!(decode_fetched(&out), Ok(told));
+        prop_assert!(decode_fetched(&out[..out.len() - 1]).is_err());
+        out.push(0);
+        prop_assert_eq!(decode_fetched(&out), Err(BodyError::Trailing(1)));
+    }
+
+    #[test]
     fn compound_replies_round_trip(replies in replies(), count in 1..=COMPOUND_MAX, error in proptest::option::of(1i32..=4095)) {
         let ops: Vec<Op> = replies.iter().map(|(op, _)| *op).take(count).collect();
         let mut results: Vec<_> = replies.into_iter().map(|(_, reply)| Ok(reply)).take(count).collect();
@@ -204,7 +214,7 @@ fn replies_beyond_their_limits_are_refused() {
     assert!(!refused(Op::Open, token(TOKEN_LENGTH_MAX)));
     assert!(refused(Op::Open, token(TOKEN_LENGTH_MAX + 1)));
     assert_eq!(CancelReply::decode(&[2]), Err(BodyError::Value("the outcome")));
-    for op in [Op::Attach, Op::Status, Op::Compound, Op::Recovered] {
+    for op in [Op::Attach, Op::Status, Op::Compound, Op::Recovered, Op::Fetch] {
         assert_eq!(decode_reply(op, &[]), Err(BodyError::Value("the operation")));
     }
 }

@@ -109,10 +109,9 @@ pub fn parts() -> impl Strategy<Value = Parts> {
 
 /// Every operation that is a request of the file system.
 pub fn request_ops() -> impl Iterator<Item = Op> {
-    Op::ALL
-        .iter()
-        .copied()
-        .filter(|op| !matches!(op, Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered))
+    Op::ALL.iter().copied().filter(|op| {
+        !matches!(op, Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered | Op::Fetch)
+    })
 }
 
 impl Parts {
@@ -294,8 +293,10 @@ pub fn reply(op: Op) -> BoxedStrategy<Reply> {
 
 /// Every operation whose reply is one of the file system's, with such a reply.
 pub fn replies() -> impl Strategy<Value = Vec<(Op, Reply)>> {
-    let ops =
-        Op::ALL.iter().copied().filter(|op| !matches!(op, Op::Attach | Op::Status | Op::Compound | Op::Recovered));
+    let ops = Op::ALL
+        .iter()
+        .copied()
+        .filter(|op| !matches!(op, Op::Attach | Op::Status | Op::Compound | Op::Recovered | Op::Fetch));
     ops.map(|op| reply(op).prop_map(move |reply| (op, reply))).collect::<Vec<_>>()
 }
 
