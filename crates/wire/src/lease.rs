@@ -5,9 +5,22 @@ use aqueduct_fs::Aspects;
 use crate::field::*;
 use crate::{BODY_LENGTH_MAX, DIRECTORY_PAGE_MAX};
 
-/// Names a lease of a client, which the server makes up.
+/// Names a lease of a client. The server makes it up: the lower half says which lease of the client it is, and the upper half grows with each new name of
+/// that lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub u64);
+
+impl LeaseId {
+    /// The lease, by whatever name.
+    pub fn place(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Whether who gives back this one gives back the other: it is the same lease by the same or an earlier name.
+    pub fn covers(self, other: LeaseId) -> bool {
+        self.place() == other.place() && self >= other
+    }
+}
 
 /// The inode that a grant is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,4 +120,16 @@ pub fn decode_leases(body: &[u8]) -> Result<Vec<LeaseId>, BodyError> {
     }
     let leases = (0..count).map(|_| Ok(LeaseId(reader.get::<U64>()?))).collect::<Result<_, BodyError>>()?;
     reader.end().map(|()| leases)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_name_covers_the_earlier_ones_of_its_lease() {
+        let name = |generation: u64, place: u64| LeaseId(generation << 32 | place);
+        assert!(name(2, 7).covers(name(2, 7)) && name(2, 7).covers(name(1, 7)));
+        assert!(!name(1, 7).covers(name(2, 7)) && !name(2, 7).covers(name(1, 8)));
+    }
 }
