@@ -248,7 +248,9 @@ impl Endpoint for ServerEndpoint {
         let Some(joined) = self.joined.get() else { return false };
         joined.lane == Lane::Bulk
             || header.payload_length > 0
-            || Op::from_code(header.op).is_some_and(execute::waits_for_disk)
+            || Op::from_code(header.op).is_some_and(|op| {
+                execute::waits_for_disk(op) || joined.session.is_durable() && execute::changes_names_or_attributes(op)
+            })
     }
 
     fn frame(&self, connection: &Arc<Connection>, frame: Frame) {

@@ -38,6 +38,25 @@ pub(crate) fn waits_for_disk(op: Op) -> bool {
     )
 }
 
+/// Operations that wait for the disk where what they change is there before they are answered.
+pub(crate) fn changes_names_or_attributes(op: Op) -> bool {
+    matches!(
+        op,
+        Op::SetAttr
+            | Op::Symlink
+            | Op::MakeNode
+            | Op::MakeDirectory
+            | Op::Unlink
+            | Op::RemoveDirectory
+            | Op::Rename
+            | Op::Link
+            | Op::Create
+            | Op::CreateUnnamed
+            | Op::SetXattr
+            | Op::RemoveXattr
+    )
+}
+
 /// Bytes of export names that a client is told when it asks for one that there is not.
 const EXPORT_NAMES_LENGTH_MAX: usize = 64 << 10;
 

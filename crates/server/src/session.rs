@@ -136,6 +136,11 @@ impl Session {
         self.journal.get().is_some_and(Journal::survives)
     }
 
+    /// Whether what it changes of names and attributes is on the disk before it is answered.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.attached.get().is_some_and(|attached| attached.export.durable)
+    }
+
     /// Before a request is executed: writes down what will tell whether it was.
     pub(crate) fn intend(&self, request: &Header, intent: &[u8]) {
         let Some(slot) = self.slot(request) else { return };
