@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::exports::SquashChoice;
+use crate::external::ExternalChoice;
 use crate::options::{self, ChecksumChoice};
 
 /// Carries a directory to any node at the speed of the network
@@ -106,6 +107,10 @@ The configuration file:
   name = \"data\"                    # the path, unless given
   read_only = false
   cross_mounts = false             # true: show file systems that are mounted below
+  external = \"watch\"               # changes by others than clients: recalled at once (watch), noticed after
+                                   # external_age_seconds (poll), or never made (none); unless given: watch,
+                                   # and poll where others than this machine make them
+  external_age_seconds = 60        # the oldest that clients keep; 60 with watch, 3 with poll
   sync = true                      # false: names and attributes reach the disk later, faster, and may be lost with the machine
   hosts = [\"10.0.0.0/8\", \"node17\"]  # who may mount it; everybody, unless given
   read_only_hosts = [\"192.0.2.7\"]  # who may besides, and change nothing
@@ -150,6 +155,9 @@ pub struct Serve {
     /// Who acts as the anonymous user, in the exports DIR [default: root of other machines than this]
     #[arg(long, value_name = "WHO")]
     pub squash: Option<SquashChoice>,
+    /// How changes that others than clients make come to light, in the exports DIR [default: watch, poll where others than this machine make them]
+    #[arg(long, value_name = "HOW")]
+    pub external: Option<ExternalChoice>,
     /// Let only clients in that have one of the keys in this file: see 'aqueduct keygen'
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,

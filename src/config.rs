@@ -84,7 +84,9 @@ impl ServeConfig {
         let listen = resolve_listen(listen, key.is_some() || arguments.insecure || file.insecure)?;
         let keys = key.as_deref().map_or_else(|| Ok(Vec::new()), keyfile::load)?;
         let mut exports = file.export;
-        exports.extend(arguments.dirs.into_iter().map(|path| FileExport::of_argument(path, arguments.squash)));
+        exports.extend(
+            arguments.dirs.into_iter().map(|path| FileExport::of_argument(path, arguments.squash, arguments.external)),
+        );
         if exports.is_empty() {
             return Err(Failure::usage(
                 "cannot serve",
@@ -300,6 +302,7 @@ mod tests {
 
     use super::*;
     use crate::exports::SquashChoice;
+    use crate::external::{ExternalChoice, ExternalConfig};
 
     fn source(text: &str) -> Option<(String, String)> {
         match parse_source(text, None).ok()? {
@@ -364,7 +367,7 @@ mod tests {
         let path = root.join("aqueduct.toml");
         let text = format!(
             "listen = ['[::1]:0']\nstate = '/s'\n[[export]]\npath = '{}'\nname = 'data'\nread_only = true\n\
-             [limits]\nsessions_max = 3\nsession_grace_seconds = 0.5\nsuspect_seconds = 7\n",
+             external = 'poll'\nexternal_age_seconds = 1.5\n[limits]\nsessions_max = 3\nsession_grace_seconds = 0.5\nsuspect_seconds = 7\n",
             root.display()
         );
         std::fs::write(&path, text).unwrap();
@@ -372,6 +375,7 @@ mod tests {
             config: Some(path.clone()),
             dirs: vec![root.clone()],
             squash: Some(SquashChoice::All),
+            external: Some(ExternalChoice::None),
             ..args::Serve::default()
         };
         let config = ServeConfig::resolve(arguments).unwrap();
@@ -381,9 +385,15 @@ mod tests {
         let by_path = root.to_str().unwrap().to_owned();
         let usual = |name, read_only, squash| {
             let access = Access { squash, ..Access::default() };
-            ExportConfig { path: root.clone(), name, read_only, cross_mounts: false, sync: true, access }
+            let external = ExternalConfig::default();
+            ExportConfig { path: root.clone(), name, read_only, cross_mounts: false, sync: true, external, access }
         };
-        let expected = [usual("data".into(), true, None), usual(by_path, false, Some(Squash::All))];
+        let data = ExternalConfig { choice: Some(ExternalChoice::Poll), age: Some(Duration::from_millis(1500)) };
+        let by_path = usual(by_path, false, Some(Squash::All));
+        let expected = [
+            ExportConfig { external: data, ..usual("data".into(), true, None) },
+            ExportConfig { external: ExternalConfig { choice: Some(ExternalChoice::None), age: None }, ..by_path },
+        ];
         assert_eq!(config.exports, expected);
 
         std::fs::write(&path, "[limits]\nsesions_max = 3\n").unwrap();

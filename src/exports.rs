@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use ipnet::{IpNet, Ipv4Net};
 use serde::Deserialize;
 
+use crate::external::{ExternalChoice, ExternalConfig};
 use crate::failure::Failure;
 
 /// The bits by which an IPv4 address that is written as an IPv6 one is longer.
@@ -23,6 +24,7 @@ pub struct ExportConfig {
     pub cross_mounts: bool,
     /// What changes names or attributes is on the disk before it is answered.
     pub sync: bool,
+    pub external: ExternalConfig,
     pub access: Access,
 }
 
@@ -53,6 +55,8 @@ pub struct FileExport {
     read_only: bool,
     cross_mounts: bool,
     sync: Option<bool>,
+    external: Option<ExternalChoice>,
+    external_age_seconds: Option<f64>,
     squash: Option<SquashChoice>,
     anonymous_uid: Option<u32>,
     anonymous_gid: Option<u32>,
@@ -73,8 +77,8 @@ struct FileRange {
 
 impl FileExport {
     /// One of the command line.
-    pub fn of_argument(path: PathBuf, squash: Option<SquashChoice>) -> FileExport {
-        FileExport { path: Some(path), squash, ..FileExport::default() }
+    pub fn of_argument(path: PathBuf, squash: Option<SquashChoice>, external: Option<ExternalChoice>) -> FileExport {
+        FileExport { path: Some(path), squash, external, ..FileExport::default() }
     }
 
     /// Looks the directory and the hosts up, and checks the rest. `read_only`: all exports are.
@@ -88,6 +92,7 @@ impl FileExport {
         };
         let what = format!("cannot serve {}", path.display());
         let access = self.access(&what)?;
+        let external = ExternalConfig::resolve(&what, self.external, self.external_age_seconds)?;
         let path = std::fs::canonicalize(path)
             .map_err(|error| Failure::new(&what, error, "name a directory that exists and that this user may enter"))?;
         let name = match self.name {
@@ -104,7 +109,7 @@ impl FileExport {
             return Err(Failure::usage(what, "its name is empty or has a line break", "give it another name"));
         }
         let (read_only, cross_mounts) = (self.read_only || read_only, self.cross_mounts);
-        Ok(ExportConfig { path, name, read_only, cross_mounts, sync: self.sync.unwrap_or(true), access })
+        Ok(ExportConfig { path, name, read_only, cross_mounts, sync: self.sync.unwrap_or(true), external, access })
     }
 
     fn access(&self, what: &str) -> Result<Access, Failure> {
@@ -214,7 +219,7 @@ mod tests {
         let said = access("squash = 'all'\nanonymous_uid = 71\nanonymous_gid = 72\nhosts = ['10.0.0.0/8']");
         assert_eq!((said.squash, said.anonymous_uid, said.anonymous_gid), (Some(Squash::All), 71, 72));
         assert_eq!(said.hosts, Some(networks_of(&["10.0.0.0/8"])));
-        let by_argument = FileExport::of_argument("/tmp".into(), Some(SquashChoice::None)).resolve(true).unwrap();
+        let by_argument = FileExport::of_argument("/tmp".into(), Some(SquashChoice::None), None).resolve(true).unwrap();
         assert_eq!((by_argument.access.squash, by_argument.read_only), (Some(Squash::None), true));
         assert!(export("squash = 'some'").unwrap_err().contains("`all`"), "the choices are named");
         assert!(export("anonymous_gid = 4294967295").unwrap_err().contains("anonymous_gid is no id"));
@@ -233,6 +238,8 @@ mod tests {
             ("hosts|read_only_hosts", hosts).prop_map(|(key, hosts)| format!("{key} = [{hosts}]\n")),
             ("anonymous_uid|anonymous_gid", id).prop_map(|(key, id)| format!("{key} = {id}\n")),
             "squash = '(root|all|none|some)'\n",
+            "external = '(watch|poll|none|some)'\n",
+            "external_age_seconds = (0|3|1e-9|1e10|nan|-1)\n",
             "map_others = '(same|anonymous|others)'\n",
         ]
     }

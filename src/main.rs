@@ -7,6 +7,7 @@ mod config;
 mod daemon;
 mod docs;
 mod exports;
+mod external;
 mod failure;
 mod host;
 mod key;

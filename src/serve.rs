@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use aqueduct_fs::FileSystem;
 use aqueduct_fs::readonly::ReadOnly;
-use aqueduct_posix::{Options, Posix};
+use aqueduct_posix::{Options, Posix, Watcher};
 use aqueduct_server::{Export, Server, ServerConfig, StartError, export_id};
 use aqueduct_worker::{Group, Settings};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -17,6 +17,7 @@ use signal_hook::iterator::Signals;
 
 use crate::config::ServeConfig;
 use crate::exports::ExportConfig;
+use crate::external::Choices;
 use crate::failure::Failure;
 use crate::{args, host, key, output};
 
@@ -30,7 +31,7 @@ pub fn run(arguments: args::Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::new([SIGTERM, SIGINT])
         .map_err(|error| Failure::new("cannot watch for signals", error, "check the limits on open files"))?;
     let group = group(&config)?;
-    let server = start(&config, group.clone())?;
+    let (server, _watcher) = start(&config, group.clone())?;
     for address in server.addresses() {
         output::line(format_args!("listening on {address}"));
     }
@@ -58,7 +59,7 @@ fn group(config: &ServeConfig) -> Result<Arc<Group>, Failure> {
     })
 }
 
-fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure> {
+fn start(config: &ServeConfig, group: Arc<Group>) -> Result<(Arc<Server>, Watcher), Failure> {
     let key = key::load_or_create(&config.state)?;
     let options = Options {
         key,
@@ -69,8 +70,9 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure
     };
     let (mut exports, mut writable_exports) = (Vec::new(), Vec::new());
     let mut verifier = 0;
+    let mut choices = Choices::new(&config.exports);
     for export in &config.exports {
-        let (export, writable, of_export) = open(export, &options)?;
+        let (export, writable, of_export) = open(export, &options, &mut choices)?;
         exports.push(export);
         verifier = together(verifier, of_export);
         writable_exports.extend(writable);
@@ -97,7 +99,8 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<Arc<Server>, Failure
     // What clients of the process before have in hand is all reopened by then.
     let grace = if server.is_recovering() { config.limits.recovery_grace } else { Duration::ZERO };
     writable_exports.into_iter().for_each(|posix| sweep_later(&group, grace, posix));
-    Ok(server)
+    let watcher = choices.start(&server)?;
+    Ok((server, watcher))
 }
 
 /// The machine's present boot: what was written and not made stable may be lost when it changes.
@@ -133,7 +136,11 @@ fn sweep_later(group: &Arc<Group>, grace: Duration, posix: Arc<Posix>) {
 }
 
 /// An export, its file system again if it may be written, and its verifier.
-fn open(export: &ExportConfig, options: &Options) -> Result<(Export, Option<Arc<Posix>>, u64), Failure> {
+fn open(
+    export: &ExportConfig,
+    options: &Options,
+    choices: &mut Choices<'_>,
+) -> Result<(Export, Option<Arc<Posix>>, u64), Failure> {
     let id = export_id(&export.name);
     let keep_unlinked = options.keep_unlinked && !export.read_only;
     let options =
@@ -141,6 +148,7 @@ fn open(export: &ExportConfig, options: &Options) -> Result<(Export, Option<Arc<
     let posix = Posix::open(&export.path, options)
         .map_err(|error| Failure::from_line(error, "see whether the directory is in order"))?;
     let (verifier, durable) = (posix.verifier(), posix.is_sync());
+    let external = choices.choose(export, &posix)?;
     let (filesystem, writable): (Arc<dyn FileSystem>, _) = if export.read_only {
         (Arc::new(ReadOnly(posix)), None)
     } else {
@@ -155,6 +163,7 @@ fn open(export: &ExportConfig, options: &Options) -> Result<(Export, Option<Arc<
         path: export.path.to_string_lossy().into_owned(),
         access: export.access.clone(),
         durable,
+        external,
     };
     Ok((export, writable, verifier))
 }

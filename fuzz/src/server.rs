@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use aqueduct_fs::synthetic::Synthetic;
 use aqueduct_fs::{OpenFlags, OpenId, ReadAt, Request, WriteAt};
-use aqueduct_server::{Access, Export, Limits, Server, ServerConfig, export_id};
+use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig, export_id};
 use aqueduct_wire::{
     Attach, AttachReply, Checksums, Header, Hello, HelloReply, Kind, Op, Opener, Sealer, decode_reply, encode_cancel,
     encode_compound, encode_read, encode_request, encode_write,
@@ -48,6 +48,7 @@ pub(crate) fn config() -> ServerConfig {
         path: String::new(),
         access: Access::default(),
         durable: false,
+        external: External::None,
     };
     ServerConfig {
         listen: Vec::new(),

@@ -11,6 +11,7 @@ pub mod dirpage;
 pub mod errno;
 pub mod idmap;
 pub mod lease;
+pub mod outside;
 pub mod readonly;
 pub mod request;
 pub mod synthetic;
@@ -24,6 +25,7 @@ pub use data::{MemorySink, Sink, Source};
 pub use dirpage::{DirEntry, DirPage};
 pub use errno::Errno;
 pub use lease::{Answer, Aspects, Hold, Keep, Observer};
+pub use outside::Outside;
 pub use request::{Reply, Request};
 pub use types::*;
 

@@ -23,6 +23,7 @@ mod table;
 mod tree;
 mod unlinked;
 mod waits;
+mod watch;
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ use aqueduct_fs::{
 use rustix::fs::{Mode, OFlags};
 
 pub use identity::restore;
+pub use watch::{CannotWatch, Origin, Watch, Watcher};
 
 use crate::locks::{Ask, Limits, Owner};
 use crate::opens::{OpenFile, Opens};

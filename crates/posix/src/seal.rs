@@ -60,6 +60,7 @@ pub(crate) struct Token {
 }
 
 /// Makes and checks MACs for one export.
+#[derive(Clone)]
 pub(crate) struct Seal {
     key: [u8; 32],
     export: u32,

@@ -312,3 +312,33 @@ pub(crate) fn is_in_first_mount_namespace() -> bool {
 pub(crate) fn statx_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<rustix::fs::Statx, Errno> {
     rustix::fs::statx(directory, name, AtFlags::SYMLINK_NOFOLLOW, STATX_MASK).map_err(Errno::from)
 }
+
+/// What fanotify tells of: what changes data, attributes or names. The end of writing is among it since stores through a mapping raise nothing before.
+const CHANGES: u64 = libc::FAN_MODIFY
+    | libc::FAN_CLOSE_WRITE
+    | libc::FAN_ATTRIB
+    | libc::FAN_CREATE
+    | libc::FAN_DELETE
+    | libc::FAN_MOVED_FROM
+    | libc::FAN_MOVED_TO
+    | libc::FAN_DELETE_SELF
+    | libc::FAN_MOVE_SELF
+    | libc::FAN_ONDIR;
+
+/// A queue of changes, which names inodes by their handles. Needs Linux 5.1; EINVAL before.
+pub(crate) fn change_queue() -> Result<OwnedFd, Errno> {
+    let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
+    // SAFETY: both arguments are numbers.
+    let fd = check(libc::c_long::from(unsafe { libc::fanotify_init(flags, libc::O_RDONLY as libc::c_uint) }))?;
+    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// From now on all changes on the file system of `directory` come into the queue. Needs CAP_SYS_ADMIN.
+pub(crate) fn queue_changes(queue: BorrowedFd<'_>, directory: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
+    // SAFETY: the path is a static string, the rest are numbers.
+    let result =
+        unsafe { libc::fanotify_mark(queue.as_raw_fd(), flags, CHANGES, directory.as_raw_fd(), c".".as_ptr()) };
+    check(libc::c_long::from(result)).map(drop)
+}

@@ -162,6 +162,7 @@ mod tests {
     use aqueduct_fs::synthetic::Synthetic;
 
     use super::*;
+    use crate::outside::External;
 
     fn nets(texts: &[&str]) -> Vec<IpNet> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -215,7 +216,16 @@ mod tests {
     fn attached(access: Access) -> Attached {
         let filesystem = Arc::new(Synthetic { size: 0 });
         let (name, path) = ("e".to_owned(), String::new());
-        let export = Export { name, id: 1, filesystem, read_only: false, path, access, durable: false };
+        let export = Export {
+            name,
+            id: 1,
+            filesystem,
+            read_only: false,
+            path,
+            access,
+            durable: false,
+            external: External::None,
+        };
         Attached::new(&Arc::new(export), "10.0.0.1".parse().unwrap()).unwrap()
     }
 

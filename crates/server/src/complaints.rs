@@ -37,6 +37,8 @@ pub(crate) enum Complaint {
     Slow,
     /// The server itself lacks something: descriptors, memory.
     Exhausted,
+    /// Changes from outside that could not all be told.
+    Outside,
 }
 
 /// What is counted under one key.

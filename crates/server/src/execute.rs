@@ -209,7 +209,7 @@ impl Job {
             root: root?.entry()?,
             export_id: export.id,
             read_only: attached.is_read_only(),
-            age_max: 0,
+            age_max: export.external.age_max(),
             one_user: false,
         };
         let mut body = Vec::new();

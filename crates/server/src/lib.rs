@@ -14,6 +14,7 @@ mod failpoint;
 mod fetch;
 mod intent;
 mod journal;
+mod outside;
 mod pressure;
 mod recovery;
 mod repeat;
@@ -25,4 +26,5 @@ mod status;
 
 pub use access::{ANONYMOUS_ID, Access, Squash};
 pub use failpoint::Moment;
+pub use outside::External;
 pub use server::{Export, Limits, Server, ServerConfig, StartError, export_id};

@@ -22,6 +22,7 @@ use crate::endpoint::ServerEndpoint;
 use crate::exclusion::Exclusion;
 use crate::failpoint::Failpoint;
 use crate::journal::{Folder, Journal};
+use crate::outside::{External, Told};
 use crate::pressure::{self, Hoarders};
 use crate::recovery::Recovery;
 use crate::session::{Session, lock};
@@ -43,6 +44,8 @@ pub struct Export {
     pub access: Access,
     /// What changes names or attributes is on its disk before it is answered: then sessions are written down so that they outlive the machine.
     pub durable: bool,
+    /// How changes by others than the clients come to light.
+    pub external: External,
 }
 
 impl Export {
@@ -176,6 +179,7 @@ pub struct Server {
     pub(crate) exclusion: Exclusion,
     pub(crate) failpoint: Failpoint,
     pub(crate) complaints: Complaints,
+    pub(crate) told: Told,
     pub(crate) replies: Arc<ReplyMemory>,
     unjoined: Unjoined,
     pub(crate) budget: Arc<Budget>,
@@ -255,6 +259,7 @@ impl Server {
                 exclusion: Exclusion::default(),
                 failpoint: Failpoint::default(),
                 complaints: Complaints::default(),
+                told: Told::default(),
                 replies: Arc::default(),
                 unjoined: Unjoined::default(),
                 budget: budget.clone(),

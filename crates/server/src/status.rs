@@ -54,9 +54,14 @@ impl Server {
                 "name": export.name,
                 "path": export.path,
                 "read_only": export.read_only,
+                "external": export.external.name(),
                 "clients": attached(export),
                 "access": access_json(&export.access),
             })).collect::<Vec<_>>(),
+            "outside": {
+                "changes": self.told.changes.load(Ordering::Relaxed),
+                "overflows": self.told.overflows.load(Ordering::Relaxed),
+            },
             "sessions_total": sessions.len(),
             "sessions": sessions.iter().take(listed).map(|session| session_json(session)).collect::<Vec<_>>(),
         });

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::*;
-use aqueduct_server::{Access, Export, Limits, Server, ServerConfig};
+use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig};
 use aqueduct_wire::*;
 use aqueduct_worker::{Group, Settings};
 use common::*;
@@ -62,6 +62,7 @@ fn what_a_session_held_is_freed_after_its_last_request() {
             path: String::new(),
             access: Access::default(),
             durable: false,
+            external: External::None,
         }],
         sessions: None,
         keys: Vec::new(),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
-use aqueduct_server::{Access, Export, Moment, Server, ServerConfig};
+use aqueduct_server::{Access, Export, External, Moment, Server, ServerConfig};
 use aqueduct_wire::*;
 use aqueduct_worker::{Group, Settings};
 use common::*;
@@ -103,7 +103,16 @@ impl Machine {
         let filesystem = Arc::new(Posix::open(&self.export(), options).unwrap());
         let (path, access) = (String::new(), Access::default());
         let verifier = filesystem.verifier();
-        let export = Export { name: "/e".into(), id: 1, filesystem, read_only: false, path, access, durable: true };
+        let export = Export {
+            name: "/e".into(),
+            id: 1,
+            filesystem,
+            read_only: false,
+            path,
+            access,
+            durable: true,
+            external: External::None,
+        };
         let config = ServerConfig {
             listen: vec![self.address.parse().unwrap()],
             name: "server".into(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aqueduct_client::{Client, ClientConfig};
 use aqueduct_fs::*;
-use aqueduct_server::{Access, Export, Limits, ServerConfig, export_id};
+use aqueduct_server::{Access, Export, External, Limits, ServerConfig, export_id};
 use aqueduct_wire::Checksums;
 use aqueduct_worker::{Group, Settings, wait};
 
@@ -37,6 +37,7 @@ pub fn server_config(name: &str, filesystem: Arc<dyn FileSystem>) -> ServerConfi
         path: "none".into(),
         access: Access::default(),
         durable: false,
+        external: External::None,
     };
     ServerConfig {
         listen: vec!["127.0.0.1:0".parse().unwrap()],

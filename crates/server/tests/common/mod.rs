@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
-use aqueduct_server::{Access, Export, Limits, Server, ServerConfig};
+use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig};
 use aqueduct_wire::*;
 use aqueduct_worker::{Group, Settings};
 use socket2::{Domain, Socket, Type};
@@ -54,7 +54,16 @@ fn start(
     let spin_max = Duration::from_micros(20);
     let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
     let (path, access) = (String::new(), guard.access);
-    let export = Export { name: "/e".into(), id: 1, filesystem, read_only: false, path, access, durable: false };
+    let export = Export {
+        name: "/e".into(),
+        id: 1,
+        filesystem,
+        read_only: false,
+        path,
+        access,
+        durable: false,
+        external: External::None,
+    };
     let config = ServerConfig {
         listen: vec![listen],
         name: "server".into(),

@@ -1,0 +1,88 @@
+//! Changes that others make than the clients of this server.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use aqueduct_fs::{Aspects, Handle, Outside};
+
+use crate::complaints::Complaint;
+use crate::server::Server;
+
+/// How changes from outside come to light in an export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum External {
+    /// They are told to the server. Should one be missed, what clients keep is no older than this.
+    Watch(Duration),
+    /// By clients, who keep nothing that is older than this.
+    Poll(Duration),
+    /// There are none.
+    #[default]
+    None,
+}
+
+impl External {
+    /// As it is configured and shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            External::Watch(_) => "watch",
+            External::Poll(_) => "poll",
+            External::None => "none",
+        }
+    }
+
+    /// How old what clients keep may become, in milliseconds; 0: as old as they like.
+    pub(crate) fn age_max(self) -> u32 {
+        match self {
+            External::Watch(age) | External::Poll(age) => u32::try_from(age.as_millis()).unwrap_or(u32::MAX).max(1),
+            External::None => 0,
+        }
+    }
+}
+
+/// What was told so far, of all exports.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// Inodes that have changed.
+    pub(crate) changes: AtomicU64,
+    /// That there were more than could be told.
+    pub(crate) overflows: AtomicU64,
+}
+
+/// Passes on to a server what is told.
+struct ToServer(Weak<Server>);
+
+impl Server {
+    /// Whom to tell what has changed from outside, of any export.
+    pub fn outside(self: &Arc<Server>) -> Arc<dyn Outside> {
+        Arc::new(ToServer(Arc::downgrade(self)))
+    }
+}
+
+impl Outside for ToServer {
+    fn changed(&self, _handle: &Handle, _aspects: Aspects) {
+        let Some(server) = self.0.upgrade() else { return };
+        server.told.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn everything(&self) {
+        let Some(server) = self.0.upgrade() else { return };
+        server.told.overflows.fetch_add(1, Ordering::Relaxed);
+        let what = "more changes from outside than could be told: clients forget all that they keep (see fs.fanotify.max_queued_events)";
+        server.complain(IpAddr::V6(Ipv6Addr::UNSPECIFIED), Complaint::Outside, what);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_told_in_milliseconds() {
+        assert_eq!(External::Poll(Duration::from_secs(3)).age_max(), 3000);
+        assert_eq!(External::Watch(Duration::from_micros(10)).age_max(), 1, "0 would be no bound");
+        assert_eq!(External::Poll(Duration::from_secs(1_000_000_000)).age_max(), u32::MAX);
+        assert_eq!(External::None.age_max(), 0);
+    }
+}
