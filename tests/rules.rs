@@ -357,11 +357,19 @@ fn every_mutation_fits_the_code() {
     let text = fs::read_to_string(root().join("tests/mutations/mutations.toml")).unwrap();
     let table: toml::Table = text.parse().unwrap();
     let mutations = table["mutation"].as_array().unwrap();
-    let misfits = mutations.iter().filter_map(|mutation| {
-        let field = |name: &str| mutation[name].as_str().unwrap();
+    let further =
+        |mutation: &toml::Value| mutation.get("also").and_then(toml::Value::as_array).cloned().unwrap_or_default();
+    let changes = mutations.iter().flat_map(|mutation| {
+        [vec![mutation.clone()], further(mutation)]
+            .concat()
+            .into_iter()
+            .map(|change| (mutation["name"].clone(), change))
+    });
+    let misfits = changes.filter_map(|(name, change)| {
+        let field = |name: &str| change[name].as_str().unwrap();
         let source = fs::read_to_string(root().join(field("file"))).unwrap_or_default();
         let count = source.matches(field("find")).count();
-        (count != 1).then(|| format!("'{}': found {count} times in {}", field("name"), field("file")))
+        (count != 1).then(|| format!("{name:?}: found {count} times in {}", field("file")))
     });
     none(misfits.collect(), "what a mutation replaces stands exactly once in its file");
 }
