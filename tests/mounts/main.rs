@@ -20,6 +20,7 @@ mod locks;
 mod model;
 mod namespaces;
 mod network;
+mod outside;
 mod partitions;
 mod posix;
 mod programs;
