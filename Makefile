@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 
 PACKAGES_DEMO := git gcc libc6-dev make fuse3 coreutils
 PACKAGES_TEST := $(PACKAGES_DEMO) acl attr rsync sqlite3 tar python3 iproute2 util-linux e2fsprogs btrfs-progs quota libcap2-bin psmisc procps
-PACKAGES_BENCH := $(PACKAGES_DEMO) python3 iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server glusterfs-server glusterfs-client bindfs
+PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server glusterfs-server glusterfs-client bindfs
 
 .PHONY: build test lint demo bench fuzz faults mutations setup setup-demo setup-bench setup-fuzz install clean
 
@@ -25,7 +25,7 @@ lint:
 demo: setup-demo build
 	AQUEDUCT=$(TARGET)/release/aqueduct demo/run
 
-# Aqueduct beside the local directory, its peers and iperf3. ARGS="--runs 1 --size 512" makes it short.
+# Aqueduct beside the local directory, its peers and iperf3: see bench/README.md. ARGS="--runs 1 --size 512" makes it short, ARGS="--only small-files" measures half.
 bench: setup-bench build
 	bench/run --program $(abspath $(TARGET))/release/aqueduct $(ARGS)
 

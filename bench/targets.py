@@ -1,5 +1,6 @@
 """What is measured: the local directory, Aqueduct, and its peers, each served from the same tmpfs and mounted on this machine."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -11,6 +12,8 @@ import time
 
 TCP_CONGESTION = 13  # netinet/tcp.h
 READY_SECONDS = 20   # how long a server or mount may take to be there
+WORDS_SHOWN = 60     # of what a mount that failed has said last
+FILL_SECONDS = 600   # how long unpacking 25,000 files may take
 
 
 class Unavailable(Exception):
@@ -26,9 +29,9 @@ def need(*programs):
     raise Unavailable(f"{programs[0]} is not installed ('make setup-bench' installs it)")
 
 
-def run(*command, **options):
+def run(*command, seconds=120, **options):
     """Runs a command to its end; Unavailable with its last words if it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, **options)
     if done.returncode != 0:
         words = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[-1]
         raise Unavailable(f"'{' '.join(map(str, command[:3]))} ...' failed: {words}")
@@ -46,35 +49,66 @@ def wait_for(condition, what, process=None):
 
 
 class Target:
-    """A directory to measure in. `networked`: it is a peer of Aqueduct."""
+    """A directory to measure in. `networked`: it is a peer of Aqueduct. `rows`: which rows it is measured in."""
 
     name = "local"
     note = "the same work in the tmpfs itself"
     networked = False
+    rows = ("data", "small-files")
 
     def __init__(self, work):
         self.folder = pathlib.Path(work) / self.name
         self.backing = self.folder / "backing"
         self.path = self.backing
         self.processes = []
+        self.client = None
         self.backing.mkdir(parents=True)
 
-    def start(self):
+    def start(self, trees=None):
+        """Serves and mounts the backing store, with the content of an archive in it."""
+        if trees:
+            self.fill(trees, self.backing)
+        self.serve()
+        self.mount()
+
+    def fill(self, trees, folder):
+        run("tar", "-xpf", trees, "-C", folder, seconds=FILL_SECONDS)
+
+    def serve(self):
         pass
+
+    def mount(self):
+        pass
+
+    def remount(self):
+        """A mount that has just been made, of which the kernel keeps nothing. The server goes on as it is."""
+        if self.path != self.backing:
+            run("umount", self.path)
+            self.client.wait(READY_SECONDS)
+            self.mount()
+
+    def requests(self):
+        """How many requests the server has executed for this mount, where it tells."""
+        return None
 
     def mount_point(self):
         self.path = self.folder / "mount"
-        self.path.mkdir()
+        self.path.mkdir(exist_ok=True)
         return self.path
 
     def spawn(self, *command, **options):
-        log = open(self.folder / "log", "ab")
-        process = subprocess.Popen(command, **{"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, **options})
+        with open(self.folder / "log", "ab") as log:
+            process = subprocess.Popen(command, **{"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, **options})
         self.processes.append(process)
         return process
 
-    def wait_mounted(self, process=None):
-        wait_for(lambda: os.path.ismount(self.path), f"the mount on {self.path}", process)
+    def spawn_mount(self, *command):
+        self.client = self.spawn(*command)
+        try:
+            wait_for(lambda: os.path.ismount(self.path), f"the mount on {self.path}", self.client)
+        except Unavailable as problem:
+            words = (self.folder / "log").read_text(errors="replace").split()[-WORDS_SHOWN:]
+            raise Unavailable(f"{problem}: {' '.join(words) or 'no reason given'}") from None
 
     def stop(self):
         if self.path != self.backing:
@@ -90,24 +124,36 @@ class Target:
 
 
 class Aqueduct(Target):
+    """Also with a mode of caching: then under a name of its own, and for the small-file rows alone."""
+
     name = "aqueduct"
     note = "defaults: nothing is cached"
+    rows = ("data",)
 
-    def __init__(self, work, program):
+    def __init__(self, work, program, cache=None):
+        self.options = []
+        if cache:
+            self.name, self.note, self.rows = f"aqueduct-{cache}", f"mounted with -o cache={cache}", ("small-files",)
+            self.options = ["-o", f"cache={cache}"]
         super().__init__(work)
         self.program = program
 
-    def start(self):
+    def serve(self):
         server = self.spawn(self.program, "serve", "--listen", "127.0.0.1:0", "--state", self.folder / "state",
                             self.backing, stdout=subprocess.PIPE, text=True)
         line = server.stdout.readline()
         if not line.startswith("listening on "):
             raise Unavailable(f"aqueduct serve: {(self.folder / 'log').read_text().strip()}")
-        port = line.rsplit(":", 1)[1].strip()
+        self.port = line.rsplit(":", 1)[1].strip()
         server.stdout.readline()
         self.server = server
-        self.client = self.spawn(self.program, "mount", f"127.0.0.1:{port}:{self.backing}", self.mount_point())
-        self.wait_mounted(self.client)
+
+    def mount(self):
+        self.spawn_mount(self.program, "mount", *self.options, f"127.0.0.1:{self.port}:{self.backing}", self.mount_point())
+
+    def requests(self):
+        status = json.loads(run(self.program, "status", f"127.0.0.1:{self.port}", "--json"))
+        return sum(session["operations"] for session in status["server"]["sessions"])
 
     def idle(self, seconds=3):
         """Memory and processor time of the idle mount and server: name -> (MiB, milliseconds of CPU in a second)."""
@@ -132,7 +178,7 @@ class Sshfs(Target):
     note = "straight to sftp-server over TCP, without ssh and its encryption; timeouts 1 s"
     networked = True
 
-    def start(self):
+    def mount(self):
         sshfs = need("sshfs")
         server = need("/usr/lib/openssh/sftp-server", "sftp-server")
         listener = socket.create_server(("127.0.0.1", 0))
@@ -145,8 +191,7 @@ class Sshfs(Target):
         thread = threading.Thread(target=self.answer, args=(listener, server), daemon=True)
         thread.start()
         timeouts = "dcache_timeout=1,dcache_stat_timeout=1,dcache_link_timeout=1,dcache_dir_timeout=1,attr_timeout=1,entry_timeout=1"
-        mount = self.spawn(sshfs, "-f", "-o", f"directport={port},{timeouts}", f"127.0.0.1:{self.backing}", self.mount_point())
-        self.wait_mounted(mount)
+        self.spawn_mount(sshfs, "-f", "-o", f"directport={port},{timeouts}", f"127.0.0.1:{self.backing}", self.mount_point())
 
     def answer(self, listener, server):
         try:
@@ -164,8 +209,15 @@ class Gluster(Target):
     networked = True
     address = "10.99.0.1"  # it refuses loopback addresses; this one is on lo, in a network namespace of our own
 
-    def start(self):
-        glusterd, gluster, client = need("glusterd"), need("gluster"), need("glusterfs")
+    def start(self, trees=None):
+        self.serve()
+        self.mount()
+        wait_for(self.writable, "the volume", self.client)
+        if trees:
+            self.fill(trees, self.path)  # what lies in a brick already it does not know
+
+    def serve(self):
+        glusterd, gluster = need("glusterd"), need("gluster")
         if os.environ.get("BENCH_NAMESPACE") != "1":
             raise Unavailable("needs root (it gets a network and /run of its own, so that it disturbs nothing)")
         run("ip", "address", "add", f"{self.address}/32", "dev", "lo")
@@ -178,9 +230,10 @@ class Gluster(Target):
                  "glusterd", self.processes[-1])
         run(gluster, "--mode=script", "volume", "create", "bench", f"{self.address}:{self.backing}/brick", "force")
         run(gluster, "--mode=script", "volume", "start", "bench")
-        mount = self.spawn(client, "--no-daemon", f"--volfile-server={self.address}", "--volfile-id=bench", self.mount_point())
-        self.wait_mounted(mount)
-        wait_for(self.writable, "the volume", mount)
+
+    def mount(self):
+        client = need("glusterfs")
+        self.spawn_mount(client, "--no-daemon", f"--volfile-server={self.address}", "--volfile-id=bench", self.mount_point())
 
     def writable(self):
         try:
@@ -199,6 +252,5 @@ class Bindfs(Target):
     name = "bindfs"
     note = "FUSE without a network, for orientation"
 
-    def start(self):
-        mount = self.spawn(need("bindfs"), "-f", self.backing, self.mount_point())
-        self.wait_mounted(mount)
+    def mount(self):
+        self.spawn_mount(need("bindfs"), "-f", self.backing, self.mount_point())
