@@ -236,11 +236,12 @@ fn server_text(server: &Map<String, Value>) -> String {
                 access(export),
                 hosts(access_rules),
                 squash(access_rules),
+                string(&export["external"]),
                 string(&export["clients"]),
             ]
         })
         .collect();
-    text.push_str(&render(&["EXPORT", "DIRECTORY", "ACCESS", "HOSTS", "SQUASHED", ">CLIENTS"], &exports));
+    text.push_str(&render(&["EXPORT", "DIRECTORY", "ACCESS", "HOSTS", "SQUASHED", "OUTSIDE", ">CLIENTS"], &exports));
     // Sessions without an export are those who ask, as we do.
     let sessions: Vec<Vec<String>> = list("sessions")
         .iter()
