@@ -9,7 +9,7 @@ PACKAGES_DEMO := git gcc libc6-dev make fuse3 coreutils
 PACKAGES_TEST := $(PACKAGES_DEMO) acl attr rsync sqlite3 tar python3 iproute2 util-linux e2fsprogs btrfs-progs quota libcap2-bin psmisc procps
 PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server glusterfs-server glusterfs-client bindfs
 
-.PHONY: build test lint demo bench fuzz faults mutations setup setup-demo setup-bench setup-fuzz install clean
+.PHONY: build test lint demo bench fuzz faults soak mutations setup setup-demo setup-bench setup-fuzz install clean
 
 build:
 	cargo build --release --locked
@@ -38,6 +38,11 @@ fuzz: setup-fuzz
 faults: setup
 	RECORD=$(if $(RECORD),$(CURDIR)/tests/faults/records/$(shell date +%F).jsonl) COMMIT=$(shell git rev-parse --short HEAD) \
 	FAULTS=$(or $(FAULTS),$(if $(SEED),,1000)) cargo test --locked --test faults -- --nocapture nothing_is_lost
+
+# What programs on up to eight mounts did and saw, HISTORIES (10000) of them, under stops, cuts, kills and restarts, checked against every order that could be.
+# CACHE=close-to-open is another mode of caching, OPTIONS=... more options of the mounts, SEED=7 replays one (HISTORIES=100 as often). As root.
+soak: setup
+	HISTORIES=$(or $(HISTORIES),$(if $(SEED),1,10000)) cargo test --locked --test histories -- --ignored --nocapture soak
 
 # What protects users, taken out one by one: a test must fail each time. ARGS="locks" chooses by words of the names.
 mutations: setup

@@ -3,6 +3,8 @@
 //! A *run* is one seed: a server, its mounts, programs as processes of their own, and a plan of faults. `SEED` and `FAULTS` replay one, `KEEP` leaves faults
 //! of its plan out. Without either a short sample of fixed seeds runs.
 
+#[allow(dead_code, reason = "each test program uses its part")]
+#[path = "../harness/cluster.rs"]
 mod cluster;
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../harness/common.rs"]

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::cluster::{Cluster, UNLINKED};
 use crate::common::{Process, directory, disk_directory, signal};
 use crate::disk::Disk;
-use crate::plan::{Fault, MOUNT_LIMITED, MOUNTS, MOUNTS_MORTAL, Planned, RESOURCES};
+use crate::plan::{Fault, MOUNT_LIMITED, MOUNTS, MOUNTS_CHECKED, MOUNTS_MORTAL, Planned, RESOURCES};
 use crate::proxy::{Cut, FAIR, Weather};
 use crate::work::{self, Kind, Part, Report, Windows};
 
@@ -27,6 +27,9 @@ const HANG: Duration = Duration::from_secs(60);
 
 /// How long programs go on undisturbed.
 const CALM: Duration = Duration::from_millis(1500);
+
+/// The grace of sessions and recoveries: longer than any series of faults keeps a mount away (`plan`), on a busy machine too.
+const GRACE_SECONDS: u64 = 12;
 
 /// When a step that cannot be taken yet is tried again.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -114,7 +117,7 @@ impl Run {
         work::prepare_counters(&exports[0].join("shared"));
         fs::write(exports[0].join("shared/log"), "").unwrap();
         fs::set_permissions(exports[0].join("shared/log"), PermissionsExt::from_mode(0o666)).unwrap();
-        let cluster = Cluster::start(home.path(), exports.clone());
+        let cluster = start_cluster(home.path(), &exports);
         let (windows, programs, summary) = (Windows::of(&control), Vec::new(), Summary::default());
         Run { home, control, disk, second, limited, exports, cluster, windows, programs, summary }
     }
@@ -134,7 +137,7 @@ impl Run {
                 limited: mount == MOUNT_LIMITED,
                 points: points.clone(),
                 peers: if mortal { (0..MOUNTS_MORTAL).collect() } else { vec![mount] },
-                export: self.exports[(mount + 1).saturating_sub(MOUNTS_MORTAL)].clone(),
+                export: self.exports[export_of(mount)].clone(),
                 control: self.control.clone(),
             };
             let log = self.home.path().join(format!("program-{number:02}-{kind:?}.log"));
@@ -387,6 +390,19 @@ impl Run {
         }
         summary
     }
+}
+
+/// The first mounts share the first export, the others have one each.
+fn export_of(mount: usize) -> usize {
+    (mount + 1).saturating_sub(MOUNTS_MORTAL)
+}
+
+fn start_cluster(home: &Path, exports: &[PathBuf]) -> Cluster {
+    let config =
+        format!("[limits]\nsession_grace_seconds = {GRACE_SECONDS}\nrecovery_grace_seconds = {GRACE_SECONDS}\n");
+    let options = |mount| if MOUNTS_CHECKED.contains(&mount) { "checksum=on" } else { "" };
+    let mounts: Vec<_> = (0..MOUNTS).map(|mount| (export_of(mount), options(mount))).collect();
+    Cluster::start(home, exports, &config, &mounts)
 }
 
 /// The folder of removed files, as large as after many removals: a full disk must have room in it, or the server cannot keep what is removed while open.

@@ -97,15 +97,23 @@ pub fn shut_down(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Maps the first `length` bytes of a file shared and writable, stores `value` into byte `at`, and waits for msync.
 pub fn store_shared(fd: BorrowedFd<'_>, length: usize, at: usize, value: u8) -> io::Result<()> {
-    assert!(at < length);
+    store_all_shared(fd, length, at, &[value])
+}
+
+/// As [`store_shared`], several values (bytes, or words where `at` is a word's), each in one piece.
+pub fn store_all_shared<T: Copy>(fd: BorrowedFd<'_>, length: usize, at: usize, values: &[T]) -> io::Result<()> {
+    assert!(at + size_of_val(values) <= length && at.is_multiple_of(align_of::<T>()));
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a mapping of our own at a place that the kernel chooses; the byte lies inside, and it is unmapped once.
+    // SAFETY: a mapping of our own at a place that the kernel chooses; the values lie inside, at a place for such, and it is unmapped once.
     unsafe {
         let base = libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0);
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        base.cast::<u8>().add(at).write_volatile(value);
+        let place = base.cast::<u8>().add(at).cast::<T>();
+        for (number, value) in values.iter().enumerate() {
+            place.add(number).write_volatile(*value);
+        }
         let synced = check(libc::msync(base, length, libc::MS_SYNC));
         libc::munmap(base, length);
         synced

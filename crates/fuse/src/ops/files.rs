@@ -48,7 +48,8 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
 /// FLUSH is wanted at every close, of read-only descriptors too: a process that closes any descriptor of a file loses its locks on it, and without
 /// FLUSH that came only when the last duplicate is closed. So never NOFLUSH.
 fn file_flags(shared: &Shared, flags: OpenFlags) -> FopenFlags {
-    if shared.config.cache == CacheMode::CloseToOpen {
+    // The kernel would keep what is appended at the end of the file as it knew it, and that of other clients' appends is elsewhere.
+    if shared.config.cache == CacheMode::CloseToOpen && !flags.contains(OpenFlags::APPEND) {
         return FopenFlags::empty(); // without KEEP_CACHE the kernel drops the file's pages now
     }
     // Before Linux 6.6 a file open for direct I/O cannot be mapped shared; what may be mapped for writing is cached there.

@@ -10,11 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::common::{Process, SOON, aqueduct, is_mounted, mount_point, mount_sessions, server_status, wait_until};
-use crate::plan::{MOUNTS, MOUNTS_CHECKED, MOUNTS_MORTAL};
 use crate::proxy::Proxy;
-
-/// Longer than any series of faults keeps a mount away (`plan`), on a busy machine too.
-const GRACE_SECONDS: u64 = 12;
 
 /// A mount ends when nobody has it any more; a test elsewhere that has made a mount namespace of its own may have it for a while.
 const MOUNT_ENDS: Duration = Duration::from_secs(100);
@@ -22,10 +18,9 @@ const MOUNT_ENDS: Duration = Duration::from_secs(100);
 /// Where the server keeps removed files that are open.
 pub const UNLINKED: &str = ".aqueduct-unlinked";
 
-/// The first mounts share the first export, the others have one each.
 pub struct Cluster {
     home: PathBuf,
-    exports: [PathBuf; 3],
+    exports: Vec<PathBuf>,
     address: String,
     server: Option<Process>,
     starts: usize,
@@ -36,25 +31,31 @@ pub struct Mounted {
     pub point: PathBuf,
     pub proxy: Proxy,
     source: String,
+    options: String,
     /// None while it is dead.
     process: Option<Process>,
     starts: usize,
 }
 
 impl Cluster {
-    pub fn start(home: &Path, exports: [PathBuf; 3]) -> Cluster {
-        let config =
-            format!("[limits]\nsession_grace_seconds = {GRACE_SECONDS}\nrecovery_grace_seconds = {GRACE_SECONDS}\n");
+    /// With the server's configuration, and for each mount the number of its export and its options.
+    pub fn start(home: &Path, exports: &[PathBuf], config: &str, mounts: &[(usize, &str)]) -> Cluster {
         fs::write(home.join("aqueduct.toml"), config).unwrap();
         let address = "127.0.0.1:0".to_owned();
-        let mut cluster =
-            Cluster { home: home.to_owned(), exports, address, server: None, starts: 0, mounts: Vec::new() };
+        let mut cluster = Cluster {
+            home: home.to_owned(),
+            exports: exports.to_vec(),
+            address,
+            server: None,
+            starts: 0,
+            mounts: Vec::new(),
+        };
         cluster.start_server();
-        for number in 0..MOUNTS {
+        for (number, (export, options)) in mounts.iter().enumerate() {
             let proxy = Proxy::start(&cluster.address);
-            let export = &cluster.exports[(number + 1).saturating_sub(MOUNTS_MORTAL)];
-            let source = format!("{}:{}", proxy.address, export.display());
-            cluster.mounts.push(Mounted { point: mount_point(), proxy, source, process: None, starts: 0 });
+            let source = format!("{}:{}", proxy.address, exports[*export].display());
+            let options = (*options).to_owned();
+            cluster.mounts.push(Mounted { point: mount_point(), proxy, source, options, process: None, starts: 0 });
             wait_until("the mount is there", SOON, || cluster.is_mounted_again(number));
         }
         cluster
@@ -116,8 +117,8 @@ impl Cluster {
         mounted.starts += 1;
         let mut command = aqueduct();
         command.arg("mount").arg(&mounted.source).arg(&mounted.point);
-        if MOUNTS_CHECKED.contains(&number) {
-            command.args(["-o", "checksum=on"]);
+        if !mounted.options.is_empty() {
+            command.args(["-o", &mounted.options]);
         }
         mounted.process = Some(Process::start(&mut command, &log));
         false

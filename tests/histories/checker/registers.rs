@@ -1,0 +1,92 @@
+//! What a file holds: words, its size, and records that are appended.
+
+use super::linear::{Next, Object, Timed};
+
+/// A word that is read and written.
+pub struct Register;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    Write(u64),
+    Read(u64),
+}
+
+impl Object for Register {
+    type State = u64;
+    type Step = Word;
+
+    fn next(state: &u64, step: &Word) -> Next<u64> {
+        match step {
+            Word::Write(value) => Next::To(vec![*value]),
+            Word::Read(value) => Next::same_if(value == state),
+        }
+    }
+
+    /// What nobody saw may never have been written.
+    fn is_needless(step: &Word, others: &[Timed<Word>]) -> bool {
+        match step {
+            Word::Read(_) => true,
+            Word::Write(value) => others.iter().all(|other| other.step != Word::Read(*value)),
+        }
+    }
+}
+
+/// The size of a file, in bytes.
+pub struct Size;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// A write that ends here.
+    ReachesTo(u64),
+    Becomes(u64),
+    Is(u64),
+    IsAtLeast(u64),
+    IsAtMost(u64),
+}
+
+impl Object for Size {
+    type State = u64;
+    type Step = Length;
+
+    fn next(state: &u64, step: &Length) -> Next<u64> {
+        match *step {
+            Length::ReachesTo(end) => Next::To(vec![end.max(*state)]),
+            Length::Becomes(size) => Next::To(vec![size]),
+            Length::Is(size) => Next::same_if(*state == size),
+            Length::IsAtLeast(size) => Next::same_if(*state >= size),
+            Length::IsAtMost(size) => Next::same_if(*state <= size),
+        }
+    }
+
+    fn is_needless(step: &Length, _: &[Timed<Length>]) -> bool {
+        matches!(step, Length::Is(_) | Length::IsAtLeast(_) | Length::IsAtMost(_))
+    }
+}
+
+/// A file to which records are appended, each once. Its state is what was appended since the history's begin.
+pub struct Log;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    Append(u64),
+    Read(Vec<u64>),
+    /// How many there are.
+    Count(usize),
+}
+
+impl Object for Log {
+    type State = Vec<u64>;
+    type Step = Record;
+
+    fn next(state: &Vec<u64>, step: &Record) -> Next<Vec<u64>> {
+        match step {
+            Record::Append(token) => Next::To(vec![[state.as_slice(), &[*token]].concat()]),
+            Record::Read(content) => Next::same_if(content == state),
+            Record::Count(count) => Next::same_if(state.len() == *count),
+        }
+    }
+
+    fn is_needless(step: &Record, _: &[Timed<Record>]) -> bool {
+        matches!(step, Record::Read(_) | Record::Count(_))
+    }
+}

@@ -1,0 +1,191 @@
+//! What happens in a history: a pure function of its seed.
+
+use std::time::Duration;
+
+use aqueduct_model::Random;
+use serde::{Deserialize, Serialize};
+
+use crate::history::FILES;
+
+/// Workers on one mount.
+pub const WORKERS_OF_MOUNT: usize = 2;
+
+/// Workers of a history at most: more would only wait for the processors.
+const WORKERS_MAX: usize = 8;
+
+/// What a server's session outlives in any case: the grace is 5 s, and a busy machine slow.
+const SURE: Duration = Duration::from_millis(2500);
+
+/// What the workers of a history mostly do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Theme {
+    Data,
+    Names,
+    Log,
+    Pages,
+    Locks,
+    Mixed,
+}
+
+const THEMES: [Theme; 8] =
+    [Theme::Data, Theme::Data, Theme::Names, Theme::Names, Theme::Log, Theme::Pages, Theme::Locks, Theme::Mixed];
+
+/// What happens to whom, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// SIGSTOP, then SIGCONT.
+    StopMount(usize, Duration),
+    StopServer(Duration),
+    /// SIGKILL, and started again after a while.
+    KillServer(Duration),
+    /// SIGKILL; the mount is cleared and made again.
+    KillMount(usize),
+    /// All connections break.
+    Cut(usize),
+    /// Nothing passes for a while, and nothing is lost.
+    Partition(usize, Duration),
+    /// All connections break, and none can be made for a while.
+    Refuse(usize, Duration),
+    /// Each piece is late.
+    Delay(usize, Duration, Duration),
+    /// The kernel's caches of all file systems are dropped.
+    DropCaches,
+}
+
+impl Trouble {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Trouble::StopMount(..) => "mount stopped",
+            Trouble::StopServer(_) => "server stopped",
+            Trouble::KillServer(_) => "server killed",
+            Trouble::KillMount(_) => "mount killed",
+            Trouble::Cut(_) => "connections cut",
+            Trouble::Partition(..) => "partition",
+            Trouble::Refuse(..) => "connections refused",
+            Trouble::Delay(..) => "delay",
+            Trouble::DropCaches => "caches dropped",
+        }
+    }
+
+    pub fn time(&self) -> Duration {
+        match *self {
+            Trouble::StopMount(_, time)
+            | Trouble::StopServer(time)
+            | Trouble::KillServer(time)
+            | Trouble::Partition(_, time)
+            | Trouble::Refuse(_, time)
+            | Trouble::Delay(_, _, time) => time,
+            Trouble::KillMount(_) | Trouble::Cut(_) | Trouble::DropCaches => Duration::ZERO,
+        }
+    }
+
+    /// Whether programs may lose descriptors, locks and outcomes.
+    fn may_fail(&self) -> bool {
+        matches!(self, Trouble::KillMount(_)) || !matches!(self, Trouble::Delay(..)) && self.time() > SURE
+    }
+
+    fn draw(random: &mut Random, mounts: &[usize], length: Duration) -> Trouble {
+        let mount = *random.pick(mounts);
+        let late = Duration::from_micros(200 + random.below(20_000) as u64);
+        // A server that is away holds up everybody: mostly not for long.
+        let away = length.min(Duration::from_millis(500 + random.below(1500) as u64));
+        match random.below(100) {
+            0..30 => Trouble::StopMount(mount, length),
+            30..38 => Trouble::StopServer(away),
+            38..48 => Trouble::KillServer(away / 4),
+            48..56 => Trouble::KillMount(mount),
+            56..66 => Trouble::Cut(mount),
+            66..80 => Trouble::Partition(mount, length),
+            80..88 => Trouble::Refuse(mount, length),
+            88..97 => Trouble::Delay(mount, late, away),
+            _ => Trouble::DropCaches,
+        }
+    }
+}
+
+/// How many histories of a thousand have which trouble.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// Of tens to hundreds of milliseconds.
+    pub short: usize,
+    /// Of seconds.
+    pub long: usize,
+    /// Longer than any lease (7 s) and the server's patience (2 s).
+    pub longest: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub theme: Theme,
+    /// The mounts that take part.
+    pub mounts: Vec<usize>,
+    /// Each a mount, and its number there.
+    pub workers: Vec<(usize, usize)>,
+    /// Files are opened by so many of their names.
+    pub hot: usize,
+    /// Operations of each worker.
+    pub operations: usize,
+    /// The longest pause between two operations.
+    pub pause: Duration,
+    /// When what happens.
+    pub troubles: Vec<(Duration, Trouble)>,
+    pub may_fail: bool,
+}
+
+/// `mounts`: how many there are.
+pub fn plan(seed: u64, mounts: usize, weather: &Weather) -> Plan {
+    let mut random = Random::new(seed);
+    let theme = *random.pick(&THEMES);
+    let count = if random.chance(60) { 2 } else { 2 + random.below(mounts - 1) };
+    let mut chosen: Vec<usize> = (0..mounts).collect();
+    while chosen.len() > count {
+        chosen.swap_remove(random.below(chosen.len()));
+    }
+    let both = random.chance(40);
+    let mut workers: Vec<_> = chosen.iter().map(|mount| (*mount, 0)).collect();
+    if both {
+        workers.extend(chosen.iter().map(|mount| (*mount, 1)));
+        workers.truncate(WORKERS_MAX);
+    }
+    let lot = random.below(1000);
+    let length = match lot {
+        _ if lot < weather.longest => Duration::from_millis(8000 + random.below(4000) as u64),
+        _ if lot < weather.longest + weather.long => Duration::from_millis(700 + random.below(3300) as u64),
+        _ if lot < weather.longest + weather.long + weather.short => {
+            Duration::from_millis(40 + random.below(400) as u64)
+        }
+        _ => Duration::ZERO,
+    };
+    let mut plan = Plan {
+        seed,
+        theme,
+        mounts: chosen,
+        hot: *random.pick(&[1, 2, FILES]),
+        operations: (48 / workers.len()).max(8),
+        workers,
+        pause: Duration::from_micros(*random.pick(&[0, 0, 200, 1000])),
+        troubles: Vec::new(),
+        may_fail: false,
+    };
+    if !length.is_zero() {
+        trouble(&mut plan, &mut random, length);
+    }
+    plan
+}
+
+/// Work is spread over the time that the troubles take, and a little more.
+fn trouble(plan: &mut Plan, random: &mut Random, length: Duration) {
+    let before = Duration::from_millis(5 + random.below(40) as u64);
+    let first = Trouble::draw(random, &plan.mounts, length);
+    plan.troubles.push((before, first));
+    if random.chance(30) {
+        let second = Trouble::draw(random, &plan.mounts, length.min(Duration::from_millis(600)));
+        let at = before + Duration::from_millis(random.below(length.as_millis() as usize + 50) as u64);
+        plan.troubles.push((at, second));
+    }
+    plan.may_fail = plan.troubles.iter().any(|(_, trouble)| trouble.may_fail());
+    plan.operations = plan.operations.max(12);
+    let span = first.time().max(Duration::from_millis(200)) + Duration::from_millis(300);
+    plan.pause = span * 2 / plan.operations as u32;
+}

@@ -1,0 +1,131 @@
+//! The sample that `make test` runs, and what `make soak` asks for.
+
+use std::time::{Duration, Instant};
+
+use crate::checker::Promise;
+use crate::common::within;
+use crate::plan::{Theme, Weather, plan};
+use crate::run::{Arena, Setting, Tally};
+
+/// Mounts of a soak.
+const MOUNTS: usize = 8;
+
+/// Most histories have no trouble; a hundredth of what they have holds the clients' time for seconds.
+const SOAK_WEATHER: Weather = Weather { short: 40, long: 5, longest: 1 };
+
+/// The sample: some of everything, no trouble that takes long.
+const SAMPLE_WEATHER: Weather = Weather { short: 80, long: 0, longest: 0 };
+
+/// Mounts of the sample.
+const SAMPLE_MOUNTS: usize = 4;
+
+/// Histories until a lie is found, at most; mostly it takes ten.
+const LIES_MAX: usize = 1000;
+
+/// What a sample takes at most, on a busy machine.
+const SAMPLE_MAX: Duration = Duration::from_secs(240);
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not '{text}'")))
+}
+
+/// The mode of caching, with more options of the mounts behind it.
+fn setting(mounts: usize, cache: &str, options: &str) -> Setting {
+    let promise = if cache == "close-to-open" { Promise::CloseToOpen } else { Promise::Linearizable };
+    let more = if options.is_empty() { String::new() } else { format!(",{options}") };
+    Setting { mounts, options: format!("cache={cache}{more}"), promise }
+}
+
+/// Plays histories, until something with the word `wanted` is found if there is one; what was found is printed.
+fn play(setting: &Setting, seeds: impl Iterator<Item = u64>, weather: &Weather, wanted: Option<&str>) -> Tally {
+    let mut arena = Arena::start(setting);
+    let (mut tally, started) = (Tally::default(), Instant::now());
+    for seed in seeds {
+        let plan = plan(seed, setting.mounts, weather);
+        let (history, violations) = arena.play(&plan, &mut tally);
+        for violation in &violations {
+            println!("\nseed {seed} ({:?}, mounts {:?}): {violation}", plan.theme, plan.mounts);
+            history.troubles.iter().for_each(|trouble| println!("   {}", history.trouble_line(trouble)));
+        }
+        if tally.histories.is_multiple_of(500) {
+            println!("{} [{:.0} s]", line(&tally), started.elapsed().as_secs_f64());
+        }
+        if wanted.is_some_and(|word| violations.iter().any(|violation| violation.what.contains(word))) {
+            break;
+        }
+    }
+    let wrong = arena.end();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    tally
+}
+
+fn line(tally: &Tally) -> String {
+    let troubles: Vec<_> = tally.troubles.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    format!(
+        "{} histories, {} operations, {} in conflict, {} of unknown outcome, {} troubles ({}): {} violations",
+        tally.histories,
+        tally.operations,
+        tally.conflicts,
+        tally.unknown,
+        tally.troubles.values().sum::<usize>(),
+        troubles.join(", "),
+        tally.violations
+    )
+}
+
+fn sample(cache: &'static str, seeds: std::ops::Range<u64>) {
+    within(SAMPLE_MAX, move || {
+        let tally = play(&setting(SAMPLE_MOUNTS, cache, ""), seeds, &SAMPLE_WEATHER, None);
+        println!("{cache}: {}", line(&tally));
+        assert_eq!(tally.violations, 0);
+        assert!(tally.conflicts > 100 && !tally.troubles.is_empty(), "a sample of nothing: {}", line(&tally));
+    });
+}
+
+#[test]
+fn every_history_has_an_order() {
+    sample("none", 0..60);
+}
+
+#[test]
+fn who_opens_after_a_close_sees_what_was_written() {
+    sample("close-to-open", 0..40);
+}
+
+/// Mounts that may lie are found to lie, each in what it may lie about.
+#[test]
+fn caches_that_lie_are_found() {
+    let fair = Weather { short: 0, long: 0, longest: 0 };
+    let lies = move |cache: &str, options: &str, theme: Theme, about: &str| {
+        let setting = Setting { promise: Promise::Linearizable, ..setting(2, cache, options) };
+        let seeds = (0..u64::MAX).filter(|seed| plan(*seed, setting.mounts, &fair).theme == theme).take(LIES_MAX);
+        let tally = play(&setting, seeds, &fair, Some(about));
+        assert!(tally.histories < LIES_MAX, "{} does not lie about {about}: {}", setting.options, line(&tally));
+    };
+    within(SAMPLE_MAX, move || {
+        lies("none", "entry_timeout=3", Theme::Names, "names");
+        lies("none", "attr_timeout=3", Theme::Data, "size");
+        lies("close-to-open", "attr_timeout=3", Theme::Data, "block");
+    });
+}
+
+/// `make soak`: HISTORIES of them, with the mode CACHE and more OPTIONS for the mounts; SEED replays one as often.
+#[test]
+#[ignore = "make soak"]
+fn soak() {
+    let cache = std::env::var("CACHE").ok().filter(|cache| !cache.is_empty()).unwrap_or("none".to_owned());
+    let setting = setting(MOUNTS, &cache, &std::env::var("OPTIONS").unwrap_or_default());
+    let count = variable("HISTORIES").unwrap_or(if variable("SEED").is_some() { 1 } else { 10_000 });
+    let seed = variable("SEED");
+    let first = variable("FIRST_SEED").unwrap_or(1);
+    within(Duration::from_secs(120 + count * 5), move || {
+        let started = Instant::now();
+        let seeds = (0..count).map(move |number| seed.unwrap_or(first + number));
+        let tally = play(&setting, seeds, &SOAK_WEATHER, None);
+        let minutes = started.elapsed().as_secs_f64() / 60.0;
+        let rate = tally.histories as f64 / minutes;
+        println!("{}: {}; {minutes:.1} minutes, {rate:.0} histories a minute", setting.options, line(&tally));
+        assert_eq!(tally.violations, 0);
+    });
+}

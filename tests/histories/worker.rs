@@ -1,0 +1,517 @@
+//! A program that works on one mount and writes down what it did and saw. It is a process of its own: one that starts servers must have no file on a mount
+//! open. It is this test binary once more, told by an environment variable what to be.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aqueduct_model::Random;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use crate::history::{
+    BLOCK, BLOCKS, Call, DIRECTORIES, Event, FILES, How, LOCK, LOG, NAMES, PAGE, PAGES, PATHS, Place, RECORD, Value,
+    WORD, runs, token,
+};
+use crate::plan::Theme;
+use crate::sys::{self, Hold, Request};
+
+pub const TOLD: &str = "AQUEDUCT_HISTORIES_WORKER";
+
+/// How long a worker waits for its mount to be there again.
+const MOUNT_COMES: Duration = Duration::from_secs(40);
+
+/// Records of the log that are read, at most.
+const RECORDS_MAX: usize = 8192;
+
+/// Descriptors of named files that a worker has at a time.
+const HELD: usize = 2;
+
+/// What a worker is told once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Part {
+    /// Where it gets its orders.
+    pub socket: PathBuf,
+    /// Where it writes down what it did.
+    pub record: PathBuf,
+    pub number: usize,
+    pub mount: usize,
+    pub point: PathBuf,
+}
+
+/// What it is told for each history.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Makes the folder of some histories.
+    Prepare { folder: String },
+    Work {
+        folder: String,
+        history: u64,
+        seed: u64,
+        theme: Theme,
+        hot: usize,
+        operations: usize,
+        pause: Duration,
+        start: u64,
+    },
+}
+
+/// A line of the record.
+#[derive(Serialize, Deserialize)]
+enum Line {
+    Begin(u64, Call),
+    End(u64, Result<Value, i32>),
+    /// Something was seen, but not all that it takes to know it.
+    Lost,
+}
+
+/// A time that all processes of the machine share, in nanoseconds.
+pub fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+struct Held {
+    handle: u32,
+    file: Rc<File>,
+    place: Place,
+    writes: bool,
+}
+
+struct Worker {
+    part: Part,
+    random: Random,
+    record: File,
+    root: PathBuf,
+    history: u64,
+    theme: Theme,
+    hot: usize,
+    held: Vec<Held>,
+    /// The descriptor of the lock, while it is ours.
+    locked: Option<Held>,
+    handles: u32,
+    tokens: usize,
+    /// The mount has ended.
+    gone: bool,
+}
+
+impl Worker {
+    /// One system call, written down before and after; what it gave, once `tell` has said what is to be known of it.
+    fn ask<T>(
+        &mut self,
+        call: Call,
+        operation: impl FnOnce() -> io::Result<T>,
+        tell: impl FnOnce(&T) -> io::Result<Value>,
+    ) -> Option<T> {
+        self.write(&Line::Begin(now(), call));
+        let result = operation();
+        let end = now();
+        match result {
+            Ok(given) => match tell(&given) {
+                Ok(value) => {
+                    self.write(&Line::End(end, Ok(value)));
+                    Some(given)
+                }
+                Err(_) => {
+                    self.write(&Line::Lost);
+                    None
+                }
+            },
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::EPROTO);
+                self.gone |= matches!(errno, libc::ENOTCONN | libc::ECONNABORTED);
+                self.write(&Line::End(end, Err(errno)));
+                None
+            }
+        }
+    }
+
+    fn ask_plainly(&mut self, call: Call, operation: impl FnOnce() -> io::Result<()>) -> bool {
+        self.ask(call, operation, |()| Ok(Value::Done)).is_some()
+    }
+
+    fn write(&mut self, line: &Line) {
+        let text = serde_json::to_string(line).unwrap() + "\n";
+        self.record.write_all(text.as_bytes()).unwrap();
+    }
+
+    fn token(&mut self) -> u64 {
+        self.tokens += 1;
+        token(self.history, self.part.number, self.tokens)
+    }
+
+    fn step(&mut self) {
+        let theme = match self.theme {
+            Theme::Mixed => {
+                *self.random.pick(&[Theme::Data, Theme::Data, Theme::Names, Theme::Log, Theme::Pages, Theme::Locks])
+            }
+            theme if self.random.chance(85) => theme,
+            _ => Theme::Names,
+        };
+        match theme {
+            Theme::Data => self.data(),
+            Theme::Names | Theme::Mixed => self.names(),
+            Theme::Log => self.log(),
+            Theme::Pages => self.pages(),
+            Theme::Locks => self.locks(),
+        }
+    }
+
+    fn data(&mut self) {
+        let named: Vec<usize> =
+            (0..self.held.len()).filter(|at| matches!(self.held[*at].place, Place::Name(_))).collect();
+        if named.is_empty() || named.len() < HELD && self.random.chance(30) {
+            let name = self.name_of_file(self.hot);
+            let how = *self.random.pick(&[How::Read, How::Write, How::Make, How::Make, How::Truncate]);
+            self.open(Place::Name(name), how);
+            return;
+        }
+        let at = *self.random.pick(&named);
+        if self.random.chance(15) {
+            return self.close(at);
+        }
+        let block = self.random.below(BLOCKS);
+        let count = if self.random.chance(60) { 1 } else { 1 + self.random.below(BLOCKS - block) };
+        match self.random.below(100) {
+            0..40 if self.held[at].writes => self.write_blocks(at, block, count),
+            40..50 if self.held[at].writes => self.resize(at, block),
+            50..60 => self.look_at(at),
+            _ => self.read_blocks(at, block, count),
+        }
+    }
+
+    fn names(&mut self) {
+        match self.random.below(100) {
+            0..18 => {
+                let name = self.name();
+                if let Some(at) = self.open(Place::Name(name), How::MakeNew)
+                    && self.random.chance(70)
+                {
+                    self.close(at);
+                }
+            }
+            18..32 => {
+                let name = self.name();
+                let path = self.root.join(PATHS[name]);
+                self.ask_plainly(Call::Remove { name }, || fs::remove_file(path));
+            }
+            32..48 => {
+                let (from, to) = (self.name_of_file(self.hot), self.random.below(FILES));
+                let (from, to) = if self.random.chance(50) { (from, to) } else { (to, from) };
+                if from != to {
+                    let (old, new) = (self.root.join(PATHS[from]), self.root.join(PATHS[to]));
+                    self.ask_plainly(Call::Rename { from, to }, || fs::rename(old, new));
+                }
+            }
+            48..58 => {
+                let (from, to) = (self.name_of_file(self.hot), FILES + self.random.below(NAMES - FILES));
+                let (old, new) = (self.root.join(PATHS[from]), self.root.join(PATHS[to]));
+                self.ask_plainly(Call::Link { from, to }, || fs::hard_link(old, new));
+            }
+            58..80 => {
+                let name = self.name();
+                let path = self.root.join(PATHS[name]);
+                self.ask(Call::Stat { name }, || fs::metadata(path), |metadata| Ok(attributes(metadata)));
+            }
+            80..92 => self.list(),
+            _ => {
+                let name = self.name();
+                if let Some(at) = self.open(Place::Name(name), How::Read) {
+                    self.read_blocks(at, 0, 1);
+                    self.close(at);
+                }
+            }
+        }
+    }
+
+    fn list(&mut self) {
+        let directory = self.random.below(DIRECTORIES.len());
+        let path = self.root.join(DIRECTORIES[directory]);
+        let list = || -> io::Result<Vec<(String, u64)>> {
+            let entry = |entry: io::Result<fs::DirEntry>| {
+                let entry = entry?;
+                Ok((entry.file_name().to_string_lossy().into_owned(), std::os::unix::fs::DirEntryExt::ino(&entry)))
+            };
+            fs::read_dir(path)?.map(entry).collect()
+        };
+        self.ask(Call::List { directory }, list, |names| Ok(Value::Names(names.clone())));
+    }
+
+    fn log(&mut self) {
+        let at = match self.held.iter().position(|held| held.place == Place::Log) {
+            Some(at) => at,
+            None => match self.open(Place::Log, How::Append) {
+                Some(at) => at,
+                None => return,
+            },
+        };
+        match self.random.below(100) {
+            0..45 => {
+                let (handle, token) = (self.held[at].handle, self.token());
+                let file = self.held[at].file.clone();
+                let record: Vec<u8> = token.to_le_bytes().repeat(RECORD / WORD);
+                self.ask_plainly(Call::Append { handle, token }, || all((&*file).write(&record)?, RECORD));
+            }
+            45..80 => self.read_log(at),
+            80..90 => self.look_at(at),
+            _ => self.close(at),
+        }
+    }
+
+    fn read_log(&mut self, at: usize) {
+        let handle = self.held[at].handle;
+        let file = self.held[at].file.clone();
+        let read = || {
+            let mut bytes = vec![0; RECORDS_MAX * RECORD];
+            let count = file.read_at(&mut bytes, 0)?;
+            bytes.truncate(count);
+            Ok(bytes)
+        };
+        let tell = |bytes: &Vec<u8>| Ok(Value::Records(records(bytes)));
+        self.ask(Call::ReadLog { handle }, read, tell);
+    }
+
+    /// Through the mapping and by read and write, each page a block.
+    fn pages(&mut self) {
+        let Some(at) = self.open(Place::Pages, How::Write) else { return };
+        let (handle, block, token) = (self.held[at].handle, self.random.below(BLOCKS), self.token());
+        let (file, length) = (self.held[at].file.clone(), BLOCKS * PAGE);
+        if self.random.chance(45) {
+            let values = [token.to_le(); BLOCK / WORD];
+            let store = || sys::store_all_shared(file.as_fd(), length, block * PAGE, &values);
+            self.ask_plainly(Call::Store { handle, block, token }, store);
+        } else {
+            let load = || sys::load_private(file.as_fd(), length);
+            let tell = |bytes: &Vec<u8>| {
+                Ok(Value::Words { bytes: BLOCK, runs: runs(&bytes[block * PAGE..block * PAGE + BLOCK]) })
+            };
+            self.ask(Call::Load { handle, block }, load, tell);
+        }
+        drop(file);
+        self.close(at);
+    }
+
+    /// Takes the lock, works, and gives it back.
+    fn locks(&mut self) {
+        let Some(held) = self.locked.take() else {
+            let wait = self.random.chance(20);
+            let Some(at) = self.open(Place::Lock, How::Write) else { return };
+            let held = self.held.remove(at);
+            let call = Call::Lock { handle: held.handle, wait };
+            let file = held.file.clone();
+            let taken = self.ask_plainly(call, || sys::lock(file.as_fd(), Request::OpenFile, Hold::Write, 0, 0, wait));
+            drop(file);
+            if taken {
+                self.locked = Some(held);
+            } else {
+                self.held.push(held);
+                self.close(self.held.len() - 1);
+            }
+            return;
+        };
+        self.locked = Some(held);
+        match self.random.below(3) {
+            0 => self.unlock(),
+            1 => self.pages(),
+            _ => self.data(),
+        }
+    }
+
+    fn unlock(&mut self) {
+        let Some(held) = self.locked.take() else { return };
+        let file = held.file.clone();
+        let unlock = || sys::lock(file.as_fd(), Request::OpenFile, Hold::Unlock, 0, 0, false);
+        self.ask_plainly(Call::Unlock { handle: held.handle }, unlock);
+        drop(file);
+        self.held.push(held);
+        self.close(self.held.len() - 1);
+    }
+
+    /// A name that may be renamed; for data mostly one of the hot ones.
+    fn name_of_file(&mut self, hot: usize) -> usize {
+        let among = if self.random.chance(90) { hot } else { FILES };
+        self.random.below(among)
+    }
+
+    /// Any name.
+    fn name(&mut self) -> usize {
+        if self.random.chance(50) { self.name_of_file(self.hot) } else { self.random.below(NAMES) }
+    }
+
+    /// Where it is among those that are held.
+    fn open(&mut self, place: Place, how: How) -> Option<usize> {
+        self.handles += 1;
+        let (handle, path) = (self.handles, self.root.join(place.path()));
+        let mut options = OpenOptions::new();
+        match how {
+            How::Read => options.read(true),
+            How::Write => options.read(true).write(true),
+            How::Truncate => options.read(true).write(true).truncate(true),
+            How::Make => options.read(true).write(true).create(true).truncate(false).mode(0o644),
+            How::MakeNew => options.read(true).write(true).create_new(true).mode(0o644),
+            How::Append => options.read(true).append(true),
+        };
+        let tell = |file: &File| Ok(Value::Node(file.metadata()?.ino()));
+        let file = self.ask(Call::Open { handle, place, how }, || options.open(path), tell)?;
+        self.held.push(Held { handle, file: Rc::new(file), place, writes: how != How::Read });
+        Some(self.held.len() - 1)
+    }
+
+    fn close(&mut self, at: usize) {
+        let held = self.held.swap_remove(at);
+        self.ask_plainly(Call::Close { handle: held.handle }, || {
+            drop(held.file);
+            Ok(())
+        });
+    }
+
+    fn read_blocks(&mut self, at: usize, block: usize, count: usize) {
+        let handle = self.held[at].handle;
+        let file = self.held[at].file.clone();
+        let read = || {
+            let mut bytes = vec![0; count * BLOCK];
+            let read = file.read_at(&mut bytes, (block * BLOCK) as u64)?;
+            bytes.truncate(read);
+            Ok(bytes)
+        };
+        let tell = |bytes: &Vec<u8>| Ok(Value::Words { bytes: bytes.len(), runs: runs(bytes) });
+        self.ask(Call::Read { handle, block, count }, read, tell);
+    }
+
+    fn write_blocks(&mut self, at: usize, block: usize, count: usize) {
+        let (handle, token) = (self.held[at].handle, self.token());
+        let file = self.held[at].file.clone();
+        let bytes = token.to_le_bytes().repeat(count * BLOCK / WORD);
+        let write = || all(file.write_at(&bytes, (block * BLOCK) as u64)?, bytes.len());
+        self.ask_plainly(Call::Write { handle, block, count, token }, write);
+    }
+
+    fn resize(&mut self, at: usize, blocks: usize) {
+        let handle = self.held[at].handle;
+        let file = self.held[at].file.clone();
+        self.ask_plainly(Call::Resize { handle, blocks }, || file.set_len((blocks * BLOCK) as u64));
+    }
+
+    fn look_at(&mut self, at: usize) {
+        let handle = self.held[at].handle;
+        let file = self.held[at].file.clone();
+        self.ask(Call::LookAt { handle }, || file.metadata(), |metadata| Ok(attributes(metadata)));
+    }
+
+    /// The mount was killed: waits until there is a new one.
+    fn await_mount(&mut self) {
+        self.held.clear();
+        self.locked = None;
+        let started = Instant::now();
+        while fs::metadata(&self.root).is_err() && started.elapsed() < MOUNT_COMES {
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.gone = false;
+    }
+
+    fn work(&mut self, operations: usize, pause: Duration, start: u64) {
+        thread::sleep(Duration::from_nanos(start.saturating_sub(now())));
+        for _ in 0..operations {
+            if !pause.is_zero() {
+                thread::sleep(pause * self.random.below(1000) as u32 / 1000);
+            }
+            self.step();
+            if self.gone {
+                self.await_mount();
+            }
+        }
+        self.unlock();
+        while !self.held.is_empty() {
+            self.close(self.held.len() - 1);
+        }
+    }
+}
+
+/// A write that wrote less is not expected: there is room.
+fn all(count: usize, wanted: usize) -> io::Result<()> {
+    if count == wanted { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOSPC)) }
+}
+
+fn attributes(metadata: &fs::Metadata) -> Value {
+    Value::Attributes { node: metadata.ino(), size: metadata.len(), links: metadata.nlink() }
+}
+
+/// The records of a log; one that is torn shows as what nobody wrote.
+pub fn records(bytes: &[u8]) -> Vec<u64> {
+    let whole = |record: &[u8]| match runs(record)[..] {
+        [(0, token)] if record.len() == RECORD => token,
+        _ => u64::MAX,
+    };
+    bytes.chunks(RECORD).map(whole).collect()
+}
+
+fn prepare(root: &Path) {
+    DIRECTORIES.iter().for_each(|directory| fs::create_dir_all(root.join(directory)).unwrap());
+    fs::write(root.join(LOG), "").unwrap();
+    fs::write(root.join(PAGES), vec![0; BLOCKS * PAGE]).unwrap();
+    fs::write(root.join(LOCK), "").unwrap();
+}
+
+/// What a worker wrote down.
+pub fn recorded(path: &Path, worker: usize, mount: usize) -> Vec<Event> {
+    let mut events: Vec<Event> = Vec::new();
+    for line in fs::read_to_string(path).unwrap_or_default().lines() {
+        // The last may be torn, if the worker died.
+        let Ok(line) = serde_json::from_str(line) else { break };
+        match (line, events.last_mut()) {
+            (Line::Begin(begin, call), _) => {
+                events.push(Event { worker, mount, begin, end: u64::MAX, call, result: None });
+            }
+            (Line::End(end, result), Some(event)) => (event.end, event.result) = (end, Some(result)),
+            _ => {}
+        }
+    }
+    events
+}
+
+/// How to start one.
+pub fn command(part: &Part) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["worker::works_when_told_to", "--exact", "--nocapture"]);
+    command.env(TOLD, serde_json::to_string(part).unwrap()).env("RUST_BACKTRACE", "1");
+    command
+}
+
+/// Not a test of anything.
+#[test]
+fn works_when_told_to() {
+    let Some(part) = std::env::var_os(TOLD) else { return };
+    let part: Part = serde_json::from_str(part.to_str().unwrap()).unwrap();
+    let mut socket = UnixStream::connect(&part.socket).unwrap();
+    writeln!(socket, "{}", part.number).unwrap();
+    for line in BufReader::new(socket.try_clone().unwrap()).lines().map_while(Result::ok) {
+        match serde_json::from_str(&line).unwrap() {
+            Order::Prepare { folder } => prepare(&part.point.join(folder)),
+            Order::Work { folder, history, seed, theme, hot, operations, pause, start } => {
+                let mut worker = Worker {
+                    random: Random::new(seed),
+                    record: File::create(&part.record).unwrap(),
+                    root: part.point.join(folder),
+                    history,
+                    theme,
+                    hot,
+                    held: Vec::new(),
+                    locked: None,
+                    handles: 0,
+                    tokens: 0,
+                    gone: false,
+                    part: part.clone(),
+                };
+                worker.work(operations, pause, start);
+            }
+        }
+        writeln!(socket, "done").unwrap();
+    }
+    std::process::exit(0);
+}
