@@ -8,6 +8,10 @@ pub const MINOR: u32 = 45;
 /// The lowest minor version served: Linux 4.11 brought parallel directory operations and the handling of set-id bits, and 4.18 is the oldest
 /// kernel of a supported distribution (7.26).
 pub const MINOR_MIN: u32 = 26;
+/// The first minor version with INC_EPOCH.
+pub const MINOR_EPOCH: u32 = 44;
+/// The first minor version with NOFLUSH.
+pub const MINOR_NOFLUSH: u32 = 35;
 /// The node id of the root directory.
 pub const ROOT_ID: u64 = 1;
 
@@ -277,6 +281,8 @@ bitflags::bitflags! {
 
 /// GETATTR_FH: the request comes through an open file.
 pub const GETATTR_FH: u32 = 1;
+/// READ_LOCKOWNER: the caller's buffer is read into; without it, the page cache is.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// WRITE_CACHE: the kernel writes back pages of a mapping, through whichever open file it found.
 pub const WRITE_CACHE: u32 = 1;
 /// LK_FLOCK: the lock is one of flock(2).

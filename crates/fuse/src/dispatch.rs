@@ -1,13 +1,16 @@
 //! From a request of the kernel to an operation of the file system, and from its result to the reply.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use aqueduct_fs::{Cancel, Context, Credential, Entry, Errno, OpenId, Reply, Request};
+use aqueduct_fs::{Answer, Cancel, Context, Credential, Entry, Errno, OpenId, Reply, Request};
 use bytes::Bytes;
 
-use crate::abi::{self, EntryOut, Field, InHeader, opcode};
+use crate::abi::{self, AttrOut, EntryOut, Field, InHeader, opcode};
+use crate::caches::{Kept, Lease};
 use crate::channel::Responder;
 use crate::convert;
+use crate::nodes::Marks;
 use crate::notify;
 use crate::ops::{attributes, directories, files, locks, names};
 use crate::releases::Release;
@@ -42,11 +45,14 @@ pub(crate) struct Grant {
     pub(crate) nodes: Vec<u64>,
     pub(crate) file: Option<OpenId>,
     pub(crate) directory: Option<OpenId>,
+    /// What stands behind the timeouts in the reply.
+    pub(crate) lease: Lease,
 }
 
-impl Grant {
-    pub(crate) fn node(node: u64) -> Grant {
-        Grant { nodes: vec![node], ..Grant::default() }
+impl Outcome {
+    /// With these bytes, of which the kernel may keep what the lease says.
+    pub(crate) fn kept(body: Vec<u8>, kept: Kept) -> Outcome {
+        Outcome::Granted(body, Grant { lease: kept.into_lease(), ..Grant::default() })
     }
 }
 
@@ -85,19 +91,53 @@ impl Job {
         self.shared.filesystem.call(&self.context, request).await
     }
 
-    /// The reply that tells of an inode.
-    pub(crate) fn entry(&self, entry: &Entry) -> (EntryOut, Grant) {
-        let nodeid = self.shared.nodes.look_up(entry.handle.bytes());
-        (self.entry_out(nodeid, &entry.attr), Grant::node(nodeid))
+    /// As [`call`](Job::call), and what the kernel may keep of the answer, of an error too.
+    pub(crate) async fn ask(&self, request: Request<'_>) -> (Result<Reply, Errno>, Kept) {
+        let shared = &self.shared;
+        if !shared.policy.leases {
+            return (self.call(request).await, Kept::fixed(shared.config.attr_timeout, shared.config.entry_timeout));
+        }
+        let answer = shared.filesystem.ask(&self.context, request).await;
+        let Answer { result, keep } = answer.unwrap_or_else(|errno| Err(errno).into());
+        (result, Kept::leased(keep, shared.policy))
     }
 
-    pub(crate) fn entry_out(&self, nodeid: u64, attr: &aqueduct_fs::Attr) -> EntryOut {
-        let (entry_valid, entry_valid_nsec) = convert::timeout(self.shared.config.entry_timeout);
-        let (attr_valid, attr_valid_nsec) = convert::timeout(self.shared.config.attr_timeout);
+    /// As [`ask`](Job::ask), where nothing is kept of errors.
+    pub(crate) async fn ask_value(&self, request: Request<'_>) -> Result<(Reply, Kept), Errno> {
+        let (result, kept) = self.ask(request).await;
+        Ok((result?, kept))
+    }
+
+    /// The reply that tells of an inode.
+    pub(crate) fn entry(&self, entry: &Entry, kept: Kept) -> (EntryOut, Grant) {
+        let nodeid = self.shared.nodes.look_up(entry.handle.bytes());
+        let out = self.entry_out(nodeid, &entry.attr, &kept);
+        (out, Grant { nodes: vec![nodeid], lease: kept.into_lease(), ..Grant::default() })
+    }
+
+    pub(crate) fn entry_out(&self, nodeid: u64, attr: &aqueduct_fs::Attr, kept: &Kept) -> EntryOut {
+        let (entry_valid, entry_valid_nsec) = convert::timeout(kept.names);
+        let (attr_valid, attr_valid_nsec) = self.attributes_valid(nodeid, attr, kept);
         // Node ids are unique, so a generation would tell nothing.
         let generation = 0;
         let attr = self.attr(nodeid, attr);
         EntryOut { nodeid, generation, entry_valid, attr_valid, entry_valid_nsec, attr_valid_nsec, attr }
+    }
+
+    /// Attributes as an answer about the request's inode.
+    pub(crate) fn attr_out(&self, attr: &aqueduct_fs::Attr, kept: Kept) -> Outcome {
+        let nodeid = self.header.nodeid;
+        let (attr_valid, attr_valid_nsec) = self.attributes_valid(nodeid, attr, &kept);
+        let out = AttrOut { attr_valid, attr_valid_nsec, padding: 0, attr: self.attr(nodeid, attr) };
+        Outcome::kept(out.to_vec(), kept)
+    }
+
+    /// For how long the kernel may use attributes. Where it may have pages that no lease covers, it has to ask before each read, so that they
+    /// are dropped first.
+    pub(crate) fn attributes_valid(&self, nodeid: u64, attr: &aqueduct_fs::Attr, kept: &Kept) -> (u64, u32) {
+        let asks =
+            self.shared.policy.leases && attr.is_regular() && self.shared.nodes.marks(nodeid).has_unleased_pages();
+        convert::timeout(if asks { Duration::ZERO } else { kept.attributes })
     }
 
     /// Attributes for the kernel.
@@ -109,13 +149,18 @@ impl Job {
     /// The kernel is told of these attributes, and may keep them.
     pub(crate) fn told(&self, nodeid: u64, attr: &aqueduct_fs::Attr) {
         if attr.mode & (libc::S_ISUID | libc::S_ISGID) != 0 && attr.is_regular() {
-            self.shared.nodes.mark_set_id(nodeid);
+            self.shared.nodes.mark(nodeid, |marks| marks.set_id = true);
         }
+    }
+
+    /// Whether the kernel keeps attributes.
+    fn keeps_attributes(&self) -> bool {
+        self.shared.policy.leases || !self.shared.config.attr_timeout.is_zero()
     }
 
     /// Makes the kernel forget attributes that it keeps. Waits for nothing; an inode that the kernel does not find has none.
     pub(crate) fn drop_attributes(&self, nodeid: u64) {
-        if !self.shared.config.attr_timeout.is_zero()
+        if self.keeps_attributes()
             && let Err(error) = self.shared.notify(&notify::inval_inode(nodeid, -1, 0))
         {
             tracing::debug!(%error, nodeid, "the kernel did not take a notification");
@@ -125,8 +170,33 @@ impl Job {
     /// A file was changed: the file system may have taken its set-id bits away, and the kernel, which runs programs by the mode that it keeps and
     /// leaves it alone when files are written, must ask again.
     pub(crate) fn changed(&self, nodeid: u64) {
-        if !self.shared.config.attr_timeout.is_zero() && self.shared.nodes.is_set_id(nodeid) {
+        if self.keeps_attributes() && self.shared.nodes.marks(nodeid).set_id {
             self.drop_attributes(nodeid);
+        }
+    }
+
+    /// The data of a file were changed: pages that the kernel was fetching meanwhile may be older.
+    pub(crate) fn written(&self, nodeid: u64) {
+        if self.shared.policy.leases {
+            self.shared.nodes.mark(nodeid, Marks::distrust);
+        }
+        self.changed(nodeid);
+    }
+
+    /// Before the kernel is told attributes, by which it judges its pages, those go that no lease covers.
+    pub(crate) async fn drop_unleased_pages(&self) {
+        let shared = &self.shared;
+        if shared.policy.leases && shared.nodes.marks(self.header.nodeid).has_unleased_pages() {
+            shared.page_drops.drop_now(self.header.nodeid).await;
+        }
+    }
+
+    /// The kernel was told to keep something so late that it may keep it for too long.
+    fn distrust(&self, grant: &Grant) {
+        tracing::debug!(opcode = self.header.opcode, "an answer came late: the kernel is to forget it");
+        grant.nodes.iter().chain([&self.header.nodeid]).for_each(|node| self.drop_attributes(*node));
+        if self.shared.policy.names {
+            self.shared.forget_all_names();
         }
     }
 
@@ -146,23 +216,27 @@ impl Job {
 
 /// Answers one request.
 pub(crate) async fn run(job: &Job) {
-    let result = answer(job).await;
-    let refused = match result {
-        Ok(Outcome::Done(body)) => {
-            let _ = job.responder.done(&[&body]); // nobody waits for it
-            None
-        }
-        Ok(Outcome::Granted(body, grant)) => job.responder.done(&[&body]).is_err().then_some(grant),
-        Ok(Outcome::Delivered) => None,
-        Err(errno) => {
-            tracing::debug!(opcode = job.header.opcode, node = job.header.nodeid, %errno, "request failed");
-            job.responder.failed(errno);
-            None
+    let refused = loop {
+        match answer(job).await {
+            Ok(Outcome::Done(body)) => {
+                let _ = job.responder.done(&[&body]); // nobody waits for it
+                return;
+            }
+            // This process was held up: what was said then may be over. Only what changes nothing has anything to be kept.
+            Ok(Outcome::Granted(_, grant)) if grant.lease.is_stale() => job.take_back(grant).await,
+            Ok(Outcome::Granted(body, grant)) => match job.responder.done(&[&body]) {
+                Err(_) => break grant,
+                Ok(()) if grant.lease.is_stale() => return job.distrust(&grant),
+                Ok(()) => return, // what was held is let go of now
+            },
+            Ok(Outcome::Delivered) => return,
+            Err(errno) => {
+                tracing::debug!(opcode = job.header.opcode, node = job.header.nodeid, %errno, "request failed");
+                return job.responder.failed(errno);
+            }
         }
     };
-    if let Some(grant) = refused {
-        job.take_back(grant).await;
-    }
+    job.take_back(refused).await;
 }
 
 /// The kernel takes ENOSYS for "never ask again", for the whole mount; only an operation that nobody here implements says so.

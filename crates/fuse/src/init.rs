@@ -84,7 +84,7 @@ fn answer(body: &[u8], config: &Config) -> Result<(InitOut, Option<Negotiated>),
     let flags = wanted(config) & offered;
     let sized = flags.contains(InitFlags::MAX_PAGES);
     let max_transfer = if sized { config.max_transfer } else { MAX_TRANSFER_OLD };
-    let minor = init.minor.min(MINOR);
+    let minor = init.minor.min(config.minor_max);
     let out = InitOut {
         major: MAJOR,
         minor,
@@ -131,7 +131,8 @@ fn wanted(config: &Config) -> InitFlags {
         // Node ids end with the mount, so file handles made from them would not be what name_to_handle_at promises.
         | InitFlags::NO_EXPORT_SUPPORT;
     // Attributes with each entry of a listing pay only where the names may then be used without a LOOKUP.
-    if !config.entry_timeout.is_zero() {
+    let leases = config.cache == CacheMode::Lease && config.posix_acl;
+    if !config.entry_timeout.is_zero() || leases {
         flags |= InitFlags::DO_READDIRPLUS | InitFlags::READDIRPLUS_AUTO;
     }
     // The kernel then decides on mode and ACL (it turns default_permissions on). Without it, ACLs pass through as the extended
@@ -140,7 +141,7 @@ fn wanted(config: &Config) -> InitFlags {
         flags |= InitFlags::POSIX_ACL;
     }
     // Immutable: one inode's text never changes. But a cached text asks nobody for permission, so strict mode asks each time.
-    if config.cache == CacheMode::CloseToOpen {
+    if config.cache == CacheMode::CloseToOpen || leases {
         flags |= InitFlags::CACHE_SYMLINKS;
     }
     // Not wanted: WRITEBACK_CACHE (write(2) would return before the file system has been asked, and the kernel would own size and mtime), NO_OPEN_SUPPORT,

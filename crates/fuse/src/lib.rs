@@ -5,10 +5,11 @@
 //! worker group. A worker reads a request, polls its operation at once, and usually has answered before it reads the next; an operation that has to
 //! wait becomes a task of the same group. The reply goes to the descriptor that the request came from.
 //!
-//! What the kernel may cache is decided by [`Config`]: nothing, or as close-to-open allows.
+//! What the kernel may cache is decided by [`Config`]: nothing, what close-to-open allows, or what the file system has leases for.
 
 mod abi;
 mod buffer;
+mod caches;
 mod caller;
 mod channel;
 mod convert;
@@ -21,6 +22,7 @@ mod mount;
 mod nodes;
 mod notify;
 mod ops;
+mod pages;
 mod reader;
 mod releases;
 mod session;
@@ -32,10 +34,10 @@ mod tests;
 
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use aqueduct_fs::{ClientId, Errno, TRANSFER_SIZE_MAX};
+use aqueduct_fs::{ClientId, Errno, Observer, TRANSFER_SIZE_MAX};
 
 pub use device::Device;
 pub use init::Negotiated;
@@ -45,7 +47,7 @@ pub use session::{Session, start};
 /// The extended attribute of a mount's root that tells how the mount fares; see [`Config::status`].
 pub const STATUS_XATTR: &str = "aqueduct.status";
 
-/// What the kernel may keep of file data.
+/// What the kernel may keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheMode {
     /// Nothing: each read(2) and write(2) is a request. Only mappings, and sendfile and splice, use the page cache. Before Linux 6.6 a file
@@ -54,13 +56,19 @@ pub enum CacheMode {
     None,
     /// The page cache, dropped at each open and when size or mtime have changed; attributes are fetched again at each open.
     CloseToOpen,
+    /// What the file system says with each answer ([`FileSystem::ask`](aqueduct_fs::FileSystem::ask)), until the [`Observer`] is told otherwise. Names only
+    /// with [`Config::posix_acl`] and Linux 6.16 or later; data only with Linux 6.6 or later.
+    Lease,
 }
+
+/// Takes whom to tell what the kernel has to forget.
+pub type Observed = Box<dyn FnOnce(Arc<dyn Observer>) + Send + Sync>;
 
 /// How a mount is served.
 pub struct Config {
-    /// What the kernel may keep of file data.
+    /// What the kernel may keep.
     pub cache: CacheMode,
-    /// How long the kernel may use attributes.
+    /// How long the kernel may use attributes; of no meaning with [`CacheMode::Lease`], as the next.
     pub attr_timeout: Duration,
     /// How long the kernel may use names. Above zero the kernel checks no permission on the way along a path, unless
     /// [`MountOptions::default_permissions`] is set.
@@ -80,6 +88,10 @@ pub struct Config {
     pub parallel_writes: bool,
     /// The value of the extended attribute [`STATUS_XATTR`] of the root.
     pub status: Option<Box<dyn Fn() -> String + Send + Sync>>,
+    /// Is given, before the first request is answered, whom to tell what the kernel has to forget ([`CacheMode::Lease`]).
+    pub observed: Option<Observed>,
+    /// The highest minor version of the protocol to agree on; lower than what is served only in tests.
+    pub minor_max: u32,
 }
 
 impl Default for Config {
@@ -94,6 +106,8 @@ impl Default for Config {
             posix_acl: false,
             parallel_writes: false,
             status: None,
+            observed: None,
+            minor_max: abi::MINOR,
         }
     }
 }

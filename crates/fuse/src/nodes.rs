@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crate::abi::ROOT_ID;
 use crate::lock;
@@ -18,6 +19,7 @@ const SHARDS: usize = 1 << SHARD_BITS;
 pub(crate) struct Nodes {
     root: Arc<[u8]>,
     hasher: RandomState,
+    began: Instant,
     shards: [Mutex<Shard>; SHARDS],
 }
 
@@ -33,14 +35,70 @@ struct Node {
     handle: Arc<[u8]>,
     /// How many replies told the kernel of this node, less what it has forgotten.
     lookups: u64,
-    /// Whether it ever had a set-id bit.
-    set_id: bool,
+    /// When the last of them was about to, in milliseconds since the table was made.
+    told: u32,
+    marks: Marks,
+}
+
+/// What is remembered of a node for as long as the kernel knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// It was shown with a set-id bit.
+    pub(crate) set_id: bool,
+    /// Somebody asked for a POSIX lock of it.
+    pub(crate) locked: bool,
+    /// How often the kernel asked for pages of it, and up to which of these it has dropped them. Numbers that only grow, so that of two who have
+    /// pages dropped at once none takes what came meanwhile for what it saw; beyond 2^32 their differences are right.
+    fills: u32,
+    dropped: u32,
+    /// The last that no lease covers.
+    unleased: u32,
+}
+
+impl Marks {
+    /// Whether the kernel may have pages.
+    pub(crate) fn has_pages(self) -> bool {
+        self.fills != self.dropped
+    }
+
+    /// Whether it may have pages that no lease covers.
+    pub(crate) fn has_unleased_pages(self) -> bool {
+        is_later(self.unleased, self.dropped)
+    }
+
+    /// The kernel asks for pages.
+    pub(crate) fn fill(&mut self, leased: bool) {
+        self.fills = self.fills.wrapping_add(1);
+        if !leased {
+            self.unleased = self.fills;
+        }
+    }
+
+    /// The file is changed through this mount, or everything is to be forgotten: no lease covers the pages that there are.
+    pub(crate) fn distrust(&mut self) {
+        self.unleased = self.fills;
+    }
+
+    /// The kernel has dropped what pages there were when the marks were as `before`.
+    pub(crate) fn dropped(&mut self, before: Marks) {
+        if is_later(before.fills, self.dropped) {
+            self.dropped = before.fills;
+        }
+    }
+}
+
+fn is_later(number: u32, than: u32) -> bool {
+    number.wrapping_sub(than) as i32 > 0
 }
 
 impl Nodes {
     /// A table that knows the root only.
     pub(crate) fn new(root: &[u8]) -> Nodes {
-        Nodes { root: root.into(), hasher: RandomState::new(), shards: Default::default() }
+        Nodes { root: root.into(), hasher: RandomState::new(), began: Instant::now(), shards: Default::default() }
+    }
+
+    fn now(&self) -> u32 {
+        self.began.elapsed().as_millis() as u32 // differences are right beyond 2^32 as well
     }
 
     fn shard_of(&self, handle: &[u8]) -> usize {
@@ -60,12 +118,13 @@ impl Nodes {
         if *handle == *self.root {
             return ROOT_ID;
         }
-        let at = self.shard_of(handle);
+        let (at, told) = (self.shard_of(handle), self.now());
         let mut shard = lock(&self.shards[at]);
         let shard = &mut *shard;
         if let Some(id) = shard.by_handle.get(handle) {
             if let Some(node) = shard.by_id.get_mut(id) {
                 node.lookups += 1;
+                node.told = told;
             }
             return *id;
         }
@@ -73,7 +132,7 @@ impl Nodes {
         let id = shard.issued << SHARD_BITS | at as u64; // from 16 on, so never the root's
         let handle: Arc<[u8]> = handle.into();
         shard.by_handle.insert(handle.clone(), id);
-        shard.by_id.insert(id, Node { handle, lookups: 1, set_id: false });
+        shard.by_id.insert(id, Node { handle, lookups: 1, told, marks: Marks::default() });
         id
     }
 
@@ -93,16 +152,31 @@ impl Nodes {
         }
     }
 
-    /// The kernel is told of a set-id bit.
-    pub(crate) fn mark_set_id(&self, id: u64) {
+    /// What is remembered of a node.
+    pub(crate) fn marks(&self, id: u64) -> Marks {
+        let shard = lock(&self.shards[id as usize % SHARDS]);
+        shard.by_id.get(&id).map(|node| node.marks).unwrap_or_default()
+    }
+
+    /// Changes what is remembered of a node, unless the kernel has forgotten it.
+    pub(crate) fn mark(&self, id: u64, change: impl FnOnce(&mut Marks)) {
         if let Some(node) = lock(&self.shards[id as usize % SHARDS]).by_id.get_mut(&id) {
-            node.set_id = true;
+            change(&mut node.marks);
         }
     }
 
-    /// Whether the kernel was ever told of a set-id bit of this node.
-    pub(crate) fn is_set_id(&self, id: u64) -> bool {
-        lock(&self.shards[id as usize % SHARDS]).by_id.get(&id).is_some_and(|node| node.set_id)
+    /// Whether a reply told, or was about to tell, the kernel of a node less than `limit` ago; not of one that it has forgotten.
+    pub(crate) fn is_new(&self, id: u64, limit: Duration) -> bool {
+        let shard = lock(&self.shards[id as usize % SHARDS]);
+        let age = shard.by_id.get(&id).map(|node| self.now().wrapping_sub(node.told));
+        age.is_some_and(|age| u128::from(age) < limit.as_millis())
+    }
+
+    /// All nodes that the kernel knows now, the root among them.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        let mut ids = vec![ROOT_ID];
+        self.shards.iter().for_each(|shard| ids.extend(lock(shard).by_id.keys()));
+        ids
     }
 
     /// The node id of a handle, if the kernel knows it.
@@ -146,14 +220,39 @@ mod tests {
     }
 
     #[test]
-    fn set_id_bits_are_remembered_until_the_node_is_forgotten() {
+    fn marks_are_remembered_until_the_node_is_forgotten() {
         let nodes = Nodes::new(b"root");
         let id = nodes.look_up(b"a");
-        assert!(!nodes.is_set_id(id));
-        nodes.mark_set_id(id);
-        assert!(nodes.is_set_id(id));
+        assert_eq!(nodes.marks(id), Marks::default());
+        nodes.mark(id, |marks| marks.set_id = true);
+        assert!(nodes.marks(id).set_id && nodes.is_new(id, Duration::from_secs(60)));
         nodes.forget(id, 1);
-        assert!(!nodes.is_set_id(id) && !nodes.is_set_id(nodes.look_up(b"a")));
+        assert!(!nodes.is_new(id, Duration::from_secs(60)));
+        assert!(!nodes.marks(id).set_id && !nodes.marks(nodes.look_up(b"a")).set_id);
+    }
+
+    #[test]
+    fn pages_are_gone_only_when_none_came_since_their_drop_began() {
+        let mut marks =
+            Marks { fills: u32::MAX - 1, dropped: u32::MAX - 1, unleased: u32::MAX - 9, ..Marks::default() };
+        let seen = |marks: Marks| (marks.has_pages(), marks.has_unleased_pages());
+        marks.distrust();
+        assert_eq!(seen(marks), (false, false), "there was none to be too old");
+        marks.fill(true);
+        assert_eq!(seen(marks), (true, false));
+        marks.distrust();
+        assert_eq!(seen(marks), (true, true));
+        let before = marks;
+        marks.fill(false);
+        marks.dropped(before);
+        assert_eq!(seen(marks), (true, true), "one came meanwhile");
+        let (late, before) = (before, marks);
+        marks.dropped(before);
+        assert_eq!(seen(marks), (false, false));
+        marks.fill(false);
+        marks.dropped(late);
+        marks.dropped(before);
+        assert_eq!(seen(marks), (true, true), "another drop saw less");
     }
 
     #[test]

@@ -4,19 +4,21 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
-use aqueduct_fs::{Context, Credential, Entry, FileSystem, Handle, Reply, Request, TRANSFER_SIZE_MAX};
+use aqueduct_fs::{Context, Credential, Entry, FileSystem, Handle, Observer, Reply, Request, TRANSFER_SIZE_MAX};
 use aqueduct_worker::Group;
 
 use crate::buffer::Pool;
+use crate::caches::{KernelCaches, Listings, Policy};
 use crate::device::DeviceChannel;
 use crate::groups::GroupCache;
 use crate::init::{self, Negotiated};
 use crate::interrupt::Interrupts;
 use crate::nodes::Nodes;
 use crate::notify::{self, Notification};
+use crate::pages::PageDrops;
 use crate::reader::{Reader, Readers};
 use crate::releases::Releases;
-use crate::{Config, Device, StartError, device, lock, mount};
+use crate::{Config, Device, StartError, abi, device, lock, mount};
 
 /// The least a request buffer holds beside its headers: an extended attribute of the largest size, and what the kernel insists on.
 const BUFFER_DATA_MIN: usize = 128 << 10;
@@ -26,10 +28,13 @@ pub(crate) struct Shared {
     pub(crate) filesystem: Arc<dyn FileSystem>,
     pub(crate) config: Config,
     pub(crate) negotiated: Negotiated,
+    pub(crate) policy: Policy,
     pub(crate) nodes: Nodes,
     pub(crate) groups: GroupCache,
     pub(crate) interrupts: Interrupts,
     pub(crate) releases: Arc<Releases>,
+    pub(crate) listings: Listings,
+    pub(crate) page_drops: Arc<PageDrops>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) readers: Readers,
     /// The descriptor that notifications are written to.
@@ -69,6 +74,7 @@ impl Shared {
         if !self.ended.swap(true, Ordering::SeqCst) {
             tracing::debug!(nodes = self.nodes.count(), "the mount has ended");
             self.interrupts.cancel_all();
+            self.page_drops.close();
         }
     }
 
@@ -154,14 +160,18 @@ fn start_mounted(
     }
     let Device { fd, target, .. } = device;
     channels.push(Arc::new(DeviceChannel::new(fd)));
+    let observed = config.observed.take();
     let shared = Arc::new(Shared {
         filesystem,
+        policy: Policy::new(&config, &negotiated),
         config,
         negotiated,
         nodes: Nodes::new(root.bytes()),
         groups: GroupCache::default(),
         interrupts: Interrupts::default(),
         releases: Arc::default(),
+        listings: Listings::default(),
+        page_drops: Arc::default(),
         pool,
         readers: Readers::default(),
         control: channels[0].clone(),
@@ -171,6 +181,12 @@ fn start_mounted(
         finished: Condvar::new(),
     });
     let mut session = Session { shared: shared.clone(), readers: Vec::new(), target };
+    if shared.policy.leases {
+        shared.page_drops.start(Arc::downgrade(&shared))?;
+    }
+    if let Some(observed) = observed {
+        observed(session.observer());
+    }
     for (at, (group, channel)) in groups.iter().zip(channels).enumerate() {
         session.readers.push(Reader::start(shared.clone(), channel, group, at == 0)?);
     }
@@ -265,7 +281,12 @@ impl Session {
 
     /// Whether the kernel knows [`notify_epoch`](Session::notify_epoch) (ABI 7.44, Linux 6.16).
     pub fn can_notify_epoch(&self) -> bool {
-        self.shared.negotiated.minor >= 44
+        self.shared.negotiated.minor >= abi::MINOR_EPOCH
+    }
+
+    /// Whom to tell what the kernel has to forget ([`CacheMode::Lease`](crate::CacheMode::Lease)).
+    pub fn observer(&self) -> Arc<dyn Observer> {
+        Arc::new(KernelCaches(Arc::downgrade(&self.shared)))
     }
 }
 

@@ -20,6 +20,10 @@ use crate::channel::{Channel, Responder};
 use crate::dispatch::{self, Job};
 use crate::{CacheMode, Config, Device, Session, StartError, start};
 
+#[path = "../tests/leased/mod.rs"]
+#[allow(dead_code, reason = "shared with the tests of real mounts")]
+mod leased;
+mod leases;
 #[path = "../tests/memory/mod.rs"]
 #[allow(dead_code, reason = "shared with the tests of real mounts")]
 mod memory;
@@ -145,9 +149,10 @@ fn fixture_over(
     memory.put(b"file", b"some text");
     memory.put(memory::STALL, b"");
     let unique = kernel.init(7, minor, flags);
+    let expected = minor.min(config.minor_max);
     let session = start(device, filesystem, std::slice::from_ref(&group), config).unwrap();
     let out = InitOut::parse(&kernel.answer(unique).unwrap()).unwrap().0;
-    assert_eq!((out.major, out.minor), (7, minor.min(MINOR)));
+    assert_eq!((out.major, out.minor), (7, expected));
     Fixture { kernel, session, memory, group }
 }
 

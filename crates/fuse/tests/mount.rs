@@ -1,6 +1,7 @@
 //! Real mounts over file systems without a disk.
 
 mod common;
+#[allow(dead_code, reason = "shared with other tests")]
 mod memory;
 
 use std::fs::{self, File, OpenOptions};

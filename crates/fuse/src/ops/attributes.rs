@@ -1,12 +1,15 @@
 //! Attributes, extended attributes, access, and the figures of the file system.
 
+use std::time::Duration;
+
 use aqueduct_fs::{AccessMask, Attr, Errno, OpenId, Reply, Request, Statfs, XattrMode};
 
 use crate::STATUS_XATTR;
 use crate::abi::{
-    AccessIn, AttrOut, Field, GETATTR_FH, GetattrIn, GetxattrIn, GetxattrOut, ROOT_ID, SetattrIn, SetattrValid,
-    SetxattrIn, StatfsOut, StatxIn, StatxOut, opcode,
+    AccessIn, Field, GETATTR_FH, GetattrIn, GetxattrIn, GetxattrOut, ROOT_ID, SetattrIn, SetattrValid, SetxattrIn,
+    StatfsOut, StatxIn, StatxOut, opcode,
 };
+use crate::caches::Kept;
 use crate::convert;
 use crate::dispatch::{Job, Outcome};
 
@@ -14,16 +17,17 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     match job.header.opcode {
         opcode::GETATTR => {
             let (get, _) = job.args(GetattrIn::parse)?;
-            let attr = get_attr(job, get.getattr_flags, get.fh).await?;
-            Ok(attr_out(job, &attr))
+            let (attr, kept) = get_attr(job, get.getattr_flags, get.fh).await?;
+            Ok(job.attr_out(&attr, kept))
         }
         opcode::STATX => {
             let (get, _) = job.args(StatxIn::parse)?;
-            let attr = get_attr(job, get.getattr_flags, get.fh).await?;
-            let (attr_valid, attr_valid_nsec) = convert::timeout(job.shared.config.attr_timeout);
+            let (attr, kept) = get_attr(job, get.getattr_flags, get.fh).await?;
+            let (attr_valid, attr_valid_nsec) = job.attributes_valid(job.header.nodeid, &attr, &kept);
             job.told(job.header.nodeid, &attr);
             let stat = convert::statx(&attr);
-            Ok(Outcome::Done(StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() }.to_vec()))
+            let out = StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() };
+            Ok(Outcome::kept(out.to_vec(), kept))
         }
         opcode::SETATTR => set_attr(job).await,
         opcode::STATFS => {
@@ -46,14 +50,11 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     }
 }
 
-async fn get_attr(job: &Job, flags: u32, fh: u64) -> Result<Attr, Errno> {
+async fn get_attr(job: &Job, flags: u32, fh: u64) -> Result<(Attr, Kept), Errno> {
+    job.drop_unleased_pages().await;
     let open = (flags & GETATTR_FH != 0).then_some(OpenId(fh));
-    job.call(Request::GetAttr { handle: &job.handle()?, open }).await?.attr()
-}
-
-fn attr_out(job: &Job, attr: &Attr) -> Outcome {
-    let (attr_valid, attr_valid_nsec) = convert::timeout(job.shared.config.attr_timeout);
-    Outcome::Done(AttrOut { attr_valid, attr_valid_nsec, padding: 0, attr: job.attr(job.header.nodeid, attr) }.to_vec())
+    let (reply, kept) = job.ask_value(Request::GetAttr { handle: &job.handle()?, open }).await?;
+    Ok((reply.attr()?, kept))
 }
 
 /// The flag KILL_SUIDGID is not looked at: the file system changes the size as the caller, so its kernel decides on the set-id bits.
@@ -61,8 +62,11 @@ async fn set_attr(job: &Job) -> Result<Outcome, Errno> {
     let (change, _) = job.args(SetattrIn::parse)?;
     let open = SetattrValid::from_bits_retain(change.valid).contains(SetattrValid::FH).then_some(OpenId(change.fh));
     let set = convert::set_attr(&change)?;
-    let attr = job.call(Request::SetAttr { handle: &job.handle()?, open, set }).await?.attr()?;
-    Ok(attr_out(job, &attr))
+    let (reply, kept) = job.ask_value(Request::SetAttr { handle: &job.handle()?, open, set }).await?;
+    if set.size.is_some() {
+        job.written(job.header.nodeid);
+    }
+    Ok(job.attr_out(&reply.attr()?, kept.of_change(job.shared.policy)))
 }
 
 fn statfs_out(figures: &Statfs) -> StatfsOut {
@@ -97,20 +101,21 @@ async fn get_xattr(job: &Job) -> Result<Outcome, Errno> {
     let (get, rest) = job.args(GetxattrIn::parse)?;
     let size = get.size;
     let handle = job.handle()?;
-    let reply = if job.header.opcode == opcode::LISTXATTR {
-        job.call(Request::ListXattr { handle: &handle, size }).await?
+    let (reply, kept) = if job.header.opcode == opcode::LISTXATTR {
+        job.ask_value(Request::ListXattr { handle: &handle, size }).await?
     } else {
         let (name, _) = convert::text(rest)?;
         match &job.shared.config.status {
             Some(status) if job.header.nodeid == ROOT_ID && name == STATUS_XATTR.as_bytes() => {
-                Reply::Bytes(status().into_bytes())
+                (Reply::Bytes(status().into_bytes()), Kept::fixed(Duration::ZERO, Duration::ZERO))
             }
-            _ => job.call(Request::GetXattr { handle: &handle, name, size }).await?,
+            _ => job.ask_value(Request::GetXattr { handle: &handle, name, size }).await?,
         }
     };
     let length = match &reply {
         Reply::Bytes(bytes) if size != 0 => {
-            return if bytes.len() <= size as usize { Ok(Outcome::Done(reply.bytes()?)) } else { Err(Errno::ERANGE) };
+            let fits = bytes.len() <= size as usize;
+            return if fits { Ok(Outcome::kept(reply.bytes()?, kept)) } else { Err(Errno::ERANGE) };
         }
         Reply::Bytes(bytes) => bytes.len() as u64,
         Reply::Size(length) => *length,

@@ -6,6 +6,7 @@ use crate::abi::{
     Dirent, EntryOut, FSYNC_FDATASYNC, Field, FsyncIn, OpenIn, OpenOut, ReadIn, ReleaseIn, opcode, put_dirent,
     record_size,
 };
+use crate::caches::Kept;
 use crate::dispatch::{Grant, Job, Outcome};
 
 /// What an entry without attributes grows by at most from a page to the kernel's form: 20 bytes and a name of one byte become 32. Of a
@@ -22,6 +23,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
         opcode::READDIRPLUS => read(job, true).await,
         opcode::RELEASEDIR => {
             let (release, _) = job.args(ReleaseIn::parse)?;
+            job.shared.listings.settle(release.fh);
             job.call(Request::ReleaseDirectory { open: OpenId(release.fh) }).await?.done()?;
             Ok(Outcome::Done(Vec::new()))
         }
@@ -36,10 +38,14 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
 
 async fn open(job: &Job) -> Result<Outcome, Errno> {
     job.args(OpenIn::parse)?;
-    let opened = job.call(Request::OpenDirectory { handle: &job.handle()? }).await?.opened()?;
+    let (reply, kept) = job.ask_value(Request::OpenDirectory { handle: &job.handle()? }).await?;
+    let opened = reply.opened()?;
     // No flags: the kernel keeps nothing of a listing.
     let out = OpenOut { fh: opened.id.0, open_flags: 0, padding: 0 };
-    Ok(Outcome::Granted(out.to_vec(), Grant { directory: Some(opened.id), ..Grant::default() }))
+    Ok(Outcome::Granted(
+        out.to_vec(),
+        Grant { directory: Some(opened.id), lease: kept.into_lease(), ..Grant::default() },
+    ))
 }
 
 async fn read(job: &Job, plus: bool) -> Result<Outcome, Errno> {
@@ -47,12 +53,20 @@ async fn read(job: &Job, plus: bool) -> Result<Outcome, Errno> {
     let room = read.size.min(job.shared.negotiated.max_transfer);
     let fitting = if plus { room } else { (u64::from(room) * u64::from(GROWTH.0) / u64::from(GROWTH.1)) as u32 };
     let (open, cookie) = (OpenId(read.fh), read.offset);
-    let page = |size| async move { job.call(Request::ReadDirectory { open, cookie, size, plus }).await?.directory() };
-    let mut found = page(fitting).await?;
+    job.shared.listings.settle(read.fh);
+    let page = |size| async move {
+        let (reply, kept) = job.ask_value(Request::ReadDirectory { open, cookie, size, plus }).await?;
+        Ok::<_, Errno>((reply.directory()?, kept))
+    };
+    let (mut found, mut kept) = page(fitting).await?;
     if found.entries().next().is_none() && !found.end {
-        found = page(fitting.max(PAGE_MIN)).await?;
+        (found, kept) = page(fitting.max(PAGE_MIN)).await?;
     }
-    let (body, grant) = pack(job, &found, room as usize, plus);
+    let (body, mut grant) = pack(job, &found, room as usize, plus.then_some(&kept));
+    if job.shared.policy.leases && !kept.names.is_zero() && !grant.nodes.is_empty() {
+        job.shared.listings.answers(read.fh, job.header.nodeid);
+    }
+    grant.lease = kept.into_lease();
     if body.is_empty() && !(found.end && found.entries().next().is_none()) {
         return Err(Errno::EINVAL); // not even one entry fits, as getdents(2) says it
     }
@@ -60,16 +74,16 @@ async fn read(job: &Job, plus: bool) -> Result<Outcome, Errno> {
 }
 
 /// As many entries as fit. Those that do not are not lost: the kernel goes on from the last one's cookie.
-fn pack(job: &Job, page: &DirPage, room: usize, plus: bool) -> (Vec<u8>, Grant) {
+fn pack(job: &Job, page: &DirPage, room: usize, plus: Option<&Kept>) -> (Vec<u8>, Grant) {
     let mut body = Vec::with_capacity(room.min(page.packed().len() * 2));
     let mut grant = Grant::default();
     for entry in page.entries() {
-        let fixed = if plus { <EntryOut as Field>::SIZE } else { 0 } + <Dirent as Field>::SIZE;
+        let fixed = if plus.is_some() { <EntryOut as Field>::SIZE } else { 0 } + <Dirent as Field>::SIZE;
         if body.len() + record_size(fixed + entry.name.len()) > room {
             break;
         }
-        if plus {
-            put_inode(job, &entry, &mut body, &mut grant);
+        if let Some(kept) = plus {
+            put_inode(job, &entry, kept, &mut body, &mut grant);
         }
         put_dirent(&mut body, entry.ino, entry.cookie, entry.kind, entry.name);
     }
@@ -78,12 +92,12 @@ fn pack(job: &Job, page: &DirPage, room: usize, plus: bool) -> (Vec<u8>, Grant) 
 
 /// The inode before an entry of READDIRPLUS. Zeros say that there is none to be had; for `.` and `..` the kernel would not
 /// count the lookup.
-fn put_inode(job: &Job, entry: &DirEntry<'_>, body: &mut Vec<u8>, grant: &mut Grant) {
+fn put_inode(job: &Job, entry: &DirEntry<'_>, kept: &Kept, body: &mut Vec<u8>, grant: &mut Grant) {
     match &entry.inode {
         Some((handle, attr)) if !matches!(entry.name, b"." | b"..") => {
             let nodeid = job.shared.nodes.look_up(handle);
             grant.nodes.push(nodeid);
-            job.entry_out(nodeid, attr).put(body);
+            job.entry_out(nodeid, attr, kept).put(body);
         }
         _ => EntryOut::default().put(body),
     }

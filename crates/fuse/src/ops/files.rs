@@ -2,16 +2,16 @@
 
 use std::sync::atomic::Ordering;
 
-use aqueduct_fs::{Errno, FallocateFlags, OpenFlags, OpenId, ReadAt, Request, SeekTo, Source, WriteAt};
+use aqueduct_fs::{Errno, FallocateFlags, Hold, OpenFlags, OpenId, ReadAt, Request, SeekTo, Source, WriteAt};
 
 use crate::CacheMode;
 use crate::abi::{
     CopyFileRangeIn, CopyFileRangeOut, CreateIn, FSYNC_FDATASYNC, FallocateIn, Field, FlushIn, FopenFlags, FsyncIn,
-    InHeader, InitFlags, LseekIn, LseekOut, OpenIn, OpenOut, ReadIn, ReleaseIn, WRITE_CACHE, WriteIn, WriteOut, opcode,
+    InHeader, InitFlags, LseekIn, LseekOut, MINOR_NOFLUSH, OpenIn, OpenOut, READ_LOCKOWNER, ReadIn, ReleaseIn,
+    WRITE_CACHE, WriteIn, WriteOut, opcode,
 };
 use crate::convert;
 use crate::dispatch::{Grant, Job, Outcome};
-use crate::session::Shared;
 use crate::sink::FuseSink;
 
 pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
@@ -32,7 +32,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
             let (FallocateIn { fh, offset, length, mode, .. }, _) = job.args(FallocateIn::parse)?;
             let flags = FallocateFlags::from_bits(mode).ok_or(Errno::EOPNOTSUPP)?;
             job.call(Request::Fallocate { open: OpenId(fh), offset, length, flags }).await?.done()?;
-            job.changed(job.header.nodeid);
+            job.written(job.header.nodeid);
         }
         _ => {
             let (sync, _) = job.args(FsyncIn::parse)?;
@@ -43,14 +43,22 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     Ok(Outcome::Done(Vec::new()))
 }
 
-/// How the kernel treats an open file.
+/// How the kernel treats an open file, whose pages it may keep if it is `leased`.
 ///
 /// FLUSH is wanted at every close, of read-only descriptors too: a process that closes any descriptor of a file loses its locks on it, and without
-/// FLUSH that came only when the last duplicate is closed. So never NOFLUSH.
-fn file_flags(shared: &Shared, flags: OpenFlags) -> FopenFlags {
+/// FLUSH that came only when the last duplicate is closed. So NOFLUSH only where nobody has locked the file so far.
+fn file_flags(job: &Job, flags: OpenFlags, leased: bool) -> FopenFlags {
+    let shared = &job.shared;
     // The kernel would keep what is appended at the end of the file as it knew it, and that of other clients' appends is elsewhere.
     if shared.config.cache == CacheMode::CloseToOpen && !flags.contains(OpenFlags::APPEND) {
         return FopenFlags::empty(); // without KEEP_CACHE the kernel drops the file's pages now
+    }
+    if leased && !flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
+        let marks = shared.nodes.marks(job.header.nodeid);
+        let mut open = FopenFlags::empty();
+        open.set(FopenFlags::KEEP_CACHE, !marks.has_unleased_pages());
+        open.set(FopenFlags::NOFLUSH, !marks.locked && shared.negotiated.minor >= MINOR_NOFLUSH);
+        return open;
     }
     // Before Linux 6.6 a file open for direct I/O cannot be mapped shared; what may be mapped for writing is cached there.
     let mappable = shared.negotiated.flags.contains(InitFlags::DIRECT_IO_ALLOW_MMAP);
@@ -62,20 +70,25 @@ fn file_flags(shared: &Shared, flags: OpenFlags) -> FopenFlags {
     open
 }
 
-fn open_out(job: &Job, id: OpenId, flags: OpenFlags) -> OpenOut {
-    OpenOut { fh: id.0, open_flags: file_flags(&job.shared, flags).bits(), padding: 0 }
+fn open_out(job: &Job, id: OpenId, flags: OpenFlags, leased: bool) -> OpenOut {
+    OpenOut { fh: id.0, open_flags: file_flags(job, flags, leased).bits(), padding: 0 }
 }
 
 async fn open(job: &Job) -> Result<Outcome, Errno> {
     let (OpenIn { flags, .. }, _) = job.args(OpenIn::parse)?;
     let flags = convert::open_flags(flags) - OpenFlags::EXCLUSIVE;
-    let opened = job.call(Request::Open { handle: &job.handle()?, flags }).await?.opened()?;
+    let (reply, kept) = job.ask_value(Request::Open { handle: &job.handle()?, flags }).await?;
+    let opened = reply.opened()?;
+    if flags.contains(OpenFlags::TRUNCATE) {
+        job.written(job.header.nodeid);
+    }
     if job.shared.config.cache == CacheMode::CloseToOpen {
         // Who opens sees what was closed before, its size as well: attributes from before the open end here.
         job.drop_attributes(job.header.nodeid);
     }
-    let grant = Grant { file: Some(opened.id), ..Grant::default() };
-    Ok(Outcome::Granted(open_out(job, opened.id, flags).to_vec(), grant))
+    let out = open_out(job, opened.id, flags, kept.data);
+    let grant = Grant { file: Some(opened.id), lease: kept.into_lease(), ..Grant::default() };
+    Ok(Outcome::Granted(out.to_vec(), grant))
 }
 
 async fn create(job: &Job) -> Result<Outcome, Errno> {
@@ -86,16 +99,24 @@ async fn create(job: &Job) -> Result<Outcome, Errno> {
     } else {
         Request::Create { parent: &parent, name: convert::name(rest)?.0, mode, umask, flags }
     };
-    let (entry, opened) = job.call(request).await?.created()?;
-    let (entry_out, mut grant) = job.entry(&entry);
+    job.shared.listings.settle_all(job.header.nodeid);
+    let (reply, kept) = job.ask_value(request).await?;
+    let (entry, opened) = reply.created()?;
+    let (entry_out, mut grant) = job.entry(&entry, kept.of_change(job.shared.policy));
     grant.file = Some(opened.id);
+    if flags.contains(OpenFlags::TRUNCATE) {
+        job.written(entry_out.nodeid);
+    }
     let mut body = entry_out.to_vec();
-    open_out(job, opened.id, flags).put(&mut body);
+    // Not cached: it was made to be written.
+    open_out(job, opened.id, flags, false).put(&mut body);
     Ok(Outcome::Granted(body, grant))
 }
 
 pub(crate) async fn read(job: &Job) -> Result<Outcome, Errno> {
     let (read, _) = job.args(ReadIn::parse)?;
+    // Held until the kernel has the pages: a recall of them then waits for their lock.
+    let _hold = if job.shared.policy.leases { fill(job, read.read_flags)? } else { None };
     let length = read.size.min(job.shared.negotiated.max_transfer);
     let (sink, answered) = FuseSink::new(job.responder.clone(), job.shared.pool.clone(), length as usize);
     let read = ReadAt { open: OpenId(read.fh), offset: read.offset, length };
@@ -105,6 +126,16 @@ pub(crate) async fn read(job: &Job) -> Result<Outcome, Errno> {
         Ok(_) => Err(Errno::EIO), // a file system that says it delivered, and did not
         Err(errno) => Err(errno),
     }
+}
+
+/// The kernel asks for pages, unless it reads into the caller's buffer. Those that no lease covers are marked.
+fn fill(job: &Job, read_flags: u32) -> Result<Option<Hold>, Errno> {
+    if read_flags & READ_LOCKOWNER != 0 {
+        return Ok(None);
+    }
+    let hold = if job.shared.policy.pages { job.shared.filesystem.hold_data(&job.handle()?) } else { None };
+    job.shared.nodes.mark(job.header.nodeid, |marks| marks.fill(hold.is_some()));
+    Ok(hold)
 }
 
 pub(crate) async fn write(job: &Job) -> Result<Outcome, Errno> {
@@ -124,7 +155,10 @@ pub(crate) async fn write(job: &Job) -> Result<Outcome, Errno> {
     };
     let source = Source::Memory(job.frame.slice(DATA..DATA + size));
     let written = job.shared.filesystem.write(&job.context, at, source).await?;
-    job.changed(job.header.nodeid);
+    match write.write_flags & WRITE_CACHE {
+        0 => job.written(job.header.nodeid),
+        _ => job.changed(job.header.nodeid), // it was the pages that were written
+    }
     Ok(Outcome::Done(WriteOut { size: written.count.min(write.size), padding: 0 }.to_vec()))
 }
 
@@ -157,7 +191,7 @@ async fn copy_range(job: &Job) -> Result<Outcome, Errno> {
         length,
     };
     let copied = job.call(request).await?.size()?.min(length);
-    job.changed(copy.nodeid_out);
+    job.written(copy.nodeid_out);
     Ok(Outcome::Done(match wide {
         true => CopyFileRangeOut { bytes_copied: copied }.to_vec(),
         false => WriteOut { size: copied as u32, padding: 0 }.to_vec(),

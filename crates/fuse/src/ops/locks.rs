@@ -21,6 +21,9 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
         }
         return Ok(Outcome::Done(LkOut { lk: convert::file_lock(&found) }.to_vec()));
     }
+    if space == LockSpace::Posix && lock.kind != LockKind::Unlock {
+        job.shared.nodes.mark(job.header.nodeid, |marks| marks.locked = true);
+    }
     let wait = job.header.opcode == opcode::SETLKW && lock.kind != LockKind::Unlock;
     let take = || job.call(Request::SetLock { open, owner, space, lock, wait });
     let mut taken = take().await;

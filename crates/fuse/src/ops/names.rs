@@ -1,12 +1,15 @@
 //! Names: looking up, making, removing, renaming, linking.
 
-use aqueduct_fs::{Errno, RenameFlags, Reply, Request};
+use aqueduct_fs::{Errno, RenameFlags, Request};
 
-use crate::abi::{Field, LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn, opcode};
-use crate::convert::{decode_device, name, text};
+use crate::abi::{EntryOut, Field, LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn, opcode};
+use crate::convert::{self, decode_device, name, text};
 use crate::dispatch::{Job, Outcome};
 
 pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
+    if job.header.opcode != opcode::LOOKUP {
+        job.shared.listings.settle_all(job.header.nodeid);
+    }
     match job.header.opcode {
         opcode::LOOKUP => lookup(job).await,
         opcode::SYMLINK => symlink(job).await,
@@ -22,27 +25,40 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
         }
         opcode::LINK => link(job).await,
         opcode::READLINK => {
-            let text = job.call(Request::ReadLink { handle: &job.handle()? }).await?.bytes()?;
-            Ok(Outcome::Done(text))
+            let (reply, kept) = job.ask_value(Request::ReadLink { handle: &job.handle()? }).await?;
+            Ok(Outcome::kept(reply.bytes()?, kept))
         }
         _ => remove(job).await,
     }
 }
 
-fn entry(job: &Job, reply: Reply) -> Result<Outcome, Errno> {
-    let (out, grant) = job.entry(&reply.entry()?);
+/// Asks for a new name, and tells the kernel of its inode.
+async fn enter(job: &Job, request: Request<'_>) -> Result<Outcome, Errno> {
+    let (reply, kept) = job.ask_value(request).await?;
+    let (out, grant) = job.entry(&reply.entry()?, kept.of_change(job.shared.policy));
     Ok(Outcome::Granted(out.to_vec(), grant))
 }
 
 async fn lookup(job: &Job) -> Result<Outcome, Errno> {
     let (parent, (name, _)) = (job.handle()?, name(job.body())?);
-    entry(job, job.call(Request::Lookup { parent: &parent, name }).await?)
+    match job.ask(Request::Lookup { parent: &parent, name }).await {
+        // Node id 0 says that there is no such name, and will be none for so long.
+        (Err(Errno::ENOENT), kept) if job.shared.policy.leases && !kept.names.is_zero() => {
+            let (entry_valid, entry_valid_nsec) = convert::timeout(kept.names);
+            let out = EntryOut { entry_valid, entry_valid_nsec, ..EntryOut::default() };
+            Ok(Outcome::kept(out.to_vec(), kept))
+        }
+        (result, kept) => {
+            let (out, grant) = job.entry(&result?.entry()?, kept);
+            Ok(Outcome::Granted(out.to_vec(), grant))
+        }
+    }
 }
 
 async fn symlink(job: &Job) -> Result<Outcome, Errno> {
     let (name, rest) = name(job.body())?;
     let (text, _) = text(rest)?;
-    entry(job, job.call(Request::Symlink { parent: &job.handle()?, name, text }).await?)
+    enter(job, Request::Symlink { parent: &job.handle()?, name, text }).await
 }
 
 async fn make_node(job: &Job) -> Result<Outcome, Errno> {
@@ -50,13 +66,13 @@ async fn make_node(job: &Job) -> Result<Outcome, Errno> {
     let (parent, (name, _)) = (job.handle()?, name(rest)?);
     let MknodIn { mode, umask, rdev, .. } = make;
     let request = Request::MakeNode { parent: &parent, name, mode, umask, rdev: decode_device(rdev) };
-    entry(job, job.call(request).await?)
+    enter(job, request).await
 }
 
 async fn make_directory(job: &Job) -> Result<Outcome, Errno> {
     let (MkdirIn { mode, umask }, rest) = job.args(MkdirIn::parse)?;
     let (parent, (name, _)) = (job.handle()?, name(rest)?);
-    entry(job, job.call(Request::MakeDirectory { parent: &parent, name, mode, umask }).await?)
+    enter(job, Request::MakeDirectory { parent: &parent, name, mode, umask }).await
 }
 
 async fn remove(job: &Job) -> Result<Outcome, Errno> {
@@ -74,8 +90,14 @@ async fn rename(job: &Job, new_directory: u64, flags: u32, names: &[u8]) -> Resu
     let (old, rest) = name(names)?;
     let (new, _) = name(rest)?;
     let (parent, new_parent) = (job.handle()?, job.handle_of(new_directory)?);
+    job.shared.listings.settle_all(new_directory);
     let request = Request::Rename { parent: &parent, name: old, new_parent: &new_parent, new_name: new, flags };
-    job.call(request).await?.done()?;
+    let renamed = job.call(request).await;
+    if job.shared.policy.names {
+        // The kernel takes what it knows of the old name to the new one, with the time that it had left, though there may be no lease on its directory.
+        job.shared.forget_all_names();
+    }
+    renamed?.done()?;
     Ok(Outcome::Done(Vec::new()))
 }
 
@@ -83,5 +105,5 @@ async fn link(job: &Job) -> Result<Outcome, Errno> {
     let (link, rest) = job.args(LinkIn::parse)?;
     let (name, _) = name(rest)?;
     let (handle, parent) = (job.handle_of(link.oldnodeid)?, job.handle()?);
-    entry(job, job.call(Request::Link { handle: &handle, parent: &parent, name }).await?)
+    enter(job, Request::Link { handle: &handle, parent: &parent, name }).await
 }

@@ -1,0 +1,300 @@
+//! What the kernel keeps under leases, and how it is made to forget it.
+//!
+//! Attributes and pages are dropped inode by inode. Names are not: that would wait for the lock of their directory, which somebody may hold who waits for
+//! us. Instead all names are made to be looked up again at once (INC_EPOCH), which waits for nothing.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use aqueduct_fs::{Aspects, Hold, Keep, Observer};
+
+use crate::init::Negotiated;
+use crate::nodes::Marks;
+use crate::notify::{self, Notification};
+use crate::session::Shared;
+use crate::{CacheMode, Config, abi, lock};
+
+/// What an answer lets the kernel keep has to reach it within this time: timeouts begin when the kernel reads them, and a server gives away what a
+/// silent client holds two seconds after it ran out.
+const STALE_AFTER: Duration = Duration::from_millis(100);
+
+/// The kernel may still be about to enter an inode that it was told of less than this ago.
+const NEW: Duration = Duration::from_secs(1);
+
+/// The first pause before the kernel is told again to forget an inode that it does not know yet; each is twice the one before.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The kernel enters the names of a page of a listing right after it has been answered, but may lose its processor before it has.
+const LISTING_ENTERED: Duration = Duration::from_millis(250);
+
+/// What the kernel may keep at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// Answers say what may be kept.
+    pub(crate) leases: bool,
+    /// Names too: they can be recalled, and the kernel checks permission on the way along them.
+    pub(crate) names: bool,
+    /// Pages too: before Linux 6.6 pages stay as they were when a descriptor writes past them, and files open for writing cannot be mapped without them.
+    pub(crate) pages: bool,
+}
+
+impl Policy {
+    pub(crate) fn new(config: &Config, negotiated: &Negotiated) -> Policy {
+        let has = |flag| negotiated.flags.contains(flag);
+        let leases = config.cache == CacheMode::Lease;
+        Policy {
+            leases,
+            names: leases && negotiated.minor >= abi::MINOR_EPOCH && has(abi::InitFlags::POSIX_ACL),
+            pages: leases && has(abi::InitFlags::DIRECT_IO_ALLOW_MMAP),
+        }
+    }
+}
+
+/// What the kernel may keep of one answer.
+pub(crate) struct Kept {
+    pub(crate) attributes: Duration,
+    pub(crate) names: Duration,
+    pub(crate) data: bool,
+    lease: Lease,
+}
+
+/// What stands behind what the kernel may keep: to be held until it has been told.
+#[derive(Default)]
+pub(crate) struct Lease {
+    _hold: Option<Hold>,
+    /// When it was said, if it ends by itself.
+    said: Option<Duration>,
+}
+
+impl Kept {
+    /// Until these times are over, whatever happens.
+    pub(crate) fn fixed(attributes: Duration, names: Duration) -> Kept {
+        Kept { attributes, names, data: false, lease: Lease::default() }
+    }
+
+    pub(crate) fn leased(keep: Keep, policy: Policy) -> Kept {
+        let names = if policy.names { keep.names } else { Duration::ZERO };
+        let ends = keep.attributes > Duration::ZERO || names > Duration::ZERO;
+        let lease = Lease { _hold: keep.hold, said: ends.then(now) };
+        Kept { attributes: keep.attributes, names, data: keep.data && policy.pages, lease }
+    }
+
+    /// Without the attributes: the kernel believes those that come with what it has made or changed whatever it was told meanwhile.
+    pub(crate) fn of_change(mut self, policy: Policy) -> Kept {
+        if policy.leases {
+            self.attributes = Duration::ZERO;
+        }
+        self
+    }
+
+    pub(crate) fn into_lease(self) -> Lease {
+        self.lease
+    }
+}
+
+impl Lease {
+    /// Whether it is too late to tell the kernel, or to have told it.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.said.is_some_and(|said| now().saturating_sub(said) > STALE_AFTER)
+    }
+}
+
+/// By the clock that goes on while the machine sleeps.
+fn now() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// The listings of which the kernel was told names that it may not have entered yet. It enters them as of then: what was told it meanwhile does not reach
+/// them.
+#[derive(Default)]
+pub(crate) struct Listings {
+    count: AtomicUsize,
+    /// By open directory, which one program at a time reads: the directory, and when it was answered.
+    answered: Mutex<HashMap<u64, (u64, Instant)>>,
+    settled: Condvar,
+}
+
+impl Listings {
+    /// A page with names is about to be answered.
+    pub(crate) fn answers(&self, open: u64, directory: u64) {
+        let mut answered = lock(&self.answered);
+        answered.insert(open, (directory, Instant::now()));
+        self.count.store(answered.len(), Ordering::SeqCst);
+    }
+
+    /// A request has come from whoever reads this listing.
+    pub(crate) fn settle(&self, open: u64) {
+        self.retain(|of, _| of != open);
+    }
+
+    /// A request has come from whoever holds the lock of this directory alone.
+    pub(crate) fn settle_all(&self, directory: u64) {
+        self.retain(|_, of| of != directory);
+    }
+
+    fn retain(&self, keep: impl Fn(u64, u64) -> bool) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut answered = lock(&self.answered);
+        answered.retain(|open, (directory, _)| keep(*open, *directory));
+        self.count.store(answered.len(), Ordering::SeqCst);
+        self.settled.notify_all();
+    }
+
+    /// Whether the kernel may be about to enter names that it was told of such directories.
+    fn any(&self, which: impl Fn(u64) -> bool) -> bool {
+        self.count.load(Ordering::SeqCst) > 0 && Listings::left(&lock(&self.answered), which).is_some()
+    }
+
+    /// Waits until the kernel has entered the names that it was told of such directories.
+    fn wait(&self, which: impl Fn(u64) -> bool) {
+        let mut answered = lock(&self.answered);
+        while let Some(left) = Listings::left(&answered, &which) {
+            answered = self.settled.wait_timeout(answered, left).unwrap_or_else(|poison| poison.into_inner()).0;
+        }
+    }
+
+    /// For how long the kernel may still be about to.
+    fn left(answered: &HashMap<u64, (u64, Instant)>, which: impl Fn(u64) -> bool) -> Option<Duration> {
+        let of_these = answered.values().filter(|(directory, _)| which(*directory));
+        of_these.filter_map(|(_, at)| LISTING_ENTERED.checked_sub(at.elapsed())).max()
+    }
+}
+
+/// Tells the kernel what it has to forget.
+pub(crate) struct KernelCaches(pub(crate) Weak<Shared>);
+
+impl Observer for KernelCaches {
+    fn forget(&self, handle: &[u8], aspects: Aspects) {
+        if let Some(shared) = self.0.upgrade()
+            && let Some(node) = shared.nodes.find(handle)
+        {
+            shared.forget(node, aspects);
+        }
+    }
+
+    fn forget_everything(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.forget_everything();
+        }
+    }
+}
+
+/// Tells until it is heard, for as long as whoever does not hear it may be about to come.
+fn insist(mut tell: impl FnMut() -> bool, is_new: impl Fn() -> bool) {
+    let (began, mut pause) = (Instant::now(), PAUSE);
+    while !tell() && is_new() && began.elapsed() < NEW {
+        std::thread::sleep(pause);
+        pause *= 2;
+    }
+}
+
+impl Shared {
+    /// False: the kernel knows no such inode.
+    fn tell(&self, notification: &Notification) -> bool {
+        let told: io::Result<bool> = self.notify(notification);
+        told.unwrap_or_else(|error| {
+            if !self.ended() {
+                tracing::error!(%error, code = notification.code, "the kernel did not take a notification");
+            }
+            true
+        })
+    }
+
+    fn forget(&self, node: u64, aspects: Aspects) {
+        tracing::trace!(node, ?aspects, "the kernel is to forget");
+        if aspects.contains(Aspects::NAMES) {
+            self.forget_names(|directory| directory == node);
+        }
+        if aspects.intersects(Aspects::ATTRIBUTES | Aspects::DATA) {
+            let before = self.nodes.marks(node);
+            let pages = aspects.contains(Aspects::DATA) && before.has_pages();
+            let offset = if pages { 0 } else { -1 };
+            let is_new = || self.nodes.is_new(node, NEW) && !self.ended();
+            insist(|| self.tell(&notify::inval_inode(node, offset, 0)), is_new);
+            if pages {
+                self.nodes.mark(node, |marks| marks.dropped(before));
+            }
+        }
+    }
+
+    /// Has every name looked up again. Waits for nothing.
+    pub(crate) fn forget_all_names(&self) {
+        self.tell(&notify::inc_epoch());
+    }
+
+    fn forget_names(&self, which: impl Fn(u64) -> bool) {
+        if !self.policy.names {
+            return;
+        }
+        // Looked at first: whoever goes on after that may have entered names before, or after the kernel was told.
+        let entering = self.listings.any(&which);
+        self.forget_all_names();
+        if entering {
+            self.listings.wait(which);
+            self.forget_all_names();
+        }
+    }
+
+    /// Pages are dropped without waiting for it: that waits for reads under way, which may wait for the server to be there again. Until they are, whoever
+    /// reads asks for attributes first, and waits there.
+    fn forget_everything(&self) {
+        let nodes = self.nodes.ids();
+        tracing::debug!(nodes = nodes.len(), "the kernel is to forget everything");
+        self.forget_names(|_| true);
+        let mut unknown = Vec::new();
+        for node in nodes {
+            self.nodes.mark(node, Marks::distrust);
+            if !self.tell(&notify::inval_inode(node, -1, 0)) {
+                unknown.push(node);
+            }
+            if self.nodes.marks(node).has_unleased_pages() {
+                self.page_drops.drop_soon(node);
+            }
+        }
+        let is_new = |node: &u64| self.nodes.is_new(*node, NEW) && !self.ended();
+        let mut tell_again = || {
+            unknown.retain(|node| is_new(node) && !self.tell(&notify::inval_inode(*node, -1, 0)));
+            unknown.is_empty()
+        };
+        insist(&mut tell_again, || true);
+    }
+
+    /// Drops the pages of a node if there are any that no lease covers. Waits for reads and writes of them.
+    pub(crate) fn drop_unleased_pages(&self, node: u64) {
+        let before = self.nodes.marks(node);
+        if before.has_unleased_pages() {
+            self.tell(&notify::inval_inode(node, 0, 0));
+            self.nodes.mark(node, |marks| marks.dropped(before));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_told_again_while_an_inode_may_be_about_to_come() {
+        let told = Cell::new(0);
+        let tell = |heard: u32| {
+            told.set(told.get() + 1);
+            told.get() == heard
+        };
+        insist(|| tell(4), || true);
+        assert_eq!(told.replace(0), 4);
+        insist(|| tell(1), || true);
+        assert_eq!(told.replace(0), 1);
+        insist(|| tell(9), || told.get() < 3);
+        assert_eq!(told.replace(0), 3, "the kernel has forgotten it");
+        insist(|| tell(0), || true);
+        assert!(told.get() >= 9, "for about a second: {}", told.get());
+    }
+}

@@ -1,0 +1,137 @@
+//! Makes the kernel drop pages, on a thread of its own: it waits for reads and writes of them that are under way, which no thread may do that answers
+//! requests.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::task::{Poll, Waker};
+
+use crate::lock;
+use crate::session::Shared;
+
+/// The nodes whose pages are to be dropped, in the order in which they were asked for.
+#[derive(Default)]
+pub(crate) struct PageDrops {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    drops: VecDeque<(u64, Option<Arc<Done>>)>,
+    closed: bool,
+}
+
+/// Tells one task that a drop was made.
+#[derive(Default)]
+struct Done(Mutex<(bool, Option<Waker>)>);
+
+impl Done {
+    fn tell(&self) {
+        let waker = {
+            let mut state = lock(&self.0);
+            state.0 = true;
+            state.1.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake(); // outside the lock: the task may run at once
+        }
+    }
+
+    async fn wait(&self) {
+        poll_fn(|task| {
+            let mut state = lock(&self.0);
+            if state.0 {
+                return Poll::Ready(());
+            }
+            state.1 = Some(task.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl PageDrops {
+    /// Starts the thread, which ends when this is closed or the mount is no more.
+    pub(crate) fn start(self: &Arc<PageDrops>, shared: Weak<Shared>) -> io::Result<()> {
+        let drops = self.clone();
+        std::thread::Builder::new().name("aqueduct-pages".into()).spawn(move || drops.work(&shared))?;
+        Ok(())
+    }
+
+    fn work(&self, shared: &Weak<Shared>) {
+        while let Some((node, done)) = self.next() {
+            if let Some(shared) = shared.upgrade() {
+                shared.drop_unleased_pages(node);
+            }
+            if let Some(done) = done {
+                done.tell();
+            }
+        }
+    }
+
+    /// The next, also what is left when this is closed: somebody may wait for it.
+    fn next(&self) -> Option<(u64, Option<Arc<Done>>)> {
+        let mut queue = lock(&self.queue);
+        loop {
+            if let Some(next) = queue.drops.pop_front() {
+                return Some(next);
+            }
+            if queue.closed {
+                return None;
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(|poison| poison.into_inner());
+        }
+    }
+
+    fn push(&self, node: u64, done: Option<Arc<Done>>) {
+        let mut queue = lock(&self.queue);
+        if !queue.closed {
+            queue.drops.push_back((node, done));
+            self.changed.notify_one();
+        } else if let Some(done) = done {
+            drop(queue);
+            done.tell(); // the mount ends: there is nothing to drop
+        }
+    }
+
+    /// Drops the pages of a node soon.
+    pub(crate) fn drop_soon(&self, node: u64) {
+        self.push(node, None);
+    }
+
+    /// Drops the pages of a node that no lease covers. When it has returned, none is left of those that the kernel had asked for before.
+    pub(crate) async fn drop_now(&self, node: u64) {
+        let done = Arc::new(Done::default());
+        self.push(node, Some(done.clone()));
+        done.wait().await;
+    }
+
+    /// The mount has ended.
+    pub(crate) fn close(&self) {
+        lock(&self.queue).closed = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::Context;
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_ever_when_the_mount_ends() {
+        let drops = Arc::new(PageDrops::default());
+        let mut task = Context::from_waker(Waker::noop());
+        let mut early = Box::pin(drops.drop_now(16));
+        assert!(early.as_mut().poll(&mut task).is_pending());
+        drops.close();
+        assert!(pin!(drops.drop_now(32)).poll(&mut task).is_ready());
+        drops.work(&Weak::new());
+        assert!(early.as_mut().poll(&mut task).is_ready());
+    }
+}

@@ -1,0 +1,546 @@
+//! What the kernel is told to keep under leases, in which order it is told to forget, and what is held until it has been told.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use aqueduct_fs::Aspects;
+
+use super::leased::{LONG, Leased};
+use super::*;
+
+type Layer = Leased<Arc<Memory>>;
+
+struct LeasedFixture {
+    layer: Arc<Layer>,
+    fixture: Fixture,
+}
+
+fn leases(minor: u32) -> LeasedFixture {
+    leases_with(minor, Config { posix_acl: true, ..Config::default() })
+}
+
+fn leases_with(minor: u32, config: Config) -> LeasedFixture {
+    let memory = Arc::new(Memory::default());
+    let layer = Arc::new(Leased::new(memory.clone()));
+    let config = Config { cache: CacheMode::Lease, observed: Some(layer.observed()), ..config };
+    let fixture = fixture_over(layer.clone(), memory, minor, NEW_FLAGS, config);
+    LeasedFixture { layer, fixture }
+}
+
+fn handle(entry: &EntryOut) -> [u8; 8] {
+    entry.attr.ino.to_le_bytes()
+}
+
+const ROOT_HANDLE: [u8; 8] = 1u64.to_le_bytes();
+
+impl Kernel {
+    fn get_attr(&self, node: u64) -> AttrOut {
+        AttrOut::parse(&self.ask(opcode::GETATTR, node, &GetattrIn::default().to_vec()).unwrap()).unwrap().0
+    }
+
+    /// Reads into the page cache.
+    fn fill(&self, node: u64, fh: u64) {
+        self.ask(opcode::READ, node, &ReadIn { fh, size: 4096, ..ReadIn::default() }.to_vec()).unwrap();
+    }
+
+    fn opened(&self, node: u64, flags: i32) -> (u64, FopenFlags) {
+        let open = self.open(node, flags);
+        (open.fh, FopenFlags::from_bits_retain(open.open_flags))
+    }
+
+    /// The notifications that have come, until there is none for a while.
+    fn notifications(&self) -> Vec<(i32, Vec<u8>)> {
+        let next = || self.message(Duration::from_millis(50));
+        std::iter::from_fn(next)
+            .inspect(|(header, _)| assert_eq!(header.unique, 0))
+            .map(|(h, b)| (h.error, b))
+            .collect()
+    }
+
+    fn dropped(&self) -> Vec<(i32, u64, i64)> {
+        let inode = |body: &[u8]| NotifyInvalInode::parse(body).map_or((0, 0), |(inode, _)| (inode.ino, inode.off));
+        self.notifications().iter().map(|(code, body)| (*code, inode(body).0, inode(body).1)).collect()
+    }
+}
+
+const LONG_SECONDS: u64 = LONG.as_secs();
+const CACHED: FopenFlags = FopenFlags::KEEP_CACHE.union(FopenFlags::NOFLUSH);
+
+#[test]
+fn timeouts_are_those_of_each_answer() {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let kernel = &fixture.kernel;
+    for lease in [Duration::ZERO, Duration::from_millis(1500), LONG] {
+        *layer.lease.lock().unwrap() = lease;
+        let valid = (lease.as_secs(), lease.subsec_nanos());
+        let entry = kernel.lookup("file").unwrap();
+        assert_eq!(
+            ((entry.entry_valid, entry.entry_valid_nsec), (entry.attr_valid, entry.attr_valid_nsec)),
+            (valid, valid)
+        );
+        let attr = kernel.get_attr(entry.nodeid);
+        assert_eq!((attr.attr_valid, attr.attr_valid_nsec), valid);
+        let none = kernel.lookup("none").map(|none| (none.nodeid, none.entry_valid, none.entry_valid_nsec));
+        assert_eq!(none, if lease.is_zero() { Err(libc::ENOENT) } else { Ok((0, valid.0, valid.1)) });
+    }
+}
+
+#[test]
+fn what_the_kernel_believes_at_once_has_no_timeout() {
+    let LeasedFixture { fixture, .. } = leases(45);
+    let kernel = &fixture.kernel;
+    let node = kernel.lookup("file").unwrap().nodeid;
+    let set = SetattrIn { valid: SetattrValid::MODE.bits(), mode: 0o600, ..SetattrIn::default() };
+    let set = AttrOut::parse(&kernel.ask(opcode::SETATTR, node, &set.to_vec()).unwrap()).unwrap().0;
+    assert_eq!((set.attr_valid, set.attr_valid_nsec), (0, 0));
+    let create = CreateIn { flags: libc::O_RDWR as u32, mode: 0o100644, ..CreateIn::default() }.to_vec();
+    let made = [
+        (opcode::MKDIR, [&MkdirIn { mode: 0o755, umask: 0 }.to_vec(), &b"d\0"[..]].concat()),
+        (opcode::SYMLINK, b"l\0text\0".to_vec()),
+        (opcode::MKNOD, [&MknodIn { mode: 0o100644, ..MknodIn::default() }.to_vec(), &b"n\0"[..]].concat()),
+        (opcode::LINK, [&LinkIn { oldnodeid: node }.to_vec(), &b"h\0"[..]].concat()),
+        (opcode::CREATE, [&create, &b"c\0"[..]].concat()),
+        (opcode::CREATE, [&create, &b"file\0"[..]].concat()),
+    ];
+    for (code, body) in made {
+        let entry = EntryOut::parse(&kernel.ask(code, ROOT_ID, &body).unwrap()).unwrap().0;
+        assert_eq!((entry.attr_valid, entry.attr_valid_nsec), (0, 0), "opcode {code}");
+    }
+}
+
+#[test]
+fn names_are_kept_only_where_they_can_be_recalled_and_permission_is_checked() {
+    for (minor, posix_acl, kept) in [(43, true, false), (45, false, false), (44, true, true), (99, true, true)] {
+        let LeasedFixture { layer, fixture } = leases_with(minor, Config { posix_acl, ..Config::default() });
+        let kernel = &fixture.kernel;
+        let entry = kernel.lookup("file").unwrap();
+        assert_eq!((entry.entry_valid, entry.attr_valid), (if kept { LONG_SECONDS } else { 0 }, LONG_SECONDS));
+        assert_eq!(kernel.lookup("none").is_ok(), kept);
+        layer.observer().forget(&ROOT_HANDLE, Aspects::NAMES);
+        let expected = if kept { vec![(notify::INC_EPOCH, 0, 0)] } else { Vec::new() };
+        assert_eq!(kernel.dropped(), expected);
+    }
+    let capped = leases_with(45, Config { posix_acl: true, minor_max: 43, ..Config::default() });
+    assert_eq!(
+        (capped.fixture.session.negotiated().minor, capped.fixture.kernel.lookup("file").unwrap().entry_valid),
+        (43, 0)
+    );
+}
+
+#[test]
+fn files_are_cached_while_data_are_leased() {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let kernel = &fixture.kernel;
+    let node = kernel.lookup("file").unwrap().nodeid;
+    for flags in [libc::O_RDWR, libc::O_WRONLY, libc::O_RDONLY | libc::O_TRUNC] {
+        assert_eq!(kernel.opened(node, flags).1, FopenFlags::DIRECT_IO);
+    }
+    assert_eq!(kernel.opened(node, libc::O_RDONLY).1, CACHED);
+    layer.data.store(false, Ordering::SeqCst);
+    assert_eq!(kernel.opened(node, libc::O_RDONLY).1, FopenFlags::DIRECT_IO);
+    layer.data.store(true, Ordering::SeqCst);
+    // A lock is lost when any descriptor is closed, which the kernel then has to tell.
+    let (fh, _) = kernel.opened(node, libc::O_RDWR);
+    let lk = FileLock { start: 0, end: 9, kind: libc::F_WRLCK as u32, pid: 1 };
+    kernel.ask(opcode::SETLK, node, &LkIn { fh, owner: 1, lk, ..LkIn::default() }.to_vec()).unwrap();
+    assert_eq!(kernel.opened(node, libc::O_RDONLY).1, FopenFlags::KEEP_CACHE);
+    // Before Linux 6.6 pages are not kept, before ABI 7.35 there is no NOFLUSH.
+    let of = |minor, flags| {
+        let memory = Arc::new(Memory::default());
+        let layer: Arc<Layer> = Arc::new(Leased::new(memory.clone()));
+        let config = Config { cache: CacheMode::Lease, observed: Some(layer.observed()), ..Config::default() };
+        let fixture = fixture_over(layer, memory, minor, flags, config);
+        let node = fixture.kernel.lookup("file").unwrap().nodeid;
+        fixture.kernel.opened(node, libc::O_RDONLY).1
+    };
+    assert_eq!(of(45, NEW_FLAGS & !InitFlags::DIRECT_IO_ALLOW_MMAP.bits()), FopenFlags::DIRECT_IO);
+    assert_eq!(of(34, NEW_FLAGS), FopenFlags::KEEP_CACHE);
+}
+
+#[test]
+fn pages_without_a_lease_are_dropped_before_attributes_are_told() {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let kernel = &fixture.kernel;
+    let node = kernel.lookup("file").unwrap().nodeid;
+    let (fh, _) = kernel.opened(node, libc::O_RDONLY);
+    kernel.fill(node, fh);
+    assert_eq!(layer.covered.load(Ordering::SeqCst), 1);
+    assert_eq!(kernel.get_attr(node).attr_valid, LONG_SECONDS, "the pages are leased");
+
+    layer.data.store(false, Ordering::SeqCst);
+    kernel.fill(node, fh);
+    assert_eq!(kernel.lookup("file").unwrap().attr_valid, 0, "who reads has to ask first");
+    layer.data.store(true, Ordering::SeqCst);
+    assert_eq!(kernel.opened(node, libc::O_RDONLY).1, FopenFlags::NOFLUSH, "the kernel drops the pages as it opens");
+    let ask = |opcode, body: &[u8]| {
+        let unique = kernel.send(opcode, node, body);
+        let (header, body) = kernel.message(Duration::from_secs(10)).unwrap();
+        assert_eq!((header.unique, header.error), (0, notify::INVAL_INODE), "before the answer");
+        assert_eq!(NotifyInvalInode::parse(&body).unwrap().0, NotifyInvalInode { ino: node, off: 0, len: 0 });
+        kernel.answer(unique).unwrap()
+    };
+    let attr = AttrOut::parse(&ask(opcode::GETATTR, &GetattrIn::default().to_vec())).unwrap().0;
+    assert_eq!(attr.attr_valid, LONG_SECONDS);
+    assert_eq!(kernel.get_attr(node).attr_valid, LONG_SECONDS, "once");
+    assert_eq!(kernel.opened(node, libc::O_RDONLY).1, CACHED);
+
+    // A change of our own: what was fetched meanwhile may be older.
+    kernel.fill(node, fh);
+    let (writer, _) = kernel.opened(node, libc::O_RDWR);
+    let mut write = WriteIn { fh: writer, size: 3, ..WriteIn::default() }.to_vec();
+    write.extend_from_slice(b"new");
+    kernel.ask(opcode::WRITE, node, &write).unwrap();
+    ask(opcode::STATX, &StatxIn::default().to_vec());
+    // No page is known, so none is dropped.
+    kernel.ask(opcode::WRITE, node, &write).unwrap();
+    assert_eq!(kernel.get_attr(node).attr_valid, LONG_SECONDS);
+    // Into the caller's buffer: no page.
+    layer.data.store(false, Ordering::SeqCst);
+    let direct = ReadIn { fh, size: 9, read_flags: READ_LOCKOWNER, ..ReadIn::default() };
+    kernel.ask(opcode::READ, node, &direct.to_vec()).unwrap();
+    assert_eq!(kernel.get_attr(node).attr_valid, LONG_SECONDS);
+    kernel.silent();
+}
+
+#[test]
+fn the_observer_tells_the_kernel_what_to_forget() {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let kernel = &fixture.kernel;
+    let entry = kernel.lookup("file").unwrap();
+    let (node, observer) = (entry.nodeid, layer.observer());
+    observer.forget(&handle(&entry), Aspects::ATTRIBUTES);
+    observer.forget(&handle(&entry), Aspects::DATA);
+    assert_eq!(kernel.dropped(), [(2, node, -1), (2, node, -1)], "there is no page");
+    let (fh, _) = kernel.opened(node, libc::O_RDONLY);
+    kernel.fill(node, fh);
+    observer.forget(&handle(&entry), Aspects::ATTRIBUTES | Aspects::DATA);
+    observer.forget(&handle(&entry), Aspects::DATA);
+    assert_eq!(kernel.dropped(), [(2, node, 0), (2, node, -1)]);
+    observer.forget(&99u64.to_le_bytes(), Aspects::all());
+    kernel.silent();
+
+    kernel.fill(node, fh);
+    observer.forget_everything();
+    let dropped = kernel.dropped();
+    assert_eq!(dropped[0].0, notify::INC_EPOCH);
+    assert!(dropped.contains(&(2, ROOT_ID, -1)) && dropped.contains(&(2, node, -1)), "{dropped:?}");
+    assert!(dropped.contains(&(2, node, 0)), "pages too, soon: {dropped:?}");
+}
+
+#[test]
+fn names_end_when_one_is_moved() {
+    let LeasedFixture { fixture, .. } = leases(45);
+    let kernel = &fixture.kernel;
+    let rename = [&RenameIn { newdir: ROOT_ID }.to_vec(), &b"file\0moved\0"[..]].concat();
+    for errno in [0, libc::ENOENT] {
+        let unique = kernel.send(opcode::RENAME, ROOT_ID, &rename);
+        assert_eq!(kernel.message(Duration::from_secs(10)).unwrap().0.error, notify::INC_EPOCH, "before the answer");
+        assert_eq!(kernel.answer(unique).err().unwrap_or_default(), errno);
+    }
+}
+
+/// The kernel enters the names of a listing after the answer, as of then: so it is told once more.
+#[test]
+fn names_of_a_listing_are_forgotten_once_they_have_been_entered() {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let kernel = &fixture.kernel;
+    let open = kernel.ask(opcode::OPENDIR, ROOT_ID, &OpenIn::default().to_vec()).unwrap();
+    let fh = OpenOut::parse(&open).unwrap().0.fh;
+    let send = |offset| {
+        let read = ReadIn { fh, offset, size: 8192, ..ReadIn::default() };
+        kernel.send(opcode::READDIRPLUS, ROOT_ID, &read.to_vec())
+    };
+    let list = |offset| kernel.answer(send(offset)).unwrap();
+    let epochs = |while_waiting: &dyn Fn()| {
+        std::thread::scope(|scope| {
+            let recall = scope.spawn(|| layer.observer().forget(&ROOT_HANDLE, Aspects::NAMES));
+            assert_eq!(kernel.message(Duration::from_secs(10)).unwrap().0.error, notify::INC_EPOCH);
+            while_waiting();
+            recall.join().unwrap();
+        });
+        let told = std::iter::from_fn(|| kernel.message(Duration::from_millis(50)));
+        told.filter(|(header, _)| (header.unique, header.error) == (0, notify::INC_EPOCH)).count()
+    };
+    assert!(!list(0).is_empty());
+    assert_eq!(epochs(&|| ()), 1, "nobody goes on: after a while");
+    assert!(!list(0).is_empty());
+    assert_eq!(epochs(&|| _ = send(1000)), 1, "as soon as it goes on");
+    assert!(!list(0).is_empty() && list(1000).is_empty());
+    assert_eq!(epochs(&|| ()), 0, "it has gone on already");
+    // Who changes the directory holds its lock alone: nobody is entering names.
+    assert!(!list(0).is_empty());
+    let made = [&MkdirIn { mode: 0o755, umask: 0 }.to_vec(), &b"d\0"[..]].concat();
+    kernel.ask(opcode::MKDIR, ROOT_ID, &made).unwrap();
+    assert_eq!(epochs(&|| ()), 0);
+    assert!(!list(0).is_empty());
+    layer.observer().forget(&handle(&kernel.lookup("file").unwrap()), Aspects::NAMES);
+    assert_eq!(kernel.notifications().len(), 1, "another directory");
+}
+
+/// Looks, when it is answered, how many answers are held back.
+struct Watching {
+    layer: Arc<Layer>,
+    handle: Vec<u8>,
+    held: Mutex<Vec<bool>>,
+    delay: Duration,
+}
+
+impl Channel for Watching {
+    fn answer(&self, _: u64, error: i32, _: &[&[u8]]) -> io::Result<()> {
+        assert_eq!(error, 0);
+        std::thread::sleep(self.delay);
+        self.held.lock().unwrap().push(self.layer.is_held(&self.handle));
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_relied_on_is_held_until_the_kernel_has_been_told() {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let entry = fixture.kernel.lookup("file").unwrap();
+    let (fh, _) = fixture.kernel.opened(entry.nodeid, libc::O_RDONLY);
+    let root = fixture.kernel.ask(opcode::OPENDIR, ROOT_ID, &OpenIn::default().to_vec()).unwrap();
+    let root = OpenOut::parse(&root).unwrap().0.fh;
+    let run = |code, nodeid, about: &[u8], body: &[u8]| {
+        let len = 40 + body.len() as u32;
+        let header = InHeader { len, opcode: code, unique: 2, nodeid, ..InHeader::default() };
+        let frame = [&header.to_vec(), body].concat().into();
+        let (held, delay) = (Mutex::default(), Duration::ZERO);
+        let channel = Arc::new(Watching { layer: layer.clone(), handle: about.to_vec(), held, delay });
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while layer.is_held(about) {
+            assert!(Instant::now() < deadline, "what was answered is held still");
+            std::thread::yield_now();
+        }
+        let job = Job::new(fixture.session.shared.clone(), header, frame, Responder::new(channel.clone(), 2));
+        aqueduct_worker::wait(&fixture.group, async { dispatch::run(&job).await });
+        assert_eq!(*channel.held.lock().unwrap(), [true], "opcode {code}");
+        assert!(!layer.is_held(about), "opcode {code}");
+    };
+    let (file, node) = (handle(&entry), entry.nodeid);
+    let read = |fh| ReadIn { fh, size: 4096, ..ReadIn::default() }.to_vec();
+    run(opcode::LOOKUP, ROOT_ID, &file, b"file\0");
+    run(opcode::LOOKUP, ROOT_ID, &ROOT_HANDLE, b"file\0");
+    run(opcode::LOOKUP, ROOT_ID, &ROOT_HANDLE, b"none\0");
+    run(opcode::GETATTR, node, &file, &GetattrIn::default().to_vec());
+    run(opcode::STATX, node, &file, &StatxIn::default().to_vec());
+    run(opcode::OPEN, node, &file, &OpenIn::default().to_vec());
+    run(opcode::OPENDIR, ROOT_ID, &ROOT_HANDLE, &OpenIn::default().to_vec());
+    run(opcode::READDIRPLUS, ROOT_ID, &ROOT_HANDLE, &read(root));
+    run(opcode::READDIRPLUS, ROOT_ID, &file, &read(root));
+    run(opcode::READDIR, ROOT_ID, &ROOT_HANDLE, &read(root));
+    run(opcode::READLINK, node, &file, &[]);
+    run(opcode::READ, node, &file, &read(fh));
+}
+
+/// What was said before this process was held up is said anew.
+#[test]
+fn an_answer_that_comes_too_late_is_not_believed() {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let (kernel, shared) = (&fixture.kernel, fixture.session.shared.clone());
+    let node = kernel.lookup("file").unwrap().nodeid;
+    // It was held up while it told the kernel: that has to forget it.
+    let body = GetattrIn::default().to_vec();
+    let header = InHeader {
+        len: 40 + body.len() as u32,
+        opcode: opcode::GETATTR,
+        unique: 2,
+        nodeid: node,
+        ..InHeader::default()
+    };
+    let (held, delay) = (Mutex::default(), Duration::from_millis(150));
+    let channel = Arc::new(Watching { layer: layer.clone(), handle: Vec::new(), held, delay });
+    let job = Job::new(shared, header, [header.to_vec(), body].concat().into(), Responder::new(channel.clone(), 2));
+    aqueduct_worker::wait(&fixture.group, async { dispatch::run(&job).await });
+    let dropped = kernel.dropped();
+    assert!(dropped.contains(&(2, node, -1)) && dropped.contains(&(notify::INC_EPOCH, 0, 0)), "{dropped:?}");
+}
+
+/// A kernel that believes what it is told, and notes what it keeps: the version of each file is its length.
+struct Believer<'a> {
+    kernel: &'a Kernel,
+    nodes: HashMap<u64, &'static str>,
+    attributes: HashMap<&'static str, u64>,
+    names: HashMap<&'static str, u64>,
+    pages: HashMap<&'static str, u64>,
+    /// The latest version of each whose recall is over.
+    recalled: HashMap<String, u64>,
+    /// Drops of pages.
+    drops: usize,
+    kept: usize,
+}
+
+impl<'a> Believer<'a> {
+    fn new(kernel: &'a Kernel) -> Believer<'a> {
+        let recalled = HashMap::new();
+        let (nodes, attributes, names, pages) = Default::default();
+        Believer { kernel, nodes, attributes, names, pages, recalled, drops: 0, kept: 0 }
+    }
+
+    /// Everything up to the answer to a request; then that.
+    fn ask(&mut self, opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
+        let unique = self.kernel.send(opcode, node, body);
+        loop {
+            let (header, body) = self.kernel.message(Duration::from_secs(10)).unwrap();
+            if header.unique == unique {
+                assert_eq!(header.error, 0, "opcode {opcode}");
+                return body;
+            }
+            self.notified(header.error, &body);
+        }
+    }
+
+    fn notified(&mut self, code: i32, body: &[u8]) {
+        match code {
+            notify::INC_EPOCH => self.names.clear(),
+            notify::INVAL_INODE => {
+                let inode = NotifyInvalInode::parse(body).unwrap().0;
+                let Some(name) = self.nodes.get(&inode.ino) else { return };
+                self.attributes.remove(name);
+                if inode.off >= 0 {
+                    self.pages.remove(name);
+                    self.drops += 1;
+                }
+            }
+            _ => self.recall_is_over(std::str::from_utf8(&body[24..body.len() - 1]).unwrap()),
+        }
+    }
+
+    fn recall_is_over(&mut self, mark: &str) {
+        let (name, version) = mark.split_once(' ').unwrap();
+        assert!(self.names.is_empty(), "{mark}: {:?}", self.names);
+        assert_eq!(self.attributes.get(name), None, "{mark}: attributes");
+        self.recalled.insert(name.to_owned(), version.parse().unwrap());
+    }
+
+    fn entry(&mut self, entry: &EntryOut, name: &'static str) {
+        self.nodes.insert(entry.nodeid, name);
+        self.attr(name, entry.attr_valid, entry.attr.size);
+    }
+
+    fn attr(&mut self, name: &'static str, valid: u64, size: u64) {
+        if valid > 0 {
+            self.kept += 1;
+            self.attributes.insert(name, size);
+            // Who reads now is not made to ask.
+            let pages = self.pages.get(name).copied().unwrap_or(size);
+            assert!(pages >= size, "{name}: pages of version {pages}, attributes of {size}");
+        }
+    }
+
+    fn look_up(&mut self, name: &'static str) -> u64 {
+        let body = self.ask(opcode::LOOKUP, ROOT_ID, &[name.as_bytes(), b"\0"].concat());
+        let entry = EntryOut::parse(&body).unwrap().0;
+        self.entry(&entry, name);
+        if entry.entry_valid > 0 {
+            self.names.insert(name, entry.attr.size);
+        }
+        entry.nodeid
+    }
+
+    fn get_attr(&mut self, name: &'static str, node: u64) {
+        let body = self.ask(opcode::GETATTR, node, &GetattrIn::default().to_vec());
+        let out = AttrOut::parse(&body).unwrap().0;
+        self.attr(name, out.attr_valid, out.attr.size);
+    }
+
+    /// Opens, reads and closes it.
+    fn read(&mut self, name: &'static str, node: u64) {
+        let open = OpenOut::parse(&self.ask(opcode::OPEN, node, &OpenIn::default().to_vec())).unwrap().0;
+        let flags = FopenFlags::from_bits_retain(open.open_flags);
+        let recalled = self.recalled.get(name).copied().unwrap_or_default();
+        if !flags.contains(FopenFlags::KEEP_CACHE) {
+            self.pages.remove(name);
+        } else if let Some(pages) = self.pages.get(name) {
+            self.kept += 1;
+            assert!(*pages >= recalled, "{name}: pages of version {pages} are used after that of {recalled} began");
+        }
+        let read = ReadIn { fh: open.fh, size: 4096, ..ReadIn::default() };
+        let drops = self.drops;
+        let data = self.ask(opcode::READ, node, &read.to_vec());
+        // A drop that comes meanwhile waits for the page, which is locked already.
+        if self.drops == drops {
+            self.pages.insert(name, data.len() as u64);
+        }
+        self.ask(opcode::RELEASE, node, &ReleaseIn { fh: open.fh, ..ReleaseIn::default() }.to_vec());
+    }
+
+    /// Lists the directory, and enters the names when it has been told more.
+    fn list(&mut self, fh: u64) {
+        let body = self.ask(opcode::READDIRPLUS, ROOT_ID, &ReadIn { fh, size: 8192, ..ReadIn::default() }.to_vec());
+        let mut rest = &body[..];
+        let mut found = Vec::new();
+        while !rest.is_empty() {
+            let (entry, after) = EntryOut::parse(rest).unwrap();
+            let (dirent, after) = Dirent::parse(after).unwrap();
+            let name = &after[..dirent.namelen as usize];
+            found.extend(FILES.iter().find(|file| file.as_bytes() == name).map(|name| (*name, entry)));
+            rest = &after[abi::record_size(24 + dirent.namelen as usize) - 24..];
+        }
+        found.iter().for_each(|(name, entry)| self.entry(entry, name));
+        while let Some((header, body)) = self.kernel.message(Duration::from_micros(200)) {
+            self.notified(header.error, &body);
+        }
+        let named = found.iter().filter(|(_, entry)| entry.entry_valid > 0);
+        self.names.extend(named.map(|(name, entry)| (*name, entry.attr.size)));
+        self.ask(opcode::READDIRPLUS, ROOT_ID, &ReadIn { fh, offset: 1000, size: 8192, ..ReadIn::default() }.to_vec());
+    }
+}
+
+const FILES: [&str; 3] = ["file", "a", "b"];
+
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 40
+}
+
+/// Requests, and changes elsewhere with their recalls, in any order: when a recall is over, the kernel keeps nothing of before.
+#[test]
+fn nothing_of_before_is_kept_after_a_recall() {
+    let kept: usize = (1..=10).map(any_schedule).sum();
+    assert!(kept > 1000, "the kernel was told to keep something {kept} times only");
+}
+
+fn any_schedule(seed: u64) -> usize {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let (kernel, memory, session) = (&fixture.kernel, &fixture.memory, &fixture.session);
+    FILES.iter().for_each(|name| memory.put(name.as_bytes(), b"1"));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (layer, over) = (&layer, &over);
+        let changes = scope.spawn(move || {
+            let mut state = seed;
+            for version in 2..80usize {
+                let name = FILES[random(&mut state) as usize % FILES.len()];
+                let file = memory.find(name.as_bytes()).unwrap();
+                let names = (&ROOT_HANDLE[..], Aspects::NAMES | Aspects::ATTRIBUTES);
+                layer.change(&[names, (&file[..], Aspects::ATTRIBUTES | Aspects::DATA)], || {
+                    // By this word, which means nothing else, the kernel knows that the recall is over.
+                    let mark = format!("{name} {version}");
+                    assert!(session.notify_delete(&ROOT_HANDLE, &ROOT_HANDLE, mark.as_bytes()).unwrap());
+                    memory.put(name.as_bytes(), &vec![b'x'; version]);
+                });
+                std::thread::sleep(Duration::from_micros(random(&mut state) % 1000));
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+        let mut believer = Believer::new(kernel);
+        let nodes = FILES.map(|name| believer.look_up(name));
+        let open = believer.ask(opcode::OPENDIR, ROOT_ID, &OpenIn::default().to_vec());
+        let root = OpenOut::parse(&open).unwrap().0.fh;
+        let mut state = !seed;
+        while !over.load(Ordering::SeqCst) {
+            let which = random(&mut state) as usize % FILES.len();
+            match random(&mut state) % 4 {
+                0 => drop(believer.look_up(FILES[which])),
+                1 => believer.get_attr(FILES[which], nodes[which]),
+                2 => believer.read(FILES[which], nodes[which]),
+                _ => believer.list(root),
+            }
+        }
+        changes.join().unwrap();
+        believer.kept
+    })
+}
