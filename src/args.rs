@@ -137,6 +137,9 @@ The configuration file:
   vanished_grace_seconds = 15
   recovery_grace_seconds = 10
   hello_timeout_seconds = 5
+  lease_seconds = 7
+  leases_max = 4194304
+  leases_of_client_max = 262144
   slow_operation_seconds = 1
   drain_seconds = 10")]
 pub struct Serve {

@@ -70,6 +70,9 @@ struct FileLimits {
     vanished_grace_seconds: Option<f64>,
     recovery_grace_seconds: Option<f64>,
     hello_timeout_seconds: Option<f64>,
+    lease_seconds: Option<u32>,
+    leases_max: Option<usize>,
+    leases_of_client_max: Option<usize>,
     slow_operation_seconds: Option<f64>,
     drain_seconds: Option<f64>,
 }
@@ -142,7 +145,11 @@ impl FileLimits {
             vanished_grace: seconds("vanished_grace_seconds", self.vanished_grace_seconds, usual.vanished_grace)?,
             recovery_grace: seconds("recovery_grace_seconds", self.recovery_grace_seconds, usual.recovery_grace)?,
             hello_timeout: seconds("hello_timeout_seconds", self.hello_timeout_seconds, usual.hello_timeout)?,
+            lease: lease(self.lease_seconds, usual.lease)?,
+            leases_max: self.leases_max.unwrap_or(usual.leases_max),
+            leases_of_client_max: self.leases_of_client_max.unwrap_or(usual.leases_of_client_max),
             slow_operation: seconds("slow_operation_seconds", self.slow_operation_seconds, usual.slow_operation)?,
+            ..usual
         })
     }
 }
@@ -156,6 +163,23 @@ fn seconds(key: &str, value: Option<f64>, usual: Duration) -> Result<Duration, F
             "give seconds, 0 or more",
         )
     })
+}
+
+/// The longest that leases may last: so long, and a little more, a client that has gone holds up who changes what it has kept.
+const LEASE_SECONDS_MAX: u32 = 60;
+
+fn lease(value: Option<u32>, usual: Duration) -> Result<Duration, Failure> {
+    match value {
+        None => Ok(usual),
+        Some(seconds @ ..=LEASE_SECONDS_MAX) => Ok(Duration::from_secs(seconds.into())),
+        Some(seconds) => Err(Failure::usage(
+            format!("cannot use lease_seconds = {seconds} of [limits]"),
+            format!(
+                "who changes a file would wait that long for a client that has gone, and {LEASE_SECONDS_MAX} is the most"
+            ),
+            format!("give whole seconds, 0 to {LEASE_SECONDS_MAX}"),
+        )),
+    }
 }
 
 /// `open`: others than this machine may be let in.

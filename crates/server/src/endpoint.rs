@@ -170,6 +170,10 @@ impl ServerEndpoint {
             connection.add_checksums();
         }
         send(connection, header.checked(&body), &body);
+        if let Some(joined) = self.joined.get().filter(|joined| joined.lane == Lane::Control) {
+            joined.session.add_control(connection);
+            self.server.leases.recall_again(&joined.session);
+        }
     }
 
     fn reply(&self, session: &Session, checksums: bool) -> HelloReply {
@@ -184,7 +188,7 @@ impl ServerEndpoint {
             slots: session.slots(),
             credits: CREDITS,
             payload_max: TRANSFER_SIZE_MAX as u32,
-            lease_seconds: 0,
+            lease_seconds: self.server.leases.lease().as_secs() as u32,
             server_name: config.name.clone(),
             recovering: session.is_recovering(),
         }
@@ -193,8 +197,11 @@ impl ServerEndpoint {
     /// A connection has left its session; more than once does no harm.
     fn left(&self, joined: &Joined, connection: &Arc<Connection>, vanished: bool) {
         joined.session.cancel_waits_of(connection);
-        if let Some(joins) = joined.session.remove_connection(connection) {
-            self.server.expire_later(&joined.session, joins, vanished);
+        match joined.session.remove_connection(connection) {
+            Some(joins) => self.server.expire_later(&joined.session, joins, vanished),
+            // What it was asked for there may be lost.
+            None if joined.lane == Lane::Control => self.server.leases.recall_again(&joined.session),
+            None => {}
         }
     }
 
@@ -209,7 +216,15 @@ impl ServerEndpoint {
                 send(connection, reply_header(Kind::CancelReply, &frame.header), &body);
             }
             Kind::Ping => send(connection, reply_header(Kind::Pong, &frame.header), &[]),
-            Kind::Goodbye => self.server.end_session(&joined.session),
+            Kind::CallbackReply => {
+                let leases =
+                    aqueduct_wire::decode_leases(&frame.body).map_err(|error| format!("CALLBACK REPLY: {error}"))?;
+                self.server.leases.returned(joined.session.client(), &leases);
+            }
+            Kind::Goodbye => {
+                joined.session.said_goodbye.store(true, Ordering::SeqCst);
+                self.server.end_session(&joined.session);
+            }
             kind => return Err(format!("a {kind:?} frame makes no sense to a server")),
         }
         Ok(())

@@ -2,21 +2,26 @@
 //! else (a lock, another server) becomes a task that holds no thread.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use aqueduct_fs::{Call, Context, Errno, FileSystem, Groups, OpenId, Reply, Request, Source, WriteAt, Written};
+use aqueduct_fs::{
+    Aspects, Call, Context, Errno, FileSystem, Groups, OpenId, Reply, Request, Source, WriteAt, Written,
+};
 use aqueduct_net::{Connection, Frame, Payload};
-use aqueduct_wire::{Flags, Header, Kind, Op};
+use aqueduct_wire::{Flags, Grant, Header, Kind, Op, Subject};
 use bytes::Bytes;
 
-use crate::access::Attached;
+use crate::access::{Attached, Squash};
 use crate::complaints::Complaint;
 use crate::endpoint::{Others, send};
 use crate::failpoint::Moment;
 use crate::fetch;
 use crate::intent;
 use crate::journal::Record;
+use crate::lease::Looked;
+use crate::lease::keeper::Change;
+use crate::lease::touch::{self, Found, Touched, Toucher};
 use crate::recovery::takes_lock;
 use crate::repeat::{self, Repeat};
 use crate::server::{Export, Server};
@@ -68,6 +73,20 @@ struct Job {
     header: Header,
     op: Op,
     started: Instant,
+    /// Nanoseconds of that it waited for others' leases.
+    waited: AtomicU64,
+    /// Its reply renews the session's leases.
+    renews: bool,
+}
+
+/// What has come of a request that changes something.
+enum Tried<'a> {
+    /// It has to wait for others' leases.
+    Wait,
+    /// The server dies here, in a test.
+    Dies,
+    /// It is executed; the stamp was taken before.
+    Call(Call<'a, Reply>, u64),
 }
 
 /// Which try of a request that changes something.
@@ -85,6 +104,7 @@ pub(crate) fn request(server: &Arc<Server>, session: &Arc<Session>, connection: 
     };
     server.executing.fetch_add(1, Ordering::SeqCst);
     session.enter();
+    let renews = !session.has_ended() && server.renews(session, &frame.header);
     let job = Job {
         server: server.clone(),
         session: session.clone(),
@@ -92,6 +112,8 @@ pub(crate) fn request(server: &Arc<Server>, session: &Arc<Session>, connection: 
         header: frame.header,
         op,
         started: Instant::now(),
+        waited: AtomicU64::new(0),
+        renews,
     };
     if session.has_ended() {
         return; // somebody else may have its locks already
@@ -132,12 +154,22 @@ impl Job {
 
     /// Sends a reply.
     fn reply(&self, kind: Kind, result: Result<(), Errno>, body: &[u8]) {
-        send(&self.connection, reply_header(&self.header, kind, result), body);
+        self.send(reply_header(&self.header, kind, result), body);
         self.note_duration(kind);
     }
 
+    fn send(&self, mut header: Header, body: &[u8]) {
+        header.flags |= self.renewal();
+        send(&self.connection, header, body);
+    }
+
+    fn renewal(&self) -> Flags {
+        if self.renews { Flags::RENEWS } else { Flags::empty() }
+    }
+
     fn note_duration(&self, kind: Kind) {
-        let took = self.started.elapsed();
+        let waited = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
+        let took = self.started.elapsed().saturating_sub(waited);
         if took > self.server.config.limits.slow_operation && kind == Kind::Reply {
             let (op, client) = (self.op.name(), &self.session.name);
             let what = format_args!("a slow operation: the backing file system took {took:.1?} for {op} of {client}");
@@ -145,8 +177,8 @@ impl Job {
         }
     }
 
-    /// Remembers a reply for repeats of the request, and sends it.
-    fn reply_once(&self, kind: Kind, result: Result<(), Errno>, body: &[u8]) {
+    /// Remembers a reply for repeats of the request, and sends it. Only this one grants leases.
+    fn reply_once(&self, kind: Kind, result: Result<(), Errno>, body: &[u8], grants: &[Grant]) {
         if self.server.failpoint.dies(Moment::Executed) {
             return;
         }
@@ -155,13 +187,23 @@ impl Job {
         if self.server.failpoint.dies(Moment::Remembered) {
             return;
         }
-        send(&self.connection, header, body);
+        self.send_granting(header, body, grants);
         self.note_duration(kind);
         for (connection, request) in others {
             if let Some(connection) = connection.upgrade() {
                 send(&connection, Header { request, ..header }, body);
             }
         }
+    }
+
+    fn send_granting(&self, header: Header, body: &[u8], grants: &[Grant]) {
+        if grants.is_empty() {
+            return self.send(header, body);
+        }
+        let mut granting = Vec::with_capacity(body.len() + 2 + grants.len() * 11);
+        aqueduct_wire::encode_grants(grants, &mut granting);
+        granting.extend_from_slice(body);
+        self.send(Header { flags: header.flags | Flags::GRANTS, ..header }, &granting);
     }
 
     /// What there is to do for a request that changes something; `None`: it has been answered or will be.
@@ -171,7 +213,7 @@ impl Job {
             Admission::Restored(record) => Ok(Some(Try::AfterRestart(record))),
             Admission::Attached => Ok(None),
             Admission::Remembered(header, body) => {
-                send(&self.connection, Header { request: self.header.request, ..header }, &body);
+                self.send(Header { request: self.header.request, ..header }, &body);
                 Ok(None)
             }
             Admission::Refused(reason) => {
@@ -200,7 +242,8 @@ impl Job {
         if !Arc::ptr_eq(&attached.export, export) {
             return Err(Errno::EBUSY);
         }
-        self.server.keep(&self.session, export);
+        let asks_leases = self.header.flags.contains(Flags::LEASES) && self.server.leases.is_on();
+        self.server.keep(&self.session, export, asks_leases);
         let context = Context::new(self.session.client(), aqueduct_fs::Credential::root());
         let Call::Ready(Some(root)) = attached.filesystem.call(&context, Request::Root) else {
             return Err(Errno::EPROTO);
@@ -210,7 +253,7 @@ impl Job {
             export_id: export.id,
             read_only: attached.is_read_only(),
             age_max: export.external.age_max(),
-            one_user: false,
+            one_user: attached.squash() == Squash::All,
         };
         let mut body = Vec::new();
         reply.encode(&mut body);
@@ -251,6 +294,7 @@ impl Job {
             return Err(Errno::EAGAIN);
         }
         self.session.recovered();
+        self.server.leases.settle(self.session.id);
         if self.server.failpoint.dies(Moment::Recovered) {
             return Ok(());
         }
@@ -261,8 +305,9 @@ impl Job {
     async fn read(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
         let (caller, read) = aqueduct_wire::decode_read(body).map_err(|error| error.errno())?;
         let context = attached.context(self.session.client(), caller);
-        let sink =
-            ReplySink { connection: self.connection.clone(), header: reply_header(&self.header, Kind::Reply, Ok(())) };
+        let mut header = reply_header(&self.header, Kind::Reply, Ok(()));
+        header.flags |= self.renewal();
+        let sink = ReplySink { connection: self.connection.clone(), header };
         let count = attached.filesystem.read(&context, read, Box::new(sink)).await?;
         self.session.count(count, 0);
         Ok(())
@@ -271,13 +316,19 @@ impl Job {
     async fn fetch(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
         let (caller, handles, length) = aqueduct_wire::decode_fetch(body).map_err(|error| error.errno())?;
         let context = attached.context(self.session.client(), caller);
+        let stamp = self.server.leases.stamp();
         let files = fetch::files(&*attached.filesystem, &context, &handles, length).await;
+        let read = files.iter().zip(&handles).zip(0..).filter(|((file, _), _)| file.is_ok());
+        let grants = self.granted((stamp, None), |grant| {
+            read.for_each(|((_, handle), at)| grant(Subject::Entry(at), handle, Aspects::DATA | Aspects::ATTRIBUTES));
+        });
         self.session.count(files.iter().flatten().map(|(_, data)| data.len()).sum(), 0);
         let mut body = Vec::new();
         let told =
             files.iter().map(|file| file.as_ref().map(|(attr, data)| (*attr, &data[..])).map_err(|error| *error));
         aqueduct_wire::encode_fetched(told, &mut body);
-        self.reply(Kind::Reply, Ok(()), &body);
+        self.send_granting(reply_header(&self.header, Kind::Reply, Ok(())), &body, &grants);
+        self.note_duration(Kind::Reply);
         Ok(())
     }
 
@@ -289,27 +340,45 @@ impl Job {
         };
         let (context, filesystem) = (attached.context(self.session.client(), caller), &*attached.filesystem);
         if self.header.sequence == 0 {
-            return self.write_again(filesystem, &context, write, data).await;
+            return self.write_again(attached, &context, write, data).await;
         }
-        let result = match self.admit()? {
-            None => return Ok(()),
-            Some(Try::AfterRestart(record)) => {
-                repeat::repeat_write((filesystem, &self.server.exclusion), &context, write, data, record).await
-            }
-            Some(Try::First { may_be_old }) => {
-                let found = may_be_old.then(|| self.find_append(filesystem, &context, write, &data)).flatten();
-                match found {
-                    Some(written) => Ok(written),
-                    None => match self.write_once(filesystem, &context, write, data) {
-                        Some(call) => call.await,
-                        None => return Ok(()),
-                    },
-                }
+        let Some(which) = self.admit()? else { return Ok(()) };
+        let result = match self.touched_by_write(attached, write.open, &data) {
+            Err(error) if matches!(which, Try::First { .. }) => Err(error),
+            touched => {
+                let Some(change) = self.begin(&touched.unwrap_or_default()).await else { return Ok(()) };
+                let written = self.write_as(which, filesystem, &context, (write, data)).await;
+                drop(change);
+                let Some(result) = written else { return Ok(()) };
+                result
             }
         };
         self.session.count(0, result.as_ref().map_or(0, |written| written.count as usize));
-        self.finish(Kind::Reply, result.map(Reply::Written), true);
+        self.finish(Kind::Reply, result.map(Reply::Written), true, &[]);
         Ok(())
+    }
+
+    /// Writes, or finds out what came of the first try.
+    async fn write_as(
+        &self,
+        which: Try,
+        filesystem: &dyn FileSystem,
+        context: &Context,
+        (write, data): (WriteAt, Bytes),
+    ) -> Option<Result<Written, Errno>> {
+        match which {
+            Try::AfterRestart(record) => {
+                let file = (filesystem, &self.server.exclusion);
+                Some(repeat::repeat_write(file, context, write, data, record).await)
+            }
+            Try::First { may_be_old } => {
+                let found = may_be_old.then(|| self.find_append(filesystem, context, write, &data)).flatten();
+                match found {
+                    Some(written) => Some(Ok(written)),
+                    None => Some(self.write_once(filesystem, context, write, data)?.await),
+                }
+            }
+        }
     }
 
     /// An append that is sent again after the machine died may have been executed without a trace but in the file.
@@ -328,7 +397,7 @@ impl Job {
     /// that it has no slot.
     async fn write_again(
         &self,
-        filesystem: &dyn FileSystem,
+        attached: &Attached,
         context: &Context,
         write: WriteAt,
         data: Bytes,
@@ -336,9 +405,13 @@ impl Job {
         if write.append {
             return Err(Errno::EINVAL);
         }
-        let written = filesystem.write(context, write, Source::Memory(data)).await?;
+        let touched = self.touched_by_write(attached, write.open, &data)?;
+        let Some(change) = self.begin(&touched).await else { return Ok(()) };
+        let written = attached.filesystem.write(context, write, Source::Memory(data)).await;
+        drop(change);
+        let written = written?;
         self.session.count(0, written.count as usize);
-        self.finish(Kind::Reply, Ok(Reply::Written(written)), false);
+        self.finish(Kind::Reply, Ok(Reply::Written(written)), false, &[]);
         Ok(())
     }
 
@@ -378,9 +451,11 @@ impl Job {
                 Request::Reopen { .. } => Some(Moment::Reopened),
                 _ => reclaims.then_some(Moment::Reclaimed),
             };
-            let result = filesystem.call(&context, request).await;
+            let stamp = self.server.leases.stamp();
+            let result = filesystem.call(&context, request.clone()).await;
+            let grants = self.grants(attached, &request, &result, (stamp, None));
             if !moment.is_some_and(|moment| self.server.failpoint.dies(moment)) {
-                self.finish(Kind::Reply, result, false);
+                self.finish(Kind::Reply, result, false, &grants);
             }
             return Ok(());
         }
@@ -390,14 +465,10 @@ impl Job {
             Some(Try::First { .. }) => {}
             Some(Try::AfterRestart(record)) => match repeat::repeat(filesystem, &context, &request, record).await {
                 Repeat::Execute => in_grace = false, // a lock that it had
-                Repeat::Answer(mut result) => {
-                    if let Ok(reply) = &result
-                        && self.session.has_lost
-                        && let Err(error) = repeat::cut_again(filesystem, &context, &request, reply).await
-                    {
-                        result = Err(error);
+                Repeat::Answer(result) => {
+                    if let Some(result) = self.as_before(attached, &context, &request, result).await {
+                        self.finish(Kind::Reply, result, true, &[]);
                     }
-                    self.finish(Kind::Reply, result, true);
                     return Ok(());
                 }
             },
@@ -411,24 +482,157 @@ impl Job {
                 self.wait_for_lock(filesystem, &context, request, in_grace).await;
             }
             request => {
-                if let Some(call) = self.call_once(filesystem, &context, request) {
-                    let result = call.await;
-                    self.finish(Kind::Reply, result, true);
+                let mut change = self.change();
+                if let Some((result, stamp)) = self.call_once(attached, &context, &request, (&mut change, true)).await {
+                    let grants = self.grants(attached, &request, &result, (stamp, Some(&change)));
+                    drop(change);
+                    self.finish(Kind::Reply, result, true, &grants);
                 }
             }
         }
         Ok(())
     }
 
-    /// Executes what changes something. What will tell that it was is written down before.
-    fn call_once<'a>(
+    /// What a request came to that was executed before the machine lost what clients had written.
+    async fn as_before(
         &self,
-        filesystem: &'a dyn FileSystem,
+        attached: &Attached,
+        context: &Context,
+        request: &Request<'_>,
+        result: Result<Reply, Errno>,
+    ) -> Option<Result<Reply, Errno>> {
+        let cut = result.as_ref().ok().filter(|_| self.session.has_lost);
+        let Some(cut) = cut.and_then(|reply| repeat::cut_again(request, reply)) else { return Some(result) };
+        let mut change = self.change();
+        let (done, _) = self.call_once(attached, context, &cut, (&mut change, false)).await?;
+        Some(done.and(result))
+    }
+
+    /// Executes what changes something, when nobody else keeps what it changes, and what will tell that it was, if that `survives`, is written down. Returns a
+    /// stamp of before as well; `None`: it is not executed, and not answered.
+    async fn call_once(
+        &self,
+        attached: &Attached,
+        context: &Context,
+        request: &Request<'_>,
+        (change, survives): (&mut Change<'_>, bool),
+    ) -> Option<(Result<Reply, Errno>, u64)> {
+        loop {
+            match self.try_call(attached, context, request, (change, survives)) {
+                Tried::Call(call, stamp) => return Some((call.await, stamp)),
+                Tried::Dies => return None,
+                Tried::Wait => {}
+            }
+            if !self.is_woken(change).await {
+                return None;
+            }
+        }
+    }
+
+    fn try_call<'a>(
+        &self,
+        attached: &'a Attached,
         context: &'a Context,
-        request: Request<'a>,
-    ) -> Option<Call<'a, Reply>> {
-        let _others_wait = self.server.keeps_sessions().then(|| self.server.exclusion.names(&request));
-        self.intend(|| intent::of(filesystem, context, &request)).then(|| filesystem.call(context, request))
+        request: &Request<'a>,
+        (change, survives): (&mut Change<'_>, bool),
+    ) -> Tried<'a> {
+        let filesystem = &*attached.filesystem;
+        let _others_wait = self.server.keeps_sessions().then(|| self.server.exclusion.names(request));
+        let looks = self.server.leases.watches() || survives && self.session.survives();
+        let found = if looks { Found::of(filesystem, context, request) } else { Found::default() };
+        let touched = match self.touched(attached, |toucher| toucher.of(request, &found)) {
+            Ok(touched) => touched,
+            Err(error) => return Tried::Call(Call::ready(Err(error)), 0),
+        };
+        if !change.try_begin(&touched) {
+            return Tried::Wait;
+        }
+        if survives && !self.intend(|| intent::of(filesystem, context, request, &found)) {
+            return Tried::Dies;
+        }
+        let stamp = self.server.leases.stamp();
+        Tried::Call(filesystem.call(context, request.clone()), stamp)
+    }
+
+    /// A change that this request is going to make. Who recovers, and sends again what was lost, is waited for by the others.
+    fn change(&self) -> Change<'_> {
+        self.server.leases.change(self.session.client(), self.session.is_recovering())
+    }
+
+    /// What this request changes.
+    fn touched(
+        &self,
+        attached: &Attached,
+        what: impl FnOnce(&Toucher<'_>) -> Result<Touched, Errno>,
+    ) -> Result<Touched, Errno> {
+        let leases = &self.server.leases;
+        // Where nothing may be written, nothing is.
+        if !leases.watches() || attached.is_read_only() {
+            return Ok(Touched::default());
+        }
+        let (filesystem, client) = (&*attached.filesystem, self.session.client());
+        what(&Toucher { filesystem, client, key: &|handle| leases.key(handle) })
+    }
+
+    fn touched_by_write(&self, attached: &Attached, open: OpenId, data: &[u8]) -> Result<Touched, Errno> {
+        self.touched(attached, |toucher| if data.is_empty() { Ok(Touched::default()) } else { toucher.data(open) })
+    }
+
+    /// A change that has begun, when nobody else keeps what it changes; `None`: the session or the server has ended before.
+    async fn begin(&self, touched: &Touched) -> Option<Change<'_>> {
+        let mut change = self.change();
+        while !change.try_begin(touched) {
+            if !self.is_woken(&change).await {
+                return None;
+            }
+        }
+        Some(change)
+    }
+
+    /// Waits until a change is worth trying again. What waits is not under way: a server that ends does not wait for it. False: nobody does any more.
+    async fn is_woken(&self, change: &Change<'_>) -> bool {
+        let is_wanted = || !self.session.has_ended() && !self.server.draining.load(Ordering::SeqCst);
+        if !is_wanted() {
+            return false;
+        }
+        let since = Instant::now();
+        self.server.executing.fetch_sub(1, Ordering::SeqCst);
+        change.woken().await;
+        self.server.executing.fetch_add(1, Ordering::SeqCst);
+        self.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        is_wanted()
+    }
+
+    /// The leases that go with a result, if the client asks for any: on what was looked at after the stamp was taken.
+    fn grants(
+        &self,
+        attached: &Attached,
+        request: &Request<'_>,
+        result: &Result<Reply, Errno>,
+        looked: (u64, Option<&Change<'_>>),
+    ) -> Vec<Grant> {
+        let of = (&*attached.filesystem, self.session.client());
+        self.granted(looked, |grant| touch::grantable(of, request, result, grant))
+    }
+
+    /// The leases that are granted of those that `ask` asks for.
+    fn granted(
+        &self,
+        (stamp, change): (u64, Option<&Change<'_>>),
+        ask: impl FnOnce(&mut dyn FnMut(Subject, &[u8], Aspects)),
+    ) -> Vec<Grant> {
+        let mut grants = Vec::new();
+        if !self.renews || !self.header.flags.contains(Flags::LEASES) {
+            return grants;
+        }
+        let (leases, client) = (&self.server.leases, self.session.client());
+        ask(&mut |subject, handle, aspects| {
+            let key = leases.key(handle);
+            let looked = Looked { stamp, own: change.map_or(Aspects::empty(), |change| change.of(key)) };
+            let granted = leases.grant(client, (key, aspects), looked);
+            grants.extend(granted.map(|(lease, aspects)| Grant { subject, aspects, lease }));
+        });
+        grants
     }
 
     /// Whether a request takes a lock that others, of before a restart, have not said yet whether they hold.
@@ -453,15 +657,15 @@ impl Job {
             filesystem.call(context, request)
         };
         if let Some(result) = poll_once(&mut call).await {
-            return self.finish(Kind::Reply, result, true);
+            return self.finish(Kind::Reply, result, true, &[]);
         }
         let id = self.header.request;
         let wait = (context.cancel.clone(), Arc::downgrade(&self.connection));
         if !self.session.add_pending(id, wait, self.server.config.limits.pending_max) {
             drop(call);
-            return self.finish(Kind::Reply, Err(Errno::ENOLCK), true);
+            return self.finish(Kind::Reply, Err(Errno::ENOLCK), true, &[]);
         }
-        self.reply_once(Kind::Pending, Ok(()), &[]);
+        self.reply_once(Kind::Pending, Ok(()), &[], &[]);
         // What waits is not under way: a server that ends does not wait for it.
         self.server.executing.fetch_sub(1, Ordering::SeqCst);
         if self.connection.is_closed() {
@@ -470,20 +674,21 @@ impl Job {
         let result = call.await;
         self.server.executing.fetch_add(1, Ordering::SeqCst);
         self.session.remove_pending(id);
-        self.finish(Kind::Completion, result, false);
+        self.finish(Kind::Completion, result, false, &[]);
     }
 
     /// Replies with the result of a call, remembering it if the request changed something.
-    fn finish(&self, kind: Kind, result: Result<Reply, Errno>, changes: bool) {
+    fn finish(&self, kind: Kind, result: Result<Reply, Errno>, changes: bool, grants: &[Grant]) {
         let mut body = Vec::new();
         if let Ok(reply) = &result {
             aqueduct_wire::encode_reply(reply, &mut body);
         }
         let result = result.map(|_| ());
         if changes {
-            self.reply_once(kind, result, &body);
+            self.reply_once(kind, result, &body, grants);
         } else {
-            self.reply(kind, result, &body);
+            self.send_granting(reply_header(&self.header, kind, result), &body, grants);
+            self.note_duration(kind);
         }
     }
 
@@ -500,7 +705,7 @@ impl Job {
             }
             Some(Try::AfterRestart(_)) => {
                 // Which of its parts were executed, and what they opened, nobody knows any more.
-                self.finish(Kind::Reply, Err(Errno::EIO), true);
+                self.finish(Kind::Reply, Err(Errno::EIO), true, &[]);
                 return Ok(());
             }
         }
@@ -510,7 +715,12 @@ impl Job {
             let result = match latest.substitute(request) {
                 Request::SetLock { wait: true, .. } => Err(Errno::EINVAL), // nothing in a compound may wait
                 request if self.waits_for_grace(&request) => Err(Errno::EAGAIN),
-                request => attached.filesystem.call(&context, request).await,
+                request => {
+                    let mut change = self.change();
+                    let call = self.call_once(attached, &context, &request, (&mut change, false));
+                    let Some((result, _)) = call.await else { return Ok(()) };
+                    result
+                }
             };
             self.session.count(0, 0);
             let failed = result.is_err();
@@ -524,7 +734,7 @@ impl Job {
         }
         let mut body = Vec::new();
         aqueduct_wire::encode_compound_reply(&results, &mut body);
-        self.reply_once(Kind::Reply, Ok(()), &body);
+        self.reply_once(Kind::Reply, Ok(()), &body, &[]);
         Ok(())
     }
 }

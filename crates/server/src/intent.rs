@@ -13,6 +13,8 @@ use aqueduct_fs::idmap::IdMaps;
 use aqueduct_fs::*;
 use aqueduct_wire::Op;
 
+use crate::lease::touch::Found;
+
 /// How much older than its making a timestamp may be: the kernel's clock for them ticks every 1 to 10 ms.
 const CLOCK_TICK: Duration = Duration::from_millis(10);
 
@@ -26,11 +28,12 @@ const NOBODY: ClientId = ClientId(0);
 
 /// What to write down before a request is executed; `None`: executing it again does no harm, or nothing can tell. Until it is executed, nobody else may
 /// do anything with its names.
-pub(crate) fn of(filesystem: &dyn FileSystem, context: &Context, request: &Request<'_>) -> Option<Vec<u8>> {
-    let look_up =
-        |parent, name| at_once(filesystem.call(context, Request::Lookup { parent, name }))?.ok()?.entry().ok();
-    let is_absent =
-        |parent, name| at_once(filesystem.call(context, Request::Lookup { parent, name })) == Some(Err(Errno::ENOENT));
+pub(crate) fn of(
+    filesystem: &dyn FileSystem,
+    context: &Context,
+    request: &Request<'_>,
+    found: &Found,
+) -> Option<Vec<u8>> {
     let has_xattr = |handle, name| match at_once(filesystem.call(context, Request::GetXattr { handle, name, size: 0 }))
     {
         Some(Ok(_)) => Some(true),
@@ -40,7 +43,7 @@ pub(crate) fn of(filesystem: &dyn FileSystem, context: &Context, request: &Reque
     let since = since().to_le_bytes();
     let made = |parent, name, mode: u32, rest: u32| {
         let parts: [&[u8]; 5] = [parent, name, &since, &mode.to_le_bytes(), &rest.to_le_bytes()];
-        is_absent(parent, name).then(|| fields(context, &parts))
+        found.is_absent().then(|| fields(context, &parts))
     };
     match *request {
         // Also one that takes what is there: what it made itself may have a mode that lets nobody open it.
@@ -49,16 +52,14 @@ pub(crate) fn of(filesystem: &dyn FileSystem, context: &Context, request: &Reque
         Request::MakeNode { parent, name, mode, .. } => made(parent, name, mode, 0),
         Request::Symlink { parent, name, text } => made(parent, name, LINK, crc32c::crc32c(text)),
         Request::Link { handle, parent, name } => {
-            is_absent(parent, name).then(|| fields(context, &[parent, name, &since, handle]))
+            found.is_absent().then(|| fields(context, &[parent, name, &since, handle]))
         }
         Request::Unlink { parent, name } | Request::RemoveDirectory { parent, name } => {
-            Some(fields(context, &[parent, name, look_up(parent, name)?.handle.bytes()]))
+            Some(fields(context, &[parent, name, found.handle()?.bytes()]))
         }
         Request::Rename { parent, name, new_parent, new_name, .. } => {
-            let old = look_up(parent, name)?.handle;
-            let new = look_up(new_parent, new_name).map(|entry| entry.handle);
-            let new = new.as_ref().map_or(&[][..], Handle::bytes);
-            Some(fields(context, &[parent, name, old.bytes(), new_parent, new_name, new]))
+            let new = found.new_handle().map_or(&[][..], Handle::bytes);
+            Some(fields(context, &[parent, name, found.handle()?.bytes(), new_parent, new_name, new]))
         }
         Request::SetXattr { handle, name, value, mode: XattrMode::Create } if !has_xattr(handle, name)? => {
             Some(fields(context, &[handle, name, &crc32c::crc32c(value).to_le_bytes()]))

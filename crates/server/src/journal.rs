@@ -24,16 +24,17 @@
 //! Files of another boot whose export is not durable are not believed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, IoSlice, Read};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use aqueduct_wire::{Class, HEADER_SIZE, Header, SLOTS_MAX};
 use serde::{Deserialize, Serialize};
 
-use crate::session::lock;
+use crate::session::{Session, lock};
 
 /// The layout of these files: others are not read.
 const FORMAT: u32 = 2;
@@ -92,6 +93,9 @@ pub(crate) struct Head {
     durable: bool,
     /// The server's: what was written under another may be lost.
     pub(crate) verifier: u64,
+    /// The client asks for leases: so many milliseconds after its last request it may still believe what it was granted.
+    #[serde(default)]
+    pub(crate) believes: u64,
 }
 
 /// What is known of a slot's last request.
@@ -121,6 +125,18 @@ pub(crate) struct Folder {
     listen: String,
     verifier: u64,
     keeper: Keeper,
+    /// What stands in the file of lapses.
+    lapses: Mutex<Option<Lapse>>,
+}
+
+/// Until when clients may still believe what they were granted whose sessions have ended without their word. A file of its own, as these sessions have none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Lapse {
+    boot: String,
+    /// In milliseconds since the boot.
+    until: u64,
+    /// From the latest change of this file on, in milliseconds: what counts in another boot.
+    longest: u64,
 }
 
 /// A session's file. Without one (it could not be written, or was given up) the session ends with the process.
@@ -200,11 +216,12 @@ impl Folder {
         }
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
         lock_folder(path)?;
-        Ok(Folder { path: path.to_owned(), boot, listen, verifier, keeper: Keeper::start()? })
+        let lapses = Mutex::default();
+        Ok(Folder { path: path.to_owned(), boot, listen, verifier, keeper: Keeper::start()?, lapses })
     }
 
-    /// The head of a session of this server, of an export that is durable or not.
-    pub(crate) fn head(&self, session: &crate::session::Session, export: &str, durable: bool) -> Head {
+    /// The head of a session of this server, of an export that is durable or not, which for so long believes what it was granted leases on.
+    pub(crate) fn head(&self, session: &Session, (export, durable): (&str, bool), believes: Duration) -> Head {
         Head {
             format: FORMAT,
             boot: self.boot.clone(),
@@ -217,7 +234,58 @@ impl Folder {
             slots: session.slots(),
             durable,
             verifier: self.verifier,
+            believes: believes.as_millis() as u64,
         }
+    }
+
+    fn lapses_path(&self) -> PathBuf {
+        self.path.join(format!("leases-{:08x}", crc32c::crc32c(self.listen.as_bytes())))
+    }
+
+    /// Until then the client of a session that ends may believe what it was granted. Written before the session's own file is removed.
+    pub(crate) fn note_lapse(&self, until: Duration, now: Duration) {
+        let millis = |time: Duration| time.as_millis() as u64 + 1;
+        let mut lapses = lock(&self.lapses);
+        let until = lapses.as_ref().map_or(0, |lapse| lapse.until).max(millis(until));
+        let lapse = Lapse { boot: self.boot.clone(), until, longest: until.saturating_sub(millis(now)) };
+        *lapses = Some(lapse.clone());
+        let (folder, path) = (self.path.clone(), self.lapses_path());
+        self.keeper.run_later(move || {
+            let written = serde_json::to_vec(&lapse).map_err(io::Error::from).and_then(|text| {
+                let new = path.with_extension("new");
+                let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+                file.write_all(&text)?;
+                file.sync_data()?;
+                fs::rename(&new, &path)?;
+                File::open(&folder)?.sync_all()
+            });
+            if let Err(error) = written {
+                tracing::error!(path = %path.display(), %error, "a server that is started soon may not wait for leases of sessions that have ended");
+            }
+        });
+    }
+
+    /// Removes what has been noted if it is over.
+    pub(crate) fn forget_lapse(&self, now: Duration) {
+        let mut lapses = lock(&self.lapses);
+        if lapses.take_if(|lapse| u128::from(lapse.until) <= now.as_millis() + 1).is_some() {
+            self.keeper.remove(self.lapses_path(), false);
+        }
+    }
+
+    /// Until when clients may believe what an earlier process granted to sessions that it has ended.
+    pub(crate) fn lapsed_at(&self, now: Duration) -> Duration {
+        let Ok(text) = fs::read(self.lapses_path()) else { return Duration::ZERO };
+        let Ok(lapse) = serde_json::from_slice::<Lapse>(&text) else { return Duration::ZERO };
+        let until = if lapse.boot == self.boot {
+            Duration::from_millis(lapse.until)
+        } else {
+            now + Duration::from_millis(lapse.longest)
+        };
+        let left = Lapse { boot: self.boot.clone(), until: until.as_millis() as u64, ..lapse };
+        *lock(&self.lapses) = Some(left);
+        self.forget_lapse(now);
+        until
     }
 
     /// The file of a new session.
@@ -289,6 +357,21 @@ impl Folder {
         head.boot.clone_from(&self.boot); // should it be written anew, for the next process of this boot
         let kept = Kept { file, path: path.to_owned(), durable: head.durable, keeper: self.keeper.clone() };
         Ok(Left { head, journal: Journal(Mutex::new(Some(Arc::new(kept)))), slots })
+    }
+}
+
+impl Kept {
+    fn change_head(&self, change: impl FnOnce(&mut Head)) -> io::Result<()> {
+        let mut room = vec![0; HEAD_SIZE];
+        self.file.read_exact_at(&mut room, 0)?;
+        let before: Head = serde_json::from_slice(unseal(&room).ok_or(io::ErrorKind::InvalidData)?)?;
+        let mut head = before.clone();
+        change(&mut head);
+        if head == before {
+            return Ok(());
+        }
+        self.file.write_all_at(&head.sealed()?, 0)?;
+        if self.durable { self.file.sync_data() } else { Ok(()) }
     }
 }
 
@@ -444,9 +527,7 @@ impl Journal {
             None => Err(io::ErrorKind::InvalidInput.into()),
         };
         if let Err(error) = written {
-            tracing::error!(path = %kept.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");
-            kept.keeper.remove(kept.path.clone(), kept.durable);
-            *lock(&self.0) = None;
+            self.give_up(&kept, &error);
         }
     }
 
@@ -462,6 +543,22 @@ impl Journal {
         let Kept { file, path, keeper, .. } = &**kept;
         *kept = Arc::new(Kept { file: file.try_clone()?, path: path.clone(), durable: false, keeper: keeper.clone() });
         Ok(())
+    }
+
+    /// The client asks for leases from now on: so long after its last request it may still believe what it was granted.
+    pub(crate) fn note_leases(&self, believes: Duration) {
+        let Some(kept) = lock(&self.0).clone() else { return };
+        let written = kept.change_head(|head| head.believes = head.believes.max(believes.as_millis() as u64));
+        if let Err(error) = written {
+            self.give_up(&kept, &error);
+        }
+    }
+
+    /// The session ends with the process, since what it needs cannot be written.
+    fn give_up(&self, kept: &Kept, error: &io::Error) {
+        tracing::error!(path = %kept.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");
+        kept.keeper.remove(kept.path.clone(), kept.durable);
+        *lock(&self.0) = None;
     }
 
     /// Leaves the file to the next process.

@@ -14,6 +14,7 @@ mod failpoint;
 mod fetch;
 mod intent;
 mod journal;
+mod lease;
 mod outside;
 mod pressure;
 mod recovery;

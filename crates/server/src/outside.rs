@@ -61,14 +61,16 @@ impl Server {
 }
 
 impl Outside for ToServer {
-    fn changed(&self, _handle: &Handle, _aspects: Aspects) {
+    fn changed(&self, handle: &Handle, aspects: Aspects) {
         let Some(server) = self.0.upgrade() else { return };
         server.told.changes.fetch_add(1, Ordering::Relaxed);
+        server.changed_outside(handle.bytes(), aspects);
     }
 
     fn everything(&self) {
         let Some(server) = self.0.upgrade() else { return };
         server.told.overflows.fetch_add(1, Ordering::Relaxed);
+        server.changed_everything();
         let what = "more changes from outside than could be told: clients forget all that they keep (see fs.fanotify.max_queued_events)";
         server.complain(IpAddr::V6(Ipv6Addr::UNSPECIFIED), Complaint::Outside, what);
     }

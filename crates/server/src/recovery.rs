@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use aqueduct_fs::{Cancel, ClientId, Errno, LockKind, Request};
 use aqueduct_wire::{Header, Kind, Op};
@@ -12,6 +13,7 @@ use crate::access::Attached;
 use crate::execute::reply_header;
 use crate::intent;
 use crate::journal::{Folder, Head, Left, Outcome, Record};
+use crate::lease::keeper::now;
 use crate::server::Server;
 use crate::session::{Session, lock};
 
@@ -129,9 +131,14 @@ impl Server {
                 .join()
                 .map_err(|_| io::Error::other("restoring the sessions of an earlier process failed"))
         })?;
-        let replays = restored.iter().any(|session| session.has_lost);
+        let replays = restored.iter().any(|(session, _)| session.has_lost);
+        // Those of whom a record says that they asked for leases.
+        let believers = restored.iter().filter(|(_, believes)| !believes.is_zero());
+        let missing = believers.clone().map(|(session, _)| session.id).collect();
+        let patience = believers.map(|(_, believes)| *believes).max().unwrap_or_default();
+        self.leases.start(missing, patience, folder.lapsed_at(now()));
         let mut sessions = lock(&self.sessions);
-        sessions.extend(restored.into_iter().map(|session| (session.id, Arc::new(session))));
+        sessions.extend(restored.into_iter().map(|(session, _)| (session.id, Arc::new(session))));
         self.recovery.begin(sessions.keys().copied(), replays);
         let count = sessions.len();
         drop(sessions);
@@ -147,7 +154,9 @@ impl Server {
         !self.recovery.is_over()
     }
 
-    fn restore_session(&self, mut left: Left) -> Option<Session> {
+    /// A session, and for how long its client may believe what it was granted.
+    fn restore_session(&self, mut left: Left) -> Option<(Session, Duration)> {
+        let believes = Duration::from_millis(left.head.believes);
         let attached = self.attach(&left.head)?;
         if !attached.export.durable {
             left.journal
@@ -157,7 +166,7 @@ impl Server {
         }
         let has_lost = left.head.verifier != self.config.verifier;
         settle_intents(&mut left, &attached, has_lost);
-        Some(Session::restored(left, attached, has_lost, &self.replies))
+        Some((Session::restored(left, attached, has_lost, &self.replies), believes))
     }
 
     /// The export of a session as the present configuration gives it to its host; `None`: it does not.

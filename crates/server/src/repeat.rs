@@ -82,13 +82,8 @@ pub(crate) fn remembered(op: Op, record: Record) -> Result<Reply, Errno> {
 }
 
 /// What the client wrote before, and has sent again since the machine died, may have made a file longer again that a request of which it had not heard
-/// had cut off.
-pub(crate) async fn cut_again(
-    filesystem: &dyn FileSystem,
-    context: &Context,
-    request: &Request<'_>,
-    reply: &Reply,
-) -> Result<(), Errno> {
+/// had cut off: what cuts it off once more.
+pub(crate) fn cut_again<'a>(request: &Request<'a>, reply: &'a Reply) -> Option<Request<'a>> {
     let (handle, open, size) = match (request, reply) {
         (Request::SetAttr { handle, open, set: SetAttr { size: Some(size), .. } }, _) => (*handle, *open, *size),
         (Request::Open { handle, flags }, Reply::Opened(opened)) if flags.contains(OpenFlags::TRUNCATE) => {
@@ -97,10 +92,10 @@ pub(crate) async fn cut_again(
         (Request::Create { flags, .. }, Reply::Created(entry, opened)) if flags.contains(OpenFlags::TRUNCATE) => {
             (entry.handle.bytes(), Some(opened.id), 0)
         }
-        _ => return Ok(()),
+        _ => return None,
     };
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
-    filesystem.call(context, Request::SetAttr { handle, open, set }).await.map(drop)
+    Some(Request::SetAttr { handle, open, set })
 }
 
 /// The effect of a success on what this process has open and locked.

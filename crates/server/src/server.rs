@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::idmap::Mapped;
-use aqueduct_fs::{FileSystem, TRANSFER_SIZE_MAX};
+use aqueduct_fs::{Aspects, FileSystem, TRANSFER_SIZE_MAX};
 use aqueduct_net::{Budget, BufferPool, Connection, Mode, socket};
-use aqueduct_wire::{Checksums, HEADER_SIZE, Header, Key, Kind};
+use aqueduct_wire::{Checksums, Flags, HEADER_SIZE, Header, Key, Kind};
 use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration};
 use socket2::Socket;
 
@@ -22,6 +22,8 @@ use crate::endpoint::ServerEndpoint;
 use crate::exclusion::Exclusion;
 use crate::failpoint::Failpoint;
 use crate::journal::{Folder, Journal};
+use crate::lease::keeper::{Keeper, now};
+use crate::lease::{self, SHARDS};
 use crate::outside::{External, Told};
 use crate::pressure::{self, Hoarders};
 use crate::recovery::Recovery;
@@ -99,6 +101,19 @@ pub struct Limits {
     pub recovery_grace: Duration,
     /// A connection that has not joined a session by then is closed.
     pub hello_timeout: Duration,
+    /// How long a client may use what leases cover after its latest request; whole seconds, 0 for no leases. Who changes something waits for a client that does
+    /// not answer, and for what clients of before a start may still believe, at most this long and the next two.
+    pub lease: Duration,
+    /// How much longer the server waits: for kernels that handle late what they are told, and for clocks.
+    pub lease_patience: Duration,
+    /// How soon a client has to give back what it is asked for, or it is not renewed.
+    pub lease_answer: Duration,
+    /// What was recalled is granted to nobody for so long, and twice as long if it is recalled again at once, up to 10 s.
+    pub lease_holdoff: Duration,
+    /// Leases in all, at 110 bytes at most.
+    pub leases_max: usize,
+    /// Leases of one client; then it has to give one back for each further one.
+    pub leases_of_client_max: usize,
     /// An operation that takes longer is logged.
     pub slow_operation: Duration,
 }
@@ -119,7 +134,27 @@ impl Default for Limits {
             vanished_grace: Duration::from_secs(15),
             recovery_grace: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(5),
+            lease: Duration::from_secs(7),
+            lease_patience: Duration::from_secs(2),
+            lease_answer: Duration::from_secs(1),
+            lease_holdoff: Duration::from_millis(100),
+            leases_max: 4 << 20,
+            leases_of_client_max: 1 << 18,
             slow_operation: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Limits {
+    fn leases(&self) -> lease::Limits {
+        lease::Limits {
+            lease: self.lease,
+            patience: self.lease_patience,
+            answer: self.lease_answer,
+            holdoff_first: self.lease_holdoff,
+            leases_max: self.leases_max.div_ceil(SHARDS),
+            leases_of_client_max: self.leases_of_client_max.div_ceil(SHARDS),
+            ..lease::Limits::default()
         }
     }
 }
@@ -177,6 +212,7 @@ pub struct Server {
     pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(crate) recovery: Recovery,
     pub(crate) exclusion: Exclusion,
+    pub(crate) leases: Keeper,
     pub(crate) failpoint: Failpoint,
     pub(crate) complaints: Complaints,
     pub(crate) told: Told,
@@ -241,6 +277,7 @@ impl Server {
                 return Err(StartError::SameExport(other.name.clone(), export.name.clone()));
             }
         }
+        let leases = config.limits.leases();
         let server = Arc::new_cyclic(|this| {
             let budget = pressure::budget(this, config.limits.frame_memory, config.limits.unsent_memory);
             Server {
@@ -257,6 +294,7 @@ impl Server {
                 sessions: Mutex::default(),
                 recovery: Recovery::default(),
                 exclusion: Exclusion::default(),
+                leases: Keeper::new(leases, this.clone()),
                 failpoint: Failpoint::default(),
                 complaints: Complaints::default(),
                 told: Told::default(),
@@ -332,6 +370,7 @@ impl Server {
             let goodbye = goodbye("the server shuts down");
             session.connections().iter().for_each(|connection| connection.send_unless_busy(&goodbye));
             session.end("the server shuts down");
+            self.leases.wake_all_of(session.client());
         }
         // Only now that nobody can be told any more: what one session frees, another might be given that has it no more after the restart.
         for session in &sessions {
@@ -391,6 +430,7 @@ impl Server {
     /// Ends a session: fences it, then frees what it holds. While requests of it are being executed nobody else gets its locks: the last one frees them.
     pub(crate) fn end_session(&self, session: &Arc<Session>) {
         session.end("the session has ended");
+        self.leases.wake_all_of(session.client());
         if lock(&self.sessions).remove(&session.id).is_some() && session.is_drained() {
             self.free(session);
         }
@@ -401,17 +441,53 @@ impl Server {
         if let Some(attached) = session.attached.get() {
             attached.filesystem.depart(session.client());
         }
+        let is_done = session.said_goodbye.load(Ordering::SeqCst);
+        if let (Some(until), Some(folder)) = (self.leases.ended(session, is_done), self.folder.get()) {
+            folder.note_lapse(until, now()); // before its own file goes
+        }
         if let Some(journal) = session.journal.get() {
             journal.remove();
         }
         self.recovery.settle(session.id);
+        if is_done {
+            self.leases.settle(session.id);
+        }
+    }
+
+    /// A request has come. Whether its reply renews the session's leases.
+    pub(crate) fn renews(&self, session: &Arc<Session>, request: &Header) -> bool {
+        if !self.leases.is_on() {
+            return false;
+        }
+        if request.flags.contains(Flags::LEASES) && session.holder.get().is_none() && !session.is_recovering() {
+            let Some(journal) = session.journal.get() else { return false };
+            journal.note_leases(self.leases.silence_max());
+            self.leases.admit(session);
+        }
+        self.leases.renew(session)
+    }
+
+    /// What ended sessions were granted is no longer noted when it has lapsed.
+    pub(crate) fn forget_lapse(&self) {
+        self.folder.get().into_iter().for_each(|folder| folder.forget_lapse(now()));
+    }
+
+    /// Something below an export was changed past this server: leases on it are recalled, and none are granted on what was looked at before.
+    pub fn changed_outside(&self, handle: &[u8], aspects: Aspects) {
+        self.leases.changed(handle, aspects);
+    }
+
+    /// Anything may have been changed past this server.
+    pub fn changed_everything(&self) {
+        self.leases.changed_everything();
     }
 
     /// Writes a session down from now on, which has its export.
-    pub(crate) fn keep(&self, session: &Session, export: &Export) {
+    pub(crate) fn keep(&self, session: &Session, export: &Export, asks_leases: bool) {
         let Some(folder) = self.folder.get() else { return };
         session.journal.get_or_init(|| {
-            folder.create(&folder.head(session, &export.name, export.durable)).unwrap_or_else(|error| {
+            let believes = if asks_leases { self.leases.silence_max() } else { Duration::ZERO };
+            folder.create(&folder.head(session, (&export.name, export.durable), believes)).unwrap_or_else(|error| {
                 tracing::error!(client = %session.name, %error, "a session cannot be written down: it will not survive a restart");
                 Journal::none()
             })

@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use aqueduct_fs::{Cancel, ClientId, Errno};
 use aqueduct_net::Connection;
-use aqueduct_wire::{Class, Header, Kind, Op};
+use aqueduct_wire::{Class, Header, Kind, LEASES_TOLD_MAX, LeaseId, Op};
 
 use crate::access::Attached;
+use crate::endpoint::send;
 use crate::journal::{Journal, Left, Outcome, Record};
+use crate::lease::keeper::Holder;
 use crate::slots::{Granted, Kept, ReplyMemory, Row};
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -36,6 +38,10 @@ pub(crate) struct Session {
     /// Where it is written down, from its Attach on, if it is to outlive the process.
     pub(crate) journal: OnceLock<Journal>,
     recovering: AtomicBool,
+    /// From its first request that asks for leases on.
+    pub(crate) holder: OnceLock<Arc<Holder>>,
+    /// Its client has said that it goes.
+    pub(crate) said_goodbye: AtomicBool,
     /// Nobody may join any more, and no request of it is begun.
     ended: AtomicBool,
     /// Requests of it that are being executed or wait for a lock.
@@ -53,9 +59,14 @@ pub(crate) struct Session {
 #[derive(Default)]
 struct Connections {
     present: Vec<Weak<Connection>>,
+    /// Those of them for control that have been greeted.
+    control: Vec<Weak<Connection>>,
     /// How many have come, so that the grace time of a break that was mended ends nothing.
     joins: u64,
 }
+
+/// When so many bytes wait on a connection, nothing is asked there any more, and it is closed: the next one is asked for all at 8 bytes a lease.
+const UNREAD_MAX: usize = 4 << 20;
 
 /// Repeats of one request that wait for its end: a client sends one for each connection that it lost meanwhile.
 const REPEATS_MAX: usize = 16;
@@ -104,6 +115,8 @@ impl Session {
             counters: Counters::default(),
             journal: OnceLock::new(),
             recovering: AtomicBool::new(false),
+            holder: OnceLock::new(),
+            said_goodbye: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             executing: AtomicUsize::new(0),
             has_lost: false,
@@ -298,11 +311,34 @@ impl Session {
         true
     }
 
+    /// A connection for control that has joined is greeted: what the client is asked for may go there.
+    pub(crate) fn add_control(&self, connection: &Arc<Connection>) {
+        lock(&self.connections).control.push(Arc::downgrade(connection));
+    }
+
+    /// Asks for leases. Without a connection nobody is asked: whichever comes next is.
+    pub(crate) fn recall(&self, leases: &[LeaseId]) {
+        if leases.is_empty() {
+            return;
+        }
+        let control = lock(&self.connections).control.clone();
+        let Some(connection) = control.iter().filter_map(Weak::upgrade).find(|one| !one.is_closed()) else { return };
+        if connection.unread().is_some_and(|(bytes, _)| bytes > UNREAD_MAX) {
+            return connection.give_up("what it is asked for is not read");
+        }
+        for leases in leases.chunks(LEASES_TOLD_MAX) {
+            let mut body = Vec::new();
+            aqueduct_wire::encode_leases(leases, &mut body);
+            send(&connection, Header { class: Class::Callback, ..Header::new(Kind::Callback) }, &body);
+        }
+    }
+
     /// Forgets a connection. If it was the last, returns how many had come by then, for [`end_if_forsaken`](Session::end_if_forsaken).
     pub(crate) fn remove_connection(&self, connection: &Arc<Connection>) -> Option<u64> {
         let mut connections = lock(&self.connections);
         let is_other = |known: &Weak<Connection>| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(connection));
         connections.present.retain(|known| known.strong_count() > 0 && is_other(known));
+        connections.control.retain(|known| known.strong_count() > 0 && is_other(known));
         connections.present.is_empty().then_some(connections.joins)
     }
 
@@ -344,6 +380,7 @@ impl Session {
         let mut connections = lock(&self.connections);
         self.ended.store(true, Ordering::SeqCst);
         let present = std::mem::take(&mut connections.present);
+        connections.control.clear();
         drop(connections);
         for connection in present.iter().filter_map(Weak::upgrade) {
             connection.close(reason.to_owned());

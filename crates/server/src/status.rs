@@ -44,12 +44,15 @@ impl Server {
                 .filter(|session| session.attached.get().is_some_and(|attached| attached.export.id == export.id))
                 .count()
         };
+        let (leases, recalls, waits) = self.leases.counts();
         let status = json!({
             "server": self.config.name,
             "version": env!("CARGO_PKG_VERSION"),
             "uptime_seconds": self.started.elapsed().as_secs(),
             "executing": self.executing.load(Ordering::Relaxed),
             "connections": self.connections.load(Ordering::Relaxed),
+            // Recalls since the start, and changes that wait for any.
+            "leases": { "held": leases, "recalls": recalls, "waits": waits },
             "exports": self.exports.iter().filter(|export| may_know(export)).map(|export| json!({
                 "name": export.name,
                 "path": export.path,

@@ -107,15 +107,28 @@ impl Fixture {
         Fixture::with(None, Guard { checksums, ..Guard::default() }, Arc::new)
     }
 
+    /// One whose sessions outlive it, with limits of its own.
+    pub fn limited(limits: Limits) -> Fixture {
+        Fixture::with_limits(Some(tempfile::tempdir().unwrap()), (Guard::default(), limits), Arc::new)
+    }
+
     fn with<F: FileSystem + 'static>(
         sessions: Option<tempfile::TempDir>,
         guard: Guard,
         layer: impl FnOnce(Posix) -> Arc<F>,
     ) -> Fixture {
+        Fixture::with_limits(sessions, (guard, limits()), layer)
+    }
+
+    fn with_limits<F: FileSystem + 'static>(
+        sessions: Option<tempfile::TempDir>,
+        (guard, limits): (Guard, Limits),
+        layer: impl FnOnce(Posix) -> Arc<F>,
+    ) -> Fixture {
         let directory = tempfile::tempdir().unwrap();
         let folder = sessions.as_ref().map(|folder| folder.path());
         let filesystem = layer(posix(directory.path()));
-        let (server, group) = start(filesystem, folder, "127.0.0.1:0".parse().unwrap(), limits(), guard.clone());
+        let (server, group) = start(filesystem, folder, "127.0.0.1:0".parse().unwrap(), limits, guard.clone());
         Fixture { server, group, directory, sessions, guard }
     }
 

@@ -1,0 +1,63 @@
+//! After a start: clients may hold leases that an earlier process granted, of which this one knows nothing. So nobody changes anything until all of them have
+//! forgotten what they held, or cannot use it any more.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::Now;
+use crate::session::lock;
+
+#[derive(Default)]
+pub(crate) struct Hold {
+    /// Looked at by each change.
+    is_on: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Sessions that had leases and have not recovered.
+    missing: HashSet<u64>,
+    /// They cannot use them any more.
+    missing_until: Now,
+    /// Nor can those whose sessions ended before.
+    lapsed_at: Now,
+}
+
+impl State {
+    fn is_over(&self, now: Now) -> bool {
+        (self.missing.is_empty() || now >= self.missing_until) && now >= self.lapsed_at
+    }
+}
+
+impl Hold {
+    /// Holds changes up, until these sessions have recovered or `missing_until`, and in any case until `lapsed_at`. Returns when to look whether it is over.
+    pub(crate) fn begin(&self, missing: HashSet<u64>, missing_until: Now, lapsed_at: Now, now: Now) -> Vec<Now> {
+        let state = State { missing, missing_until, lapsed_at };
+        let is_on = !state.is_over(now);
+        let looks = [state.missing_until, state.lapsed_at];
+        *lock(&self.state) = state;
+        self.is_on.store(is_on, Ordering::SeqCst);
+        looks.into_iter().filter(|at| is_on && *at > now).collect()
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::SeqCst)
+    }
+
+    /// A session has nothing any more of what an earlier process granted. Whether the hold is over with that.
+    pub(crate) fn settle(&self, session: u64, now: Now) -> bool {
+        if !self.is_on() {
+            return false;
+        }
+        lock(&self.state).missing.remove(&session);
+        self.look(now)
+    }
+
+    /// Whether it is over now, and was not before.
+    pub(crate) fn look(&self, now: Now) -> bool {
+        let state = lock(&self.state);
+        state.is_over(now) && self.is_on.swap(false, Ordering::SeqCst)
+    }
+}

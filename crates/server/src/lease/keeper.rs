@@ -1,0 +1,517 @@
+//! The leases of a server: the machines of all shards, who holds leases, and the requests that wait for them. No lock is held while anybody waits.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use aqueduct_fs::{Aspects, ClientId};
+use aqueduct_wire::LeaseId;
+
+use super::hold::Hold;
+use super::touch::{TOUCHED_MAX, Touched};
+use super::{
+    Action, Clients, InodeKey, Leases, Limits, Looked, Now, SHARDS, Stamps, Verdict, Waiter, Wanted, shard_of,
+};
+use crate::server::Server;
+use crate::session::{Session, lock};
+
+/// What falls due is looked at together, as timers are this coarse.
+const TICK_MIN: Duration = Duration::from_millis(10);
+
+/// The time that goes on while the machine sleeps.
+pub(crate) fn now() -> Now {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(time.tv_sec.try_into().unwrap_or_default(), time.tv_nsec.try_into().unwrap_or_default())
+}
+
+/// A client that asks for leases, until the last of them has gone.
+pub(crate) struct Holder {
+    session: Weak<Session>,
+    /// Nanoseconds.
+    renewed: AtomicU64,
+    /// How many shards have it suspended.
+    suspended: AtomicUsize,
+    /// Its session has ended.
+    departs: AtomicBool,
+}
+
+impl Holder {
+    fn renewed(&self) -> Now {
+        Duration::from_nanos(self.renewed.load(Ordering::SeqCst))
+    }
+
+    /// A request has come. Whether its reply renews: looked at once more after the time is noted, so that whoever suspends the client and looks then sees it.
+    fn renew(&self, now: Now) -> bool {
+        let may = || self.suspended.load(Ordering::SeqCst) == 0;
+        may() && {
+            self.renewed.fetch_max(now.as_nanos() as u64, Ordering::SeqCst);
+            may()
+        }
+    }
+}
+
+#[derive(Default)]
+struct Holders(RwLock<HashMap<ClientId, Arc<Holder>>>);
+
+impl Holders {
+    fn get(&self, client: ClientId) -> Option<Arc<Holder>> {
+        self.0.read().unwrap_or_else(|poison| poison.into_inner()).get(&client).cloned()
+    }
+
+    fn insert(&self, client: ClientId, holder: Arc<Holder>) {
+        self.0.write().unwrap_or_else(|poison| poison.into_inner()).insert(client, holder);
+    }
+
+    fn remove(&self, client: ClientId) {
+        self.0.write().unwrap_or_else(|poison| poison.into_inner()).remove(&client);
+    }
+}
+
+impl Clients for Holders {
+    fn renewed(&self, client: ClientId) -> Option<Now> {
+        self.get(client).map(|holder| holder.renewed())
+    }
+
+    fn suspend(&self, client: ClientId) {
+        if let Some(holder) = self.get(client) {
+            holder.suspended.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn resume(&self, client: ClientId) {
+        if let Some(holder) = self.get(client) {
+            holder.suspended.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Keeper {
+    limits: Limits,
+    /// Leases are granted: sessions outlive the process, so that the next one knows who had some.
+    is_on: OnceLock<()>,
+    /// Of the hash of handles.
+    key: [u8; 32],
+    stamps: Arc<Stamps>,
+    shards: [Mutex<Leases>; SHARDS],
+    holders: Holders,
+    signals: Mutex<HashMap<Waiter, Arc<Signal>>>,
+    waiters: AtomicU64,
+    recalls: AtomicU64,
+    pub(crate) hold: Hold,
+    /// A task ticks.
+    is_ticking: AtomicBool,
+    server: Weak<Server>,
+}
+
+impl Keeper {
+    pub(crate) fn new(limits: Limits, server: Weak<Server>) -> Keeper {
+        let stamps = Arc::new(Stamps::default());
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).expect("the kernel gives random bytes once it has booted");
+        Keeper {
+            is_on: OnceLock::new(),
+            key,
+            shards: std::array::from_fn(|shard| Mutex::new(Leases::new(limits.clone(), shard, stamps.clone()))),
+            stamps,
+            limits,
+            holders: Holders::default(),
+            signals: Mutex::default(),
+            waiters: AtomicU64::new(0),
+            recalls: AtomicU64::new(0),
+            hold: Hold::default(),
+            is_ticking: AtomicBool::new(false),
+            server,
+        }
+    }
+
+    /// Begins to grant leases, if they last at all; but first these sessions of an earlier process have to recover, for which they have so long, and what
+    /// other sessions had has to lapse.
+    pub(crate) fn start(&self, missing: HashSet<u64>, patience: Duration, lapsed_at: Now) {
+        let now = now();
+        for at in self.hold.begin(missing, now + patience, lapsed_at, now) {
+            self.later(at, |server| {
+                server.leases.settled(server.leases.hold.look(self::now()));
+                server.forget_lapse();
+            });
+        }
+        if !self.limits.lease.is_zero() {
+            self.is_on.get_or_init(|| ());
+        }
+    }
+
+    /// Whether leases are granted.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.get().is_some()
+    }
+
+    /// Whether changes have to be told.
+    pub(crate) fn watches(&self) -> bool {
+        self.is_on() || self.hold.is_on()
+    }
+
+    /// How long leases last.
+    pub(crate) fn lease(&self) -> Duration {
+        if self.is_on() { self.limits.lease } else { Duration::ZERO }
+    }
+
+    /// So long after its last request, a client may still believe what it was granted.
+    pub(crate) fn silence_max(&self) -> Duration {
+        self.limits.silence_max()
+    }
+
+    pub(crate) fn key(&self, handle: &[u8]) -> InodeKey {
+        let hash = blake3::keyed_hash(&self.key, handle);
+        let (half, _) = hash.as_bytes().split_at(16);
+        InodeKey(half.iter().fold(0, |key, byte| key << 8 | u128::from(*byte)))
+    }
+
+    /// To be taken before anything is looked at that leases are granted on.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamps.take()
+    }
+
+    /// A client asks for leases from now on.
+    pub(crate) fn admit(&self, session: &Arc<Session>) -> Arc<Holder> {
+        let holder = session.holder.get_or_init(|| {
+            let holder = Arc::new(Holder {
+                session: Arc::downgrade(session),
+                renewed: AtomicU64::new(0),
+                suspended: AtomicUsize::new(0),
+                departs: AtomicBool::new(false),
+            });
+            self.holders.insert(session.client(), holder.clone());
+            holder
+        });
+        holder.clone()
+    }
+
+    /// A request of a client has come that asks for leases. Whether its reply renews them.
+    pub(crate) fn renew(&self, session: &Session) -> bool {
+        // The next process has to know of those who believe what this one grants.
+        session.holder.get().is_some_and(|holder| holder.renew(now())) && session.survives()
+    }
+
+    /// Grants a client a lease.
+    pub(crate) fn grant(
+        &self,
+        client: ClientId,
+        what: (InodeKey, Aspects),
+        looked: Looked,
+    ) -> Option<(LeaseId, Aspects)> {
+        let mut actions = Vec::new();
+        let granted = lock(&self.shards[what.0.shard()]).grant(client, what, looked, now(), &mut actions);
+        self.perform(actions);
+        granted
+    }
+
+    /// A change that the client is going to make. `passes_hold`: it cannot wait for the end of a hold, which waits for it.
+    pub(crate) fn change(&self, by: ClientId, passes_hold: bool) -> Change<'_> {
+        Change { keeper: self, by, passes_hold, parts: Default::default(), waiter: None, signal: None }
+    }
+
+    /// A client gives leases back.
+    pub(crate) fn returned(&self, client: ClientId, leases: &[LeaseId]) {
+        let mut actions = Vec::new();
+        for lease in leases {
+            let mut shard = lock(&self.shards[shard_of(*lease)]);
+            shard.returned(client, *lease, (now(), &self.holders), &mut actions);
+        }
+        self.perform(actions);
+    }
+
+    /// Somebody who does not wait has changed something.
+    pub(crate) fn changed(&self, handle: &[u8], aspects: Aspects) {
+        let (key, mut actions) = (self.key(handle), Vec::new());
+        lock(&self.shards[key.shard()]).changed(key, aspects, now(), &mut actions);
+        self.perform(actions);
+    }
+
+    /// The same, of anything.
+    pub(crate) fn changed_everything(&self) {
+        for shard in &self.shards {
+            let mut actions = Vec::new();
+            lock(shard).changed_everything(now(), &mut actions);
+            self.perform(actions);
+        }
+    }
+
+    /// Asks a client again for all that it was asked for, on a connection that has come.
+    pub(crate) fn recall_again(&self, session: &Session) {
+        if session.holder.get().is_none() {
+            return;
+        }
+        for shard in &self.shards {
+            let leases = lock(shard).recalled(session.client());
+            session.recall(&leases);
+        }
+    }
+
+    /// A session has ended, and nothing of it is executed any more. `is_done`: its client uses nothing any more. Else until when it might, if it might:
+    /// so long its leases stay.
+    pub(crate) fn ended(&self, session: &Session, is_done: bool) -> Option<Now> {
+        let holder = session.holder.get().filter(|holder| !holder.departs.swap(true, Ordering::SeqCst))?;
+        let until = holder.renewed() + self.silence_max();
+        let client = session.client();
+        if is_done || now() >= until {
+            self.depart(client);
+            return None;
+        }
+        self.later(until, move |server| {
+            server.leases.depart(client);
+            server.forget_lapse();
+        });
+        Some(until)
+    }
+
+    fn depart(&self, client: ClientId) {
+        for shard in &self.shards {
+            let mut actions = Vec::new();
+            lock(shard).depart(client, &self.holders, &mut actions);
+            self.perform(actions);
+        }
+        self.holders.remove(client);
+    }
+
+    /// A session has forgotten what an earlier process granted it.
+    pub(crate) fn settle(&self, session: u64) {
+        self.settled(self.hold.settle(session, now()));
+    }
+
+    fn settled(&self, is_over: bool) {
+        if is_over {
+            tracing::info!("nobody holds leases of before the restart any more");
+            lock(&self.signals).values().for_each(|signal| signal.raise());
+        }
+    }
+
+    /// Has the requests of a session that has ended wait no more.
+    pub(crate) fn wake_all_of(&self, client: ClientId) {
+        lock(&self.signals).values().filter(|signal| signal.client == client).for_each(|signal| signal.raise());
+    }
+
+    /// How many leases there are, how many were recalled since the start, and how many changes wait for any.
+    pub(crate) fn counts(&self) -> (usize, u64, usize) {
+        let leases = self.shards.iter().map(|shard| lock(shard).len()).sum();
+        (leases, self.recalls.load(Ordering::Relaxed), lock(&self.signals).len())
+    }
+
+    fn perform(&self, actions: Vec<Action>) {
+        let mut recalls: Vec<(ClientId, Vec<LeaseId>)> = Vec::new();
+        for action in actions {
+            match action {
+                Action::Recall { client, lease } => match recalls.iter_mut().find(|(other, _)| *other == client) {
+                    Some((_, leases)) => leases.push(lease),
+                    None => recalls.push((client, vec![lease])),
+                },
+                Action::Wake { waiter } => {
+                    let signal = lock(&self.signals).get(&waiter).cloned();
+                    signal.iter().for_each(|signal| signal.raise());
+                }
+            }
+        }
+        if recalls.is_empty() {
+            return;
+        }
+        for (client, leases) in recalls {
+            self.recalls.fetch_add(leases.len() as u64, Ordering::Relaxed);
+            if let Some(session) = self.holders.get(client).and_then(|holder| holder.session.upgrade()) {
+                session.recall(&leases);
+            }
+        }
+        self.tick_later();
+    }
+
+    /// Does something at a time.
+    fn later(&self, at: Now, what: impl FnOnce(&Server) + Send + 'static) {
+        let Some(group) = self.server.upgrade().map(|server| server.group.clone()) else { return };
+        let (server, pause) = (self.server.clone(), group.sleep(at.saturating_sub(now())));
+        group.spawn(async move {
+            pause.await;
+            if let Some(server) = server.upgrade() {
+                what(&server);
+            }
+        });
+    }
+
+    /// Has somebody look after what was asked for, unless somebody does.
+    fn tick_later(&self) {
+        if self.is_ticking.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let Some(group) = self.server.upgrade().map(|server| server.group.clone()) else { return };
+        let server = self.server.clone();
+        group.spawn(async move {
+            loop {
+                let Some(pause) = server.upgrade().and_then(|server| Some(server.group.sleep(server.leases.tick()?)))
+                else {
+                    return;
+                };
+                pause.await;
+            }
+        });
+    }
+
+    /// How long until there is something to look after; `None`: nothing is, and whoever asks for a lease next ticks again.
+    fn tick(&self) -> Option<Duration> {
+        let look = || {
+            let mut next: Option<Now> = None;
+            for shard in &self.shards {
+                let mut actions = Vec::new();
+                let at = lock(shard).tick((now(), &self.holders), &mut actions);
+                self.perform(actions);
+                next = next.into_iter().chain(at).min();
+            }
+            // What is asked for while nobody looks falls due later than this.
+            next.map(|at| at.saturating_sub(now()).min(self.limits.answer).max(TICK_MIN))
+        };
+        look().or_else(|| {
+            self.is_ticking.store(false, Ordering::SeqCst);
+            // Looked at after the flag fell: who asks later begins anew.
+            look().filter(|_| !self.is_ticking.swap(true, Ordering::SeqCst))
+        })
+    }
+}
+
+/// Raised when it is worth trying again.
+struct Signal {
+    client: ClientId,
+    state: Mutex<SignalState>,
+}
+
+#[derive(Default)]
+struct SignalState {
+    raised: bool,
+    waker: Option<Waker>,
+}
+
+impl Signal {
+    fn raise(&self) {
+        let mut state = lock(&self.state);
+        state.raised = true;
+        let waker = state.waker.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn poll(&self, task: &mut Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.state);
+        if std::mem::take(&mut state.raised) {
+            return Poll::Ready(());
+        }
+        state.waker = Some(task.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// A change that is about to be made, is being made, or waits: it ends when it is dropped.
+pub(crate) struct Change<'a> {
+    keeper: &'a Keeper,
+    by: ClientId,
+    passes_hold: bool,
+    parts: [Option<Part>; TOUCHED_MAX],
+    waiter: Option<Waiter>,
+    signal: Option<Arc<Signal>>,
+}
+
+#[derive(Clone, Copy)]
+struct Part {
+    inode: InodeKey,
+    aspects: Aspects,
+    /// Else it waits.
+    has_begun: bool,
+}
+
+impl Change<'_> {
+    /// Whether what is touched may be changed now. If not, it is worth trying again when [`woken`](Change::woken) ends; nobody is granted any of it meanwhile.
+    pub(crate) fn try_begin(&mut self, touched: &Touched) -> bool {
+        if self.is_held(touched) {
+            // Listened for before the look: who ends the hold in between is heard.
+            self.listen();
+            if self.is_held(touched) {
+                return false;
+            }
+        }
+        self.begin(touched) || {
+            self.signal.is_none() && {
+                self.listen();
+                self.begin(touched)
+            }
+        }
+    }
+
+    fn is_held(&self, touched: &Touched) -> bool {
+        touched.iter().next().is_some() && !self.passes_hold && self.keeper.hold.is_on()
+    }
+
+    fn waiter(&mut self) -> Waiter {
+        let waiters = &self.keeper.waiters;
+        *self.waiter.get_or_insert_with(|| Waiter(waiters.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn listen(&mut self) {
+        let (waiter, client) = (self.waiter(), self.by);
+        let signals = &self.keeper.signals;
+        self.signal.get_or_insert_with(|| {
+            let signal = Arc::new(Signal { client, state: Mutex::default() });
+            lock(signals).insert(waiter, signal.clone());
+            signal
+        });
+    }
+
+    fn begin(&mut self, touched: &Touched) -> bool {
+        // What its names lead to may be something else by now.
+        self.give_back(|part| touched.iter().any(|wanted| wanted == (part.inode, part.aspects)));
+        let (mut may, mut actions, now) = (true, Vec::new(), now());
+        for (inode, aspects) in touched.iter() {
+            let waiter = self.waiter();
+            let known = self.parts.iter().position(|part| part.is_some_and(|part| part.inode == inode));
+            let Some(at) = known.or_else(|| self.parts.iter().position(Option::is_none)) else { continue };
+            if self.parts[at].is_some_and(|part| part.has_begun) {
+                continue;
+            }
+            let wanted = Wanted { inode, aspects, by: self.by, waiter };
+            let verdict = lock(&self.keeper.shards[inode.shard()]).begin(&wanted, now, &mut actions);
+            let has_begun = verdict == Verdict::Go;
+            self.parts[at] = Some(Part { inode, aspects, has_begun });
+            may &= has_begun;
+        }
+        self.keeper.perform(actions);
+        may
+    }
+
+    /// Ends when it is worth trying again.
+    pub(crate) async fn woken(&self) {
+        let Some(signal) = &self.signal else { return };
+        std::future::poll_fn(|task| signal.poll(task)).await;
+    }
+
+    /// What of an inode is being changed.
+    pub(crate) fn of(&self, inode: InodeKey) -> Aspects {
+        let mut parts = self.parts.iter().flatten().filter(|part| part.inode == inode && part.has_begun);
+        parts.next().map_or(Aspects::empty(), |part| part.aspects)
+    }
+
+    fn give_back(&mut self, keeps: impl Fn(&Part) -> bool) {
+        for place in &mut self.parts {
+            let Some(part) = place.take_if(|part| !keeps(part)) else { continue };
+            let mut shard = lock(&self.keeper.shards[part.inode.shard()]);
+            match self.waiter {
+                _ if part.has_begun => shard.end(part.inode, part.aspects, now()),
+                Some(waiter) => shard.give_up(part.inode, waiter, now()),
+                None => {}
+            }
+        }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.give_back(|_| false);
+        if let (Some(waiter), Some(_)) = (self.waiter, &self.signal) {
+            lock(&self.keeper.signals).remove(&waiter);
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! Leases: what clients may keep of inodes, and when they have to give it back. One pure state machine decides: no sockets, no clock. Time comes with each
+//! call, what there is to do goes back as [`Action`]s, so that a test replays any schedule. The module `keeper` connects it with the server.
+//!
+//! # The rules
+//!
+//! - A lease is **shared**, of one client, on some [`Aspects`] of one inode. It is granted inside an ordinary reply, after what the reply says was looked at,
+//!   with a **stamp** that was taken before: it is refused if a change of the inode is under way, waits, or has ended since the stamp.
+//! - Whoever **changes** an aspect waits until every *other* client has returned its lease on it, or lost it. From the first look to the end of the change nobody
+//!   gets a new one, so what a lease covers is never older than the lease. Requests that change nothing never wait.
+//! - A client keeps its leases as long as its requests are answered, which **renews** them all. Who does not return in time what it was asked for is not renewed
+//!   any more until it has. When it was renewed last longer ago than the lease, its kernel's timeouts and a margin, it has stopped using them by itself: it is
+//!   **fenced** off from them. Nobody waits for it any more, and before it is renewed again it has to return whatever was changed meanwhile. Its session, with its
+//!   opens and locks, goes on.
+//! - An inode whose leases are recalled again and again is granted to nobody for a while, the longer the more often (**contention**), and recovers.
+//! - Every table has a limit. A client that has as many leases as it may gives back its least recently granted one.
+
+mod hold;
+pub(crate) mod keeper;
+mod table;
+pub(crate) mod touch;
+
+#[cfg(test)]
+mod schedule;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use aqueduct_fs::{Aspects, ClientId};
+use aqueduct_wire::LeaseId;
+use hashbrown::HashMap;
+
+use table::Table;
+
+/// Names an inode: what the server makes of its handle. 128 bits of a keyed hash, so that nobody finds two that are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct InodeKey(pub(crate) u128);
+
+/// Leases are kept in so many machines, each with a lock of its own, by their inodes.
+pub(crate) const SHARDS: usize = 16;
+
+/// The latest ends of changes that a shard tells apart: inodes that share one only have grants refused.
+const ENDS: usize = 4096;
+
+impl InodeKey {
+    /// Which shard has it.
+    pub(crate) fn shard(self) -> usize {
+        self.0 as usize % SHARDS
+    }
+
+    fn end(self) -> usize {
+        (self.0 >> SHARDS.ilog2()) as usize % ENDS
+    }
+}
+
+/// The shard of a lease.
+pub(crate) fn shard_of(lease: LeaseId) -> usize {
+    lease.0 as usize % SHARDS
+}
+
+/// A request that waits to change something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Waiter(pub(crate) u64);
+
+/// The clock has to go on while the machine sleeps (CLOCK_BOOTTIME).
+pub(crate) type Now = Duration;
+
+/// Counts the ends of changes, of all shards together: what is looked up names inodes of any.
+#[derive(Debug, Default)]
+pub(crate) struct Stamps(AtomicU64);
+
+impl Stamps {
+    /// To be taken before a look that leases are to be granted on.
+    pub(crate) fn take(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+}
+
+/// When what a lease is to be granted on was looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Looked {
+    /// Taken before.
+    pub(crate) stamp: u64,
+    /// What the request itself changes of the inode: its own change is under way, and refuses nothing to it.
+    pub(crate) own: Aspects,
+}
+
+/// What is known of the clients.
+pub(crate) trait Clients {
+    /// When a client was renewed last: its request came then, and was answered. `None` when nobody knows it any more.
+    fn renewed(&self, client: ClientId) -> Option<Now>;
+
+    /// From now on, and before the next look at [`renewed`](Clients::renewed), requests of the client renew nothing. More than one shard may say so.
+    fn suspend(&self, client: ClientId);
+
+    /// The shard that said so takes it back.
+    fn resume(&self, client: ClientId);
+}
+
+/// What the server has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Ask the client for the lease; it answers by [`Leases::returned`].
+    Recall { client: ClientId, lease: LeaseId },
+    /// The change may be tried again: see [`Leases::begin`].
+    Wake { waiter: Waiter },
+}
+
+/// Whether a change may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Now; [`Leases::end`] must follow.
+    Go,
+    /// The waiter is woken when it is worth asking again.
+    Wait,
+}
+
+/// A change of an inode that somebody is about to make.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) inode: InodeKey,
+    pub(crate) aspects: Aspects,
+    /// Who need not give back what it holds.
+    pub(crate) by: ClientId,
+    pub(crate) waiter: Waiter,
+}
+
+/// What leases may cost, and how long they last.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    /// Of a shard. A lease takes at most 256 bytes, with its share of all tables.
+    pub(crate) leases_max: usize,
+    /// Of one client, in a shard.
+    pub(crate) leases_of_client_max: usize,
+    /// How long a client may use what it holds after it sent the latest request that was answered.
+    pub(crate) lease: Duration,
+    /// How soon a client has to return what it is asked for, or it is not renewed: many times what a daemon that does its work takes.
+    pub(crate) answer: Duration,
+    /// How much longer than the lease the server waits: for kernels that handle late what they are told for the rest of a lease (a second is very late), and
+    /// for clocks that run apart (by 200 parts in a million, usually: 2 ms).
+    pub(crate) patience: Duration,
+    /// After a recall, an inode is granted to nobody for this long; each further one within a second of the end of that doubles it.
+    pub(crate) holdoff_first: Duration,
+    /// At most.
+    pub(crate) holdoff_last: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            leases_max: (4 << 20) / SHARDS,
+            leases_of_client_max: (1 << 18) / SHARDS,
+            lease: Duration::from_secs(7),
+            answer: Duration::from_secs(1),
+            patience: Duration::from_secs(2),
+            holdoff_first: Duration::from_millis(100),
+            holdoff_last: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Limits {
+    /// So long after it was renewed last, a client uses nothing any more.
+    pub(crate) fn silence_max(&self) -> Duration {
+        self.lease + self.patience
+    }
+}
+
+/// When contention is forgotten after the end of a hold-off, the design's measure of "again and again"; and how often it is looked for.
+const REMEMBERED_FOR: Duration = Duration::from_secs(1);
+
+/// The leases of one shard.
+pub(crate) struct Leases {
+    limits: Limits,
+    table: Table,
+    stamps: Arc<Stamps>,
+    /// The stamp of the latest end of a change, by inode, not exactly.
+    ends: Box<[u64]>,
+    /// Inodes with a change under way, a change that waits, or contention. Others cost nothing here.
+    busy: HashMap<InodeKey, Busy>,
+    /// What was asked for less than the answer's time ago, in order.
+    asked: VecDeque<(Now, ClientId, LeaseId)>,
+    /// Clients that have not returned in time what they were asked for. Suspended.
+    overdue: HashSet<ClientId>,
+    /// Those of them that use nothing any more.
+    fenced: HashSet<ClientId>,
+    /// When to look again for contention of long ago.
+    sweep_at: Option<Now>,
+}
+
+/// What is going on with an inode.
+#[derive(Default)]
+struct Busy {
+    /// How many changes that have begun and not ended touch each aspect.
+    changing: Counts,
+    waiting: Vec<Wait>,
+    /// Nobody is granted anything until then.
+    cool_at: Now,
+    holdoff: Duration,
+}
+
+/// For each aspect a number.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Counts([u32; 3]);
+
+impl Counts {
+    fn of(aspects: Aspects) -> impl Iterator<Item = usize> {
+        (0..3).filter(move |bit| aspects.bits() & 1 << bit != 0)
+    }
+
+    fn add(&mut self, aspects: Aspects) {
+        Counts::of(aspects).for_each(|at| self.0[at] += 1);
+    }
+
+    fn remove(&mut self, aspects: Aspects) {
+        Counts::of(aspects).for_each(|at| self.0[at] = self.0[at].saturating_sub(1));
+    }
+
+    /// Whether others than one of these aspects `own` touch `aspects`.
+    fn touch(self, aspects: Aspects, own: Aspects) -> bool {
+        let mut others = self;
+        others.remove(own);
+        Counts::of(aspects).any(|at| others.0[at] > 0)
+    }
+}
+
+struct Wait {
+    waiter: Waiter,
+    by: ClientId,
+    aspects: Aspects,
+}
+
+impl Busy {
+    fn touches(&self, aspects: Aspects, own: Aspects) -> bool {
+        self.changing.touch(aspects, own) || self.waiting.iter().any(|wait| wait.aspects.intersects(aspects))
+    }
+
+    /// When the contention of before is forgotten.
+    fn forgotten_at(&self) -> Now {
+        if self.holdoff.is_zero() { Duration::ZERO } else { self.cool_at + REMEMBERED_FOR }
+    }
+
+    /// Leases are recalled once more.
+    fn contend(&mut self, now: Now, limits: &Limits) {
+        if now < self.cool_at {
+            return; // what is recalled was granted before, and is part of the same dispute
+        }
+        let again = !self.holdoff.is_zero() && now < self.forgotten_at();
+        self.holdoff = if again { (self.holdoff * 2).min(limits.holdoff_last) } else { limits.holdoff_first };
+        self.cool_at = now + self.holdoff;
+    }
+
+    fn is_over(&self, now: Now) -> bool {
+        self.changing == Counts::default() && self.waiting.is_empty() && now >= self.forgotten_at()
+    }
+}
+
+impl Leases {
+    pub(crate) fn new(limits: Limits, shard: usize, stamps: Arc<Stamps>) -> Leases {
+        Leases {
+            limits,
+            table: Table::new(shard),
+            stamps,
+            ends: vec![0; ENDS].into(),
+            busy: HashMap::new(),
+            asked: VecDeque::new(),
+            overdue: HashSet::new(),
+            fenced: HashSet::new(),
+            sweep_at: None,
+        }
+    }
+
+    /// Grants a lease on what was looked at, or more aspects of the one that the client has; with all that it covers. `None`: it may use the reply and keep
+    /// nothing.
+    pub(crate) fn grant(
+        &mut self,
+        client: ClientId,
+        (inode, aspects): (InodeKey, Aspects),
+        looked: Looked,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Option<(LeaseId, Aspects)> {
+        if self.ends[inode.end()] > looked.stamp || self.overdue.contains(&client) || aspects.is_empty() {
+            return None;
+        }
+        if let Some(busy) = self.busy.get(&inode) {
+            if now < busy.cool_at || busy.touches(aspects, looked.own) {
+                return None;
+            }
+            self.forget_if_over(inode, now);
+        }
+        if let Some(lease) = self.table.find(client, inode) {
+            return self.table.extend(lease, aspects);
+        }
+        if self.table.len() >= self.limits.leases_max.min(table::PLACES_MAX)
+            || self.table.count_of(client) >= self.limits.leases_of_client_max
+        {
+            // Asked for, and not waited for; until it is back the client gets no other.
+            let oldest = self.table.recall_oldest(client, now);
+            oldest.into_iter().for_each(|lease| self.ask(client, lease, now, actions));
+            return None;
+        }
+        Some((self.table.insert(client, inode, aspects), aspects))
+    }
+
+    /// Somebody is about to change something: whether it may now; if not, the waiter is told when to ask again.
+    pub(crate) fn begin(&mut self, wanted: &Wanted, now: Now, actions: &mut Vec<Action>) -> Verdict {
+        let Wanted { inode, aspects, by, waiter } = *wanted;
+        let must_wait = self.recall(Some(by), inode, aspects, now, actions);
+        let busy = self.busy.entry(inode).or_default();
+        let is_known = busy.waiting.iter().any(|wait| wait.waiter == waiter);
+        busy.waiting.retain(|wait| wait.waiter != waiter);
+        if !must_wait {
+            busy.changing.add(aspects);
+            return Verdict::Go;
+        }
+        if !is_known {
+            busy.contend(now, &self.limits);
+        }
+        busy.waiting.push(Wait { waiter, by, aspects });
+        Verdict::Wait
+    }
+
+    /// A change that had begun has been made, or has failed, or is not made now.
+    pub(crate) fn end(&mut self, inode: InodeKey, aspects: Aspects, now: Now) {
+        self.ends[inode.end()] = self.stamps.next();
+        let Some(busy) = self.busy.get_mut(&inode) else { return };
+        busy.changing.remove(aspects);
+        self.forget_if_over(inode, now);
+    }
+
+    /// A request that waited is not wanted any more.
+    pub(crate) fn give_up(&mut self, inode: InodeKey, waiter: Waiter, now: Now) {
+        let Some(busy) = self.busy.get_mut(&inode) else { return };
+        busy.waiting.retain(|wait| wait.waiter != waiter);
+        self.forget_if_over(inode, now);
+    }
+
+    /// Something has been changed by somebody who did not wait. What was looked at before is granted no more, and leases are recalled.
+    pub(crate) fn changed(&mut self, inode: InodeKey, aspects: Aspects, now: Now, actions: &mut Vec<Action>) {
+        self.ends[inode.end()] = self.stamps.next();
+        if self.recall(None, inode, aspects, now, actions) {
+            self.busy.entry(inode).or_default().contend(now, &self.limits);
+        }
+    }
+
+    /// Anything may have been changed by somebody who did not wait.
+    pub(crate) fn changed_everything(&mut self, now: Now, actions: &mut Vec<Action>) {
+        self.ends.fill(self.stamps.next());
+        for (client, lease) in self.table.recall_everything(now) {
+            self.ask(client, lease, now, actions);
+        }
+    }
+
+    /// The client uses the lease no more, whether it was asked for or not. An id that it does not hold (it was returned, or is made up) is no harm.
+    pub(crate) fn returned(
+        &mut self,
+        client: ClientId,
+        lease: LeaseId,
+        (now, clients): (Now, &dyn Clients),
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(inode) = self.table.remove(client, lease) else { return };
+        if self.overdue.contains(&client) && !self.owes(client, now) {
+            self.fenced.remove(&client);
+            self.overdue.remove(&client);
+            clients.resume(client);
+        }
+        self.wake(inode, actions);
+    }
+
+    /// The client has gone, and uses nothing any more.
+    pub(crate) fn depart(&mut self, client: ClientId, clients: &dyn Clients, actions: &mut Vec<Action>) {
+        self.fenced.remove(&client);
+        if self.overdue.remove(&client) {
+            clients.resume(client);
+        }
+        for inode in self.table.remove_all(client) {
+            self.wake(inode, actions);
+        }
+    }
+
+    /// Renews those no more who owe something for too long, and fences those of them who are silent. Returns when to look again, if there is anything to look
+    /// after.
+    pub(crate) fn tick(&mut self, (now, clients): (Now, &dyn Clients), actions: &mut Vec<Action>) -> Option<Now> {
+        let answer = self.limits.answer;
+        while let Some((_, client, lease)) = self.asked.front().copied().filter(|(asked, ..)| now >= *asked + answer) {
+            self.asked.pop_front();
+            if self.table.is_recalled(client, lease) && self.overdue.insert(client) {
+                clients.suspend(client);
+            }
+        }
+        self.asked.shrink_to(self.asked.len() * 2);
+        let mut next = self.asked.front().map(|(asked, ..)| *asked + answer);
+        for client in self.overdue.difference(&self.fenced).copied().collect::<Vec<_>>() {
+            let silent_at = clients.renewed(client).map(|renewed| renewed + self.limits.silence_max());
+            match silent_at.filter(|at| now < *at) {
+                Some(at) => next = earlier(next, at),
+                None => self.fence(client, actions),
+            }
+        }
+        if self.sweep_at.is_none_or(|at| now >= at) {
+            self.busy.retain(|_, busy| !busy.is_over(now));
+            let is_contended = self.busy.values().any(|busy| !busy.holdoff.is_zero());
+            self.sweep_at = is_contended.then_some(now + REMEMBERED_FOR);
+        }
+        match self.sweep_at {
+            Some(at) => earlier(next, at),
+            None => next,
+        }
+    }
+
+    /// What the client has been asked for and has not returned: to be asked for again on a new connection.
+    pub(crate) fn recalled(&self, client: ClientId) -> Vec<LeaseId> {
+        self.table.recalled(client).into_iter().map(|(lease, ..)| lease).collect()
+    }
+
+    /// How many leases there are.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Recalls what a change touches of others; whether it has to wait for any of them.
+    fn recall(
+        &mut self,
+        by: Option<ClientId>,
+        inode: InodeKey,
+        aspects: Aspects,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let touched: Vec<_> = self.touched(by, inode, aspects).collect();
+        for (at, held) in touched.iter().filter(|(_, held)| held.recalled.is_none()) {
+            let lease = self.table.recall(*at, now);
+            self.ask(held.client, lease, now, actions);
+        }
+        touched.iter().any(|(_, held)| !self.fenced.contains(&held.client))
+    }
+
+    fn ask(&mut self, client: ClientId, lease: LeaseId, now: Now, actions: &mut Vec<Action>) {
+        self.asked.push_back((now, client, lease));
+        actions.push(Action::Recall { client, lease });
+    }
+
+    /// The leases of others on what a change touches.
+    fn touched(
+        &self,
+        by: Option<ClientId>,
+        inode: InodeKey,
+        aspects: Aspects,
+    ) -> impl Iterator<Item = (u32, table::Held)> + '_ {
+        self.table.of(inode).filter(move |(_, held)| Some(held.client) != by && held.aspects.intersects(aspects))
+    }
+
+    /// Whether a client that is overdue has still something to return before it is renewed: what it was asked for too long ago, or, if nobody has waited for it
+    /// since, anything that it was asked for.
+    fn owes(&self, client: ClientId, now: Now) -> bool {
+        let is_fenced = self.fenced.contains(&client);
+        self.table.recalled(client).into_iter().any(|(.., asked)| is_fenced || now >= asked + self.limits.answer)
+    }
+
+    /// Nobody waits for a client any more that uses nothing.
+    fn fence(&mut self, client: ClientId, actions: &mut Vec<Action>) {
+        self.fenced.insert(client);
+        for (_, inode, _) in self.table.recalled(client) {
+            self.wake(inode, actions);
+        }
+    }
+
+    /// Has those ask again who wait for nobody any more.
+    fn wake(&self, inode: InodeKey, actions: &mut Vec<Action>) {
+        let Some(busy) = self.busy.get(&inode) else { return };
+        let is_free = |wait: &&Wait| {
+            let mut touched = self.touched(Some(wait.by), inode, wait.aspects);
+            touched.all(|(_, held)| self.fenced.contains(&held.client))
+        };
+        actions.extend(busy.waiting.iter().filter(is_free).map(|wait| Action::Wake { waiter: wait.waiter }));
+    }
+
+    fn forget_if_over(&mut self, inode: InodeKey, now: Now) {
+        if self.busy.get(&inode).is_some_and(|busy| busy.is_over(now)) {
+            self.busy.remove(&inode);
+        }
+    }
+}
+
+fn earlier(one: Option<Now>, other: Now) -> Option<Now> {
+    Some(one.map_or(other, |one| one.min(other)))
+}

@@ -1,0 +1,192 @@
+//! A client that asks for leases, and shows what it is granted and asked for.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use aqueduct_fs::*;
+use aqueduct_server::Limits;
+use aqueduct_wire::*;
+
+use crate::common::{self, *};
+
+pub const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+pub const ATTRIBUTES: Aspects = Aspects::ATTRIBUTES;
+pub const DATA: Aspects = Aspects::DATA;
+pub const NAMES: Aspects = Aspects::NAMES;
+
+/// Without a hold-off, which would refuse what a test asks for, and with as many slots as it needs.
+pub fn quick() -> Limits {
+    Limits { slots: 64, lease_holdoff: Duration::ZERO, ..common::limits() }
+}
+
+pub struct Client {
+    pub peer: Peer,
+    pub session: HelloReply,
+    pub root: Handle,
+    sequence: u32,
+    /// Of all requests: whether it asks for leases.
+    pub flags: Flags,
+    /// Of the latest reply.
+    pub grants: Vec<Grant>,
+    pub renews: bool,
+    recalls: VecDeque<Vec<LeaseId>>,
+    replies: Vec<(Header, Vec<u8>)>,
+}
+
+impl Client {
+    pub fn new(fixture: &Fixture) -> Client {
+        let (peer, session, root) = fixture.attached();
+        Client::over(peer, session, root)
+    }
+
+    pub fn over(peer: Peer, session: HelloReply, root: Handle) -> Client {
+        let (flags, grants, recalls, replies) = (Flags::LEASES, Vec::new(), VecDeque::new(), Vec::new());
+        Client { peer, session, root, sequence: 0, flags, grants, renews: false, recalls, replies }
+    }
+
+    /// One that asks for no leases.
+    pub fn plain(fixture: &Fixture) -> Client {
+        Client { flags: Flags::empty(), ..Client::new(fixture) }
+    }
+
+    fn header(&mut self, op: Op, changes: bool) -> Header {
+        self.sequence += 1;
+        let (slot, sequence) = if changes { (self.sequence % 64, self.sequence) } else { (0, 0) };
+        let request = 1_000_000 + u64::from(self.sequence);
+        Header { op: op as u16, flags: self.flags, request, slot, sequence, ..Header::new(Kind::Request) }
+    }
+
+    /// Sends a request; what comes of it is had by [`Client::take`].
+    pub fn send(&mut self, request: &Request<'_>) -> u64 {
+        let mut body = Vec::new();
+        let op = encode_request(&context(), request, &mut body);
+        let header = self.header(op, request.changes_state());
+        self.peer.send(header, &body);
+        header.request
+    }
+
+    pub fn send_write(&mut self, open: OpenId, data: &[u8]) -> u64 {
+        let header = self.header(Op::Write, true);
+        self.send_write_as(header, open, data)
+    }
+
+    /// What is sent again after the machine has lost it.
+    pub fn send_write_again(&mut self, open: OpenId, data: &[u8]) -> u64 {
+        let header = self.header(Op::Write, false);
+        self.send_write_as(header, open, data)
+    }
+
+    fn send_write_as(&mut self, header: Header, open: OpenId, data: &[u8]) -> u64 {
+        let mut body = Vec::new();
+        encode_write(&context(), &WriteAt { open, offset: 0, append: false, stable: false }, &mut body);
+        self.peer.send(Header { payload_length: data.len() as u32, ..header }, &body);
+        std::io::Write::write_all(&mut self.peer.stream, data).unwrap();
+        header.request
+    }
+
+    pub fn send_compound(&mut self, requests: &[Request<'_>]) -> u64 {
+        let mut body = Vec::new();
+        encode_compound(&context(), requests, &mut body);
+        let header = self.header(Op::Compound, true);
+        self.peer.send(header, &body);
+        header.request
+    }
+
+    /// The next frame is put where it belongs. False: none comes in time.
+    fn receive(&mut self) -> bool {
+        let Some((header, body)) = self.peer.receive() else { return false };
+        match header.kind {
+            Kind::Callback => {
+                assert_eq!(header.class, Class::Callback);
+                self.recalls.push_back(decode_leases(&body).unwrap());
+            }
+            _ => self.replies.push((header, body)),
+        }
+        true
+    }
+
+    /// The reply to a request, with its grants taken off.
+    pub fn take(&mut self, request: u64) -> Result<Vec<u8>, Errno> {
+        let at = loop {
+            match self.replies.iter().position(|(header, _)| header.request == request) {
+                Some(at) => break at,
+                None => assert!(self.receive(), "the server answers {request}"),
+            }
+        };
+        let (header, body) = self.replies.remove(at);
+        let has_grants = header.flags.contains(Flags::GRANTS);
+        let (grants, rest) = if has_grants { take_grants(&body).unwrap() } else { (Vec::new(), &body[..]) };
+        assert!(!has_grants || !grants.is_empty());
+        self.grants = grants;
+        self.renews = header.flags.contains(Flags::RENEWS);
+        match header.status {
+            0 => Ok(rest.to_vec()),
+            number => Err(Errno::from_raw(number as i32)),
+        }
+    }
+
+    pub fn ask(&mut self, request: &Request<'_>) -> Result<Reply, Errno> {
+        let id = self.send(request);
+        self.take(id).map(|body| decode_reply(Op::of(request), &body).unwrap())
+    }
+
+    /// Nothing is answered within a moment.
+    pub fn waits(&mut self) -> bool {
+        let usual = self.peer.stream.read_timeout().unwrap();
+        self.peer.stream.set_read_timeout(Some(Duration::from_millis(60))).unwrap();
+        let waits = !self.receive();
+        self.peer.stream.set_read_timeout(usual).unwrap();
+        waits
+    }
+
+    /// The next leases that the server asks for.
+    pub fn recalled(&mut self) -> Vec<LeaseId> {
+        while self.recalls.is_empty() {
+            assert!(self.receive(), "the server asks");
+        }
+        self.recalls.pop_front().unwrap()
+    }
+
+    /// Nothing is asked for.
+    pub fn is_left_alone(&mut self) -> bool {
+        self.recalls.is_empty() && self.waits() && self.recalls.is_empty()
+    }
+
+    pub fn give_back(&mut self, leases: &[LeaseId]) {
+        let mut body = Vec::new();
+        encode_leases(leases, &mut body);
+        self.peer.send(Header { class: Class::Callback, ..Header::new(Kind::CallbackReply) }, &body);
+    }
+
+    /// What the latest reply grants on a subject.
+    pub fn granted(&self, subject: Subject) -> Option<(Aspects, LeaseId)> {
+        let mut of = self.grants.iter().filter(|grant| grant.subject == subject);
+        let found = of.next().map(|grant| (grant.aspects, grant.lease));
+        assert!(of.next().is_none());
+        found
+    }
+
+    /// Asks, and expects a lease on the inode of the reply.
+    pub fn lease(&mut self, request: &Request<'_>) -> LeaseId {
+        self.ask(request).unwrap();
+        self.granted(Subject::Inode).expect("a lease").1
+    }
+
+    /// Says that it goes, and waits until the server has understood.
+    pub fn leave(mut self) {
+        self.peer.send(Header::new(Kind::Goodbye), &[]);
+        while self.receive() {}
+    }
+}
+
+pub fn get_attr(handle: &Handle) -> Request<'_> {
+    Request::GetAttr { handle: handle.bytes(), open: None }
+}
+
+pub fn look_up<'a>(parent: &'a Handle, name: &'a str) -> Request<'a> {
+    Request::Lookup { parent: parent.bytes(), name: name.as_bytes() }
+}
+
+pub fn chmod(handle: &Handle, mode: u32) -> Request<'_> {
+    Request::SetAttr { handle: handle.bytes(), open: None, set: SetAttr { mode: Some(mode), ..SetAttr::default() } }
+}

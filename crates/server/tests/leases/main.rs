@@ -1,0 +1,8 @@
+//! Leases as raw peers see them: what is granted, what is recalled when, who waits for whom and for how long.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod changes;
+mod client;
+mod grants;
