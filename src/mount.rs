@@ -192,6 +192,7 @@ impl Backing {
                     replay_window: config.options.replay_window,
                     suspect: config.options.suspect,
                     checksums: config.options.checksum.checksums(),
+                    leases: false,
                 };
                 let what = format!("cannot mount {} on {}", config.shown, config.target.display());
                 let client = Client::connect(client, groups).map_err(|error| {

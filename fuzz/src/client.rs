@@ -299,6 +299,7 @@ fn exchange(input: &Input<'_>, pace: Pace) -> Option<usize> {
                 timeout: pace.soft,
                 key: input.keyed.then(|| Key::new([7; 32])),
                 checksums: Checksums::Auto,
+                leases: false,
                 replay_window: REPLAY_WINDOW,
                 suspect: END_MAX,
             };

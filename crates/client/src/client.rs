@@ -10,6 +10,7 @@ use aqueduct_wire::{Checksums, HEADER_SIZE, Header, HelloReply, Key, Kind, Lane 
 use aqueduct_worker::Group;
 use serde_json::json;
 
+use crate::cache::{Leases, recall};
 use crate::connect::{ConnectError, Greeting, SessionKey};
 use crate::lane::{Counters, Lane, lock};
 use crate::opens::Opens;
@@ -53,6 +54,8 @@ pub struct ClientConfig {
     pub suspect: Duration,
     /// Whether what travels has checksums.
     pub checksums: Checksums,
+    /// Keep what the server grants leases on: see [`Cached`](crate::Cached).
+    pub leases: bool,
 }
 
 /// A file system over a session to one server.
@@ -74,9 +77,11 @@ pub struct Client {
     /// Counts sessions: a request that was sent in an earlier one may or may not have been executed.
     pub(crate) session_number: AtomicU64,
     pub(crate) greeting: Greeting,
+    pub(crate) leases: Option<Arc<Leases>>,
     session: Mutex<SessionKey>,
     root: Mutex<Entry>,
     read_only: bool,
+    one_user: bool,
     reconnecting: AtomicBool,
     /// The session is a new one, and what was open in the old one has not been had again yet. For the thread that reconnects.
     pub(crate) unrestored: AtomicBool,
@@ -88,7 +93,8 @@ impl Client {
     /// Connects to the server and its export: two connections for each group.
     pub fn connect(config: ClientConfig, groups: &[Arc<Group>]) -> Result<Arc<Client>, ConnectError> {
         let mut instance = [0; 16];
-        let local = |source| ConnectError::Local { server: config.server.clone(), source };
+        let server = config.server.clone();
+        let local = |source| ConnectError::Local { server: server.clone(), source };
         getrandom::fill(&mut instance).map_err(|error| local(std::io::Error::other(error.to_string())))?;
         let greeting = Greeting {
             server: config.server.clone(),
@@ -101,6 +107,10 @@ impl Client {
         };
         let (mut link, hello) = greeting.join(None, LaneKind::Control)?;
         let attached = greeting.attach(&mut link, &config.export, config.read_only)?;
+        let leases: Option<Arc<Leases>> = config.leases.then(Arc::default);
+        if let Some(leases) = &leases {
+            leases.set_terms(hello.lease_seconds, attached.age_max);
+        }
         let client = Arc::new_cyclic(|this: &Weak<Client>| Client {
             groups: groups.to_vec(),
             lanes: (0..groups.len() * 2).map(|index| Arc::new(Lane::new(index, this.clone()))).collect(),
@@ -114,15 +124,20 @@ impl Client {
             watching: AtomicBool::new(false),
             session_number: AtomicU64::new(1),
             greeting: Greeting { connect_timeout: RECONNECT_TIMEOUT, ..greeting },
+            leases,
             session: Mutex::new(key(&hello)),
             root: Mutex::new(attached.root),
             read_only: attached.read_only,
+            one_user: attached.one_user,
             reconnecting: AtomicBool::new(false),
             unrestored: AtomicBool::new(false),
             pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX),
             config,
             this: this.clone(),
         });
+        if let Some(leases) = &client.leases {
+            recall::start(&client, leases).map_err(local)?;
+        }
         client.start_lane(0, link).and_then(|()| client.connect_lanes(&mut 0)).inspect_err(|_| client.disconnect())?;
         Ok(client)
     }
@@ -135,6 +150,11 @@ impl Client {
     /// Whether the server serves the export read-only.
     pub fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    /// Whether all callers act as one user at the server.
+    pub fn one_user(&self) -> bool {
+        self.one_user
     }
 
     /// The root of the export, as it was when the client attached.
@@ -165,6 +185,9 @@ impl Client {
             let kind = if index % 2 == 0 { LaneKind::Control } else { LaneKind::Bulk };
             let session = lock(&self.session).clone();
             let (mut link, hello) = self.greeting.join(Some(&session), kind)?;
+            if let Some(leases) = &self.leases {
+                leases.set_lease(hello.lease_seconds);
+            }
             if hello.recovering {
                 self.recover(&mut link, hello.verifier)?;
             } else if self.unrestored.load(Ordering::SeqCst) {
@@ -179,6 +202,9 @@ impl Client {
     fn begin_session(&self) -> Result<(), ConnectError> {
         let (mut link, hello) = self.greeting.join(None, LaneKind::Control)?;
         let attached = self.greeting.attach(&mut link, &self.config.export, self.config.read_only)?;
+        if let Some(leases) = &self.leases {
+            leases.set_terms(hello.lease_seconds, attached.age_max);
+        }
         *lock(&self.session) = key(&hello);
         self.unrestored.store(true, Ordering::SeqCst);
         *lock(&self.root) = attached.root;
@@ -242,12 +268,15 @@ impl Client {
             lane.close("the client disconnects");
             lane.wake_waiters();
         }
+        if let Some(leases) = &self.leases {
+            leases.recalls.end();
+        }
     }
 
     /// Server, export and counters as JSON, for `aqueduct status`.
     pub fn status_json(&self) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        json!({
+        let mut status = json!({
             "server": self.config.server,
             "export": self.config.export,
             "connections": self.lanes.iter().filter(|lane| lane.is_connected()).count(),
@@ -257,8 +286,26 @@ impl Client {
             "reconnects": count(&self.counters.reconnects),
             "replay_window": self.window.limit(),
             "replay_bytes": self.window.bytes(),
-        })
-        .to_string()
+        });
+        if let Some(leases) = &self.leases {
+            let (inodes, bytes) = leases.kept();
+            status["leases"] = json!({
+                "hits": count(&leases.uses.hits),
+                "misses": count(&leases.uses.misses),
+                "recalls": count(&leases.uses.recalls),
+                "inodes": inodes,
+                "bytes": bytes,
+            });
+        }
+        status.to_string()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(leases) = &self.leases {
+            leases.recalls.end();
+        }
     }
 }
 

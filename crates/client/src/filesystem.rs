@@ -14,6 +14,7 @@ use aqueduct_net::Frame;
 use aqueduct_wire::{Class, Flags, HEADER_SIZE, Header, Kind, Op};
 use bytes::Bytes;
 
+use crate::cache::{self, Brought};
 use crate::client::Client;
 use crate::lane::{Answer, Lane, Ticket, delivered};
 use crate::opens::used;
@@ -76,8 +77,13 @@ impl Client {
     }
 
     /// Sends a request, again if its connection breaks, and waits for its reply.
-    /// Returns the reply and the epoch in which it was given.
-    pub(crate) async fn exchange(&self, context: &Context, mut exchange: Exchange) -> Result<(Frame, u64), Errno> {
+    /// Returns the reply and the epoch in which it was given; `brought` is what it says of leases, also with an error.
+    pub(crate) async fn exchange(
+        &self,
+        context: &Context,
+        mut exchange: Exchange,
+        brought: &mut Brought,
+    ) -> Result<(Frame, u64), Errno> {
         self.counters.operations.fetch_add(1, Ordering::Relaxed);
         let class = exchange.class;
         let mut slot = if exchange.changes { Some(self.slots(class).take(&context.cancel).await?) } else { None };
@@ -99,6 +105,10 @@ impl Client {
             let lane = self.lane(exchange.bulk);
             let mut header = exchange.header(slot.as_ref());
             header.flags = flags;
+            if self.leases.as_ref().is_some_and(|leases| leases.is_on()) {
+                header.flags |= Flags::LEASES;
+                brought.sent = cache::now();
+            }
             let mut frame = std::mem::take(&mut exchange.frame);
             let sent = lane.send(&mut header, &mut frame, exchange.payload.clone(), exchange.sink.take());
             exchange.frame = frame;
@@ -115,7 +125,10 @@ impl Client {
                         self.watch();
                     }
                     match self.answer(context, lane, (exchange.op, &ticket), &mut slot).await? {
-                        Answered::Frame(frame) => return Ok((frame, ticket.epoch)),
+                        Answered::Frame(frame) => {
+                            brought.epoch = ticket.epoch;
+                            return Ok((self.open_answer(frame, brought)?, ticket.epoch));
+                        }
                         Answered::Lost(sink) => exchange.sink = sink,
                     }
                     flags |= Flags::RETRY;
@@ -133,6 +146,29 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// The result in an answer's frame, after what it says of leases.
+    fn open_answer(&self, mut frame: Frame, brought: &mut Brought) -> Result<Frame, Errno> {
+        if let Some(leases) = self.leases.as_ref().filter(|_| frame.header.flags.contains(Flags::RENEWS)) {
+            leases.renew(brought.epoch, brought.sent);
+        }
+        if frame.header.flags.contains(Flags::GRANTS) {
+            self.take_grants(&mut frame, brought)?;
+        }
+        if frame.header.status == 0 { Ok(frame) } else { Err(Errno::from_raw(frame.header.status as i32)) }
+    }
+
+    /// Takes the leases off the start of a reply's body.
+    fn take_grants(&self, frame: &mut Frame, brought: &mut Brought) -> Result<(), Errno> {
+        let (grants, rest) = aqueduct_wire::take_grants(&frame.body).map_err(|error| {
+            tracing::error!(%error, server = %self.config.server, "the server sent grants that make no sense");
+            Errno::EPROTO
+        })?;
+        let length = frame.body.len() - rest.len();
+        frame.body.drain(..length);
+        brought.grants = grants;
+        Ok(())
     }
 
     fn slots(&self, class: Class) -> &crate::slots::Slots {
@@ -177,8 +213,7 @@ impl Client {
                         lane.send_frame(&cancel_frame(ticket.id));
                     }
                 }
-                Answer::Frame(frame) if frame.header.status == 0 => return Ok(Answered::Frame(frame)),
-                Answer::Frame(frame) => return Err(Errno::from_raw(frame.header.status as i32)),
+                Answer::Frame(frame) => return Ok(Answered::Frame(frame)),
                 Answer::Lost(_) if cancelled.is_some() => return Err(Errno::EINTR),
                 Answer::Unsettled => return Err(Errno::EINTR),
                 Answer::Lost(sink) => return Ok(Answered::Lost(sink)),
@@ -226,7 +261,12 @@ impl Client {
         });
     }
 
-    async fn answer_call(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+    pub(crate) async fn answer_call(
+        &self,
+        context: &Context,
+        request: Request<'_>,
+        brought: &mut Brought,
+    ) -> Result<Reply, Errno> {
         if request == Request::Root {
             return Ok(Reply::Entry(self.root())); // as it was attached: whoever asks wants the handle
         }
@@ -238,7 +278,7 @@ impl Client {
         }
         self.opens.check(used(&request).into_iter().flatten())?;
         let kept = self.before(context, &request).await?;
-        let answer = self.send_call(context, &request).await;
+        let answer = self.send_call_for(context, &request, brought).await;
         if let Request::Release { open } = request {
             self.window.close(open);
         }
@@ -270,12 +310,21 @@ impl Client {
     }
 
     pub(crate) async fn send_call(&self, context: &Context, request: &Request<'_>) -> Result<(Reply, u64), Errno> {
+        self.send_call_for(context, request, &mut Brought::default()).await
+    }
+
+    async fn send_call_for(
+        &self,
+        context: &Context,
+        request: &Request<'_>,
+        brought: &mut Brought,
+    ) -> Result<(Reply, u64), Errno> {
         let mut frame = vec![0; HEADER_SIZE];
         let op = aqueduct_wire::encode_request(context, request, &mut frame);
         let class = if frees_others(request) { Class::Releasing } else { Class::Ordinary };
         let (changes, repeatable) = (request.changes_state(), is_repeatable(request));
         let exchange = Exchange { class, changes, repeatable, ..Exchange::new(op, frame) };
-        let (reply, epoch) = self.exchange(context, exchange).await?;
+        let (reply, epoch) = self.exchange(context, exchange, brought).await?;
         let reply = aqueduct_wire::decode_reply(op, &reply.body).map_err(|error| {
             tracing::error!(op = op.name(), %error, server = %self.config.server, "the server sent a reply that makes no sense");
             Errno::EPROTO
@@ -327,7 +376,7 @@ fn cancel_frame(request: u64) -> Vec<u8> {
 
 impl FileSystem for Client {
     fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
-        Call::waiting(self.answer_call(context, request))
+        Call::waiting(async move { self.answer_call(context, request, &mut Brought::default()).await })
     }
 
     fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
@@ -337,8 +386,10 @@ impl FileSystem for Client {
             aqueduct_wire::encode_read(context, &read, &mut frame);
             let bulk = read.length as usize > SMALL;
             let exchange = Exchange { bulk, sink: Some(sink), ..Exchange::new(Op::Read, frame) };
-            let read =
-                self.exchange(context, exchange).await.map_err(|error| self.opens.explain(error, [read.open]))?;
+            let read = self
+                .exchange(context, exchange, &mut Brought::default())
+                .await
+                .map_err(|error| self.opens.explain(error, [read.open]))?;
             let count = delivered(read.0.payload)?;
             self.counters.bytes_read.fetch_add(count as u64, Ordering::Relaxed);
             Ok(count)
@@ -358,7 +409,7 @@ impl FileSystem for Client {
             let bulk = data.len() > SMALL;
             let payload = Some(data.clone());
             let exchange = Exchange { bulk, changes: true, payload, ..Exchange::new(Op::Write, frame) };
-            let sent = self.exchange(context, exchange).await;
+            let sent = self.exchange(context, exchange, &mut Brought::default()).await;
             let (reply, epoch) = sent.map_err(|error| self.opens.explain(error, [write.open]))?;
             let written = aqueduct_wire::decode_reply(Op::Write, &reply.body).map_err(|_| Errno::EPROTO)?.written()?;
             self.counters.bytes_written.fetch_add(u64::from(written.count), Ordering::Relaxed);

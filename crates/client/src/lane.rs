@@ -178,6 +178,36 @@ impl Lane {
         connection.inspect(|connection| connection.send(frame, None)).is_some()
     }
 
+    /// As [`send_frame`](Lane::send_frame), on a connection of this epoch only.
+    pub(crate) fn send_frame_in(&self, epoch: u64, frame: &[u8]) -> bool {
+        let state = lock(&self.state);
+        let connection = state.connection.clone().filter(|_| state.epoch == epoch);
+        drop(state);
+        connection.inspect(|connection| connection.send(frame, None)).is_some()
+    }
+
+    /// The server wants leases back. Why the connection cannot go on, if so.
+    fn recall(&self, connection: &Arc<Connection>, body: &[u8]) -> Result<(), &'static str> {
+        let Some(client) = self.client.upgrade() else { return Ok(()) };
+        let Some(leases) = &client.leases else {
+            return Err("the server wants leases back from a client that has none");
+        };
+        let recalled =
+            aqueduct_wire::decode_leases(body).map_err(|_| "the server sent a recall that makes no sense")?;
+        let epoch = {
+            let state = lock(&self.state);
+            let is_present = state.connection.as_ref().is_some_and(|present| Arc::ptr_eq(present, connection));
+            is_present.then_some(state.epoch)
+        };
+        // One that has been replaced meanwhile is asked for again on its successor.
+        match epoch {
+            Some(epoch) if !leases.recalls.add(epoch, &recalled) => {
+                Err("the server wants more leases back than it can have granted")
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Ends the connection.
     pub(crate) fn close(&self, reason: &str) {
         let connection = lock(&self.state).connection.clone();
@@ -285,6 +315,11 @@ impl Endpoint for Lane {
             Kind::Reply | Kind::Completion => self.progress(frame.header.request, Progress::Answered(frame)),
             Kind::Pending => self.progress(frame.header.request, Progress::Pending),
             Kind::CancelReply | Kind::Pong => {} // the cancelled request's own answer follows
+            Kind::Callback => {
+                if let Err(reason) = self.recall(connection, &frame.body) {
+                    connection.close(reason.to_owned());
+                }
+            }
             Kind::Goodbye => connection.close(format!("the server said goodbye: {}", told(&frame.body))),
             kind => connection.close(format!("the server sent a {kind:?} frame, which makes no sense to a client")),
         }

@@ -133,6 +133,12 @@ impl Opens {
         state.locks.contains_key(&open.handle).then(|| open.handle.clone())
     }
 
+    /// Whether this client has POSIX locks on an inode.
+    pub(crate) fn has_posix_locks(&self, handle: &[u8]) -> bool {
+        let state = lock(&self.state);
+        state.locks.get(handle).is_some_and(|locks| locks.iter().any(|held| held.space == LockSpace::Posix))
+    }
+
     /// How an open's inode is reached: its handle, and what opens it again.
     pub(crate) fn place(&self, id: OpenId) -> Option<(Box<[u8]>, Through)> {
         let state = lock(&self.state);

@@ -19,7 +19,7 @@ impl Client {
     /// The session is the one that was, at a server that was restarted: opens and locks are had again, while nobody else can take them.
     pub(crate) fn recover(&self, link: &mut Link, verifier: u64) -> Result<(), ConnectError> {
         let lists = self.leave_epoch();
-        let opens_lost = self.reopen_all(link, &lists)?;
+        let opens_lost = self.reopen_all(link, &lists)? + self.open_local(link)?;
         let mut locks_lost = 0;
         for (credential, open, owner, space, lock) in &lists.locks {
             let context = Context::new(ClientId(0), credential.clone());
@@ -56,7 +56,7 @@ impl Client {
             self.opens.fail(&handle, Errno::EIO);
         }
         let lists = self.leave_epoch();
-        let lost = self.reopen_all(link, &lists)?;
+        let lost = self.reopen_all(link, &lists)? + self.open_local(link)?;
         let replayed = self.replay(link, verifier)?;
         self.unrestored.store(false, Ordering::SeqCst);
         let lost = (lost + with_locks.len(), with_locks.len());
@@ -68,6 +68,9 @@ impl Client {
     fn leave_epoch(&self) -> Lists {
         let lists = self.opens.begin_epoch();
         self.window.begin_epoch(self.opens.epoch());
+        if let Some(leases) = &self.leases {
+            leases.begin_epoch(self.opens.epoch());
+        }
         for lane in &self.lanes {
             lane.close("its session begins anew");
         }
@@ -89,6 +92,25 @@ impl Client {
             }
         }
         Ok(lost)
+    }
+
+    /// Opens what programs have open without the server's knowledge, in slots as any open; what finds none is opened when it is used.
+    fn open_local(&self, link: &mut Link) -> Result<usize, ConnectError> {
+        self.open_locals(|context, request| {
+            let Some(mut slot) = self.slots.take_free() else { return Ok(None) };
+            slot.sent = true;
+            let mut body = Vec::new();
+            let op = aqueduct_wire::encode_request(context, request, &mut body);
+            let header =
+                Header { op: op as u16, slot: slot.slot, sequence: slot.sequence, ..Header::new(Kind::Request) };
+            let (reply, body) = self.greeting.exchange(link, header, &body, Kind::Reply)?;
+            if reply.status != 0 {
+                return Ok(Some(Err(Errno::from_raw(reply.status as i32))));
+            }
+            let reply = aqueduct_wire::decode_reply(op, &body).map_err(|error| self.greeting.broken(error))?;
+            self.opens.note(self.opens.epoch(), context, request, &reply);
+            Ok(Some(reply.opened().map(|opened| opened.id)))
+        })
     }
 
     pub(crate) fn recovery_call(

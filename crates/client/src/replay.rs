@@ -14,6 +14,7 @@ use aqueduct_net::Link;
 use aqueduct_wire::{HEADER_SIZE, Header, Kind, Op};
 use bytes::Bytes;
 
+use crate::cache::Brought;
 use crate::client::Client;
 use crate::connect::ConnectError;
 use crate::filesystem::Exchange;
@@ -83,7 +84,7 @@ impl Client {
             payload: Some(data).filter(|data| !data.is_empty()),
             ..Exchange::new(Op::Write, frame)
         };
-        let (reply, epoch) = self.exchange(context, exchange).await?;
+        let (reply, epoch) = self.exchange(context, exchange, &mut Brought::default()).await?;
         let written = aqueduct_wire::decode_reply(Op::Write, &reply.body).map_err(|_| Errno::EPROTO)?.written()?;
         Ok((written, epoch))
     }

@@ -42,14 +42,7 @@ impl Slots {
         poll_fn(|task| {
             let mut state = lock(&self.0);
             if let Some((slot, sequence)) = state.free.pop() {
-                state.lent[slot as usize] = true;
-                return Poll::Ready(Ok(SlotGuard {
-                    slots: self,
-                    slot,
-                    // 0 stands for a request that has no slot.
-                    sequence: sequence.wrapping_add(1).max(1),
-                    sent: false,
-                }));
+                return Poll::Ready(Ok(self.lend(&mut state, slot, sequence)));
             }
             if cancel.poll(task).is_ready() {
                 return Poll::Ready(Err(Errno::EINTR));
@@ -58,6 +51,19 @@ impl Slots {
             Poll::Pending
         })
         .await
+    }
+
+    /// A slot, if one is free.
+    pub(crate) fn take_free(&self) -> Option<SlotGuard<'_>> {
+        let mut state = lock(&self.0);
+        let (slot, sequence) = state.free.pop()?;
+        Some(self.lend(&mut state, slot, sequence))
+    }
+
+    fn lend(&self, state: &mut State, slot: u32, sequence: u32) -> SlotGuard<'_> {
+        state.lent[slot as usize] = true;
+        // 0 stands for a request that has no slot.
+        SlotGuard { slots: self, slot, sequence: sequence.wrapping_add(1).max(1), sent: false }
     }
 
     /// A new session begins, with this many slots. Slots that are on loan keep their sequence: their request may be sent in either session, and a

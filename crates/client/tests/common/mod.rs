@@ -63,6 +63,7 @@ pub fn client_config(server: SocketAddr, export: &str) -> ClientConfig {
         key: None,
         replay_window: 1 << 20,
         checksums: Checksums::Auto,
+        leases: false,
     }
 }
 

@@ -1,0 +1,388 @@
+//! Changes of this client's own. What they touch is not used from their beginning on, here and in the kernel, and what was asked before their end is not kept.
+//!
+//! The server does not recall from whoever makes a change what it touches, so that this client has to know itself. What a name stands for it knows under a lease
+//! on the names; without one it looks once the change has begun. Should another client give the name to another inode after that, then the lease on
+//! that inode's attributes is recalled first; so while such a change is under way no attributes are kept, of whatever inode.
+
+use std::sync::Arc;
+
+use aqueduct_fs::{Aspects, Context, Errno, FileSystem, OpenFlags, OpenId, Reply, Request, Source, WriteAt, Written};
+use aqueduct_wire::Subject;
+
+use super::Cached;
+use super::clock::now;
+use super::gate::Number;
+use super::leases::{Brought, Leases};
+use super::recall::{Done, Forget};
+use super::shard::Touch;
+
+const BOTH: Aspects = Aspects::ATTRIBUTES.union(Aspects::DATA);
+
+/// What a request changes.
+#[derive(Default)]
+pub(super) struct Plan<'a> {
+    names: Vec<Named<'a>>,
+    /// Inodes, what of them, and whether it concerns who may open them.
+    inodes: Vec<(Arc<[u8]>, Aspects, bool)>,
+    /// Is opened for writing.
+    opens: Option<&'a [u8]>,
+}
+
+struct Named<'a> {
+    parent: &'a [u8],
+    name: &'a [u8],
+    /// What becomes of the inode that has the name now, if it matters.
+    of_victim: Option<Aspects>,
+}
+
+impl<'a> Plan<'a> {
+    /// `None`: nothing that others may keep.
+    pub(super) fn of(request: &Request<'a>, leases: &Leases) -> Option<Plan<'a>> {
+        use Request::*;
+        let named = |parent, name, of_victim| vec![Named { parent, name, of_victim }];
+        let inode = |handle: &[u8], aspects, rights| vec![(leases.key(handle), aspects, rights)];
+        let written =
+            |open: OpenId| leases.opens.written(open).map(|handle| (handle, BOTH, false)).into_iter().collect();
+        let plan = match *request {
+            SetAttr { handle, set, .. } => {
+                let aspects = if set.size.is_some() { BOTH } else { Aspects::ATTRIBUTES };
+                let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+                Plan { inodes: inode(handle, aspects, rights), ..Plan::default() }
+            }
+            SetXattr { handle, .. } | RemoveXattr { handle, .. } => {
+                Plan { inodes: inode(handle, Aspects::ATTRIBUTES, true), ..Plan::default() }
+            }
+            Fallocate { open, .. } | CopyRange { to: open, .. } => Plan { inodes: written(open), ..Plan::default() },
+            Open { handle, flags } if flags.contains(OpenFlags::TRUNCATE) => {
+                let inodes = inode(handle, BOTH, false);
+                Plan { inodes, opens: flags.contains(OpenFlags::WRITE).then_some(handle), ..Plan::default() }
+            }
+            Open { handle, flags } if flags.contains(OpenFlags::WRITE) => {
+                Plan { opens: Some(handle), ..Plan::default() }
+            }
+            Create { parent, name, flags, .. } => {
+                let may_empty = flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::EXCLUSIVE);
+                Plan { names: named(parent, name, may_empty.then_some(BOTH)), ..Plan::default() }
+            }
+            CreateUnnamed { .. } => Plan::default(),
+            MakeDirectory { parent, name, .. } | MakeNode { parent, name, .. } | Symlink { parent, name, .. } => {
+                Plan { names: named(parent, name, None), ..Plan::default() }
+            }
+            Link { handle, parent, name } => {
+                Plan { names: named(parent, name, None), inodes: inode(handle, Aspects::ATTRIBUTES, true), opens: None }
+            }
+            Unlink { parent, name } => {
+                Plan { names: named(parent, name, Some(Aspects::ATTRIBUTES)), ..Plan::default() }
+            }
+            RemoveDirectory { parent, name } => {
+                Plan { names: named(parent, name, Some(Aspects::all())), ..Plan::default() }
+            }
+            Rename { parent, name, new_parent, new_name, .. } => {
+                let mut names = named(parent, name, Some(Aspects::ATTRIBUTES));
+                names.extend(named(new_parent, new_name, Some(Aspects::all())));
+                Plan { names, ..Plan::default() }
+            }
+            _ => return None,
+        };
+        Some(plan.with_parents(leases))
+    }
+
+    /// Whoever changes names in a directory changes its attributes.
+    fn with_parents(mut self, leases: &Leases) -> Plan<'a> {
+        for named in &self.names {
+            self.inodes.push((leases.key(named.parent), Aspects::ATTRIBUTES, false));
+        }
+        self
+    }
+}
+
+/// A change under way. Dropped before it was answered, it may still be made.
+struct Change<'a> {
+    leases: &'a Leases,
+    names: Vec<Named<'a>>,
+    inodes: Vec<(Arc<[u8]>, Aspects, bool)>,
+    /// How many of the inodes it has begun with.
+    begun: (usize, usize),
+    asked: Number,
+    is_uncertain: bool,
+    is_settled: bool,
+}
+
+impl<'a> Change<'a> {
+    fn touch_name<'b>(leases: &Leases, named: &'b Named<'a>) -> Touch<'b> {
+        let hash = leases.name_hash(leases.hash(named.parent), named.name);
+        Touch::Name { parent: named.parent, name: named.name, hash }
+    }
+
+    fn touch_inode<'b>((handle, aspects, rights): &'b (Arc<[u8]>, Aspects, bool)) -> Touch<'b> {
+        Touch::Inode { handle, aspects: *aspects, rights: *rights }
+    }
+
+    /// It has been answered. With what the answer says of names and of one inode, which is kept if it is the latest.
+    fn end(
+        mut self,
+        settled: bool,
+        names: &[Option<Option<Arc<[u8]>>>],
+        attr: Option<(&[u8], &Reply)>,
+        brought: &Brought,
+    ) {
+        self.is_settled = settled;
+        for (at, named) in self.names.iter().enumerate().take(std::mem::take(&mut self.begun.0)) {
+            let touch = Change::touch_name(self.leases, named);
+            let now_there = names.get(at).cloned().flatten();
+            self.leases.end(&touch, self.asked, settled, |shard| {
+                if let Some(to) = now_there {
+                    shard.keep_own_name(named.parent, (named.name, to), brought.sent);
+                }
+            });
+        }
+        let lease = brought.grants.iter().find(|grant| grant.subject == Subject::Inode);
+        for inode in self.inodes.iter().take(std::mem::take(&mut self.begun.1)) {
+            let value = match attr {
+                Some((handle, Reply::Attr(attr))) if *handle == *inode.0 => Some(*attr),
+                Some((_, Reply::Entry(entry))) if *entry.handle.bytes() == *inode.0 => Some(entry.attr),
+                _ => None,
+            };
+            let may = self.leases.keeps_attributes(self.asked);
+            self.leases.end(&Change::touch_inode(inode), self.asked, settled, |shard| {
+                if let (Some(attr), Some(grant), true) = (value, lease, may) {
+                    let hash = self.leases.hash(&inode.0);
+                    let times = (&attr, brought.sent, now(), brought.epoch);
+                    shard.keep_own_attr(&inode.0, hash, (grant.lease, grant.aspects), times);
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        for named in self.names.iter().take(self.begun.0) {
+            let touch = Change::touch_name(self.leases, named);
+            self.leases.end(&touch, self.asked, self.is_settled, |_| {});
+        }
+        for inode in self.inodes.iter().take(self.begun.1) {
+            self.leases.end(&Change::touch_inode(inode), self.asked, self.is_settled, |_| {});
+        }
+        match (self.is_uncertain, self.is_settled) {
+            (true, true) => self.leases.end_uncertain(),
+            (true, false) => self.leases.leave_uncertain(),
+            _ => {}
+        }
+    }
+}
+
+/// Whether an answer leaves no doubt that the request will not be executed later. EIO and EINTR are also the answers of a client that has given up.
+fn settles<T>(result: &Result<T, Errno>) -> bool {
+    !matches!(result, Err(Errno::EIO | Errno::EINTR))
+}
+
+impl Cached {
+    /// Begins a change; the server can be asked for it when this returns.
+    async fn begin<'a>(
+        &'a self,
+        context: &Context,
+        leases: &'a Arc<Leases>,
+        plan: Plan<'a>,
+    ) -> Result<(Change<'a>, Vec<Option<Arc<[u8]>>>), Errno> {
+        let (begun, asked) = ((0, 0), leases.asks());
+        let Plan { names, inodes, .. } = plan;
+        let mut change = Change { leases, names, inodes, begun, asked, is_uncertain: false, is_settled: true };
+        let mut forget: Vec<(Arc<[u8]>, Aspects)> = Vec::new();
+        let mut victims = Vec::new();
+        for at in 0..change.names.len() {
+            let named = &change.names[at];
+            let (parent, name) = (named.parent, named.name);
+            let (known, told) = leases.begin_name(&Change::touch_name(leases, named), parent, name);
+            change.begun.0 += 1;
+            forget.push((leases.key(parent), told));
+            let of_victim = change.names[at].of_victim;
+            let victim = match (known, of_victim) {
+                (_, None) => None,
+                (Some(known), Some(_)) => known,
+                (None, Some(_)) => {
+                    if !std::mem::replace(&mut change.is_uncertain, true) {
+                        leases.begin_uncertain();
+                    }
+                    self.victim(context, leases, parent, name).await?
+                }
+            };
+            if let (Some(handle), Some(aspects)) = (&victim, of_victim) {
+                change.inodes.push((handle.clone(), aspects, true));
+            }
+            victims.push(victim);
+        }
+        for inode in &change.inodes {
+            forget.push((inode.0.clone(), leases.begin(&Change::touch_inode(inode))));
+            change.begun.1 += 1;
+        }
+        self.have_forgotten(leases, forget).await;
+        for (handle, _, rights) in &change.inodes {
+            if *rights {
+                for open in leases.opens.of_inode(handle) {
+                    // One that cannot be had gives an error to whoever uses it.
+                    let _made = self.client.real(&open).await;
+                }
+            }
+        }
+        change.asked = leases.asks();
+        Ok((change, victims))
+    }
+
+    /// What a name stands for at the server now.
+    async fn victim(
+        &self,
+        context: &Context,
+        leases: &Leases,
+        parent: &[u8],
+        name: &[u8],
+    ) -> Result<Option<Arc<[u8]>>, Errno> {
+        match self.client.call(context, Request::Lookup { parent, name }).await {
+            Ok(reply) => Ok(Some(leases.key(reply.entry()?.handle.bytes()))),
+            // Should there be something, then whoever asks may not change it either.
+            Err(Errno::EINTR) => Err(Errno::EINTR),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Has the kernel forget what it was told, and waits until it has.
+    async fn have_forgotten(&self, leases: &Leases, forget: Vec<(Arc<[u8]>, Aspects)>) {
+        if leases.observer().is_none() {
+            return;
+        }
+        let mut waits = Vec::new();
+        for (handle, told) in forget {
+            let data = told & Aspects::DATA;
+            for (aspects, is_data) in [(told - data, false), (data, true)] {
+                if aspects.is_empty() {
+                    continue;
+                }
+                let done = Arc::<Done>::default();
+                waits.push(done.clone());
+                let forget = Forget { handle: handle.clone(), aspects, done: Some(done) };
+                if is_data { leases.recalls.forget(forget) } else { leases.recalls.forgets.add(forget) }
+            }
+        }
+        for done in waits {
+            done.wait().await;
+        }
+    }
+
+    /// Makes a change.
+    pub(super) async fn change<'a>(
+        &'a self,
+        context: &Context,
+        request: Request<'a>,
+        leases: &'a Arc<Leases>,
+        plan: Plan<'a>,
+    ) -> Result<Reply, Errno> {
+        let writer = plan.opens;
+        if let Some(handle) = writer {
+            let told = leases.add_writer(handle);
+            self.have_forgotten(leases, vec![(leases.key(handle), told)]).await;
+        }
+        let begun = self.begin(context, leases, plan).await;
+        let result = match begun {
+            Ok((change, victims)) => self.make(context, &request, (change, victims)).await,
+            Err(error) => Err(error),
+        };
+        let opened = match &result {
+            Ok(Reply::Opened(opened)) => Some(opened.id),
+            _ => None,
+        };
+        match (writer, opened) {
+            (Some(handle), Some(id)) => leases.opens.add_writer(id, leases.key(handle)),
+            (Some(handle), None) => leases.remove_writer(handle),
+            _ => {}
+        }
+        if let (Request::Create { flags, .. } | Request::CreateUnnamed { flags, .. }, Ok(Reply::Created(entry, opened))) =
+            (&request, &result)
+            && flags.contains(OpenFlags::WRITE)
+        {
+            let handle = leases.key(entry.handle.bytes());
+            let told = leases.add_writer(&handle);
+            leases.opens.add_writer(opened.id, handle.clone());
+            self.have_forgotten(leases, vec![(handle, told)]).await;
+        }
+        result
+    }
+
+    async fn make(
+        &self,
+        context: &Context,
+        request: &Request<'_>,
+        (mut change, victims): (Change<'_>, Vec<Option<Arc<[u8]>>>),
+    ) -> Result<Reply, Errno> {
+        let leases = change.leases;
+        let asked = change.asked;
+        let mut brought = Brought::default();
+        change.is_settled = false;
+        let result = self.client.answer_call(context, request.clone(), &mut brought).await;
+        let settled = settles(&result);
+        if let Ok(reply) = &result {
+            let victims = if change.is_uncertain { &[][..] } else { &victims };
+            let names = names_after(request, reply, leases, victims);
+            let handle = if let Request::SetAttr { handle, .. } | Request::Link { handle, .. } = request {
+                *handle
+            } else {
+                &[]
+            };
+            change.end(settled, &names, Some((handle, reply)), &brought);
+            self.keep_made(leases, asked, reply, &brought);
+        } else {
+            change.end(settled, &[], None, &brought);
+        }
+        result
+    }
+
+    /// What a request has made is kept as any other answer.
+    fn keep_made(&self, leases: &Leases, asked: Number, reply: &Reply, brought: &Brought) {
+        let (Reply::Entry(entry) | Reply::Created(entry, _)) = reply else { return };
+        let Some(grant) = brought.grants.iter().find(|grant| grant.subject == Subject::Inode) else { return };
+        if !leases.keeps_attributes(asked) {
+            return;
+        }
+        let handle = entry.handle.bytes();
+        leases.keep(handle, (grant.lease, grant.aspects), (asked, brought), |shard, hash, fetched| {
+            shard.keep_attr(handle, hash, &entry.attr, fetched)
+        });
+    }
+
+    /// Writes, as a change of the file.
+    pub(super) async fn write_changing(
+        &self,
+        context: &Context,
+        write: WriteAt,
+        source: Source,
+        leases: &Arc<Leases>,
+    ) -> Result<Written, Errno> {
+        let write = WriteAt { open: self.real(leases, write.open).await?, ..write };
+        let inodes = leases.opens.written(write.open).map(|handle| (handle, BOTH, false)).into_iter().collect();
+        let (mut change, _) = self.begin(context, leases, Plan { inodes, ..Plan::default() }).await?;
+        change.is_settled = false;
+        let result = self.client.write(context, write, source).await;
+        change.end(settles(&result), &[], None, &Brought::default());
+        result
+    }
+}
+
+/// What the names that a request has changed stand for afterwards, in the order of its plan; `None`: unknown. `before`: what they stood for, if that is certain.
+fn names_after(
+    request: &Request<'_>,
+    reply: &Reply,
+    leases: &Leases,
+    before: &[Option<Arc<[u8]>>],
+) -> [Option<Option<Arc<[u8]>>>; 2] {
+    match (request, reply) {
+        (Request::Unlink { .. } | Request::RemoveDirectory { .. }, _) => [Some(None), None],
+        (Request::Rename { flags, .. }, _) => match before {
+            // Two names of one inode are left as they are.
+            [Some(moved), victim] if flags.is_empty() && victim.as_ref() != Some(moved) => {
+                [Some(None), Some(Some(moved.clone()))]
+            }
+            _ => [None, None],
+        },
+        (_, Reply::Entry(entry) | Reply::Created(entry, _)) => [Some(Some(leases.key(entry.handle.bytes()))), None],
+        _ => [None, None],
+    }
+}

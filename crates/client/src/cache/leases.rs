@@ -1,0 +1,394 @@
+//! All that a client keeps under leases: shards of inodes, an index of the leases by name, and what stands between them and threads, clock and server.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use aqueduct_fs::{Aspects, Observer};
+use aqueduct_wire::{Grant, LeaseId};
+
+use super::clock::{Renewal, now};
+use super::gate::Number;
+use super::hold::{Holds, OfAnswer};
+use super::opens::LocalOpens;
+use super::recall::Recalls;
+use super::shard::{Fetched, Granted, Hash, Nanos, Shard, Touch, View};
+use crate::lane::lock;
+
+/// So that workers seldom meet.
+const SHARDS: usize = 16;
+
+/// Inodes kept. Beyond, those are given back that were not used for longest.
+pub(crate) const INODES_MAX: usize = 65_536;
+
+/// Bytes kept, about: what a source tree of 50,000 files takes.
+pub(crate) const BYTES_MAX: usize = 32 << 20;
+
+/// When one of the limits is reached, this part of a shard leaves.
+const LEAVING_PART: usize = 8;
+
+/// A session that begins anew waits so long for answers that are being passed on to the kernel, which takes microseconds.
+const ANSWERS_MAX: Duration = Duration::from_secs(2);
+const ANSWERS_STEP: Duration = Duration::from_micros(100);
+
+/// The leases by their places, and the number before which no answer brings a new one: one was recalled that had not come yet.
+#[derive(Default)]
+struct Index {
+    handles: HashMap<u32, Arc<[u8]>>,
+    floor: Number,
+}
+
+/// What came with an answer: where and when it was asked for, and what leases it grants.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Brought {
+    pub(crate) epoch: u64,
+    pub(crate) sent: Nanos,
+    pub(crate) grants: Vec<Grant>,
+}
+
+/// Counters since the start.
+#[derive(Default)]
+pub(crate) struct Uses {
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+    pub(crate) recalls: AtomicU64,
+}
+
+/// See the module.
+pub(crate) struct Leases {
+    shards: [Mutex<Shard>; SHARDS],
+    index: Mutex<Index>,
+    hasher: RandomState,
+    /// The latest event.
+    numbers: AtomicU64,
+    renewal: Renewal,
+    age_max: AtomicU64,
+    epoch: AtomicU64,
+    /// Changes of names under way of which nobody knows for certain what inodes they touch: no attributes are kept meanwhile.
+    uncertain: AtomicU32,
+    /// Those of them of which nobody knows either whether they are over: until the next session.
+    unsettled: AtomicU32,
+    /// Nor those that were asked for before.
+    attributes_floor: AtomicU64,
+    inodes: AtomicUsize,
+    bytes: AtomicUsize,
+    limits: (usize, usize),
+    observer: Mutex<Option<Arc<dyn Observer>>>,
+    pub(super) holds: Holds,
+    pub(crate) recalls: Recalls,
+    pub(super) opens: LocalOpens,
+    pub(crate) uses: Uses,
+}
+
+impl Default for Leases {
+    fn default() -> Leases {
+        Leases::within((INODES_MAX, BYTES_MAX))
+    }
+}
+
+impl Leases {
+    /// Of so many inodes and bytes.
+    pub(super) fn within(limits: (usize, usize)) -> Leases {
+        Leases {
+            shards: Default::default(),
+            index: Mutex::default(),
+            hasher: RandomState::new(),
+            numbers: AtomicU64::new(1),
+            renewal: Renewal::default(),
+            age_max: AtomicU64::new(u64::MAX),
+            epoch: AtomicU64::new(0),
+            uncertain: AtomicU32::new(0),
+            unsettled: AtomicU32::new(0),
+            attributes_floor: AtomicU64::new(0),
+            inodes: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            limits,
+            observer: Mutex::default(),
+            holds: Holds::default(),
+            recalls: Recalls::default(),
+            opens: LocalOpens::default(),
+            uses: Uses::default(),
+        }
+    }
+
+    /// What the server has said of its leases and of the export.
+    pub(crate) fn set_terms(&self, lease_seconds: u32, age_max: u32) {
+        self.renewal.set_lease(lease_seconds);
+        let age_max = match age_max {
+            0 => u64::MAX,
+            milliseconds => u64::from(milliseconds) * 1_000_000,
+        };
+        self.age_max.store(age_max, Ordering::SeqCst);
+    }
+
+    /// A connection was greeted: how long leases last there.
+    pub(crate) fn set_lease(&self, seconds: u32) {
+        self.renewal.set_lease(seconds);
+    }
+
+    /// Whether the server grants leases.
+    pub(crate) fn is_on(&self) -> bool {
+        self.renewal.is_on()
+    }
+
+    /// A request that was sent then was answered.
+    pub(crate) fn renew(&self, epoch: u64, sent: Nanos) {
+        self.renewal.renew(epoch, sent);
+    }
+
+    /// The present moment, if anything that is kept may be used now.
+    pub(super) fn view(&self) -> Option<View> {
+        let view = self.any_view();
+        (view.now < view.until).then_some(view)
+    }
+
+    fn any_view(&self) -> View {
+        View { until: self.renewal.until(), now: now(), age_max: self.age_max.load(Ordering::Relaxed) }
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// The number for a request that is about to be sent.
+    pub(super) fn asks(&self) -> Number {
+        self.numbers.load(Ordering::SeqCst)
+    }
+
+    /// The number of a change that has ended, or a lease that was given back.
+    fn advance(&self) -> Number {
+        self.numbers.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(super) fn hash(&self, handle: &[u8]) -> Hash {
+        Hash(self.hasher.hash_one(handle))
+    }
+
+    pub(super) fn name_hash(&self, parent: Hash, name: &[u8]) -> Hash {
+        Hash(self.hasher.hash_one((parent.0, name)))
+    }
+
+    /// Looks at a shard or changes it.
+    pub(super) fn shard<T>(&self, hash: Hash, look: impl FnOnce(&mut Shard) -> T) -> T {
+        let mut shard = lock(&self.shards[hash.0 as usize % SHARDS]);
+        let before = (shard.len(), shard.bytes());
+        let value = look(&mut shard);
+        let after = (shard.len(), shard.bytes());
+        drop(shard);
+        for (counter, before, after) in [(&self.inodes, before.0, after.0), (&self.bytes, before.1, after.1)] {
+            if after != before {
+                counter.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+            }
+        }
+        value
+    }
+
+    /// Inodes and bytes kept.
+    pub(crate) fn kept(&self) -> (usize, usize) {
+        (self.inodes.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Finds what is kept of an inode; what is found is held for the answer.
+    pub(super) fn find<T>(
+        &self,
+        handle: &[u8],
+        hold: &mut OfAnswer,
+        find: impl FnOnce(&mut Shard, Hash) -> Option<T>,
+    ) -> Option<T> {
+        let hash = self.hash(handle);
+        let found = self.shard(hash, |shard| find(shard, hash).inspect(|_| self.holds.add_answer(hash)))?;
+        hold.add(hash);
+        Some(found)
+    }
+
+    /// A handle to be shared.
+    pub(super) fn key(&self, handle: &[u8]) -> Arc<[u8]> {
+        self.shard(self.hash(handle), |shard| shard.key(handle)).unwrap_or_else(|| handle.into())
+    }
+
+    /// A file is about to be opened for writing. Returns what the kernel has to forget of it first.
+    pub(super) fn add_writer(&self, handle: &[u8]) -> Aspects {
+        self.shard(self.hash(handle), |shard| shard.add_writer(handle, now()))
+    }
+
+    /// It is closed, or was not opened.
+    pub(super) fn remove_writer(&self, handle: &[u8]) {
+        self.shard(self.hash(handle), |shard| shard.remove_writer(handle));
+    }
+
+    /// Whether attributes that were asked for then may be kept.
+    pub(super) fn keeps_attributes(&self, asked: Number) -> bool {
+        self.uncertain.load(Ordering::SeqCst) == 0 && asked >= self.attributes_floor.load(Ordering::SeqCst)
+    }
+
+    /// A lease has come on an inode: keeps what came with it, as far as it may be.
+    pub(super) fn keep<T>(
+        &self,
+        handle: &[u8],
+        (lease, aspects): (LeaseId, Aspects),
+        (asked, brought): (Number, &Brought),
+        keep: impl FnOnce(&mut Shard, Hash, Fetched) -> T,
+    ) -> Option<T> {
+        let hash = self.hash(handle);
+        let fetched = Fetched { asked, at: brought.sent };
+        if self.is_over(2) {
+            return None; // what leaves is not gone yet
+        }
+        let mut displaced = None;
+        let kept = self.shard(hash, |shard| {
+            let key = shard.key(handle).unwrap_or_else(|| handle.into());
+            match shard.grant((&key, hash), (lease, aspects), (fetched, now()), brought.epoch) {
+                Granted::Late => return None,
+                Granted::Kept => {}
+                Granted::New => {
+                    let mut index = lock(&self.index);
+                    if asked < index.floor {
+                        shard.give_back(handle, hash, asked);
+                        return None;
+                    }
+                    displaced = index.handles.insert(lease.place(), key.clone()).filter(|other| *other != key);
+                }
+            }
+            Some(keep(shard, hash, fetched))
+        });
+        if let Some(other) = displaced {
+            // The server has given its name to another lease, so it is over.
+            let hash = self.hash(&other);
+            self.shard(hash, |shard| shard.give_back(&other, hash, self.advance()));
+        }
+        if self.is_over(1) {
+            self.recalls.give_back(self.shard(hash, |shard| shard.leave_eldest(LEAVING_PART)));
+        }
+        kept
+    }
+
+    /// Whether more is kept than so many times what may be.
+    fn is_over(&self, times: usize) -> bool {
+        let (inodes, bytes) = self.kept();
+        inodes >= self.limits.0 * times || bytes >= self.limits.1 * times
+    }
+
+    /// The inode of a lease that is recalled, which leaves from now on; `None`: the server may have it at once.
+    pub(super) fn recall(&self, lease: LeaseId) -> Option<Arc<[u8]>> {
+        let handle = {
+            let mut index = lock(&self.index);
+            let handle = index.handles.get(&lease.place()).cloned();
+            if handle.is_none() {
+                index.floor = self.advance(); // the reply that grants it may still be on its way
+            }
+            handle?
+        };
+        let hash = self.hash(&handle);
+        let is_it = self.shard(hash, |shard| match shard.lease(&handle) {
+            Some((present, _)) if lease.covers(present) => shard.leave(&handle),
+            _ => false, // it has had a later name since
+        });
+        is_it.then_some(handle)
+    }
+
+    pub(super) fn is_held(&self, handle: &[u8]) -> bool {
+        self.holds.is_held(self.hash(handle))
+    }
+
+    /// What the kernel has to forget of an inode.
+    pub(super) fn take_told(&self, handle: &[u8], aspects: Aspects) -> Aspects {
+        self.shard(self.hash(handle), |shard| shard.take_told(handle, aspects, now()))
+    }
+
+    /// Nothing of an inode is used any more. Returns the name under which its lease is given back.
+    pub(super) fn give_back(&self, handle: &[u8]) -> Option<LeaseId> {
+        let hash = self.hash(handle);
+        let lease = self.shard(hash, |shard| {
+            let (lease, breaks) = shard.give_back(handle, hash, self.advance())?;
+            if breaks {
+                self.begin_uncertain(); // others may now give these names to other inodes than we know of
+            }
+            Some(lease)
+        })?;
+        let mut index = lock(&self.index);
+        if index.handles.get(&lease.place()).is_some_and(|found| **found == *handle) {
+            index.handles.remove(&lease.place());
+        }
+        Some(lease)
+    }
+
+    /// The session begins anew: nothing of before is used any more, neither here nor in the kernel, when this returns.
+    pub(crate) fn begin_epoch(&self, epoch: u64) {
+        self.epoch.store(epoch, Ordering::SeqCst);
+        self.renewal.begin_epoch(epoch);
+        for at in 0..SHARDS {
+            let broken = self.shard(Hash(at as u64), |shard| shard.begin_epoch(epoch, self.advance()));
+            (0..broken).for_each(|_| self.begin_uncertain());
+        }
+        (0..self.unsettled.swap(0, Ordering::SeqCst)).for_each(|_| self.end_uncertain());
+        *lock(&self.index) = Index { floor: self.advance(), ..Index::default() };
+        let start = Instant::now();
+        while self.holds.has_answers() && start.elapsed() < ANSWERS_MAX {
+            std::thread::sleep(ANSWERS_STEP);
+        }
+        if let Some(observer) = self.observer() {
+            observer.forget_everything();
+        }
+    }
+
+    pub(super) fn set_observer(&self, observer: Arc<dyn Observer>) {
+        *lock(&self.observer) = Some(observer);
+    }
+
+    pub(super) fn observer(&self) -> Option<Arc<dyn Observer>> {
+        lock(&self.observer).clone()
+    }
+
+    /// A change of this client's own begins. Returns what the kernel has to forget first.
+    pub(super) fn begin(&self, touch: &Touch<'_>) -> Aspects {
+        let hash = self.hash(touch.handle());
+        self.shard(hash, |shard| shard.begin(touch, hash, now()))
+    }
+
+    /// A name is about to be changed. What it stands for, if that is known for certain.
+    pub(super) fn begin_name(
+        &self,
+        touch: &Touch<'_>,
+        parent: &[u8],
+        name: &[u8],
+    ) -> (Option<Option<Arc<[u8]>>>, Aspects) {
+        let (hash, view) = (self.hash(parent), self.view());
+        self.shard(hash, |shard| {
+            let known = view.and_then(|view| shard.known(parent, hash, name, &view));
+            (known, shard.begin(touch, hash, now()))
+        })
+    }
+
+    /// It has ended. What came with its answer is kept by `keep` if that tells how things are now.
+    pub(super) fn end(&self, touch: &Touch<'_>, asked: Number, settled: bool, keep: impl FnOnce(&mut Shard)) {
+        let hash = self.hash(touch.handle());
+        let mends = self.shard(hash, |shard| {
+            let ended = shard.end(touch, hash, (asked, self.advance()), settled);
+            if ended.is_alone {
+                keep(shard);
+            }
+            ended.mends
+        });
+        if mends {
+            self.end_uncertain();
+        }
+    }
+
+    /// From now on no attributes are kept.
+    pub(super) fn begin_uncertain(&self) {
+        self.uncertain.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A change that nobody waits for any more may be made until the next session.
+    pub(super) fn leave_uncertain(&self) {
+        self.unsettled.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// They are again, those that are asked for from now on.
+    pub(super) fn end_uncertain(&self) {
+        self.attributes_floor.store(self.advance(), Ordering::SeqCst);
+        self.uncertain.fetch_sub(1, Ordering::SeqCst);
+    }
+}

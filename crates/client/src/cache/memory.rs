@@ -1,0 +1,393 @@
+//! What is answered from memory, and what of the server's answers is kept there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use aqueduct_fs::dirpage::ATTR_SIZE;
+use aqueduct_fs::{
+    Answer, Aspects, Attr, Context, DirEntry, DirPage, Entry, Errno, Handle, Hold, Keep, OpenFlags, OpenId, Opened,
+    Reply, Request,
+};
+use aqueduct_wire::{LeaseId, Subject};
+
+use super::Cached;
+use super::gate::Number;
+use super::hold::{OfAnswer, OfRead};
+use super::leases::{Brought, Leases};
+use super::names::Listed;
+use super::opens::Found;
+use super::shard::{Fetched, Hash, RIGHT_TO_LIST, Rights, Shard, View};
+
+/// The extended attributes that are kept: kernels ask for them by themselves, on the way to something else.
+const XATTRS_KEPT: [&[u8]; 3] = [b"system.posix_acl_access", b"system.posix_acl_default", b"security.capability"];
+
+/// What a packed entry takes beside its name, and with an inode beside its handle.
+const ENTRY_SIZE: usize = 20;
+
+/// Opens for these only need the right to read.
+const READS_ONLY: OpenFlags =
+    OpenFlags::READ.union(OpenFlags::EXECUTE).union(OpenFlags::DIRECT).union(OpenFlags::NOATIME);
+
+/// The attribute of this name, if it is one of those that are kept.
+fn kept_xattr(name: &[u8]) -> Option<&'static [u8]> {
+    XATTRS_KEPT.into_iter().find(|kept| *kept == name)
+}
+
+/// The rights that an open needs, if it can be answered here.
+fn rights(flags: OpenFlags) -> Option<Rights> {
+    (flags.contains(OpenFlags::READ) && READS_ONLY.contains(flags)).then(|| flags.bits())
+}
+
+fn answer(result: Result<Reply, Errno>, keep: Keep, hold: OfAnswer) -> Answer {
+    let keeps = keep.data || !keep.attributes.is_zero() || !keep.names.is_zero();
+    Answer { result, keep: Keep { hold: hold.into_hold().filter(|_| keeps), ..keep } }
+}
+
+/// As a reply of an attribute or a list with this much room.
+fn sized(value: &[u8], size: u32) -> Result<Reply, Errno> {
+    match size {
+        0 => Ok(Reply::Size(value.len() as u64)),
+        size if value.len() > size as usize => Err(Errno::ERANGE),
+        _ => Ok(Reply::Bytes(value.to_vec())),
+    }
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+impl Cached {
+    /// The answer, or the request when only the server can give it.
+    pub(super) fn remembered<'a>(
+        &self,
+        context: &Context,
+        request: Request<'a>,
+        leases: &Arc<Leases>,
+    ) -> Result<Answer, Request<'a>> {
+        let mut hold = OfAnswer::new(leases);
+        let found = match request {
+            Request::Release { open } | Request::ReleaseDirectory { open } => {
+                return self.close(leases, request, open);
+            }
+            Request::Flush { open, .. } => match leases.opens.find(open) {
+                Found::Local(local) if !self.client.opens.has_posix_locks(&local.handle) => {
+                    return Ok(Ok(Reply::Done).into());
+                }
+                _ => return Err(request),
+            },
+            Request::Lookup { parent, name } => look_up(leases, &mut hold, parent, name),
+            Request::GetAttr { handle, .. } => leases.view().and_then(|view| {
+                let (attr, attributes) = find_attr(leases, &mut hold, handle, &view)?;
+                Some((Ok(Reply::Attr(attr)), Keep { attributes, ..Keep::default() }))
+            }),
+            Request::ReadLink { handle } => leases.view().and_then(|view| {
+                let text = leases.find(handle, &mut hold, |shard, hash| shard.text(handle, hash, &view))?;
+                Some((Ok(Reply::Bytes(text)), Keep::default()))
+            }),
+            Request::GetXattr { handle, name, size } => {
+                leases.view().filter(|_| kept_xattr(name).is_some()).and_then(|view| {
+                    let value = leases.find(handle, &mut hold, |shard, hash| shard.xattr(handle, hash, name, &view))?;
+                    let result = value.map_or(Err(Errno::ENODATA), |value| sized(&value, size));
+                    Some((result, Keep::default()))
+                })
+            }
+            Request::Open { handle, flags } => {
+                rights(flags).and_then(|rights| open(leases, &mut hold, context, (handle, Some(flags), rights)))
+            }
+            Request::OpenDirectory { handle } => open(leases, &mut hold, context, (handle, None, RIGHT_TO_LIST)),
+            Request::ReadDirectory { open, cookie, size, plus } => {
+                leases.opens.handle(open).and_then(|handle| page(leases, &mut hold, &handle, (cookie, size, plus)))
+            }
+            _ => return Err(request),
+        };
+        match found {
+            Some((result, keep)) => {
+                leases.uses.hits.fetch_add(1, Ordering::Relaxed);
+                Ok(answer(result, keep, hold))
+            }
+            None => {
+                leases.uses.misses.fetch_add(1, Ordering::Relaxed);
+                Err(request)
+            }
+        }
+    }
+
+    /// Ends an open; the request that is left for the server, if it knows of it.
+    fn close<'a>(&self, leases: &Leases, request: Request<'a>, open: OpenId) -> Result<Answer, Request<'a>> {
+        let real = match leases.opens.find(open) {
+            Found::Real(real) if real == open => real,
+            _ => match leases.opens.close(open) {
+                Some(real) => real,
+                None => return Ok(Ok(Reply::Done).into()),
+            },
+        };
+        if let Some(handle) = leases.opens.remove_writer(real) {
+            leases.remove_writer(&handle);
+        }
+        Err(match request {
+            Request::ReleaseDirectory { .. } => Request::ReleaseDirectory { open: real },
+            _ => Request::Release { open: real },
+        })
+    }
+
+    /// Asks the server, and keeps what its answer allows.
+    pub(super) async fn fetch(&self, context: &Context, request: Request<'_>, leases: &Arc<Leases>) -> Answer {
+        let asked = leases.asks();
+        let mut brought = Brought::default();
+        let result = self.client.answer_call(context, request.clone(), &mut brought).await;
+        let mut keeper = Keeper::new(leases, asked, &brought);
+        let keep = match (&request, &result) {
+            (Request::OpenDirectory { handle }, Ok(_)) => keeper.open_directory(handle, context),
+            _ if brought.grants.is_empty() => Keep::default(),
+            (Request::Lookup { parent, name }, Ok(Reply::Entry(entry))) => keeper.entry((parent, name), Some(entry)),
+            (Request::Lookup { parent, name }, Err(Errno::ENOENT)) => keeper.entry((parent, name), None),
+            (Request::GetAttr { handle, .. }, Ok(Reply::Attr(attr))) => keeper.attr(handle, attr),
+            (Request::ReadLink { handle }, Ok(Reply::Bytes(text))) => keeper.text(handle, text),
+            (Request::GetXattr { handle, name, size }, result) => keeper.xattr(handle, (name, *size), result),
+            (Request::Open { handle, flags }, Ok(_)) => keeper.open(handle, *flags, context),
+            (Request::ReadDirectory { open, cookie, .. }, Ok(Reply::Directory(page))) => {
+                match self.client.opens.handle(*open) {
+                    Some(handle) => keeper.page(&handle, *cookie, page),
+                    None => Keep::default(),
+                }
+            }
+            _ => Keep::default(),
+        };
+        answer(result, keep, keeper.hold)
+    }
+}
+
+/// An answer from memory.
+type Known = Option<(Result<Reply, Errno>, Keep)>;
+
+fn find_attr(leases: &Leases, hold: &mut OfAnswer, handle: &[u8], view: &View) -> Option<(Attr, Duration)> {
+    leases.find(handle, hold, |shard, hash| shard.attr(handle, hash, view))
+}
+
+fn look_up(leases: &Leases, hold: &mut OfAnswer, parent: &[u8], name: &[u8]) -> Known {
+    let view = leases.view()?;
+    let name_hash = leases.name_hash(leases.hash(parent), name);
+    let find = |shard: &mut Shard, hash| shard.name(parent, (hash, name_hash), name, &view);
+    let (to, names) = leases.find(parent, hold, find)?;
+    let Some(handle) = to else { return Some((Err(Errno::ENOENT), Keep { names, ..Keep::default() })) };
+    let (attr, attributes) = find_attr(leases, hold, &handle, &view)?;
+    let entry = Entry { handle: Handle::new(&handle)?, attr };
+    Some((Ok(Reply::Entry(entry)), Keep { attributes, names, ..Keep::default() }))
+}
+
+/// An open that the server has allowed before.
+fn open(
+    leases: &Leases,
+    hold: &mut OfAnswer,
+    context: &Context,
+    (handle, flags, rights): (&[u8], Option<OpenFlags>, Rights),
+) -> Known {
+    let view = leases.view()?;
+    let find = |shard: &mut Shard, hash| {
+        let credential = &context.credential;
+        let key = shard.allows(handle, hash, (credential, rights), &view).then(|| shard.key(handle))??;
+        let data = flags.is_some() && shard.data(handle, hash, &view);
+        Some((leases.opens.add(key, credential, flags), data))
+    };
+    let (id, data) = leases.find(handle, hold, find)?;
+    Some((Ok(Reply::Opened(Opened { id, token: Box::default() })), Keep { data, ..Keep::default() }))
+}
+
+/// A page of a listing. With inodes only if all of them are known.
+fn page(leases: &Leases, hold: &mut OfAnswer, handle: &[u8], (cookie, size, plus): (u64, u32, bool)) -> Known {
+    let view = leases.view()?;
+    let packed_size = |entry: &Listed| {
+        let inode = entry.handle.as_ref().filter(|_| plus && !is_dots(&entry.name));
+        ENTRY_SIZE + entry.name.len() + inode.map_or(0, |handle| 2 + handle.len() + ATTR_SIZE)
+    };
+    let find = |shard: &mut Shard, hash| shard.page(handle, hash, (cookie, size as usize), &view, packed_size);
+    let (part, names) = leases.find(handle, hold, find)?;
+    let mut page = DirPage::default();
+    page.end = part.end;
+    let mut keep = Keep { names, ..Keep::default() };
+    for (at, entry) in part.entries.iter().enumerate() {
+        let mut inode = None;
+        if plus && !is_dots(&entry.name) {
+            let handle = entry.handle.as_ref()?;
+            let (attr, told) = find_attr(leases, hold, handle, &view)?;
+            keep.attributes = if at == 0 || keep.attributes > told { told } else { keep.attributes };
+            inode = Some((&handle[..], attr));
+        }
+        page.push(&DirEntry { ino: entry.ino, cookie: entry.cookie, kind: entry.kind, name: &entry.name, inode });
+    }
+    Some((Ok(Reply::Directory(page)), keep))
+}
+
+impl Leases {
+    /// See [`FileSystem::hold_data`](aqueduct_fs::FileSystem::hold_data).
+    pub(super) fn hold_data(self: &Arc<Leases>, handle: &[u8]) -> Option<Hold> {
+        let view = self.view()?;
+        let hash = self.hash(handle);
+        let found = self.shard(hash, |shard| {
+            let key = shard.key(handle).filter(|_| shard.data(handle, hash, &view))?;
+            self.holds.add_read(hash);
+            Some((key, shard.epoch()))
+        });
+        let (handle, epoch) = found?;
+        Some(Hold::new(OfRead { leases: self.clone(), handle, hash, epoch }))
+    }
+}
+
+/// Keeps what an answer brought, and finds out what of that the kernel may keep.
+struct Keeper<'a> {
+    leases: &'a Arc<Leases>,
+    asked: Number,
+    brought: &'a Brought,
+    view: Option<View>,
+    hold: OfAnswer,
+}
+
+impl<'a> Keeper<'a> {
+    fn new(leases: &'a Arc<Leases>, asked: Number, brought: &'a Brought) -> Keeper<'a> {
+        Keeper { leases, asked, brought, view: leases.view(), hold: OfAnswer::new(leases) }
+    }
+
+    /// The lease that came on a subject.
+    fn lease(&self, subject: Subject) -> Option<(LeaseId, Aspects)> {
+        let grant = self.brought.grants.iter().find(|grant| grant.subject == subject)?;
+        Some((grant.lease, grant.aspects))
+    }
+
+    /// Keeps something of an inode, and holds it for the kernel if `keep` says that it is told of it.
+    fn keep<T>(
+        &mut self,
+        handle: &[u8],
+        lease: Option<(LeaseId, Aspects)>,
+        keep: impl FnOnce(&mut Shard, Hash, Fetched, &View) -> Option<T>,
+    ) -> Option<T> {
+        let (leases, view) = (self.leases, self.view?);
+        let kept = leases.keep(handle, lease?, (self.asked, self.brought), |shard, hash, fetched| {
+            let told = keep(shard, hash, fetched, &view)?;
+            leases.holds.add_answer(hash);
+            Some((told, hash))
+        });
+        let (told, hash) = kept??;
+        self.hold.add(hash);
+        Some(told)
+    }
+
+    fn attr_under(&mut self, handle: &[u8], lease: Option<(LeaseId, Aspects)>, attr: &Attr) -> Duration {
+        let may = self.leases.keeps_attributes(self.asked);
+        let kept = self.keep(handle, lease, |shard, hash, fetched, view| {
+            let kept = may && shard.keep_attr(handle, hash, attr, fetched);
+            kept.then(|| shard.attr(handle, hash, view))?.map(|(_, told)| told)
+        });
+        kept.unwrap_or_default()
+    }
+
+    fn name(
+        &mut self,
+        parent: &[u8],
+        lease: Option<(LeaseId, Aspects)>,
+        (name, to): (&[u8], Option<&[u8]>),
+    ) -> Duration {
+        let to = to.map(|handle| self.leases.key(handle));
+        let name_hash = self.leases.name_hash(self.leases.hash(parent), name);
+        let kept = self.keep(parent, lease, |shard, hash, fetched, view| {
+            let hashes = (hash, name_hash);
+            let kept = shard.keep_name(parent, hashes, (name, to), fetched);
+            kept.then(|| shard.name(parent, hashes, name, view))?.map(|(_, told)| told)
+        });
+        kept.unwrap_or_default()
+    }
+
+    fn attr(&mut self, handle: &[u8], attr: &Attr) -> Keep {
+        let lease = self.lease(Subject::Inode);
+        Keep { attributes: self.attr_under(handle, lease, attr), ..Keep::default() }
+    }
+
+    /// What a name stands for.
+    fn entry(&mut self, (parent, name): (&[u8], &[u8]), entry: Option<&Entry>) -> Keep {
+        let mut keep = Keep::default();
+        if let Some(entry) = entry {
+            keep = self.attr(entry.handle.bytes(), &entry.attr);
+        }
+        let lease = self.lease(Subject::Parent);
+        keep.names = self.name(parent, lease, (name, entry.map(|entry| entry.handle.bytes())));
+        keep
+    }
+
+    fn text(&mut self, handle: &[u8], text: &[u8]) -> Keep {
+        let lease = self.lease(Subject::Inode);
+        self.keep(handle, lease, |shard, hash, fetched, _| {
+            shard.keep_text(handle, hash, text, fetched);
+            None::<()>
+        });
+        Keep::default()
+    }
+
+    fn xattr(&mut self, handle: &[u8], (name, size): (&[u8], u32), result: &Result<Reply, Errno>) -> Keep {
+        let value = match result {
+            Ok(Reply::Bytes(value)) if size > 0 => Some(&value[..]),
+            Err(Errno::ENODATA) => None,
+            _ => return Keep::default(),
+        };
+        let Some(name) = kept_xattr(name) else { return Keep::default() };
+        let lease = self.lease(Subject::Inode).filter(|_| self.leases.keeps_attributes(self.asked));
+        self.keep(handle, lease, |shard, hash, fetched, _| {
+            shard.keep_xattr(handle, hash, (name, value), fetched);
+            None::<()>
+        });
+        Keep::default()
+    }
+
+    fn open(&mut self, handle: &[u8], flags: OpenFlags, context: &Context) -> Keep {
+        let lease = self.lease(Subject::Inode);
+        let Some(rights) = rights(flags) else { return Keep::default() };
+        let data = self.keep(handle, lease, |shard, hash, fetched, view| {
+            shard.keep_verdict(handle, hash, (&context.credential, rights), fetched, true);
+            shard.data(handle, hash, view).then_some(())
+        });
+        Keep { data: data.is_some(), ..Keep::default() }
+    }
+
+    /// Opens of directories bring no leases: they are believed under the one that was there before.
+    fn open_directory(&mut self, handle: &[u8], context: &Context) -> Keep {
+        let hash = self.leases.hash(handle);
+        let fetched = Fetched { asked: self.asked, at: self.brought.sent };
+        let (epoch, lease) = (self.brought.epoch, self.lease(Subject::Inode));
+        if lease.is_some() {
+            self.keep(handle, lease, |shard, hash, fetched, _| {
+                shard.keep_verdict(handle, hash, (&context.credential, RIGHT_TO_LIST), fetched, true);
+                None::<()>
+            });
+            return Keep::default();
+        }
+        self.leases.shard(hash, |shard| {
+            if shard.epoch() == epoch {
+                shard.keep_verdict(handle, hash, (&context.credential, RIGHT_TO_LIST), fetched, false);
+            }
+        });
+        Keep::default()
+    }
+
+    /// A page of a listing, with what it says of its entries.
+    fn page(&mut self, handle: &[u8], cookie: u64, page: &DirPage) -> Keep {
+        let of_directory = self.lease(Subject::Inode).or(self.lease(Subject::Parent));
+        let names = self.keep(handle, of_directory, |shard, hash, fetched, view| {
+            shard.keep_page(handle, hash, (cookie, page), fetched).then(|| shard.tell_names(handle, hash, view))
+        });
+        let mut grants = vec![None; page.entries().count()];
+        for grant in &self.brought.grants {
+            if let Subject::Entry(at) = grant.subject
+                && let Some(place) = grants.get_mut(usize::from(at))
+            {
+                *place = Some((grant.lease, grant.aspects));
+            }
+        }
+        let mut attributes = None;
+        for (entry, lease) in page.entries().zip(grants) {
+            let Some((inode, attr)) = entry.inode else { continue };
+            let told = self.attr_under(inode, lease, &attr);
+            attributes = Some(attributes.map_or(told, |least: Duration| least.min(told)));
+            self.name(handle, of_directory, (entry.name, Some(inode)));
+        }
+        Keep { attributes: attributes.unwrap_or_default(), names: names.unwrap_or_default(), ..Keep::default() }
+    }
+}

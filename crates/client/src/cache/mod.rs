@@ -1,0 +1,166 @@
+//! What a client keeps under leases, and the file system that answers from it.
+//!
+//! - [`shard`], [`names`], [`gate`]: what is kept and what may be told, pure.
+//! - [`leases`], [`hold`], [`clock`]: the same, shared by threads, with a clock.
+//! - [`recall`]: how leases are given back.
+//! - [`opens`]: opens that the server does not know of.
+//! - [`memory`], [`change`]: the operations.
+
+mod change;
+mod clock;
+mod gate;
+mod hold;
+mod leases;
+mod memory;
+mod names;
+mod opens;
+pub(crate) mod recall;
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use aqueduct_fs::{
+    Answer, Call, ClientId, Context, Errno, FileSystem, Handle, Hold, Observer, OpenId, ReadAt, Reply, Request, Sink,
+    Source, WriteAt, Written,
+};
+
+pub(crate) use clock::now;
+pub(crate) use leases::{Brought, Leases};
+use opens::Found;
+
+use crate::client::Client;
+
+/// A client that answers from memory what it has leases on.
+pub struct Cached {
+    client: Arc<Client>,
+    /// `None`: the client keeps nothing, and everything goes straight through.
+    leases: Option<Arc<Leases>>,
+}
+
+impl Cached {
+    /// Over a client whose configuration says that it keeps what leases are granted on.
+    pub fn new(client: Arc<Client>) -> Arc<Cached> {
+        let leases = client.leases.clone();
+        Arc::new(Cached { client, leases })
+    }
+
+    /// From now on this one is told what whoever gets answers has to forget. It is called by two threads of the client's, and by one that connects again. What
+    /// is to forget attributes and names, and no data, must not wait for anybody who forgets data: those may wait for writes.
+    pub fn set_observer(&self, observer: Arc<dyn Observer>) {
+        if let Some(leases) = &self.leases {
+            leases.set_observer(observer);
+        }
+    }
+
+    /// The client below.
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
+    /// The server's number of an open, which is asked for if there is none.
+    async fn real(&self, leases: &Leases, open: OpenId) -> Result<OpenId, Errno> {
+        match leases.opens.find(open) {
+            Found::Real(real) => Ok(real),
+            Found::Local(open) => self.client.real(&open).await,
+            Found::Unknown => Err(Errno::EBADF),
+        }
+    }
+
+    async fn through<'a>(&'a self, context: &'a Context, request: Request<'a>, leases: &Arc<Leases>) -> Answer {
+        let request = match self.known_to_server(leases, request).await {
+            Ok(request) => request,
+            Err(error) => return Err(error).into(),
+        };
+        match change::Plan::of(&request, leases) {
+            Some(plan) => self.change(context, request, leases, plan).await.into(),
+            None => self.fetch(context, request, leases).await,
+        }
+    }
+
+    /// A request with the server's numbers for what is open.
+    async fn known_to_server<'a>(&self, leases: &Leases, mut request: Request<'a>) -> Result<Request<'a>, Errno> {
+        use Request::*;
+        match &mut request {
+            GetAttr { open: place, .. } => {
+                // Whoever may ask through an open may ask without.
+                if let Some(open) = *place {
+                    *place = match leases.opens.find(open) {
+                        Found::Real(real) => Some(real),
+                        Found::Local(_) | Found::Unknown => None,
+                    };
+                }
+            }
+            SetAttr { open: Some(open), .. }
+            | Flush { open, .. }
+            | Sync { open, .. }
+            | Commit { open, .. }
+            | Fallocate { open, .. }
+            | Seek { open, .. }
+            | ReadDirectory { open, .. }
+            | SyncDirectory { open, .. }
+            | GetLock { open, .. }
+            | SetLock { open, .. } => *open = self.real(leases, *open).await?,
+            CopyRange { from, to, .. } => {
+                *from = self.real(leases, *from).await?;
+                *to = self.real(leases, *to).await?;
+            }
+            _ => {}
+        }
+        Ok(request)
+    }
+}
+
+impl FileSystem for Cached {
+    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
+        match self.ask(context, request) {
+            Call::Ready(answer) => Call::Ready(answer.map(|answer| answer.and_then(|answer| answer.result))),
+            Call::Waiting(answer) => Call::waiting(async move { answer.await?.result }),
+        }
+    }
+
+    fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
+        let Some(leases) = &self.leases else {
+            return Call::waiting(async move { Ok(self.client.call(context, request).await.into()) });
+        };
+        match self.remembered(context, request, leases) {
+            Ok(answer) => Call::ready(Ok(answer)),
+            Err(request) => Call::waiting(async move { Ok(self.through(context, request, leases).await) }),
+        }
+    }
+
+    fn hold_data(&self, handle: &[u8]) -> Option<Hold> {
+        let leases = self.leases.as_ref()?;
+        leases.hold_data(handle)
+    }
+
+    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
+        match self.leases.as_ref().map_or(Found::Real(read.open), |leases| leases.opens.find(read.open)) {
+            Found::Real(open) => self.client.read(context, ReadAt { open, ..read }, sink),
+            Found::Unknown => Call::ready(Err(Errno::EBADF)),
+            Found::Local(open) => Call::waiting(async move {
+                let open = self.client.real(&open).await?;
+                self.client.read(context, ReadAt { open, ..read }, sink).await
+            }),
+        }
+    }
+
+    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
+        match &self.leases {
+            Some(leases) => Call::waiting(self.write_changing(context, write, source, leases)),
+            None => self.client.write(context, write, source),
+        }
+    }
+
+    fn depart(&self, client: ClientId) {
+        self.client.depart(client);
+    }
+
+    fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
+        match self.leases.as_ref().and_then(|leases| leases.opens.handle(open)) {
+            Some(handle) => Handle::new(&handle),
+            None => self.client.inode(client, open),
+        }
+    }
+}

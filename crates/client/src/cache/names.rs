@@ -1,0 +1,189 @@
+//! What is kept of the names in one directory: those that were looked up, there or not, and the whole listing.
+//!
+//! A listing is put together from its pages, with the server's cookies, and used when it is whole. Cookies so mean the same whether a page comes from here or from
+//! the server. Of a listing nothing is concluded about names that are not in it: some file systems find names by other spellings.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aqueduct_fs::DirPage;
+
+use super::shard::{Nanos, View};
+
+/// The most names kept of one directory; beyond, all are forgotten and kept anew. At 150 bytes each this is 5 MiB.
+pub(super) const NAMES_MAX: usize = 32_768;
+
+/// What a name takes, beside its bytes: its places in the map and in the listing.
+const NAME_COST: usize = 112;
+
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    known: HashMap<Arc<[u8]>, Known>,
+    listing: Listing,
+    bytes: usize,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+struct Known {
+    /// `None`: it is not there.
+    handle: Option<Arc<[u8]>>,
+    at: Nanos,
+}
+
+#[derive(Debug, Default)]
+struct Listing {
+    entries: Vec<Listed>,
+    is_whole: bool,
+    /// When the first of its pages was fetched.
+    at: Nanos,
+    /// Where the latest page that was served ended: a cookie, and the index behind its entry.
+    cursor: (u64, usize),
+}
+
+/// An entry of a listing, with the inode where it is known.
+#[derive(Clone, Debug)]
+pub(super) struct Listed {
+    pub(super) ino: u64,
+    pub(super) cookie: u64,
+    pub(super) kind: u8,
+    pub(super) name: Arc<[u8]>,
+    pub(super) handle: Option<Arc<[u8]>>,
+}
+
+/// A part of a listing.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) entries: Vec<Listed>,
+    pub(super) end: bool,
+    pub(super) left: Nanos,
+}
+
+impl Names {
+    /// What its memory is, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What a name stands for, and for how long that may be used. The inner `None`: it is not there.
+    pub(super) fn get(&self, name: &[u8], view: &View) -> Option<(Option<Arc<[u8]>>, Nanos)> {
+        let known = self.known.get(name)?;
+        Some((known.handle.clone(), view.left(known.at)?))
+    }
+
+    pub(super) fn keep(&mut self, name: &[u8], handle: Option<Arc<[u8]>>, at: Nanos) {
+        if self.known.len() >= NAMES_MAX {
+            self.clear();
+        }
+        if let Some(known) = self.known.get_mut(name) {
+            *known = Known { handle, at };
+            return;
+        }
+        self.bytes += NAME_COST + name.len();
+        self.known.insert(name.into(), Known { handle, at });
+    }
+
+    /// The name is about to be changed.
+    pub(super) fn drop_name(&mut self, name: &[u8]) {
+        if self.known.remove(name).is_some() {
+            self.bytes -= NAME_COST + name.len();
+        }
+        self.drop_listing();
+    }
+
+    pub(super) fn drop_listing(&mut self) {
+        self.bytes -= cost(&self.listing.entries);
+        self.listing = Listing::default();
+    }
+
+    fn clear(&mut self) {
+        *self = Names::default();
+    }
+
+    /// A page that was asked for behind `cookie`.
+    pub(super) fn keep_page(&mut self, cookie: u64, page: &DirPage, at: Nanos) {
+        let listing = &mut self.listing;
+        let begins = cookie == 0;
+        let from = match listing.entries.iter().rposition(|entry| entry.cookie == cookie) {
+            _ if begins => 0,
+            Some(index) => index + 1,
+            None => return,
+        };
+        if listing.is_whole && is_same(&listing.entries[from..], page) {
+            return;
+        }
+        let mut entries: Vec<Listed> = Vec::new();
+        for entry in page.entries() {
+            let name = self.known.get_key_value(entry.name).map_or_else(|| entry.name.into(), |(name, _)| name.clone());
+            let (ino, cookie, kind) = (entry.ino, entry.cookie, entry.kind);
+            entries.push(Listed { ino, cookie, kind, name, handle: None });
+        }
+        self.bytes += cost(&entries);
+        self.bytes -= cost(&listing.entries[from..]);
+        listing.entries.truncate(from);
+        listing.at = if begins { at } else { listing.at.min(at) };
+        listing.cursor = (0, 0);
+        // Where two entries have one cookie only the file system below knows where to go on.
+        let before = listing.entries.last().map(|entry| entry.cookie);
+        let cookies = || before.into_iter().chain(entries.iter().map(|entry| entry.cookie));
+        let has_twins = cookies().zip(cookies().skip(1)).any(|(one, other)| one == other);
+        listing.entries.append(&mut entries);
+        listing.is_whole = page.end;
+        if has_twins || listing.entries.len() > NAMES_MAX {
+            self.drop_listing();
+        }
+    }
+
+    /// Whether the whole listing is here.
+    pub(super) fn has_listing(&self, view: &View) -> bool {
+        self.listing.is_whole && view.left(self.listing.at).is_some()
+    }
+
+    /// The entries behind `cookie` whose sizes, as `size` gives them, come to at most `room`. `None`: only the server can tell.
+    pub(super) fn page(
+        &mut self,
+        cookie: u64,
+        room: usize,
+        view: &View,
+        size: impl Fn(&Listed) -> usize,
+    ) -> Option<Part> {
+        let left = view.left(self.listing.at).filter(|_| self.listing.is_whole)?;
+        let entries = &self.listing.entries;
+        let from = match self.listing.cursor {
+            _ if cookie == 0 => 0,
+            (at, index) if at == cookie && index <= entries.len() => index,
+            _ => entries.iter().position(|entry| entry.cookie == cookie)? + 1,
+        };
+        let mut part = Vec::new();
+        let mut taken = 0;
+        for entry in &entries[from..] {
+            let handle = self.known.get(&entry.name).filter(|known| view.left(known.at).is_some());
+            let entry = Listed { handle: handle.and_then(|known| known.handle.clone()), ..entry.clone() };
+            taken += size(&entry);
+            if taken > room {
+                break;
+            }
+            part.push(entry);
+        }
+        let behind = from + part.len();
+        let end = behind == entries.len();
+        if let Some(last) = part.last() {
+            self.listing.cursor = (last.cookie, behind);
+        }
+        Some(Part { entries: part, end, left })
+    }
+}
+
+/// Whether a page says again what the listing begins with.
+fn is_same(entries: &[Listed], page: &DirPage) -> bool {
+    let mut count = 0;
+    let same = page.entries().enumerate().all(|(at, entry)| {
+        count += 1;
+        entries.get(at).is_some_and(|listed| listed.cookie == entry.cookie && *listed.name == *entry.name)
+    });
+    same && page.end == (count == entries.len())
+}
+
+fn cost(entries: &[Listed]) -> usize {
+    entries.iter().map(|entry| size_of::<Listed>() + entry.name.len()).sum()
+}

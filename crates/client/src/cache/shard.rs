@@ -1,0 +1,724 @@
+//! What is kept of some inodes, and what may be told of it. Pure: time, numbers and answers come with each call.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct_fs::{Aspects, Attr, Credential, DirPage};
+use aqueduct_wire::LeaseId;
+
+use super::gate::{Gate, Gates, Number};
+use super::names::{Listed, Names, Part};
+
+/// Time since the machine's boot, in nanoseconds.
+pub(super) type Nanos = u64;
+
+/// A kernel is told of no shorter time: it counts in ticks, and handles the answer a little later.
+const TELLING_MIN: Nanos = 1_000_000;
+
+/// What this client has changed itself it does not tell its kernel of for so long: before the next change the kernel would have to be made to forget it.
+const OWN_CHANGE_PAUSE: Nanos = 1_000_000_000;
+
+/// A kernel may handle what it is told so much later, and then counts from there: as long as the server's patience.
+const KERNEL_DELAY: Nanos = 2_000_000_000;
+
+/// Gates of inodes and of names in one shard.
+const GATES: usize = 128;
+const NAME_GATES: usize = 512;
+
+/// Credentials whose opens are known to be allowed, of one inode.
+const VERDICTS_MAX: usize = 8;
+
+/// Extended attributes that are kept of one inode: those that a kernel asks for by itself.
+const XATTRS_MAX: usize = 4;
+
+/// What an inode takes beside what it points to: its place in the table and in the index of leases, with room to grow, and its handle.
+const INODE_COST: usize = size_of::<Inode>() + 200;
+
+/// Where an inode is found: its handle's hash says in which shard, and behind which gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hash(pub(super) u64);
+
+impl Hash {
+    fn gate(self) -> usize {
+        (self.0 >> 8) as usize % GATES
+    }
+
+    fn name_gate(self) -> usize {
+        (self.0 >> 8) as usize % NAME_GATES
+    }
+}
+
+/// When somebody looks, and until when what is kept may be used at all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    pub(super) now: Nanos,
+    pub(super) until: Nanos,
+    pub(super) age_max: Nanos,
+}
+
+impl View {
+    /// For how much longer what was fetched then may be used.
+    pub(super) fn left(&self, at: Nanos) -> Option<Nanos> {
+        let age = self.now.saturating_sub(at);
+        let left = self.until.saturating_sub(self.now).min(self.age_max.saturating_sub(age));
+        (left > 0).then_some(left)
+    }
+}
+
+/// An answer that may be kept: when it was asked for, by number and time, and under which lease it came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fetched {
+    pub(super) asked: Number,
+    pub(super) at: Nanos,
+}
+
+#[derive(Clone, Debug)]
+struct Kept<T> {
+    value: T,
+    at: Nanos,
+}
+
+/// What the kernel has been told, and when it has forgotten that by itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    attributes: Nanos,
+    names: Nanos,
+    data: bool,
+}
+
+/// What a credential may open an inode for: the flags of the open, or `RIGHT_TO_LIST`.
+pub(super) type Rights = u32;
+
+/// To open a directory.
+pub(super) const RIGHT_TO_LIST: Rights = 1 << 31;
+
+/// The value of an extended attribute, if there is one of that name.
+type Xattr = Option<Box<[u8]>>;
+
+#[derive(Debug)]
+struct Inode {
+    lease: LeaseId,
+    aspects: Aspects,
+    /// It is being given back: nothing more of it is used or kept.
+    leaves: bool,
+    /// When it came to cover what it covers now.
+    held: Nanos,
+    used: Nanos,
+    changed: Nanos,
+    told: Told,
+    attr: Option<Kept<Attr>>,
+    text: Option<Kept<Box<[u8]>>>,
+    /// By name; no value: there is no such attribute.
+    xattrs: Vec<(&'static [u8], Kept<Xattr>)>,
+    verdicts: Vec<Kept<(Credential, Rights)>>,
+    names: Option<Box<Names>>,
+}
+
+impl Inode {
+    fn new(lease: LeaseId, now: Nanos) -> Inode {
+        Inode {
+            lease,
+            aspects: Aspects::empty(),
+            leaves: false,
+            held: now,
+            used: now,
+            changed: 0,
+            told: Told::default(),
+            attr: None,
+            text: None,
+            xattrs: Vec::new(),
+            verdicts: Vec::new(),
+            names: None,
+        }
+    }
+
+    fn has(&self, aspects: Aspects) -> bool {
+        !self.leaves && self.aspects.contains(aspects)
+    }
+
+    fn cost(&self, handle: &[u8]) -> usize {
+        let xattrs: usize =
+            self.xattrs.iter().map(|(_, kept)| kept.value.as_ref().map_or(0, |value| value.len())).sum();
+        let text = self.text.as_ref().map_or(0, |text| text.value.len());
+        let names = self.names.as_ref().map_or(0, |names| size_of::<Names>() + names.bytes());
+        let verdicts = self.verdicts.capacity() * size_of::<Kept<(Credential, Rights)>>();
+        let places = self.xattrs.capacity() * size_of::<(&[u8], Kept<Xattr>)>();
+        INODE_COST + handle.len() + xattrs + text + names + verdicts + places
+    }
+
+    /// What the kernel may still have, and forgets that it was told.
+    fn take_told(&mut self, aspects: Aspects, now: Nanos) -> Aspects {
+        let mut told = Aspects::empty();
+        let has = |until: Nanos| until > 0 && now < until.saturating_add(KERNEL_DELAY);
+        if aspects.contains(Aspects::ATTRIBUTES) {
+            told.set(Aspects::ATTRIBUTES, has(std::mem::take(&mut self.told.attributes)));
+        }
+        if aspects.contains(Aspects::NAMES) {
+            told.set(Aspects::NAMES, has(std::mem::take(&mut self.told.names)));
+        }
+        if aspects.contains(Aspects::DATA) {
+            told.set(Aspects::DATA, std::mem::take(&mut self.told.data));
+        }
+        told
+    }
+
+    /// The kernel is told of something for what is left of its time.
+    fn tell(&mut self, aspect: Aspects, left: Nanos, now: Nanos) -> Duration {
+        let is_own = self.changed > 0 && now < self.changed.saturating_add(OWN_CHANGE_PAUSE);
+        if left < TELLING_MIN || is_own {
+            return Duration::ZERO;
+        }
+        let until = match aspect {
+            Aspects::NAMES => &mut self.told.names,
+            _ => &mut self.told.attributes,
+        };
+        *until = (*until).max(now.saturating_add(left));
+        Duration::from_nanos(left)
+    }
+}
+
+/// What a change of this client's own touches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Touch<'a> {
+    /// These aspects of an inode. `rights`: who may open it too.
+    Inode { handle: &'a [u8], aspects: Aspects, rights: bool },
+    /// One name in a directory.
+    Name { parent: &'a [u8], name: &'a [u8], hash: Hash },
+}
+
+impl<'a> Touch<'a> {
+    /// The inode whose shard knows of it.
+    pub(super) fn handle(&self) -> &'a [u8] {
+        match *self {
+            Touch::Inode { handle, .. } => handle,
+            Touch::Name { parent, .. } => parent,
+        }
+    }
+}
+
+/// What the end of a change says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    /// Its answer tells how things are now: nothing else was changed or given back since it was asked for.
+    pub(super) is_alone: bool,
+    /// It was the last one of those whose names others might have changed first.
+    pub(super) mends: bool,
+}
+
+/// What a lease was granted on.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Granted {
+    /// What came with it may be kept, as far as the gates let it.
+    Kept,
+    /// As before, and the inode is new here: its lease has to be found by its name.
+    New,
+    /// It came too late.
+    Late,
+}
+
+/// Inodes and gates of one shard.
+pub(super) struct Shard {
+    inodes: HashMap<Arc<[u8]>, Inode>,
+    gates: Box<[Gates]>,
+    name_gates: Box<[Gate]>,
+    /// Opens of this client for writing, by inode.
+    writers: HashMap<Arc<[u8]>, u32>,
+    bytes: usize,
+    /// The session, by its epoch, whose answers are kept.
+    epoch: u64,
+}
+
+impl Default for Shard {
+    fn default() -> Shard {
+        Shard {
+            inodes: HashMap::new(),
+            gates: vec![Gates::default(); GATES].into(),
+            name_gates: vec![Gate::default(); NAME_GATES].into(),
+            writers: HashMap::new(),
+            bytes: 0,
+            epoch: 0,
+        }
+    }
+}
+
+impl Shard {
+    pub(super) fn len(&self) -> usize {
+        self.inodes.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Changes what is kept of an inode, if anything is.
+    fn change<T>(&mut self, handle: &[u8], change: impl FnOnce(&mut Inode) -> T) -> Option<T> {
+        let inode = self.inodes.get_mut(handle)?;
+        let before = inode.cost(handle);
+        let value = change(inode);
+        self.bytes = self.bytes + inode.cost(handle) - before;
+        Some(value)
+    }
+
+    /// An inode of which these aspects may be used now.
+    fn usable(&mut self, handle: &[u8], gate: &Gate, aspects: Aspects, view: &View) -> Option<&mut Inode> {
+        if !gate.is_open() {
+            return None;
+        }
+        let inode = self.inodes.get_mut(handle).filter(|inode| inode.has(aspects))?;
+        inode.used = view.now;
+        Some(inode)
+    }
+
+    fn attributes_of(&mut self, handle: &[u8], hash: Hash, view: &View) -> Option<&mut Inode> {
+        let gate = self.gates[hash.gate()].attributes;
+        self.usable(handle, &gate, Aspects::ATTRIBUTES, view)
+    }
+
+    /// The attributes, and for how long the kernel may use them.
+    pub(super) fn attr(&mut self, handle: &[u8], hash: Hash, view: &View) -> Option<(Attr, Duration)> {
+        let is_written = !self.writers.is_empty() && self.writers.contains_key(handle);
+        let inode = self.attributes_of(handle, hash, view)?;
+        let kept = inode.attr.as_ref()?;
+        let (attr, left) = (kept.value, view.left(kept.at)?);
+        let told = if is_written { Duration::ZERO } else { inode.tell(Aspects::ATTRIBUTES, left, view.now) };
+        Some((attr, told))
+    }
+
+    /// The text of a symbolic link.
+    pub(super) fn text(&mut self, handle: &[u8], hash: Hash, view: &View) -> Option<Vec<u8>> {
+        let gate = self.gates[hash.gate()].data;
+        let inode = self.usable(handle, &gate, Aspects::DATA, view)?;
+        let kept = inode.text.as_ref()?;
+        view.left(kept.at).map(|_| kept.value.to_vec())
+    }
+
+    /// An extended attribute; the inner `None`: there is none of that name.
+    pub(super) fn xattr(&mut self, handle: &[u8], hash: Hash, name: &[u8], view: &View) -> Option<Option<Box<[u8]>>> {
+        let inode = self.attributes_of(handle, hash, view)?;
+        let (_, kept) = inode.xattrs.iter().find(|(of, _)| *of == name)?;
+        view.left(kept.at).map(|_| kept.value.clone())
+    }
+
+    /// What a name in a directory stands for; the inner `None`: it is not there. With the time for the kernel.
+    pub(super) fn name(
+        &mut self,
+        parent: &[u8],
+        (hash, name_hash): (Hash, Hash),
+        name: &[u8],
+        view: &View,
+    ) -> Option<(Option<Arc<[u8]>>, Duration)> {
+        if !self.name_gates[name_hash.name_gate()].is_open() {
+            return None;
+        }
+        let gate = self.gates[hash.gate()].names;
+        let inode = self.usable(parent, &gate, Aspects::NAMES, view)?;
+        let (to, left) = inode.names.as_ref()?.get(name, view)?;
+        let told = inode.tell(Aspects::NAMES, left, view.now);
+        Some((to, told))
+    }
+
+    /// A part of a directory's listing, with the time for the kernel.
+    pub(super) fn page(
+        &mut self,
+        handle: &[u8],
+        hash: Hash,
+        (cookie, room): (u64, usize),
+        view: &View,
+        size: impl Fn(&Listed) -> usize,
+    ) -> Option<(Part, Duration)> {
+        let gates = self.gates[hash.gate()];
+        if !gates.listing.is_open() {
+            return None;
+        }
+        let inode = self.usable(handle, &gates.names, Aspects::NAMES, view)?;
+        let part = inode.names.as_mut()?.page(cookie, room, view, size)?;
+        let told = inode.tell(Aspects::NAMES, part.left, view.now);
+        Some((part, told))
+    }
+
+    /// Whether somebody's open is answered here: the server has allowed it under the present lease, and what will be read through it is leased as well.
+    pub(super) fn allows(
+        &mut self,
+        handle: &[u8],
+        hash: Hash,
+        (credential, rights): (&Credential, Rights),
+        view: &View,
+    ) -> bool {
+        let gates = self.gates[hash.gate()];
+        let (gate, with) = match rights {
+            RIGHT_TO_LIST => (gates.listing, Aspects::NAMES),
+            _ => (gates.data, Aspects::DATA),
+        };
+        if !gate.is_open() || !gates.names.is_open() {
+            return false;
+        }
+        let Some(inode) = self.usable(handle, &gates.attributes, Aspects::ATTRIBUTES | with, view) else {
+            return false;
+        };
+        let is_it = |kept: &&Kept<(Credential, Rights)>| kept.value.1 == rights && kept.value.0 == *credential;
+        let is_allowed = inode.verdicts.iter().find(is_it).is_some_and(|kept| view.left(kept.at).is_some());
+        let lists = || inode.names.as_ref().is_some_and(|names| names.has_listing(view));
+        is_allowed && (rights != RIGHT_TO_LIST || lists())
+    }
+
+    /// Whether the kernel may keep what is read of the file from now on.
+    pub(super) fn data(&mut self, handle: &[u8], hash: Hash, view: &View) -> bool {
+        if !self.writers.is_empty() && self.writers.contains_key(handle) {
+            return false;
+        }
+        let gate = self.gates[hash.gate()].data;
+        let Some(inode) = self.usable(handle, &gate, Aspects::DATA, view) else { return false };
+        let may = view.now < view.until;
+        inode.told.data |= may;
+        may
+    }
+
+    /// A lease has come with an answer.
+    pub(super) fn grant(
+        &mut self,
+        (handle, hash): (&Arc<[u8]>, Hash),
+        (lease, aspects): (LeaseId, Aspects),
+        (fetched, now): (Fetched, Nanos),
+        epoch: u64,
+    ) -> Granted {
+        if epoch != self.epoch {
+            return Granted::Late;
+        }
+        let gates = &self.gates[hash.gate()];
+        let mut lets = Aspects::empty();
+        lets.set(Aspects::ATTRIBUTES, gates.attributes.lets(fetched.asked));
+        lets.set(Aspects::DATA, gates.data.lets(fetched.asked));
+        lets.set(Aspects::NAMES, gates.names.lets(fetched.asked));
+        if let Some(inode) = self.inodes.get_mut(handle) {
+            let is_same = inode.lease.place() == lease.place();
+            if is_same && lease < inode.lease {
+                return Granted::Late; // a later answer came first
+            }
+            if inode.leaves {
+                // What is given back is what it is called by then.
+                inode.lease = if is_same { lease } else { inode.lease };
+                return Granted::Late;
+            }
+            if is_same {
+                let covers = (inode.aspects | lets & aspects) & aspects;
+                inode.held = if inode.aspects.contains(covers) { inode.held } else { now };
+                (inode.lease, inode.aspects) = (lease, covers);
+                return Granted::Kept;
+            }
+            return Granted::Late; // the server has given one inode two leases, and will be asked again
+        }
+        if (lets & aspects).is_empty() {
+            return Granted::Late;
+        }
+        let inode = Inode { aspects: lets & aspects, ..Inode::new(lease, now) };
+        self.bytes += inode.cost(handle);
+        self.inodes.insert(handle.clone(), inode);
+        Granted::New
+    }
+
+    /// False: they came too late.
+    pub(super) fn keep_attr(&mut self, handle: &[u8], hash: Hash, attr: &Attr, fetched: Fetched) -> bool {
+        let lets = self.gates[hash.gate()].attributes.lets(fetched.asked);
+        let inode = self.inodes.get_mut(handle).filter(|inode| lets && inode.has(Aspects::ATTRIBUTES));
+        inode.map(|inode| inode.attr = Some(Kept { value: *attr, at: fetched.at })).is_some()
+    }
+
+    /// The answer to a change of this client's own that was alone has the attributes as they are now.
+    pub(super) fn keep_own_attr(
+        &mut self,
+        handle: &Arc<[u8]>,
+        hash: Hash,
+        (lease, aspects): (LeaseId, Aspects),
+        (attr, at, now, epoch): (&Attr, Nanos, Nanos, u64),
+    ) {
+        let fetched = Fetched { asked: Number::MAX, at };
+        if self.inodes.contains_key(handle)
+            && self.grant((handle, hash), (lease, aspects), (fetched, now), epoch) == Granted::Kept
+        {
+            self.keep_attr(handle, hash, attr, fetched);
+        }
+    }
+
+    pub(super) fn keep_text(&mut self, handle: &[u8], hash: Hash, text: &[u8], fetched: Fetched) {
+        if !self.gates[hash.gate()].data.lets(fetched.asked) {
+            return;
+        }
+        self.change(handle, |inode| {
+            if inode.has(Aspects::DATA) {
+                inode.text = Some(Kept { value: text.into(), at: fetched.at });
+            }
+        });
+    }
+
+    pub(super) fn keep_xattr(
+        &mut self,
+        handle: &[u8],
+        hash: Hash,
+        (name, value): (&'static [u8], Option<&[u8]>),
+        fetched: Fetched,
+    ) {
+        if !self.gates[hash.gate()].attributes.lets(fetched.asked) {
+            return;
+        }
+        self.change(handle, |inode| {
+            if !inode.has(Aspects::ATTRIBUTES) {
+                return;
+            }
+            inode.xattrs.retain(|(of, _)| *of != name);
+            if inode.xattrs.len() < XATTRS_MAX {
+                inode.xattrs.push((name, Kept { value: value.map(Box::from), at: fetched.at }));
+            }
+        });
+    }
+
+    /// The server has allowed an open; `with_lease`: in an answer that granted one, else it has to have been there before.
+    pub(super) fn keep_verdict(
+        &mut self,
+        handle: &[u8],
+        hash: Hash,
+        (credential, rights): (&Credential, Rights),
+        fetched: Fetched,
+        with_lease: bool,
+    ) {
+        if !self.gates[hash.gate()].attributes.lets(fetched.asked) {
+            return;
+        }
+        self.change(handle, |inode| {
+            if !inode.has(Aspects::ATTRIBUTES) || !with_lease && inode.held >= fetched.at {
+                return;
+            }
+            inode.verdicts.retain(|kept| kept.value.1 != rights || kept.value.0 != *credential);
+            if inode.verdicts.len() >= VERDICTS_MAX {
+                inode.verdicts.remove(0); // the oldest
+            }
+            inode.verdicts.push(Kept { value: (credential.clone(), rights), at: fetched.at });
+        });
+    }
+
+    /// False: it came too late.
+    pub(super) fn keep_name(
+        &mut self,
+        parent: &[u8],
+        (hash, name_hash): (Hash, Hash),
+        (name, to): (&[u8], Option<Arc<[u8]>>),
+        fetched: Fetched,
+    ) -> bool {
+        let gate = self.name_gates[name_hash.name_gate()];
+        let lets = self.gates[hash.gate()].names.lets(fetched.asked) && gate.lets(fetched.asked);
+        let kept = self.change(parent, |inode| {
+            let may = lets && inode.has(Aspects::NAMES);
+            if may {
+                inode.names.get_or_insert_default().keep(name, to, fetched.at);
+            }
+            may
+        });
+        kept.unwrap_or(false)
+    }
+
+    /// A change of this client's own that was alone has given a name to an inode or taken it away; `at`: when it was sent. Kept if there was a lease
+    /// before: else others may have come in between.
+    pub(super) fn keep_own_name(&mut self, parent: &[u8], (name, to): (&[u8], Option<Arc<[u8]>>), at: Nanos) {
+        self.change(parent, |inode| {
+            if inode.has(Aspects::NAMES) && inode.held < at {
+                inode.names.get_or_insert_default().keep(name, to, at);
+            }
+        });
+    }
+
+    pub(super) fn keep_page(
+        &mut self,
+        handle: &[u8],
+        hash: Hash,
+        (cookie, page): (u64, &DirPage),
+        fetched: Fetched,
+    ) -> bool {
+        let gates = self.gates[hash.gate()];
+        let lets = gates.names.lets(fetched.asked) && gates.listing.lets(fetched.asked);
+        let kept = self.change(handle, |inode| {
+            let may = lets && inode.has(Aspects::NAMES);
+            if may {
+                inode.names.get_or_insert_default().keep_page(cookie, page, fetched.at);
+            }
+            may
+        });
+        kept.unwrap_or(false)
+    }
+
+    /// For how long the kernel may use all names of a directory that have just been fetched.
+    pub(super) fn tell_names(&mut self, handle: &[u8], hash: Hash, view: &View) -> Duration {
+        let gate = self.gates[hash.gate()].names;
+        let left = view.until.saturating_sub(view.now).min(view.age_max);
+        self.usable(handle, &gate, Aspects::NAMES, view)
+            .map_or(Duration::ZERO, |inode| inode.tell(Aspects::NAMES, left, view.now))
+    }
+
+    /// The handle as it is kept here, to be shared.
+    pub(super) fn key(&self, handle: &[u8]) -> Option<Arc<[u8]>> {
+        self.inodes.get_key_value(handle).map(|(key, _)| key.clone())
+    }
+
+    /// What a name stands for, if that is known under a lease.
+    pub(super) fn known(&self, parent: &[u8], hash: Hash, name: &[u8], view: &View) -> Option<Option<Arc<[u8]>>> {
+        let inode = self.inodes.get(parent).filter(|inode| inode.has(Aspects::NAMES))?;
+        let names = inode.names.as_ref().filter(|_| self.gates[hash.gate()].names.is_open())?;
+        names.get(name, view).map(|(to, _)| to)
+    }
+
+    /// A change of the client's own begins: what it touches is used no more. Returns what the kernel has to forget of it first.
+    pub(super) fn begin(&mut self, touch: &Touch<'_>, hash: Hash, now: Nanos) -> Aspects {
+        let gates = &mut self.gates[hash.gate()];
+        match *touch {
+            Touch::Inode { handle, aspects, rights } => {
+                touched(gates, aspects).for_each(Gate::begin);
+                let dropped = self.change(handle, |inode| {
+                    if aspects.contains(Aspects::ATTRIBUTES) {
+                        inode.attr = None;
+                        inode.xattrs.clear();
+                    }
+                    if rights {
+                        inode.verdicts.clear();
+                    }
+                    if aspects.contains(Aspects::DATA) {
+                        inode.text = None;
+                    }
+                    if aspects.contains(Aspects::NAMES) {
+                        inode.names = None;
+                    }
+                    inode.changed = now;
+                    inode.take_told(aspects, now)
+                });
+                dropped.unwrap_or_default()
+            }
+            Touch::Name { parent, name, hash } => {
+                gates.listing.begin();
+                self.name_gates[hash.name_gate()].begin();
+                let dropped = self.change(parent, |inode| {
+                    if let Some(names) = &mut inode.names {
+                        names.drop_name(name);
+                    }
+                    inode.changed = now;
+                    inode.take_told(Aspects::NAMES, now)
+                });
+                dropped.unwrap_or_default()
+            }
+        }
+    }
+
+    /// It has ended; `settled`: it will not be made later.
+    pub(super) fn end(
+        &mut self,
+        touch: &Touch<'_>,
+        hash: Hash,
+        (asked, now): (Number, Number),
+        settled: bool,
+    ) -> Ended {
+        let gates = &mut self.gates[hash.gate()];
+        match *touch {
+            Touch::Inode { aspects, .. } => {
+                let mut is_alone = true;
+                for gate in touched(gates, aspects) {
+                    is_alone &= gate.end(asked, now, settled);
+                }
+                Ended { is_alone, mends: false }
+            }
+            Touch::Name { hash, .. } => {
+                gates.listing.end(asked, now, settled);
+                let is_alone = self.name_gates[hash.name_gate()].end(asked, now, settled) && gates.names.lets(asked);
+                let mends = gates.is_broken && !gates.listing.is_changing();
+                gates.is_broken &= !mends;
+                Ended { is_alone, mends }
+            }
+        }
+    }
+
+    /// An inode is about to be given back: nothing of it is told any more. False: nothing is kept of it.
+    pub(super) fn leave(&mut self, handle: &[u8]) -> bool {
+        self.inodes.get_mut(handle).is_some_and(|inode| {
+            inode.leaves = true;
+            true
+        })
+    }
+
+    /// The name of the lease on an inode, and what it covers.
+    pub(super) fn lease(&self, handle: &[u8]) -> Option<(LeaseId, Aspects)> {
+        self.inodes.get(handle).map(|inode| (inode.lease, inode.aspects))
+    }
+
+    /// What the kernel may still have of an inode, and is to forget now.
+    pub(super) fn take_told(&mut self, handle: &[u8], aspects: Aspects, now: Nanos) -> Aspects {
+        self.inodes.get_mut(handle).map_or(Aspects::empty(), |inode| inode.take_told(aspects, now))
+    }
+
+    /// Drops an inode whose lease is given back. Returns the lease's name by now, and whether names are being changed here that others may change first now.
+    pub(super) fn give_back(&mut self, handle: &[u8], hash: Hash, now: Number) -> Option<(LeaseId, bool)> {
+        let inode = self.inodes.remove(handle)?;
+        self.bytes -= inode.cost(handle);
+        let gates = &mut self.gates[hash.gate()];
+        gates.each().into_iter().for_each(|gate| gate.pass(now));
+        Some((inode.lease, inode.aspects.contains(Aspects::NAMES) && breaks(gates)))
+    }
+
+    /// The part of the inodes that was not used for longest, which leaves.
+    pub(super) fn leave_eldest(&mut self, part: usize) -> Vec<Arc<[u8]>> {
+        let mut ages: Vec<(Nanos, Arc<[u8]>)> = self
+            .inodes
+            .iter()
+            .filter(|(_, inode)| !inode.leaves)
+            .map(|(handle, inode)| (inode.used, handle.clone()))
+            .collect();
+        let count = ages.len().div_ceil(part);
+        if count == 0 {
+            return Vec::new();
+        }
+        ages.select_nth_unstable_by_key(count - 1, |(used, _)| *used);
+        ages.truncate(count);
+        for (_, handle) in &ages {
+            self.leave(handle);
+        }
+        ages.into_iter().map(|(_, handle)| handle).collect()
+    }
+
+    /// Another session, or the same after a restart of the server: nothing is kept of the one before. Returns in how many places names are being changed.
+    pub(super) fn begin_epoch(&mut self, epoch: u64, now: Number) -> usize {
+        self.epoch = epoch;
+        self.inodes.clear();
+        self.bytes = 0;
+        self.gates.iter_mut().flat_map(Gates::each).for_each(|gate| gate.settle(now));
+        self.name_gates.iter_mut().for_each(|gate| gate.settle(now));
+        self.gates.iter_mut().map(breaks).filter(|breaks| *breaks).count()
+    }
+
+    /// This client opens a file for writing: its kernel keeps no pages of it meanwhile. Returns what it has to forget.
+    pub(super) fn add_writer(&mut self, handle: &[u8], now: Nanos) -> Aspects {
+        match self.writers.get_mut(handle) {
+            Some(count) => *count += 1,
+            None => _ = self.writers.insert(handle.into(), 1),
+        }
+        self.take_told(handle, Aspects::DATA, now)
+    }
+
+    pub(super) fn remove_writer(&mut self, handle: &[u8]) {
+        if let Some(count) = self.writers.get_mut(handle) {
+            *count -= 1;
+            if *count == 0 {
+                self.writers.remove(handle);
+            }
+        }
+    }
+}
+
+/// The lease on the names behind a gate is lost: whether some are being changed, which was not known before.
+fn breaks(gates: &mut Gates) -> bool {
+    gates.listing.is_changing() && !std::mem::replace(&mut gates.is_broken, true)
+}
+
+/// The gates that stand before these aspects.
+fn touched(gates: &mut Gates, aspects: Aspects) -> impl Iterator<Item = &mut Gate> {
+    let of = [Aspects::ATTRIBUTES, Aspects::DATA, Aspects::NAMES, Aspects::NAMES];
+    gates.each().into_iter().zip(of).filter(move |(_, of)| aspects.contains(*of)).map(|(gate, _)| gate)
+}

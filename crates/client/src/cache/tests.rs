@@ -1,0 +1,544 @@
+//! What is kept and told, against a model of a server, of other clients who change things, and of a network that delivers when it likes.
+
+use std::sync::Arc;
+
+use aqueduct_fs::{Aspects, Attr, Credential, DirEntry, DirPage, OpenFlags};
+use aqueduct_wire::LeaseId;
+use proptest::prelude::*;
+
+use super::clock::now;
+use super::gate::Number;
+use super::hold::OfAnswer;
+use super::leases::{Brought, Leases};
+use super::names::{Listed, Names};
+use super::shard::{Fetched, Granted, Hash, Nanos, Shard, Touch, View};
+
+const ALL: Aspects = Aspects::all();
+const SECOND: Nanos = 1_000_000_000;
+
+fn attr(size: u64) -> Attr {
+    Attr { size, ..Attr::default() }
+}
+
+fn view(now: Nanos) -> View {
+    View { now, until: 100 * SECOND, age_max: Nanos::MAX }
+}
+
+fn fetched(asked: Number, at: Nanos) -> Fetched {
+    Fetched { asked, at }
+}
+
+const HASH: Hash = Hash(77 << 8);
+
+fn name(generation: u64, place: u64) -> LeaseId {
+    LeaseId(generation << 32 | place)
+}
+
+fn shard_with(handle: &[u8], size: u64) -> Shard {
+    let mut shard = Shard::default();
+    let key: Arc<[u8]> = handle.into();
+    assert_eq!(shard.grant((&key, HASH), (name(1, 1), ALL), (fetched(1, 5), 5), 0), Granted::New);
+    assert!(shard.keep_attr(handle, HASH, &attr(size), fetched(1, 5)));
+    shard
+}
+
+#[test]
+fn what_is_kept_is_used_until_its_lease_or_its_age_is_over() {
+    let mut shard = shard_with(b"f", 3);
+    let told =
+        |shard: &mut Shard, view: View| shard.attr(b"f", HASH, &view).map(|(attr, told)| (attr.size, told.as_millis()));
+    assert_eq!(told(&mut shard, view(40 * SECOND)), Some((3, 60_000)));
+    assert_eq!(told(&mut shard, view(100 * SECOND)), None);
+    let short = View { now: 100 * SECOND - 999_999, ..view(0) };
+    assert_eq!(told(&mut shard, short), Some((3, 0)), "a kernel is told of no time that short");
+    let aged = |now| View { now, age_max: 3 * SECOND, ..view(0) };
+    assert_eq!(told(&mut shard, aged(2 * SECOND + 5)), Some((3, 1000)));
+    assert_eq!(told(&mut shard, aged(3 * SECOND + 5)), None);
+}
+
+#[test]
+fn of_two_answers_the_one_with_the_later_name_is_kept() {
+    let mut shard = shard_with(b"f", 3);
+    let key: Arc<[u8]> = b"f"[..].into();
+    let grant = |shard: &mut Shard, lease| shard.grant((&key, HASH), (lease, ALL), (fetched(1, 5), 5), 0);
+    assert_eq!(grant(&mut shard, name(3, 1)), Granted::Kept);
+    assert_eq!(grant(&mut shard, name(2, 1)), Granted::Late);
+    assert_eq!(shard.lease(b"f"), Some((name(3, 1), ALL)));
+    assert_eq!(grant(&mut shard, name(9, 2)), Granted::Late, "one inode has one lease");
+    assert_eq!(
+        shard.grant((&key, HASH), (name(4, 1), ALL), (fetched(1, 5), 5), 1),
+        Granted::Late,
+        "of another session"
+    );
+}
+
+#[test]
+fn what_leaves_is_neither_used_nor_kept_and_goes_by_its_latest_name() {
+    let mut shard = shard_with(b"f", 3);
+    let key: Arc<[u8]> = b"f"[..].into();
+    assert!(shard.leave(b"f"));
+    assert!(shard.attr(b"f", HASH, &view(6)).is_none());
+    assert_eq!(shard.grant((&key, HASH), (name(2, 1), ALL), (fetched(1, 5), 5), 0), Granted::Late);
+    assert!(!shard.keep_attr(b"f", HASH, &attr(4), fetched(9, 9)));
+    assert_eq!(shard.give_back(b"f", HASH, 7), Some((name(2, 1), false)));
+    assert_eq!((shard.len(), shard.bytes()), (0, 0));
+    assert_eq!(shard.grant((&key, HASH), (name(3, 1), ALL), (fetched(6, 9), 9), 0), Granted::Late, "asked before");
+    assert_eq!(shard.grant((&key, HASH), (name(3, 1), ALL), (fetched(7, 9), 9), 0), Granted::New);
+}
+
+#[test]
+fn an_own_change_drops_what_it_touches_and_has_the_kernel_forget_it() {
+    let mut shard = shard_with(b"f", 3);
+    let touch = Touch::Inode { handle: b"f", aspects: Aspects::ATTRIBUTES, rights: false };
+    assert_eq!(shard.attr(b"f", HASH, &view(6)).unwrap().1.as_secs(), 99);
+    assert_eq!(shard.begin(&touch, HASH, 6), Aspects::ATTRIBUTES);
+    assert!(shard.attr(b"f", HASH, &view(7)).is_none());
+    assert!(!shard.keep_attr(b"f", HASH, &attr(3), fetched(1, 5)));
+    assert!(shard.end(&touch, HASH, (1, 2), true).is_alone);
+    assert!(!shard.keep_attr(b"f", HASH, &attr(3), fetched(1, 5)), "asked before its end");
+    let key: Arc<[u8]> = b"f"[..].into();
+    shard.keep_own_attr(&key, HASH, (name(2, 1), ALL), (&attr(4), 6, 8, 0));
+    let (now, told) = shard.attr(b"f", HASH, &view(SECOND)).unwrap();
+    assert_eq!((now.size, told.as_nanos()), (4, 0), "the kernel is told nothing that may soon be changed again");
+    assert!(shard.attr(b"f", HASH, &view(2 * SECOND)).unwrap().1.as_secs() > 90);
+    assert_eq!(shard.begin(&touch, HASH, 200 * SECOND), Aspects::empty(), "it has forgotten by itself");
+}
+
+#[test]
+fn names_that_others_may_change_first_are_known_for_such() {
+    let mut shard = shard_with(b"d", 0);
+    let hash = Hash(5 << 8);
+    let (one, other) =
+        (Touch::Name { parent: b"d", name: b"a", hash }, Touch::Name { parent: b"d", name: b"b", hash: Hash(6 << 8) });
+    assert!(shard.keep_name(b"d", (HASH, hash), (b"a", None), fetched(1, 5)));
+    assert_eq!(shard.known(b"d", HASH, b"a", &view(6)), Some(None));
+    shard.begin(&one, HASH, 6);
+    shard.begin(&other, HASH, 6);
+    assert_eq!(shard.known(b"d", HASH, b"a", &view(6)), None);
+    assert_eq!(shard.give_back(b"d", HASH, 2), Some((name(1, 1), true)));
+    assert!(!shard.end(&one, HASH, (1, 3), true).mends, "another is under way");
+    let ended = shard.end(&other, HASH, (1, 4), true);
+    assert!(ended.mends && !ended.is_alone);
+}
+
+#[test]
+fn only_whom_the_server_has_let_opens_here() {
+    let mut shard = shard_with(b"f", 3);
+    let (root, user) = (Credential::root(), Credential { uid: 7, ..Credential::root() });
+    let reads = OpenFlags::READ.bits();
+    shard.keep_verdict(b"f", HASH, (&user, reads), fetched(1, 5), true);
+    assert!(shard.allows(b"f", HASH, (&user, reads), &view(6)));
+    assert!(!shard.allows(b"f", HASH, (&root, reads), &view(6)));
+    assert!(!shard.allows(b"f", HASH, (&user, reads | OpenFlags::NOATIME.bits()), &view(6)));
+    assert!(!shard.allows(b"f", HASH, (&user, reads), &view(100 * SECOND)));
+    let writes = Touch::Inode { handle: b"f", aspects: ALL - Aspects::NAMES, rights: false };
+    shard.begin(&writes, HASH, 6);
+    assert!(!shard.allows(b"f", HASH, (&user, reads), &view(7)));
+    shard.end(&writes, HASH, (1, 2), true);
+    assert!(shard.allows(b"f", HASH, (&user, reads), &view(7)));
+    let changes = Touch::Inode { handle: b"f", aspects: Aspects::ATTRIBUTES, rights: true };
+    shard.begin(&changes, HASH, 7);
+    shard.end(&changes, HASH, (2, 3), true);
+    assert!(!shard.allows(b"f", HASH, (&user, reads), &view(8)));
+    shard.keep_verdict(b"f", HASH, (&user, reads), fetched(3, 5), false);
+    assert!(!shard.allows(b"f", HASH, (&user, reads), &view(8)), "asked before there was a lease");
+    shard.keep_verdict(b"f", HASH, (&user, reads), fetched(3, 6), false);
+    assert!(shard.allows(b"f", HASH, (&user, reads), &view(8)));
+}
+
+#[test]
+fn a_file_that_is_open_for_writing_here_is_not_the_kernels_to_keep() {
+    let mut shard = shard_with(b"f", 3);
+    assert!(shard.data(b"f", HASH, &view(6)));
+    assert_eq!(shard.add_writer(b"f", 7), Aspects::DATA);
+    assert_eq!(shard.add_writer(b"f", 7), Aspects::empty());
+    assert!(!shard.data(b"f", HASH, &view(8)));
+    assert!(shard.attr(b"f", HASH, &view(8)).unwrap().1.is_zero());
+    shard.remove_writer(b"f");
+    assert!(!shard.data(b"f", HASH, &view(9)));
+    shard.remove_writer(b"f");
+    assert!(shard.data(b"f", HASH, &view(9)));
+}
+
+#[test]
+fn what_is_kept_is_counted() {
+    let mut shard = shard_with(b"d", 3);
+    let before = shard.bytes();
+    shard.keep_text(b"d", HASH, &[7; 100], fetched(1, 5));
+    shard.keep_xattr(b"d", HASH, (b"security.capability", Some(&[1; 50])), fetched(1, 5));
+    assert!(shard.bytes() >= before + 150);
+    let with_values = shard.bytes();
+    for number in 0..100u32 {
+        let name = number.to_le_bytes();
+        assert!(shard.keep_name(b"d", (HASH, HASH), (&name, None), fetched(1, 5)));
+    }
+    assert!(shard.bytes() >= with_values + 100 * 100, "a name takes its places in a map and a list");
+    let touch = Touch::Inode { handle: b"d", aspects: ALL, rights: true };
+    shard.begin(&touch, HASH, 6);
+    assert!(shard.bytes() < with_values);
+    assert_eq!(shard.leave_eldest(1).len(), 1);
+    shard.give_back(b"d", HASH, 9);
+    assert_eq!(shard.bytes(), 0);
+}
+
+fn pages(counts: &[usize]) -> Vec<(u64, DirPage)> {
+    let (mut number, mut pages) = (0u64, Vec::new());
+    for (at, count) in counts.iter().enumerate() {
+        let (mut page, from) = (DirPage::default(), number * 10);
+        for _ in 0..*count {
+            number += 1;
+            let name = format!("name{number}");
+            page.push(&DirEntry { ino: number, cookie: number * 10, kind: 8, name: name.as_bytes(), inode: None });
+        }
+        page.end = at + 1 == counts.len();
+        pages.push((from, page));
+    }
+    pages
+}
+
+fn listed(names: &mut Names, room: usize) -> Option<Vec<u64>> {
+    let size = |entry: &Listed| 20 + entry.name.len();
+    let (mut cookie, mut all) = (0, Vec::new());
+    loop {
+        let part = names.page(cookie, room, &view(6), size)?;
+        all.extend(part.entries.iter().map(|entry| entry.ino));
+        if part.end {
+            return Some(all);
+        }
+        cookie = part.entries.last()?.cookie;
+    }
+}
+
+#[test]
+fn a_listing_is_put_together_from_its_pages_and_served_in_others() {
+    let mut names = Names::default();
+    for (cookie, page) in pages(&[3, 4, 2]) {
+        assert_eq!(listed(&mut names, 1000), None, "it is not whole");
+        names.keep_page(cookie, &page, 5);
+    }
+    let whole: Vec<u64> = (1..=9).collect();
+    for room in [25, 60, 1000] {
+        assert_eq!(listed(&mut names, room).as_ref(), Some(&whole));
+    }
+    assert_eq!(names.page(40, 1000, &view(6), |_| 1).unwrap().entries[0].ino, 5, "from wherever one was");
+    assert!(names.page(41, 1000, &view(6), |_| 1).is_none(), "a cookie that only the server knows");
+    assert!(names.page(0, 1000, &View { age_max: 1, ..view(6) }, |_| 1).is_none());
+    let again = pages(&[3, 4, 2]).remove(1);
+    names.keep_page(again.0, &again.1, 5);
+    assert_eq!(listed(&mut names, 1000), Some(whole), "a page that says the same");
+    names.drop_name(b"other");
+    assert_eq!(listed(&mut names, 1000), None);
+    assert_eq!(names.bytes(), 0);
+}
+
+#[test]
+fn a_listing_with_two_equal_cookies_is_not_kept() {
+    let mut names = Names::default();
+    let mut page = DirPage::default();
+    for ino in 1..=2 {
+        let name = [b'a' + ino as u8];
+        page.push(&DirEntry { ino, cookie: 10, kind: 8, name: &name, inode: None });
+    }
+    page.end = true;
+    names.keep_page(0, &page, 5);
+    assert_eq!(listed(&mut names, 1000), None);
+}
+
+/// What a client, its server and others do; numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Step {
+    Ask(usize),
+    Execute(usize),
+    Deliver(usize),
+    Foreign(usize),
+    Recall(usize),
+    Return(usize),
+    BeginChange(usize),
+    ExecuteChange(usize),
+    EndChange(usize),
+    Evict(usize),
+    NewSession,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let any = 0..100usize;
+    prop_oneof![
+        8 => any.clone().prop_map(Step::Ask),
+        8 => any.clone().prop_map(Step::Execute),
+        8 => any.clone().prop_map(Step::Deliver),
+        4 => any.clone().prop_map(Step::Foreign),
+        6 => any.clone().prop_map(Step::Recall),
+        6 => any.clone().prop_map(Step::Return),
+        2 => any.clone().prop_map(Step::BeginChange),
+        3 => any.clone().prop_map(Step::ExecuteChange),
+        3 => any.clone().prop_map(Step::EndChange),
+        2 => any.prop_map(Step::Evict),
+        1 => Just(Step::NewSession),
+    ]
+}
+
+const INODES: usize = 3;
+
+/// A request for the attributes of an inode, and its answer.
+struct Asked {
+    inode: usize,
+    asked: Number,
+    epoch: u64,
+    answer: Option<(u64, Option<LeaseId>)>,
+}
+
+struct Changing {
+    inode: usize,
+    asked: Number,
+    epoch: u64,
+    answer: Option<(u64, Option<LeaseId>)>,
+}
+
+#[derive(Default)]
+struct World {
+    leases: Arc<Leases>,
+    epoch: u64,
+    truth: [u64; INODES],
+    /// The server's: generation and whether it is recalled.
+    held: [Option<(u64, bool)>; INODES],
+    generations: [u64; INODES],
+    foreign: [bool; INODES],
+    asked: Vec<Asked>,
+    changing: Vec<Changing>,
+    recalls: Vec<(u64, LeaseId)>,
+    returns: Vec<(u64, LeaseId)>,
+    uses: usize,
+}
+
+fn handle(inode: usize) -> [u8; 1] {
+    [inode as u8]
+}
+
+fn pick<T>(from: &mut Vec<T>, which: usize) -> Option<T> {
+    if from.is_empty() { None } else { Some(from.swap_remove(which % from.len())) }
+}
+
+fn touch(handle: &[u8]) -> Touch<'_> {
+    Touch::Inode { handle, aspects: Aspects::ATTRIBUTES, rights: true }
+}
+
+impl World {
+    fn new() -> World {
+        let world = World::default();
+        world.leases.set_terms(60, 0);
+        world.leases.renew(0, now());
+        world
+    }
+
+    /// The server looks, and grants.
+    fn grant(&mut self, inode: usize, epoch: u64) -> (u64, Option<LeaseId>) {
+        if epoch != self.epoch {
+            return (self.truth[inode], Some(name(99, inode as u64))); // what an earlier process has said
+        }
+        if self.foreign[inode] || self.held[inode].is_some_and(|(_, recalled)| recalled) {
+            return (self.truth[inode], None);
+        }
+        self.generations[inode] += 1;
+        self.held[inode] = Some((self.generations[inode], false));
+        (self.truth[inode], Some(name(self.generations[inode], inode as u64)))
+    }
+
+    fn foreign(&mut self, inode: usize) {
+        match &mut self.held[inode] {
+            None => self.truth[inode] += 1,
+            Some((generation, recalled)) => {
+                if !std::mem::replace(recalled, true) {
+                    self.recalls.push((self.epoch, name(*generation, inode as u64)));
+                }
+                self.foreign[inode] = true;
+            }
+        }
+    }
+
+    fn returned(&mut self, epoch: u64, lease: LeaseId) {
+        let inode = lease.place() as usize;
+        if epoch != self.epoch || self.held[inode].is_none_or(|(generation, _)| name(generation, inode as u64) != lease)
+        {
+            return;
+        }
+        self.held[inode] = None;
+        self.generations[inode] += 1;
+        self.truth[inode] += u64::from(std::mem::take(&mut self.foreign[inode]));
+    }
+
+    fn deliver(&mut self, asked: &Asked) {
+        let Some((size, Some(lease))) = asked.answer else { return };
+        let brought = Brought { epoch: asked.epoch, sent: now(), grants: Vec::new() };
+        let handle = handle(asked.inode);
+        self.leases.keep(&handle, (lease, Aspects::ATTRIBUTES), (asked.asked, &brought), |shard, hash, fetched| {
+            shard.keep_attr(&handle, hash, &attr(size), fetched)
+        });
+    }
+
+    fn end(&mut self, change: &Changing) {
+        let handle = handle(change.inode);
+        let key = self.leases.key(&handle);
+        let hash = self.leases.hash(&handle);
+        self.leases.end(&touch(&handle), change.asked, change.answer.is_some(), |shard| {
+            if let Some((size, Some(lease))) = change.answer {
+                let times = (&attr(size), now(), now(), change.epoch);
+                shard.keep_own_attr(&key, hash, (lease, Aspects::ATTRIBUTES), times);
+            }
+        });
+    }
+
+    fn new_session(&mut self) {
+        self.epoch += 1;
+        self.held = [None; INODES];
+        for inode in 0..INODES {
+            self.truth[inode] += u64::from(std::mem::take(&mut self.foreign[inode]));
+        }
+        self.leases.begin_epoch(self.epoch);
+        self.leases.renew(self.epoch, now());
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Ask(which) => {
+                let (asked, epoch) = (self.leases.asks(), self.epoch);
+                self.asked.push(Asked { inode: which % INODES, asked, epoch, answer: None });
+            }
+            Step::Execute(which) if !self.asked.is_empty() => {
+                let at = which % self.asked.len();
+                let (inode, epoch, is_new) =
+                    (self.asked[at].inode, self.asked[at].epoch, self.asked[at].answer.is_none());
+                if is_new {
+                    self.asked[at].answer = Some(self.grant(inode, epoch));
+                }
+            }
+            Step::Deliver(which) => {
+                if let Some(asked) = pick(&mut self.asked, which) {
+                    self.deliver(&asked);
+                }
+            }
+            Step::Foreign(which) => self.foreign(which % INODES),
+            Step::Recall(which) => {
+                let Some((epoch, lease)) = pick(&mut self.recalls, which) else { return };
+                if epoch == self.epoch {
+                    let back = self.leases.recall(lease).and_then(|handle| self.leases.give_back(&handle));
+                    self.returns.push((epoch, back.into_iter().chain([lease]).max().unwrap()));
+                }
+            }
+            Step::Return(which) => {
+                if let Some((epoch, lease)) = pick(&mut self.returns, which) {
+                    self.returned(epoch, lease);
+                }
+            }
+            Step::BeginChange(which) => {
+                let inode = which % INODES;
+                self.leases.begin(&touch(&handle(inode)));
+                let (asked, epoch) = (self.leases.asks(), self.epoch);
+                self.changing.push(Changing { inode, asked, epoch, answer: None });
+            }
+            Step::ExecuteChange(which) if !self.changing.is_empty() => {
+                let at = which % self.changing.len();
+                let (inode, epoch) = (self.changing[at].inode, self.changing[at].epoch);
+                if self.changing[at].answer.is_none() && epoch == self.epoch {
+                    self.truth[inode] += 1; // nothing of this client's is recalled for it
+                    self.changing[at].answer = Some(self.grant(inode, epoch));
+                }
+            }
+            // One that has not been executed is given up: it will not be, or only in this session.
+            Step::EndChange(which) => {
+                if let Some(change) = pick(&mut self.changing, which) {
+                    self.end(&change);
+                    if change.answer.is_none() && change.epoch == self.epoch {
+                        self.truth[change.inode] += 1; // it is made all the same
+                    }
+                }
+            }
+            Step::Evict(which) => {
+                let hash = self.leases.hash(&handle(which % INODES));
+                for handle in self.leases.shard(hash, |shard| shard.leave_eldest(1)) {
+                    self.returns.extend(self.leases.give_back(&handle).map(|lease| (self.epoch, lease)));
+                }
+            }
+            Step::NewSession => self.new_session(),
+            Step::Execute(_) | Step::ExecuteChange(_) => {}
+        }
+    }
+
+    fn check(&mut self) -> Result<(), TestCaseError> {
+        for inode in 0..INODES {
+            let handle = handle(inode);
+            let view = self.leases.view().unwrap();
+            let mut hold = OfAnswer::new(&self.leases);
+            let found = self.leases.find(&handle, &mut hold, |shard, hash| shard.attr(&handle, hash, &view));
+            if let Some((attr, _)) = found {
+                self.uses += 1;
+                prop_assert_eq!(attr.size, self.truth[inode], "inode {}", inode);
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #[test]
+    fn nothing_that_is_told_is_old(steps in prop::collection::vec(step(), 1..120)) {
+        let mut world = World::new();
+        for step in &steps {
+            world.take(step);
+            world.check()?;
+        }
+    }
+}
+
+/// The histories are such that something is kept and used.
+#[test]
+fn the_model_keeps_what_it_may() {
+    let mut world = World::new();
+    for step in [Step::Ask(0), Step::Execute(0), Step::Deliver(0)] {
+        world.take(&step);
+    }
+    world.check().unwrap();
+    assert_eq!(world.uses, 1);
+    for step in [Step::BeginChange(0), Step::ExecuteChange(0), Step::EndChange(0)] {
+        world.take(&step);
+    }
+    world.check().unwrap();
+    assert_eq!(world.uses, 2, "the answer to an own change says how things are");
+}
+
+#[test]
+fn what_is_recalled_before_its_reply_is_used_and_not_kept() {
+    let mut world = World::new();
+    world.take(&Step::Ask(0));
+    world.take(&Step::Execute(0));
+    world.take(&Step::Foreign(0));
+    world.take(&Step::Recall(0));
+    world.take(&Step::Return(0));
+    world.take(&Step::Deliver(0));
+    world.check().unwrap();
+    assert_eq!((world.uses, world.leases.kept().0, world.truth[0]), (0, 0, 1));
+}
+
+#[test]
+fn a_million_recalls_of_what_there_is_not_take_no_memory() {
+    let leases = Leases::default();
+    for number in 0..1_000_000 {
+        assert!(leases.recall(LeaseId(number)).is_none());
+    }
+    assert_eq!(leases.kept(), (0, 0));
+}
+
+#[test]
+fn who_holds_too_much_gives_back_what_was_not_used_for_longest() {
+    let leases = Arc::new(Leases::within((64, usize::MAX / 4)));
+    leases.set_terms(60, 0);
+    leases.renew(0, now());
+    for number in 0..1000u32 {
+        let handle = number.to_le_bytes();
+        let brought = Brought { sent: now(), ..Brought::default() };
+        leases.keep(&handle, (LeaseId(number.into()), ALL), (leases.asks(), &brought), |_, _, _| ());
+    }
+    let (inodes, bytes) = leases.kept();
+    assert!((64..=128).contains(&inodes), "{inodes}: what leaves stays until it is given back, and no more comes");
+    assert!(bytes > inodes * 200);
+}
