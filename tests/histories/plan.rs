@@ -16,6 +16,12 @@ const WORKERS_MAX: usize = 8;
 /// What a server's session outlives in any case: the grace is 5 s, and a busy machine slow.
 const SURE: Duration = Duration::from_millis(2500);
 
+/// A trouble that takes so long is worth watching what a cache does meanwhile.
+const WATCHED: Duration = Duration::from_millis(700);
+
+/// As long as a history lasts that has no other trouble.
+const FAR_TIME: Duration = Duration::from_millis(150);
+
 /// What the workers of a history mostly do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Theme {
@@ -106,6 +112,8 @@ impl Trouble {
 /// How many histories of a thousand have which trouble.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
+    /// A mount is far away: what is on its way takes milliseconds.
+    pub far: usize,
     /// Of tens to hundreds of milliseconds.
     pub short: usize,
     /// Of seconds.
@@ -124,6 +132,8 @@ pub struct Plan {
     pub workers: Vec<(usize, usize)>,
     /// Files are opened by so many of their names.
     pub hot: usize,
+    /// The mount on which a worker only looks at one thing, again and again: as long as it has that in a cache it does not notice what happens.
+    pub watching: Option<usize>,
     /// Operations of each worker.
     pub operations: usize,
     /// The longest pause between two operations.
@@ -148,44 +158,66 @@ pub fn plan(seed: u64, mounts: usize, weather: &Weather) -> Plan {
         workers.extend(chosen.iter().map(|mount| (*mount, 1)));
         workers.truncate(WORKERS_MAX);
     }
-    let lot = random.below(1000);
-    let length = match lot {
-        _ if lot < weather.longest => Duration::from_millis(8000 + random.below(4000) as u64),
-        _ if lot < weather.longest + weather.long => Duration::from_millis(700 + random.below(3300) as u64),
-        _ if lot < weather.longest + weather.long + weather.short => {
-            Duration::from_millis(40 + random.below(400) as u64)
-        }
-        _ => Duration::ZERO,
-    };
     let mut plan = Plan {
         seed,
         theme,
         mounts: chosen,
         hot: *random.pick(&[1, 2, FILES]),
+        watching: None,
         operations: (48 / workers.len()).max(8),
         workers,
         pause: Duration::from_micros(*random.pick(&[0, 0, 200, 1000])),
         troubles: Vec::new(),
         may_fail: false,
     };
-    if !length.is_zero() {
-        trouble(&mut plan, &mut random, length);
+    let lot = random.below(1000);
+    let mut share = 0;
+    let kinds = [weather.longest, weather.long, weather.short, weather.far];
+    let kind = kinds.iter().position(|kind| {
+        share += kind;
+        lot < share
+    });
+    match kind {
+        Some(0) => plan.disturb(&mut random, Duration::from_millis(8000), 4000),
+        Some(1) => plan.disturb(&mut random, WATCHED, 3300),
+        Some(2) => plan.disturb(&mut random, Duration::from_millis(40), 400),
+        Some(_) => {
+            let delay = Duration::from_micros(500 + random.below(8000) as u64);
+            let far = Trouble::Delay(*random.pick(&plan.mounts), delay, FAR_TIME);
+            plan.troubles.push((Duration::ZERO, far));
+        }
+        None => {}
     }
     plan
 }
 
-/// Work is spread over the time that the troubles take, and a little more.
-fn trouble(plan: &mut Plan, random: &mut Random, length: Duration) {
-    let before = Duration::from_millis(5 + random.below(40) as u64);
-    let first = Trouble::draw(random, &plan.mounts, length);
-    plan.troubles.push((before, first));
-    if random.chance(30) {
-        let second = Trouble::draw(random, &plan.mounts, length.min(Duration::from_millis(600)));
-        let at = before + Duration::from_millis(random.below(length.as_millis() as usize + 50) as u64);
-        plan.troubles.push((at, second));
+impl Plan {
+    /// A trouble or two, of so many milliseconds. Work is spread over the time that they take, and a little more.
+    fn disturb(&mut self, random: &mut Random, at_least: Duration, more: usize) {
+        let length = at_least + Duration::from_millis(random.below(more) as u64);
+        let before = Duration::from_millis(5 + random.below(40) as u64);
+        let first = loop {
+            let first = Trouble::draw(random, &self.mounts, length);
+            // What takes seconds has to do with one mount.
+            if length < WATCHED || first.time() == length {
+                break first;
+            }
+        };
+        self.troubles.push((before, first));
+        if random.chance(30) {
+            let second = Trouble::draw(random, &self.mounts, length.min(Duration::from_millis(600)));
+            let at = before + Duration::from_millis(random.below(length.as_millis() as usize + 50) as u64);
+            self.troubles.push((at, second));
+        }
+        self.may_fail = self.troubles.iter().any(|(_, trouble)| trouble.may_fail());
+        self.operations = self.operations.max(12);
+        let span = first.time().max(Duration::from_millis(200)) + Duration::from_millis(300);
+        self.pause = span * 2 / self.operations as u32;
+        if let Trouble::StopMount(mount, time) | Trouble::Partition(mount, time) | Trouble::Refuse(mount, time) = first
+            && time >= WATCHED
+            && random.chance(75)
+        {
+            (self.watching, self.hot) = (Some(mount), 1);
+        }
     }
-    plan.may_fail = plan.troubles.iter().any(|(_, trouble)| trouble.may_fail());
-    plan.operations = plan.operations.max(12);
-    let span = first.time().max(Duration::from_millis(200)) + Duration::from_millis(300);
-    plan.pause = span * 2 / plan.operations as u32;
 }

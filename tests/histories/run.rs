@@ -16,13 +16,16 @@ use crate::common::{Process, SOON, directory};
 use crate::history::{BLOCKS, Call, DIRECTORIES, Event, History, LOG, PAGE, PAGES, PATHS, Truth, Value, WORD};
 use crate::plan::{Plan, WORKERS_OF_MOUNT};
 use crate::trouble;
-use crate::worker::{self, Order, Part, now};
+use crate::worker::{self, Order, Part, Work, now};
 
 /// A history takes no longer after its last trouble: a dead session's grace, a restarted server's, a lease; a busy machine is slower.
 const HANG: Duration = Duration::from_secs(90);
 
 /// Histories in one folder: each goes on with what the ones before it left; the log must not get too long.
 const HISTORIES_OF_FOLDER: usize = 25;
+
+/// How many looks of a watching worker there are for each operation of another.
+const WATCHES: u32 = 6;
 
 /// A short while, until all workers have read their orders.
 const AHEAD: u64 = 2_000_000;
@@ -130,17 +133,21 @@ impl Arena {
         let before = self.truth();
         let start = now() + AHEAD;
         for (number, key) in plan.workers.iter().enumerate() {
-            let order = Order::Work {
+            let watches = plan.watching == Some(key.0) && key.1 == 0;
+            // Who watches looks often: until what it believes has to end.
+            let often = if watches { WATCHES } else { 1 };
+            let work = Work {
                 folder: self.folder.clone(),
                 history: tally.histories as u64,
                 seed: plan.seed.wrapping_mul(1000).wrapping_add(number as u64),
                 theme: plan.theme,
                 hot: plan.hot,
-                operations: plan.operations,
-                pause: plan.pause,
+                watches,
+                operations: plan.operations * often as usize,
+                pause: plan.pause / often,
                 start,
             };
-            self.order(*key, &order);
+            self.order(*key, &Order::Work(Box::new(work)));
         }
         let troubles = trouble::play(&mut self.cluster, &plan.troubles);
         let mut events = Vec::new();

@@ -11,10 +11,10 @@ use crate::run::{Arena, Setting, Tally};
 const MOUNTS: usize = 8;
 
 /// Most histories have no trouble; a hundredth of what they have holds the clients' time for seconds.
-const SOAK_WEATHER: Weather = Weather { short: 40, long: 5, longest: 1 };
+const SOAK_WEATHER: Weather = Weather { far: 60, short: 35, long: 5, longest: 2 };
 
 /// The sample: some of everything, no trouble that takes long.
-const SAMPLE_WEATHER: Weather = Weather { short: 80, long: 0, longest: 0 };
+const SAMPLE_WEATHER: Weather = Weather { far: 80, short: 80, long: 0, longest: 0 };
 
 /// Mounts of the sample.
 const SAMPLE_MOUNTS: usize = 4;
@@ -28,6 +28,14 @@ const SAMPLE_MAX: Duration = Duration::from_secs(240);
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not '{text}'")))
+}
+
+/// How many of a thousand histories have which trouble, as `WEATHER=far,short,long,longest` says.
+fn soak_weather() -> Weather {
+    let Some(text) = std::env::var("WEATHER").ok().filter(|text| !text.is_empty()) else { return SOAK_WEATHER };
+    let shares: Vec<usize> = text.split(',').map(|share| share.parse().expect("WEATHER is four numbers")).collect();
+    let [far, short, long, longest] = shares[..] else { panic!("WEATHER is four numbers, not {text}") };
+    Weather { far, short, long, longest }
 }
 
 /// The mode of caching, with more options of the mounts behind it.
@@ -96,7 +104,7 @@ fn who_opens_after_a_close_sees_what_was_written() {
 /// Mounts that may lie are found to lie, each in what it may lie about.
 #[test]
 fn caches_that_lie_are_found() {
-    let fair = Weather { short: 0, long: 0, longest: 0 };
+    let fair = Weather { far: 0, short: 0, long: 0, longest: 0 };
     let lies = move |cache: &str, options: &str, theme: Theme, about: &str| {
         let setting = Setting { promise: Promise::Linearizable, ..setting(2, cache, options) };
         let seeds = (0..u64::MAX).filter(|seed| plan(*seed, setting.mounts, &fair).theme == theme).take(LIES_MAX);
@@ -119,10 +127,10 @@ fn soak() {
     let count = variable("HISTORIES").unwrap_or(if variable("SEED").is_some() { 1 } else { 10_000 });
     let seed = variable("SEED");
     let first = variable("FIRST_SEED").unwrap_or(1);
-    within(Duration::from_secs(120 + count * 5), move || {
+    within(Duration::from_secs(120 + count * 20), move || {
         let started = Instant::now();
         let seeds = (0..count).map(move |number| seed.unwrap_or(first + number));
-        let tally = play(&setting, seeds, &SOAK_WEATHER, None);
+        let tally = play(&setting, seeds, &soak_weather(), None);
         let minutes = started.elapsed().as_secs_f64() / 60.0;
         let rate = tally.histories as f64 / minutes;
         println!("{}: {}; {minutes:.1} minutes, {rate:.0} histories a minute", setting.options, line(&tally));

@@ -3,8 +3,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -49,17 +49,25 @@ pub struct Part {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Order {
     /// Makes the folder of some histories.
-    Prepare { folder: String },
-    Work {
+    Prepare {
         folder: String,
-        history: u64,
-        seed: u64,
-        theme: Theme,
-        hot: usize,
-        operations: usize,
-        pause: Duration,
-        start: u64,
     },
+    Work(Box<Work>),
+}
+
+/// What it does in a history.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Work {
+    pub folder: String,
+    pub history: u64,
+    pub seed: u64,
+    pub theme: Theme,
+    pub hot: usize,
+    /// It only looks, at one thing again and again.
+    pub watches: bool,
+    pub operations: usize,
+    pub pause: Duration,
+    pub start: u64,
 }
 
 /// A line of the record.
@@ -77,6 +85,19 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// What changes nothing, and may be answered from a cache.
+#[derive(Clone, Copy, Debug)]
+enum Look {
+    Stat(usize),
+    List(usize),
+    /// Opens, reads a block and closes.
+    Open(usize, usize),
+    /// Blocks through a descriptor.
+    Blocks(u32, usize, usize),
+    Attributes(u32),
+    Log(u32),
+}
+
 struct Held {
     handle: u32,
     file: Rc<File>,
@@ -88,10 +109,14 @@ struct Worker {
     part: Part,
     random: Random,
     record: File,
+    /// The folder of the history on the mount, and a path that leads there as long as that mount lives: by its own name there would be nothing, and not an
+    /// error, between a mount's end and the next one's begin.
+    folder: PathBuf,
     root: PathBuf,
-    history: u64,
-    theme: Theme,
-    hot: usize,
+    directory: Option<File>,
+    work: Work,
+    /// What it looked at last.
+    looked: Option<Look>,
     held: Vec<Held>,
     /// The descriptor of the lock, while it is ours.
     locked: Option<Held>,
@@ -143,11 +168,16 @@ impl Worker {
 
     fn token(&mut self) -> u64 {
         self.tokens += 1;
-        token(self.history, self.part.number, self.tokens)
+        token(self.work.history, self.part.number, self.tokens)
     }
 
     fn step(&mut self) {
-        let theme = match self.theme {
+        if let Some(look) = self.looked
+            && self.random.chance(20)
+        {
+            return self.look(look);
+        }
+        let theme = match self.work.theme {
             Theme::Mixed => {
                 *self.random.pick(&[Theme::Data, Theme::Data, Theme::Names, Theme::Log, Theme::Pages, Theme::Locks])
             }
@@ -163,11 +193,66 @@ impl Worker {
         }
     }
 
+    fn look(&mut self, look: Look) {
+        let of = |handle: u32| move |held: &Held| held.handle == handle;
+        match look {
+            Look::Stat(name) => {
+                let path = self.root.join(PATHS[name]);
+                self.ask(Call::Stat { name }, || fs::metadata(path), |metadata| Ok(attributes(metadata)));
+            }
+            Look::List(directory) => self.list(directory),
+            Look::Open(name, block) => {
+                if let Some(at) = self.open(Place::Name(name), How::Read) {
+                    self.read_blocks(at, block, 1);
+                    self.close(at);
+                }
+            }
+            Look::Blocks(handle, block, count) => {
+                if let Some(at) = self.held.iter().position(of(handle)) {
+                    self.read_blocks(at, block, count);
+                }
+            }
+            Look::Attributes(handle) => {
+                if let Some(at) = self.held.iter().position(of(handle)) {
+                    self.look_at(at);
+                }
+            }
+            Look::Log(handle) => {
+                if let Some(at) = self.held.iter().position(of(handle)) {
+                    self.read_log(at);
+                }
+            }
+        }
+        self.looked = Some(look);
+    }
+
+    /// One thing to look at again and again.
+    fn choose(&mut self) -> Look {
+        let place = if self.work.theme == Theme::Log { Place::Log } else { Place::Name(0) };
+        let how = if place == Place::Log { How::Append } else { How::Make };
+        let held = self.open(place, how).map(|at| self.held[at].handle);
+        let block = self.random.below(2);
+        match (self.work.theme, held) {
+            (Theme::Log, Some(handle)) => Look::Log(handle),
+            (Theme::Names, _) => {
+                *self.random.pick(&[Look::Stat(0), Look::Stat(0), Look::List(0), Look::Open(0, block)])
+            }
+            (_, Some(handle)) => *self.random.pick(&[
+                Look::Blocks(handle, block, 1),
+                Look::Attributes(handle),
+                Look::Open(0, block),
+                Look::Stat(0),
+                Look::List(0),
+            ]),
+            _ => Look::Stat(0),
+        }
+    }
+
     fn data(&mut self) {
         let named: Vec<usize> =
             (0..self.held.len()).filter(|at| matches!(self.held[*at].place, Place::Name(_))).collect();
         if named.is_empty() || named.len() < HELD && self.random.chance(30) {
-            let name = self.name_of_file(self.hot);
+            let name = self.name_of_file(self.work.hot);
             let how = *self.random.pick(&[How::Read, How::Write, How::Make, How::Make, How::Truncate]);
             self.open(Place::Name(name), how);
             return;
@@ -181,8 +266,8 @@ impl Worker {
         match self.random.below(100) {
             0..40 if self.held[at].writes => self.write_blocks(at, block, count),
             40..50 if self.held[at].writes => self.resize(at, block),
-            50..60 => self.look_at(at),
-            _ => self.read_blocks(at, block, count),
+            50..60 => self.look(Look::Attributes(self.held[at].handle)),
+            _ => self.look(Look::Blocks(self.held[at].handle, block, count)),
         }
     }
 
@@ -202,7 +287,7 @@ impl Worker {
                 self.ask_plainly(Call::Remove { name }, || fs::remove_file(path));
             }
             32..48 => {
-                let (from, to) = (self.name_of_file(self.hot), self.random.below(FILES));
+                let (from, to) = (self.name_of_file(self.work.hot), self.random.below(FILES));
                 let (from, to) = if self.random.chance(50) { (from, to) } else { (to, from) };
                 if from != to {
                     let (old, new) = (self.root.join(PATHS[from]), self.root.join(PATHS[to]));
@@ -210,33 +295,31 @@ impl Worker {
                 }
             }
             48..58 => {
-                let (from, to) = (self.name_of_file(self.hot), FILES + self.random.below(NAMES - FILES));
+                let (from, to) = (self.name_of_file(self.work.hot), FILES + self.random.below(NAMES - FILES));
                 let (old, new) = (self.root.join(PATHS[from]), self.root.join(PATHS[to]));
                 self.ask_plainly(Call::Link { from, to }, || fs::hard_link(old, new));
             }
             58..80 => {
                 let name = self.name();
-                let path = self.root.join(PATHS[name]);
-                self.ask(Call::Stat { name }, || fs::metadata(path), |metadata| Ok(attributes(metadata)));
+                self.look(Look::Stat(name));
             }
-            80..92 => self.list(),
+            80..92 => {
+                let directory = self.random.below(DIRECTORIES.len());
+                self.look(Look::List(directory));
+            }
             _ => {
                 let name = self.name();
-                if let Some(at) = self.open(Place::Name(name), How::Read) {
-                    self.read_blocks(at, 0, 1);
-                    self.close(at);
-                }
+                self.look(Look::Open(name, 0));
             }
         }
     }
 
-    fn list(&mut self) {
-        let directory = self.random.below(DIRECTORIES.len());
+    fn list(&mut self, directory: usize) {
         let path = self.root.join(DIRECTORIES[directory]);
         let list = || -> io::Result<Vec<(String, u64)>> {
             let entry = |entry: io::Result<fs::DirEntry>| {
                 let entry = entry?;
-                Ok((entry.file_name().to_string_lossy().into_owned(), std::os::unix::fs::DirEntryExt::ino(&entry)))
+                Ok((entry.file_name().to_string_lossy().into_owned(), entry.ino()))
             };
             fs::read_dir(path)?.map(entry).collect()
         };
@@ -258,8 +341,8 @@ impl Worker {
                 let record: Vec<u8> = token.to_le_bytes().repeat(RECORD / WORD);
                 self.ask_plainly(Call::Append { handle, token }, || all((&*file).write(&record)?, RECORD));
             }
-            45..80 => self.read_log(at),
-            80..90 => self.look_at(at),
+            45..80 => self.look(Look::Log(self.held[at].handle)),
+            80..90 => self.look(Look::Attributes(self.held[at].handle)),
             _ => self.close(at),
         }
     }
@@ -341,7 +424,7 @@ impl Worker {
 
     /// Any name.
     fn name(&mut self) -> usize {
-        if self.random.chance(50) { self.name_of_file(self.hot) } else { self.random.below(NAMES) }
+        if self.random.chance(50) { self.name_of_file(self.work.hot) } else { self.random.below(NAMES) }
     }
 
     /// Where it is among those that are held.
@@ -404,26 +487,35 @@ impl Worker {
         self.ask(Call::LookAt { handle }, || file.metadata(), |metadata| Ok(attributes(metadata)));
     }
 
-    /// The mount was killed: waits until there is a new one.
-    fn await_mount(&mut self) {
+    /// Waits for the mount if need be, as after it was killed.
+    fn enter(&mut self) {
         self.held.clear();
         self.locked = None;
+        self.directory = None;
         let started = Instant::now();
-        while fs::metadata(&self.root).is_err() && started.elapsed() < MOUNT_COMES {
-            thread::sleep(Duration::from_millis(5));
+        while self.directory.is_none() && started.elapsed() < MOUNT_COMES {
+            self.directory = File::open(&self.folder).ok();
+            thread::sleep(Duration::from_millis(if self.directory.is_none() { 5 } else { 0 }));
         }
+        let directory = self.directory.as_ref().expect("a mount that has come");
+        self.root = format!("/proc/self/fd/{}", directory.as_raw_fd()).into();
         self.gone = false;
     }
 
-    fn work(&mut self, operations: usize, pause: Duration, start: u64) {
-        thread::sleep(Duration::from_nanos(start.saturating_sub(now())));
-        for _ in 0..operations {
-            if !pause.is_zero() {
-                thread::sleep(pause * self.random.below(1000) as u32 / 1000);
+    fn work(&mut self) {
+        self.enter();
+        thread::sleep(Duration::from_nanos(self.work.start.saturating_sub(now())));
+        let watched = self.work.watches.then(|| self.choose());
+        for _ in 0..self.work.operations {
+            if !self.work.pause.is_zero() {
+                thread::sleep(self.work.pause * self.random.below(1000) as u32 / 1000);
             }
-            self.step();
+            match watched {
+                Some(look) => self.look(look),
+                None => self.step(),
+            }
             if self.gone {
-                self.await_mount();
+                self.enter();
             }
         }
         self.unlock();
@@ -493,14 +585,15 @@ fn works_when_told_to() {
     for line in BufReader::new(socket.try_clone().unwrap()).lines().map_while(Result::ok) {
         match serde_json::from_str(&line).unwrap() {
             Order::Prepare { folder } => prepare(&part.point.join(folder)),
-            Order::Work { folder, history, seed, theme, hot, operations, pause, start } => {
+            Order::Work(work) => {
                 let mut worker = Worker {
-                    random: Random::new(seed),
+                    random: Random::new(work.seed),
                     record: File::create(&part.record).unwrap(),
-                    root: part.point.join(folder),
-                    history,
-                    theme,
-                    hot,
+                    folder: part.point.join(&work.folder),
+                    root: PathBuf::new(),
+                    directory: None,
+                    work: *work,
+                    looked: None,
                     held: Vec::new(),
                     locked: None,
                     handles: 0,
@@ -508,7 +601,7 @@ fn works_when_told_to() {
                     gone: false,
                     part: part.clone(),
                 };
-                worker.work(operations, pause, start);
+                worker.work();
             }
         }
         writeln!(socket, "done").unwrap();
