@@ -78,7 +78,7 @@ impl<'a> Plan<'a> {
                 Plan { names: named(parent, name, Some(Aspects::all())), ..Plan::default() }
             }
             Rename { parent, name, new_parent, new_name, .. } => {
-                let mut names = named(parent, name, Some(Aspects::ATTRIBUTES));
+                let mut names = named(parent, name, Some(Aspects::all()));
                 names.extend(named(new_parent, new_name, Some(Aspects::all())));
                 Plan { names, ..Plan::default() }
             }

@@ -138,13 +138,13 @@ impl Cached {
         let result = self.client.answer_call(context, request.clone(), &mut brought).await;
         let mut keeper = Keeper::new(leases, asked, &brought);
         let keep = match (&request, &result) {
-            (Request::OpenDirectory { handle }, Ok(_)) => keeper.open_directory(handle, context),
             _ if brought.grants.is_empty() => Keep::default(),
             (Request::Lookup { parent, name }, Ok(Reply::Entry(entry))) => keeper.entry((parent, name), Some(entry)),
             (Request::Lookup { parent, name }, Err(Errno::ENOENT)) => keeper.entry((parent, name), None),
             (Request::GetAttr { handle, .. }, Ok(Reply::Attr(attr))) => keeper.attr(handle, attr),
             (Request::ReadLink { handle }, Ok(Reply::Bytes(text))) => keeper.text(handle, text),
             (Request::GetXattr { handle, name, size }, result) => keeper.xattr(handle, (name, *size), result),
+            (Request::OpenDirectory { handle }, Ok(_)) => keeper.open_directory(handle, context),
             (Request::Open { handle, flags }, Ok(_)) => keeper.open(handle, *flags, context),
             (Request::ReadDirectory { open, cookie, .. }, Ok(Reply::Directory(page))) => {
                 match self.client.opens.handle(*open) {
@@ -341,28 +341,17 @@ impl<'a> Keeper<'a> {
         let lease = self.lease(Subject::Inode);
         let Some(rights) = rights(flags) else { return Keep::default() };
         let data = self.keep(handle, lease, |shard, hash, fetched, view| {
-            shard.keep_verdict(handle, hash, (&context.credential, rights), fetched, true);
+            shard.keep_verdict(handle, hash, (&context.credential, rights), fetched);
             shard.data(handle, hash, view).then_some(())
         });
         Keep { data: data.is_some(), ..Keep::default() }
     }
 
-    /// Opens of directories bring no leases: they are believed under the one that was there before.
     fn open_directory(&mut self, handle: &[u8], context: &Context) -> Keep {
-        let hash = self.leases.hash(handle);
-        let fetched = Fetched { asked: self.asked, at: self.brought.sent };
-        let (epoch, lease) = (self.brought.epoch, self.lease(Subject::Inode));
-        if lease.is_some() {
-            self.keep(handle, lease, |shard, hash, fetched, _| {
-                shard.keep_verdict(handle, hash, (&context.credential, RIGHT_TO_LIST), fetched, true);
-                None::<()>
-            });
-            return Keep::default();
-        }
-        self.leases.shard(hash, |shard| {
-            if shard.epoch() == epoch {
-                shard.keep_verdict(handle, hash, (&context.credential, RIGHT_TO_LIST), fetched, false);
-            }
+        let lease = self.lease(Subject::Inode);
+        self.keep(handle, lease, |shard, hash, fetched, _| {
+            shard.keep_verdict(handle, hash, (&context.credential, RIGHT_TO_LIST), fetched);
+            None::<()>
         });
         Keep::default()
     }

@@ -476,20 +476,19 @@ impl Shard {
         });
     }
 
-    /// The server has allowed an open; `with_lease`: in an answer that granted one, else it has to have been there before.
+    /// The server has allowed an open.
     pub(super) fn keep_verdict(
         &mut self,
         handle: &[u8],
         hash: Hash,
         (credential, rights): (&Credential, Rights),
         fetched: Fetched,
-        with_lease: bool,
     ) {
         if !self.gates[hash.gate()].attributes.lets(fetched.asked) {
             return;
         }
         self.change(handle, |inode| {
-            if !inode.has(Aspects::ATTRIBUTES) || !with_lease && inode.held >= fetched.at {
+            if !inode.has(Aspects::ATTRIBUTES) {
                 return;
             }
             inode.verdicts.retain(|kept| kept.value.1 != rights || kept.value.0 != *credential);

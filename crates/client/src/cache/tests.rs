@@ -126,7 +126,7 @@ fn only_whom_the_server_has_let_opens_here() {
     let mut shard = shard_with(b"f", 3);
     let (root, user) = (Credential::root(), Credential { uid: 7, ..Credential::root() });
     let reads = OpenFlags::READ.bits();
-    shard.keep_verdict(b"f", HASH, (&user, reads), fetched(1, 5), true);
+    shard.keep_verdict(b"f", HASH, (&user, reads), fetched(1, 5));
     assert!(shard.allows(b"f", HASH, (&user, reads), &view(6)));
     assert!(!shard.allows(b"f", HASH, (&root, reads), &view(6)));
     assert!(!shard.allows(b"f", HASH, (&user, reads | OpenFlags::NOATIME.bits()), &view(6)));
@@ -140,9 +140,9 @@ fn only_whom_the_server_has_let_opens_here() {
     shard.begin(&changes, HASH, 7);
     shard.end(&changes, HASH, (2, 3), true);
     assert!(!shard.allows(b"f", HASH, (&user, reads), &view(8)));
-    shard.keep_verdict(b"f", HASH, (&user, reads), fetched(3, 5), false);
-    assert!(!shard.allows(b"f", HASH, (&user, reads), &view(8)), "asked before there was a lease");
-    shard.keep_verdict(b"f", HASH, (&user, reads), fetched(3, 6), false);
+    shard.keep_verdict(b"f", HASH, (&user, reads), fetched(2, 5));
+    assert!(!shard.allows(b"f", HASH, (&user, reads), &view(8)), "asked before");
+    shard.keep_verdict(b"f", HASH, (&user, reads), fetched(3, 5));
     assert!(shard.allows(b"f", HASH, (&user, reads), &view(8)));
 }
 

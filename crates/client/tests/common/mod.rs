@@ -71,7 +71,7 @@ pub fn client_config(server: SocketAddr, export: &str) -> ClientConfig {
 pub struct Node {
     pub client: Arc<Client>,
     pub group: Arc<Group>,
-    root: Handle,
+    pub root: Handle,
 }
 
 impl Node {

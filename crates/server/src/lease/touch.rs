@@ -158,6 +158,7 @@ pub(crate) fn grantable(
         {
             grant(Subject::Inode, handle, DATA);
         }
+        (Request::OpenDirectory { handle }, Ok(_)) => grant(Subject::Inode, handle, ATTRIBUTES),
         (_, Ok(Reply::Created(entry, _))) => grant(Subject::Inode, entry.handle.bytes(), DATA),
         (
             Request::MakeDirectory { .. } | Request::MakeNode { .. } | Request::Symlink { .. } | Request::Link { .. },

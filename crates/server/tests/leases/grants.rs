@@ -94,10 +94,11 @@ fn listings_grant_names_and_attributes() {
     let mut state = State::new();
     let client = &mut state.client;
     let listing = client.ask(&Request::OpenDirectory { handle: state.root.bytes() }).unwrap().opened().unwrap().id;
+    assert_eq!(client.granted(Subject::Inode).unwrap().0, ATTRIBUTES, "who may list it is one of them");
     for plus in [true, false] {
         let page = Request::ReadDirectory { open: listing, cookie: 0, size: 4096, plus };
         let page = client.ask(&page).unwrap().directory().unwrap();
-        assert_eq!(client.granted(Subject::Inode).unwrap().0, NAMES);
+        assert_eq!(client.granted(Subject::Inode).unwrap().0, NAMES | ATTRIBUTES);
         for (at, entry) in page.entries().enumerate() {
             let granted = client.granted(Subject::Entry(at as u16)).map(|(aspects, _)| aspects);
             assert_eq!(granted, entry.inode.map(|_| ATTRIBUTES), "{at} {:?}", entry.name);

@@ -1,0 +1,12 @@
+//! Clients that keep what the server grants leases on: what one changes the others see at once, and what nobody changes costs no round trip.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod fixture;
+
+mod changes;
+mod endings;
+mod listings;
+mod opens;
+mod scripted;
+mod warm;

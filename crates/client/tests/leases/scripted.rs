@@ -1,0 +1,334 @@
+//! A server that grants and recalls as the test says, however little sense that makes.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aqueduct_client::ClientConfig;
+use aqueduct_fs::*;
+use aqueduct_wire::*;
+
+use crate::common::*;
+use crate::fixture::*;
+
+/// One connection's end at the server. Control lanes come to the test, which answers.
+struct Line {
+    stream: Mutex<TcpStream>,
+    frames: Receiver<(Header, Vec<u8>)>,
+}
+
+fn receive(stream: &mut TcpStream) -> Option<(Header, Vec<u8>)> {
+    let mut bytes = [0; HEADER_SIZE];
+    stream.read_exact(&mut bytes).ok()?;
+    let header = Header::decode(&bytes).unwrap();
+    let mut body = vec![0; (header.body_length + header.payload_length) as usize];
+    stream.read_exact(&mut body).ok()?;
+    Some((header, body))
+}
+
+fn send(stream: &mut TcpStream, header: Header, body: &[u8]) {
+    let header = Header { body_length: body.len() as u32, ..header };
+    stream.write_all(&[&header.encode()[..], body].concat()).unwrap();
+}
+
+fn reply_to(to: &Header) -> Header {
+    Header { op: to.op, request: to.request, slot: to.slot, sequence: to.sequence, ..Header::new(Kind::Reply) }
+}
+
+fn root() -> Entry {
+    Entry { handle: Handle::new(b"root").unwrap(), attr: Attr { mode: 0o040755, ..Attr::default() } }
+}
+
+fn greet(stream: &mut TcpStream) -> Lane {
+    let mut lane = Lane::Control;
+    loop {
+        let (header, body) = receive(stream).unwrap();
+        let mut reply = Vec::new();
+        match header.kind {
+            Kind::Hello => {
+                lane = Hello::decode(&body).unwrap().lane;
+                let joins = Hello::decode(&body).unwrap().session != 0;
+                let hello = HelloReply {
+                    version: VERSION,
+                    capabilities: Capabilities::all() - Capabilities::CHECKSUM,
+                    session: 5,
+                    secret: [6; 16],
+                    verifier: 8,
+                    slots: 4,
+                    credits: 16,
+                    payload_max: 1 << 20,
+                    lease_seconds: 7,
+                    server_name: "server".into(),
+                    recovering: false,
+                };
+                hello.encode(&mut reply);
+                send(stream, Header::new(Kind::HelloReply), &reply);
+                if joins {
+                    return lane;
+                }
+            }
+            _ => {
+                AttachReply { root: root(), export_id: 1, read_only: false, age_max: 0, one_user: true }
+                    .encode(&mut reply);
+                send(stream, reply_to(&header), &reply);
+                return lane;
+            }
+        }
+    }
+}
+
+/// A server whose control lanes the test answers.
+fn scripted() -> (SocketAddr, Receiver<Line>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (lines, taken) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let lines: Sender<Line> = lines.clone();
+            std::thread::spawn(move || {
+                let mut stream = stream.unwrap();
+                let lane = greet(&mut stream);
+                let (frames, received) = channel();
+                if lane == Lane::Control {
+                    let _ = lines.send(Line { stream: Mutex::new(stream.try_clone().unwrap()), frames: received });
+                }
+                while let Some(frame) = receive(&mut stream) {
+                    if frames.send(frame).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, taken)
+}
+
+impl Line {
+    fn next(&self, kind: Kind) -> (Header, Vec<u8>) {
+        loop {
+            let frame = self.frames.recv_timeout(LONG).expect("a frame comes");
+            if frame.0.kind == kind {
+                return frame;
+            }
+        }
+    }
+
+    fn answer(&self, to: &Header, grants: &[(Subject, Aspects, u64)], reply: &Reply) {
+        let grants: Vec<Grant> = grants
+            .iter()
+            .map(|(subject, aspects, id)| Grant { subject: *subject, aspects: *aspects, lease: LeaseId(*id) })
+            .collect();
+        let (mut body, mut flags) = (Vec::new(), Flags::RENEWS);
+        if !grants.is_empty() {
+            encode_grants(&grants, &mut body);
+            flags |= Flags::GRANTS;
+        }
+        encode_reply(reply, &mut body);
+        send(&mut self.stream.lock().unwrap(), Header { flags, ..reply_to(to) }, &body);
+    }
+
+    fn recall(&self, leases: &[u64]) {
+        let mut body = Vec::new();
+        encode_leases(&leases.iter().map(|id| LeaseId(*id)).collect::<Vec<_>>(), &mut body);
+        send(&mut self.stream.lock().unwrap(), Header::new(Kind::Callback), &body);
+    }
+
+    fn returned(&self) -> Vec<u64> {
+        decode_leases(&self.next(Kind::CallbackReply).1).unwrap().into_iter().map(|lease| lease.0).collect()
+    }
+}
+
+fn mount() -> (Arc<Mount>, Line, Receiver<Line>) {
+    let (address, lines) = scripted();
+    let mount = Arc::new(Mount::with(ClientConfig { leases: true, ..client_config(address, "/e") }));
+    let line = lines.recv_timeout(LONG).unwrap();
+    (mount, line, lines)
+}
+
+fn attr(size: u64) -> Reply {
+    Reply::Attr(Attr { size, ..Attr::default() })
+}
+
+const ATTRIBUTES: Aspects = Aspects::ATTRIBUTES;
+
+/// Asks on another thread, since the test answers.
+fn asking(mount: &Arc<Mount>) -> std::thread::JoinHandle<u64> {
+    let mount = mount.clone();
+    std::thread::spawn(move || mount.stat(&Handle::new(b"file").unwrap()).size)
+}
+
+/// Whether a stat is answered from memory, and what by.
+fn remembered(mount: &Mount) -> Option<u64> {
+    match mount.cached.call(&context(), Request::GetAttr { handle: b"file", open: None }) {
+        Call::Ready(Some(Ok(reply))) => Some(reply.attr().unwrap().size),
+        _ => None,
+    }
+}
+
+#[test]
+fn requests_say_that_leases_are_wanted_and_answers_are_kept() {
+    let (mount, line, _lines) = mount();
+    assert!(mount.client.one_user());
+    let asked = asking(&mount);
+    let (header, _) = line.next(Kind::Request);
+    assert!(header.flags.contains(Flags::LEASES));
+    line.answer(&header, &[(Subject::Inode, ATTRIBUTES, 7)], &attr(1));
+    assert_eq!(asked.join().unwrap(), 1);
+    assert_eq!(remembered(&mount), Some(1));
+    line.recall(&[7]);
+    assert_eq!(line.returned(), [7]);
+    assert_eq!(remembered(&mount), None);
+}
+
+#[test]
+fn a_recall_that_overtakes_its_grant_is_believed() {
+    let (mount, line, _lines) = mount();
+    let asked = asking(&mount);
+    let (header, _) = line.next(Kind::Request);
+    line.recall(&[7]);
+    assert_eq!(line.returned(), [7]);
+    line.answer(&header, &[(Subject::Inode, ATTRIBUTES, 7)], &attr(1));
+    assert_eq!(asked.join().unwrap(), 1, "the answer is used");
+    assert_eq!(remembered(&mount), None, "and not kept");
+    // Also by a later name of a lease that is there.
+    let asked = asking(&mount);
+    line.answer(&line.next(Kind::Request).0, &[(Subject::Inode, ATTRIBUTES, 8)], &attr(2));
+    assert_eq!((asked.join().unwrap(), remembered(&mount)), (2, Some(2)));
+    line.recall(&[1 << 32 | 8]);
+    assert_eq!(line.returned(), [1 << 32 | 8]);
+    assert_eq!(remembered(&mount), None);
+}
+
+#[test]
+fn what_was_asked_before_an_own_change_has_ended_is_not_kept() {
+    let (mount, line, _lines) = mount();
+    let asked = asking(&mount);
+    let (early, _) = line.next(Kind::Request);
+    let changing = mount.clone();
+    let change = std::thread::spawn(move || changing.set_mode(&Handle::new(b"file").unwrap(), 0o600));
+    let (set, _) = line.next(Kind::Request);
+    line.answer(&set, &[(Subject::Inode, ATTRIBUTES, 1 << 32 | 7)], &attr(2));
+    change.join().unwrap();
+    line.answer(&early, &[(Subject::Inode, ATTRIBUTES, 7)], &attr(1));
+    assert_eq!(asked.join().unwrap(), 1);
+    assert_ne!(remembered(&mount), Some(1));
+}
+
+/// While its own change is under way, a client uses nothing of the inode.
+#[test]
+fn an_own_change_is_seen_by_nobody_before_it_has_ended() {
+    let (mount, line, _lines) = mount();
+    let asked = asking(&mount);
+    line.answer(&line.next(Kind::Request).0, &[(Subject::Inode, ATTRIBUTES, 7)], &attr(1));
+    asked.join().unwrap();
+    assert_eq!(remembered(&mount), Some(1));
+    let changing = mount.clone();
+    let change = std::thread::spawn(move || changing.set_mode(&Handle::new(b"file").unwrap(), 0o600));
+    let (set, _) = line.next(Kind::Request);
+    assert_eq!(remembered(&mount), None);
+    line.answer(&set, &[(Subject::Inode, ATTRIBUTES, 1 << 32 | 7)], &attr(2));
+    change.join().unwrap();
+    assert_eq!(remembered(&mount), Some(2));
+}
+
+/// Another client may give a name to another inode while this one removes it without a lease on the name: what is fetched meanwhile is not kept.
+#[test]
+fn nothing_is_kept_while_nobody_knows_what_is_removed() {
+    let (mount, line, _lines) = mount();
+    let removing = mount.clone();
+    let remove = std::thread::spawn(move || removing.unlink("name").is_ok());
+    let (lookup, _) = line.next(Kind::Request);
+    assert_eq!(lookup.op, Op::Lookup as u16, "whom it concerns is looked up");
+    let victim = Entry { handle: Handle::new(b"victim").unwrap(), attr: Attr::default() };
+    line.answer(&lookup, &[], &Reply::Entry(victim));
+    let (unlink, _) = line.next(Kind::Request);
+    assert_eq!(unlink.op, Op::Unlink as u16);
+    let asked = asking(&mount);
+    let (stat, _) = line.next(Kind::Request);
+    line.answer(&stat, &[(Subject::Inode, ATTRIBUTES, 7)], &attr(1));
+    asked.join().unwrap();
+    assert_eq!(remembered(&mount), None, "it might be what the name stands for by now");
+    line.answer(&unlink, &[], &Reply::Done);
+    assert!(remove.join().unwrap());
+    let asked = asking(&mount);
+    line.answer(&line.next(Kind::Request).0, &[(Subject::Inode, ATTRIBUTES, 1 << 32 | 7)], &attr(2));
+    asked.join().unwrap();
+    assert_eq!(remembered(&mount), Some(2));
+}
+
+#[test]
+fn an_answer_that_does_not_renew_makes_nothing_good() {
+    let (mount, line, _lines) = mount();
+    let asked = asking(&mount);
+    let (header, _) = line.next(Kind::Request);
+    let mut body = Vec::new();
+    encode_grants(&[Grant { subject: Subject::Inode, aspects: ATTRIBUTES, lease: LeaseId(7) }], &mut body);
+    encode_reply(&attr(1), &mut body);
+    send(&mut line.stream.lock().unwrap(), Header { flags: Flags::GRANTS, ..reply_to(&header) }, &body);
+    assert_eq!((asked.join().unwrap(), remembered(&mount)), (1, None));
+}
+
+/// Grants for what the reply does not have, of all aspects, under any name.
+#[test]
+fn grants_that_make_no_sense_do_no_harm() {
+    let (mount, line, _lines) = mount();
+    let strange = [
+        (Subject::Parent, Aspects::all(), 0),
+        (Subject::Entry(3), Aspects::NAMES, u64::MAX),
+        (Subject::Inode, Aspects::NAMES, 7),
+        (Subject::Inode, Aspects::all(), 7),
+    ];
+    for size in 0..50 {
+        let asked = asking(&mount);
+        let Some((header, _)) = line.frames.recv_timeout(Duration::from_millis(200)).ok().or_else(|| {
+            assert!(remembered(&mount).is_some());
+            None
+        }) else {
+            asked.join().unwrap();
+            continue;
+        };
+        line.answer(&header, &strange, &attr(size));
+        asked.join().unwrap();
+    }
+    let asked = std::thread::spawn({
+        let mount = mount.clone();
+        move || mount.ask(Request::GetAttr { handle: b"other", open: None })
+    });
+    let (header, _) = line.next(Kind::Request);
+    let mut body = (1000u16).to_le_bytes().to_vec();
+    encode_reply(&attr(1), &mut body);
+    send(&mut line.stream.lock().unwrap(), Header { flags: Flags::GRANTS, ..reply_to(&header) }, &body);
+    assert_eq!(asked.join().unwrap(), Err(Errno::EPROTO));
+}
+
+#[test]
+fn recalls_of_what_was_never_granted_are_answered_and_take_no_room() {
+    let (_mount, line, _lines) = mount();
+    let ids: Vec<u64> = (0..LEASES_TOLD_MAX as u64).collect();
+    let mut returned = 0;
+    for round in 0..100u64 {
+        line.recall(&ids.iter().map(|id| id + round * 5000).collect::<Vec<_>>());
+        while round >= 8 && returned < (round - 8) as usize * LEASES_TOLD_MAX {
+            returned += line.returned().len();
+        }
+    }
+    while returned < 100 * LEASES_TOLD_MAX {
+        returned += line.returned().len();
+    }
+    assert_eq!(returned, 100 * LEASES_TOLD_MAX);
+}
+
+/// What an earlier session was answered tells the present one nothing.
+#[test]
+fn a_late_answer_of_an_earlier_connection_is_not_kept() {
+    let (mount, line, lines) = mount();
+    let asked = asking(&mount);
+    line.next(Kind::Request);
+    line.stream.lock().unwrap().shutdown(std::net::Shutdown::Both).unwrap();
+    let line = lines.recv_timeout(LONG).unwrap();
+    let (again, _) = line.next(Kind::Request);
+    line.answer(&again, &[(Subject::Inode, ATTRIBUTES, 7)], &attr(1));
+    assert_eq!((asked.join().unwrap(), remembered(&mount)), (1, Some(1)), "it was asked again");
+}

@@ -1,0 +1,65 @@
+//! What is answered without a round trip.
+
+use aqueduct_fs::*;
+
+use crate::fixture::*;
+
+#[test]
+fn what_only_looks_asks_once() {
+    let process = Process::new();
+    std::fs::write(process.path("file"), "text").unwrap();
+    std::os::unix::fs::symlink("file", process.path("link")).unwrap();
+    let mount = process.mount();
+    let look = || {
+        let file = mount.look_up("file").unwrap();
+        assert_eq!(mount.stat(&file.handle).size, 4);
+        let link = mount.look_up("link").unwrap();
+        let text = mount.ask(Request::ReadLink { handle: link.handle.bytes() }).unwrap().bytes().unwrap();
+        assert_eq!(text, b"file");
+        assert_eq!(mount.look_up("absent"), Err(Errno::ENOENT));
+        let get = |name: &'static [u8]| mount.ask(Request::GetXattr { handle: file.handle.bytes(), name, size: 100 });
+        get(b"security.capability")
+    };
+    let first = look();
+    assert_eq!(mount.warm(look), first);
+    let status = mount.status();
+    assert!(status["leases"]["hits"].as_u64().unwrap() >= 5, "{status}");
+    assert!(status["leases"]["inodes"].as_u64().unwrap() >= 3, "{status}");
+    assert!(status["leases"]["bytes"].as_u64().unwrap() > 1000, "{status}");
+}
+
+#[test]
+fn answers_say_for_how_long_a_kernel_may_keep_them() {
+    let process = Process::new();
+    std::fs::write(process.path("file"), "text").unwrap();
+    let mount = process.mount();
+    let lookup = Request::Lookup { parent: mount.root.bytes(), name: b"file" };
+    for round in 0..2 {
+        let Answer { result, keep } = mount.answer(&crate::common::context(), lookup.clone());
+        assert!(result.is_ok());
+        for left in [keep.attributes, keep.names] {
+            assert!(left.as_secs() >= 3 && left.as_secs() < 7, "round {round}: {left:?}");
+        }
+        assert!(keep.hold.is_some() && !keep.data);
+    }
+    let absent = Request::Lookup { parent: mount.root.bytes(), name: b"absent" };
+    let Answer { result, keep } = mount.answer(&crate::common::context(), absent);
+    assert!(result == Err(Errno::ENOENT) && keep.names.as_secs() >= 3 && keep.hold.is_some());
+    let file = mount.look_up("file").unwrap().handle;
+    let opened = mount.answer(&crate::common::context(), Request::Open { handle: file.bytes(), flags: READ });
+    assert!(opened.keep.data && opened.keep.hold.is_some());
+    assert!(mount.cached.hold_data(file.bytes()).is_some());
+}
+
+#[test]
+fn a_client_that_asks_for_no_leases_gets_none() {
+    let process = Process::new();
+    std::fs::write(process.path("file"), "text").unwrap();
+    let config = crate::common::client_config(process.server.addresses()[0], "/e");
+    let mount = Mount::with(config);
+    for _ in 0..2 {
+        let (count, entry) = mount.round_trips(|| mount.look_up("file"));
+        assert_eq!((count, entry.unwrap().attr.size), (1, 4));
+    }
+    assert!(mount.status()["leases"].is_null());
+}
