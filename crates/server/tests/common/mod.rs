@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_fs::*;
-use aqueduct_posix::{Options, Posix};
+use aqueduct_posix::{Options, Posix, Watch, Watcher};
 use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig};
 use aqueduct_wire::*;
 use aqueduct_worker::{Group, Settings};
@@ -110,6 +110,18 @@ impl Fixture {
     /// One whose sessions outlive it, with limits of its own.
     pub fn limited(limits: Limits) -> Fixture {
         Fixture::with_limits(Some(tempfile::tempdir().unwrap()), (Guard::default(), limits), Arc::new)
+    }
+
+    /// As [`limited`](Fixture::limited), and it is told what others change in its directory; `None`: that cannot be had.
+    pub fn watched(limits: Limits) -> Option<(Fixture, Watcher)> {
+        let (mut watch, mut added) = (Watch::default(), false);
+        let layer = |posix: Posix| {
+            added = watch.add(&posix).is_ok();
+            Arc::new(posix)
+        };
+        let fixture = Fixture::with_limits(Some(tempfile::tempdir().unwrap()), (Guard::default(), limits), layer);
+        let watcher = watch.start(vec![fixture.server.outside(); usize::from(added)]).unwrap();
+        added.then_some((fixture, watcher))
     }
 
     fn with<F: FileSystem + 'static>(

@@ -6,3 +6,4 @@ mod common;
 mod changes;
 mod client;
 mod grants;
+mod outside;
