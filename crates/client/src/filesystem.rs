@@ -300,6 +300,19 @@ impl Client {
         Ok(reply)
     }
 
+    /// Asks for the first bytes of files. The answer's body is for [`aqueduct_wire::decode_fetched`].
+    pub(crate) async fn fetch_files(
+        &self,
+        context: &Context,
+        handles: &[&[u8]],
+        brought: &mut Brought,
+    ) -> Result<Vec<u8>, Errno> {
+        let mut frame = vec![0; HEADER_SIZE];
+        aqueduct_wire::encode_fetch(context, handles, aqueduct_wire::FETCH_LENGTH_MAX, &mut frame);
+        let exchange = Exchange { bulk: true, ..Exchange::new(Op::Fetch, frame) };
+        Ok(self.exchange(context, exchange, brought).await?.0.body)
+    }
+
     /// The answer about an open that the server does not know: it may be lost since we looked.
     fn answer_lost(&self, request: &Request<'_>) -> Result<Reply, Errno> {
         if let Request::Release { open } | Request::ReleaseDirectory { open } = *request {

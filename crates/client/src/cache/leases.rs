@@ -14,6 +14,7 @@ use super::gate::Number;
 use super::hold::{Holds, OfAnswer};
 use super::opens::LocalOpens;
 use super::recall::Recalls;
+use super::scan::Scans;
 use super::shard::{Fetched, Granted, Hash, Nanos, Shard, Touch, View};
 use crate::lane::lock;
 
@@ -79,6 +80,7 @@ pub(crate) struct Leases {
     pub(super) holds: Holds,
     pub(crate) recalls: Recalls,
     pub(super) opens: LocalOpens,
+    pub(super) scans: Mutex<Scans>,
     pub(crate) uses: Uses,
 }
 
@@ -109,6 +111,7 @@ impl Leases {
             holds: Holds::default(),
             recalls: Recalls::default(),
             opens: LocalOpens::default(),
+            scans: Mutex::default(),
             uses: Uses::default(),
         }
     }

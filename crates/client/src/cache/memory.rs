@@ -18,6 +18,7 @@ use super::leases::{Brought, Leases};
 use super::names::Listed;
 use super::opens::Found;
 use super::shard::{Fetched, Hash, RIGHT_TO_LIST, Rights, Shard, View};
+use crate::lane::lock;
 
 /// The extended attributes that are kept: kernels ask for them by themselves, on the way to something else.
 const XATTRS_KEPT: [&[u8]; 3] = [b"system.posix_acl_access", b"system.posix_acl_default", b"security.capability"];
@@ -82,8 +83,8 @@ impl Cached {
                 Some((Ok(Reply::Attr(attr)), Keep { attributes, ..Keep::default() }))
             }),
             Request::ReadLink { handle } => leases.view().and_then(|view| {
-                let text = leases.find(handle, &mut hold, |shard, hash| shard.text(handle, hash, &view))?;
-                Some((Ok(Reply::Bytes(text)), Keep::default()))
+                let text = leases.find(handle, &mut hold, |shard, hash| shard.content(handle, hash, &view))?;
+                Some((Ok(Reply::Bytes(text.to_vec())), Keep::default()))
             }),
             Request::GetXattr { handle, name, size } => {
                 leases.view().filter(|_| kept_xattr(name).is_some()).and_then(|view| {
@@ -235,7 +236,7 @@ impl Leases {
 }
 
 /// Keeps what an answer brought, and finds out what of that the kernel may keep.
-struct Keeper<'a> {
+pub(super) struct Keeper<'a> {
     leases: &'a Arc<Leases>,
     asked: Number,
     brought: &'a Brought,
@@ -244,12 +245,12 @@ struct Keeper<'a> {
 }
 
 impl<'a> Keeper<'a> {
-    fn new(leases: &'a Arc<Leases>, asked: Number, brought: &'a Brought) -> Keeper<'a> {
+    pub(super) fn new(leases: &'a Arc<Leases>, asked: Number, brought: &'a Brought) -> Keeper<'a> {
         Keeper { leases, asked, brought, view: leases.view(), hold: OfAnswer::new(leases) }
     }
 
     /// The lease that came on a subject.
-    fn lease(&self, subject: Subject) -> Option<(LeaseId, Aspects)> {
+    pub(super) fn lease(&self, subject: Subject) -> Option<(LeaseId, Aspects)> {
         let grant = self.brought.grants.iter().find(|grant| grant.subject == subject)?;
         Some((grant.lease, grant.aspects))
     }
@@ -316,7 +317,7 @@ impl<'a> Keeper<'a> {
     fn text(&mut self, handle: &[u8], text: &[u8]) -> Keep {
         let lease = self.lease(Subject::Inode);
         self.keep(handle, lease, |shard, hash, fetched, _| {
-            shard.keep_text(handle, hash, text, fetched);
+            shard.keep_content(handle, hash, text, fetched);
             None::<()>
         });
         Keep::default()
@@ -356,6 +357,32 @@ impl<'a> Keeper<'a> {
         Keep::default()
     }
 
+    /// A whole file that was fetched ahead, and who may read it.
+    pub(super) fn file(
+        &mut self,
+        handle: &[u8],
+        lease: Option<(LeaseId, Aspects)>,
+        (attr, data): (&Attr, &[u8]),
+        context: &Context,
+    ) {
+        let may = self.leases.keeps_attributes(self.asked);
+        self.keep(handle, lease, |shard, hash, fetched, _| {
+            if may && shard.keep_attr(handle, hash, attr, fetched) && data.len() as u64 == attr.size {
+                shard.keep_verdict(handle, hash, (&context.credential, OpenFlags::READ.bits()), fetched);
+                shard.keep_content(handle, hash, data, fetched);
+            }
+            None::<()>
+        });
+    }
+
+    /// The regular files of a page, for who reads one after another.
+    fn note_files(&self, handle: &[u8], cookie: u64, page: &DirPage) {
+        let inodes = page.entries().filter_map(|entry| entry.inode);
+        let files =
+            inodes.filter(|(_, attr)| attr.is_regular()).map(|(handle, attr)| (self.leases.key(handle), attr.size));
+        lock(&self.leases.scans).listed(&self.leases.key(handle), cookie == 0, files);
+    }
+
     /// A page of a listing, with what it says of its entries.
     fn page(&mut self, handle: &[u8], cookie: u64, page: &DirPage) -> Keep {
         let of_directory = self.lease(Subject::Inode).or(self.lease(Subject::Parent));
@@ -377,6 +404,7 @@ impl<'a> Keeper<'a> {
             attributes = Some(attributes.map_or(told, |least: Duration| least.min(told)));
             self.name(handle, of_directory, (entry.name, Some(inode)));
         }
+        self.note_files(handle, cookie, page);
         Keep { attributes: attributes.unwrap_or_default(), names: names.unwrap_or_default(), ..Keep::default() }
     }
 }

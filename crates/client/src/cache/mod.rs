@@ -5,7 +5,9 @@
 //! - [`recall`]: how leases are given back.
 //! - [`opens`]: opens that the server does not know of.
 //! - [`memory`], [`change`]: the operations.
+//! - [`scan`], [`ahead`]: small files that are fetched before they are opened.
 
+mod ahead;
 mod change;
 mod clock;
 mod gate;
@@ -15,6 +17,7 @@ mod memory;
 mod names;
 mod opens;
 pub(crate) mod recall;
+mod scan;
 mod shard;
 #[cfg(test)]
 mod tests;
@@ -26,6 +29,7 @@ use aqueduct_fs::{
     Source, WriteAt, Written,
 };
 
+use ahead::deliver;
 pub(crate) use clock::now;
 pub(crate) use leases::{Brought, Leases};
 use opens::Found;
@@ -75,7 +79,10 @@ impl Cached {
         };
         match change::Plan::of(&request, leases) {
             Some(plan) => self.change(context, request, leases, plan).await.into(),
-            None => self.fetch(context, request, leases).await,
+            None => match self.fetch_ahead(context, request, leases).await {
+                Ok(answer) => answer,
+                Err(request) => self.fetch(context, request, leases).await,
+            },
         }
     }
 
@@ -139,10 +146,13 @@ impl FileSystem for Cached {
         match self.leases.as_ref().map_or(Found::Real(read.open), |leases| leases.opens.find(read.open)) {
             Found::Real(open) => self.client.read(context, ReadAt { open, ..read }, sink),
             Found::Unknown => Call::ready(Err(Errno::EBADF)),
-            Found::Local(open) => Call::waiting(async move {
-                let open = self.client.real(&open).await?;
-                self.client.read(context, ReadAt { open, ..read }, sink).await
-            }),
+            Found::Local(open) => match self.leases.as_ref().and_then(|leases| leases.fetched(&open.handle, read)) {
+                Some(data) => Call::ready(deliver(&data, sink)),
+                None => Call::waiting(async move {
+                    let open = self.client.real(&open).await?;
+                    self.client.read(context, ReadAt { open, ..read }, sink).await
+                }),
+            },
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use aqueduct_fs::{Aspects, Attr, Credential, DirPage};
 use aqueduct_wire::LeaseId;
+use bytes::Bytes;
 
 use super::gate::{Gate, Gates, Number};
 use super::names::{Listed, Names, Part};
@@ -108,7 +109,8 @@ struct Inode {
     changed: Nanos,
     told: Told,
     attr: Option<Kept<Attr>>,
-    text: Option<Kept<Box<[u8]>>>,
+    /// The text of a link, or all of a small file that was fetched ahead and not read yet.
+    content: Option<Kept<Bytes>>,
     /// By name; no value: there is no such attribute.
     xattrs: Vec<(&'static [u8], Kept<Xattr>)>,
     verdicts: Vec<Kept<(Credential, Rights)>>,
@@ -126,7 +128,7 @@ impl Inode {
             changed: 0,
             told: Told::default(),
             attr: None,
-            text: None,
+            content: None,
             xattrs: Vec::new(),
             verdicts: Vec::new(),
             names: None,
@@ -140,11 +142,11 @@ impl Inode {
     fn cost(&self, handle: &[u8]) -> usize {
         let xattrs: usize =
             self.xattrs.iter().map(|(_, kept)| kept.value.as_ref().map_or(0, |value| value.len())).sum();
-        let text = self.text.as_ref().map_or(0, |text| text.value.len());
+        let content = self.content.as_ref().map_or(0, |content| content.value.len());
         let names = self.names.as_ref().map_or(0, |names| size_of::<Names>() + names.bytes());
         let verdicts = self.verdicts.capacity() * size_of::<Kept<(Credential, Rights)>>();
         let places = self.xattrs.capacity() * size_of::<(&[u8], Kept<Xattr>)>();
-        INODE_COST + handle.len() + xattrs + text + names + verdicts + places
+        INODE_COST + handle.len() + xattrs + content + names + verdicts + places
     }
 
     /// What the kernel may still have, and forgets that it was told.
@@ -289,12 +291,20 @@ impl Shard {
         Some((attr, told))
     }
 
-    /// The text of a symbolic link.
-    pub(super) fn text(&mut self, handle: &[u8], hash: Hash, view: &View) -> Option<Vec<u8>> {
+    /// The text of a symbolic link, or a whole file.
+    pub(super) fn content(&mut self, handle: &[u8], hash: Hash, view: &View) -> Option<Bytes> {
         let gate = self.gates[hash.gate()].data;
         let inode = self.usable(handle, &gate, Aspects::DATA, view)?;
-        let kept = inode.text.as_ref()?;
-        view.left(kept.at).map(|_| kept.value.to_vec())
+        let kept = inode.content.as_ref()?;
+        view.left(kept.at).map(|_| kept.value.clone())
+    }
+
+    /// The size of a file whose content others do not change.
+    pub(super) fn size(&mut self, handle: &[u8], hash: Hash, view: &View) -> Option<u64> {
+        let (of_attributes, of_data) = (self.gates[hash.gate()].attributes, self.gates[hash.gate()].data);
+        let inode = self.usable(handle, &of_data, Aspects::DATA | Aspects::ATTRIBUTES, view)?;
+        let kept = inode.attr.as_ref().filter(|_| of_attributes.is_open())?;
+        view.left(kept.at).map(|_| kept.value.size)
     }
 
     /// An extended attribute; the inner `None`: there is none of that name.
@@ -444,15 +454,20 @@ impl Shard {
         }
     }
 
-    pub(super) fn keep_text(&mut self, handle: &[u8], hash: Hash, text: &[u8], fetched: Fetched) {
+    pub(super) fn keep_content(&mut self, handle: &[u8], hash: Hash, content: &[u8], fetched: Fetched) {
         if !self.gates[hash.gate()].data.lets(fetched.asked) {
             return;
         }
         self.change(handle, |inode| {
             if inode.has(Aspects::DATA) {
-                inode.text = Some(Kept { value: text.into(), at: fetched.at });
+                inode.content = Some(Kept { value: Bytes::copy_from_slice(content), at: fetched.at });
             }
         });
+    }
+
+    /// It has been read: the kernel has it now.
+    pub(super) fn drop_content(&mut self, handle: &[u8]) {
+        self.change(handle, |inode| inode.content = None);
     }
 
     pub(super) fn keep_xattr(
@@ -583,7 +598,7 @@ impl Shard {
                         inode.verdicts.clear();
                     }
                     if aspects.contains(Aspects::DATA) {
-                        inode.text = None;
+                        inode.content = None;
                     }
                     if aspects.contains(Aspects::NAMES) {
                         inode.names = None;

@@ -164,7 +164,7 @@ fn a_file_that_is_open_for_writing_here_is_not_the_kernels_to_keep() {
 fn what_is_kept_is_counted() {
     let mut shard = shard_with(b"d", 3);
     let before = shard.bytes();
-    shard.keep_text(b"d", HASH, &[7; 100], fetched(1, 5));
+    shard.keep_content(b"d", HASH, &[7; 100], fetched(1, 5));
     shard.keep_xattr(b"d", HASH, (b"security.capability", Some(&[1; 50])), fetched(1, 5));
     assert!(shard.bytes() >= before + 150);
     let with_values = shard.bytes();

@@ -1,0 +1,75 @@
+//! Small files, fetched with the one that somebody opens: those that he is likely to read next.
+
+use std::sync::Arc;
+
+use aqueduct_fs::{Answer, Context, Errno, OpenFlags, ReadAt, Request, Sink};
+use aqueduct_wire::Subject;
+use bytes::Bytes;
+
+use super::Cached;
+use super::leases::{Brought, Leases};
+use super::memory::Keeper;
+use crate::lane::lock;
+
+impl Cached {
+    /// Answers an open that only the server can allow, by fetching the file with others; else gives the request back.
+    pub(super) async fn fetch_ahead<'a>(
+        &self,
+        context: &Context,
+        request: Request<'a>,
+        leases: &Arc<Leases>,
+    ) -> Result<Answer, Request<'a>> {
+        let Request::Open { handle, flags: OpenFlags::READ } = request else { return Err(request) };
+        let wanted = lock(&leases.scans).opens(handle);
+        if wanted.is_empty() || leases.view().is_none() {
+            return Err(request);
+        }
+        let handles: Vec<&[u8]> = wanted.iter().map(|handle| &**handle).collect();
+        if let Err(error) = self.fetch_files(context, &handles, leases).await {
+            tracing::debug!(%error, "small files could not be fetched ahead");
+            lock(&leases.scans).fails();
+        }
+        self.remembered(context, request, leases)
+    }
+
+    async fn fetch_files(&self, context: &Context, handles: &[&[u8]], leases: &Arc<Leases>) -> Result<(), Errno> {
+        let asked = leases.asks();
+        let mut brought = Brought::default();
+        let body = self.client.fetch_files(context, handles, &mut brought).await?;
+        let files = aqueduct_wire::decode_fetched(&body).map_err(|_| Errno::EPROTO)?;
+        let mut keeper = Keeper::new(leases, asked, &brought);
+        for ((handle, file), at) in handles.iter().zip(files).zip(0..) {
+            let lease = keeper.lease(Subject::Entry(at));
+            if let Ok((attr, data)) = file {
+                keeper.file(handle, lease, (&attr, data), context);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Leases {
+    /// What a read gives, if the file was fetched ahead, or ends before. When it has been read to its end it is the kernel's, and nothing is kept here any more.
+    pub(super) fn fetched(&self, handle: &[u8], read: ReadAt) -> Option<Bytes> {
+        let view = self.view()?;
+        let hash = self.hash(handle);
+        let Some(content) = self.shard(hash, |shard| shard.content(handle, hash, &view)) else {
+            let size = self.shard(hash, |shard| shard.size(handle, hash, &view))?;
+            return (read.offset >= size).then(Bytes::new);
+        };
+        let start = content.len().min(usize::try_from(read.offset).unwrap_or(usize::MAX));
+        let end = content.len().min(start.saturating_add(read.length as usize));
+        if end == content.len() {
+            self.shard(hash, |shard| shard.drop_content(handle));
+        }
+        lock(&self.scans).reads(handle);
+        Some(content.slice(start..end))
+    }
+}
+
+/// Gives data to whoever reads.
+pub(super) fn deliver(data: &[u8], mut sink: Box<dyn Sink>) -> Result<usize, Errno> {
+    sink.bytes(data)?;
+    sink.finish(data.len())?;
+    Ok(data.len())
+}
