@@ -172,7 +172,7 @@ impl ServerEndpoint {
         send(connection, header.checked(&body), &body);
         if let Some(joined) = self.joined.get().filter(|joined| joined.lane == Lane::Control) {
             joined.session.add_control(connection);
-            self.server.leases.recall_again(&joined.session);
+            self.server.leases.recall_again(&joined.session, connection);
         }
     }
 
@@ -200,7 +200,11 @@ impl ServerEndpoint {
         match joined.session.remove_connection(connection) {
             Some(joins) => self.server.expire_later(&joined.session, joins, vanished),
             // What it was asked for there may be lost.
-            None if joined.lane == Lane::Control => self.server.leases.recall_again(&joined.session),
+            None if joined.lane == Lane::Control => {
+                if let Some(other) = joined.session.control() {
+                    self.server.leases.recall_again(&joined.session, &other);
+                }
+            }
             None => {}
         }
     }

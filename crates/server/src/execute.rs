@@ -346,7 +346,8 @@ impl Job {
         let result = match self.touched_by_write(attached, write.open, &data) {
             Err(error) if matches!(which, Try::First { .. }) => Err(error),
             touched => {
-                let Some(change) = self.begin(&touched.unwrap_or_default()).await else { return Ok(()) };
+                let begun = self.begin(self.change(), &touched.unwrap_or_default()).await;
+                let Some(change) = begun else { return Ok(()) };
                 let written = self.write_as(which, filesystem, &context, (write, data)).await;
                 drop(change);
                 let Some(result) = written else { return Ok(()) };
@@ -406,7 +407,9 @@ impl Job {
             return Err(Errno::EINVAL);
         }
         let touched = self.touched_by_write(attached, write.open, &data)?;
-        let Some(change) = self.begin(&touched).await else { return Ok(()) };
+        // Who recovers is waited for by the others.
+        let change = self.server.leases.change(self.session.client(), self.session.is_recovering());
+        let Some(change) = self.begin(change, &touched).await else { return Ok(()) };
         let written = attached.filesystem.write(context, write, Source::Memory(data)).await;
         drop(change);
         let written = written?;
@@ -554,9 +557,9 @@ impl Job {
         Tried::Call(filesystem.call(context, request.clone()), stamp)
     }
 
-    /// A change that this request is going to make. Who recovers, and sends again what was lost, is waited for by the others.
+    /// A change that this request is going to make.
     fn change(&self) -> Change<'_> {
-        self.server.leases.change(self.session.client(), self.session.is_recovering())
+        self.server.leases.change(self.session.client(), false)
     }
 
     /// What this request changes.
@@ -579,8 +582,7 @@ impl Job {
     }
 
     /// A change that has begun, when nobody else keeps what it changes; `None`: the session or the server has ended before.
-    async fn begin(&self, touched: &Touched) -> Option<Change<'_>> {
-        let mut change = self.change();
+    async fn begin<'a>(&self, mut change: Change<'a>, touched: &Touched) -> Option<Change<'a>> {
         while !change.try_begin(touched) {
             if !self.is_woken(&change).await {
                 return None;

@@ -95,7 +95,7 @@ pub(crate) struct Head {
     pub(crate) verifier: u64,
     /// The client asks for leases: so many milliseconds after its last request it may still believe what it was granted.
     #[serde(default)]
-    pub(crate) believes: u64,
+    believes: u64,
 }
 
 /// What is known of a slot's last request.
@@ -299,10 +299,14 @@ impl Folder {
     }
 
     /// The sessions that earlier processes of this server left, that `serves` still knows, at most so many. Files that are no use to anybody are
-    /// removed.
-    pub(crate) fn left(&self, sessions_max: usize, serves: impl Fn(&Head) -> bool) -> io::Result<Vec<Left>> {
+    /// removed; with them, for how long the clients of those may still believe what they were granted leases on.
+    pub(crate) fn left(
+        &self,
+        sessions_max: usize,
+        serves: impl Fn(&Head) -> bool,
+    ) -> io::Result<(Vec<Left>, Duration)> {
         let _folder = lock_folder(&self.path)?;
-        let mut left = Vec::new();
+        let (mut left, mut believed) = (Vec::new(), Duration::ZERO);
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).filter(|name| name.len() == 16);
@@ -315,6 +319,7 @@ impl Folder {
                 Ok(session) if left.len() < sessions_max => left.push(session),
                 Ok(session) => {
                     tracing::warn!(client = %session.head.client, "its session is given up: {sessions_max} others were found before");
+                    believed = believed.max(session.head.believes());
                     session.journal.remove();
                 }
                 Err(Unusable::Foreign) => {}
@@ -322,11 +327,12 @@ impl Folder {
                     if !matches!(error, Unusable::OtherBoot) {
                         tracing::warn!(path = %path.display(), %error, "the memory of a session is given up");
                     }
+                    believed = believed.max(believes(&path).unwrap_or_default());
                     remove(&path);
                 }
             }
         }
-        Ok(left)
+        Ok((left, believed))
     }
 
     fn read(&self, path: &Path, id: u64) -> Result<Left, Unusable> {
@@ -447,7 +453,19 @@ fn read_record(room: &[u8], torn: bool) -> Result<Option<Record>, Unusable> {
     }
 }
 
+/// For how long the client of a session that is given up may believe what it was granted, if its head tells.
+fn believes(path: &Path) -> Option<Duration> {
+    let mut room = Vec::new();
+    File::open(path).ok()?.take(HEAD_SIZE as u64).read_to_end(&mut room).ok()?;
+    Some(serde_json::from_slice::<Head>(unseal(&room)?).ok()?.believes())
+}
+
 impl Head {
+    /// So long after its last request the client may still believe what it was granted.
+    pub(crate) fn believes(&self) -> Duration {
+        Duration::from_millis(self.believes)
+    }
+
     fn sealed(&self) -> io::Result<Vec<u8>> {
         Ok(seal([&serde_json::to_vec(self)?[..]].iter(), HEAD_SIZE).ok_or(io::ErrorKind::InvalidInput)?)
     }

@@ -121,7 +121,7 @@ fn settle_intents(left: &mut Left, attached: &Attached, has_lost: bool) {
 impl Server {
     /// Puts the sessions of earlier processes into the table, and has those end whose clients do not come in time.
     pub(crate) fn restore(&self, folder: &Folder) -> io::Result<()> {
-        let left = folder.left(self.config.limits.sessions_max, |head| self.attach(head).is_some())?;
+        let (left, believed) = folder.left(self.config.limits.sessions_max, |head| self.attach(head).is_some())?;
         // On a thread of its own, which may act as whoever was to be served.
         let restored = std::thread::scope(|scope| {
             let restore = || left.into_iter().filter_map(|left| self.restore_session(left)).collect::<Vec<_>>();
@@ -136,7 +136,8 @@ impl Server {
         let believers = restored.iter().filter(|(_, believes)| !believes.is_zero());
         let missing = believers.clone().map(|(session, _)| session.id).collect();
         let patience = believers.map(|(_, believes)| *believes).max().unwrap_or_default();
-        self.leases.start(missing, patience, folder.lapsed_at(now()));
+        let lapsed_at = if believed.is_zero() { Duration::ZERO } else { now() + believed };
+        self.leases.start(missing, patience, folder.lapsed_at(now()).max(lapsed_at));
         let mut sessions = lock(&self.sessions);
         sessions.extend(restored.into_iter().map(|(session, _)| (session.id, Arc::new(session))));
         self.recovery.begin(sessions.keys().copied(), replays);
@@ -156,7 +157,7 @@ impl Server {
 
     /// A session, and for how long its client may believe what it was granted.
     fn restore_session(&self, mut left: Left) -> Option<(Session, Duration)> {
-        let believes = Duration::from_millis(left.head.believes);
+        let believes = left.head.believes();
         let attached = self.attach(&left.head)?;
         if !attached.export.durable {
             left.journal

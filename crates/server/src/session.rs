@@ -316,20 +316,28 @@ impl Session {
         lock(&self.connections).control.push(Arc::downgrade(connection));
     }
 
+    /// A connection on which the client can be asked for what it has.
+    pub(crate) fn control(&self) -> Option<Arc<Connection>> {
+        let control = lock(&self.connections).control.clone();
+        control.iter().filter_map(Weak::upgrade).find(|connection| !connection.is_closed())
+    }
+
     /// Asks for leases. Without a connection nobody is asked: whichever comes next is.
     pub(crate) fn recall(&self, leases: &[LeaseId]) {
-        if leases.is_empty() {
-            return;
+        if let Some(connection) = self.control() {
+            Session::recall_on(&connection, leases);
         }
-        let control = lock(&self.connections).control.clone();
-        let Some(connection) = control.iter().filter_map(Weak::upgrade).find(|one| !one.is_closed()) else { return };
+    }
+
+    /// Asks for leases on one of its connections.
+    pub(crate) fn recall_on(connection: &Connection, leases: &[LeaseId]) {
         if connection.unread().is_some_and(|(bytes, _)| bytes > UNREAD_MAX) {
             return connection.give_up("what it is asked for is not read");
         }
         for leases in leases.chunks(LEASES_TOLD_MAX) {
             let mut body = Vec::new();
             aqueduct_wire::encode_leases(leases, &mut body);
-            send(&connection, Header { class: Class::Callback, ..Header::new(Kind::Callback) }, &body);
+            send(connection, Header { class: Class::Callback, ..Header::new(Kind::Callback) }, &body);
         }
     }
 

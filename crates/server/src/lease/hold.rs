@@ -46,6 +46,12 @@ impl Hold {
         self.is_on.load(Ordering::SeqCst)
     }
 
+    /// Until when a session may believe what an earlier process granted it.
+    pub(crate) fn awaits(&self, session: u64) -> Option<Now> {
+        let state = lock(&self.state);
+        (self.is_on() && state.missing.contains(&session)).then_some(state.missing_until)
+    }
+
     /// A session has nothing any more of what an earlier process granted. Whether the hold is over with that.
     pub(crate) fn settle(&self, session: u64, now: Now) -> bool {
         if !self.is_on() {

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, ClientId};
+use aqueduct_net::Connection;
 use aqueduct_wire::LeaseId;
 
 use super::hold::Hold;
@@ -238,20 +239,21 @@ impl Keeper {
         }
     }
 
-    /// Asks a client again for all that it was asked for, on a connection that has come.
-    pub(crate) fn recall_again(&self, session: &Session) {
+    /// Asks a client again for all that it was asked for, on this connection.
+    pub(crate) fn recall_again(&self, session: &Session, connection: &Connection) {
         if session.holder.get().is_none() {
             return;
         }
-        for shard in &self.shards {
-            let leases = lock(shard).recalled(session.client());
-            session.recall(&leases);
-        }
+        let recalled = self.shards.iter().flat_map(|shard| lock(shard).recalled(session.client()));
+        Session::recall_on(connection, &recalled.collect::<Vec<_>>());
     }
 
     /// A session has ended, and nothing of it is executed any more. `is_done`: its client uses nothing any more. Else until when it might, if it might:
     /// so long its leases stay.
     pub(crate) fn ended(&self, session: &Session, is_done: bool) -> Option<Now> {
+        if let Some(until) = self.hold.awaits(session.id).filter(|_| !is_done) {
+            return Some(until); // of what an earlier process granted
+        }
         let holder = session.holder.get().filter(|holder| !holder.departs.swap(true, Ordering::SeqCst))?;
         let until = holder.renewed() + self.silence_max();
         let client = session.client();
@@ -315,10 +317,13 @@ impl Keeper {
         if recalls.is_empty() {
             return;
         }
+        let group = self.server.upgrade().map(|server| server.group.clone());
         for (client, leases) in recalls {
             self.recalls.fetch_add(leases.len() as u64, Ordering::Relaxed);
-            if let Some(session) = self.holders.get(client).and_then(|holder| holder.session.upgrade()) {
-                session.recall(&leases);
+            let session = self.holders.get(client).and_then(|holder| holder.session.upgrade());
+            if let (Some(session), Some(group)) = (session, &group) {
+                // By a task, since whoever changes holds names for himself, and a peer that does not read holds up who sends.
+                group.spawn(async move { session.recall(&leases) });
             }
         }
         self.tick_later();
@@ -443,7 +448,7 @@ impl Change<'_> {
     }
 
     fn is_held(&self, touched: &Touched) -> bool {
-        touched.iter().next().is_some() && !self.passes_hold && self.keeper.hold.is_on()
+        !self.passes_hold && self.keeper.hold.is_on() && *touched != Touched::default()
     }
 
     fn waiter(&mut self) -> Waiter {
@@ -462,6 +467,9 @@ impl Change<'_> {
     }
 
     fn begin(&mut self, touched: &Touched) -> bool {
+        if *touched == Touched::default() && self.waiter.is_none() {
+            return true;
+        }
         // What its names lead to may be something else by now.
         self.give_back(|part| touched.iter().any(|wanted| wanted == (part.inode, part.aspects)));
         let (mut may, mut actions, now) = (true, Vec::new(), now());

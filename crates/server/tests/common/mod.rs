@@ -109,7 +109,12 @@ impl Fixture {
 
     /// One whose sessions outlive it, with limits of its own.
     pub fn limited(limits: Limits) -> Fixture {
-        Fixture::with_limits(Some(tempfile::tempdir().unwrap()), (Guard::default(), limits), Arc::new)
+        Fixture::limited_over(limits, Arc::new)
+    }
+
+    /// The same, with a layer over its directory.
+    pub fn limited_over<F: FileSystem + 'static>(limits: Limits, layer: impl FnOnce(Posix) -> Arc<F>) -> Fixture {
+        Fixture::with_limits(Some(tempfile::tempdir().unwrap()), (Guard::default(), limits), layer)
     }
 
     /// As [`limited`](Fixture::limited), and it is told what others change in its directory; `None`: that cannot be had.

@@ -172,6 +172,20 @@ impl Client {
         self.granted(Subject::Inode).expect("a lease").1
     }
 
+    /// The session goes on over a new connection; the old one has gone. What was not answered is not.
+    pub fn reconnect(&mut self, fixture: &Fixture) {
+        let (peer, reply) = fixture.joined(&self.session);
+        assert!(!reply.recovering);
+        self.peer = peer;
+        self.recalls.clear();
+    }
+
+    /// The session goes on at another server.
+    pub fn recover(&mut self, fixture: &Fixture) {
+        self.peer = fixture.recovered(&self.session, &[]);
+        self.recalls.clear();
+    }
+
     /// Says that it goes, and waits until the server has understood.
     pub fn leave(mut self) {
         self.peer.send(Header::new(Kind::Goodbye), &[]);

@@ -6,4 +6,8 @@ mod common;
 mod changes;
 mod client;
 mod grants;
+mod hostile;
 mod outside;
+mod races;
+mod restart;
+mod times;
