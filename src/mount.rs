@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use aqueduct_client::{Client, ClientConfig};
+use aqueduct_client::{Cached, Client, ClientConfig};
 use aqueduct_fs::{ClientId, FileSystem};
-use aqueduct_fuse::{Config, Device, MountError, MountOptions, Session, Unmount, start};
+use aqueduct_fuse::{CacheMode, Config, Device, MountError, MountOptions, Observed, Session, Unmount, start};
 use aqueduct_posix::{Options as PosixOptions, Posix};
 use aqueduct_worker::{Group, Settings};
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ pub fn run_helper(helper: args::MountHelper) -> Result<ExitCode, Failure> {
 
 /// What is mounted: a file system that can tell how it fares, and whom to say goodbye.
 enum Backing {
-    Remote(Arc<Client>),
+    Remote(Arc<Cached>),
     Local(Arc<Posix>),
 }
 
@@ -192,39 +192,51 @@ impl Backing {
                     replay_window: config.options.replay_window,
                     suspect: config.options.suspect,
                     checksums: config.options.checksum.checksums(),
-                    leases: false,
+                    leases: config.options.cache == CacheMode::Lease,
                 };
                 let what = format!("cannot mount {} on {}", config.shown, config.target.display());
                 let client = Client::connect(client, groups).map_err(|error| {
                     let hint = error.hint();
                     Failure::new(what, error, hint)
                 })?;
-                Ok(Backing::Remote(client))
+                Ok(Backing::Remote(Cached::new(client)))
             }
         }
     }
 
     /// Says goodbye, so that the server frees at once what we held.
     fn leave(&self) {
-        if let Backing::Remote(client) = self {
-            client.disconnect();
+        if let Backing::Remote(cached) = self {
+            cached.client().disconnect();
         }
     }
 
     fn is_read_only(&self) -> bool {
-        matches!(self, Backing::Remote(client) if client.is_read_only())
+        matches!(self, Backing::Remote(cached) if cached.client().is_read_only())
     }
 
-    fn filesystem(&self) -> Arc<dyn FileSystem> {
+    /// Whether the kernel keeps what there are leases on, and then checks permission, as it has to over names that it keeps. Not where it cannot: where a
+    /// caller's ids do not say what the server lets it do. A local directory grants no leases.
+    fn has_leases(&self, config: &MountConfig) -> bool {
+        let may = matches!(self, Backing::Remote(cached) if !cached.client().one_user());
+        may && config.options.cache == CacheMode::Lease
+    }
+
+    fn checks_permission(&self, config: &MountConfig) -> bool {
+        config.options.default_permissions || self.has_leases(config)
+    }
+
+    fn filesystem(&self, config: &MountConfig) -> Arc<dyn FileSystem> {
         match self {
-            Backing::Remote(client) => client.clone(),
+            Backing::Remote(cached) if self.has_leases(config) => cached.clone(),
+            Backing::Remote(cached) => cached.client().clone(),
             Backing::Local(posix) => posix.clone(),
         }
     }
 
     fn client_id(&self) -> ClientId {
         match self {
-            Backing::Remote(client) => client.client_id(),
+            Backing::Remote(cached) => cached.client().client_id(),
             Backing::Local(_) => ClientId::default(),
         }
     }
@@ -232,9 +244,9 @@ impl Backing {
     /// What this mount tells `aqueduct status`, the parts that change.
     fn status(&self) -> Box<dyn Fn() -> Value + Send + Sync> {
         match self {
-            Backing::Remote(client) => {
+            Backing::Remote(cached) => {
                 // Not kept alive by the session that it serves.
-                let client = Arc::downgrade(client);
+                let client = Arc::downgrade(cached.client());
                 Box::new(move || {
                     let text = client.upgrade().map(|client| client.status_json()).unwrap_or_default();
                     serde_json::from_str(&text).unwrap_or_else(|_| json!({}))
@@ -255,20 +267,20 @@ fn serve(config: &MountConfig, backing: &Backing, groups: &[Arc<Group>]) -> Resu
     if backing.is_read_only() && !config.options.read_only {
         tracing::info!("the server serves {} read-only, so it is mounted read-only", config.shown);
     }
-    let device = mount(config, backing.is_read_only())?;
-    start(device, backing.filesystem(), groups, fuse_config(config, backing))
+    let device = mount(config, backing)?;
+    start(device, backing.filesystem(config), groups, fuse_config(config, backing))
         .map_err(|error| Failure::from_line(error, "see the kernel's log (dmesg), and mount again"))
 }
 
-fn mount(config: &MountConfig, server_read_only: bool) -> Result<Device, Failure> {
-    let Options { read_only, allow_other, default_permissions, .. } = config.options;
+fn mount(config: &MountConfig, backing: &Backing) -> Result<Device, Failure> {
+    let Options { read_only, allow_other, .. } = config.options;
     let Options { nosuid, nodev, noexec, noatime, sync, dirsync, .. } = config.options;
     let options = MountOptions {
         source: config.shown.clone(),
         subtype: SUBTYPE.into(),
-        read_only: read_only || server_read_only,
+        read_only: read_only || backing.is_read_only(),
         allow_other,
-        default_permissions,
+        default_permissions: backing.checks_permission(config),
         nosuid,
         nodev,
         noexec,
@@ -293,12 +305,26 @@ fn fuse_config(config: &MountConfig, backing: &Backing) -> Config {
         status["uptime_seconds"] = json!(started.elapsed().as_secs());
         status.to_string()
     };
+    let observed = match backing {
+        Backing::Remote(cached) if backing.has_leases(config) => {
+            let cached = Arc::downgrade(cached);
+            let observed =
+                move |observer| cached.upgrade().into_iter().for_each(|it| it.set_observer(Arc::clone(&observer)));
+            Some(Box::new(observed) as Observed)
+        }
+        _ => None,
+    };
+    let cache = match config.options.cache {
+        CacheMode::Lease if observed.is_none() => CacheMode::None,
+        cache => cache,
+    };
     Config {
-        cache: config.options.cache,
+        cache,
         attr_timeout: config.options.attr_timeout,
         entry_timeout: config.options.entry_timeout,
         client: backing.client_id(),
-        posix_acl: config.options.default_permissions,
+        posix_acl: backing.checks_permission(config),
+        observed,
         status: Some(Box::new(status)),
         ..Config::default()
     }

@@ -24,9 +24,15 @@ const OPTIONS: &[(&str, &str)] = &[
     ("soft", "give EIO when the server has not answered for timeo"),
     ("timeo=SECONDS", "with soft: how long to wait (30)"),
     ("suspect=SECONDS", "a server that answers nothing for so long is connected to anew (5; 2 or more)"),
-    ("cache=none|close-to-open", "none: always the server's answer (the default); close-to-open: as NFS does"),
-    ("attr_timeout=SECONDS", "believe attributes for so long (0)"),
-    ("entry_timeout=SECONDS", "believe names for so long (0); above 0 turns default_permissions on"),
+    (
+        "cache=none|lease|close-to-open",
+        "none: always the server's answer (the default); lease: keep what the server calls back before it changes; close-to-open: as NFS does",
+    ),
+    ("attr_timeout=SECONDS", "believe attributes for so long (0); not with cache=lease"),
+    (
+        "entry_timeout=SECONDS",
+        "believe names for so long (0); above 0 turns default_permissions on; not with cache=lease",
+    ),
     ("key=FILE", "the key that the server has too: see 'aqueduct keygen'"),
     ("replay_window=SIZE", "keep so much of what is not on the server's disk yet (256M); 0: lose it with the server"),
     (
@@ -211,9 +217,27 @@ impl Options {
         if list.iter().any(|option| option == "noallow_other") {
             options.allow_other = false;
         }
+        options.check_timeouts(list.iter().any(|option| option.trim().starts_with("cache=")))?;
         // Over names that the kernel remembers it walks without asking us, so it has to check on the way.
         options.default_permissions |= options.entry_timeout > Duration::ZERO;
         Ok(options)
+    }
+
+    /// Timeouts mean that nothing calls back what is kept.
+    fn check_timeouts(&mut self, cache_is_said: bool) -> Result<(), Failure> {
+        let timeouts = [("attr_timeout", self.attr_timeout), ("entry_timeout", self.entry_timeout)];
+        match timeouts.iter().find(|(_, time)| self.cache == CacheMode::Lease && !time.is_zero()) {
+            Some((name, _)) if cache_is_said => Err(Failure::usage(
+                "cannot mount with these options",
+                format!("{name} lets what is kept be old, and cache=lease promises that it is not"),
+                format!("leave {name} out, or say cache=none"),
+            )),
+            Some(_) => {
+                self.cache = CacheMode::None;
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Sets an option without a value; false: there is no such.
@@ -252,8 +276,9 @@ impl Options {
             "cache" => {
                 self.cache = match value {
                     "none" => CacheMode::None,
+                    "lease" => CacheMode::Lease,
                     "close-to-open" => CacheMode::CloseToOpen,
-                    _ => return Err(bad_value(key, value, "none or close-to-open")),
+                    _ => return Err(bad_value(key, value, "none, lease or close-to-open")),
                 }
             }
             "checksum" => {
@@ -354,7 +379,7 @@ mod tests {
             "[0-9]{1,22}",
             any::<f64>().prop_map(|number| number.to_string()),
             "[0-9]{0,6}[kKmMgGtT]?",
-            "none|close-to-open|[\\PC]{0,12}",
+            "none|lease|close-to-open|[\\PC]{0,12}",
         ];
         prop_oneof![4 => (name.clone(), value).prop_map(|(name, value)| format!("{name}={value}")), 2 => name, 1 => "\\PC*"]
     }
@@ -399,6 +424,7 @@ mod tests {
         assert_eq!(options, expected);
         assert!(!parse("ro,rw").unwrap().read_only);
         assert!(parse("entry_timeout=1").unwrap().default_permissions);
+        assert_eq!(parse("cache=lease,attr_timeout=0").unwrap().cache, CacheMode::Lease);
         assert!(Options::parse(&[], true).unwrap().allow_other);
     }
 
@@ -420,6 +446,8 @@ mod tests {
             "replay_window=9T",
             "checksum=maybe",
             "cache=lies",
+            "cache=lease,attr_timeout=1",
+            "entry_timeout=0.1,cache=lease",
             "remount",
         ] {
             assert!(parse(bad).is_err(), "{bad}");

@@ -22,6 +22,7 @@ mod namespaces;
 mod network;
 mod outside;
 mod partitions;
+mod passing;
 mod posix;
 mod programs;
 #[allow(dead_code, reason = "each test program uses its part")]

@@ -132,8 +132,14 @@ fn wanted(config: &Config) -> InitFlags {
         | InitFlags::NO_EXPORT_SUPPORT;
     // Attributes with each entry of a listing pay only where the names may then be used without a LOOKUP.
     let leases = config.cache == CacheMode::Lease && config.posix_acl;
-    if !config.entry_timeout.is_zero() || leases {
+    if !config.entry_timeout.is_zero() {
         flags |= InitFlags::DO_READDIRPLUS | InitFlags::READDIRPLUS_AUTO;
+    }
+    // Under leases with every page: those who list and then look at all (find, git, ls -l) read whole directories first, and AUTO asks with the first
+    // page only. It also renews in bulk what the kernel keeps, which nothing else does: so listings are not cached (FOPEN_CACHE_DIR). A source
+    // tree of 3,221 files, find -ls: 30 ms, cached 20 ms; once the timeouts are over 60 ms, cached 150 ms, with a LOOKUP for each entry.
+    if leases {
+        flags |= InitFlags::DO_READDIRPLUS;
     }
     // The kernel then decides on mode and ACL (it turns default_permissions on). Without it, ACLs pass through as the extended
     // attributes that they are, and the file system decides.
@@ -208,5 +214,9 @@ mod tests {
         };
         let flags = answer(&init(7, 45, !0), &config).unwrap().1.unwrap().flags;
         assert!(flags.contains(InitFlags::POSIX_ACL | InitFlags::DO_READDIRPLUS | InitFlags::CACHE_SYMLINKS));
+        let leases = Config { cache: CacheMode::Lease, posix_acl: true, ..Config::default() };
+        let flags = answer(&init(7, 45, !0), &leases).unwrap().1.unwrap().flags;
+        assert!(flags.contains(InitFlags::DO_READDIRPLUS | InitFlags::CACHE_SYMLINKS));
+        assert!(!flags.contains(InitFlags::READDIRPLUS_AUTO));
     }
 }

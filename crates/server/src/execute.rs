@@ -253,7 +253,7 @@ impl Job {
             export_id: export.id,
             read_only: attached.is_read_only(),
             age_max: export.external.age_max(),
-            one_user: attached.squash() == Squash::All,
+            one_user: attached.squash() == Squash::All || export.access.maps.is_some(),
         };
         let mut body = Vec::new();
         reply.encode(&mut body);

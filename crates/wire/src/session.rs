@@ -232,7 +232,7 @@ pub struct AttachReply {
     pub read_only: bool,
     /// How old what is kept under leases may become, in milliseconds, because others than this server may change it; 0: the leases say it all.
     pub age_max: u32,
-    /// All callers act as one user, so that a caller's own ids tell nothing about what it may do.
+    /// A caller's own ids do not tell what it may do: all act as one user, or under other ids.
     pub one_user: bool,
 }
 

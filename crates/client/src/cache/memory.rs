@@ -206,17 +206,18 @@ fn page(leases: &Leases, hold: &mut OfAnswer, handle: &[u8], (cookie, size, plus
     let (part, names) = leases.find(handle, hold, find)?;
     let mut page = DirPage::default();
     page.end = part.end;
-    let mut keep = Keep { names, ..Keep::default() };
-    for (at, entry) in part.entries.iter().enumerate() {
+    let mut attributes = None;
+    for entry in &part.entries {
         let mut inode = None;
         if plus && !is_dots(&entry.name) {
             let handle = entry.handle.as_ref()?;
             let (attr, told) = find_attr(leases, hold, handle, &view)?;
-            keep.attributes = if at == 0 || keep.attributes > told { told } else { keep.attributes };
+            attributes = Some(attributes.map_or(told, |least: Duration| least.min(told)));
             inode = Some((&handle[..], attr));
         }
         page.push(&DirEntry { ino: entry.ino, cookie: entry.cookie, kind: entry.kind, name: &entry.name, inode });
     }
+    let keep = Keep { attributes: attributes.unwrap_or_default(), names, ..Keep::default() };
     Some((Ok(Reply::Directory(page)), keep))
 }
 

@@ -1,0 +1,238 @@
+//! Who may pass where the client's kernel keeps names: exactly who may on a local directory.
+
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::common::{Pair, Process, Server, directory_for_devices, have, run, shell, within};
+
+/// Each of some hundred steps is a program or two, in three places.
+const STEPS_MAX: Duration = Duration::from_secs(150);
+
+/// A user, and the groups beside that of the same number.
+#[derive(Clone, Copy)]
+struct User(u32, &'static str);
+
+const OWNER: User = User(1000, "");
+const OTHER: User = User(1001, "");
+const MEMBER: User = User(1001, "2000");
+const ROOT: User = User(0, "");
+const EVERYBODY: [User; 4] = [OWNER, OTHER, MEMBER, ROOT];
+
+/// A directory here, and one like it behind two mounts.
+struct Twins {
+    here: TempDir,
+    pair: Pair,
+}
+
+impl Twins {
+    fn new() -> Twins {
+        // Not below /dev/shm, where set-id bits are often without effect.
+        let (here, export) = (directory_for_devices(), directory_for_devices());
+        for directory in [&here, &export] {
+            fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
+        }
+        let server = Server::start(&[export.path()]);
+        let [left, right] = [(); 2].map(|()| server.mount_with(export.path(), "cache=lease"));
+        Twins { here, pair: Pair { left, right, server, export } }
+    }
+
+    /// Root changes something: here, and on one of the mounts.
+    fn change(&self, script: &str) {
+        for place in [self.here.path(), self.pair.right.path()] {
+            shell(place, script).succeeded();
+        }
+    }
+
+    /// What a user gets from a script, here and on the other mount, is the same; twice, since then all is known there.
+    fn try_as(&self, user: User, script: &str) {
+        let here = attempt(self.here.path(), user, script);
+        for round in ["first", "second"] {
+            let there = attempt(self.pair.left.path(), user, script);
+            assert_eq!(here, there, "'{script}' as {} with groups '{}', for the {round} time", user.0, user.1);
+        }
+    }
+
+    /// As everybody, once root has seen everything, so that the kernel knows all names.
+    fn try_all(&self, scripts: &[&str]) {
+        shell(self.pair.left.path(), "find . -ls > /dev/null; find . -type f -exec cat {} + > /dev/null").succeeded();
+        for script in scripts {
+            EVERYBODY.iter().for_each(|user| self.try_as(*user, script));
+        }
+    }
+}
+
+/// What a script says and how it ends.
+fn attempt(place: &Path, user: User, script: &str) -> (Option<i32>, String) {
+    let User(id, groups) = user;
+    let groups = if groups.is_empty() { "--clear-groups".to_owned() } else { format!("--groups={groups}") };
+    let mut command = Command::new("setpriv");
+    command.args([&format!("--reuid={id}"), &format!("--regid={id}"), &groups, "sh", "-c", script]);
+    let output = run(command.current_dir(place));
+    (output.status.code(), output.text)
+}
+
+const LOOKS: [&str; 5] =
+    ["cat d/in/f", "stat -c %A d/in/f", "ls d/in", "ls d", "test -r d/in/f; echo $?; test -x d; echo $?"];
+
+#[test]
+fn a_directory_is_closed_to_who_may_not_pass_though_its_names_are_known() {
+    within(STEPS_MAX, || {
+        if !have(&["setpriv"]) {
+            return;
+        }
+        let twins = Twins::new();
+        twins.change("mkdir -p d/in; echo secret > d/in/f; chown -R 1000:1000 d; chmod 700 d");
+        twins.try_all(&LOOKS);
+        for mode in ["755", "711", "750", "070", "100", "700"] {
+            twins.change(&format!("chmod {mode} d"));
+            twins.try_all(&LOOKS);
+        }
+        twins.change("chmod 750 d; chgrp 2000 d");
+        twins.try_all(&LOOKS);
+        twins.change("chgrp 2001 d");
+        twins.try_all(&LOOKS);
+        twins.change("chown 1001 d");
+        twins.try_all(&LOOKS);
+        twins.change("chown 1000 d; chmod 755 d; chmod 600 d/in/f");
+        twins.try_all(&LOOKS);
+        twins.change("chmod 644 d/in/f; chmod 600 d/in");
+        twins.try_all(&LOOKS);
+    });
+}
+
+#[test]
+fn access_control_lists_grant_and_deny_at_once() {
+    within(STEPS_MAX, || {
+        if !have(&["setpriv", "setfacl", "getfacl"]) {
+            return;
+        }
+        let twins = Twins::new();
+        twins.change("mkdir -p d/in; echo x > d/in/f; chown -R 1000:1000 d; chmod 700 d");
+        twins.try_all(&["cat d/in/f"]);
+        let looks = ["cat d/in/f", "ls d", "getfacl -n -c -p d"];
+        for acl in [
+            "-m u:1001:rx d",
+            "-m m::--- d",
+            "-m m::rx d",
+            "-m u:1001:--- d",
+            "-x u:1001 d",
+            "-m g:2000:rx d",
+            "-m g:2000:--- d",
+            "-b d",
+            "-m o::rx d",
+            "-m u:1001:--- d",
+            "-m u:1001:r d/in/f",
+            "-m u:1001:- d/in/f",
+            "-d -m u:1001:rwx d",
+        ] {
+            twins.change(&format!("setfacl {acl}"));
+            twins.try_all(&looks);
+        }
+        twins.change("setfacl -b d; chmod 755 d; mkdir d/new; echo y > d/new/f; chmod 640 d/new/f");
+        twins.try_all(&["cat d/new/f", "getfacl -n -c -p d/new d/new/f"]);
+    });
+}
+
+#[test]
+fn who_may_change_something_is_asked_anew_for_each_change() {
+    within(STEPS_MAX, || {
+        if !have(&["setpriv"]) {
+            return;
+        }
+        let twins = Twins::new();
+        twins.change("mkdir -m 1777 t; mkdir -m 755 o; echo x > t/f; echo x > o/f; chown 1000:1000 t/f o o/f");
+        let changes = [
+            "rm -f t/f",
+            "mv t/f t/g",
+            "rm -f o/f",
+            "echo y >> o/f",
+            "echo y > o/new",
+            "mkdir o/d",
+            "chmod 600 o/f",
+            "ln o/f t/l",
+            "touch -d 2001-01-01 o/f",
+        ];
+        for change in changes {
+            // Who may does so, on one mount only: so it is undone before the next.
+            for user in [OTHER, MEMBER] {
+                twins.try_as(user, change);
+            }
+        }
+        twins.change("chmod 777 o; chmod 666 o/f");
+        twins.try_as(OTHER, "echo y >> o/f; cat o/f > /dev/null; echo z > o/theirs; rm o/theirs");
+        twins.change("chmod 755 o; chmod 644 o/f");
+        twins.try_as(OTHER, "echo y >> o/f");
+        twins.try_as(OTHER, "echo z > o/theirs");
+    });
+}
+
+#[test]
+fn set_id_bits_count_as_they_are_now() {
+    within(STEPS_MAX, || {
+        if !have(&["setpriv", "id"]) {
+            return;
+        }
+        let twins = Twins::new();
+        twins.change("cp $(command -v id) id; chown 1000:1000 id; chmod 4755 id");
+        let who = ["./id -u; ./id -g"];
+        twins.try_all(&who);
+        for change in ["chmod u-s id", "chmod 6755 id", "chown 1002:1002 id", "chmod 6755 id"] {
+            twins.change(change);
+            twins.try_all(&who);
+        }
+        // Written to by somebody who is not root, it loses them; the content stays a program.
+        for place in [twins.here.path(), twins.pair.right.path()] {
+            fs::set_permissions(place.join("id"), Permissions::from_mode(0o6777)).unwrap();
+        }
+        twins.try_all(&who);
+        for place in [twins.here.path(), twins.pair.right.path()] {
+            assert_eq!(attempt(place, OTHER, "printf x >> id").0, Some(0));
+        }
+        twins.try_all(&who);
+        // The same mount that runs it.
+        for place in [twins.here.path(), twins.pair.left.path()] {
+            fs::set_permissions(place.join("id"), Permissions::from_mode(0o6777)).unwrap();
+        }
+        twins.try_all(&who);
+        for place in [twins.here.path(), twins.pair.left.path()] {
+            assert_eq!(attempt(place, OTHER, "printf x >> id").0, Some(0));
+        }
+        twins.try_all(&who);
+    });
+}
+
+/// What a descriptor may do was decided when it was opened, also where the open was answered without the server.
+#[test]
+fn a_descriptor_keeps_its_right_when_the_mode_changes() {
+    within(STEPS_MAX, || {
+        if !have(&["setpriv"]) {
+            return;
+        }
+        let twins = Twins::new();
+        twins.change("echo x > f; chown 1000:1000 f; chmod 644 f");
+        twins.try_all(&["cat f"]);
+        for place in [twins.here.path(), twins.pair.left.path()] {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=1001", "--regid=1001", "--clear-groups", "sh", "-c"]);
+            command.arg("exec 3< f; echo opened; read line; cat <&3; cat f || echo refused").current_dir(place);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+            let mut program = command.spawn().unwrap();
+            let (mut go_on, mut said) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
+            let _guard = Process::adopt(program);
+            let mut opened = [0; 7];
+            said.read_exact(&mut opened).unwrap();
+            twins.change("chmod 600 f");
+            go_on.write_all(b"\n").unwrap();
+            let mut text = String::new();
+            said.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "x\nrefused\n", "in {}", place.display());
+            twins.change("chmod 644 f");
+        }
+    });
+}
