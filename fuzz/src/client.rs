@@ -1,7 +1,7 @@
 //! A client, and a server that answers it what it likes. Whatever that is, the client's operations end, and once it has said goodbye nothing of it is
 //! left.
 //!
-//! Input: how (1: headers are left as they are, else they get their checksums; 2: the client has a key, which the server has not), the number of operations, so many bytes which say what they are (128: cancelled
+//! Input: how (1: headers are left as they are, else they get their checksums; 2: the client has a key, which the server has not; 4: it keeps what it has leases on), the number of operations, so many bytes which say what they are (128: cancelled
 //! from the start). Then for each connection that the client makes a length (u16) and so many bytes: frames, one for each that the client sends, or when it
 //! has sent none for a moment. A frame about the request `LATEST` is about the client's latest. When it sends another one behind the last, the connection ends.
 
@@ -15,11 +15,12 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aqueduct_client::{Client, ClientConfig};
-use aqueduct_fs::{Context, Errno, FileSystem, MemorySink, ReadAt, Request, Source, WriteAt};
+use aqueduct_client::{Cached, Client, ClientConfig};
+use aqueduct_fs::{Aspects, Context, Errno, FileSystem, MemorySink, Observer, ReadAt, Request, Source, WriteAt};
 use aqueduct_wire::{
-    AttachReply, CancelOutcome, CancelReply, Capabilities, Challenge, Checksums, Flags, HEADER_SIZE, Header,
-    HelloReply, Key, Kind, NONCE_LENGTH, Op, Sealer, TRAILER_SIZE, Trailer, encode_reply,
+    AttachReply, CancelOutcome, CancelReply, Capabilities, Challenge, Checksums, Flags, Grant, HEADER_SIZE, Header,
+    HelloReply, Key, Kind, LeaseId, NONCE_LENGTH, Op, Sealer, Subject, TRAILER_SIZE, Trailer, encode_grants,
+    encode_leases, encode_reply,
 };
 use aqueduct_worker::wait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,6 +31,7 @@ use crate::{receive, samples};
 
 const RAW_HEADERS: u8 = 1;
 const KEYED: u8 = 2;
+const LEASES: u8 = 4;
 const CANCELLED: u8 = 128;
 /// Smaller than what is written, so that it is full at times.
 const REPLAY_WINDOW: usize = 64 << 10;
@@ -59,6 +61,7 @@ struct Pace {
 /// What is done, and what is answered.
 struct Input<'a> {
     keyed: bool,
+    leases: bool,
     operations: &'a [u8],
     scripts: Vec<Vec<u8>>,
 }
@@ -129,6 +132,9 @@ impl Asked {
             return false;
         }
         self.bytes.drain(..length);
+        if header.kind == Kind::CallbackReply {
+            return self.take(); // which asks for nothing
+        }
         self.latest = header.request;
         true
     }
@@ -209,9 +215,18 @@ fn serve(listener: TcpListener, scripts: &[Vec<u8>], patience: Duration, over: &
     over.set();
 }
 
+/// A kernel that has kept nothing.
+struct Forgetful;
+
+impl Observer for Forgetful {
+    fn forget(&self, _handle: &[u8], _aspects: Aspects) {}
+
+    fn forget_everything(&self) {}
+}
+
 /// An operation of the client.
 fn operate<'a>(
-    client: &'a Client,
+    client: &'a dyn FileSystem,
     context: &'a Context,
     requests: &[Request<'a>],
     which: usize,
@@ -237,6 +252,8 @@ fn operate<'a>(
 /// Has the client do these one after another. Returns how many succeeded.
 fn use_client(turner: &Turner, client: &Arc<Client>, operations: &[u8], over: &Over) -> usize {
     let requests = samples::requests();
+    let cached = Cached::new(client.clone());
+    cached.set_observer(Arc::new(Forgetful));
     let mut succeeded = 0;
     let mut said_goodbye = false;
     for byte in operations {
@@ -244,7 +261,8 @@ fn use_client(turner: &Turner, client: &Arc<Client>, operations: &[u8], over: &O
         if byte & CANCELLED != 0 {
             context.cancel.raise();
         }
-        let mut operation = operate(client, &context, &requests, usize::from(byte & !CANCELLED) % (requests.len() + 4));
+        let mut operation =
+            operate(&*cached, &context, &requests, usize::from(byte & !CANCELLED) % (requests.len() + 4));
         let mut limit = pin!(turner.group.sleep(END_MAX));
         let result = loop {
             let result = wait(
@@ -299,7 +317,7 @@ fn exchange(input: &Input<'_>, pace: Pace) -> Option<usize> {
                 timeout: pace.soft,
                 key: input.keyed.then(|| Key::new([7; 32])),
                 checksums: Checksums::Auto,
-                leases: false,
+                leases: input.leases,
                 replay_window: REPLAY_WINDOW,
                 suspect: END_MAX,
             };
@@ -336,7 +354,7 @@ fn parse(data: &[u8]) -> Option<Input<'_>> {
         scripts.push(script);
         rest = after;
     }
-    Some(Input { keyed: how & KEYED != 0, operations, scripts })
+    Some(Input { keyed: how & KEYED != 0, leases: how & LEASES != 0, operations, scripts })
 }
 
 /// See the module.
@@ -373,7 +391,7 @@ impl Script {
             slots: 4,
             credits: 1024,
             payload_max: 1 << 20,
-            lease_seconds: 0,
+            lease_seconds: 7,
             server_name: "server.example".into(),
             recovering,
         };
@@ -394,6 +412,28 @@ impl Script {
         let mut body = Vec::new();
         encode_reply(&reply, &mut body);
         self.answer(Kind::Reply, op, 0, &body)
+    }
+
+    /// A reply that renews, and grants leases of these names on what it is about.
+    fn granting(self, op: Op, status: u32, leases: &[(Subject, u64)]) -> Script {
+        let grant = |(subject, lease): &(Subject, u64)| Grant {
+            subject: *subject,
+            aspects: Aspects::all(),
+            lease: LeaseId(*lease),
+        };
+        let mut body = Vec::new();
+        encode_grants(&leases.iter().map(grant).collect::<Vec<_>>(), &mut body);
+        if let Some((_, reply)) = samples::replies().into_iter().find(|(of, _)| *of == op && status == 0) {
+            encode_reply(&reply, &mut body);
+        }
+        let flags = Flags::GRANTS | Flags::RENEWS;
+        self.frame(Header { op: op as u16, status, request: LATEST, flags, ..Header::new(Kind::Reply) }, &body, &[])
+    }
+
+    fn recall(self, leases: &[u64]) -> Script {
+        let mut body = Vec::new();
+        encode_leases(&leases.iter().map(|lease| LeaseId(*lease)).collect::<Vec<_>>(), &mut body);
+        self.frame(Header::new(Kind::Callback), &body, &[])
     }
 
     fn data(self, length: usize) -> Script {
@@ -457,6 +497,34 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let cancelled = cancelled.answer(Kind::Completion, Op::SetLock, interrupted, &[]);
     seeds.push(seed(&[open, lock | CANCELLED, stat], &[cancelled, bulk.clone()]));
 
+    // Leases: what is kept and changed, what is recalled, a listing, and what is kept no more when the session begins anew.
+    let name = |generation: u64| generation << 32 | 7;
+    let (inode, again) = ((Subject::Inode, name(0)), (Subject::Inode, name(2)));
+    let kept = first.clone().granting(Op::Lookup, 0, &[inode, (Subject::Parent, name(1))]);
+    let kept = kept.granting(Op::SetAttr, 0, &[again]);
+    let keeps = [Op::Lookup, Op::GetAttr, Op::Lookup, Op::SetAttr, Op::GetAttr].map(byte);
+    let recalled = first.clone().granting(Op::GetAttr, 0, &[inode]).recall(&[name(0), name(1), 9]);
+    let recalled = recalled.granting(Op::GetAttr, 0, &[again]);
+    let listing = first.clone().reply(Op::OpenDirectory).granting(
+        Op::ReadDirectory,
+        0,
+        &[(Subject::Inode, 5), (Subject::Entry(1), 6), (Subject::Entry(400), 7)],
+    );
+    let lists = [Op::OpenDirectory, Op::ReadDirectory].map(byte);
+    let anew = new().hello(true).answer(Kind::Reply, Op::Recovered, 0, &[]).reply(Op::Statfs);
+    let anew = anew.granting(Op::GetAttr, 0, &[inode]);
+    let ends = first.clone().granting(Op::GetAttr, 0, &[inode]);
+    for (operations, scripts) in [
+        (&keeps[..], &[kept, bulk.clone()][..]),
+        (&[stat, stat, stat][..], &[recalled, bulk.clone()][..]),
+        (&lists[..], &[listing, bulk.clone()][..]),
+        (&[stat, byte(Op::Statfs), stat][..], &[ends, bulk.clone(), anew, bulk.clone()][..]),
+    ] {
+        let mut seed = seed(operations, scripts);
+        seed[0] |= LEASES;
+        seeds.push(seed);
+    }
+
     for kind in [Kind::Goodbye, Kind::Callback, Kind::Ping, Kind::Hello, Kind::Pending] {
         seeds.push(seed(&[stat], &[first.clone().answer(kind, Op::GetAttr, 0, b"text"), bulk.clone()]));
     }
@@ -491,6 +559,8 @@ mod tests {
         assert_eq!(answered[..whole].iter().map(|count| count.unwrap()).sum::<usize>(), requests, "{answered:?}");
         // Data, a broken connection, a restart, a lost session, a lock that is granted, one that is cancelled.
         assert_eq!(answered[whole..whole + 6], [4, 2, 2, 2, 2, 1].map(Some), "{answered:?}");
+        // What is kept and changed, recalled, listed, and forgotten.
+        assert_eq!(answered[whole + 6..whole + 10], [5, 3, 2, 3].map(Some), "{answered:?}");
         assert_eq!(answered[answered.len() - 4..], [None; 4]);
     }
 }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Aspects, Hold};
 
@@ -13,6 +14,10 @@ use super::shard::Hash;
 
 /// Counts of each kind: 64 KiB.
 const COUNTS: usize = 16_384;
+
+/// How long answers that are being passed on are waited for, and how often is looked, where no recall waits.
+const ANSWERS_MAX: Duration = Duration::from_secs(1);
+const ANSWERS_STEP: Duration = Duration::from_micros(50);
 
 pub(super) struct Holds {
     /// Answers that are being passed on: they wait for nobody.
@@ -47,9 +52,18 @@ impl Holds {
         self.answers[at].load(Ordering::SeqCst) > 0 || self.reads[at].load(Ordering::SeqCst) > 0
     }
 
-    /// Whether any answer is on its way.
-    pub(super) fn has_answers(&self) -> bool {
-        self.answers.iter().any(|count| count.load(Ordering::SeqCst) > 0)
+    /// Waits until the answers about an inode, or all of them, that were on their way have arrived. That takes microseconds; should somebody hold one for
+    /// longer, then nobody waits for him for ever.
+    pub(super) fn wait_for_answers(&self, of: Option<Hash>) {
+        let start = Instant::now();
+        let is_on_its_way = |count: &AtomicU32| count.load(Ordering::SeqCst) > 0;
+        let are_on_their_way = || match of {
+            Some(hash) => is_on_its_way(&self.answers[index(hash)]),
+            None => self.answers.iter().any(is_on_its_way),
+        };
+        while are_on_their_way() && start.elapsed() < ANSWERS_MAX {
+            std::thread::sleep(ANSWERS_STEP);
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Aspects, Observer};
 use aqueduct_wire::{Grant, LeaseId};
@@ -29,10 +28,6 @@ pub(crate) const BYTES_MAX: usize = 32 << 20;
 
 /// When one of the limits is reached, this part of a shard leaves.
 const LEAVING_PART: usize = 8;
-
-/// A session that begins anew waits so long for answers that are being passed on to the kernel, which takes microseconds.
-const ANSWERS_MAX: Duration = Duration::from_secs(2);
-const ANSWERS_STEP: Duration = Duration::from_micros(100);
 
 /// The leases by their places, and the number before which no answer brings a new one: one was recalled that had not come yet.
 #[derive(Default)]
@@ -261,7 +256,7 @@ impl Leases {
             let hash = self.hash(&other);
             self.shard(hash, |shard| shard.give_back(&other, hash, self.advance()));
         }
-        if self.is_over(1) {
+        if self.is_over(1) && self.recalls.has_room() {
             self.recalls.give_back(self.shard(hash, |shard| shard.leave_eldest(LEAVING_PART)));
         }
         kept
@@ -327,10 +322,7 @@ impl Leases {
         }
         (0..self.unsettled.swap(0, Ordering::SeqCst)).for_each(|_| self.end_uncertain());
         *lock(&self.index) = Index { floor: self.advance(), ..Index::default() };
-        let start = Instant::now();
-        while self.holds.has_answers() && start.elapsed() < ANSWERS_MAX {
-            std::thread::sleep(ANSWERS_STEP);
-        }
+        self.holds.wait_for_answers(None);
         if let Some(observer) = self.observer() {
             observer.forget_everything();
         }

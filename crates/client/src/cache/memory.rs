@@ -202,7 +202,7 @@ fn page(leases: &Leases, hold: &mut OfAnswer, handle: &[u8], (cookie, size, plus
         let inode = entry.handle.as_ref().filter(|_| plus && !is_dots(&entry.name));
         ENTRY_SIZE + entry.name.len() + inode.map_or(0, |handle| 2 + handle.len() + ATTR_SIZE)
     };
-    let find = |shard: &mut Shard, hash| shard.page(handle, hash, (cookie, size as usize), &view, packed_size);
+    let find = |shard: &mut Shard, hash| shard.page(handle, hash, (cookie, size as usize), (&view, plus), packed_size);
     let (part, names) = leases.find(handle, hold, find)?;
     let mut page = DirPage::default();
     page.end = part.end;
@@ -387,8 +387,10 @@ impl<'a> Keeper<'a> {
     /// A page of a listing, with what it says of its entries.
     fn page(&mut self, handle: &[u8], cookie: u64, page: &DirPage) -> Keep {
         let of_directory = self.lease(Subject::Inode).or(self.lease(Subject::Parent));
+        let has_inodes = page.entries().any(|entry| entry.inode.is_some());
         let names = self.keep(handle, of_directory, |shard, hash, fetched, view| {
-            shard.keep_page(handle, hash, (cookie, page), fetched).then(|| shard.tell_names(handle, hash, view))
+            let told = shard.keep_page(handle, hash, (cookie, page), fetched) && has_inodes;
+            told.then(|| shard.tell_names(handle, hash, view))
         });
         let mut grants = vec![None; page.entries().count()];
         for grant in &self.brought.grants {

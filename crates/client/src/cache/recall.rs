@@ -2,7 +2,7 @@
 //! it but those that have the kernel forget what they are about to change, which have another thread.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::task::{Poll, Waker};
 
@@ -24,6 +24,8 @@ pub(crate) struct Recalls {
     changed: Condvar,
     /// The thread waits for holds.
     awaits_holds: AtomicBool,
+    /// Inodes that leave by themselves and have not gone yet.
+    leaving: AtomicUsize,
     /// For changes of this client's own.
     pub(super) forgets: Forgets,
 }
@@ -87,9 +89,15 @@ impl Recalls {
         true
     }
 
+    /// Whether all have gone that were to leave by themselves, so that more may.
+    pub(super) fn has_room(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst) == 0
+    }
+
     /// These are given back without being asked for. They leave already.
     pub(super) fn give_back(&self, handles: Vec<Arc<[u8]>>) {
         if !handles.is_empty() {
+            self.leaving.fetch_add(handles.len(), Ordering::SeqCst);
             lock(&self.work).leaving.extend(handles);
             self.changed.notify_one();
         }
@@ -194,6 +202,8 @@ pub(crate) fn start(client: &Arc<Client>, leases: &Arc<Leases>) -> std::io::Resu
     let shared = leases.clone();
     std::thread::Builder::new().name("forget".into()).spawn(move || {
         while let Some(next) = shared.recalls.forgets.next() {
+            // What the kernel is being told it cannot forget yet.
+            shared.holds.wait_for_answers(Some(shared.hash(&next.handle)));
             forget(&shared, &next);
         }
     })?;
@@ -220,6 +230,9 @@ fn run(leases: &Leases, client: &Weak<Client>) {
             let is_free = is_free(leases, &client, next);
             if is_free {
                 back.extend(give_back(leases, next).map(|lease| (next.epoch, lease)));
+                if next.lease.is_none() {
+                    leases.recalls.leaving.fetch_sub(1, Ordering::SeqCst);
+                }
             }
             !is_free
         });

@@ -338,7 +338,7 @@ impl Shard {
         handle: &[u8],
         hash: Hash,
         (cookie, room): (u64, usize),
-        view: &View,
+        (view, plus): (&View, bool),
         size: impl Fn(&Listed) -> usize,
     ) -> Option<(Part, Duration)> {
         let gates = self.gates[hash.gate()];
@@ -347,7 +347,8 @@ impl Shard {
         }
         let inode = self.usable(handle, &gates.names, Aspects::NAMES, view)?;
         let part = inode.names.as_mut()?.page(cookie, room, view, size)?;
-        let told = inode.tell(Aspects::NAMES, part.left, view.now);
+        // Without inodes the kernel enters no names.
+        let told = if plus { inode.tell(Aspects::NAMES, part.left, view.now) } else { Duration::ZERO };
         Some((part, told))
     }
 

@@ -182,6 +182,23 @@ fn a_kernel_forgets_before_its_own_change_is_made() {
     assert!(one.cached.hold_data(file.handle.bytes()).is_some());
 }
 
+/// What the kernel is being told it cannot forget yet: a change waits until it has been told.
+#[test]
+fn a_kernel_is_told_before_it_forgets_for_an_own_change() {
+    let process = Process::new();
+    let (one, _) = pair(&process);
+    let file = one.look_up("file").unwrap().handle;
+    let answer = one.answer(&context(), Request::GetAttr { handle: file.bytes(), open: None });
+    assert!(!answer.keep.attributes.is_zero());
+    std::thread::scope(|scope| {
+        let change = scope.spawn(|| one.set_mode(&file, 0o600));
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!change.is_finished() && one.told.of(&file).is_empty());
+        drop(answer);
+    });
+    assert_eq!(one.told.of(&file), Aspects::ATTRIBUTES);
+}
+
 #[test]
 fn the_answers_to_own_changes_are_kept() {
     let process = Process::new();
