@@ -93,12 +93,17 @@ fn sample(cache: &'static str, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn every_history_has_an_order() {
-    sample("none", 0..60);
+    sample("none", 0..40);
+}
+
+#[test]
+fn every_history_under_leases_has_an_order() {
+    sample("lease", 100..150);
 }
 
 #[test]
 fn who_opens_after_a_close_sees_what_was_written() {
-    sample("close-to-open", 0..40);
+    sample("close-to-open", 0..30);
 }
 
 /// Mounts that may lie are found to lie, each in what it may lie about.
@@ -122,7 +127,7 @@ fn caches_that_lie_are_found() {
 #[test]
 #[ignore = "make soak"]
 fn soak() {
-    let cache = std::env::var("CACHE").ok().filter(|cache| !cache.is_empty()).unwrap_or("none".to_owned());
+    let cache = std::env::var("CACHE").ok().filter(|cache| !cache.is_empty()).unwrap_or("lease".to_owned());
     let setting = setting(MOUNTS, &cache, &std::env::var("OPTIONS").unwrap_or_default());
     let count = variable("HISTORIES").unwrap_or(if variable("SEED").is_some() { 1 } else { 10_000 });
     let seed = variable("SEED");

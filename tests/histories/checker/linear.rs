@@ -3,9 +3,13 @@
 //! A history of one object is linearizable when its steps can be put in an order that keeps every step that ended before another began in front of it, and
 //! that the object allows. A step whose outcome is not known may have happened at any time after its begin, or not at all.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::hash::Hash;
+
+/// No try to leave something out takes more than such a share of all.
+const SHARES: usize = 20;
 
 /// What one kind of object does.
 pub trait Object {
@@ -91,6 +95,11 @@ impl Done {
 
 /// Looks for an order, in at most `limit` configurations.
 pub fn search<O: Object>(initial: &O::State, steps: &[Timed<O::Step>], limit: usize) -> Found {
+    search_within::<O>(initial, steps, &mut { limit })
+}
+
+/// As [`search`]; takes what it used off `left`.
+fn search_within<O: Object>(initial: &O::State, steps: &[Timed<O::Step>], left: &mut usize) -> Found {
     let mut sorted: Vec<_> = steps.iter().collect();
     sorted.sort_by_key(|timed| timed.begin);
     let mut seen = HashSet::new();
@@ -117,9 +126,10 @@ pub fn search<O: Object>(initial: &O::State, steps: &[Timed<O::Step>], limit: us
         if !seen.insert((done.clone(), state.clone())) {
             continue;
         }
-        if seen.len() > limit {
+        if *left == 0 {
             return Found::Undecided;
         }
+        *left -= 1;
         for number in next.into_iter().rev() {
             if let Next::To(states) = O::next(&state, &sorted[number].step) {
                 let mut done = done.clone();
@@ -160,9 +170,16 @@ pub struct Minimal<T> {
 }
 
 /// Leaves out of a history without an order all that it does not take. What changes something others saw cannot be left out; it is made to be possible at
-/// any time or never.
+/// any time or never. In at most `limit` configurations; what is left over when they are used up is kept.
 pub fn minimise<O: Object>(initial: &O::State, steps: &[Timed<O::Step>], limit: usize) -> Minimal<O::Step> {
-    let fails = |steps: &[Timed<O::Step>]| matches!(search::<O>(initial, steps, limit), Found::None { .. });
+    let left = Cell::new(limit);
+    let fails = |steps: &[Timed<O::Step>]| {
+        let share = left.get().min(limit.div_ceil(SHARES));
+        let mut rest = share;
+        let found = search_within::<O>(initial, steps, &mut rest);
+        left.set(left.get() - (share - rest));
+        matches!(found, Found::None { .. })
+    };
     let mut needed = shortest_prefix(steps, fails);
     let mut loose: Vec<Timed<O::Step>> = Vec::new();
     // From the last to the first, until nothing changes: once a look is gone, what it saw may go.

@@ -75,7 +75,7 @@ proptest! {
     #[test]
     fn what_is_left_of_a_bad_history_is_bad(words in words()) {
         if !by_force::<Register>(&0, &words) {
-            let minimal = minimise::<Register>(&0, &words, LIMIT);
+            let minimal = minimise::<Register>(&0, &words, 100 * LIMIT);
             let all = [minimal.needed.as_slice(), &minimal.loose].concat();
             prop_assert!(!by_force::<Register>(&0, &all));
             // And each step of it is needed at its time.

@@ -24,14 +24,14 @@ pub enum Promise {
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub search: usize,
-    /// For each try to leave something out.
+    /// To leave out what does not matter.
     pub minimise: usize,
 }
 
 impl Default for Limits {
-    /// A second or two at most.
+    /// Seconds at most.
     fn default() -> Limits {
-        Limits { search: 1_000_000, minimise: 20_000 }
+        Limits { search: 300_000, minimise: 200_000 }
     }
 }
 
