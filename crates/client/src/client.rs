@@ -293,6 +293,7 @@ impl Client {
                 "hits": count(&leases.uses.hits),
                 "misses": count(&leases.uses.misses),
                 "recalls": count(&leases.uses.recalls),
+                "age_max": leases.age_max(),
                 "inodes": inodes,
                 "bytes": bytes,
             });

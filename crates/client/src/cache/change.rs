@@ -96,6 +96,18 @@ impl<'a> Plan<'a> {
     }
 }
 
+/// An open for writing that is being made: dropped before, it is none.
+struct Writer<'a> {
+    leases: &'a Leases,
+    handle: &'a [u8],
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.leases.remove_writer(self.handle);
+    }
+}
+
 /// A change under way. Dropped before it was answered, it may still be made.
 struct Change<'a> {
     leases: &'a Leases,
@@ -276,8 +288,8 @@ impl Cached {
         leases: &'a Arc<Leases>,
         plan: Plan<'a>,
     ) -> Result<Reply, Errno> {
-        let writer = plan.opens;
-        if let Some(handle) = writer {
+        let writer = plan.opens.map(|handle| Writer { leases, handle });
+        if let Some(Writer { handle, .. }) = writer {
             let told = leases.add_writer(handle);
             self.have_forgotten(leases, vec![(leases.key(handle), told)]).await;
         }
@@ -286,14 +298,9 @@ impl Cached {
             Ok((change, victims)) => self.make(context, &request, (change, victims)).await,
             Err(error) => Err(error),
         };
-        let opened = match &result {
-            Ok(Reply::Opened(opened)) => Some(opened.id),
-            _ => None,
-        };
-        match (writer, opened) {
-            (Some(handle), Some(id)) => leases.opens.add_writer(id, leases.key(handle)),
-            (Some(handle), None) => leases.remove_writer(handle),
-            _ => {}
+        if let (Some(writer), Ok(Reply::Opened(opened))) = (writer, &result) {
+            leases.opens.add_writer(opened.id, leases.key(writer.handle));
+            std::mem::forget(writer); // until it is closed
         }
         if let (Request::Create { flags, .. } | Request::CreateUnnamed { flags, .. }, Ok(Reply::Created(entry, opened))) =
             (&request, &result)

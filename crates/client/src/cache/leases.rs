@@ -1,11 +1,11 @@
 //! All that a client keeps under leases: shards of inodes, an index of the leases by name, and what stands between them and threads, clock and server.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use aqueduct_fs::{Aspects, Observer};
+use aqueduct_fs::{Aspects, Credential, Observer};
 use aqueduct_wire::{Grant, LeaseId};
 
 use super::clock::{Renewal, now};
@@ -25,6 +25,9 @@ pub(crate) const INODES_MAX: usize = 65_536;
 
 /// Bytes kept, about: what a source tree of 50,000 files takes.
 pub(crate) const BYTES_MAX: usize = 32 << 20;
+
+/// Credentials of which verdicts are kept: with 1024 groups each they take 4 MiB.
+const CREDENTIALS_MAX: usize = 1024;
 
 /// When one of the limits is reached, this part of a shard leaves.
 const LEAVING_PART: usize = 8;
@@ -72,6 +75,7 @@ pub(crate) struct Leases {
     bytes: AtomicUsize,
     limits: (usize, usize),
     observer: Mutex<Option<Arc<dyn Observer>>>,
+    credentials: Mutex<HashSet<Arc<Credential>>>,
     pub(super) holds: Holds,
     pub(crate) recalls: Recalls,
     pub(super) opens: LocalOpens,
@@ -103,6 +107,7 @@ impl Leases {
             bytes: AtomicUsize::new(0),
             limits,
             observer: Mutex::default(),
+            credentials: Mutex::default(),
             holds: Holds::default(),
             recalls: Recalls::default(),
             opens: LocalOpens::default(),
@@ -183,6 +188,14 @@ impl Leases {
         value
     }
 
+    /// The oldest that anything may be which is used, in milliseconds; 0: of any age.
+    pub(crate) fn age_max(&self) -> u64 {
+        match self.age_max.load(Ordering::Relaxed) {
+            u64::MAX => 0,
+            nanoseconds => nanoseconds / 1_000_000,
+        }
+    }
+
     /// Inodes and bytes kept.
     pub(crate) fn kept(&self) -> (usize, usize) {
         (self.inodes.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
@@ -204,6 +217,23 @@ impl Leases {
     /// A handle to be shared.
     pub(super) fn key(&self, handle: &[u8]) -> Arc<[u8]> {
         self.shard(self.hash(handle), |shard| shard.key(handle)).unwrap_or_else(|| handle.into())
+    }
+
+    /// A credential to be shared by all verdicts on it; `None`: there are too many.
+    pub(super) fn credential(&self, credential: &Credential) -> Option<Arc<Credential>> {
+        let mut known = lock(&self.credentials);
+        if let Some(found) = known.get(credential) {
+            return Some(found.clone());
+        }
+        if known.len() >= CREDENTIALS_MAX {
+            known.retain(|found| Arc::strong_count(found) > 1);
+        }
+        let is_room = known.len() < CREDENTIALS_MAX;
+        is_room.then(|| {
+            let credential = Arc::new(credential.clone());
+            known.insert(credential.clone());
+            credential
+        })
     }
 
     /// A file is about to be opened for writing. Returns what the kernel has to forget of it first.

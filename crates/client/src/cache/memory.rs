@@ -342,8 +342,11 @@ impl<'a> Keeper<'a> {
     fn open(&mut self, handle: &[u8], flags: OpenFlags, context: &Context) -> Keep {
         let lease = self.lease(Subject::Inode);
         let Some(rights) = rights(flags) else { return Keep::default() };
+        let credential = self.leases.credential(&context.credential);
         let data = self.keep(handle, lease, |shard, hash, fetched, view| {
-            shard.keep_verdict(handle, hash, (&context.credential, rights), fetched);
+            if let Some(credential) = &credential {
+                shard.keep_verdict(handle, hash, (credential, rights), fetched);
+            }
             shard.data(handle, hash, view).then_some(())
         });
         Keep { data: data.is_some(), ..Keep::default() }
@@ -351,8 +354,9 @@ impl<'a> Keeper<'a> {
 
     fn open_directory(&mut self, handle: &[u8], context: &Context) -> Keep {
         let lease = self.lease(Subject::Inode);
+        let credential = self.leases.credential(&context.credential);
         self.keep(handle, lease, |shard, hash, fetched, _| {
-            shard.keep_verdict(handle, hash, (&context.credential, RIGHT_TO_LIST), fetched);
+            shard.keep_verdict(handle, hash, (&credential?, RIGHT_TO_LIST), fetched);
             None::<()>
         });
         Keep::default()
@@ -367,9 +371,10 @@ impl<'a> Keeper<'a> {
         context: &Context,
     ) {
         let may = self.leases.keeps_attributes(self.asked);
+        let credential = self.leases.credential(&context.credential);
         self.keep(handle, lease, |shard, hash, fetched, _| {
             if may && shard.keep_attr(handle, hash, attr, fetched) && data.len() as u64 == attr.size {
-                shard.keep_verdict(handle, hash, (&context.credential, OpenFlags::READ.bits()), fetched);
+                shard.keep_verdict(handle, hash, (&credential?, OpenFlags::READ.bits()), fetched);
                 shard.keep_content(handle, hash, data, fetched);
             }
             None::<()>

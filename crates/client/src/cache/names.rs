@@ -10,10 +10,10 @@ use aqueduct_fs::DirPage;
 
 use super::shard::{Nanos, View};
 
-/// The most names kept of one directory; beyond, all are forgotten and kept anew. At 150 bytes each this is 5 MiB.
+/// The most names kept of one directory; beyond, all are forgotten and kept anew. At 200 bytes each this is 6 MiB.
 pub(super) const NAMES_MAX: usize = 32_768;
 
-/// What a name takes, beside its bytes: its places in the map and in the listing.
+/// What a name takes beside its bytes and its handle's: its place in the map, with room to grow.
 const NAME_COST: usize = 112;
 
 #[derive(Debug, Default)]
@@ -75,18 +75,20 @@ impl Names {
         if self.known.len() >= NAMES_MAX {
             self.clear();
         }
-        if let Some(known) = self.known.get_mut(name) {
-            *known = Known { handle, at };
-            return;
+        self.bytes += known_cost(name, handle.as_ref());
+        match self.known.get_mut(name) {
+            Some(known) => {
+                self.bytes -= known_cost(name, known.handle.as_ref());
+                *known = Known { handle, at };
+            }
+            None => _ = self.known.insert(name.into(), Known { handle, at }),
         }
-        self.bytes += NAME_COST + name.len();
-        self.known.insert(name.into(), Known { handle, at });
     }
 
     /// The name is about to be changed.
     pub(super) fn drop_name(&mut self, name: &[u8]) {
-        if self.known.remove(name).is_some() {
-            self.bytes -= NAME_COST + name.len();
+        if let Some(known) = self.known.remove(name) {
+            self.bytes -= known_cost(name, known.handle.as_ref());
         }
         self.drop_listing();
     }
@@ -182,6 +184,11 @@ fn is_same(entries: &[Listed], page: &DirPage) -> bool {
         entries.get(at).is_some_and(|listed| listed.cookie == entry.cookie && *listed.name == *entry.name)
     });
     same && page.end == (count == entries.len())
+}
+
+/// As if the handle were not the same memory as that of its inode, which may be kept no more.
+fn known_cost(name: &[u8], handle: Option<&Arc<[u8]>>) -> usize {
+    NAME_COST + name.len() + handle.map_or(0, |handle| handle.len())
 }
 
 fn cost(entries: &[Listed]) -> usize {

@@ -113,7 +113,7 @@ struct Inode {
     content: Option<Kept<Bytes>>,
     /// By name; no value: there is no such attribute.
     xattrs: Vec<(&'static [u8], Kept<Xattr>)>,
-    verdicts: Vec<Kept<(Credential, Rights)>>,
+    verdicts: Vec<Kept<(Arc<Credential>, Rights)>>,
     names: Option<Box<Names>>,
 }
 
@@ -144,7 +144,7 @@ impl Inode {
             self.xattrs.iter().map(|(_, kept)| kept.value.as_ref().map_or(0, |value| value.len())).sum();
         let content = self.content.as_ref().map_or(0, |content| content.value.len());
         let names = self.names.as_ref().map_or(0, |names| size_of::<Names>() + names.bytes());
-        let verdicts = self.verdicts.capacity() * size_of::<Kept<(Credential, Rights)>>();
+        let verdicts = self.verdicts.capacity() * size_of::<Kept<(Arc<Credential>, Rights)>>();
         let places = self.xattrs.capacity() * size_of::<(&[u8], Kept<Xattr>)>();
         INODE_COST + handle.len() + xattrs + content + names + verdicts + places
     }
@@ -371,7 +371,7 @@ impl Shard {
         let Some(inode) = self.usable(handle, &gates.attributes, Aspects::ATTRIBUTES | with, view) else {
             return false;
         };
-        let is_it = |kept: &&Kept<(Credential, Rights)>| kept.value.1 == rights && kept.value.0 == *credential;
+        let is_it = |kept: &&Kept<(Arc<Credential>, Rights)>| kept.value.1 == rights && *kept.value.0 == *credential;
         let is_allowed = inode.verdicts.iter().find(is_it).is_some_and(|kept| view.left(kept.at).is_some());
         let lists = || inode.names.as_ref().is_some_and(|names| names.has_listing(view));
         is_allowed && (rights != RIGHT_TO_LIST || lists())
@@ -497,7 +497,7 @@ impl Shard {
         &mut self,
         handle: &[u8],
         hash: Hash,
-        (credential, rights): (&Credential, Rights),
+        (credential, rights): (&Arc<Credential>, Rights),
         fetched: Fetched,
     ) {
         if !self.gates[hash.gate()].attributes.lets(fetched.asked) {
@@ -507,7 +507,7 @@ impl Shard {
             if !inode.has(Aspects::ATTRIBUTES) {
                 return;
             }
-            inode.verdicts.retain(|kept| kept.value.1 != rights || kept.value.0 != *credential);
+            inode.verdicts.retain(|kept| kept.value.1 != rights || *kept.value.0 != **credential);
             if inode.verdicts.len() >= VERDICTS_MAX {
                 inode.verdicts.remove(0); // the oldest
             }

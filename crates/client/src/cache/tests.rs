@@ -124,7 +124,7 @@ fn names_that_others_may_change_first_are_known_for_such() {
 #[test]
 fn only_whom_the_server_has_let_opens_here() {
     let mut shard = shard_with(b"f", 3);
-    let (root, user) = (Credential::root(), Credential { uid: 7, ..Credential::root() });
+    let (root, user) = (Credential::root(), Arc::new(Credential { uid: 7, ..Credential::root() }));
     let reads = OpenFlags::READ.bits();
     shard.keep_verdict(b"f", HASH, (&user, reads), fetched(1, 5));
     assert!(shard.allows(b"f", HASH, (&user, reads), &view(6)));
@@ -517,6 +517,18 @@ fn what_is_recalled_before_its_reply_is_used_and_not_kept() {
     world.take(&Step::Deliver(0));
     world.check().unwrap();
     assert_eq!((world.uses, world.leases.kept().0, world.truth[0]), (0, 0, 1));
+}
+
+#[test]
+fn credentials_are_shared_and_bounded() {
+    let leases = Leases::default();
+    let of = |uid| leases.credential(&Credential { uid, ..Credential::root() });
+    assert!(Arc::ptr_eq(&of(1).unwrap(), &of(1).unwrap()));
+    let kept: Vec<_> = (0..1500).filter_map(of).collect();
+    assert_eq!(kept.len(), 1024);
+    assert!(of(2000).is_none());
+    drop(kept);
+    assert!(of(2000).is_some());
 }
 
 #[test]

@@ -228,7 +228,12 @@ fn an_own_change_is_seen_by_nobody_before_it_has_ended() {
     let change = std::thread::spawn(move || changing.set_mode(&Handle::new(b"file").unwrap(), 0o600));
     let (set, _) = line.next(Kind::Request);
     assert_eq!(remembered(&mount), None);
-    line.answer(&set, &[(Subject::Inode, ATTRIBUTES, 1 << 32 | 7)], &attr(2));
+    // Nobody knows whether the server looked before or after the change.
+    let asked = asking(&mount);
+    line.answer(&line.next(Kind::Request).0, &[(Subject::Inode, ATTRIBUTES, 1 << 32 | 7)], &attr(1));
+    asked.join().unwrap();
+    assert_eq!(remembered(&mount), None);
+    line.answer(&set, &[(Subject::Inode, ATTRIBUTES, 2 << 32 | 7)], &attr(2));
     change.join().unwrap();
     assert_eq!(remembered(&mount), Some(2));
 }
