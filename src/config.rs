@@ -385,13 +385,20 @@ mod tests {
     }
 
     #[test]
+    fn leases_last_no_longer_than_anybody_would_wait() {
+        let usual = Duration::from_secs(7);
+        assert_eq!([lease(None, usual).unwrap(), lease(Some(0), usual).unwrap()], [usual, Duration::ZERO]);
+        assert!(lease(Some(60), usual).is_ok() && lease(Some(61), usual).is_err());
+    }
+
+    #[test]
     fn a_file_and_arguments_come_together() {
         let folder = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(folder.path()).unwrap();
         let path = root.join("aqueduct.toml");
         let text = format!(
             "listen = ['[::1]:0']\nstate = '/s'\n[[export]]\npath = '{}'\nname = 'data'\nread_only = true\n\
-             external = 'poll'\nexternal_age_seconds = 1.5\n[limits]\nsessions_max = 3\nsession_grace_seconds = 0.5\nsuspect_seconds = 7\n",
+             external = 'poll'\nexternal_age_seconds = 1.5\n[limits]\nsessions_max = 3\nsession_grace_seconds = 0.5\nsuspect_seconds = 7\nlease_seconds = 3\n",
             root.display()
         );
         std::fs::write(&path, text).unwrap();
@@ -406,6 +413,7 @@ mod tests {
         assert_eq!(config.listen, ["[::1]:0".parse().unwrap()]);
         assert_eq!((config.limits.sessions_max, config.limits.session_grace), (3, Duration::from_millis(500)));
         assert_eq!(config.limits.suspect, Duration::from_secs(7));
+        assert_eq!(config.limits.lease, Duration::from_secs(3));
         let by_path = root.to_str().unwrap().to_owned();
         let usual = |name, read_only, squash| {
             let access = Access { squash, ..Access::default() };

@@ -10,12 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_fs::synthetic::Synthetic;
-use aqueduct_fs::{OpenFlags, OpenId, ReadAt, Request, WriteAt};
+use aqueduct_fs::{OpenFlags, OpenId, ReadAt, Request, SetAttr, WriteAt};
 use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig, export_id};
 use aqueduct_wire::{
-    Attach, AttachReply, Checksums, Header, Hello, HelloReply, Kind, Op, Opener, Sealer, decode_reply, encode_cancel,
-    encode_compound, encode_read, encode_request, encode_write,
+    Attach, AttachReply, Checksums, Flags, Header, Hello, HelloReply, Kind, LeaseId, Op, Opener, Sealer,
+    decode_fetched, decode_leases, decode_reply, encode_cancel, encode_compound, encode_fetch, encode_leases,
+    encode_read, encode_request, encode_write, take_grants,
 };
+
+use tempfile::TempDir;
 
 use crate::turner::Turner;
 use crate::{greeting, receive, samples};
@@ -32,6 +35,8 @@ struct World {
     turner: Turner,
     address: SocketAddr,
     _server: Arc<Server>,
+    /// Where sessions are written down, without which no leases are granted.
+    _sessions: TempDir,
 }
 
 thread_local! {
@@ -67,9 +72,14 @@ impl World {
         let turner = Turner::new();
         // Nobody comes back to a session, and few slots are soon met again.
         let limits = Limits { sessions_max: 64, slots: 4, session_grace: Duration::ZERO, ..Limits::default() };
-        let config = ServerConfig { listen: vec![(Ipv4Addr::LOCALHOST, 0).into()], limits, ..config() };
+        // What those had who have gone is no longer in the way.
+        let short = Duration::from_millis(1);
+        let limits = Limits { lease: short, lease_patience: short, lease_answer: short, ..limits };
+        let sessions = tempfile::tempdir().expect("there is room");
+        let listen = vec![(Ipv4Addr::LOCALHOST, 0).into()];
+        let config = ServerConfig { listen, limits, sessions: Some(sessions.path().into()), ..config() };
         let server = Server::start(config, turner.group.clone()).expect("loopback has a port");
-        World { address: server.addresses()[0], turner, _server: server }
+        World { address: server.addresses()[0], turner, _server: server, _sessions: sessions }
     }
 
     /// What the server answers to a stream, until it closes.
@@ -93,11 +103,19 @@ impl World {
 /// A reply of the form that its operation has.
 fn check((header, body, payload): &receive::Whole) {
     assert!(payload.is_empty() || header.op == Op::Read as u16, "{header:?} has a payload");
+    let mut body = &body[..];
+    if header.flags.contains(Flags::GRANTS) {
+        let (grants, rest) = take_grants(body).expect("leases that make sense");
+        assert!(!grants.is_empty() && header.kind == Kind::Reply, "{header:?}");
+        body = rest;
+    }
     match header.kind {
+        Kind::Callback => assert!(decode_leases(body).is_ok(), "{header:?} {body:?}"),
         Kind::HelloReply if header.status == 0 => assert!(HelloReply::decode(body).is_ok(), "{header:?} {body:?}"),
         Kind::Reply if header.status == 0 => match Op::from_code(header.op).expect("it was executed") {
             Op::Attach => assert!(AttachReply::decode(body).is_ok(), "{header:?} {body:?}"),
             Op::Status | Op::Compound | Op::Recovered => {}
+            Op::Fetch => assert!(decode_fetched(body).is_ok(), "{header:?} {body:?}"),
             op => assert!(decode_reply(op, body).is_ok(), "{header:?} {body:?}"),
         },
         _ => {}
@@ -119,12 +137,13 @@ pub fn run(data: &[u8]) {
 struct Stream {
     bytes: Vec<u8>,
     sequence: u32,
+    flags: Flags,
 }
 
 impl Stream {
     /// One that has greeted and attached.
     fn attached() -> Stream {
-        let mut stream = Stream { bytes: vec![0], sequence: 0 };
+        let mut stream = Stream { bytes: vec![0], sequence: 0, flags: Flags::empty() };
         let hello = Hello { session: 0, ..greeting::hello() };
         stream.frame(Header::new(Kind::Hello), |body| hello.encode(body), &[]);
         stream.request(Op::Attach, false, |body| Attach { export: EXPORT, read_only: false }.encode(body), &[]);
@@ -143,7 +162,8 @@ impl Stream {
     fn request(&mut self, op: Op, in_slot: bool, encode: impl FnOnce(&mut Vec<u8>), payload: &[u8]) {
         self.sequence += u32::from(in_slot);
         let sequence = if in_slot { self.sequence } else { 0 };
-        let header = Header { op: op as u16, sequence, request: 7, ..Header::new(Kind::Request) };
+        let flags = self.flags;
+        let header = Header { op: op as u16, sequence, request: 7, flags, ..Header::new(Kind::Request) };
         self.frame(header, encode, payload);
     }
 
@@ -182,11 +202,18 @@ pub fn seeds() -> Vec<Vec<u8>> {
     used.request(Op::Compound, true, |body| encode_compound(&context, &requests, body), &[]);
     used.request(Op::Status, false, |_| {}, &[]);
     used.request(Op::Recovered, false, |_| {}, &[]);
+    let mut leasing = Stream::attached();
+    leasing.flags = Flags::LEASES;
+    requests.iter().for_each(|request| leasing.ask(request));
+    leasing.request(Op::Fetch, false, |body| encode_fetch(&context, &[FILE], 100, body), &[]);
+    let own = [LeaseId(0), LeaseId(1 << 32 | 3), LeaseId(u64::MAX)];
+    leasing.frame(Header::new(Kind::CallbackReply), |body| encode_leases(&own, body), &[]);
+    leasing.ask(&Request::SetAttr { handle: FILE, open: None, set: SetAttr { size: Some(1), ..SetAttr::default() } });
     let mut others = Stream::attached();
     others.frame(Header::new(Kind::Ping), |_| {}, &[]);
     others.frame(Header::new(Kind::Cancel), |body| encode_cancel(7, body), &[]);
     others.frame(Header::new(Kind::Goodbye), |body| body.extend_from_slice(b"enough"), &[]);
-    streams.extend([used, others]);
+    streams.extend([leasing, used, others]);
     streams.into_iter().map(|stream| stream.bytes).collect()
 }
 
@@ -203,5 +230,7 @@ mod tests {
         assert!(seeds.iter().all(|seed| answers(seed).iter().any(succeeded)), "a client attaches");
         let used = answers(&seeds[seeds.len() - 2]);
         assert!(used.iter().filter(|answer| succeeded(answer)).count() >= 10, "{used:?}");
+        let leasing = answers(&seeds[seeds.len() - 3]);
+        assert!(leasing.iter().any(|(header, _, _)| header.flags.contains(Flags::GRANTS)), "{leasing:?}");
     }
 }

@@ -85,19 +85,17 @@ fn who_owes_is_not_renewed_however_busy() {
     let write = state.changer.send_write(state.open, b"new");
     state.holder.recalled();
     let start = Instant::now();
-    let mut renewed = start;
+    let (mut renewed, mut refused) = (state.renewed.0, 0);
     while start.elapsed() < ANSWER + LEASE + PATIENCE + LATE && state.changer.waits() {
+        let before = Instant::now();
         state.holder.ask(&get_attr(&state.file)).unwrap();
-        if state.holder.renews {
-            renewed = Instant::now();
+        match state.holder.renews {
+            true => renewed = before,
+            false => refused += 1,
         }
     }
     state.changer.take(write).unwrap();
-    assert!(
-        renewed - start < ANSWER + LATE / 2 && renewed.elapsed() >= LEASE + PATIENCE - ANSWER,
-        "{:?}",
-        renewed - start
-    );
+    assert!(refused > 0 && renewed.elapsed() >= LEASE + PATIENCE, "{:?}", renewed.elapsed());
     state.holder.give_back(&[state.lease]);
     state.holder.ask(&get_attr(&state.file)).unwrap();
     assert!(state.holder.renews);
@@ -181,7 +179,7 @@ fn a_client_with_all_it_may_have_is_asked_for_what_it_has_had_for_longest() {
     assert!(asked > 0 && held.len() >= MOST / 2, "{asked} {}", held.len());
     let mut other = Client::new(&fixture);
     other.ask(&look_up(&root, "1")).unwrap();
-    assert!(other.granted(Subject::Inode).is_some(), "others are not concerned");
+    assert!(!other.grants.is_empty(), "others are not concerned");
 }
 
 #[test]
