@@ -111,7 +111,9 @@ impl Names {
             Some(index) => index + 1,
             None => return,
         };
-        if listing.is_whole && is_same(&listing.entries[from..], page) {
+        if listing.is_whole && is_same(&listing.entries[from..], page) && (!begins || page.end) {
+            // The whole of it was fetched again, or a part that says nothing of the age of the others.
+            listing.at = if begins { listing.at.max(at) } else { listing.at };
             return;
         }
         let mut entries: Vec<Listed> = Vec::new();

@@ -232,6 +232,25 @@ fn a_listing_is_put_together_from_its_pages_and_served_in_others() {
 }
 
 #[test]
+fn a_listing_that_is_fetched_again_is_as_young_as_its_first_page() {
+    let aged = |now| View { age_max: 10, ..view(now) };
+    let serves = |names: &mut Names, now| names.page(0, 1000, &aged(now), |_| 1).map(|part| part.left);
+    for counts in [&[3][..], &[3, 2]] {
+        let mut names = Names::default();
+        pages(counts).iter().for_each(|(cookie, page)| names.keep_page(*cookie, page, 5));
+        assert_eq!((serves(&mut names, 6), serves(&mut names, 15)), (Some(9), None));
+        let again = pages(counts);
+        for (at, (cookie, page)) in again.iter().enumerate() {
+            names.keep_page(*cookie, page, 20 + at as Nanos);
+            assert_eq!(serves(&mut names, 26).is_some(), at + 1 == again.len(), "as soon as all is");
+        }
+        assert_eq!(serves(&mut names, 26), Some(4));
+        names.keep_page(again[0].0, &again[0].1, 7);
+        assert_eq!(serves(&mut names, 26), (counts.len() == 1).then_some(4), "what comes late makes nothing younger");
+    }
+}
+
+#[test]
 fn a_listing_with_two_equal_cookies_is_not_kept() {
     let mut names = Names::default();
     let mut page = DirPage::default();
