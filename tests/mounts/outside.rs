@@ -109,7 +109,7 @@ impl Kept {
         loop {
             let before = self.operations();
             let seen = (0..LOOKS).map(|_| look()).last().unwrap();
-            if self.operations() < before + LOOKS {
+            if self.operations() < before + LOOKS / 2 {
                 return seen;
             }
             assert!(started.elapsed() < SOON, "{what}: the server is asked each time");
@@ -269,18 +269,23 @@ fn what_is_polled_is_no_older_than_its_age() {
 fn without_watching_what_is_kept_is_old() {
     test(|| {
         let kept = Kept::new("external = 'none'");
-        let (file, seen) = kept.paths("file");
-        fs::write(&file, "old").unwrap();
-        let read = || fs::read_to_string(&seen).unwrap();
-        assert_eq!(kept.keep("content", read), "old");
-        fs::write(&file, "new").unwrap();
-        for _ in 0..20 {
-            assert_eq!(read(), "old");
-            thread::sleep(Duration::from_millis(100));
-        }
+        // It is no promise that it stays old: what is kept may be given back at any time.
+        let stays_old = |name: &String| {
+            let (file, seen) = kept.paths(name);
+            fs::write(&file, "old").unwrap();
+            let read = || fs::read_to_string(&seen).unwrap();
+            kept.keep("content", read);
+            fs::write(&file, "new").unwrap();
+            (0..20).all(|_| {
+                thread::sleep(Duration::from_millis(100));
+                read() == "old"
+            })
+        };
+        let name = (0..5).map(|round| round.to_string()).find(stays_old).expect("something is kept");
+        let read = || fs::read_to_string(kept.mount.join(&name)).unwrap();
         // A client's change recalls as ever.
         let other = kept.server.mount_with(kept.export.path(), "cache=lease");
-        fs::write(other.join("file"), "newest").unwrap();
+        fs::write(other.join(&name), "newest").unwrap();
         assert_eq!(read(), "newest");
     });
 }
