@@ -2,9 +2,9 @@
 
 use aqueduct_fs::{ClientId, Context, Errno, ReadAt, Reply, WriteAt};
 use aqueduct_wire::{
-    Attach, AttachReply, Caller, Op, decode_compound, decode_compound_reply, decode_fetch, decode_fetched, decode_read,
-    decode_reply, decode_request, decode_write, encode_compound, encode_compound_reply, encode_fetch, encode_fetched,
-    encode_read, encode_reply, encode_request, encode_write, substitute_latest,
+    Attach, AttachReply, Caller, Op, decode_compound, decode_compound_reply, decode_fetch, decode_fetched, decode_list,
+    decode_read, decode_reply, decode_request, decode_write, encode_compound, encode_compound_reply, encode_fetch,
+    encode_fetched, encode_list, encode_read, encode_reply, encode_request, encode_write, substitute_latest,
 };
 
 use crate::samples;
@@ -38,6 +38,10 @@ pub fn request(data: &[u8]) {
         Op::Fetch => {
             let Ok((caller, handles, length)) = decode_fetch(body) else { return };
             encode_fetch(&context(&caller), &handles, length, &mut out);
+        }
+        Op::List => {
+            let Ok((caller, handle)) = decode_list(body) else { return };
+            encode_list(&context(&caller), handle, &mut out);
         }
         Op::Compound => {
             let Ok((caller, requests)) = decode_compound(body) else { return };
@@ -105,13 +109,14 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
             seed
         })
         .collect();
-    let others = [Op::Attach, Op::Read, Op::Write, Op::Fetch];
+    let others = [Op::Attach, Op::Read, Op::Write, Op::Fetch, Op::List];
     let mut special = others.map(|op| vec![op as u8]);
     Attach { export: "/srv/data", read_only: true }.encode(&mut special[0]);
     encode_read(&context, &ReadAt { open: samples::OPEN, offset: 4096, length: 1 << 20 }, &mut special[1]);
     let write = WriteAt { open: samples::OPEN, offset: 4096, append: true, stable: false };
     encode_write(&context, &write, &mut special[2]);
     encode_fetch(&context, &[b"one", b"other"], 4096, &mut special[3]);
+    encode_list(&context, b"one", &mut special[4]);
     seeds.extend(special);
     seeds.extend(requests.chunks(6).map(|requests| {
         let mut seed = vec![Op::Compound as u8];

@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{
-    Call, ClientId, Context, Errno, FileSystem, LockKind, OpenFlags, ReadAt, Reply, Request, Sink, Source, WriteAt,
-    Written,
+    Call, ClientId, Context, DirPage, Errno, FileSystem, LockKind, OpenFlags, ReadAt, Reply, Request, Sink, Source,
+    WriteAt, Written,
 };
 use aqueduct_net::Frame;
 use aqueduct_wire::{Class, Flags, HEADER_SIZE, Header, Kind, Op};
@@ -311,6 +311,14 @@ impl Client {
         aqueduct_wire::encode_fetch(context, handles, aqueduct_wire::FETCH_LENGTH_MAX, &mut frame);
         let exchange = Exchange { bulk: true, ..Exchange::new(Op::Fetch, frame) };
         Ok(self.exchange(context, exchange, brought).await?.0.body)
+    }
+
+    /// Asks for the first page of a directory, with inodes.
+    pub(crate) async fn list(&self, context: &Context, handle: &[u8], brought: &mut Brought) -> Result<DirPage, Errno> {
+        let mut frame = vec![0; HEADER_SIZE];
+        aqueduct_wire::encode_list(context, handle, &mut frame);
+        let (reply, _) = self.exchange(context, Exchange::new(Op::List, frame), brought).await?;
+        aqueduct_wire::decode_reply(Op::List, &reply.body).map_err(|_| Errno::EPROTO)?.directory()
     }
 
     /// The answer about an open that the server does not know: it may be lost since we looked.

@@ -158,6 +158,61 @@ fn a_scan_takes_few_round_trips() {
 }
 
 #[test]
+fn a_small_directory_takes_one_round_trip() {
+    let fixture = Fixture::new();
+    fs::create_dir(fixture.directory.path().join("d")).unwrap();
+    fs::write(fixture.directory.path().join("d/one"), "1").unwrap();
+    let mount = fixture.mount();
+    let context = user(0);
+    let parent = mount.root.bytes();
+    let directory = mount.ask(&context, Request::Lookup { parent, name: b"d" }).unwrap().entry().unwrap().handle;
+    let before = mount.requests();
+    let open = mount.ask(&context, Request::OpenDirectory { handle: directory.bytes() }).unwrap().opened().unwrap().id;
+    let request = Request::ReadDirectory { open, cookie: 0, size: 4096, plus: true };
+    let page = mount.ask(&context, request).unwrap().directory().unwrap();
+    assert!(page.end && page.entries().any(|entry| entry.name == b"one"));
+    mount.ask(&context, Request::ReleaseDirectory { open }).unwrap();
+    let found = mount.ask(&context, Request::Lookup { parent: directory.bytes(), name: b"one" });
+    assert_eq!(found.unwrap().entry().unwrap().attr.size, 1);
+    assert_eq!(mount.requests() - before, 1);
+}
+
+#[test]
+fn who_looks_up_names_one_after_another_is_told_of_all() {
+    let fixture = Fixture::new();
+    let mount = fixture.mount();
+    let before = mount.requests();
+    let look_up =
+        |name: &str| mount.ask(&user(1234), Request::Lookup { parent: mount.root.bytes(), name: name.as_bytes() });
+    for at in 0..FILES {
+        assert_eq!(look_up(&format!("f{at}")).unwrap().entry().unwrap().attr.size, content(at).len() as u64);
+    }
+    assert_eq!(look_up("absent"), Err(Errno::ENOENT));
+    assert!(mount.requests() - before <= 4, "{}", mount.requests() - before);
+}
+
+#[test]
+fn nobody_lists_what_he_may_not() {
+    let fixture = Fixture::new();
+    let secret = fixture.directory.path().join("secret");
+    fs::create_dir(&secret).unwrap();
+    fs::write(secret.join("f"), "1").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o711)).unwrap();
+    let mount = fixture.mount();
+    let parent = mount.root.bytes();
+    let directory = mount.ask(&user(0), Request::Lookup { parent, name: b"secret" }).unwrap().entry().unwrap().handle;
+    let open =
+        |uid| mount.ask(&user(uid), Request::OpenDirectory { handle: directory.bytes() }).and_then(Reply::opened);
+    assert_eq!(open(1234).map(drop), Err(Errno::EACCES));
+    let opened = open(0).unwrap();
+    assert_eq!(open(1234).map(drop), Err(Errno::EACCES), "though root has listed it");
+    mount.ask(&user(0), Request::ReleaseDirectory { open: opened.id }).unwrap();
+    // To pass through is another right than to list.
+    let found = mount.ask(&user(1234), Request::Lookup { parent: directory.bytes(), name: b"f" });
+    assert_eq!(found.unwrap().entry().unwrap().attr.size, 1);
+}
+
+#[test]
 fn without_a_scan_only_what_is_opened_is_asked_for() {
     let fixture = Fixture::new();
     let mount = fixture.mount();

@@ -40,6 +40,7 @@ pub(crate) fn waits_for_disk(op: Op) -> bool {
             | Op::ReadDirectory
             | Op::Compound
             | Op::Fetch
+            | Op::List
     )
 }
 
@@ -143,7 +144,7 @@ impl Job {
             (_, None) => Err(Errno::ENOTCONN),
             (Op::Read, Some(attached)) => self.read(attached, &frame.body).await,
             (Op::Write, Some(attached)) => self.write(attached, &frame.body, frame.payload).await,
-            (Op::Fetch, Some(attached)) => self.fetch(attached, &frame.body).await,
+            (Op::Fetch | Op::List, Some(attached)) => self.fetch(attached, &frame.body).await,
             (Op::Compound, Some(attached)) => self.compound(attached, &frame.body).await,
             (_, Some(attached)) => self.call(attached, frame).await,
         };
@@ -314,20 +315,15 @@ impl Job {
     }
 
     async fn fetch(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
-        let (caller, handles, length) = aqueduct_wire::decode_fetch(body).map_err(|error| error.errno())?;
-        let context = attached.context(self.session.client(), caller);
+        let (filesystem, context) = (&*attached.filesystem, |caller| attached.context(self.session.client(), caller));
         let stamp = self.server.leases.stamp();
-        let files = fetch::files(&*attached.filesystem, &context, &handles, length).await;
-        let read = files.iter().zip(&handles).zip(0..).filter(|((file, _), _)| file.is_ok());
-        let grants = self.granted((stamp, None), |grant| {
-            read.for_each(|((_, handle), at)| grant(Subject::Entry(at), handle, Aspects::DATA | Aspects::ATTRIBUTES));
-        });
-        self.session.count(files.iter().flatten().map(|(_, data)| data.len()).sum(), 0);
-        let mut body = Vec::new();
-        let told =
-            files.iter().map(|file| file.as_ref().map(|(attr, data)| (*attr, &data[..])).map_err(|error| *error));
-        aqueduct_wire::encode_fetched(told, &mut body);
-        self.send_granting(reply_header(&self.header, Kind::Reply, Ok(())), &body, &grants);
+        let fetched = match self.op {
+            Op::List => fetch::listing(filesystem, context, body).await?,
+            _ => fetch::files(filesystem, context, body).await?,
+        };
+        let grants = self.granted((stamp, None), |grant| fetched.grantable(grant));
+        self.session.count(fetched.read, 0);
+        self.send_granting(reply_header(&self.header, Kind::Reply, Ok(())), &fetched.body, &grants);
         self.note_duration(Kind::Reply);
         Ok(())
     }

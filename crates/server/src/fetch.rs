@@ -1,17 +1,55 @@
-//! FETCH: what many small files have in their first bytes, for one round trip. Each is opened as its caller, read and closed again.
+//! FETCH and LIST: what many small files have in their first bytes, and what a directory has, for one round trip each. Each is opened as its caller, read and
+//! closed again.
 
-use aqueduct_fs::{Attr, Context, Errno, FileSystem, MemorySink, OpenFlags, OpenId, ReadAt, Request};
-use aqueduct_wire::{FETCH_LENGTH_MAX, fetch_room};
+use aqueduct_fs::{
+    Aspects, Attr, Context, DirPage, Errno, FileSystem, Handle, MemorySink, OpenFlags, OpenId, ReadAt, Reply, Request,
+};
+use aqueduct_wire::{Caller, DIRECTORY_PAGE_MAX, FETCH_LENGTH_MAX, Subject, fetch_room};
+
+use crate::lease::touch;
 
 /// What came of each file.
-pub(crate) type File = Result<(Attr, Vec<u8>), Errno>;
+type File = Result<(Attr, Vec<u8>), Errno>;
 
-/// The first bytes of these files, at most `length` of each: of the first of them, as many as a reply has room for, and of one at least.
-pub(crate) async fn files(filesystem: &dyn FileSystem, context: &Context, handles: &[&[u8]], length: u32) -> Vec<File> {
+/// A reply, and what leases go with it.
+pub(crate) struct Fetched {
+    pub(crate) body: Vec<u8>,
+    /// Bytes of files in it.
+    pub(crate) read: usize,
+    looked: Looked,
+}
+
+enum Looked {
+    Files(Vec<(u16, Handle)>),
+    Directory(Handle, DirPage),
+}
+
+impl Fetched {
+    /// Calls `grant` with each inode of which the reply says something that a lease may cover.
+    pub(crate) fn grantable(&self, grant: &mut dyn FnMut(Subject, &[u8], Aspects)) {
+        match &self.looked {
+            Looked::Files(files) => files
+                .iter()
+                .for_each(|(at, file)| grant(Subject::Entry(*at), file.bytes(), Aspects::DATA | Aspects::ATTRIBUTES)),
+            Looked::Directory(directory, page) => {
+                touch::of_page(directory.bytes(), Aspects::NAMES | Aspects::ATTRIBUTES, page, grant);
+            }
+        }
+    }
+}
+
+/// The first bytes of files: of the first of them, as many as a reply has room for, and of one at least.
+pub(crate) async fn files(
+    filesystem: &dyn FileSystem,
+    context: impl FnOnce(Caller) -> Context,
+    request: &[u8],
+) -> Result<Fetched, Errno> {
+    let (caller, handles, length) = aqueduct_wire::decode_fetch(request).map_err(|error| error.errno())?;
+    let context = context(caller);
     let mut room = fetch_room(handles.len());
     let mut files: Vec<File> = Vec::with_capacity(handles.len());
-    for handle in handles {
-        let file = one(filesystem, context, handle, length.min(FETCH_LENGTH_MAX)).await;
+    for handle in &handles {
+        let file = one(filesystem, &context, handle, length.min(FETCH_LENGTH_MAX)).await;
         let taken = file.as_ref().map_or(0, |(_, data)| data.len());
         if taken > room && !files.is_empty() {
             break;
@@ -19,7 +57,30 @@ pub(crate) async fn files(filesystem: &dyn FileSystem, context: &Context, handle
         room = room.saturating_sub(taken);
         files.push(file);
     }
-    files
+    let mut body = Vec::new();
+    let told = files.iter().map(|file| file.as_ref().map(|(attr, data)| (*attr, &data[..])).map_err(|error| *error));
+    aqueduct_wire::encode_fetched(told, &mut body);
+    let read = files.iter().zip(&handles).zip(0..).filter(|((file, _), _)| file.is_ok());
+    let looked = Looked::Files(read.filter_map(|((_, handle), at)| Some((at, Handle::new(handle)?))).collect());
+    Ok(Fetched { body, read: files.iter().flatten().map(|(_, data)| data.len()).sum(), looked })
+}
+
+/// The first page of a directory.
+pub(crate) async fn listing(
+    filesystem: &dyn FileSystem,
+    context: impl FnOnce(Caller) -> Context,
+    request: &[u8],
+) -> Result<Fetched, Errno> {
+    let (caller, handle) = aqueduct_wire::decode_list(request).map_err(|error| error.errno())?;
+    let context = context(caller);
+    let open = filesystem.call(&context, Request::OpenDirectory { handle }).await?.opened()?.id;
+    let request = Request::ReadDirectory { open, cookie: 0, size: DIRECTORY_PAGE_MAX, plus: true };
+    let page = filesystem.call(&context, request).await.and_then(Reply::directory);
+    filesystem.call(&context, Request::ReleaseDirectory { open }).await?;
+    let (page, mut body) = (page?, Vec::new());
+    aqueduct_wire::encode_reply(&Reply::Directory(page.clone()), &mut body);
+    let looked = Looked::Directory(Handle::new(handle).ok_or(Errno::ESTALE)?, page);
+    Ok(Fetched { body, read: 0, looked })
 }
 
 async fn one(filesystem: &dyn FileSystem, context: &Context, handle: &[u8], length: u32) -> File {

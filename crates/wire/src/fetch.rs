@@ -1,4 +1,4 @@
-//! FETCH: the attributes and first bytes of several files at once, for who reads many small ones.
+//! FETCH and LIST: the attributes and first bytes of several files at once, and a listing without opening it, for who reads many small ones.
 
 use aqueduct_fs::*;
 
@@ -55,6 +55,19 @@ pub fn decode_fetch(body: &[u8]) -> Result<(Caller, Vec<&[u8]>, u32), BodyError>
     } else {
         Ok((caller, handles, length))
     }
+}
+
+/// Appends the body of LIST: the caller and the directory's handle. Its reply is that of READ DIRECTORY, from the start, with inodes.
+pub fn encode_list(context: &Context, handle: &[u8], out: &mut Vec<u8>) {
+    put_caller(&context.credential, context.pid, out);
+    HandleBytes::put(&handle, out);
+}
+
+/// The caller and the directory of a LIST.
+pub fn decode_list(body: &[u8]) -> Result<(Caller, &[u8]), BodyError> {
+    let mut reader = Reader::new(body);
+    let list = (reader.get::<CallerField>()?, reader.get::<HandleBytes>()?);
+    reader.end().map(|()| list)
 }
 
 /// Appends the body of FETCH's reply: the number of files u16, each with its status u32, and if that is 0 its attributes, length u32 and bytes. The first

@@ -64,19 +64,19 @@ macro_rules! operations {
         #[repr(u16)]
         #[allow(missing_docs, reason = "each is the request of its name, or described in PROTOCOL.md")]
         pub enum Op {
-            Attach = 1, Status = 2, Compound = 3, Read = 4, Write = 5, Recovered = 6, Fetch = 7,
+            Attach = 1, Status = 2, Compound = 3, Read = 4, Write = 5, Recovered = 6, Fetch = 7, List = 8,
             $($variant = $code,)*
         }
 
         impl Op {
             /// Every operation.
-            pub const ALL: &'static [Op] = &[Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered, Op::Fetch, $(Op::$variant),*];
+            pub const ALL: &'static [Op] = &[Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered, Op::Fetch, Op::List, $(Op::$variant),*];
 
             /// The operation of a code; `None` for one that this version does not have.
             pub const fn from_code(code: u16) -> Option<Op> {
                 match code {
                     1 => Some(Op::Attach), 2 => Some(Op::Status), 3 => Some(Op::Compound), 4 => Some(Op::Read), 5 => Some(Op::Write),
-                    6 => Some(Op::Recovered), 7 => Some(Op::Fetch),
+                    6 => Some(Op::Recovered), 7 => Some(Op::Fetch), 8 => Some(Op::List),
                     $($code => Some(Op::$variant),)*
                     _ => None,
                 }
@@ -86,7 +86,7 @@ macro_rules! operations {
             pub const fn name(self) -> &'static str {
                 match self {
                     Op::Attach => "Attach", Op::Status => "Status", Op::Compound => "Compound", Op::Read => "Read", Op::Write => "Write",
-                    Op::Recovered => "Recovered", Op::Fetch => "Fetch",
+                    Op::Recovered => "Recovered", Op::Fetch => "Fetch", Op::List => "List",
                     $(Op::$variant => stringify!($variant),)*
                 }
             }
@@ -105,7 +105,7 @@ macro_rules! operations {
         fn get_request<'a>(op: Op, reader: &mut Reader<'a>) -> Result<Request<'a>, BodyError> {
             match op {
                 $(Op::$variant => Ok(Request::$variant { $($field: <$kind>::get(reader)?),* }),)*
-                Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered | Op::Fetch => {
+                Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered | Op::Fetch | Op::List => {
                     Err(BodyError::Value("the operation"))
                 }
             }

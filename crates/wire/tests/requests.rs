@@ -53,6 +53,12 @@ proptest! {
     #[test]
     fn a_fetch_round_trips(handles in vec(vec(any::<u8>(), 1..HANDLE_LENGTH_MAX), 0..=FETCH_MAX), length in 0..=FETCH_LENGTH_MAX, context in context()) {
         let handles: Vec<&[u8]> = handles.iter().map(Vec::as_slice).collect();
+        for handle in &handles {
+            let mut out = body(|out| encode_list(&context, handle, out));
+            prop_assert_eq!(decode_list(&out), Ok((caller(&context), *handle)));
+            out.push(0);
+            prop_assert_eq!(decode_list(&out), Err(BodyError::Trailing(1)));
+        }
         let mut out = body(|out| encode_fetch(&context, &handles, length, out));
         prop_assert_eq!(decode_fetch(&out), Ok((caller(&context), handles, length)));
         prop_assert!(decode_fetch(&out[..out.len() - 1]).is_err());
@@ -66,7 +72,7 @@ proptest! {
             for op in Op::ALL {
                 let _ = decode_request(*op, noise);
             }
-            let _ = (decode_read(noise), decode_write(noise), decode_compound(noise), decode_fetch(noise).is_ok());
+            let _ = (decode_read(noise), decode_write(noise), decode_compound(noise), decode_fetch(noise).is_ok(), decode_list(noise).is_ok());
         }
     }
 
@@ -224,7 +230,7 @@ fn a_compound_is_bounded_in_number_nesting_and_reply() {
     let open = Request::OpenDirectory { handle: b"" };
     let listing = [open, list, Request::ReleaseDirectory { open: OPEN_LATEST }];
     assert!(decode_compound(&body(|out| encode_compound(&root(), &listing, out))).is_ok());
-    for op in [Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered, Op::Fetch] {
+    for op in [Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered, Op::Fetch, Op::List] {
         let mut out = body(|out| encode_compound(&root(), &[Request::Root], out));
         let at = out.len() - 2;
         out[at..].copy_from_slice(&(op as u16).to_le_bytes());

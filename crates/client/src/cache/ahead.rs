@@ -1,4 +1,5 @@
-//! Small files, fetched with the one that somebody opens: those that he is likely to read next.
+//! What is fetched before it is asked for: small files with the one that somebody opens, and whole directories at their opening, or when somebody looks up
+//! names in them.
 
 use std::sync::Arc;
 
@@ -12,24 +13,44 @@ use super::memory::Keeper;
 use crate::lane::lock;
 
 impl Cached {
-    /// Answers an open that only the server can allow, by fetching the file with others; else gives the request back.
+    /// Answers what only the server can, by asking it for more at once; else gives the request back.
     pub(super) async fn fetch_ahead<'a>(
         &self,
         context: &Context,
         request: Request<'a>,
         leases: &Arc<Leases>,
     ) -> Result<Answer, Request<'a>> {
-        let Request::Open { handle, flags: OpenFlags::READ } = request else { return Err(request) };
-        let wanted = lock(&leases.scans).opens(handle);
-        if wanted.is_empty() || leases.view().is_none() {
+        if leases.view().is_none() {
             return Err(request);
         }
-        let handles: Vec<&[u8]> = wanted.iter().map(|handle| &**handle).collect();
-        if let Err(error) = self.fetch_files(context, &handles, leases).await {
-            tracing::debug!(%error, "small files could not be fetched ahead");
-            lock(&leases.scans).fails();
+        let fetched = match request {
+            Request::Open { handle, flags: OpenFlags::READ } => {
+                let wanted = lock(&leases.scans).opens(handle);
+                let handles: Vec<&[u8]> = wanted.iter().map(|handle| &**handle).collect();
+                if handles.is_empty() {
+                    return Err(request);
+                }
+                self.fetch_files(context, &handles, leases).await.inspect_err(|_| lock(&leases.scans).fails())
+            }
+            Request::OpenDirectory { handle } => self.list(context, handle, leases).await,
+            Request::Lookup { parent, .. } if lock(&leases.scans).looks_up(parent) => {
+                self.list(context, parent, leases).await
+            }
+            _ => return Err(request),
+        };
+        if let Err(error) = fetched {
+            tracing::debug!(%error, ?request, "this could not be fetched ahead");
+            return Err(request);
         }
         self.remembered(context, request, leases)
+    }
+
+    async fn list(&self, context: &Context, handle: &[u8], leases: &Arc<Leases>) -> Result<(), Errno> {
+        let asked = leases.asks();
+        let mut brought = Brought::default();
+        let page = self.client.list(context, handle, &mut brought).await?;
+        Keeper::new(leases, asked, &brought).directory(handle, &page, context);
+        Ok(())
     }
 
     async fn fetch_files(&self, context: &Context, handles: &[&[u8]], leases: &Arc<Leases>) -> Result<(), Errno> {

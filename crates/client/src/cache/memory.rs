@@ -389,6 +389,12 @@ impl<'a> Keeper<'a> {
         lock(&self.leases.scans).listed(&self.leases.key(handle), cookie == 0, files);
     }
 
+    /// The first page of a directory that was fetched ahead, and who may list it.
+    pub(super) fn directory(&mut self, handle: &[u8], page: &DirPage, context: &Context) {
+        self.open_directory(handle, context);
+        self.page(handle, 0, page);
+    }
+
     /// A page of a listing, with what it says of its entries.
     fn page(&mut self, handle: &[u8], cookie: u64, page: &DirPage) -> Keep {
         let of_directory = self.lease(Subject::Inode).or(self.lease(Subject::Parent));

@@ -22,6 +22,12 @@ const CREDIT_MAX: usize = 16 * FETCH_MAX;
 /// Files of the first batch in a directory that nobody is known to scan.
 const BATCH_FIRST: usize = 8;
 
+/// Directories of which it is known how often names in them were asked for.
+const LOOKUPS_MAX: usize = 4096;
+
+/// A directory is listed when the server is asked for so many names in it.
+const LISTS_AT: [u32; 3] = [2, 32, 512];
+
 #[derive(Debug)]
 struct File {
     handle: Arc<[u8]>,
@@ -49,6 +55,8 @@ pub(super) struct Scans {
     unread: HashSet<Arc<[u8]>>,
     numbers: u64,
     credit: usize,
+    /// How often the server was asked for a name in a directory.
+    lookups: HashMap<Arc<[u8]>, u32>,
 }
 
 impl Default for Scans {
@@ -59,6 +67,7 @@ impl Default for Scans {
             unread: HashSet::new(),
             numbers: 0,
             credit: CREDIT_FIRST,
+            lookups: HashMap::new(),
         }
     }
 }
@@ -135,6 +144,20 @@ impl Scans {
         self.credit -= wanted.len() - 1;
         self.unread.extend(wanted[1..].iter().cloned());
         wanted
+    }
+
+    /// The server has to be asked for a name in a directory: whether to ask for all of them. Those who look up one name and another are likely to want a
+    /// third; if they ask again all the same, others change the directory, or it is too large to be listed at once.
+    pub(super) fn looks_up(&mut self, directory: &[u8]) -> bool {
+        if self.lookups.len() >= LOOKUPS_MAX {
+            self.lookups.clear();
+        }
+        let Some(count) = self.lookups.get_mut(directory) else {
+            self.lookups.insert(directory.into(), 1);
+            return false;
+        };
+        *count = count.saturating_add(1);
+        LISTS_AT.contains(count)
     }
 
     /// Nothing can be fetched: nobody tries again.
@@ -216,6 +239,16 @@ mod tests {
         list(&mut scans, 1, 2000, 100);
         let (requests, wasted) = read(&mut scans, 1, 0..2000);
         assert!(requests < 100 && wasted == 0, "{requests} {wasted}");
+    }
+
+    #[test]
+    fn a_directory_is_listed_for_who_looks_up_names_in_it_but_not_again_and_again() {
+        let mut scans = Scans::default();
+        let lists = (0..10_000).filter(|_| scans.looks_up(b"directory")).count();
+        assert_eq!(lists, LISTS_AT.len());
+        assert!(!scans.looks_up(b"other") && scans.looks_up(b"other"));
+        assert!((0..10_000u32).all(|at| !scans.looks_up(&at.to_le_bytes())));
+        assert!(scans.lookups.len() <= LOOKUPS_MAX);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What requests change, and on what their replies grant leases.
 
 use aqueduct_fs::{
-    Aspects, Call, ClientId, Context, Entry, Errno, FileSystem, Handle, OpenFlags, OpenId, Reply, Request,
+    Aspects, Call, ClientId, Context, DirPage, Entry, Errno, FileSystem, Handle, OpenFlags, OpenId, Reply, Request,
 };
 use aqueduct_wire::Subject;
 
@@ -170,12 +170,22 @@ pub(crate) fn grantable(
         | (Request::GetXattr { handle, .. }, Err(Errno::ENODATA)) => grant(Subject::Inode, handle, ATTRIBUTES),
         (Request::ReadDirectory { open, .. }, Ok(Reply::Directory(page))) => {
             let Some(directory) = filesystem.inode(client, *open) else { return };
-            grant(Subject::Inode, directory.bytes(), Aspects::NAMES);
-            let entries = page.entries().take(aqueduct_wire::GRANTS_MAX).zip(0..);
-            for (handle, at) in entries.filter_map(|(entry, at)| Some((entry.inode?.0, at))) {
-                grant(Subject::Entry(at), handle, ATTRIBUTES);
-            }
+            of_page(directory.bytes(), Aspects::NAMES, page, grant);
         }
         _ => {}
+    }
+}
+
+/// The same of a page of a directory.
+pub(crate) fn of_page(
+    directory: &[u8],
+    aspects: Aspects,
+    page: &DirPage,
+    grant: &mut dyn FnMut(Subject, &[u8], Aspects),
+) {
+    grant(Subject::Inode, directory, aspects);
+    let entries = page.entries().take(aqueduct_wire::GRANTS_MAX - 1).zip(0..);
+    for (handle, at) in entries.filter_map(|(entry, at)| Some((entry.inode?.0, at))) {
+        grant(Subject::Entry(at), handle, Aspects::ATTRIBUTES);
     }
 }

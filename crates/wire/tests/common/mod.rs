@@ -296,7 +296,7 @@ pub fn replies() -> impl Strategy<Value = Vec<(Op, Reply)>> {
     let ops = Op::ALL
         .iter()
         .copied()
-        .filter(|op| !matches!(op, Op::Attach | Op::Status | Op::Compound | Op::Recovered | Op::Fetch));
+        .filter(|op| !matches!(op, Op::Attach | Op::Status | Op::Compound | Op::Recovered | Op::Fetch | Op::List));
     ops.map(|op| reply(op).prop_map(move |reply| (op, reply))).collect::<Vec<_>>()
 }
 
