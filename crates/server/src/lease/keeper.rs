@@ -224,7 +224,7 @@ impl Keeper {
         let mut actions = Vec::new();
         for lease in leases {
             let mut shard = lock(&self.shards[shard_of(*lease)]);
-            shard.returned(client, *lease, (now(), &self.holders), &mut actions);
+            shard.returned(client, *lease, &self.holders, &mut actions);
         }
         self.perform(actions);
     }

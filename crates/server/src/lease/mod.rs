@@ -303,7 +303,7 @@ impl Leases {
             || self.table.count_of(client) >= self.limits.leases_of_client_max
         {
             // Asked for, and not waited for; until it is back the client gets no other.
-            let oldest = self.table.recall_oldest(client, now);
+            let oldest = self.table.recall_oldest(client);
             oldest.into_iter().for_each(|lease| self.ask(client, lease, now, actions));
             return None;
         }
@@ -354,7 +354,7 @@ impl Leases {
     /// Anything may have been changed by somebody who did not wait.
     pub(crate) fn changed_everything(&mut self, now: Now, actions: &mut Vec<Action>) {
         self.ends.fill(self.stamps.next());
-        for (client, lease) in self.table.recall_everything(now) {
+        for (client, lease) in self.table.recall_everything() {
             self.ask(client, lease, now, actions);
         }
     }
@@ -364,13 +364,12 @@ impl Leases {
         &mut self,
         client: ClientId,
         lease: LeaseId,
-        (now, clients): (Now, &dyn Clients),
+        clients: &dyn Clients,
         actions: &mut Vec<Action>,
     ) {
         let Some(inode) = self.table.remove(client, lease) else { return };
-        if self.overdue.contains(&client) && !self.owes(client, now) {
+        if !self.table.owes(client) && self.overdue.remove(&client) {
             self.fenced.remove(&client);
-            self.overdue.remove(&client);
             clients.resume(client);
         }
         self.wake(inode, actions);
@@ -419,7 +418,7 @@ impl Leases {
 
     /// What the client has been asked for and has not returned: to be asked for again on a new connection.
     pub(crate) fn recalled(&self, client: ClientId) -> Vec<LeaseId> {
-        self.table.recalled(client).into_iter().map(|(lease, ..)| lease).collect()
+        self.table.recalled(client).into_iter().map(|(lease, _)| lease).collect()
     }
 
     /// How many leases there are.
@@ -437,8 +436,8 @@ impl Leases {
         actions: &mut Vec<Action>,
     ) -> bool {
         let touched: Vec<_> = self.touched(by, inode, aspects).collect();
-        for (at, held) in touched.iter().filter(|(_, held)| held.recalled.is_none()) {
-            let lease = self.table.recall(*at, now);
+        for (at, held) in touched.iter().filter(|(_, held)| !held.recalled) {
+            let lease = self.table.recall(*at);
             self.ask(held.client, lease, now, actions);
         }
         touched.iter().any(|(_, held)| !self.fenced.contains(&held.client))
@@ -459,17 +458,10 @@ impl Leases {
         self.table.of(inode).filter(move |(_, held)| Some(held.client) != by && held.aspects.intersects(aspects))
     }
 
-    /// Whether a client that is overdue has still something to return before it is renewed: what it was asked for too long ago, or, if nobody has waited for it
-    /// since, anything that it was asked for.
-    fn owes(&self, client: ClientId, now: Now) -> bool {
-        let is_fenced = self.fenced.contains(&client);
-        self.table.recalled(client).into_iter().any(|(.., asked)| is_fenced || now >= asked + self.limits.answer)
-    }
-
     /// Nobody waits for a client any more that uses nothing.
     fn fence(&mut self, client: ClientId, actions: &mut Vec<Action>) {
         self.fenced.insert(client);
-        for (_, inode, _) in self.table.recalled(client) {
+        for (_, inode) in self.table.recalled(client) {
             self.wake(inode, actions);
         }
     }

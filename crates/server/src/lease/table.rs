@@ -8,7 +8,7 @@ use aqueduct_fs::{Aspects, ClientId};
 use aqueduct_wire::LeaseId;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::{InodeKey, Now, SHARDS};
+use super::{InodeKey, SHARDS};
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
@@ -39,8 +39,8 @@ pub(super) struct Held {
     pub(super) client: ClientId,
     /// None: the place is free.
     pub(super) aspects: Aspects,
-    /// The client has been asked for it: when, in tenths of a second.
-    pub(super) recalled: Option<u32>,
+    /// The client has been asked for it.
+    pub(super) recalled: bool,
     inode: InodeKey,
     generation: u32,
     /// Among the leases of its inode, the newest first.
@@ -53,6 +53,7 @@ pub(super) struct Held {
 #[derive(Clone, Copy)]
 struct Ages {
     count: usize,
+    recalled: usize,
     oldest: u32,
     youngest: u32,
 }
@@ -115,13 +116,13 @@ impl Table {
         let at = self.free.pop().unwrap_or(self.places.len() as u32);
         let generation = self.places.get(at as usize).map_or(0, |before| before.generation);
         let newest = self.replace_newest(inode, at);
-        let ages = self.clients.entry(client).or_insert(Ages { count: 0, oldest: at, youngest: NONE });
+        let ages = self.clients.entry(client).or_insert(Ages { count: 0, recalled: 0, oldest: at, youngest: NONE });
         ages.count += 1;
         let older = std::mem::replace(&mut ages.youngest, at);
         let held = Held {
             client,
             aspects,
-            recalled: None,
+            recalled: false,
             inode,
             generation,
             of_inode: Links { before: NONE, after: newest },
@@ -147,7 +148,7 @@ impl Table {
     /// being recalled.
     pub(super) fn extend(&mut self, at: u32, aspects: Aspects) -> Option<(LeaseId, Aspects)> {
         let held = &mut self.places[at as usize];
-        if held.recalled.is_some() {
+        if held.recalled {
             return None;
         }
         held.aspects |= aspects;
@@ -156,43 +157,46 @@ impl Table {
     }
 
     /// Marks a lease as recalled.
-    pub(super) fn recall(&mut self, at: u32, now: Now) -> LeaseId {
+    pub(super) fn recall(&mut self, at: u32) -> LeaseId {
         let held = &mut self.places[at as usize];
-        held.recalled = Some(tenths(now));
+        if !std::mem::replace(&mut held.recalled, true)
+            && let Some(ages) = self.clients.get_mut(&held.client)
+        {
+            ages.recalled += 1;
+        }
         name(self.shard, at, held.generation)
     }
 
     /// Marks a client's oldest lease as recalled; `None` when it is already.
-    pub(super) fn recall_oldest(&mut self, client: ClientId, now: Now) -> Option<LeaseId> {
+    pub(super) fn recall_oldest(&mut self, client: ClientId) -> Option<LeaseId> {
         let oldest = self.clients.get(&client)?.oldest;
-        self.places[oldest as usize].recalled.is_none().then(|| self.recall(oldest, now))
+        (!self.places[oldest as usize].recalled).then(|| self.recall(oldest))
     }
 
     /// Marks all leases as recalled; returns those that were not yet.
-    pub(super) fn recall_everything(&mut self, now: Now) -> Vec<(ClientId, LeaseId)> {
-        let mut recalled = Vec::new();
-        for (at, held) in self.places.iter_mut().enumerate() {
-            if !held.aspects.is_empty() && held.recalled.is_none() {
-                held.recalled = Some(tenths(now));
-                recalled.push((held.client, name(self.shard, at as u32, held.generation)));
-            }
-        }
-        recalled
+    pub(super) fn recall_everything(&mut self) -> Vec<(ClientId, LeaseId)> {
+        let is_held = |held: &Held| !held.aspects.is_empty() && !held.recalled;
+        let held = self.places.iter().enumerate().filter(|(_, held)| is_held(held)).map(|(at, _)| at as u32);
+        held.collect::<Vec<_>>().into_iter().map(|at| (self.places[at as usize].client, self.recall(at))).collect()
+    }
+
+    /// Whether a client has been asked for anything that it still has.
+    pub(super) fn owes(&self, client: ClientId) -> bool {
+        self.clients.get(&client).is_some_and(|ages| ages.recalled > 0)
     }
 
     /// Whether a client still has a lease that it was asked for under this name.
     pub(super) fn is_recalled(&self, client: ClientId, lease: LeaseId) -> bool {
-        self.held(client, lease).is_some_and(|held| held.recalled.is_some())
+        self.held(client, lease).is_some_and(|held| held.recalled)
     }
 
-    /// The recalled leases of a client, with their inodes and when they were.
-    pub(super) fn recalled(&self, client: ClientId) -> Vec<(LeaseId, InodeKey, Now)> {
+    /// The recalled leases of a client, with their inodes.
+    pub(super) fn recalled(&self, client: ClientId) -> Vec<(LeaseId, InodeKey)> {
         let mut at = self.clients.get(&client).map_or(NONE, |ages| ages.oldest);
         let mut found = Vec::new();
         while let Some(held) = self.places.get(at as usize) {
-            if let Some(tenths) = held.recalled {
-                let time = Now::from_millis(u64::from(tenths) * 100);
-                found.push((name(self.shard, at, held.generation), held.inode, time));
+            if held.recalled {
+                found.push((name(self.shard, at, held.generation), held.inode));
             }
             at = held.of_client.after;
         }
@@ -281,6 +285,7 @@ impl Table {
         }
         let Some(ages) = self.clients.get_mut(&held.client) else { return };
         ages.count -= 1;
+        ages.recalled -= usize::from(held.recalled);
         if before == NONE {
             ages.oldest = after;
         }
@@ -291,9 +296,4 @@ impl Table {
             self.clients.remove(&held.client);
         }
     }
-}
-
-/// Tenths of a second, of which a lease has room for 13 years.
-fn tenths(now: Now) -> u32 {
-    (now.as_millis() / 100) as u32
 }

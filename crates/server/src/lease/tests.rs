@@ -81,7 +81,7 @@ impl Machine {
     }
 
     fn give_back(&mut self, client: ClientId, lease: LeaseId) {
-        self.leases.returned(client, lease, (self.now, &self.known), &mut self.actions);
+        self.leases.returned(client, lease, &self.known, &mut self.actions);
     }
 
     fn renews(&self, client: ClientId) -> bool {

@@ -16,7 +16,7 @@ pub const NAMES: Aspects = Aspects::NAMES;
 
 /// Without a hold-off, which would refuse what a test asks for, and with as many slots as it needs.
 pub fn quick() -> Limits {
-    Limits { slots: 64, lease_holdoff: Duration::ZERO, ..common::limits() }
+    Limits { slots: 64, lease_holdoff: Duration::ZERO, hello_timeout: Duration::from_secs(10), ..common::limits() }
 }
 
 pub struct Client {

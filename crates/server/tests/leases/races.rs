@@ -66,12 +66,13 @@ impl FileSystem for Gate {
 
 /// Two clients and a file, with a gate.
 struct State {
+    came: Receiver<()>,
+    /// Dropped before the server ends, so that nobody is held up any more.
+    goes: Sender<()>,
     fixture: Fixture,
     looker: Client,
     changer: Client,
     file: Handle,
-    came: Receiver<()>,
-    goes: Sender<()>,
 }
 
 impl State {
@@ -82,7 +83,7 @@ impl State {
         std::fs::write(fixture.directory.path().join("file"), "").unwrap();
         let (looker, mut changer) = (Client::new(&fixture), Client::plain(&fixture));
         let file = changer.ask(&look_up(&changer.root.clone(), "file")).unwrap().entry().unwrap().handle;
-        State { fixture, looker, changer, file, came, goes }
+        State { came, goes, fixture, looker, changer, file }
     }
 }
 
