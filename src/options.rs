@@ -25,8 +25,8 @@ const OPTIONS: &[(&str, &str)] = &[
     ("timeo=SECONDS", "with soft: how long to wait (30)"),
     ("suspect=SECONDS", "a server that answers nothing for so long is connected to anew (5; 2 or more)"),
     (
-        "cache=none|lease|close-to-open",
-        "none: always the server's answer (the default); lease: keep what the server calls back before it changes; close-to-open: as NFS does",
+        "cache=lease|none|close-to-open",
+        "lease: keep what the server calls back before it changes (the default); none: always ask; close-to-open: as NFS does",
     ),
     ("attr_timeout=SECONDS", "believe attributes for so long (0); not with cache=lease"),
     (
@@ -153,7 +153,7 @@ impl Default for Options {
             soft: false,
             timeout: SOFT_TIMEOUT,
             suspect: SUSPECT,
-            cache: CacheMode::None,
+            cache: CacheMode::Lease,
             attr_timeout: Duration::ZERO,
             entry_timeout: Duration::ZERO,
             key: None,

@@ -19,43 +19,56 @@ fn names(path: &Path) -> HashSet<String> {
     fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Descriptors of one file on both mounts, and a name that is opened anew each time.
+/// What has to make no difference.
+const CACHES: [&str; 2] = ["cache=none", "cache=lease"];
+
 #[test]
 fn data_written_on_one_mount_is_read_on_the_other() {
-    test(|| {
-        let pair = Pair::new();
-        let open = |mount: &Mount| {
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(mount.join("file")).unwrap()
-        };
-        let (left, right) = (open(&pair.left), open(&pair.right));
-        for round in 0..500u32 {
-            let (writer, reader) = if round % 2 == 0 { (&left, &right) } else { (&right, &left) };
-            // Mostly of the same size, several within one tick of the clock: neither size nor time tells that there is something new.
-            let data = vec![round as u8; if round % 50 == 49 { 70_000 } else { 5000 }];
-            writer.write_all_at(&data, 0).unwrap();
-            let mut back = vec![0; data.len()];
+    test(|| CACHES.iter().for_each(|options| data_is_seen(&Pair::with(options))));
+}
+
+/// Descriptors of one file on both mounts, and a name that is opened anew each time.
+fn data_is_seen(pair: &Pair) {
+    let open = |mount: &Mount| {
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(mount.join("file")).unwrap()
+    };
+    let (left, right) = (open(&pair.left), open(&pair.right));
+    // Those that are opened for reading may be cached.
+    let readers = [&pair.left, &pair.right].map(|mount| File::open(mount.join("file")).unwrap());
+    for round in 0..500u32 {
+        let (writer, reader) = if round % 2 == 0 { (&left, &right) } else { (&right, &left) };
+        // Mostly of the same size, several within one tick of the clock: neither size nor time tells that there is something new.
+        let data = vec![round as u8; if round % 50 == 49 { 70_000 } else { 5000 }];
+        writer.write_all_at(&data, 0).unwrap();
+        let mut back = vec![0; data.len()];
+        reader.read_exact_at(&mut back, 0).unwrap();
+        assert!(back == data, "round {round}, by a held descriptor");
+        for reader in &readers {
+            back.fill(0);
             reader.read_exact_at(&mut back, 0).unwrap();
-            assert!(back == data, "round {round}, by a held descriptor");
-            assert_eq!(reader.metadata().unwrap().len(), writer.metadata().unwrap().len());
-            let name = if round % 2 == 0 { pair.right.join("file") } else { pair.left.join("file") };
-            assert!(fs::read(name).unwrap()[..data.len()] == data, "round {round}, by name");
-            if round % 50 == 49 {
-                writer.set_len(5000).unwrap();
-                assert_eq!(reader.metadata().unwrap().len(), 5000);
-                assert_eq!(reader.read_at(&mut back, 5000).unwrap(), 0);
-            }
+            assert!(back == data, "round {round}, by one that was opened for reading");
         }
-    });
+        assert_eq!(reader.metadata().unwrap().len(), writer.metadata().unwrap().len());
+        let name = if round % 2 == 0 { pair.right.join("file") } else { pair.left.join("file") };
+        assert!(fs::read(name).unwrap()[..data.len()] == data, "round {round}, by name");
+        if round % 50 == 49 {
+            writer.set_len(5000).unwrap();
+            assert_eq!(reader.metadata().unwrap().len(), 5000);
+            assert_eq!(reader.read_at(&mut back, 5000).unwrap(), 0);
+        }
+    }
 }
 
 #[test]
 fn names_and_attributes_are_seen_at_once() {
     test(|| {
-        let pair = Pair::new();
-        for round in 0..40 {
-            let (here, there) = if round % 2 == 0 { (&pair.left, &pair.right) } else { (&pair.right, &pair.left) };
-            names_are_seen(here, there);
-            attributes_are_seen(here, there);
+        for options in CACHES {
+            let pair = Pair::with(options);
+            for round in 0..20 {
+                let (here, there) = if round % 2 == 0 { (&pair.left, &pair.right) } else { (&pair.right, &pair.left) };
+                names_are_seen(here, there);
+                attributes_are_seen(here, there);
+            }
         }
     });
 }
@@ -113,7 +126,7 @@ fn attributes_are_seen(here: &Mount, there: &Mount) {
 #[test]
 fn changes_on_the_server_are_seen_at_once() {
     test(|| {
-        let one = One::new();
+        let one = One::with("cache=none");
         let (there, here) = (one.export.path().join("file"), one.path("file"));
         for round in 0..100u8 {
             fs::write(&there, [round; 100]).unwrap();

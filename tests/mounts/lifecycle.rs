@@ -133,7 +133,7 @@ fn waiting_reader(one: &One) -> Agent {
 #[test]
 fn a_waiting_program_can_be_killed() {
     test(|| {
-        let one = One::new();
+        let one = One::with("cache=none");
         for signal in [Signal::KILL, Signal::INT, Signal::TERM, Signal::HUP] {
             let mut agent = waiting_reader(&one);
             agent.tell("read 0 100");
@@ -181,7 +181,7 @@ fn a_killed_program_does_not_wait_for_its_last_closes() {
 #[test]
 fn a_handled_signal_does_not_disturb_a_waiting_program() {
     test(|| {
-        let one = One::new();
+        let one = One::with("cache=none");
         let mut agent = waiting_reader(&one);
         agent.ask("alarm 50").unwrap();
         agent.tell("read 0 100");
@@ -202,7 +202,7 @@ fn a_handled_signal_does_not_disturb_a_waiting_program() {
 #[test]
 fn a_soft_mount_gives_up() {
     test(|| {
-        let one = One::with("soft,timeo=1");
+        let one = One::with("soft,timeo=1,cache=none");
         let mut agent = waiting_reader(&one);
         agent.tell("read 0 100");
         assert_eq!(agent.answer_within(NOTICED).expect("it gives up"), Err(libc::EIO));

@@ -5,6 +5,7 @@
 
 mod access;
 mod agent;
+mod caching;
 mod calls;
 mod churn;
 mod coherence;

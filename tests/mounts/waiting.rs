@@ -50,8 +50,11 @@ fn waiters(one: &One, alarms: bool) -> Vec<Waiter> {
     waiters
 }
 
+/// So that each call waits for the server: what is cached needs none.
+const STRAIGHT: &str = "cache=none";
+
 fn ended_by(signal: Signal) {
-    let one = One::new();
+    let one = One::with(STRAIGHT);
     let mut waiters = waiters(&one, false);
     for waiter in &waiters {
         waiter.agent.process.signal(signal);
@@ -77,7 +80,7 @@ fn a_program_can_be_interrupted_in_every_call() {
 #[test]
 fn handled_signals_disturb_no_call() {
     within(LIMIT, || {
-        let one = One::new();
+        let one = One::with(STRAIGHT);
         let mut waiters = waiters(&one, true);
         // A lock is what a signal may end (EINTR): the kernel makes the call again, as SA_RESTART asks.
         std::thread::sleep(Duration::from_secs(2));

@@ -169,6 +169,19 @@ fn a_cached_descriptor_reads_the_truth_without_a_lease() {
     assert!(counts.iter().all(|(kind, _)| *kind != "read"), "{counts:?}");
 }
 
+/// What is read into the caller's buffer makes no pages, so none is marked, and none is dropped.
+#[test]
+fn direct_reads_are_told_from_pages() {
+    let fixture = fixture();
+    fixture.put("file", &[7; 5000]);
+    let direct = File::options().read(true).write(true).open(fixture.mounted.join("file")).unwrap();
+    let mut data = [0; 5000];
+    direct.read_exact_at(&mut data, 0).unwrap();
+    assert_eq!((data, fixture.layer.covered.load(Ordering::SeqCst)), ([7; 5000], 0));
+    fixture.mounted.python("import mmap; f = open('file', 'r+b'); assert mmap.mmap(f.fileno(), 0)[9] == 7");
+    assert_eq!(fixture.layer.covered.load(Ordering::SeqCst), 1, "a mapping has pages");
+}
+
 /// A name that is moved takes the time that the kernel may keep it with it, to where there may be no lease.
 #[test]
 fn a_moved_name_is_not_kept() {

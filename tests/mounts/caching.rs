@@ -1,0 +1,138 @@
+//! What clients keep under leases, and for how long.
+
+use std::fs::{self, File, Permissions};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::common::{Mount, One, Pair, shell, test, within};
+
+/// What a client that does not answer holds up a change: 7 s of its lease and 3 more; on a busy machine a little longer.
+const HELD_UP_MAX: Duration = Duration::from_secs(14);
+
+/// Answers that did not come from memory.
+fn asked(mount: &Mount) -> u64 {
+    mount.status()["leases"]["misses"].as_u64().unwrap()
+}
+
+#[test]
+fn what_was_looked_at_is_not_asked_for_again() {
+    test(|| {
+        let one = One::with("cache=lease");
+        let script = "for d in 1 2 3 4 5; do mkdir $d; for f in 1 2 3 4 5 6 7 8 9; do echo $d$f > $d/$f; done; ln -s 1 $d/link; done";
+        shell(one.export.path(), script).succeeded();
+        let look = "find . -ls > /dev/null; cat ?/? | wc -c; ls -R | wc -l; for d in ?; do test ! -e $d/none; readlink $d/link; done";
+        let first = shell(one.mount.path(), look).succeeded();
+        let before = asked(&one.mount);
+        assert_eq!(shell(one.mount.path(), look).succeeded(), first);
+        assert_eq!(asked(&one.mount) - before, 0);
+        // What it does itself ends that for what it changes only.
+        fs::write(one.path("1/1"), "new").unwrap();
+        assert_eq!(fs::read_to_string(one.path("1/1")).unwrap(), "new");
+        let before = asked(&one.mount);
+        assert_eq!(shell(one.mount.path(), "cat 2/?").succeeded(), "21\n22\n23\n24\n25\n26\n27\n28\n29\n");
+        assert_eq!(asked(&one.mount) - before, 0);
+    });
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o777
+}
+
+/// The kernel of a stopped daemon goes on for as long as its timeouts say, and no change is made before they are over.
+#[test]
+fn a_stopped_client_holds_up_a_change_once_and_shows_nothing_old() {
+    within(Duration::from_secs(90), || {
+        let pair = Pair::with("cache=lease");
+        fs::create_dir(pair.left.join("d")).unwrap();
+        for name in ["a", "d/b", "c"] {
+            fs::write(pair.left.join(name), "old").unwrap();
+        }
+        let held = File::open(pair.left.join("c")).unwrap();
+        for name in ["a", "d/b", "c"] {
+            assert_eq!(
+                (mode(&pair.left.join(name)), fs::read(pair.left.join(name)).unwrap()),
+                (0o644, b"old".to_vec())
+            );
+        }
+        assert!(!pair.left.join("d/new").exists());
+        pair.left.process.stop();
+        let began = Instant::now();
+        fs::set_permissions(pair.right.join("a"), Permissions::from_mode(0o600)).unwrap();
+        let took = began.elapsed();
+        assert!(took < HELD_UP_MAX, "{took:?}");
+        let again = Instant::now();
+        fs::write(pair.right.join("c"), "new").unwrap();
+        fs::remove_file(pair.right.join("d/b")).unwrap();
+        fs::write(pair.right.join("d/new"), "new").unwrap();
+        assert!(again.elapsed() < Duration::from_secs(3), "{:?}", again.elapsed());
+
+        // Whatever is asked there now waits, or is the truth.
+        let left = pair.left.path().to_owned();
+        let looks: Vec<thread::JoinHandle<()>> = vec![
+            thread::spawn({
+                let path = left.join("a");
+                move || assert_eq!(mode(&path), 0o600)
+            }),
+            thread::spawn({
+                let path = left.join("d/b");
+                move || assert!(!path.exists())
+            }),
+            thread::spawn({
+                let path = left.join("d/new");
+                move || assert_eq!(fs::read(path).unwrap(), b"new")
+            }),
+            thread::spawn(move || {
+                let mut data = [0; 3];
+                held.read_exact_at(&mut data, 0).unwrap();
+                assert_eq!(&data, b"new", "through a descriptor that was opened before");
+            }),
+        ];
+        thread::sleep(Duration::from_millis(300));
+        pair.left.process.signal(Signal::CONT);
+        looks.into_iter().for_each(|look| look.join().unwrap());
+        // It is as before.
+        fs::set_permissions(pair.right.join("a"), Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(mode(&pair.left.join("a")), 0o640);
+    });
+}
+
+/// Both hold a directory, and both change it, in threads of their own: nobody waits for anybody for ever.
+#[test]
+fn who_holds_a_directory_and_changes_it_waits_for_nobody_who_does_the_same() {
+    within(Duration::from_secs(60), || {
+        let pair = Pair::with("cache=lease");
+        fs::create_dir(pair.left.join("d")).unwrap();
+        let until = Instant::now() + Duration::from_secs(4);
+        let churn = |mount: &Mount, own: usize| {
+            let root = mount.join("d");
+            move || {
+                let mut rounds = 0usize;
+                while Instant::now() < until {
+                    let (one, two) = (root.join(format!("{own}")), root.join(format!("{own}-{}", rounds % 3)));
+                    // Names that are held, listed and missing on both sides.
+                    assert!(!one.exists());
+                    fs::create_dir(&one).unwrap();
+                    assert!(fs::read_dir(&root).unwrap().count() >= 1);
+                    fs::rename(&one, &two).unwrap();
+                    assert!(two.is_dir() && !one.exists());
+                    fs::write(root.join("both"), [b'x'; 100]).unwrap();
+                    let mut text = Vec::new();
+                    File::open(root.join("both")).unwrap().read_to_end(&mut text).unwrap();
+                    assert!(text.iter().all(|byte| *byte == b'x'));
+                    fs::remove_dir(&two).unwrap();
+                    rounds += 1;
+                }
+                rounds
+            }
+        };
+        let churners = [(&pair.left, 1), (&pair.right, 2), (&pair.left, 3), (&pair.right, 4)];
+        let threads = churners.map(|(mount, own)| thread::spawn(churn(mount, own)));
+        let rounds = threads.map(|thread| thread.join().unwrap());
+        assert!(rounds.iter().all(|rounds| *rounds > 20), "{rounds:?}");
+    });
+}
