@@ -19,6 +19,15 @@ const SURE: Duration = Duration::from_millis(2500);
 /// A trouble that takes so long is worth watching what a cache does meanwhile.
 const WATCHED: Duration = Duration::from_millis(700);
 
+/// How long leases last in histories: less than usual, so that more of them outlast one.
+pub const LEASE: Duration = Duration::from_secs(2);
+
+/// Longer than a lease and the server's patience (2 s): what is believed still when others have changed it shows in what is left.
+const LONGEST: Duration = LEASE.saturating_add(Duration::from_millis(2400));
+
+/// After so long those who watch have in their caches what there is.
+const WARM: Duration = Duration::from_millis(400);
+
 /// As long as a history lasts that has no other trouble.
 const FAR_TIME: Duration = Duration::from_millis(150);
 
@@ -118,7 +127,7 @@ pub struct Weather {
     pub short: usize,
     /// Of seconds.
     pub long: usize,
-    /// Longer than any lease (7 s) and the server's patience (2 s).
+    /// Longer than a lease and the server's patience.
     pub longest: usize,
 }
 
@@ -132,8 +141,10 @@ pub struct Plan {
     pub workers: Vec<(usize, usize)>,
     /// Files are opened by so many of their names.
     pub hot: usize,
-    /// The mount on which a worker only looks at one thing, again and again: as long as it has that in a cache it does not notice what happens.
+    /// The mount on which workers only look at one thing, again and again: as long as it has that in a cache they do not notice what happens.
     pub watching: Option<usize>,
+    /// When the others begin to change it: not before the trouble, for what is contended is in no cache.
+    pub quiet: Duration,
     /// Operations of each worker.
     pub operations: usize,
     /// The longest pause between two operations.
@@ -164,6 +175,7 @@ pub fn plan(seed: u64, mounts: usize, weather: &Weather) -> Plan {
         mounts: chosen,
         hot: *random.pick(&[1, 2, FILES]),
         watching: None,
+        quiet: Duration::ZERO,
         operations: (48 / workers.len()).max(8),
         workers,
         pause: Duration::from_micros(*random.pick(&[0, 0, 200, 1000])),
@@ -178,7 +190,7 @@ pub fn plan(seed: u64, mounts: usize, weather: &Weather) -> Plan {
         lot < share
     });
     match kind {
-        Some(0) => plan.disturb(&mut random, Duration::from_millis(8000), 4000),
+        Some(0) => plan.disturb(&mut random, LONGEST, 3000),
         Some(1) => plan.disturb(&mut random, WATCHED, 3300),
         Some(2) => plan.disturb(&mut random, Duration::from_millis(40), 400),
         Some(_) => {
@@ -195,7 +207,7 @@ impl Plan {
     /// A trouble or two, of so many milliseconds. Work is spread over the time that they take, and a little more.
     fn disturb(&mut self, random: &mut Random, at_least: Duration, more: usize) {
         let length = at_least + Duration::from_millis(random.below(more) as u64);
-        let before = Duration::from_millis(5 + random.below(40) as u64);
+        let mut before = Duration::from_millis(5 + random.below(40) as u64);
         let first = loop {
             let first = Trouble::draw(random, &self.mounts, length);
             // What takes seconds has to do with one mount.
@@ -203,6 +215,16 @@ impl Plan {
                 break first;
             }
         };
+        if let Trouble::StopMount(mount, time) | Trouble::Partition(mount, time) | Trouble::Refuse(mount, time) = first
+            && time >= WATCHED
+            && random.chance(75)
+        {
+            before = WARM;
+            (self.watching, self.hot, self.quiet) = (Some(mount), 1, before + WARM / 8);
+            if !matches!(self.theme, Theme::Names | Theme::Log) {
+                self.theme = Theme::Data;
+            }
+        }
         self.troubles.push((before, first));
         if random.chance(30) {
             let second = Trouble::draw(random, &self.mounts, length.min(Duration::from_millis(600)));
@@ -213,11 +235,5 @@ impl Plan {
         self.operations = self.operations.max(12);
         let span = first.time().max(Duration::from_millis(200)) + Duration::from_millis(300);
         self.pause = span * 2 / self.operations as u32;
-        if let Trouble::StopMount(mount, time) | Trouble::Partition(mount, time) | Trouble::Refuse(mount, time) = first
-            && time >= WATCHED
-            && random.chance(75)
-        {
-            (self.watching, self.hot) = (Some(mount), 1);
-        }
     }
 }

@@ -14,7 +14,7 @@ use crate::checker::{Limits, Promise, Violation, check};
 use crate::cluster::Cluster;
 use crate::common::{Process, SOON, directory};
 use crate::history::{BLOCKS, Call, DIRECTORIES, Event, History, LOG, PAGE, PAGES, PATHS, Truth, Value, WORD};
-use crate::plan::{Plan, WORKERS_OF_MOUNT};
+use crate::plan::{LEASE, Plan, WORKERS_OF_MOUNT};
 use crate::trouble;
 use crate::worker::{self, Order, Part, Work, now};
 
@@ -79,7 +79,8 @@ impl Arena {
         let (export, control) = (home.path().join("export"), home.path().join("control"));
         [&export, &control].iter().for_each(|path| fs::create_dir(path).unwrap());
         let mounts = vec![(0, setting.options.as_str()); setting.mounts];
-        let cluster = Cluster::start(home.path(), std::slice::from_ref(&export), "", &mounts);
+        let config = format!("[limits]\nlease_seconds = {}\n", LEASE.as_secs());
+        let cluster = Cluster::start(home.path(), std::slice::from_ref(&export), &config, &mounts);
         let listener = UnixListener::bind(control.join("orders")).unwrap();
         let mut arena = Arena {
             home,
@@ -133,7 +134,8 @@ impl Arena {
         let before = self.truth();
         let start = now() + AHEAD;
         for (number, key) in plan.workers.iter().enumerate() {
-            let watches = plan.watching == Some(key.0) && key.1 == 0;
+            let watches = plan.watching == Some(key.0);
+            let quiet = if watches { Duration::ZERO } else { plan.quiet };
             // Who watches looks often: until what it believes has to end.
             let often = if watches { WATCHES } else { 1 };
             let work = Work {
@@ -145,7 +147,7 @@ impl Arena {
                 watches,
                 operations: plan.operations * often as usize,
                 pause: plan.pause / often,
-                start,
+                start: start + quiet.as_nanos() as u64,
             };
             self.order(*key, &Order::Work(Box::new(work)));
         }

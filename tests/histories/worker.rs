@@ -229,8 +229,14 @@ impl Worker {
     /// One thing to look at again and again.
     fn choose(&mut self) -> Look {
         let place = if self.work.theme == Theme::Log { Place::Log } else { Place::Name(0) };
-        let how = if place == Place::Log { How::Append } else { How::Make };
-        let held = self.open(place, how).map(|at| self.held[at].handle);
+        // It has to be there, and what is open for writing may be in no cache.
+        if place != Place::Log
+            && let Some(at) = self.open(place, How::Make)
+        {
+            self.write_blocks(at, 0, 2);
+            self.close(at);
+        }
+        let held = self.open(place, How::Read).map(|at| self.held[at].handle);
         let block = self.random.below(2);
         match (self.work.theme, held) {
             (Theme::Log, Some(handle)) => Look::Log(handle),
