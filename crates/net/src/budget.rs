@@ -123,9 +123,16 @@ impl Budget {
 }
 
 /// Room on loan.
-pub(crate) struct Charge {
+pub struct Charge {
     budget: Arc<Budget>,
     size: usize,
+}
+
+impl Charge {
+    /// In bytes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
 }
 
 impl std::fmt::Debug for Charge {

@@ -17,7 +17,7 @@ pub mod socket;
 mod sys;
 
 pub use blocking::Link;
-pub use budget::Budget;
+pub use budget::{Budget, Charge};
 pub use connection::{Closed, Connection, Endpoint, Mode};
 pub use liveness::SUSPECT_MIN;
 pub use pool::BufferPool;

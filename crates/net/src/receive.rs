@@ -32,7 +32,14 @@ pub struct Frame {
     /// The payload.
     pub payload: Payload,
     /// The room that it takes, until it is executed.
-    _room: Option<Charge>,
+    room: Option<Charge>,
+}
+
+impl Frame {
+    /// The room that it takes, for whoever keeps it from now on; `None`: it is so short that it is not counted.
+    pub fn take_room(&mut self) -> Option<Charge> {
+        self.room.take()
+    }
 }
 
 /// Where a frame's payload is.
@@ -290,7 +297,7 @@ impl Receiver {
             Some(sink) => Payload::Delivered(sink.finish(0).map(|()| 0)),
             None => Payload::None,
         };
-        frames.push(Frame { header, body, payload, _room: self.charge.take() });
+        frames.push(Frame { header, body, payload, room: self.charge.take() });
         Ok(())
     }
 
@@ -359,7 +366,7 @@ impl Receiver {
                     self.state = State::Payload { header, body, target, filled }; // its sink is handed back
                     return Err(error.into());
                 } else {
-                    frames.push(Frame { header, body, payload: target.finish(length), _room: self.charge.take() });
+                    frames.push(Frame { header, body, payload: target.finish(length), room: self.charge.take() });
                 }
             }
             State::Trailer { header, body, mut target } => {
@@ -377,7 +384,7 @@ impl Receiver {
                     }
                 };
                 let valid = (trailer.valid as usize).min(header.payload_length as usize);
-                frames.push(Frame { header, body, payload: target.finish(valid), _room: self.charge.take() });
+                frames.push(Frame { header, body, payload: target.finish(valid), room: self.charge.take() });
             }
         }
         Ok(true)

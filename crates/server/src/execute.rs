@@ -1,8 +1,8 @@
 //! The execution of requests. A request runs on the thread that received it, from its decoding to its reply; only what has to wait for somebody
 //! else (a lock, another server) becomes a task that holds no thread.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{
@@ -22,10 +22,11 @@ use crate::journal::Record;
 use crate::lease::Looked;
 use crate::lease::keeper::Change;
 use crate::lease::touch::{self, Found, Touched, Toucher};
+use crate::pressure::Room;
 use crate::recovery::takes_lock;
 use crate::repeat::{self, Repeat};
 use crate::server::{Export, Server};
-use crate::session::{Admission, Session};
+use crate::session::{self, Admission, Session};
 use crate::sink::ReplySink;
 
 /// Operations whose cost is the disk's rather than the memory's.
@@ -78,6 +79,8 @@ struct Job {
     waited: AtomicU64,
     /// Its reply renews the session's leases.
     renews: bool,
+    /// Where its frame is counted.
+    room: Mutex<Room>,
 }
 
 /// What has come of a request that changes something.
@@ -99,7 +102,7 @@ enum Try {
 }
 
 /// Executes a request of a session and replies to it.
-pub(crate) fn request(server: &Arc<Server>, session: &Arc<Session>, connection: &Arc<Connection>, frame: Frame) {
+pub(crate) fn request(server: &Arc<Server>, session: &Arc<Session>, connection: &Arc<Connection>, mut frame: Frame) {
     let Some(op) = Op::from_code(frame.header.op) else {
         return send(connection, reply_header(&frame.header, Kind::Reply, Err(Errno::ENOSYS)), &[]);
     };
@@ -115,6 +118,7 @@ pub(crate) fn request(server: &Arc<Server>, session: &Arc<Session>, connection: 
         started: Instant::now(),
         waited: AtomicU64::new(0),
         renews,
+        room: Mutex::new(Room::of(frame.take_room())),
     };
     if session.has_ended() {
         return; // somebody else may have its locks already
@@ -475,7 +479,7 @@ impl Job {
         match request {
             Request::SetLock { open, owner, space, lock, wait } if in_grace || wait => {
                 // What waits keeps neither its frame, whose room others need, nor the caller's groups, for which no lock asks.
-                drop(frame);
+                drop((frame, std::mem::take(&mut *session::lock(&self.room))));
                 context.credential.groups = Groups::Known([].into());
                 let request = Request::SetLock { open, owner, space, lock, wait };
                 self.wait_for_lock(filesystem, &context, request, in_grace).await;
@@ -594,6 +598,7 @@ impl Job {
             return false;
         }
         let since = Instant::now();
+        session::lock(&self.room).wait(&self.server.waiting);
         self.server.executing.fetch_sub(1, Ordering::SeqCst);
         change.woken().await;
         self.server.executing.fetch_add(1, Ordering::SeqCst);

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use aqueduct_net::{Budget, Connection};
+use aqueduct_net::{Budget, Charge, Connection};
 
 use crate::complaints::Complaint;
 use crate::server::Server;
@@ -47,6 +47,49 @@ const FRAME_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A peer that reads nothing of its replies for so long, while there are too many for others already, is not waited for.
 const UNREAD_MAX: Duration = Duration::from_secs(1);
+
+/// Bytes of requests that wait for others' leases, of all clients. They are not counted among frames, whose room others need meanwhile; beyond so many they are.
+const WAITING_MAX: usize = 64 << 20;
+
+/// How many such bytes there are.
+#[derive(Default)]
+pub(crate) struct Waiting(AtomicUsize);
+
+/// Where the frame of a request under way is counted.
+#[derive(Default)]
+pub(crate) enum Room {
+    /// Nowhere: it is short.
+    #[default]
+    None,
+    /// Among the frames.
+    Frame(Charge),
+    /// Among those that wait for leases, or have waited.
+    Waiting(Arc<Waiting>, usize),
+}
+
+impl Room {
+    pub(crate) fn of(charge: Option<Charge>) -> Room {
+        charge.map_or(Room::None, Room::Frame)
+    }
+
+    /// Its request begins to wait.
+    pub(crate) fn wait(&mut self, waiting: &Arc<Waiting>) {
+        let Room::Frame(charge) = self else { return };
+        let size = charge.size();
+        let add = |bytes: usize| Some(bytes + size).filter(|sum| *sum <= WAITING_MAX);
+        if waiting.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok() {
+            *self = Room::Waiting(waiting.clone(), size);
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Room::Waiting(waiting, size) = self {
+            waiting.0.fetch_sub(*size, Ordering::SeqCst);
+        }
+    }
+}
 
 /// The memory that connections share, with the one who takes it back.
 pub(crate) fn budget(server: &Weak<Server>, frames_max: usize, unsent_max: usize) -> Arc<Budget> {

@@ -25,7 +25,7 @@ use crate::journal::{Folder, Journal};
 use crate::lease::keeper::{Keeper, now};
 use crate::lease::{self, SHARDS};
 use crate::outside::{External, Told};
-use crate::pressure::{self, Hoarders};
+use crate::pressure::{self, Hoarders, Waiting};
 use crate::recovery::Recovery;
 use crate::session::{Session, lock};
 use crate::slots::ReplyMemory;
@@ -220,6 +220,7 @@ pub struct Server {
     unjoined: Unjoined,
     pub(crate) budget: Arc<Budget>,
     pub(crate) hoarders: Hoarders,
+    pub(crate) waiting: Arc<Waiting>,
     /// Somebody looks for who holds memory in vain.
     pub(crate) relieving: AtomicBool,
     /// Where sessions are written down.
@@ -303,6 +304,7 @@ impl Server {
                 budget: budget.clone(),
                 relieving: AtomicBool::new(false),
                 hoarders: Hoarders::default(),
+                waiting: Arc::default(),
                 folder: OnceLock::new(),
                 started: Instant::now(),
                 executing: AtomicUsize::new(0),

@@ -231,3 +231,25 @@ fn a_server_that_ends_does_not_wait_for_leases() {
     let mode = std::os::unix::fs::MetadataExt::mode(&state.fixture.directory.path().join("file").metadata().unwrap());
     assert_eq!(mode & 0o777, 0o644);
 }
+
+/// The data of writes that wait would take all the memory that there is for what others send.
+#[test]
+fn writes_that_wait_leave_room_for_those_of_others() {
+    const SIZE: usize = 1 << 20;
+    let mut state = State::new(Limits { lease: Duration::from_secs(60), frame_memory: 2 * SIZE, ..quick() });
+    let data = vec![7; SIZE];
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        let (peer, _) = state.fixture.joined(&state.changer.session);
+        let one = std::mem::replace(&mut state.changer.peer, peer);
+        waiting.push((state.changer.send_write(state.open, &data), one));
+    }
+    assert_eq!(state.holder.recalled(), [state.lease]);
+    let mut other = Client::plain(&state.fixture);
+    let root = other.root.clone();
+    let (_, opened) = other.peer.create((50, 1), &root, "another", READ_WRITE).unwrap();
+    let write = other.send_write(opened.id, &data);
+    other.take(write).unwrap();
+    state.holder.give_back(&[state.lease]);
+    drop(waiting);
+}
