@@ -2,7 +2,7 @@
 //!
 //! A client has one session, which outlives its connections; a session has one export. Whoever receives a request executes it on the same thread and replies:
 //! see the module `execute`.
-//! What an export allows to whom is in `access`.
+//! What an export allows to whom is in `access`, what clients may keep without asking again in `lease`.
 //! What a session needs to outlive the server process is written down (`journal`, `intent`); how it goes on then is in `recovery` and `repeat`.
 
 mod access;
