@@ -107,9 +107,8 @@ The configuration file:
   name = \"data\"                    # the path, unless given
   read_only = false
   cross_mounts = false             # true: show file systems that are mounted below
-  external = \"watch\"               # changes by others than clients: recalled at once (watch), noticed after
-                                   # external_age_seconds (poll), or never made (none); unless given: watch,
-                                   # and poll where others than this machine make them
+  external = \"watch\"               # how changes by others come to light: watch, poll, none;
+                                   # unless given: watch where that can be had, else poll
   external_age_seconds = 60        # the oldest that clients keep; 60 with watch, 3 with poll
   sync = true                      # false: names and attributes reach the disk later, faster, and may be lost with the machine
   hosts = [\"10.0.0.0/8\", \"node17\"]  # who may mount it; everybody, unless given
