@@ -49,6 +49,15 @@ pub(super) struct Forget {
     pub(super) done: Option<Arc<Done>>,
 }
 
+impl Forget {
+    /// It is done, or its client has gone, and with it whoever kept anything.
+    fn set_done(&self) {
+        if let Some(done) = &self.done {
+            done.set();
+        }
+    }
+}
+
 /// Whether something is done, and who waits for it.
 #[derive(Default)]
 pub(super) struct Done(Mutex<(bool, Option<Waker>)>);
@@ -104,7 +113,11 @@ impl Recalls {
     }
 
     pub(super) fn forget(&self, forget: Forget) {
-        lock(&self.work).forget.push(forget);
+        let mut work = lock(&self.work);
+        if work.has_ended {
+            return forget.set_done();
+        }
+        work.forget.push(forget);
         self.changed.notify_one();
     }
 
@@ -123,7 +136,11 @@ impl Recalls {
 
     /// The client has gone.
     pub(crate) fn end(&self) {
-        lock(&self.work).has_ended = true;
+        let mut work = lock(&self.work);
+        work.has_ended = true;
+        let left = std::mem::take(&mut work.forget);
+        drop(work);
+        left.iter().for_each(Forget::set_done);
         self.changed.notify_one();
         self.forgets.end();
     }
@@ -153,7 +170,11 @@ pub(super) struct Forgets {
 
 impl Forgets {
     pub(super) fn add(&self, forget: Forget) {
-        lock(&self.work).0.push_back(forget);
+        let mut work = lock(&self.work);
+        if work.1 {
+            return forget.set_done();
+        }
+        work.0.push_back(forget);
         self.changed.notify_one();
     }
 
@@ -180,9 +201,7 @@ fn forget(leases: &Leases, forget: &Forget) {
     if let Some(observer) = leases.observer() {
         observer.forget(&forget.handle, forget.aspects);
     }
-    if let Some(done) = &forget.done {
-        done.set();
-    }
+    forget.set_done();
 }
 
 /// A lease that is being given back.

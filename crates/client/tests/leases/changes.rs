@@ -199,6 +199,23 @@ fn a_kernel_is_told_before_it_forgets_for_an_own_change() {
     assert_eq!(one.told.of(&file), Aspects::ATTRIBUTES);
 }
 
+/// When the client has gone nobody makes a kernel forget any more, and nobody waits for that.
+#[test]
+fn a_change_ends_when_its_client_does() {
+    let process = Process::new();
+    let (one, _) = pair(&process);
+    let file = one.look_up("file").unwrap().handle;
+    assert!(one.answer(&context(), Request::Open { handle: file.bytes(), flags: READ }).keep.data);
+    one.client.disconnect();
+    std::thread::sleep(Duration::from_millis(50)); // its threads end
+    let (done, ends) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        let _ = done.send(one.ask(Request::SetAttr { handle: file.bytes(), open: None, set })); // nobody waits after the test
+    });
+    assert_eq!(ends.recv_timeout(LONG), Ok(Err(Errno::EIO)));
+}
+
 #[test]
 fn the_answers_to_own_changes_are_kept() {
     let process = Process::new();
