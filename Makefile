@@ -41,7 +41,7 @@ faults: setup
 
 # What programs on up to eight mounts did and saw, HISTORIES (10000) of them, under stops, cuts, kills and restarts, checked against every order that could be.
 # CACHE=none and CACHE=close-to-open are other modes of caching than lease, OPTIONS=... more options of the mounts, SEED=7 plays one seed (HISTORIES=100 as often); WEATHER=60,35,5,6 is how
-# many in a thousand have a mount that is far away, and troubles of less than half a second, of seconds, and longer than a lease. As root.
+# many in a thousand have a mount that is far away, and troubles of less than half a second, of seconds, and longer than a lease; WHOLE=1 prints all of a bad history. As root.
 soak: setup
 	HISTORIES=$(or $(HISTORIES),$(if $(SEED),1,10000)) cargo test --locked --test histories -- --ignored --nocapture soak
 

@@ -55,6 +55,9 @@ fn play(setting: &Setting, seeds: impl Iterator<Item = u64>, weather: &Weather, 
         for violation in &violations {
             println!("\nseed {seed} ({:?}, mounts {:?}): {violation}", plan.theme, plan.mounts);
             history.troubles.iter().for_each(|trouble| println!("   {}", history.trouble_line(trouble)));
+            if std::env::var_os("WHOLE").is_some() {
+                (0..history.events.len()).for_each(|number| println!("   | {}", history.line(number)));
+            }
         }
         if tally.histories.is_multiple_of(500) {
             println!("{} [{:.0} s]", line(&tally), started.elapsed().as_secs_f64());
