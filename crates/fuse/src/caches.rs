@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::{Aspects, Hold, Keep, Observer};
+use aqueduct_fs::{Aspects, Hold, Keep, Observer, OpenId};
 
 use crate::init::Negotiated;
 use crate::nodes::Marks;
@@ -29,6 +29,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// The kernel enters the names of a page of a listing right after it has been answered, but may lose its processor before it has.
 const LISTING_ENTERED: Duration = Duration::from_millis(250);
+
+/// Times that are told in turn to have pages dropped: more than answers are ever on their way at once.
+const OTHER_TIMES: u32 = 100_000;
 
 /// What the kernel may keep at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,6 +266,26 @@ impl Shared {
             unknown.is_empty()
         };
         insist(&mut tell_again, || true);
+    }
+
+    /// Nanoseconds near these, and others than the kernel was told lately.
+    pub(crate) fn other_nanos(&self, nanos: u32) -> u32 {
+        const HALF: u32 = 500_000_000;
+        let distance = 1 + self.times_told.fetch_add(1, Ordering::Relaxed) % OTHER_TIMES;
+        if nanos < HALF { nanos + distance } else { nanos - distance }
+    }
+
+    /// An open file of a node reads from pages.
+    pub(crate) fn caches(&self, node: u64, open: OpenId) {
+        lock(&self.cached).insert(open);
+        self.nodes.mark(node, |marks| marks.cached_opens += 1);
+    }
+
+    /// An open file of a node is closed.
+    pub(crate) fn caches_no_more(&self, node: u64, open: OpenId) {
+        if self.policy.leases && lock(&self.cached).remove(&open) {
+            self.nodes.mark(node, |marks| marks.cached_opens = marks.cached_opens.saturating_sub(1));
+        }
     }
 
     /// Drops the pages of a node if there are any that no lease covers. Waits for reads and writes of them.

@@ -132,11 +132,10 @@ impl Job {
         Outcome::kept(out.to_vec(), kept)
     }
 
-    /// For how long the kernel may use attributes. Where it may have pages that no lease covers, it has to ask before each read, so that they
+    /// For how long the kernel may use attributes. Where it may read from pages that no lease covers, it has to ask before each read, so that they
     /// are dropped first.
     pub(crate) fn attributes_valid(&self, nodeid: u64, attr: &aqueduct_fs::Attr, kept: &Kept) -> (u64, u32) {
-        let asks =
-            self.shared.policy.leases && attr.is_regular() && self.shared.nodes.marks(nodeid).has_unleased_pages();
+        let asks = attr.is_regular() && self.reads_unleased_pages(nodeid);
         convert::timeout(if asks { Duration::ZERO } else { kept.attributes })
     }
 
@@ -183,12 +182,9 @@ impl Job {
         self.changed(nodeid);
     }
 
-    /// Before the kernel is told attributes, by which it judges its pages, those go that no lease covers.
-    pub(crate) async fn drop_unleased_pages(&self) {
-        let shared = &self.shared;
-        if shared.policy.leases && shared.nodes.marks(self.header.nodeid).has_unleased_pages() {
-            shared.page_drops.drop_now(self.header.nodeid).await;
-        }
+    /// Whether the kernel may read from pages of this node that no lease covers.
+    pub(crate) fn reads_unleased_pages(&self, nodeid: u64) -> bool {
+        self.shared.policy.leases && self.shared.nodes.marks(nodeid).reads_unleased_pages()
     }
 
     /// The kernel was told to keep something so late that it may keep it for too long.
@@ -201,6 +197,9 @@ impl Job {
     }
 
     async fn take_back(&self, grant: Grant) {
+        if let Some(open) = grant.file {
+            self.shared.caches_no_more(grant.nodes.first().copied().unwrap_or(self.header.nodeid), open);
+        }
         grant.nodes.iter().for_each(|node| self.shared.nodes.forget(*node, 1));
         let releases = [
             grant.file.map(|open| Request::Release { open }),

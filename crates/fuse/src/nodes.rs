@@ -47,6 +47,8 @@ pub(crate) struct Marks {
     pub(crate) set_id: bool,
     /// Somebody asked for a POSIX lock of it.
     pub(crate) locked: bool,
+    /// How many open files of it read from pages.
+    pub(crate) cached_opens: u32,
     /// How often the kernel asked for pages of it, and up to which of these it has dropped them. Numbers that only grow, so that of two who have
     /// pages dropped at once none takes what came meanwhile for what it saw; beyond 2^32 their differences are right.
     fills: u32,
@@ -64,6 +66,11 @@ impl Marks {
     /// Whether it may have pages that no lease covers.
     pub(crate) fn has_unleased_pages(self) -> bool {
         is_later(self.unleased, self.dropped)
+    }
+
+    /// Whether such may be read: mappings aside, which nothing bounds.
+    pub(crate) fn reads_unleased_pages(self) -> bool {
+        self.cached_opens > 0 && self.has_unleased_pages()
     }
 
     /// The kernel asks for pages.

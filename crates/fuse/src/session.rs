@@ -1,10 +1,13 @@
 //! A mount that is served: what its requests share, its start and its end.
 
+use std::collections::HashSet;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
-use aqueduct_fs::{Context, Credential, Entry, FileSystem, Handle, Observer, Reply, Request, TRANSFER_SIZE_MAX};
+use aqueduct_fs::{
+    Context, Credential, Entry, FileSystem, Handle, Observer, OpenId, Reply, Request, TRANSFER_SIZE_MAX,
+};
 use aqueduct_worker::Group;
 
 use crate::buffer::Pool;
@@ -34,6 +37,10 @@ pub(crate) struct Shared {
     pub(crate) interrupts: Interrupts,
     pub(crate) releases: Arc<Releases>,
     pub(crate) listings: Listings,
+    /// The open files that read from pages; under leases.
+    pub(crate) cached: Mutex<HashSet<OpenId>>,
+    /// How often the kernel was told another time than that of a change.
+    pub(crate) times_told: AtomicU32,
     pub(crate) page_drops: Arc<PageDrops>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) readers: Readers,
@@ -171,6 +178,8 @@ fn start_mounted(
         interrupts: Interrupts::default(),
         releases: Arc::default(),
         listings: Listings::default(),
+        cached: Mutex::default(),
+        times_told: AtomicU32::new(0),
         page_drops: Arc::default(),
         pool,
         readers: Readers::default(),

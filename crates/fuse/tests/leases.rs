@@ -159,9 +159,20 @@ fn a_cached_descriptor_reads_the_truth_without_a_lease() {
         assert!(data == [round; 5000], "round {round}");
         // Of the same length, mostly at the same time by the clock: nobody is told, for nobody has a lease.
         fixture.memory.rewrite(b"file", &[round + 1; 5000]);
+        assert_eq!(held.metadata().unwrap().mtime_nsec(), 5, "the time that is shown is the right one");
     }
     assert_eq!(fixture.layer.covered.load(Ordering::SeqCst), 1);
+    // Of another length: the kernel reads no further than to the size that it believes.
+    for round in 1..100usize {
+        let data = vec![round as u8; if round % 2 == 0 { 12_000 - round } else { 3000 + round }];
+        fixture.memory.put(b"file", &data);
+        let mut back = vec![0; 20_000];
+        let length = held.read_at(&mut back, 0).unwrap();
+        assert!(back[..length] == data, "round {round}: {length} bytes of {}", data.len());
+    }
+    fixture.memory.put(b"file", &[100; 5000]);
     // With a lease again nothing of before is used.
+    drop(held);
     fixture.layer.data.store(true, Ordering::SeqCst);
     *fixture.layer.lease.lock().unwrap() = leased::LONG;
     assert!(fs::read(fixture.mounted.join("file")).unwrap() == [100; 5000]);

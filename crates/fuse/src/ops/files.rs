@@ -22,6 +22,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
         opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => return copy_range(job).await,
         opcode::RELEASE => {
             let (release, _) = job.args(ReleaseIn::parse)?;
+            job.shared.caches_no_more(job.header.nodeid, OpenId(release.fh));
             job.call(Request::Release { open: OpenId(release.fh) }).await?.done()?;
         }
         opcode::FLUSH => {
@@ -70,8 +71,12 @@ fn file_flags(job: &Job, flags: OpenFlags, leased: bool) -> FopenFlags {
     open
 }
 
-fn open_out(job: &Job, id: OpenId, flags: OpenFlags, leased: bool) -> OpenOut {
-    OpenOut { fh: id.0, open_flags: file_flags(job, flags, leased).bits(), padding: 0 }
+fn open_out(job: &Job, node: u64, id: OpenId, flags: OpenFlags, leased: bool) -> OpenOut {
+    let open_flags = file_flags(job, flags, leased);
+    if job.shared.policy.leases && !open_flags.contains(FopenFlags::DIRECT_IO) {
+        job.shared.caches(node, id);
+    }
+    OpenOut { fh: id.0, open_flags: open_flags.bits(), padding: 0 }
 }
 
 async fn open(job: &Job) -> Result<Outcome, Errno> {
@@ -86,7 +91,12 @@ async fn open(job: &Job) -> Result<Outcome, Errno> {
         // Who opens sees what was closed before, its size as well: attributes from before the open end here.
         job.drop_attributes(job.header.nodeid);
     }
-    let out = open_out(job, opened.id, flags, kept.data);
+    let marks = job.shared.nodes.marks(job.header.nodeid);
+    if kept.data && marks.has_unleased_pages() && marks.cached_opens == 0 {
+        // Nobody reads: so nobody is just being told a size, which the kernel would not believe beside this.
+        job.shared.page_drops.drop_now(job.header.nodeid).await;
+    }
+    let out = open_out(job, job.header.nodeid, opened.id, flags, kept.data);
     let grant = Grant { file: Some(opened.id), lease: kept.into_lease(), ..Grant::default() };
     Ok(Outcome::Granted(out.to_vec(), grant))
 }
@@ -109,7 +119,7 @@ async fn create(job: &Job) -> Result<Outcome, Errno> {
     }
     let mut body = entry_out.to_vec();
     // Not cached: it was made to be written.
-    open_out(job, opened.id, flags, false).put(&mut body);
+    open_out(job, entry_out.nodeid, opened.id, flags, false).put(&mut body);
     Ok(Outcome::Granted(body, grant))
 }
 

@@ -160,7 +160,7 @@ fn files_are_cached_while_data_are_leased() {
 }
 
 #[test]
-fn pages_without_a_lease_are_dropped_before_attributes_are_told() {
+fn pages_without_a_lease_are_dropped_before_they_are_read() {
     let LeasedFixture { layer, fixture } = leases(45);
     let kernel = &fixture.kernel;
     let node = kernel.lookup("file").unwrap().nodeid;
@@ -174,25 +174,40 @@ fn pages_without_a_lease_are_dropped_before_attributes_are_told() {
     assert_eq!(kernel.lookup("file").unwrap().attr_valid, 0, "who reads has to ask first");
     layer.data.store(true, Ordering::SeqCst);
     assert_eq!(kernel.opened(node, libc::O_RDONLY).1, FopenFlags::NOFLUSH, "the kernel drops the pages as it opens");
-    let ask = |opcode, body: &[u8]| {
-        let unique = kernel.send(opcode, node, body);
+    // A read asks through its open file, and is told another time each time, by which the kernel drops the pages itself.
+    let get = GetattrIn { getattr_flags: GETATTR_FH, fh, ..GetattrIn::default() }.to_vec();
+    let by_read = || AttrOut::parse(&kernel.ask(opcode::GETATTR, node, &get).unwrap()).unwrap().0;
+    let told = [kernel.get_attr(node), by_read(), by_read(), by_read(), kernel.get_attr(node)];
+    assert!(told.iter().all(|out| out.attr_valid == 0), "who looks at the time asks anew");
+    let times = told.map(|out| out.attr.mtimensec);
+    assert!(times.windows(2).all(|two| two[0] != two[1]) && times[0] == times[4], "{times:?}");
+    for fh in [fh, fh + 1] {
+        kernel.send(opcode::RELEASE, node, &ReleaseIn { fh, ..ReleaseIn::default() }.to_vec());
+        kernel.message(Duration::from_secs(10)).unwrap();
+    }
+    // Nobody reads from them: they are dropped before the next who does.
+    assert_eq!(kernel.get_attr(node).attr_valid, LONG_SECONDS);
+    let opens = || {
+        let unique = kernel.send(opcode::OPEN, node, &OpenIn::default().to_vec());
         let (header, body) = kernel.message(Duration::from_secs(10)).unwrap();
         assert_eq!((header.unique, header.error), (0, notify::INVAL_INODE), "before the answer");
         assert_eq!(NotifyInvalInode::parse(&body).unwrap().0, NotifyInvalInode { ino: node, off: 0, len: 0 });
-        kernel.answer(unique).unwrap()
+        OpenOut::parse(&kernel.answer(unique).unwrap()).unwrap().0
     };
-    let attr = AttrOut::parse(&ask(opcode::GETATTR, &GetattrIn::default().to_vec())).unwrap().0;
-    assert_eq!(attr.attr_valid, LONG_SECONDS);
-    assert_eq!(kernel.get_attr(node).attr_valid, LONG_SECONDS, "once");
-    assert_eq!(kernel.opened(node, libc::O_RDONLY).1, CACHED);
+    let open = opens();
+    assert_eq!(FopenFlags::from_bits_retain(open.open_flags), CACHED);
+    assert_eq!(by_read().attr_valid, LONG_SECONDS);
+    assert_eq!(by_read().attr.mtimensec, times[0]);
 
     // A change of our own: what was fetched meanwhile may be older.
-    kernel.fill(node, fh);
+    kernel.fill(node, open.fh);
     let (writer, _) = kernel.opened(node, libc::O_RDWR);
     let mut write = WriteIn { fh: writer, size: 3, ..WriteIn::default() }.to_vec();
     write.extend_from_slice(b"new");
     kernel.ask(opcode::WRITE, node, &write).unwrap();
-    ask(opcode::STATX, &StatxIn::default().to_vec());
+    assert_eq!((kernel.get_attr(node).attr_valid, by_read().attr_valid), (0, 0));
+    kernel.ask(opcode::RELEASE, node, &ReleaseIn { fh: open.fh, ..ReleaseIn::default() }.to_vec()).unwrap();
+    let fh = opens().fh;
     // No page is known, so none is dropped.
     kernel.ask(opcode::WRITE, node, &write).unwrap();
     assert_eq!(kernel.get_attr(node).attr_valid, LONG_SECONDS);
@@ -201,6 +216,30 @@ fn pages_without_a_lease_are_dropped_before_attributes_are_told() {
     let direct = ReadIn { fh, size: 9, read_flags: READ_LOCKOWNER, ..ReadIn::default() };
     kernel.ask(opcode::READ, node, &direct.to_vec()).unwrap();
     assert_eq!(kernel.get_attr(node).attr_valid, LONG_SECONDS);
+    kernel.silent();
+}
+
+/// What is mapped for writing is under no lease: whoever looks at its attributes must not have it written back and dropped each time.
+#[test]
+fn pages_that_only_mappings_use_stay_while_nobody_reads_from_them() {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let kernel = &fixture.kernel;
+    let node = kernel.lookup("file").unwrap().nodeid;
+    layer.data.store(false, Ordering::SeqCst);
+    let (mapped, _) = kernel.opened(node, libc::O_RDWR);
+    kernel.fill(node, mapped);
+    assert_eq!(kernel.get_attr(node).attr_valid, LONG_SECONDS);
+    kernel.silent();
+    layer.data.store(true, Ordering::SeqCst);
+    let unique = kernel.send(opcode::OPEN, node, &OpenIn::default().to_vec());
+    assert_eq!(kernel.message(Duration::from_secs(10)).unwrap().0.error, notify::INVAL_INODE);
+    let fh = OpenOut::parse(&kernel.answer(unique).unwrap()).unwrap().0.fh;
+    kernel.fill(node, mapped);
+    assert_eq!(kernel.lookup("file").unwrap().attr_valid, LONG_SECONDS, "leased");
+    layer.data.store(false, Ordering::SeqCst);
+    kernel.fill(node, mapped);
+    kernel.ask(opcode::RELEASE, node, &ReleaseIn { fh, ..ReleaseIn::default() }.to_vec()).unwrap();
+    assert_eq!(kernel.get_attr(node).attr_valid, LONG_SECONDS, "nobody reads from them any more");
     kernel.silent();
 }
 
@@ -424,9 +463,6 @@ impl<'a> Believer<'a> {
         if valid > 0 {
             self.kept += 1;
             self.attributes.insert(name, size);
-            // Who reads now is not made to ask.
-            let pages = self.pages.get(name).copied().unwrap_or(size);
-            assert!(pages >= size, "{name}: pages of version {pages}, attributes of {size}");
         }
     }
 
