@@ -99,9 +99,7 @@ fn every_history_has_an_order() {
     sample("none", 0..40);
 }
 
-/// One in some hundred histories has a read that ends where the file ended before (docs/reliability.md).
 #[test]
-#[ignore = "finds a read with an old end of file in every eighth run"]
 fn every_history_under_leases_has_an_order() {
     sample("lease", 100..150);
 }
