@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use aqueduct_client::{Cached, Client, ClientConfig};
+use aqueduct_fs::caching::Ruled;
 use aqueduct_fs::{ClientId, FileSystem};
 use aqueduct_fuse::{CacheMode, Config, Device, MountError, MountOptions, Observed, Session, Unmount, start};
 use aqueduct_posix::{Options as PosixOptions, Posix};
@@ -228,7 +229,10 @@ impl Backing {
 
     fn filesystem(&self, config: &MountConfig) -> Arc<dyn FileSystem> {
         match self {
-            Backing::Remote(cached) if self.has_leases(config) => cached.clone(),
+            Backing::Remote(cached) if self.has_leases(config) => match config.options.rules() {
+                Ok(rules) if !rules.is_trivial() => Arc::new(Ruled::new(cached.clone(), rules)),
+                _ => cached.clone(), // what are no rules was refused with the options
+            },
             Backing::Remote(cached) => cached.client().clone(),
             Backing::Local(posix) => posix.clone(),
         }

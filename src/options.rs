@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use aqueduct_client::SUSPECT_MIN;
+use aqueduct_fs::caching::{Caching, Rules};
 use aqueduct_fuse::CacheMode;
 use aqueduct_wire::Checksums;
 use clap::ValueEnum;
@@ -25,8 +26,12 @@ const OPTIONS: &[(&str, &str)] = &[
     ("timeo=SECONDS", "with soft: how long to wait (30)"),
     ("suspect=SECONDS", "a server that answers nothing for so long is connected to anew (5; 2 or more)"),
     (
-        "cache=lease|none|close-to-open",
-        "lease: keep what the server calls back before it changes (the default); none: always ask; close-to-open: as NFS does",
+        "cache=lease|none|close-to-open|immutable",
+        "lease: keep what the server calls back before it changes (the default); none: always ask; close-to-open: as NFS does; immutable: nothing there changes, keep all for an hour",
+    ),
+    (
+        "cache=MODE:PATTERN",
+        "the same for a part of the mount: paths from its root that fit, and all below them, such as cache=immutable:/sw or cache=none:/**/*.log; the last that fits counts",
     ),
     ("attr_timeout=SECONDS", "believe attributes for so long (0); not with cache=lease"),
     (
@@ -128,6 +133,9 @@ pub struct Options {
     pub timeout: Duration,
     pub suspect: Duration,
     pub cache: CacheMode,
+    /// How much the kernel keeps of what leases cover: in general, and by patterns of paths.
+    pub caching: Caching,
+    pub caching_rules: Vec<(String, Caching)>,
     pub attr_timeout: Duration,
     pub entry_timeout: Duration,
     pub key: Option<PathBuf>,
@@ -154,6 +162,8 @@ impl Default for Options {
             timeout: SOFT_TIMEOUT,
             suspect: SUSPECT,
             cache: CacheMode::Lease,
+            caching: Caching::Lease,
+            caching_rules: Vec::new(),
             attr_timeout: Duration::ZERO,
             entry_timeout: Duration::ZERO,
             key: None,
@@ -217,10 +227,40 @@ impl Options {
         if list.iter().any(|option| option == "noallow_other") {
             options.allow_other = false;
         }
+        options.check_rules()?;
         options.check_timeouts(list.iter().any(|option| option.trim().starts_with("cache=")))?;
         // Over names that the kernel remembers it walks without asking us, so it has to check on the way.
         options.default_permissions |= options.entry_timeout > Duration::ZERO;
         Ok(options)
+    }
+
+    /// How much may be kept where there are leases.
+    pub fn rules(&self) -> Result<Rules, Failure> {
+        let mut rules = Rules::new(self.caching);
+        for (pattern, caching) in &self.caching_rules {
+            rules.add(pattern, *caching).map_err(|error| {
+                let hint = "give a pattern of paths from the root of the mount, such as /sw or /**/*.log";
+                Failure::usage("cannot mount with these options", error, hint)
+            })?;
+        }
+        Ok(rules)
+    }
+
+    /// Parts of a mount are treated differently by leases only; where nothing is kept in general, there are none else.
+    fn check_rules(&mut self) -> Result<(), Failure> {
+        self.rules()?;
+        match self.cache {
+            _ if self.caching_rules.is_empty() => {}
+            CacheMode::CloseToOpen => {
+                return Err(Failure::usage(
+                    "cannot mount with these options",
+                    "cache=close-to-open is for whole mounts",
+                    "leave out cache=close-to-open, or the cache options with patterns",
+                ));
+            }
+            CacheMode::None | CacheMode::Lease => self.cache = CacheMode::Lease,
+        }
+        Ok(())
     }
 
     /// Timeouts mean that nothing calls back what is kept.
@@ -273,14 +313,26 @@ impl Options {
             }
             "attr_timeout" => self.attr_timeout = seconds(key, value)?,
             "entry_timeout" => self.entry_timeout = seconds(key, value)?,
-            "cache" => {
-                self.cache = match value {
-                    "none" => CacheMode::None,
-                    "lease" => CacheMode::Lease,
-                    "close-to-open" => CacheMode::CloseToOpen,
-                    _ => return Err(bad_value(key, value, "none, lease or close-to-open")),
+            "cache" => match value.split_once(':') {
+                Some((mode, pattern)) => {
+                    let caching = caching(mode).ok_or_else(|| {
+                        bad_value(
+                            key,
+                            value,
+                            "lease, none or immutable, and a pattern: close-to-open is for whole mounts",
+                        )
+                    })?;
+                    self.caching_rules.push((pattern.to_owned(), caching));
                 }
-            }
+                None => {
+                    (self.cache, self.caching) = match (value, caching(value)) {
+                        ("none", _) => (CacheMode::None, Caching::None),
+                        ("close-to-open", _) => (CacheMode::CloseToOpen, Caching::Lease),
+                        (_, Some(caching)) => (CacheMode::Lease, caching),
+                        _ => return Err(bad_value(key, value, "lease, none, close-to-open or immutable")),
+                    }
+                }
+            },
             "checksum" => {
                 let choice = ChecksumChoice::from_str(value, false);
                 self.checksum = choice.map_err(|_| bad_value(key, value, "auto, on or off"))?;
@@ -303,6 +355,16 @@ impl Options {
             _ => return Err(unknown(&format!("{key}={value}"))),
         }
         Ok(())
+    }
+}
+
+/// How much may be kept, by the name of the mode.
+fn caching(mode: &str) -> Option<Caching> {
+    match mode {
+        "lease" => Some(Caching::Lease),
+        "none" => Some(Caching::None),
+        "immutable" => Some(Caching::Immutable),
+        _ => None,
     }
 }
 
@@ -402,6 +464,26 @@ mod tests {
                     prop_assert!(told.contains("\n     why: ") && told.contains("\n      do: "), "{told}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn parts_of_a_mount_are_kept_otherwise() {
+        let options = parse("cache=none,cache=immutable:/sw,cache=lease:/**/*.h").unwrap();
+        assert_eq!((options.cache, options.caching), (CacheMode::Lease, Caching::None));
+        let expected = [("/sw".to_owned(), Caching::Immutable), ("/**/*.h".to_owned(), Caching::Lease)];
+        assert_eq!(options.caching_rules, expected);
+        assert_eq!(parse("cache=immutable").unwrap().caching, Caching::Immutable);
+        assert!(parse("cache=lease").unwrap().rules().unwrap().is_trivial());
+        for refused in [
+            "cache=immutable:sw",
+            "cache=close-to-open:/sw",
+            "cache=close-to-open,cache=none:/sw",
+            "cache=none:/[",
+            "cache=lies:/sw",
+            "cache=none,cache=lease:/sw,attr_timeout=3",
+        ] {
+            assert!(parse(refused).is_err(), "{refused}");
         }
     }
 

@@ -137,3 +137,36 @@ fn who_holds_a_directory_and_changes_it_waits_for_nobody_who_does_the_same() {
         assert!(rounds.iter().all(|rounds| *rounds > 20), "{rounds:?}");
     });
 }
+
+/// What the kernel asked the mount for.
+fn upcalls(mount: &Mount) -> u64 {
+    let leases = &mount.status()["leases"];
+    leases["hits"].as_u64().unwrap() + leases["misses"].as_u64().unwrap()
+}
+
+#[test]
+fn parts_of_a_mount_are_kept_as_their_rules_say() {
+    test(|| {
+        let one = One::with("cache=lease,cache=none:/none,cache=immutable:/sw");
+        shell(one.export.path(), "for d in none sw other; do mkdir -p $d/d; echo $d > $d/d/f; done").succeeded();
+        let look = |of: &str| {
+            let before = upcalls(&one.mount);
+            assert_eq!(fs::metadata(one.path(format!("{of}/d/f"))).unwrap().len(), of.len() as u64 + 1);
+            upcalls(&one.mount) - before
+        };
+        let all = || [look("none"), look("sw"), look("other")];
+        // News of what was just made may still come, and has the kernel look up every name again: it is tried thrice.
+        let settled = |after, expected: &dyn Fn([u64; 3]) -> bool| {
+            let found = (0..3).any(|_| {
+                thread::sleep(after);
+                expected(all())
+            });
+            assert!(found, "{:?}", all());
+        };
+        all();
+        settled(Duration::from_millis(500), &|[none, sw, other]| none > 0 && sw == 0 && other == 0);
+        // Longer than a lease.
+        settled(Duration::from_secs(8), &|[none, sw, other]| none > 0 && sw == 0 && other > 0);
+        assert_eq!(fs::read_to_string(one.path("none/d/f")).unwrap(), "none\n");
+    });
+}

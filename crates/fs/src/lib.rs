@@ -4,6 +4,7 @@
 //! The trait is asynchronous in form and synchronous where it can be: see [`Call`].
 
 pub mod acl;
+pub mod caching;
 pub mod call;
 pub mod context;
 pub mod data;
