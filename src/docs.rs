@@ -82,7 +82,7 @@ mod tests {
         for command in ["serve", "mount", "umount", "status", "keygen", "completions", "man"] {
             assert!(read(&format!("aqueduct-{command}.1")).contains("Example"), "{command}");
         }
-        assert!(read("mount.aqueduct.8").contains("\n  cache=none|close\\-to\\-open"));
+        assert!(read("mount.aqueduct.8").contains("\n  cache=lease|none|close\\-to\\-open|immutable"));
         assert!(read("umount.aqueduct.8").contains(".TH"));
     }
 

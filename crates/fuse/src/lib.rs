@@ -92,6 +92,9 @@ pub struct Config {
     pub observed: Option<Observed>,
     /// The highest minor version of the protocol to agree on; lower than what is served only in tests.
     pub minor_max: u32,
+    /// Closing a file that was opened for reading is not told, which spares a request for each: locks that its process has taken on the file since stay until they are
+    /// unlocked, or until the last close of what they were taken through. POSIX wants them to end.
+    pub spares_flush: bool,
 }
 
 impl Default for Config {
@@ -108,6 +111,7 @@ impl Default for Config {
             status: None,
             observed: None,
             minor_max: abi::MINOR,
+            spares_flush: false,
         }
     }
 }

@@ -47,7 +47,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
 /// How the kernel treats an open file, whose pages it may keep if it is `leased`.
 ///
 /// FLUSH is wanted at every close, of read-only descriptors too: a process that closes any descriptor of a file loses its locks on it, and without
-/// FLUSH that came only when the last duplicate is closed. So NOFLUSH only where nobody has locked the file so far.
+/// FLUSH that came only when the last duplicate is closed. So NOFLUSH only for who asks for it, and where nobody has locked the file so far.
 fn file_flags(job: &Job, flags: OpenFlags, leased: bool) -> FopenFlags {
     let shared = &job.shared;
     // The kernel would keep what is appended at the end of the file as it knew it, and that of other clients' appends is elsewhere.
@@ -58,7 +58,8 @@ fn file_flags(job: &Job, flags: OpenFlags, leased: bool) -> FopenFlags {
         let marks = shared.nodes.marks(job.header.nodeid);
         let mut open = FopenFlags::empty();
         open.set(FopenFlags::KEEP_CACHE, !marks.has_unleased_pages());
-        open.set(FopenFlags::NOFLUSH, !marks.locked && shared.negotiated.minor >= MINOR_NOFLUSH);
+        let spares_flush = shared.config.spares_flush && shared.negotiated.minor >= MINOR_NOFLUSH;
+        open.set(FopenFlags::NOFLUSH, !marks.locked && spares_flush);
         return open;
     }
     // Before Linux 6.6 a file open for direct I/O cannot be mapped shared; what may be mapped for writing is cached there.

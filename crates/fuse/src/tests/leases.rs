@@ -24,7 +24,7 @@ fn leases(minor: u32) -> LeasedFixture {
 fn leases_with(minor: u32, config: Config) -> LeasedFixture {
     let memory = Arc::new(Memory::default());
     let layer = Arc::new(Leased::new(memory.clone()));
-    let config = Config { cache: CacheMode::Lease, observed: Some(layer.observed()), ..config };
+    let config = Config { cache: CacheMode::Lease, spares_flush: true, observed: Some(layer.observed()), ..config };
     let fixture = fixture_over(layer.clone(), memory, minor, NEW_FLAGS, config);
     LeasedFixture { layer, fixture }
 }
