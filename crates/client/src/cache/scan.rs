@@ -85,7 +85,15 @@ impl Scans {
             }
         };
         for (handle, size) in files.filter(|(_, size)| *size <= u64::from(FETCH_LENGTH_MAX)) {
-            self.places.insert(handle.clone(), (directory.number, directory.files.len()));
+            if directory.files.len() >= FILES_MAX {
+                break; // the others are opened one by one
+            }
+            let place = (directory.number, directory.files.len());
+            let known = self.places.entry(handle.clone()).or_insert(place);
+            if known.0 == place.0 && *known != place {
+                continue; // a page that comes again, or another name
+            }
+            *known = place;
             directory.files.push(File { handle, size, is_fetched: false });
         }
         self.directories.push_back(directory);
@@ -274,5 +282,21 @@ mod tests {
         assert!(scans.unread.len() <= FILES_MAX);
         let known: usize = scans.directories.iter().map(|directory| directory.files.len()).sum();
         assert_eq!(known, scans.places.len());
+    }
+
+    #[test]
+    fn one_directory_takes_no_more_than_all() {
+        let mut scans = Scans::default();
+        let known = |scans: &Scans| (scans.directories[0].files.len(), scans.places.len());
+        for _ in 0..3 {
+            let page = (0..1000).map(|at| (file(1, at), 100));
+            scans.listed(&Arc::from([1]), false, page);
+        }
+        assert_eq!(known(&scans), (1000, 1000), "a page that comes again is known");
+        for page in 1..40 {
+            let page = (page * 1000..page * 1000 + 1000).map(|at| (file(1, at), 100));
+            scans.listed(&Arc::from([1]), false, page);
+        }
+        assert_eq!(known(&scans), (FILES_MAX, FILES_MAX));
     }
 }
