@@ -8,7 +8,7 @@ use aqueduct_wire::Subject;
 use bytes::Bytes;
 
 use super::Cached;
-use super::leases::{Brought, Leases};
+use super::leases::{Brought, Leases, has_known_groups};
 use super::memory::Keeper;
 use crate::lane::lock;
 
@@ -20,7 +20,7 @@ impl Cached {
         request: Request<'a>,
         leases: &Arc<Leases>,
     ) -> Result<Answer, Request<'a>> {
-        if leases.view().is_none() {
+        if leases.view().is_none() || !has_known_groups(&context.credential) {
             return Err(request);
         }
         let fetched = match request {

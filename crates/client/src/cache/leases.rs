@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use aqueduct_fs::{Aspects, Credential, Observer};
+use aqueduct_fs::{Aspects, Credential, Groups, Observer};
 use aqueduct_wire::{Grant, LeaseId};
 
 use super::clock::{Renewal, now};
@@ -81,6 +81,11 @@ pub(crate) struct Leases {
     pub(super) opens: LocalOpens,
     pub(super) scans: Mutex<Scans>,
     pub(crate) uses: Uses,
+}
+
+/// Whether who may open what can be kept for these callers.
+pub(super) fn has_known_groups(credential: &Credential) -> bool {
+    matches!(credential.groups, Groups::Known(_))
 }
 
 impl Default for Leases {
@@ -219,8 +224,11 @@ impl Leases {
         self.shard(self.hash(handle), |shard| shard.key(handle)).unwrap_or_else(|| handle.into())
     }
 
-    /// A credential to be shared by all verdicts on it; `None`: there are too many.
+    /// A credential to be shared by all verdicts on it; `None`: there are too many, or only the server knows its groups, which tells nobody when they change.
     pub(super) fn credential(&self, credential: &Credential) -> Option<Arc<Credential>> {
+        if !has_known_groups(credential) {
+            return None;
+        }
         let mut known = lock(&self.credentials);
         if let Some(found) = known.get(credential) {
             return Some(found.clone());
@@ -273,7 +281,7 @@ impl Leases {
                 Granted::New => {
                     let mut index = lock(&self.index);
                     if asked < index.floor {
-                        shard.give_back(handle, hash, asked);
+                        shard.take_back(handle);
                         return None;
                     }
                     displaced = index.handles.insert(lease.place(), key.clone()).filter(|other| *other != key);
@@ -282,9 +290,7 @@ impl Leases {
             Some(keep(shard, hash, fetched))
         });
         if let Some(other) = displaced {
-            // The server has given its name to another lease, so it is over.
-            let hash = self.hash(&other);
-            self.shard(hash, |shard| shard.give_back(&other, hash, self.advance()));
+            self.give_back(&other); // the server has given its name to another lease, so it is over
         }
         if self.is_over(1) && self.recalls.has_room() {
             self.recalls.give_back(self.shard(hash, |shard| shard.leave_eldest(LEAVING_PART)));

@@ -669,6 +669,13 @@ impl Shard {
         self.inodes.get_mut(handle).map_or(Aspects::empty(), |inode| inode.take_told(aspects, now))
     }
 
+    /// Drops an inode that is new, since its lease was recalled before it came: nothing was told of it, and no change has relied on it.
+    pub(super) fn take_back(&mut self, handle: &[u8]) {
+        if let Some(inode) = self.inodes.remove(handle) {
+            self.bytes -= inode.cost(handle);
+        }
+    }
+
     /// Drops an inode whose lease is given back. Returns the lease's name by now, and whether names are being changed here that others may change first now.
     pub(super) fn give_back(&mut self, handle: &[u8], hash: Hash, now: Number) -> Option<(LeaseId, bool)> {
         let inode = self.inodes.remove(handle)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_fs::{Aspects, Attr, Credential, DirEntry, DirPage, OpenFlags};
+use aqueduct_fs::{Aspects, Attr, Credential, DirEntry, DirPage, Groups, OpenFlags};
 use aqueduct_wire::LeaseId;
 use proptest::prelude::*;
 
@@ -536,6 +536,39 @@ fn what_is_recalled_before_its_reply_is_used_and_not_kept() {
     world.take(&Step::Deliver(0));
     world.check().unwrap();
     assert_eq!((world.uses, world.leases.kept().0, world.truth[0]), (0, 0, 1));
+}
+
+#[test]
+fn who_loses_a_lease_while_it_changes_names_keeps_attributes_again_afterwards() {
+    let leases = Leases::default();
+    leases.set_terms(60, 0);
+    leases.renew(0, now());
+    let touch = Touch::Name { parent: b"d", name: b"a", hash: leases.name_hash(leases.hash(b"d"), b"a") };
+    let brought = Brought { epoch: 0, sent: now(), grants: Vec::new() };
+    let comes = |handle: &[u8], lease, asked| leases.keep(handle, (lease, ALL), (asked, &brought), |_, _, _| ());
+    // The lease is recalled before it comes.
+    leases.begin_name(&touch, b"d", b"a");
+    let asked = leases.asks();
+    assert_eq!(leases.recall(name(1, 7)), None);
+    assert_eq!(comes(b"d", name(1, 7), asked), None);
+    assert!(leases.keeps_attributes(leases.asks()), "no change has relied on it");
+    leases.end(&touch, asked, true, |_| {});
+    assert!(leases.keeps_attributes(leases.asks()));
+    // Its name is given to another.
+    assert!(comes(b"d", name(2, 7), leases.asks()).is_some());
+    leases.begin_name(&touch, b"d", b"a");
+    assert!(comes(b"e", name(3, 7), leases.asks()).is_some());
+    assert!(!leases.keeps_attributes(leases.asks()), "others may change the name first now");
+    leases.end(&touch, leases.asks(), true, |_| {});
+    assert!(leases.keeps_attributes(leases.asks()));
+}
+
+#[test]
+fn who_may_open_is_not_kept_where_only_the_server_knows_the_groups() {
+    let leases = Leases::default();
+    let with = |groups| leases.credential(&Credential { uid: 7, gid: 7, groups });
+    assert!(with(Groups::Known([9].into())).is_some());
+    assert!(with(Groups::Resolve).is_none() && with(Groups::ResolveSquashed(9)).is_none());
 }
 
 #[test]
