@@ -110,7 +110,10 @@ pub fn parts() -> impl Strategy<Value = Parts> {
 /// Every operation that is a request of the file system.
 pub fn request_ops() -> impl Iterator<Item = Op> {
     Op::ALL.iter().copied().filter(|op| {
-        !matches!(op, Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered | Op::Fetch)
+        !matches!(
+            op,
+            Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered | Op::Fetch | Op::List
+        )
     })
 }
 
