@@ -296,8 +296,10 @@ impl Leases {
             }
             self.forget_if_over(inode, now);
         }
-        if let Some(lease) = self.table.find(client, inode) {
-            return self.table.extend(lease, aspects);
+        if let Some(at) = self.table.find(client, inode) {
+            let worn = self.table.recall_if_worn(at);
+            worn.into_iter().for_each(|lease| self.ask(client, lease, now, actions));
+            return self.table.extend(at, aspects);
         }
         if self.table.len() >= self.limits.leases_max.min(table::PLACES_MAX)
             || self.table.count_of(client) >= self.limits.leases_of_client_max

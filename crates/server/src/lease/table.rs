@@ -156,6 +156,12 @@ impl Table {
         Some((name(self.shard, at, held.generation), held.aspects))
     }
 
+    /// Marks a lease as recalled that has had the last of its names, so that none has to begin at the least again: clients tell by the names which is later.
+    pub(super) fn recall_if_worn(&mut self, at: u32) -> Option<LeaseId> {
+        let held = &self.places[at as usize];
+        (held.generation == u32::MAX && !held.recalled).then(|| self.recall(at))
+    }
+
     /// Marks a lease as recalled.
     pub(super) fn recall(&mut self, at: u32) -> LeaseId {
         let held = &mut self.places[at as usize];
@@ -295,5 +301,31 @@ impl Table {
         if ages.count == 0 {
             self.clients.remove(&held.client);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Action, Leases, Limits, Looked};
+    use super::*;
+
+    #[test]
+    fn a_lease_that_has_had_all_its_names_is_recalled() {
+        let mut leases = Leases::new(Limits::default(), 0, Default::default());
+        let client = ClientId(1);
+        let grant = |leases: &mut Leases| {
+            let mut actions = Vec::new();
+            let looked = Looked { stamp: 0, own: Aspects::empty() };
+            let what = (InodeKey(0), Aspects::ATTRIBUTES);
+            (leases.grant(client, what, looked, Default::default(), &mut actions), actions)
+        };
+        assert!(grant(&mut leases).0.is_some());
+        leases.table.places[0].generation = u32::MAX - 1;
+        let last = name(0, 0, u32::MAX);
+        assert_eq!(grant(&mut leases), (Some((last, Aspects::ATTRIBUTES)), vec![]));
+        assert_eq!(grant(&mut leases), (None, vec![Action::Recall { client, lease: last }]));
+        assert_eq!(grant(&mut leases), (None, vec![]), "it is asked for once");
+        assert!(leases.table.remove(client, last).is_some());
+        assert_eq!(grant(&mut leases).0, Some((name(0, 0, 0), Aspects::ATTRIBUTES)));
     }
 }
