@@ -29,7 +29,7 @@ pub enum Caching {
 /// For how long what does not change is kept. It is asked for again all the same, so that a promise that was broken is noticed some day.
 pub const IMMUTABLE: Duration = Duration::from_secs(3600);
 
-/// Inodes whose places are known. When there are more, all are forgotten and found again; meanwhile they are as the file system below says.
+/// Inodes whose places are known. When there are more, all but the root are forgotten and found again; meanwhile they are as the file system below says.
 const PLACES_MAX: usize = 65_536;
 
 /// Rules for paths; the last that fits counts.
@@ -101,6 +101,8 @@ struct Place {
 #[derive(Default)]
 struct Places {
     inodes: HashMap<Handle, Place>,
+    /// Asked for once only, so it is not forgotten.
+    root: Option<Handle>,
     /// The directories that are open.
     open: HashMap<OpenId, Handle>,
 }
@@ -134,7 +136,8 @@ impl<F: FileSystem> Ruled<F> {
     fn note(&self, handle: &Handle, place: Place) {
         let mut places = self.places();
         if places.inodes.len() >= PLACES_MAX {
-            places.inodes.clear();
+            let Places { inodes, root, .. } = &mut *places;
+            inodes.retain(|handle, _| root.as_ref() == Some(handle));
         }
         places.inodes.insert(handle.clone(), place);
     }
@@ -163,6 +166,7 @@ impl<F: FileSystem> Ruled<F> {
             (Root, Ok(Reply::Entry(entry))) => {
                 let place = Place { path: Arc::new([]), rule: self.rules.of(b"/", None) };
                 let caching = self.rules.caching(place.rule);
+                self.places().root = Some(entry.handle.clone());
                 self.note(&entry.handle, place);
                 caching
             }
@@ -219,13 +223,13 @@ fn strictest(one: Caching, other: Caching) -> Caching {
     }
 }
 
+/// Of changes nothing is kept, whoever promised that there are none: an answer of which something is may be asked for twice.
 fn keep(caching: Caching, request: &Request<'_>, answer: Answer) -> Answer {
-    let opens_for_reading = matches!(request, Request::Open { .. }) && !request.writes();
     match (caching, &answer.result) {
         (Caching::Lease, _) => answer,
-        (Caching::Immutable, Ok(_) | Err(Errno::ENOENT)) => {
-            let keep =
-                Keep { attributes: IMMUTABLE, names: IMMUTABLE, data: opens_for_reading, hold: answer.keep.hold };
+        (Caching::Immutable, Ok(_) | Err(Errno::ENOENT)) if !request.writes() => {
+            let data = matches!(request, Request::Open { .. });
+            let keep = Keep { attributes: IMMUTABLE, names: IMMUTABLE, data, hold: answer.keep.hold };
             Answer { keep, ..answer }
         }
         (Caching::None | Caching::Immutable, _) => answer.result.into(),

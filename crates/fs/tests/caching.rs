@@ -22,7 +22,9 @@ impl Tree {
         match *request {
             Request::Root => Ok(Reply::Entry(entry(ROOT))),
             Request::Lookup { name, .. } if name.contains(&b'x') => Err(Errno::ENOENT),
-            Request::Lookup { parent, name } => Ok(Reply::Entry(entry(&Tree::child(parent, name)))),
+            Request::Lookup { parent, name } | Request::MakeDirectory { parent, name, .. } => {
+                Ok(Reply::Entry(entry(&Tree::child(parent, name))))
+            }
             Request::GetAttr { handle, .. } => Ok(Reply::Attr(Tree::attr(handle))),
             Request::Open { .. } => Ok(Reply::Opened(Opened { id: OpenId(1), token: Box::new([]) })),
             Request::OpenDirectory { .. } => Ok(Reply::Opened(Opened { id: OpenId(2), token: Box::new([]) })),
@@ -174,6 +176,31 @@ fn data_are_kept_by_who_opens_to_read_only() {
 fn what_is_not_known_is_as_below() {
     let ruled = ruled(Caching::Immutable, &[]);
     assert_eq!(treated(&ask(&ruled, Request::GetAttr { handle: b"/A/b", open: None }).keep), Caching::Lease);
+}
+
+/// More inodes than are remembered: rules count for what is looked up after that.
+#[test]
+fn rules_outlast_what_is_remembered() {
+    let ruled = ruled(Caching::Immutable, &[("/N", Caching::None)]);
+    for number in 0..70_000 {
+        ask(&ruled, Request::Lookup { parent: ROOT, name: number.to_string().as_bytes() });
+    }
+    assert_eq!((walk(&ruled, "S/a"), walk(&ruled, "N/a")), (Caching::Immutable, Caching::None));
+}
+
+/// The kernel's front end asks again when an answer of which something may be kept comes too late.
+#[test]
+fn of_changes_nothing_is_kept() {
+    let ruled = ruled(Caching::Immutable, &[]);
+    walk(&ruled, "f");
+    let changes = [
+        Request::MakeDirectory { parent: ROOT, name: b"D", mode: 0o755, umask: 0 },
+        Request::Open { handle: b"/f", flags: OpenFlags::WRITE | OpenFlags::TRUNCATE },
+        Request::SetAttr { handle: b"/f", open: None, set: SetAttr::default() },
+    ];
+    for change in changes {
+        assert_eq!(treated(&ask(&ruled, change.clone()).keep), Caching::None, "{change:?}");
+    }
 }
 
 #[test]
