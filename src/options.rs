@@ -16,7 +16,7 @@ use crate::failure::Failure;
 const OPTIONS: &[(&str, &str)] = &[
     ("ro, rw", "read-only, or not (rw)"),
     ("allow_other", "users other than the one who mounts may enter (on for root)"),
-    ("default_permissions", "this kernel checks mode and ACLs too, beside the server's"),
+    ("default_permissions", "this kernel checks mode and ACLs too, beside the server's (on with cache=lease)"),
     ("nosuid, noexec", "no set-id programs, no programs"),
     ("dev, nodev", "open device files, or not (nodev: FUSE checks no permission for them)"),
     ("noatime", "reading leaves access times alone"),
@@ -37,10 +37,10 @@ const OPTIONS: &[(&str, &str)] = &[
         "cache=MODE:PATTERN",
         "the same for a part of the mount: paths from its root that fit, and all below them, such as cache=immutable:/sw or cache=none:/**/*.log; the last that fits counts",
     ),
-    ("attr_timeout=SECONDS", "believe attributes for so long (0); not with cache=lease"),
+    ("attr_timeout=SECONDS", "believe attributes for so long (0); above 0 turns cache=lease off"),
     (
         "entry_timeout=SECONDS",
-        "believe names for so long (0); above 0 turns default_permissions on; not with cache=lease",
+        "believe names for so long (0); above 0 turns default_permissions on and cache=lease off",
     ),
     ("key=FILE", "the key that the server has too: see 'aqueduct keygen'"),
     ("replay_window=SIZE", "keep so much of what is not on the server's disk yet (256M); 0: lose it with the server"),

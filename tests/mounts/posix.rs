@@ -177,10 +177,14 @@ fn a_device_without_permission_is_refused() {
     });
 }
 
-/// Only with this option: the kernel does not ask us before it opens them.
+/// Only where the kernel checks permission: it does not ask us before it opens them.
 #[test]
 fn default_permissions_guard_fifos_and_sockets() {
-    test(|| fifo_and_socket_are_refused(&One::with("default_permissions")));
+    test(|| {
+        for options in ["", "cache=none,default_permissions"] {
+            fifo_and_socket_are_refused(&One::with(options));
+        }
+    });
 }
 
 fn fifo_and_socket_are_refused(one: &One) {
