@@ -27,9 +27,14 @@ fn what_was_looked_at_is_not_asked_for_again() {
         shell(one.export.path(), script).succeeded();
         let look = "find . -ls > /dev/null; cat ?/? | wc -c; ls -R | wc -l; for d in ?; do test ! -e $d/none; readlink $d/link; done";
         let first = shell(one.mount.path(), look).succeeded();
-        let before = asked(&one.mount);
-        assert_eq!(shell(one.mount.path(), look).succeeded(), first);
-        assert_eq!(asked(&one.mount) - before, 0);
+        // News of what was just made on the server may still come, and recall what was looked at before.
+        let is_kept = || {
+            thread::sleep(Duration::from_millis(200));
+            let before = asked(&one.mount);
+            assert_eq!(shell(one.mount.path(), look).succeeded(), first);
+            asked(&one.mount) == before
+        };
+        assert!((0..10).any(|_| is_kept()));
         // What it does itself ends that for what it changes only.
         fs::write(one.path("1/1"), "new").unwrap();
         assert_eq!(fs::read_to_string(one.path("1/1")).unwrap(), "new");
