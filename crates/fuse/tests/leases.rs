@@ -34,7 +34,7 @@ fn fixture() -> Fixture {
 fn fixture_with(config: Config) -> Fixture {
     let memory = Arc::new(Memory::default());
     let layer = Arc::new(Leased::new(memory.clone()));
-    let config = Config { cache: CacheMode::Lease, observed: Some(layer.observed()), ..config };
+    let config = Config { cache: CacheMode::Lease, spares_flush: true, observed: Some(layer.observed()), ..config };
     let mounted = Mounted::with(layer.clone(), config, &everybody(), groups(2, 4));
     Fixture { memory, layer, mounted }
 }
