@@ -252,8 +252,8 @@ impl Cached {
         match self.client.call(context, Request::Lookup { parent, name }).await {
             Ok(reply) => Ok(Some(leases.key(reply.entry()?.handle.bytes()))),
             // Should there be something, then whoever asks may not change it either.
-            Err(Errno::EINTR) => Err(Errno::EINTR),
-            Err(_) => Ok(None),
+            Err(Errno::ENOENT | Errno::EACCES | Errno::ENOTDIR | Errno::ENAMETOOLONG | Errno::ESTALE) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

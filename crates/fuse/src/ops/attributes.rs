@@ -17,11 +17,12 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     match job.header.opcode {
         opcode::GETATTR => {
             let (get, _) = job.args(GetattrIn::parse)?;
-            let (mut attr, kept) = get_attr(job, get.getattr_flags, get.fh).await?;
+            let (mut attr, mut kept) = get_attr(job, get.getattr_flags, get.fh).await?;
             // Asked for by a read, and shown to nobody: for another time the kernel drops the pages itself, before it reads. To be told to would have it
             // disbelieve this answer, and read by the size of before. With no timeout whoever looks at the time asks anew.
             if get.getattr_flags & GETATTR_FH != 0 && job.reads_unleased_pages(job.header.nodeid) {
                 attr.mtime.nanos = job.shared.other_nanos(attr.mtime.nanos);
+                kept.attributes = Duration::ZERO;
             }
             Ok(job.attr_out(&attr, kept))
         }
