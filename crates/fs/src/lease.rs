@@ -33,12 +33,14 @@ pub struct Keep {
 }
 
 /// Keeps a lease from being given back while an answer that relies on it is on its way.
-pub struct Hold(#[allow(dead_code, reason = "it is held to be dropped")] Box<dyn Any + Send + Sync>);
+pub struct Hold {
+    _guard: Box<dyn Any + Send + Sync>,
+}
 
 impl Hold {
     /// Whatever gives the lease free when it is dropped.
     pub fn new(guard: impl Any + Send + Sync) -> Hold {
-        Hold(Box::new(guard))
+        Hold { _guard: Box::new(guard) }
     }
 }
 

@@ -30,7 +30,7 @@ impl Cached {
                 if handles.is_empty() {
                     return Err(request);
                 }
-                self.fetch_files(context, &handles, leases).await.inspect_err(|_| lock(&leases.scans).fails())
+                self.fetch_files(context, &handles, leases).await
             }
             Request::OpenDirectory { handle } => self.list(context, handle, leases).await,
             Request::Lookup { parent, .. } if lock(&leases.scans).looks_up(parent) => {
@@ -39,6 +39,9 @@ impl Cached {
             _ => return Err(request),
         };
         if let Err(error) = fetched {
+            if error == Errno::ENOSYS {
+                lock(&leases.scans).fails();
+            }
             tracing::debug!(%error, ?request, "this could not be fetched ahead");
             return Err(request);
         }

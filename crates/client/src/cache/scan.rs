@@ -168,7 +168,7 @@ impl Scans {
         LISTS_AT.contains(count)
     }
 
-    /// Nothing can be fetched: nobody tries again.
+    /// The server knows no FETCH: nothing more is spent on it.
     pub(super) fn fails(&mut self) {
         self.credit = 0;
     }

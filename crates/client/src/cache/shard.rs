@@ -266,6 +266,11 @@ impl Shard {
         Some(value)
     }
 
+    /// Keeps something of an inode under a lease on these aspects, if their gates let it. False: it came too late.
+    fn keep(&mut self, handle: &[u8], (lets, aspects): (bool, Aspects), keep: impl FnOnce(&mut Inode)) -> bool {
+        lets && self.change(handle, |inode| inode.has(aspects).then(|| keep(inode))).flatten().is_some()
+    }
+
     /// An inode of which these aspects may be used now.
     fn usable(&mut self, handle: &[u8], gate: &Gate, aspects: Aspects, view: &View) -> Option<&mut Inode> {
         if !gate.is_open() {
@@ -456,13 +461,9 @@ impl Shard {
     }
 
     pub(super) fn keep_content(&mut self, handle: &[u8], hash: Hash, content: &[u8], fetched: Fetched) {
-        if !self.gates[hash.gate()].data.lets(fetched.asked) {
-            return;
-        }
-        self.change(handle, |inode| {
-            if inode.has(Aspects::DATA) {
-                inode.content = Some(Kept { value: Bytes::copy_from_slice(content), at: fetched.at });
-            }
+        let lets = self.gates[hash.gate()].data.lets(fetched.asked);
+        self.keep(handle, (lets, Aspects::DATA), |inode| {
+            inode.content = Some(Kept { value: Bytes::copy_from_slice(content), at: fetched.at });
         });
     }
 
@@ -478,13 +479,8 @@ impl Shard {
         (name, value): (&'static [u8], Option<&[u8]>),
         fetched: Fetched,
     ) {
-        if !self.gates[hash.gate()].attributes.lets(fetched.asked) {
-            return;
-        }
-        self.change(handle, |inode| {
-            if !inode.has(Aspects::ATTRIBUTES) {
-                return;
-            }
+        let lets = self.gates[hash.gate()].attributes.lets(fetched.asked);
+        self.keep(handle, (lets, Aspects::ATTRIBUTES), |inode| {
             inode.xattrs.retain(|(of, _)| *of != name);
             if inode.xattrs.len() < XATTRS_MAX {
                 inode.xattrs.push((name, Kept { value: value.map(Box::from), at: fetched.at }));
@@ -500,13 +496,8 @@ impl Shard {
         (credential, rights): (&Arc<Credential>, Rights),
         fetched: Fetched,
     ) {
-        if !self.gates[hash.gate()].attributes.lets(fetched.asked) {
-            return;
-        }
-        self.change(handle, |inode| {
-            if !inode.has(Aspects::ATTRIBUTES) {
-                return;
-            }
+        let lets = self.gates[hash.gate()].attributes.lets(fetched.asked);
+        self.keep(handle, (lets, Aspects::ATTRIBUTES), |inode| {
             inode.verdicts.retain(|kept| kept.value.1 != rights || *kept.value.0 != **credential);
             if inode.verdicts.len() >= VERDICTS_MAX {
                 inode.verdicts.remove(0); // the oldest
@@ -525,14 +516,9 @@ impl Shard {
     ) -> bool {
         let gate = self.name_gates[name_hash.name_gate()];
         let lets = self.gates[hash.gate()].names.lets(fetched.asked) && gate.lets(fetched.asked);
-        let kept = self.change(parent, |inode| {
-            let may = lets && inode.has(Aspects::NAMES);
-            if may {
-                inode.names.get_or_insert_default().keep(name, to, fetched.at);
-            }
-            may
-        });
-        kept.unwrap_or(false)
+        self.keep(parent, (lets, Aspects::NAMES), |inode| {
+            inode.names.get_or_insert_default().keep(name, to, fetched.at);
+        })
     }
 
     /// A change of this client's own that was alone has given a name to an inode or taken it away; `at`: when it was sent. Kept if there was a lease
@@ -554,14 +540,9 @@ impl Shard {
     ) -> bool {
         let gates = self.gates[hash.gate()];
         let lets = gates.names.lets(fetched.asked) && gates.listing.lets(fetched.asked);
-        let kept = self.change(handle, |inode| {
-            let may = lets && inode.has(Aspects::NAMES);
-            if may {
-                inode.names.get_or_insert_default().keep_page(cookie, page, fetched.at);
-            }
-            may
-        });
-        kept.unwrap_or(false)
+        self.keep(handle, (lets, Aspects::NAMES), |inode| {
+            inode.names.get_or_insert_default().keep_page(cookie, page, fetched.at);
+        })
     }
 
     /// For how long the kernel may use all names of a directory that have just been fetched.
