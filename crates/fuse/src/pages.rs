@@ -2,10 +2,10 @@
 //! requests.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, Weak};
-use std::task::{Poll, Waker};
+
+use aqueduct_worker::Done;
 
 use crate::lock;
 use crate::session::Shared;
@@ -23,35 +23,6 @@ struct Queue {
     closed: bool,
 }
 
-/// Tells one task that a drop was made.
-#[derive(Default)]
-struct Done(Mutex<(bool, Option<Waker>)>);
-
-impl Done {
-    fn tell(&self) {
-        let waker = {
-            let mut state = lock(&self.0);
-            state.0 = true;
-            state.1.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake(); // outside the lock: the task may run at once
-        }
-    }
-
-    async fn wait(&self) {
-        poll_fn(|task| {
-            let mut state = lock(&self.0);
-            if state.0 {
-                return Poll::Ready(());
-            }
-            state.1 = Some(task.waker().clone());
-            Poll::Pending
-        })
-        .await;
-    }
-}
-
 impl PageDrops {
     /// Starts the thread, which ends when this is closed or the mount is no more.
     pub(crate) fn start(self: &Arc<PageDrops>, shared: Weak<Shared>) -> io::Result<()> {
@@ -66,7 +37,7 @@ impl PageDrops {
                 shared.drop_unleased_pages(node);
             }
             if let Some(done) = done {
-                done.tell();
+                done.set();
             }
         }
     }
@@ -92,7 +63,7 @@ impl PageDrops {
             self.changed.notify_one();
         } else if let Some(done) = done {
             drop(queue);
-            done.tell(); // the mount ends: there is nothing to drop
+            done.set(); // the mount ends: there is nothing to drop
         }
     }
 
@@ -119,7 +90,7 @@ impl PageDrops {
 mod tests {
     use std::future::Future;
     use std::pin::pin;
-    use std::task::Context;
+    use std::task::{Context, Waker};
 
     use super::*;
 

@@ -7,6 +7,7 @@
 //! (40 to 50 us where this was measured); between two looks it yields its core to whom it has just answered. For the same reason, of the threads
 //! of one group only one waits for events while requests are small (see `watch`).
 
+mod done;
 mod group;
 mod run;
 mod timer;
@@ -14,6 +15,7 @@ mod wait;
 mod watch;
 mod wide;
 
+pub use done::Done;
 pub use group::{Flush, Group, Interest, Readiness, Ready, Registration, Settings};
 pub use timer::Sleep;
 pub use wait::wait;

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use aqueduct_fs::{Aspects, Context, Errno, FileSystem, OpenFlags, OpenId, Reply, Request, Source, WriteAt, Written};
 use aqueduct_wire::Subject;
+use aqueduct_worker::Done;
 
 use super::Cached;
 use super::clock::now;
 use super::gate::Number;
 use super::leases::{Brought, Leases};
-use super::recall::{Done, Forget};
+use super::recall::Forget;
 use super::shard::Touch;
 
 const BOTH: Aspects = Aspects::ATTRIBUTES.union(Aspects::DATA);

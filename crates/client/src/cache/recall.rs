@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
-use std::task::{Poll, Waker};
 
 use aqueduct_fs::Aspects;
 use aqueduct_wire::{HEADER_SIZE, Header, Kind, LEASES_TOLD_MAX, LeaseId};
+use aqueduct_worker::Done;
 
 use super::leases::{INODES_MAX, Leases};
 use super::opens::LocalOpen;
@@ -55,34 +55,6 @@ impl Forget {
         if let Some(done) = &self.done {
             done.set();
         }
-    }
-}
-
-/// Whether something is done, and who waits for it.
-#[derive(Default)]
-pub(super) struct Done(Mutex<(bool, Option<Waker>)>);
-
-impl Done {
-    fn set(&self) {
-        let mut state = lock(&self.0);
-        state.0 = true;
-        let waker = state.1.take();
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    pub(super) async fn wait(&self) {
-        std::future::poll_fn(|task| {
-            let mut state = lock(&self.0);
-            if state.0 {
-                return Poll::Ready(());
-            }
-            state.1 = Some(task.waker().clone());
-            Poll::Pending
-        })
-        .await;
     }
 }
 
