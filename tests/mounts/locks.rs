@@ -276,3 +276,25 @@ fn locks_need_the_right_descriptor() {
         agent.ask("flock 0 W").unwrap();
     });
 }
+
+/// POSIX: whoever closes any descriptor of a file loses its fcntl locks on it.
+#[test]
+fn a_close_ends_the_locks_of_its_process_unless_it_is_not_told() {
+    test(|| {
+        for (options, ends) in [("cache=none", true), ("cache=lease", true), ("cache=lease,late_unlock", false)] {
+            let pair = Pair::with(options);
+            std::fs::write(pair.export.path().join("file"), "").unwrap();
+            let mut left = Agent::start();
+            left.ask(&format!("open 1 {} r", pair.left.join("file").display())).unwrap();
+            left.ask(&format!("open 0 {} rw", pair.left.join("file").display())).unwrap();
+            let mut right = locker(&pair.right);
+            let [exclusive, ..] = KINDS[0];
+            left.ask(exclusive).unwrap();
+            assert_eq!(right.ask(exclusive), Err(libc::EAGAIN));
+            left.ask("close 1").unwrap();
+            assert_eq!(right.ask(exclusive).is_ok(), ends, "{options}");
+            left.ask("close 0").unwrap();
+            right.ask(exclusive).unwrap();
+        }
+    });
+}
