@@ -253,6 +253,29 @@ pub fn directory_for_devices() -> TempDir {
     directory_below(Path::new("/tmp"))
 }
 
+/// A file system of the test's own, unmounted in the end.
+pub struct FileSystem(pub PathBuf);
+
+impl FileSystem {
+    pub fn tmpfs(options: &str) -> FileSystem {
+        let point = mount_point();
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", options, "aqueduct-test"]).arg(&point)).succeeded();
+        FileSystem(point)
+    }
+
+    /// A fresh directory in it.
+    pub fn directory(&self) -> TempDir {
+        directory_below(&self.0)
+    }
+}
+
+impl Drop for FileSystem {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
 fn directory_below(path: &Path) -> TempDir {
     let directory = tempfile::Builder::new().prefix("aqueduct-test-").tempdir_in(path).unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{
-    Mount, One, Server, aqueduct, directory, errno, have, is_mounted, mount_point, run, shell, skip, test,
+    FileSystem, Mount, One, Server, aqueduct, directory, errno, have, is_mounted, mount_point, run, shell, skip, test,
 };
 
 /// A mount that fails, with a message of three parts that says `why` (all of these words) and what to `do`.
@@ -173,8 +173,8 @@ fn a_server_that_cannot_start_tells_why() {
 #[test]
 fn a_full_disk_is_told() {
     test(|| {
-        let small = Tmpfs::new("size=1m");
-        let one = One::over(small.export(), "");
+        let small = FileSystem::tmpfs("size=1m");
+        let one = One::over(small.directory(), "");
         let mut file = File::create(one.path("file")).unwrap();
         let (mut written, block) = (0, vec![1; 200_000]);
         let error = loop {
@@ -196,28 +196,6 @@ fn a_full_disk_is_told() {
     });
 }
 
-/// A tmpfs of our own, unmounted in the end.
-struct Tmpfs(std::path::PathBuf);
-
-impl Tmpfs {
-    fn new(options: &str) -> Tmpfs {
-        let point = mount_point();
-        run(Command::new("mount").args(["-t", "tmpfs", "-o", options, "aqueduct-test"]).arg(&point)).succeeded();
-        Tmpfs(point)
-    }
-
-    fn export(&self) -> tempfile::TempDir {
-        tempfile::tempdir_in(&self.0).unwrap()
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn an_exceeded_quota_is_told() {
     test(|| {
@@ -232,7 +210,7 @@ fn an_exceeded_quota_is_told() {
             p = point.display()
         );
         let output = shell(home.path(), &script);
-        let disk = Tmpfs(point.clone());
+        let disk = FileSystem(point.clone());
         if !output.status.success() {
             return skip(&format!("no ext4 with quotas here: {}", output.text));
         }
