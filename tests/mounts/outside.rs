@@ -1,7 +1,7 @@
 //! Changes that processes on the server make in an export, past the server.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -215,6 +215,36 @@ fn a_mapping_on_the_server_is_seen_when_it_ends() {
             sys::store_shared(open.as_fd(), 7, 0, b'C').unwrap();
         };
         kept.seen_after("what was stored", || fs::read_to_string(&seen).unwrap(), store, "Content".into());
+    });
+}
+
+/// As a program on the server could, whoever has a file open reads on: after a moment, the server has it open for him.
+#[test]
+fn what_was_open_for_a_second_is_read_on() {
+    fn content(letter: u8) -> Vec<u8> {
+        vec![letter; 300_000]
+    }
+    test(|| {
+        let kept = Kept::new("");
+        let names = ["removed", "replaced"];
+        let mut open = names.map(|name| {
+            let (path, seen) = kept.paths(name);
+            fs::write(&path, content(b'a')).unwrap();
+            kept.keep("opens", || drop(File::open(&seen).unwrap()));
+            File::open(&seen).unwrap()
+        });
+        thread::sleep(Duration::from_secs(1)); // what is promised
+        let (by, _) = kept.paths("by");
+        fs::write(&by, content(b'b')).unwrap();
+        let ((removed, seen_removed), (replaced, seen_replaced)) = (kept.paths("removed"), kept.paths("replaced"));
+        let replace = || fs::rename(&by, &replaced).unwrap();
+        seen_after("another file", || fs::read(&seen_replaced).unwrap().pop(), replace, Some(b'b'));
+        seen_after("removal", || seen_removed.exists(), || fs::remove_file(&removed).unwrap(), false);
+        for (file, name) in open.iter_mut().zip(names) {
+            let mut text = Vec::new();
+            file.read_to_end(&mut text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(text == content(b'a'), "{name}");
+        }
     });
 }
 

@@ -267,6 +267,17 @@ impl Client {
         request: Request<'_>,
         brought: &mut Brought,
     ) -> Result<Reply, Errno> {
+        self.answer_call_in(class_of(&request), context, request, brought).await
+    }
+
+    /// The same, in a slot of this class.
+    pub(crate) async fn answer_call_in(
+        &self,
+        class: Class,
+        context: &Context,
+        request: Request<'_>,
+        brought: &mut Brought,
+    ) -> Result<Reply, Errno> {
         if request == Request::Root {
             return Ok(Reply::Entry(self.root())); // as it was attached: whoever asks wants the handle
         }
@@ -278,7 +289,7 @@ impl Client {
         }
         self.opens.check(used(&request).into_iter().flatten())?;
         let kept = self.before(context, &request).await?;
-        let answer = self.send_call_for(context, &request, brought).await;
+        let answer = self.send_call_for(context, (class, &request), brought).await;
         if let Request::Release { open } = request {
             self.window.close(open);
         }
@@ -292,7 +303,8 @@ impl Client {
         }
         while !self.opens.note(epoch, context, &request, &reply) {
             // The server was restarted since it answered, and the recovery could not know of this.
-            epoch = self.send_call(context, &again(&request, &reply)).await?.1;
+            let again = again(&request, &reply);
+            epoch = self.send_call_for(context, (class, &again), &mut Brought::default()).await?.1;
         }
         if let Request::Sync { open, .. } | Request::Flush { open, .. } = request {
             self.opens.error(open)?;
@@ -331,18 +343,17 @@ impl Client {
     }
 
     pub(crate) async fn send_call(&self, context: &Context, request: &Request<'_>) -> Result<(Reply, u64), Errno> {
-        self.send_call_for(context, request, &mut Brought::default()).await
+        self.send_call_for(context, (class_of(request), request), &mut Brought::default()).await
     }
 
     async fn send_call_for(
         &self,
         context: &Context,
-        request: &Request<'_>,
+        (class, request): (Class, &Request<'_>),
         brought: &mut Brought,
     ) -> Result<(Reply, u64), Errno> {
         let mut frame = vec![0; HEADER_SIZE];
         let op = aqueduct_wire::encode_request(context, request, &mut frame);
-        let class = if frees_others(request) { Class::Releasing } else { Class::Ordinary };
         let (changes, repeatable) = (request.changes_state(), is_repeatable(request));
         let exchange = Exchange { class, changes, repeatable, ..Exchange::new(op, frame) };
         let (reply, epoch) = self.exchange(context, exchange, brought).await?;
@@ -378,6 +389,10 @@ pub(crate) fn frees_others(request: &Request<'_>) -> bool {
         Request::SetLock { lock, .. } => lock.kind == LockKind::Unlock,
         _ => false,
     }
+}
+
+fn class_of(request: &Request<'_>) -> Class {
+    if frees_others(request) { Class::Releasing } else { Class::Ordinary }
 }
 
 enum Answered {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Context, Errno, Request};
 use aqueduct_net::Link;
-use aqueduct_wire::{Header, Kind, Op};
+use aqueduct_wire::{Class, Header, Kind, Op};
 
 use crate::client::Client;
 use crate::connect::ConnectError;
@@ -94,15 +94,16 @@ impl Client {
         Ok(lost)
     }
 
-    /// Opens what programs have open without the server's knowledge, in slots as any open; what finds none is opened when it is used.
+    /// Opens what programs have open without the server's knowledge, in slots for what frees others, who may wait for it; what finds none is opened when it is used.
     fn open_local(&self, link: &mut Link) -> Result<usize, ConnectError> {
         self.open_locals(|context, request| {
-            let Some(mut slot) = self.slots.take_free() else { return Ok(None) };
+            let Some(mut slot) = self.slots_releasing.take_free() else { return Ok(None) };
             slot.sent = true;
             let mut body = Vec::new();
             let op = aqueduct_wire::encode_request(context, request, &mut body);
-            let header =
-                Header { op: op as u16, slot: slot.slot, sequence: slot.sequence, ..Header::new(Kind::Request) };
+            let (slot, sequence) = (slot.slot, slot.sequence);
+            let class = Class::Releasing;
+            let header = Header { op: op as u16, class, slot, sequence, ..Header::new(Kind::Request) };
             let (reply, body) = self.greeting.exchange(link, header, &body, Kind::Reply)?;
             if reply.status != 0 {
                 return Ok(Some(Err(Errno::from_raw(reply.status as i32))));

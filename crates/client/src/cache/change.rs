@@ -230,13 +230,12 @@ impl Cached {
             change.begun.1 += 1;
         }
         self.have_forgotten(leases, forget).await;
-        for (handle, _, rights) in &change.inodes {
-            if *rights {
-                for open in leases.opens.of_inode(handle) {
-                    // One that cannot be had gives an error to whoever uses it.
-                    let _made = self.client.real(&open).await;
-                }
-            }
+        let of_rights = change.inodes.iter().filter(|(_, _, rights)| *rights);
+        let opens: Vec<_> = of_rights.flat_map(|(handle, ..)| leases.local_opens(handle)).collect();
+        self.client.make_real(&opens);
+        for open in &opens {
+            // One that cannot be had gives an error to whoever uses it.
+            let _made = self.client.real(open).await;
         }
         change.asked = leases.asks();
         Ok((change, victims))

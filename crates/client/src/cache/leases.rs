@@ -11,7 +11,7 @@ use aqueduct_wire::{Grant, LeaseId};
 use super::clock::{Renewal, now};
 use super::gate::Number;
 use super::hold::{Holds, OfAnswer};
-use super::opens::LocalOpens;
+use super::opens::{LocalOpen, LocalOpens};
 use super::recall::Recalls;
 use super::scan::Scans;
 use super::shard::{Fetched, Granted, Hash, Nanos, Shard, Touch, View};
@@ -322,8 +322,18 @@ impl Leases {
         is_it.then_some(handle)
     }
 
+    /// What is open of an inode without the server's knowledge.
+    pub(super) fn local_opens(&self, handle: &[u8]) -> Vec<Arc<LocalOpen>> {
+        self.opens.of_inode(handle, self.hash(handle))
+    }
+
     pub(super) fn is_held(&self, handle: &[u8]) -> bool {
         self.holds.is_held(self.hash(handle))
+    }
+
+    /// Whether an inode is being given back.
+    pub(super) fn is_leaving(&self, handle: &[u8]) -> bool {
+        self.shard(self.hash(handle), |shard| shard.is_leaving(handle))
     }
 
     /// What the kernel has to forget of an inode.

@@ -94,9 +94,9 @@ impl Cached {
                 })
             }
             Request::Open { handle, flags } => {
-                rights(flags).and_then(|rights| open(leases, &mut hold, context, (handle, Some(flags), rights)))
+                rights(flags).and_then(|rights| self.open(leases, &mut hold, context, (handle, Some(flags), rights)))
             }
-            Request::OpenDirectory { handle } => open(leases, &mut hold, context, (handle, None, RIGHT_TO_LIST)),
+            Request::OpenDirectory { handle } => self.open(leases, &mut hold, context, (handle, None, RIGHT_TO_LIST)),
             Request::ReadDirectory { open, cookie, size, plus } => {
                 leases.opens.handle(open).and_then(|handle| page(leases, &mut hold, &handle, (cookie, size, plus)))
             }
@@ -130,6 +130,26 @@ impl Cached {
             Request::ReleaseDirectory { .. } => Request::ReleaseDirectory { open: real },
             _ => Request::Release { open: real },
         })
+    }
+
+    /// An open that the server has allowed before.
+    fn open(
+        &self,
+        leases: &Leases,
+        hold: &mut OfAnswer,
+        context: &Context,
+        (handle, flags, rights): (&[u8], Option<OpenFlags>, Rights),
+    ) -> Known {
+        let view = leases.view()?;
+        let find = |shard: &mut Shard, hash| {
+            let credential = &context.credential;
+            let key = shard.allows(handle, hash, (credential, rights), &view).then(|| shard.key(handle))??;
+            let data = flags.is_some() && shard.data(handle, hash, &view);
+            Some((leases.opens.add((key, hash), credential, flags), data))
+        };
+        let (id, data) = leases.find(handle, hold, find)?;
+        self.client.watch_opens(leases);
+        Some((Ok(Reply::Opened(Opened { id, token: Box::default() })), Keep { data, ..Keep::default() }))
     }
 
     /// Asks the server, and keeps what its answer allows.
@@ -175,24 +195,6 @@ fn look_up(leases: &Leases, hold: &mut OfAnswer, parent: &[u8], name: &[u8]) -> 
     let (attr, attributes) = find_attr(leases, hold, &handle, &view)?;
     let entry = Entry { handle: Handle::new(&handle)?, attr };
     Some((Ok(Reply::Entry(entry)), Keep { attributes, names, ..Keep::default() }))
-}
-
-/// An open that the server has allowed before.
-fn open(
-    leases: &Leases,
-    hold: &mut OfAnswer,
-    context: &Context,
-    (handle, flags, rights): (&[u8], Option<OpenFlags>, Rights),
-) -> Known {
-    let view = leases.view()?;
-    let find = |shard: &mut Shard, hash| {
-        let credential = &context.credential;
-        let key = shard.allows(handle, hash, (credential, rights), &view).then(|| shard.key(handle))??;
-        let data = flags.is_some() && shard.data(handle, hash, &view);
-        Some((leases.opens.add(key, credential, flags), data))
-    };
-    let (id, data) = leases.find(handle, hold, find)?;
-    Some((Ok(Reply::Opened(Opened { id, token: Box::default() })), Keep { data, ..Keep::default() }))
 }
 
 /// A page of a listing. With inodes only if all of them are known.

@@ -2,34 +2,57 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Context, Credential, Errno, FileSystem, OpenFlags, OpenId, Request};
+use aqueduct_wire::Class;
 
-use super::leases::Leases;
+use super::leases::{Brought, Leases};
+use super::shard::Hash;
 use crate::client::Client;
 use crate::lane::lock;
 
 /// Ids of this client's own have this bit. The server numbers its opens from 1, and never comes so far.
 const LOCAL: u64 = 1 << 63;
 
-/// So that workers seldom meet.
+/// So that workers seldom meet. An id is its number times this, with its shard.
 const SHARDS: usize = 16;
+
+/// What stays open for longer, for up to twice as long, the server is asked for: processes there, which no lease keeps waiting, may take file or right away. A
+/// program that reads one file after another has none open for that long.
+const LOCAL_MAX: Duration = Duration::from_millis(250);
+
+/// Of those the server is asked for so many at once: a few more requests among those of programs.
+const ASKED_MAX: usize = 16;
 
 /// Opens of all inodes.
 #[derive(Default)]
 pub(super) struct LocalOpens {
+    /// The number of the next.
     next: AtomicU64,
-    by_id: [Mutex<HashMap<OpenId, Arc<LocalOpen>>>; SHARDS],
-    /// Those that the server does not know of.
-    by_inode: Mutex<OfInodes>,
+    /// By their inodes.
+    shards: [Mutex<Locals>; SHARDS],
+    /// Somebody looks after what stays open.
+    watched: AtomicBool,
+    /// He has looked after all that have numbers below.
+    looked_after: AtomicU64,
     /// The inodes of the server's opens through which is written.
     writers: [Mutex<HashMap<OpenId, Arc<[u8]>>>; SHARDS],
 }
 
-type OfInodes = HashMap<Arc<[u8]>, Vec<Arc<LocalOpen>>>;
+type ById = HashMap<OpenId, Arc<LocalOpen>>;
+
+/// The opens of some inodes.
+#[derive(Default)]
+struct Locals {
+    by_id: ById,
+    /// Those that the server does not know of.
+    by_inode: HashMap<Arc<[u8]>, ById>,
+}
 
 /// What is open, by whom.
 pub(super) struct LocalOpen {
@@ -62,18 +85,43 @@ pub(super) enum Found {
     Unknown,
 }
 
+impl Locals {
+    /// The server has been asked for it, or nobody needs it any more.
+    fn settled(&mut self, open: &LocalOpen) {
+        if let Some(opens) = self.by_inode.get_mut(&open.handle) {
+            opens.remove(&open.id);
+            if opens.is_empty() {
+                self.by_inode.remove(&open.handle);
+            }
+        }
+    }
+
+    fn unsettled(&self) -> impl Iterator<Item = &Arc<LocalOpen>> {
+        self.by_inode.values().flat_map(HashMap::values)
+    }
+}
+
 impl LocalOpens {
-    fn of(&self, id: OpenId) -> &Mutex<HashMap<OpenId, Arc<LocalOpen>>> {
-        &self.by_id[id.0 as usize % SHARDS]
+    fn of(&self, id: OpenId) -> &Mutex<Locals> {
+        &self.shards[id.0 as usize % SHARDS]
     }
 
     /// A new one. To be called under the lock of the inode's shard, so that who gives its lease back sees it.
-    pub(super) fn add(&self, handle: Arc<[u8]>, credential: &Credential, flags: Option<OpenFlags>) -> OpenId {
-        let id = OpenId(LOCAL | self.next.fetch_add(1, Ordering::Relaxed));
+    pub(super) fn add(
+        &self,
+        (handle, hash): (Arc<[u8]>, Hash),
+        credential: &Credential,
+        flags: Option<OpenFlags>,
+    ) -> OpenId {
+        let shard = hash.0 % SHARDS as u64;
         let (credential, state) = (credential.clone(), Mutex::new(State::Local));
+        let mut locals = lock(&self.shards[shard as usize]);
+        // Taken under the lock, so that who has seen a later number finds this one.
+        let number = self.next.fetch_add(1, Ordering::SeqCst);
+        let id = OpenId(LOCAL | (number * SHARDS as u64) | shard);
         let open = Arc::new(LocalOpen { id, handle: handle.clone(), credential, flags, state });
-        lock(self.of(id)).insert(id, open.clone());
-        lock(&self.by_inode).entry(handle).or_default().push(open);
+        locals.by_id.insert(id, open.clone());
+        locals.by_inode.entry(handle).or_default().insert(id, open);
         id
     }
 
@@ -94,7 +142,7 @@ impl LocalOpens {
         if id.0 & LOCAL == 0 {
             return Found::Real(id);
         }
-        let Some(open) = lock(self.of(id)).get(&id).cloned() else { return Found::Unknown };
+        let Some(open) = lock(self.of(id)).by_id.get(&id).cloned() else { return Found::Unknown };
         let real = match *lock(&open.state) {
             State::Real(real) => Some(real),
             _ => None,
@@ -104,40 +152,56 @@ impl LocalOpens {
 
     /// The inode of a local id.
     pub(super) fn handle(&self, id: OpenId) -> Option<Arc<[u8]>> {
-        lock(self.of(id)).get(&id).map(|open| open.handle.clone())
+        lock(self.of(id)).by_id.get(&id).map(|open| open.handle.clone())
     }
 
     /// Those of an inode that the server does not know of.
-    pub(super) fn of_inode(&self, handle: &[u8]) -> Vec<Arc<LocalOpen>> {
-        lock(&self.by_inode).get(handle).cloned().unwrap_or_default()
+    pub(super) fn of_inode(&self, handle: &[u8], hash: Hash) -> Vec<Arc<LocalOpen>> {
+        let locals = lock(&self.shards[hash.0 as usize % SHARDS]);
+        locals.by_inode.get(handle).map(|opens| opens.values().cloned().collect()).unwrap_or_default()
     }
 
     /// All that the server does not know of.
     pub(super) fn all_local(&self) -> Vec<Arc<LocalOpen>> {
-        lock(&self.by_inode).values().flatten().cloned().collect()
+        self.numbered(0..u64::MAX)
     }
 
-    fn settled(&self, open: &LocalOpen) {
-        let mut by_inode = lock(&self.by_inode);
-        if let Some(opens) = by_inode.get_mut(&open.handle) {
-            opens.retain(|other| other.id != open.id);
-            if opens.is_empty() {
-                by_inode.remove(&open.handle);
-            }
+    /// Those of them with these numbers.
+    fn numbered(&self, numbers: Range<u64>) -> Vec<Arc<LocalOpen>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            found.extend(lock(shard).unsettled().filter(|open| numbers.contains(&open.number())).cloned());
         }
+        found
+    }
+
+    /// Whether there is one that nobody has looked after.
+    fn has_more(&self) -> bool {
+        let first = self.looked_after.load(Ordering::SeqCst);
+        self.shards.iter().any(|shard| lock(shard).unsettled().any(|open| open.number() >= first))
+    }
+
+    /// Whether nobody looks after what stays open, which the caller does from now on.
+    fn is_unwatched(&self) -> bool {
+        !self.watched.load(Ordering::SeqCst) && !self.watched.swap(true, Ordering::SeqCst)
     }
 
     /// It is closed; returns the server's number if there is one that has to be closed as well.
     pub(super) fn close(&self, id: OpenId) -> Option<OpenId> {
-        let open = lock(self.of(id)).remove(&id)?;
+        let mut locals = lock(self.of(id));
+        let open = locals.by_id.remove(&id)?;
         let mut state = lock(&open.state);
-        match &*state {
+        match &mut *state {
             State::Real(real) => return Some(*real),
-            State::Making(_) => *state = State::Closing, // whoever makes it closes it
+            State::Making(wakers) => {
+                let wakers = std::mem::take(wakers);
+                *state = State::Closing; // whoever makes it closes it
+                drop((state, locals));
+                wakers.into_iter().for_each(Waker::wake);
+            }
             State::Local => {
                 *state = State::Lost;
-                drop(state);
-                self.settled(&open);
+                locals.settled(&open);
             }
             State::Closing | State::Lost => {}
         }
@@ -146,6 +210,10 @@ impl LocalOpens {
 }
 
 impl LocalOpen {
+    fn number(&self) -> u64 {
+        (self.id.0 & !LOCAL) / SHARDS as u64
+    }
+
     /// Whether the server has been asked for it, and has answered.
     pub(super) fn is_settled(&self) -> bool {
         matches!(*lock(&self.state), State::Real(_) | State::Lost)
@@ -157,6 +225,42 @@ impl LocalOpen {
             None => Request::OpenDirectory { handle: &self.handle },
         }
     }
+
+    /// Whoever gets true asks the server, and settles it.
+    fn begin(&self) -> bool {
+        let mut state = lock(&self.state);
+        let is_local = matches!(*state, State::Local);
+        if is_local {
+            *state = State::Making(Vec::new());
+        }
+        is_local
+    }
+
+    /// Waits until the server is not being asked any more.
+    async fn tried(&self) {
+        poll_fn(|task| match &mut *lock(&self.state) {
+            State::Making(wakers) => {
+                wakers.push(task.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        })
+        .await;
+    }
+
+    /// It cannot be had now: whoever needs it asks again. False: it was closed meanwhile.
+    fn put_back(&self) -> bool {
+        let mut state = lock(&self.state);
+        if !matches!(*state, State::Making(_)) {
+            return false;
+        }
+        let before = std::mem::replace(&mut *state, State::Local);
+        drop(state);
+        if let State::Making(wakers) = before {
+            wakers.into_iter().for_each(Waker::wake);
+        }
+        true
+    }
 }
 
 /// An answer about an open that was made real has come: it is written down, and who waits for it is woken. Returns what was closed meanwhile, so that the
@@ -164,7 +268,7 @@ impl LocalOpen {
 fn settle(leases: &Leases, open: &LocalOpen, made: Result<OpenId, Errno>) -> Option<OpenId> {
     let state = if let Ok(real) = made { State::Real(real) } else { State::Lost };
     let before = std::mem::replace(&mut *lock(&open.state), state);
-    leases.opens.settled(open);
+    lock(leases.opens.of(open.id)).settled(open);
     leases.recalls.nudge();
     match (before, made) {
         (State::Making(wakers), made) => {
@@ -179,29 +283,69 @@ fn settle(leases: &Leases, open: &LocalOpen, made: Result<OpenId, Errno>) -> Opt
     }
 }
 
-impl LocalOpen {
-    /// Whoever gets true asks the server, and settles it.
-    fn begin(&self) -> bool {
-        let mut state = lock(&self.state);
-        let is_local = matches!(*state, State::Local);
-        if is_local {
-            *state = State::Making(Vec::new());
-        }
-        is_local
-    }
+/// Who asks the server for an open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    /// Somebody who needs it: an error is final.
+    Use,
+    /// Nobody yet.
+    Later,
 }
 
 impl Client {
-    /// Has the server asked for an open that it does not know of, unless it is being asked already.
-    pub(super) fn make_real(&self, open: &Arc<LocalOpen>) {
+    /// Has the server asked for opens that it does not know of, unless it is being asked already.
+    pub(super) fn make_real(&self, opens: &[Arc<LocalOpen>]) {
+        opens.iter().for_each(|open| self.begin_real(open, For::Use));
+    }
+
+    fn begin_real(&self, open: &Arc<LocalOpen>, why: For) {
         let Some(client) = self.this.upgrade().filter(|_| open.begin()) else { return };
         let open = open.clone();
         self.groups[0].spawn(async move {
             let context = Context::new(ClientId(0), open.credential.clone());
-            let made = client.call(&context, open.request()).await.and_then(|reply| Ok(reply.opened()?.id));
+            // A recall waits for it, and requests in all ordinary slots may wait for the recall.
+            let made = client.answer_call_in(Class::Releasing, &context, open.request(), &mut Brought::default()).await;
+            let made = made.and_then(|reply| Ok(reply.opened()?.id));
             let Some(leases) = &client.leases else { return };
+            if made.is_err() && why == For::Later && open.put_back() {
+                return leases.recalls.nudge();
+            }
             if let Some(real) = settle(leases, &open, made) {
                 client.close_real(&open, real).await;
+            }
+        });
+    }
+
+    /// Sees to it that what stays open is made real. To be called after each open that was answered here.
+    pub(super) fn watch_opens(&self, leases: &Leases) {
+        if !leases.opens.is_unwatched() {
+            return;
+        }
+        let (this, group) = (self.this.clone(), self.groups[0].clone());
+        // Those below are open for long enough by then.
+        let mut before = leases.opens.next.load(Ordering::SeqCst);
+        self.groups[0].spawn(async move {
+            loop {
+                group.sleep(LOCAL_MAX).await;
+                let Some(client) = this.upgrade() else { return };
+                let Some(leases) = &client.leases else { return };
+                let opens = &leases.opens;
+                for some in opens.numbered(opens.looked_after.load(Ordering::SeqCst)..before).chunks(ASKED_MAX) {
+                    some.iter().for_each(|open| client.begin_real(open, For::Later));
+                    for open in some {
+                        open.tried().await;
+                    }
+                }
+                opens.looked_after.store(before, Ordering::SeqCst);
+                before = opens.next.load(Ordering::SeqCst);
+                if opens.has_more() {
+                    continue;
+                }
+                opens.watched.store(false, Ordering::SeqCst);
+                // Looked at after the flag fell: whoever opens later has it watched anew.
+                if !opens.has_more() || !opens.is_unwatched() {
+                    return;
+                }
             }
         });
     }
@@ -220,10 +364,14 @@ impl Client {
     /// The server's number of an open, which is asked for if there is none yet.
     pub(super) async fn real(&self, open: &Arc<LocalOpen>) -> Result<OpenId, Errno> {
         poll_fn(|task| {
-            self.make_real(open);
+            self.begin_real(open, For::Use);
             match &mut *lock(&open.state) {
                 State::Real(real) => Poll::Ready(Ok(*real)),
-                State::Lost | State::Local => Poll::Ready(Err(Errno::EIO)),
+                State::Lost => Poll::Ready(Err(Errno::EIO)),
+                State::Local => {
+                    task.waker().wake_by_ref(); // it was just put back
+                    Poll::Pending
+                }
                 State::Closing => Poll::Ready(Err(Errno::EBADF)),
                 State::Making(wakers) => {
                     wakers.push(task.waker().clone());
@@ -246,9 +394,8 @@ impl Client {
             let context = Context::new(ClientId(0), open.credential.clone());
             let asked = ask(&context, &open.request());
             let Ok(Some(made)) = asked else {
-                let before = std::mem::replace(&mut *lock(&open.state), State::Local);
-                if let State::Making(wakers) = before {
-                    wakers.into_iter().for_each(Waker::wake); // they ask themselves
+                if !open.put_back() {
+                    settle(leases, open, Err(Errno::EBADF)); // it was closed meanwhile
                 }
                 asked?;
                 continue;

@@ -1,7 +1,7 @@
 //! Giving leases back: a thread of its own waits until nothing relies on what is recalled, has the kernel forget it, and tells the server. No request waits for
 //! it but those that have the kernel forget what they are about to change, which have another thread.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 
@@ -73,6 +73,11 @@ impl Recalls {
     /// Whether all have gone that were to leave by themselves, so that more may.
     pub(super) fn has_room(&self) -> bool {
         self.leaving.load(Ordering::SeqCst) == 0
+    }
+
+    /// So many of them have gone.
+    fn has_left(&self, count: usize) {
+        self.leaving.fetch_sub(count, Ordering::SeqCst);
     }
 
     /// These are given back without being asked for. They leave already.
@@ -181,9 +186,61 @@ struct Leaving {
     epoch: u64,
     /// As the server called it, if it asked.
     lease: Option<LeaseId>,
-    handle: Arc<[u8]>,
+    /// How often it was said to leave by itself.
+    by_itself: usize,
     /// Opens that the server is asked for first.
     opens: Option<Vec<Arc<LocalOpen>>>,
+}
+
+/// By their inodes, each once, also if it is asked for while it leaves by itself, or twice: what was waited for by one must have been waited for when the inode
+/// goes.
+#[derive(Default)]
+struct AllLeaving(HashMap<Arc<[u8]>, Leaving>);
+
+impl AllLeaving {
+    fn of(&mut self, leases: &Leases, handle: Arc<[u8]>, epoch: u64) -> &mut Leaving {
+        let new = || Leaving { epoch, lease: None, by_itself: 0, opens: None };
+        let leaving = self.0.entry(handle).or_insert_with(new);
+        if leaving.epoch != epoch {
+            leases.recalls.has_left(leaving.by_itself);
+            *leaving = new();
+        }
+        leaving
+    }
+
+    /// The server asks for a lease. False: nothing is kept under it, and it may have it at once.
+    fn recalled(&mut self, leases: &Leases, (epoch, lease): (u64, LeaseId)) -> bool {
+        if epoch != leases.epoch() {
+            return false; // all was forgotten since, and this session has other leases under such names
+        }
+        let Some(handle) = leases.recall(lease) else { return false };
+        let leaving = self.of(leases, handle, epoch);
+        leaving.lease = leaving.lease.max(Some(lease));
+        true
+    }
+
+    /// An inode leaves by itself.
+    fn leaves(&mut self, leases: &Leases, handle: Arc<[u8]>) {
+        if leases.is_leaving(&handle) {
+            self.of(leases, handle, leases.epoch()).by_itself += 1;
+        } else {
+            leases.recalls.has_left(1); // it was recalled since, and has gone
+        }
+    }
+
+    /// Forgets all that is free. Returns what the server can be told of.
+    fn go(&mut self, leases: &Leases, is_free: impl Fn(&[u8], &mut Leaving) -> bool) -> Vec<(u64, LeaseId)> {
+        let mut back = Vec::new();
+        self.0.retain(|handle, leaving| {
+            let is_free = is_free(handle, leaving);
+            if is_free {
+                back.extend(give_back(leases, handle, leaving).map(|lease| (leaving.epoch, lease)));
+                leases.recalls.has_left(leaving.by_itself);
+            }
+            !is_free
+        });
+        back
+    }
 }
 
 /// Starts the threads of a client.
@@ -202,63 +259,51 @@ pub(crate) fn start(client: &Arc<Client>, leases: &Arc<Leases>) -> std::io::Resu
 }
 
 fn run(leases: &Leases, client: &Weak<Client>) {
-    let mut leaving: Vec<Leaving> = Vec::new();
+    let mut leaving = AllLeaving::default();
     while let Some(work) = leases.recalls.next() {
         let mut back: Vec<(u64, LeaseId)> = Vec::new();
-        for (epoch, lease) in work.recalled {
+        for recalled in work.recalled {
             leases.uses.recalls.fetch_add(1, Ordering::Relaxed);
-            match leases.recall(lease) {
-                Some(handle) => leaving.push(Leaving { epoch, lease: Some(lease), handle, opens: None }),
-                None => back.push((epoch, lease)),
+            if !leaving.recalled(leases, recalled) {
+                back.push(recalled);
             }
         }
-        let epoch = leases.epoch();
-        leaving.extend(work.leaving.into_iter().map(|handle| Leaving { epoch, lease: None, handle, opens: None }));
+        work.leaving.into_iter().for_each(|handle| leaving.leaves(leases, handle));
         work.forget.iter().for_each(|next| forget(leases, next));
         let Some(client) = client.upgrade() else { return };
         leases.recalls.awaits_holds.store(true, Ordering::SeqCst);
-        leaving.retain_mut(|next| {
-            let is_free = is_free(leases, &client, next);
-            if is_free {
-                back.extend(give_back(leases, next).map(|lease| (next.epoch, lease)));
-                if next.lease.is_none() {
-                    leases.recalls.leaving.fetch_sub(1, Ordering::SeqCst);
-                }
-            }
-            !is_free
-        });
-        leases.recalls.awaits_holds.store(!leaving.is_empty(), Ordering::SeqCst);
+        back.extend(leaving.go(leases, |handle, leaving| is_free(leases, &client, handle, leaving)));
+        leases.recalls.awaits_holds.store(!leaving.0.is_empty(), Ordering::SeqCst);
         client.return_leases(&back);
     }
 }
 
 /// Whether nothing relies on a lease any more.
-fn is_free(leases: &Leases, client: &Client, leaving: &mut Leaving) -> bool {
+fn is_free(leases: &Leases, client: &Client, handle: &[u8], leaving: &mut Leaving) -> bool {
     if leases.epoch() != leaving.epoch {
         return true; // all was forgotten since
     }
-    if leases.is_held(&leaving.handle) {
+    if leases.is_held(handle) {
         return false;
     }
-    let opens = leaving.opens.get_or_insert_with(|| {
-        let opens = leases.opens.of_inode(&leaving.handle);
-        opens.iter().for_each(|open| client.make_real(open));
-        opens
-    });
+    let opens = leaving.opens.get_or_insert_with(|| leases.local_opens(handle));
+    client.make_real(opens); // also one that could not be had when nobody needed it
     opens.iter().all(|open| open.is_settled())
 }
 
 /// Has the kernel forget an inode, and forgets it here. Returns what the lease is called by now.
-fn give_back(leases: &Leases, leaving: &Leaving) -> Option<LeaseId> {
+fn give_back(leases: &Leases, handle: &Arc<[u8]>, leaving: &Leaving) -> Option<LeaseId> {
     if leases.epoch() != leaving.epoch {
         return None;
     }
-    let handle = leaving.handle.clone();
-    let aspects = leases.take_told(&handle, Aspects::all());
+    if !leases.is_leaving(handle) {
+        return leaving.lease; // it has gone, and what is kept now came later
+    }
+    let aspects = leases.take_told(handle, Aspects::all());
     if !aspects.is_empty() {
         forget(leases, &Forget { handle: handle.clone(), aspects, done: None });
     }
-    let present = leases.give_back(&handle);
+    let present = leases.give_back(handle);
     present.into_iter().chain(leaving.lease).max()
 }
 
@@ -275,5 +320,85 @@ impl Client {
             // Without a connection the server asks again on the next.
             let _told = self.lanes.iter().step_by(2).any(|lane| lane.send_frame_in(epoch, &frame));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aqueduct_wire::Grant;
+
+    use super::super::leases::Brought;
+    use super::*;
+
+    const FILE: &[u8] = b"file";
+    const FIRST: LeaseId = LeaseId(1 << 32 | 7);
+    const LATER: LeaseId = LeaseId(9 << 32 | 7);
+
+    /// An answer brings a lease on the file.
+    fn granted(leases: &Leases, lease: LeaseId) {
+        let brought = Brought { epoch: leases.epoch(), grants: Vec::<Grant>::new(), sent: 5 };
+        let asked = leases.asks();
+        leases.keep(FILE, (lease, Aspects::ATTRIBUTES), (asked, &brought), |_, _, _| ()).expect("it is kept");
+    }
+
+    fn leave_by_itself(leases: &Leases) {
+        let handles = leases.shard(leases.hash(FILE), |shard| shard.leave_eldest(1));
+        assert_eq!(handles.len(), 1);
+        leases.recalls.give_back(handles);
+    }
+
+    fn come_to_leave(leases: &Leases, leaving: &mut AllLeaving) {
+        for handle in std::mem::take(&mut lock(&leases.recalls.work).leaving) {
+            leaving.leaves(leases, handle);
+        }
+    }
+
+    #[test]
+    fn what_leaves_by_itself_and_is_recalled_goes_once() {
+        for recalled_first in [true, false] {
+            let (leases, mut leaving) = (Leases::default(), AllLeaving::default());
+            granted(&leases, FIRST);
+            leave_by_itself(&leases);
+            if !recalled_first {
+                come_to_leave(&leases, &mut leaving);
+            }
+            // Servers ask once more on each new connection.
+            assert!(leaving.recalled(&leases, (0, FIRST)) && leaving.recalled(&leases, (0, FIRST)));
+            come_to_leave(&leases, &mut leaving);
+            assert_eq!(leaving.0.len(), 1);
+            assert_eq!(leaving.go(&leases, |_, _| false), []);
+            assert!(leases.is_leaving(FILE) && !leases.recalls.has_room());
+            assert_eq!(leaving.go(&leases, |_, _| true), [(0, FIRST)]);
+            assert!(leaving.0.is_empty() && leases.recalls.has_room());
+        }
+    }
+
+    /// It was to leave by itself, and nobody has come to see to that yet when it is recalled and goes.
+    #[test]
+    fn what_came_since_does_not_leave_for_what_was_before() {
+        let (leases, mut leaving) = (Leases::default(), AllLeaving::default());
+        granted(&leases, FIRST);
+        leave_by_itself(&leases);
+        assert!(leaving.recalled(&leases, (0, FIRST)));
+        assert_eq!(leaving.go(&leases, |_, _| true), [(0, FIRST)]);
+        granted(&leases, LATER);
+        come_to_leave(&leases, &mut leaving);
+        assert!(leaving.0.is_empty() && leases.recalls.has_room());
+        assert!(!leases.is_leaving(FILE) && leases.kept().0 == 1);
+    }
+
+    #[test]
+    fn what_was_asked_for_in_an_earlier_session_is_not_what_is_kept_now() {
+        let (leases, mut leaving) = (Leases::default(), AllLeaving::default());
+        granted(&leases, FIRST);
+        leave_by_itself(&leases);
+        come_to_leave(&leases, &mut leaving);
+        leases.begin_epoch(1);
+        granted(&leases, FIRST);
+        assert!(!leaving.recalled(&leases, (0, FIRST)));
+        assert!(!leases.is_leaving(FILE));
+        assert!(leaving.recalled(&leases, (1, FIRST)), "while that of before is still waited for");
+        assert!(leases.recalls.has_room());
+        assert_eq!(leaving.go(&leases, |_, leaving| leaving.epoch == 1), [(1, FIRST)]);
     }
 }

@@ -640,6 +640,10 @@ impl Shard {
         })
     }
 
+    pub(super) fn is_leaving(&self, handle: &[u8]) -> bool {
+        self.inodes.get(handle).is_some_and(|inode| inode.leaves)
+    }
+
     /// The name of the lease on an inode, and what it covers.
     pub(super) fn lease(&self, handle: &[u8]) -> Option<(LeaseId, Aspects)> {
         self.inodes.get(handle).map(|inode| (inode.lease, inode.aspects))

@@ -1,6 +1,8 @@
 //! Opens that the server does not know of, until it has to.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
 
 use aqueduct_fs::*;
 
@@ -28,8 +30,12 @@ fn an_open_that_was_allowed_once_costs_nothing() {
         mount.release(open);
         assert_eq!(mount.ask(Request::Flush { open, owner: 7 }), Err(Errno::EBADF));
     });
-    let open = mount.warm(|| mount.open(&file, READ)).unwrap();
-    assert_eq!(mount.round_trips(|| mount.read(open)), (2, Ok("text".into())), "an open and a read");
+    let (count, open) = mount.round_trips(|| {
+        let open = mount.open(&file, READ).unwrap();
+        assert_eq!(mount.read(open), Ok("text".into()));
+        open
+    });
+    assert_eq!(count, 2, "an open and a read");
     assert_eq!(mount.round_trips(|| mount.read(open)), (1, Ok("text".into())));
     assert_eq!(mount.cached.inode(ClientId(0), open), Some(file));
     assert_eq!(mount.round_trips(|| mount.release(open)).0, 1);
@@ -76,6 +82,54 @@ fn a_descriptor_keeps_its_right_and_its_file() {
             }
             mount.release(open);
         }
+    }
+}
+
+/// Those of this process, which the server has for its clients.
+fn descriptors_of(path: &Path) -> usize {
+    let descriptors =
+        std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| entry.ok()?.path().read_link().ok());
+    descriptors.filter(|target| target == path).count()
+}
+
+/// A process on the server waits for no lease, but what stays open is soon known there.
+#[test]
+fn what_stays_open_is_read_on_whatever_is_changed_past_the_server() {
+    for what in ["chmod", "unlink", "rename over"] {
+        let process = Process::new();
+        let (mount, file) = opened(&process);
+        let (path, reader) = (process.path("file"), user(1234));
+        mount.release(mount.open_as(&reader, &file, READ).unwrap());
+        let opens: Vec<_> = (0..40).map(|_| mount.open_as(&reader, &file, READ).unwrap()).collect();
+        until("the server has them open", || descriptors_of(&path) == opens.len());
+        match what {
+            "chmod" => std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o000)).unwrap(),
+            "unlink" => std::fs::remove_file(path).unwrap(),
+            _ => {
+                std::fs::write(process.path("over"), "another").unwrap();
+                std::fs::rename(process.path("over"), path).unwrap();
+            }
+        }
+        for open in opens {
+            assert_eq!(mount.read(open), Ok("text".into()), "{what}");
+            mount.release(open);
+        }
+    }
+}
+
+/// Also what is opened when nothing has been open for a while.
+#[test]
+fn what_stays_open_is_asked_for_once() {
+    let process = Process::new();
+    let (mount, file) = opened(&process);
+    for round in 0..3 {
+        let before = mount.operations();
+        let open = mount.open(&file, READ).unwrap();
+        until("the server knows of it", || mount.operations() == before + 1);
+        std::thread::sleep(Duration::from_millis(100 * round));
+        assert_eq!(mount.round_trips(|| mount.read(open)), (1, Ok("text".into())));
+        mount.release(open);
+        assert_eq!(mount.operations(), before + 3);
     }
 }
 

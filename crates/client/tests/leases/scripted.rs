@@ -337,3 +337,102 @@ fn a_late_answer_of_an_earlier_connection_is_not_kept() {
     line.answer(&again, &[(Subject::Inode, ATTRIBUTES, 7)], &attr(1));
     assert_eq!((asked.join().unwrap(), remembered(&mount)), (1, Some(1)), "it was asked again");
 }
+
+const FILE: &[u8] = b"file";
+
+/// A file that is open without the server's knowledge, under lease 7.
+fn open_locally(mount: &Arc<Mount>, line: &Line) -> OpenId {
+    let (file, opening) = (Handle::new(FILE).unwrap(), mount.clone());
+    let first = std::thread::spawn(move || {
+        let file = Handle::new(FILE).unwrap();
+        opening.release(opening.open(&file, READ).unwrap());
+    });
+    opened(line, &line.next(Kind::Request).0, 1);
+    line.answer(&line.next(Kind::Request).0, &[], &Reply::Done);
+    first.join().unwrap();
+    mount.open(&file, READ).unwrap()
+}
+
+fn opened(line: &Line, to: &Header, id: u64) {
+    assert_eq!(to.op, Op::Open as u16);
+    let grant = (Subject::Inode, Aspects::ATTRIBUTES | Aspects::DATA, 7);
+    line.answer(to, &[grant], &Reply::Opened(Opened { id: OpenId(id), token: Box::default() }));
+}
+
+/// Requests of programs may have all slots and wait, at the server, for the very lease that is recalled.
+#[test]
+fn a_recall_whose_opens_the_server_is_asked_for_waits_for_no_slot() {
+    let (mount, line, _lines) = mount();
+    let open = open_locally(&mount, &line);
+    let changes: Vec<_> = (0..4u8)
+        .map(|number| {
+            let mount = mount.clone();
+            std::thread::spawn(move || mount.set_mode(&Handle::new(&[number]).unwrap(), 0o600))
+        })
+        .collect();
+    let (mut waiting, mut asked) = (Vec::new(), false);
+    while waiting.len() < 4 {
+        let (header, _) = line.next(Kind::Request);
+        if header.op == Op::SetAttr as u16 {
+            waiting.push(header);
+        } else {
+            asked = true; // it stayed open for long enough
+            assert_eq!(header.class, Class::Releasing);
+            opened(&line, &header, 2);
+        }
+    }
+    line.recall(&[7]);
+    if !asked {
+        let (header, _) = line.next(Kind::Request);
+        assert_eq!(header.class, Class::Releasing);
+        opened(&line, &header, 2);
+    }
+    assert_eq!(line.returned(), [7]);
+    waiting.iter().for_each(|header| line.answer(header, &[], &attr(1)));
+    changes.into_iter().for_each(|change| change.join().unwrap());
+    let release = std::thread::spawn(move || mount.release(open));
+    line.answer(&line.next(Kind::Request).0, &[], &Reply::Done);
+    release.join().unwrap();
+}
+
+/// What stays open may be more than the server takes. A descriptor that memory serves is none the worse.
+#[test]
+fn an_open_that_is_refused_when_nobody_needs_it_is_asked_for_when_somebody_does() {
+    let (mount, line, _lines) = mount();
+    let open = open_locally(&mount, &line);
+    let (refused, _) = line.next(Kind::Request);
+    let status = Errno::EMFILE.raw() as u32;
+    send(&mut line.stream.lock().unwrap(), Header { status, flags: Flags::RENEWS, ..reply_to(&refused) }, &[]);
+    // Whoever changes the file needs it.
+    let changing = mount.clone();
+    let change = std::thread::spawn(move || changing.set_mode(&Handle::new(FILE).unwrap(), 0o600));
+    opened(&line, &line.next(Kind::Request).0, 2);
+    let (set, _) = line.next(Kind::Request);
+    assert_eq!(set.op, Op::SetAttr as u16);
+    line.answer(&set, &[], &attr(1));
+    change.join().unwrap();
+    let released = std::thread::spawn(move || mount.release(open));
+    let (release, body) = line.next(Kind::Request);
+    assert_eq!((release.op, body.ends_with(&2u64.to_le_bytes())), (Op::Release as u16, true));
+    line.answer(&release, &[], &Reply::Done);
+    released.join().unwrap();
+}
+
+#[test]
+fn who_waits_for_an_open_that_is_closed_waits_no_more() {
+    let (mount, line, _lines) = mount();
+    let open = open_locally(&mount, &line);
+    let (asked, _) = line.next(Kind::Request);
+    let changing = mount.clone();
+    let change = std::thread::spawn(move || changing.set_mode(&Handle::new(FILE).unwrap(), 0o600));
+    std::thread::sleep(Duration::from_millis(20)); // it waits for the open by now
+    mount.release(open);
+    let (set, _) = line.next(Kind::Request);
+    assert_eq!(set.op, Op::SetAttr as u16);
+    line.answer(&set, &[], &attr(1));
+    change.join().unwrap();
+    opened(&line, &asked, 2);
+    let (release, _) = line.next(Kind::Request);
+    assert_eq!(release.op, Op::Release as u16, "nobody has it open any more");
+    line.answer(&release, &[], &Reply::Done);
+}
