@@ -65,7 +65,17 @@ fn a_stopped_client_holds_up_a_change_once_and_shows_nothing_old() {
                 (0o644, b"old".to_vec())
             );
         }
-        assert!(!pair.left.join("d/new").exists());
+        // Until the kernel keeps that there is none.
+        let asks = |name: &str| {
+            let before = upcalls(&pair.left);
+            assert!(!pair.left.join(name).exists());
+            upcalls(&pair.left) > before
+        };
+        let is_kept = || {
+            thread::sleep(Duration::from_millis(50));
+            !asks("d/new")
+        };
+        assert!((0..100).any(|_| is_kept()));
         pair.left.process.stop();
         let began = Instant::now();
         fs::set_permissions(pair.right.join("a"), Permissions::from_mode(0o600)).unwrap();
@@ -147,6 +157,39 @@ fn who_holds_a_directory_and_changes_it_waits_for_nobody_who_does_the_same() {
 fn upcalls(mount: &Mount) -> u64 {
     let leases = &mount.status()["leases"];
     leases["hits"].as_u64().unwrap() + leases["misses"].as_u64().unwrap()
+}
+
+/// As git does with its lock whenever it looks at a tree.
+#[test]
+fn what_a_mount_makes_and_removes_leaves_other_names_known() {
+    test(|| {
+        let one = One::with("cache=lease");
+        shell(one.export.path(), "mkdir d locks; for f in 1 2 3; do echo $f > d/$f; done").succeeded();
+        let look = || {
+            let before = upcalls(&one.mount);
+            (1..4).for_each(|f| assert!(fs::metadata(one.path(format!("d/{f}"))).unwrap().is_file()));
+            upcalls(&one.mount) - before
+        };
+        let lock = one.path("locks/lock");
+        let leaves_all = || {
+            // A mount does not let its kernel keep for a second what it has changed itself.
+            thread::sleep(Duration::from_millis(1100));
+            let known = (0..3).any(|_| look() == 0);
+            File::options().write(true).create_new(true).open(&lock).unwrap();
+            fs::remove_file(&lock).unwrap();
+            known && look() == 0
+        };
+        assert!((0..5).any(|_| leaves_all()));
+        // What the kernel does keep of it is forgotten first.
+        thread::sleep(Duration::from_millis(1100));
+        for _ in 0..3 {
+            assert!(!lock.exists());
+        }
+        fs::write(&lock, "new").unwrap();
+        assert!(lock.exists());
+        fs::remove_file(&lock).unwrap();
+        assert!(!lock.exists());
+    });
 }
 
 #[test]

@@ -400,10 +400,18 @@ impl<'a> Keeper<'a> {
     /// A page of a listing, with what it says of its entries.
     fn page(&mut self, handle: &[u8], cookie: u64, page: &DirPage) -> Keep {
         let of_directory = self.lease(Subject::Inode).or(self.lease(Subject::Parent));
-        let has_inodes = page.entries().any(|entry| entry.inode.is_some());
+        let inodes = || page.entries().filter_map(|entry| entry.inode.map(|(handle, _)| (entry.name, handle)));
+        let directory = self.leases.hash(handle);
+        let known: Vec<_> = inodes()
+            .map(|(name, to)| (name, self.leases.name_hash(directory, name), Some(self.leases.key(to))))
+            .collect();
+        // At once, so that a change of one of them that begins now finds that the kernel was told.
         let names = self.keep(handle, of_directory, |shard, hash, fetched, view| {
-            let told = shard.keep_page(handle, hash, (cookie, page), fetched) && has_inodes;
-            told.then(|| shard.tell_names(handle, hash, view))
+            let may_tell = shard.keep_page(handle, hash, (cookie, page), fetched) && !known.is_empty();
+            for (name, name_hash, to) in known {
+                shard.keep_name(handle, (hash, name_hash), (name, to), fetched);
+            }
+            may_tell.then(|| shard.tell_names(handle, hash, inodes().map(|(name, _)| name), view))
         });
         let mut grants = vec![None; page.entries().count()];
         for grant in &self.brought.grants {
@@ -418,7 +426,6 @@ impl<'a> Keeper<'a> {
             let Some((inode, attr)) = entry.inode else { continue };
             let told = self.attr_under(inode, lease, &attr);
             attributes = Some(attributes.map_or(told, |least: Duration| least.min(told)));
-            self.name(handle, of_directory, (entry.name, Some(inode)));
         }
         self.note_files(handle, cookie, page);
         Keep { attributes: attributes.unwrap_or_default(), names: names.unwrap_or_default(), ..Keep::default() }

@@ -2,6 +2,8 @@
 //!
 //! A listing is put together from its pages, with the server's cookies, and used when it is whole. Cookies so mean the same whether a page comes from here or from
 //! the server. Of a listing nothing is concluded about names that are not in it: some file systems find names by other spellings.
+//!
+//! Which of the names the kernel was told is known as well, name by name: to make it forget one, all names of the mount have to be looked up again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,13 +16,17 @@ use super::shard::{Nanos, View};
 pub(super) const NAMES_MAX: usize = 32_768;
 
 /// What a name takes beside its bytes and its handle's: its place in the map, with room to grow.
-const NAME_COST: usize = 112;
+const NAME_COST: usize = 144;
 
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: HashMap<Arc<[u8]>, Known>,
     listing: Listing,
     bytes: usize,
+    /// How often the kernel was made to forget what it had been told of these names.
+    round: u32,
+    /// Until when it may have names that are not known here any more.
+    unknown_told: Nanos,
 }
 
 /// What a name stands for.
@@ -29,6 +35,11 @@ struct Known {
     /// `None`: it is not there.
     handle: Option<Arc<[u8]>>,
     at: Nanos,
+    /// Until when the kernel was told of it, and in which round.
+    told: Nanos,
+    round: u32,
+    /// Somebody has asked for it already.
+    was_asked: bool,
 }
 
 #[derive(Debug, Default)]
@@ -79,18 +90,39 @@ impl Names {
         match self.known.get_mut(name) {
             Some(known) => {
                 self.bytes -= known_cost(name, known.handle.as_ref());
-                *known = Known { handle, at };
+                (known.handle, known.at) = (handle, at);
             }
-            None => _ = self.known.insert(name.into(), Known { handle, at }),
+            None => _ = self.known.insert(name.into(), Known { handle, at, told: 0, round: 0, was_asked: false }),
         }
     }
 
-    /// The name is about to be changed.
-    pub(super) fn drop_name(&mut self, name: &[u8]) {
-        if let Some(known) = self.known.remove(name) {
-            self.bytes -= known_cost(name, known.handle.as_ref());
+    /// Somebody asks for a name. Whether the kernel may be told: that it is not there only from the second time on. Whoever is about to make something looks
+    /// whether it is there, once.
+    pub(super) fn may_tell(&mut self, name: &[u8]) -> bool {
+        let Some(known) = self.known.get_mut(name) else { return false };
+        let was_asked = std::mem::replace(&mut known.was_asked, true);
+        known.handle.is_some() || was_asked
+    }
+
+    /// The kernel is told of a name.
+    pub(super) fn tell(&mut self, name: &[u8], until: Nanos) {
+        match self.known.get_mut(name) {
+            Some(known) => (known.told, known.round) = (told_in(known, self.round).max(until), self.round),
+            None => self.unknown_told = self.unknown_told.max(until),
         }
+    }
+
+    /// The name is about to be changed. Until when the kernel may have it.
+    pub(super) fn drop_name(&mut self, name: &[u8]) -> Nanos {
         self.drop_listing();
+        let Some(known) = self.known.remove(name) else { return self.unknown_told };
+        self.bytes -= known_cost(name, known.handle.as_ref());
+        told_in(&known, self.round).max(self.unknown_told)
+    }
+
+    /// The kernel is made to forget all names.
+    pub(super) fn are_forgotten(&mut self) {
+        (self.round, self.unknown_told) = (self.round.wrapping_add(1), 0);
     }
 
     pub(super) fn drop_listing(&mut self) {
@@ -99,7 +131,8 @@ impl Names {
     }
 
     fn clear(&mut self) {
-        *self = Names::default();
+        let told = self.known.values().map(|known| told_in(known, self.round)).max().unwrap_or(0);
+        *self = Names { round: self.round, unknown_told: self.unknown_told.max(told), ..Names::default() };
     }
 
     /// A page that was asked for behind `cookie`.
@@ -176,6 +209,11 @@ impl Names {
         }
         Some(Part { entries: part, end, left })
     }
+}
+
+/// Until when the kernel was told of a name since it was made to forget all.
+fn told_in(known: &Known, round: u32) -> Nanos {
+    if known.round == round { known.told } else { 0 }
 }
 
 /// Whether a page says again what the listing begins with.

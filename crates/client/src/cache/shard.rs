@@ -152,12 +152,11 @@ impl Inode {
     /// What the kernel may still have, and forgets that it was told.
     fn take_told(&mut self, aspects: Aspects, now: Nanos) -> Aspects {
         let mut told = Aspects::empty();
-        let has = |until: Nanos| until > 0 && now < until.saturating_add(KERNEL_DELAY);
         if aspects.contains(Aspects::ATTRIBUTES) {
-            told.set(Aspects::ATTRIBUTES, has(std::mem::take(&mut self.told.attributes)));
+            told.set(Aspects::ATTRIBUTES, is_believed(std::mem::take(&mut self.told.attributes), now));
         }
         if aspects.contains(Aspects::NAMES) {
-            told.set(Aspects::NAMES, has(std::mem::take(&mut self.told.names)));
+            told.set(Aspects::NAMES, is_believed(std::mem::take(&mut self.told.names), now));
         }
         if aspects.contains(Aspects::DATA) {
             told.set(Aspects::DATA, std::mem::take(&mut self.told.data));
@@ -178,6 +177,32 @@ impl Inode {
         *until = (*until).max(now.saturating_add(left));
         Duration::from_nanos(left)
     }
+
+    /// The kernel is told of these names in it.
+    fn tell_names<'a>(&mut self, told: impl IntoIterator<Item = &'a [u8]>, left: Nanos, now: Nanos) -> Duration {
+        let time = self.tell(Aspects::NAMES, left, now);
+        if let Some(names) = self.names.as_mut().filter(|_| !time.is_zero()) {
+            told.into_iter().for_each(|name| names.tell(name, now.saturating_add(left)));
+        }
+        time
+    }
+
+    /// A name in it is about to be changed. Whether the kernel has to forget it, and so all names.
+    fn begin_name(&mut self, name: &[u8], now: Nanos) -> Aspects {
+        let until = self.names.as_mut().map_or(0, |names| names.drop_name(name));
+        if !is_believed(until, now) {
+            return Aspects::empty();
+        }
+        if let Some(names) = &mut self.names {
+            names.are_forgotten();
+        }
+        self.take_told(Aspects::NAMES, now)
+    }
+}
+
+/// Whether the kernel may still go by what it was told until then.
+fn is_believed(until: Nanos, now: Nanos) -> bool {
+    until > 0 && now < until.saturating_add(KERNEL_DELAY)
 }
 
 /// What a change of this client's own touches.
@@ -332,8 +357,9 @@ impl Shard {
         }
         let gate = self.gates[hash.gate()].names;
         let inode = self.usable(parent, &gate, Aspects::NAMES, view)?;
-        let (to, left) = inode.names.as_ref()?.get(name, view)?;
-        let told = inode.tell(Aspects::NAMES, left, view.now);
+        let names = inode.names.as_mut()?;
+        let (to, left) = names.get(name, view)?;
+        let told = if names.may_tell(name) { inode.tell_names([name], left, view.now) } else { Duration::ZERO };
         Some((to, told))
     }
 
@@ -353,7 +379,8 @@ impl Shard {
         let inode = self.usable(handle, &gates.names, Aspects::NAMES, view)?;
         let part = inode.names.as_mut()?.page(cookie, room, view, size)?;
         // Without inodes the kernel enters no names.
-        let told = if plus { inode.tell(Aspects::NAMES, part.left, view.now) } else { Duration::ZERO };
+        let listed = part.entries.iter().filter(|entry| entry.handle.is_some()).map(|entry| &*entry.name);
+        let told = if plus { inode.tell_names(listed, part.left, view.now) } else { Duration::ZERO };
         Some((part, told))
     }
 
@@ -545,12 +572,18 @@ impl Shard {
         })
     }
 
-    /// For how long the kernel may use all names of a directory that have just been fetched.
-    pub(super) fn tell_names(&mut self, handle: &[u8], hash: Hash, view: &View) -> Duration {
+    /// For how long the kernel may use these names of a directory, all of a page that has just been fetched.
+    pub(super) fn tell_names<'a>(
+        &mut self,
+        handle: &[u8],
+        hash: Hash,
+        names: impl IntoIterator<Item = &'a [u8]>,
+        view: &View,
+    ) -> Duration {
         let gate = self.gates[hash.gate()].names;
         let left = view.until.saturating_sub(view.now).min(view.age_max);
         self.usable(handle, &gate, Aspects::NAMES, view)
-            .map_or(Duration::ZERO, |inode| inode.tell(Aspects::NAMES, left, view.now))
+            .map_or(Duration::ZERO, |inode| inode.tell_names(names, left, view.now))
     }
 
     /// The handle as it is kept here, to be shared.
@@ -594,11 +627,8 @@ impl Shard {
                 gates.listing.begin();
                 self.name_gates[hash.name_gate()].begin();
                 let dropped = self.change(parent, |inode| {
-                    if let Some(names) = &mut inode.names {
-                        names.drop_name(name);
-                    }
                     inode.changed = now;
-                    inode.take_told(Aspects::NAMES, now)
+                    inode.begin_name(name, now)
                 });
                 dropped.unwrap_or_default()
             }

@@ -10,7 +10,7 @@ use super::clock::now;
 use super::gate::Number;
 use super::hold::OfAnswer;
 use super::leases::{Brought, Leases};
-use super::names::{Listed, Names};
+use super::names::{Listed, NAMES_MAX, Names};
 use super::shard::{Fetched, Granted, Hash, Nanos, Shard, Touch, View};
 
 const ALL: Aspects = Aspects::all();
@@ -119,6 +119,60 @@ fn names_that_others_may_change_first_are_known_for_such() {
     assert!(!shard.end(&one, HASH, (1, 3), true).mends, "another is under way");
     let ended = shard.end(&other, HASH, (1, 4), true);
     assert!(ended.mends && !ended.is_alone);
+}
+
+#[test]
+fn the_kernel_need_not_forget_names_that_it_was_not_told() {
+    let begin = |shard: &mut Shard, name: &[u8], hash, now| {
+        let touch = Touch::Name { parent: b"d", name, hash };
+        let told = shard.begin(&touch, HASH, now);
+        assert!(shard.end(&touch, HASH, (1, 1), true).is_alone);
+        told
+    };
+    let mut shard = shard_with(b"d", 0);
+    let key = |name: &[u8]| Some(Arc::<[u8]>::from(name));
+    let hashes = [Hash(5 << 8), Hash(6 << 8), Hash(7 << 8), Hash(8 << 8)];
+    let names: [&[u8]; 4] = [b"lock", b"a", b"b", b"c"];
+    let asked = |shard: &mut Shard, at: usize, now| {
+        shard.name(b"d", (HASH, hashes[at]), names[at], &view(now)).unwrap().1.is_zero()
+    };
+    // Whoever makes a file looks whether it is there.
+    assert!(shard.keep_name(b"d", (HASH, hashes[0]), (names[0], None), fetched(1, 5)));
+    assert!(asked(&mut shard, 0, 6), "the first that asks is not told to keep it");
+    assert_eq!(begin(&mut shard, names[0], hashes[0], 7), Aspects::empty());
+    shard.keep_own_name(b"d", (names[0], key(b"l")), 7);
+    assert_eq!(begin(&mut shard, names[0], hashes[0], 8), Aspects::empty(), "and is removed again");
+    shard.keep_own_name(b"d", (names[0], None), 8);
+    assert!(asked(&mut shard, 0, 2 * SECOND));
+    assert!(!asked(&mut shard, 0, 2 * SECOND), "the second is");
+    for at in 1..4 {
+        assert!(shard.keep_name(b"d", (HASH, hashes[at]), (names[at], key(names[at])), fetched(1, 5)));
+    }
+    assert!(!asked(&mut shard, 1, 2 * SECOND), "what is there is told at once");
+    assert_eq!(begin(&mut shard, names[2], hashes[2], 3 * SECOND), Aspects::empty(), "nobody has asked for this one");
+    assert_eq!(begin(&mut shard, names[0], hashes[0], 3 * SECOND), Aspects::NAMES);
+    assert_eq!(begin(&mut shard, names[1], hashes[1], 3 * SECOND), Aspects::empty(), "it was forgotten with the other");
+    // All of a listing are told, also those that are not known here any more.
+    let told = shard.tell_names(b"d", HASH, [names[3], b"unknown"], &view(5 * SECOND));
+    assert!(!told.is_zero());
+    assert_eq!(begin(&mut shard, b"another", Hash(9 << 8), 6 * SECOND), Aspects::NAMES);
+    assert!(!shard.tell_names(b"d", HASH, [names[3]], &view(8 * SECOND)).is_zero());
+    assert_eq!(begin(&mut shard, b"another", Hash(9 << 8), 8 * SECOND), Aspects::empty());
+    assert_eq!(begin(&mut shard, names[3], hashes[3], 9 * SECOND), Aspects::NAMES);
+    assert!(!shard.tell_names(b"d", HASH, [names[2]], &view(10 * SECOND)).is_zero());
+    assert_eq!(shard.take_told(b"d", ALL, 11 * SECOND), Aspects::NAMES, "who gives all back has all forgotten");
+}
+
+#[test]
+fn a_name_that_is_dropped_for_others_stays_told() {
+    let mut names = Names::default();
+    names.keep(b"told", None, 5);
+    names.tell(b"told", 70);
+    (0..NAMES_MAX).for_each(|at| names.keep(format!("{at}").as_bytes(), None, 5));
+    assert!(names.get(b"told", &view(6)).is_none());
+    assert_eq!((names.drop_name(b"told"), names.drop_name(b"7")), (70, 70));
+    names.are_forgotten();
+    assert_eq!(names.drop_name(b"told"), 0);
 }
 
 #[test]
