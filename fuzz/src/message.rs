@@ -3,8 +3,9 @@
 use aqueduct_fs::{ClientId, Context, Errno, ReadAt, Reply, WriteAt};
 use aqueduct_wire::{
     Attach, AttachReply, Caller, Op, decode_compound, decode_compound_reply, decode_fetch, decode_fetched, decode_list,
-    decode_read, decode_reply, decode_request, decode_write, encode_compound, encode_compound_reply, encode_fetch,
-    encode_fetched, encode_list, encode_read, encode_reply, encode_request, encode_write, substitute_latest,
+    decode_listed, decode_read, decode_reply, decode_request, decode_write, encode_compound, encode_compound_reply,
+    encode_fetch, encode_fetched, encode_list, encode_listed, encode_read, encode_reply, encode_request, encode_write,
+    substitute_latest,
 };
 
 use crate::samples;
@@ -40,8 +41,8 @@ pub fn request(data: &[u8]) {
             encode_fetch(&context(&caller), &handles, length, &mut out);
         }
         Op::List => {
-            let Ok((caller, handle)) = decode_list(body) else { return };
-            encode_list(&context(&caller), handle, &mut out);
+            let Ok((caller, handles)) = decode_list(body) else { return };
+            encode_list(&context(&caller), &handles, &mut out);
         }
         Op::Compound => {
             let Ok((caller, requests)) = decode_compound(body) else { return };
@@ -73,6 +74,12 @@ pub fn reply(data: &[u8]) {
             let mut out = Vec::new();
             encode_fetched(files.iter().copied(), &mut out);
             assert_eq!((out.len(), decode_fetched(&out)), (body.len(), Ok(files)));
+        }
+        Op::List => {
+            let Ok(listings) = decode_listed(body) else { return };
+            let mut out = Vec::new();
+            encode_listed(&listings, &mut out);
+            assert_eq!((out.len(), decode_listed(&out)), (body.len(), Ok(listings)));
         }
         Op::Compound => compound_reply(body),
         _ => {
@@ -116,7 +123,7 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
     let write = WriteAt { open: samples::OPEN, offset: 4096, append: true, stable: false };
     encode_write(&context, &write, &mut special[2]);
     encode_fetch(&context, &[b"one", b"other"], 4096, &mut special[3]);
-    encode_list(&context, b"one", &mut special[4]);
+    encode_list(&context, &[b"one", b"other"], &mut special[4]);
     seeds.extend(special);
     seeds.extend(requests.chunks(6).map(|requests| {
         let mut seed = vec![Op::Compound as u8];
@@ -144,6 +151,10 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
     let mut fetched = vec![Op::Fetch as u8];
     encode_fetched([Ok((samples::entry().attr, &b"data"[..])), Err(Errno::EACCES)].into_iter(), &mut fetched);
     seeds.push(fetched);
+    let pages = replies.iter().filter_map(|(_, reply)| reply.clone().directory().ok()).map(Ok);
+    let mut listed = vec![Op::List as u8];
+    encode_listed(&pages.chain([Err(Errno::EACCES)]).collect::<Vec<_>>(), &mut listed);
+    seeds.push(listed);
     seeds.extend(replies.chunks(4).map(|replies| {
         let mut seed = vec![Op::Compound as u8, replies.len() as u8];
         seed.extend(replies.iter().map(|(op, _)| *op as u8));

@@ -14,8 +14,8 @@ use aqueduct_fs::{OpenFlags, OpenId, ReadAt, Request, SetAttr, WriteAt};
 use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig, export_id};
 use aqueduct_wire::{
     Attach, AttachReply, Checksums, Flags, Header, Hello, HelloReply, Kind, LeaseId, Op, Opener, Sealer,
-    decode_fetched, decode_leases, decode_reply, encode_cancel, encode_compound, encode_fetch, encode_leases,
-    encode_read, encode_request, encode_write, take_grants,
+    decode_fetched, decode_leases, decode_listed, decode_reply, encode_cancel, encode_compound, encode_fetch,
+    encode_leases, encode_read, encode_request, encode_write, take_grants,
 };
 
 use tempfile::TempDir;
@@ -116,6 +116,7 @@ fn check((header, body, payload): &receive::Whole) {
             Op::Attach => assert!(AttachReply::decode(body).is_ok(), "{header:?} {body:?}"),
             Op::Status | Op::Compound | Op::Recovered => {}
             Op::Fetch => assert!(decode_fetched(body).is_ok(), "{header:?} {body:?}"),
+            Op::List => assert!(decode_listed(body).is_ok(), "{header:?} {body:?}"),
             op => assert!(decode_reply(op, body).is_ok(), "{header:?} {body:?}"),
         },
         _ => {}

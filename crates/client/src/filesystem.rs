@@ -325,12 +325,17 @@ impl Client {
         Ok(self.exchange(context, exchange, brought).await?.0.body)
     }
 
-    /// Asks for the first page of a directory, with inodes.
-    pub(crate) async fn list(&self, context: &Context, handle: &[u8], brought: &mut Brought) -> Result<DirPage, Errno> {
+    /// Asks for the first pages of directories, with inodes.
+    pub(crate) async fn list(
+        &self,
+        context: &Context,
+        handles: &[&[u8]],
+        brought: &mut Brought,
+    ) -> Result<Vec<Result<DirPage, Errno>>, Errno> {
         let mut frame = vec![0; HEADER_SIZE];
-        aqueduct_wire::encode_list(context, handle, &mut frame);
+        aqueduct_wire::encode_list(context, handles, &mut frame);
         let (reply, _) = self.exchange(context, Exchange::new(Op::List, frame), brought).await?;
-        aqueduct_wire::decode_reply(Op::List, &reply.body).map_err(|_| Errno::EPROTO)?.directory()
+        aqueduct_wire::decode_listed(&reply.body).map_err(|_| Errno::EPROTO)
     }
 
     /// The answer about an open that the server does not know: it may be lost since we looked.

@@ -322,7 +322,7 @@ impl Job {
         let (filesystem, context) = (&*attached.filesystem, |caller| attached.context(self.session.client(), caller));
         let stamp = self.server.leases.stamp();
         let fetched = match self.op {
-            Op::List => fetch::listing(filesystem, context, body).await?,
+            Op::List => fetch::listings(filesystem, context, body).await?,
             _ => fetch::files(filesystem, context, body).await?,
         };
         let grants = self.granted((stamp, None), |grant| fetched.grantable(grant));

@@ -1,12 +1,10 @@
-//! FETCH and LIST: what many small files have in their first bytes, and what a directory has, for one round trip each. Each is opened as its caller, read and
-//! closed again.
+//! FETCH and LIST: what many small files have in their first bytes, and what some directories have, for one round trip each. Each is opened as its caller, read
+//! and closed again.
 
 use aqueduct_fs::{
     Aspects, Attr, Context, DirPage, Errno, FileSystem, Handle, MemorySink, OpenFlags, OpenId, ReadAt, Reply, Request,
 };
-use aqueduct_wire::{Caller, DIRECTORY_PAGE_MAX, FETCH_LENGTH_MAX, Subject, fetch_room};
-
-use crate::lease::touch;
+use aqueduct_wire::{Caller, DIRECTORY_PAGE_MAX, FETCH_LENGTH_MAX, GRANTS_MAX, Subject, fetch_room};
 
 /// What came of each file.
 type File = Result<(Attr, Vec<u8>), Errno>;
@@ -21,7 +19,7 @@ pub(crate) struct Fetched {
 
 enum Looked {
     Files(Vec<(u16, Handle)>),
-    Directory(Handle, DirPage),
+    Directories(Vec<(Option<Handle>, Result<DirPage, Errno>)>),
 }
 
 impl Fetched {
@@ -31,10 +29,33 @@ impl Fetched {
             Looked::Files(files) => files
                 .iter()
                 .for_each(|(at, file)| grant(Subject::Entry(*at), file.bytes(), Aspects::DATA | Aspects::ATTRIBUTES)),
-            Looked::Directory(directory, page) => {
-                touch::of_page(directory.bytes(), Aspects::NAMES | Aspects::ATTRIBUTES, page, grant);
+            Looked::Directories(directories) => {
+                let mut at = 0;
+                for (directory, page) in directories {
+                    grant_listed((directory.as_ref(), page.as_ref().ok()), at, grant);
+                    at += numbers(page);
+                }
             }
         }
+    }
+}
+
+/// How many numbers a directory and its entries take among those that grants name.
+fn numbers(page: &Result<DirPage, Errno>) -> usize {
+    1 + page.as_ref().map_or(0, |page| page.entries().count())
+}
+
+fn grant_listed(
+    (directory, page): (Option<&Handle>, Option<&DirPage>),
+    at: usize,
+    grant: &mut dyn FnMut(Subject, &[u8], Aspects),
+) {
+    let (Some(directory), Some(page)) = (directory, page) else { return };
+    let subject = |at: usize| u16::try_from(at).ok().filter(|_| at < GRANTS_MAX).map(Subject::Entry);
+    let inodes = page.entries().zip(at + 1..).filter_map(|(entry, at)| Some((at, entry.inode?.0, Aspects::ATTRIBUTES)));
+    let own = (at, directory.bytes(), Aspects::NAMES | Aspects::ATTRIBUTES);
+    for (at, handle, aspects) in std::iter::once(own).chain(inodes) {
+        subject(at).into_iter().for_each(|subject| grant(subject, handle, aspects));
     }
 }
 
@@ -65,22 +86,40 @@ pub(crate) async fn files(
     Ok(Fetched { body, read: files.iter().flatten().map(|(_, data)| data.len()).sum(), looked })
 }
 
-/// The first page of a directory.
-pub(crate) async fn listing(
+/// The first pages of directories: all that there is of the first, and of those behind it as many as there is room for, whole.
+pub(crate) async fn listings(
     filesystem: &dyn FileSystem,
     context: impl FnOnce(Caller) -> Context,
     request: &[u8],
 ) -> Result<Fetched, Errno> {
-    let (caller, handle) = aqueduct_wire::decode_list(request).map_err(|error| error.errno())?;
+    let (caller, handles) = aqueduct_wire::decode_list(request).map_err(|error| error.errno())?;
     let context = context(caller);
-    let open = filesystem.call(&context, Request::OpenDirectory { handle }).await?.opened()?.id;
-    let request = Request::ReadDirectory { open, cookie: 0, size: DIRECTORY_PAGE_MAX, plus: true };
-    let page = filesystem.call(&context, request).await.and_then(Reply::directory);
-    filesystem.call(&context, Request::ReleaseDirectory { open }).await?;
-    let (page, mut body) = (page?, Vec::new());
-    aqueduct_wire::encode_reply(&Reply::Directory(page.clone()), &mut body);
-    let looked = Looked::Directory(Handle::new(handle).ok_or(Errno::ESTALE)?, page);
-    Ok(Fetched { body, read: 0, looked })
+    let (mut room, mut grants) = (DIRECTORY_PAGE_MAX, GRANTS_MAX);
+    let mut listings: Vec<Result<DirPage, Errno>> = Vec::with_capacity(handles.len());
+    for handle in &handles {
+        let listing = page(filesystem, &context, handle, room).await;
+        let taken = listing.as_ref().map_or(0, |page| page.packed().len() as u32);
+        let is_whole = listing.as_ref().map_or(true, |page| page.end);
+        if !listings.is_empty() && (!is_whole || taken > room || numbers(&listing) > grants) {
+            break;
+        }
+        room = room.saturating_sub(taken);
+        grants = grants.saturating_sub(numbers(&listing));
+        listings.push(listing);
+    }
+    let mut body = Vec::new();
+    aqueduct_wire::encode_listed(&listings, &mut body);
+    let directories = handles.iter().map(|handle| Handle::new(handle)).zip(listings).collect();
+    Ok(Fetched { body, read: 0, looked: Looked::Directories(directories) })
+}
+
+/// The first page of a directory.
+async fn page(filesystem: &dyn FileSystem, context: &Context, handle: &[u8], size: u32) -> Result<DirPage, Errno> {
+    let open = filesystem.call(context, Request::OpenDirectory { handle }).await?.opened()?.id;
+    let request = Request::ReadDirectory { open, cookie: 0, size, plus: true };
+    let page = filesystem.call(context, request).await.and_then(Reply::directory);
+    filesystem.call(context, Request::ReleaseDirectory { open }).await?;
+    page
 }
 
 /// The attributes are from before the data: where they are kept, under leases, nothing came in between.

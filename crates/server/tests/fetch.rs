@@ -1,4 +1,4 @@
-//! FETCH: the attributes and first bytes of several files in one round trip.
+//! FETCH and LIST: the attributes and first bytes of several files, and what several directories have, in one round trip.
 
 mod common;
 
@@ -6,7 +6,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
 use aqueduct_fs::{ClientId, Context, Credential, Errno, Groups, Handle, Request};
-use aqueduct_wire::{FETCH_LENGTH_MAX, FETCH_MAX, Op, decode_fetched, encode_fetch};
+use aqueduct_wire::{
+    FETCH_LENGTH_MAX, FETCH_MAX, LIST_MAX, Op, decode_fetched, decode_listed, encode_fetch, encode_list,
+};
 use common::{Fixture, Peer};
 
 fn find(peer: &mut Peer, root: &Handle, name: &str) -> Handle {
@@ -96,4 +98,73 @@ fn a_reply_has_as_many_files_as_fit() {
     assert!(whole.iter().all(|file| *file == Ok((100 << 10, vec![1; 64 << 10]))));
     assert_eq!(whole.len(), 1);
     assert_eq!(fetch(&mut peer, &user(0), &handles, 1024).len(), FETCH_MAX);
+}
+
+/// The names in each directory, with whether these are all, or why not.
+fn listings(peer: &mut Peer, context: &Context, handles: &[&[u8]]) -> Vec<Result<(Vec<String>, bool), Errno>> {
+    let mut body = Vec::new();
+    encode_list(context, handles, &mut body);
+    let (header, body) = peer.call(Op::List, (0, 0), &body);
+    assert_eq!(header.status, 0);
+    let name = |name: &[u8]| String::from_utf8(name.to_vec()).unwrap();
+    let pages = decode_listed(&body).unwrap().into_iter();
+    let names = pages.map(|page| {
+        page.map(|page| {
+            let entries = page.entries().filter(|entry| entry.inode.is_some());
+            let mut names: Vec<_> = entries.map(|entry| name(entry.name)).collect();
+            names.sort();
+            (names, page.end)
+        })
+    });
+    names.collect()
+}
+
+#[test]
+fn each_directory_is_answered_for_itself() {
+    let fixture = Fixture::new();
+    let (mut peer, _, root) = fixture.attached();
+    let path = |name: &str| fixture.directory.path().join(name);
+    fs::set_permissions(fixture.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, mode) in [("open", 0o755), ("secret", 0o700), ("empty", 0o755)] {
+        fs::create_dir(path(name)).unwrap();
+        fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::write(path("file"), "").unwrap();
+    fs::write(path("open/a"), "").unwrap();
+    fs::create_dir(path("open/b")).unwrap();
+
+    let names = ["open", "secret", "file", "empty"];
+    let handles: Vec<Handle> = names.iter().map(|name| find(&mut peer, &root, name)).collect();
+    let mut handles: Vec<&[u8]> = handles.iter().map(Handle::bytes).collect();
+    handles.push(b"no handle");
+    let open = || Ok((vec!["a".to_owned(), "b".to_owned()], true));
+    let empty = || Ok((Vec::new(), true));
+    let expected = [open(), Err(Errno::EACCES), Err(Errno::ENOTDIR), empty(), Err(Errno::ESTALE)];
+    assert_eq!(listings(&mut peer, &user(1234), &handles), expected);
+    assert_eq!(listings(&mut peer, &user(0), &handles[1..2]), [empty()]);
+    assert_eq!(listings(&mut peer, &user(0), &[]), []);
+}
+
+/// Of the first as much as fits into a page, and of the others only what fits as a whole.
+#[test]
+fn a_reply_has_as_many_directories_as_fit() {
+    let fixture = Fixture::new();
+    let (mut peer, _, root) = fixture.attached();
+    for (name, count) in [("large", 1000), ("small", 100)] {
+        let folder = fixture.directory.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        (0..count).for_each(|at| fs::write(folder.join(format!("{at}")), "").unwrap());
+    }
+    let [large, small] = ["large", "small"].map(|name| find(&mut peer, &root, name));
+    let mut of = |handles: &[&[u8]]| -> Vec<(usize, bool)> {
+        let listings = listings(&mut peer, &user(0), handles).into_iter();
+        listings.map(|listing| listing.map(|(names, end)| (names.len(), end)).unwrap()).collect()
+    };
+    let [(first, false)] = of(&[large.bytes(), small.bytes()])[..] else {
+        panic!("the page of the first fills the reply")
+    };
+    assert!((200..1000).contains(&first), "{first}");
+    assert_eq!(of(&[small.bytes(), large.bytes(), small.bytes()]), [(100, true)]);
+    let many = of(&[small.bytes(); LIST_MAX]);
+    assert!((3..10).contains(&many.len()) && many.iter().all(|listing| *listing == (100, true)), "{many:?}");
 }

@@ -1,17 +1,26 @@
-//! FETCH and LIST: the attributes and first bytes of several files at once, and a listing without opening it, for who reads many small ones.
+//! FETCH and LIST: the attributes and first bytes of several files at once, and listings without opening them, for who walks through many small ones.
 
 use aqueduct_fs::*;
 
-use crate::BODY_LENGTH_MAX;
 use crate::field::*;
 use crate::lease::grants_length;
 use crate::request::{Caller, CallerField, put_caller};
+use crate::{BODY_LENGTH_MAX, DIRECTORY_PAGE_MAX, GRANTS_MAX};
 
 /// The most files of one FETCH.
 pub const FETCH_MAX: usize = 64;
 
 /// The most bytes of each.
 pub const FETCH_LENGTH_MAX: u32 = 64 << 10;
+
+/// The most directories of one LIST.
+pub const LIST_MAX: usize = 32;
+
+/// What one directory adds to a reply besides its page: status, end, length.
+const LISTED_SIZE: usize = 4 + 1 + 4;
+
+const _: () =
+    assert!(grants_length(GRANTS_MAX) + 2 + LIST_MAX * LISTED_SIZE + DIRECTORY_PAGE_MAX as usize <= BODY_LENGTH_MAX);
 
 /// What one file adds to a reply besides its bytes: status, attributes, length.
 const FIXED_SIZE: usize = 4 + dirpage::ATTR_SIZE + 4;
@@ -57,17 +66,64 @@ pub fn decode_fetch(body: &[u8]) -> Result<(Caller, Vec<&[u8]>, u32), BodyError>
     }
 }
 
-/// Appends the body of LIST: the caller and the directory's handle. Its reply is that of READ DIRECTORY, from the start, with inodes.
-pub fn encode_list(context: &Context, handle: &[u8], out: &mut Vec<u8>) {
+/// Appends the body of LIST: the caller, the number of directories u16 (at most [`LIST_MAX`]), and the handle of each.
+pub fn encode_list(context: &Context, handles: &[&[u8]], out: &mut Vec<u8>) {
     put_caller(&context.credential, context.pid, out);
-    HandleBytes::put(&handle, out);
+    U16::put(&(handles.len().min(LIST_MAX) as u16), out);
+    handles.iter().take(LIST_MAX).for_each(|handle| HandleBytes::put(handle, out));
 }
 
-/// The caller and the directory of a LIST.
-pub fn decode_list(body: &[u8]) -> Result<(Caller, &[u8]), BodyError> {
+/// The caller and the directories of a LIST.
+pub fn decode_list(body: &[u8]) -> Result<(Caller, Vec<&[u8]>), BodyError> {
     let mut reader = Reader::new(body);
-    let list = (reader.get::<CallerField>()?, reader.get::<HandleBytes>()?);
-    reader.end().map(|()| list)
+    let caller = reader.get::<CallerField>()?;
+    let count = list_count(&mut reader)?;
+    let handles = (0..count).map(|_| reader.get::<HandleBytes>()).collect::<Result<Vec<_>, _>>()?;
+    reader.end().map(|()| (caller, handles))
+}
+
+fn list_count(reader: &mut Reader<'_>) -> Result<usize, BodyError> {
+    match usize::from(reader.get::<U16>()?) {
+        count @ 0..=LIST_MAX => Ok(count),
+        _ => Err(BodyError::Value("the number of directories")),
+    }
+}
+
+/// Appends the body of LIST's reply: the number of directories u16, each with its status u32, and if that is 0 whether its first page is all of it u8, the
+/// page's length u32 and the page. The first of those asked for, as many as there was room for; their pages take at most [`DIRECTORY_PAGE_MAX`] together.
+pub fn encode_listed(listings: &[Result<DirPage, Errno>], out: &mut Vec<u8>) {
+    U16::put(&(listings.len() as u16), out);
+    for listing in listings {
+        match listing {
+            Err(error) => U32::put(&(error.raw() as u32), out),
+            Ok(page) => {
+                U32::put(&0, out);
+                Bool::put(&page.end, out);
+                U32::put(&(page.packed().len() as u32), out);
+                out.extend_from_slice(page.packed());
+            }
+        }
+    }
+}
+
+/// What came of the directories of a LIST, in the order in which they were asked for.
+pub fn decode_listed(body: &[u8]) -> Result<Vec<Result<DirPage, Errno>>, BodyError> {
+    let mut reader = Reader::new(body);
+    let count = list_count(&mut reader)?;
+    let (mut listings, mut room) = (Vec::with_capacity(count), DIRECTORY_PAGE_MAX);
+    for _ in 0..count {
+        listings.push(match reader.get::<U32>()? {
+            0 => {
+                let end = reader.get::<Bool>()?;
+                let length = reader.get::<U32>()?;
+                room = room.checked_sub(length).ok_or(BodyError::Value("the length of a directory page"))?;
+                let page = DirPage::from_packed(reader.take(length as usize, "a directory page")?.to_vec(), end);
+                Ok(page.map_err(|_| BodyError::Value("a directory page"))?)
+            }
+            status => Err(Errno::from_raw(status as i32)),
+        });
+    }
+    reader.end().map(|()| listings)
 }
 
 /// Appends the body of FETCH's reply: the number of files u16, each with its status u32, and if that is 0 its attributes, length u32 and bytes. The first

@@ -17,8 +17,8 @@ pub use auth::{
 };
 pub use checksum::{Checksums, content_checksum};
 pub use fetch::{
-    FETCH_LENGTH_MAX, FETCH_MAX, Fetched, decode_fetch, decode_fetched, decode_list, encode_fetch, encode_fetched,
-    encode_list, fetch_room,
+    FETCH_LENGTH_MAX, FETCH_MAX, Fetched, LIST_MAX, decode_fetch, decode_fetched, decode_list, decode_listed,
+    encode_fetch, encode_fetched, encode_list, encode_listed, fetch_room,
 };
 pub use field::BodyError;
 pub use header::{Class, Flags, FrameError, HEADER_SIZE, Header, Kind, Lane, MAGIC, TRAILER_SIZE, Trailer, VERSION};

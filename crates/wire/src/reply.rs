@@ -53,7 +53,7 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         Op::GetAttr | Op::SetAttr => Reply::Attr(reader.get::<PackedAttr>()?),
         Op::Open | Op::Reopen | Op::OpenDirectory => Reply::Opened(reader.get::<OpenResult>()?),
         Op::Create | Op::CreateUnnamed => Reply::Created(reader.get::<Inode>()?, reader.get::<OpenResult>()?),
-        Op::ReadDirectory | Op::List => {
+        Op::ReadDirectory => {
             let end = reader.get::<Bool>()?;
             let page = DirPage::from_packed(reader.rest().to_vec(), end);
             Reply::Directory(page.map_err(|_| BodyError::Value("a directory page"))?)
@@ -83,7 +83,7 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         | Op::SetXattr
         | Op::RemoveXattr
         | Op::SetLock => Reply::Done,
-        Op::Attach | Op::Status | Op::Compound | Op::Recovered | Op::Fetch => {
+        Op::Attach | Op::Status | Op::Compound | Op::Recovered | Op::Fetch | Op::List => {
             return Err(BodyError::Value("the operation"));
         }
     };

@@ -64,7 +64,7 @@ fn the_limits_are_the_constants() {
     use aqueduct_fs as fs;
     let limits = limits! {
         wire::HEADER_SIZE wire::TRAILER_SIZE wire::BODY_LENGTH_MAX wire::PAYLOAD_LENGTH_MAX wire::DIRECTORY_PAGE_MAX
-        wire::COMPOUND_MAX wire::GRANTS_MAX wire::LEASES_TOLD_MAX wire::FETCH_MAX wire::FETCH_LENGTH_MAX wire::KEY_LENGTH wire::KEYS_MAX wire::NONCE_LENGTH wire::PROOF_LENGTH wire::SLOTS_MAX wire::PEER_NAME_LENGTH_MAX wire::EXPORT_NAME_LENGTH_MAX fs::HANDLE_LENGTH_MAX
+        wire::COMPOUND_MAX wire::GRANTS_MAX wire::LEASES_TOLD_MAX wire::FETCH_MAX wire::FETCH_LENGTH_MAX wire::LIST_MAX wire::KEY_LENGTH wire::KEYS_MAX wire::NONCE_LENGTH wire::PROOF_LENGTH wire::SLOTS_MAX wire::PEER_NAME_LENGTH_MAX wire::EXPORT_NAME_LENGTH_MAX fs::HANDLE_LENGTH_MAX
         fs::NAME_LENGTH_MAX fs::SYMLINK_LENGTH_MAX fs::XATTR_NAME_LENGTH_MAX fs::XATTR_SIZE_MAX fs::TOKEN_LENGTH_MAX
         fs::GROUPS_MAX
     };

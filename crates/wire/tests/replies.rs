@@ -101,7 +101,7 @@ proptest! {
             }
             let _ = decode_compound_reply(Op::ALL, noise);
             let _ = (Hello::decode(noise), HelloReply::decode(noise), Attach::decode(noise), AttachReply::decode(noise));
-            let _ = (decode_cancel(noise), CancelReply::decode(noise), take_grants(noise).is_ok(), decode_leases(noise), decode_fetched(noise).is_ok());
+            let _ = (decode_cancel(noise), CancelReply::decode(noise), take_grants(noise).is_ok(), decode_leases(noise), decode_fetched(noise).is_ok(), decode_listed(noise).is_ok());
         }
     }
 
@@ -165,6 +165,15 @@ proptest! {
     }
 
     #[test]
+    fn listings_round_trip(listings in vec(prop_oneof![reply(Op::ReadDirectory).prop_map(|reply| reply.directory()), (1i32..=4095).prop_map(|error| Err(Errno::from_raw(error)))], 0..=LIST_MAX)) {
+        let mut out = body(|out| encode_listed(&listings, out));
+        prop_assert_eq!(decode_listed(&out), Ok(listings));
+        prop_assert!((0..out.len()).all(|end| decode_listed(&out[..end]).is_err()));
+        out.push(0);
+        prop_assert_eq!(decode_listed(&out), Err(BodyError::Trailing(1)));
+    }
+
+    #[test]
     fn compound_replies_round_trip(replies in replies(), count in 1..=COMPOUND_MAX, error in proptest::option::of(1i32..=4095)) {
         let ops: Vec<Op> = replies.iter().map(|(op, _)| *op).take(count).collect();
         let mut results: Vec<_> = replies.into_iter().map(|(_, reply)| Ok(reply)).take(count).collect();
@@ -214,7 +223,7 @@ fn replies_beyond_their_limits_are_refused() {
     assert!(!refused(Op::Open, token(TOKEN_LENGTH_MAX)));
     assert!(refused(Op::Open, token(TOKEN_LENGTH_MAX + 1)));
     assert_eq!(CancelReply::decode(&[2]), Err(BodyError::Value("the outcome")));
-    for op in [Op::Attach, Op::Status, Op::Compound, Op::Recovered, Op::Fetch] {
+    for op in [Op::Attach, Op::Status, Op::Compound, Op::Recovered, Op::Fetch, Op::List] {
         assert_eq!(decode_reply(op, &[]), Err(BodyError::Value("the operation")));
     }
 }

@@ -1,5 +1,5 @@
 //! What is fetched before it is asked for: small files with the one that somebody opens, and whole directories at their opening, or when somebody looks up
-//! names in them.
+//! names in them, with others near by.
 
 use std::sync::Arc;
 
@@ -48,11 +48,32 @@ impl Cached {
         self.remembered(context, request, leases)
     }
 
+    /// Has a directory listed, and those with it that whoever goes through a tree is likely to list next.
     async fn list(&self, context: &Context, handle: &[u8], leases: &Arc<Leases>) -> Result<(), Errno> {
+        let user = context.credential.uid;
+        let Some(wanted) = Wanted::new(leases, handle, user) else { return Ok(()) };
         let asked = leases.asks();
         let mut brought = Brought::default();
-        let page = self.client.list(context, handle, &mut brought).await?;
-        Keeper::new(leases, asked, &brought).directory(handle, &page, context);
+        let handles: Vec<&[u8]> = wanted.handles.iter().map(|handle| &**handle).collect();
+        let listings = self.client.list(context, &handles, &mut brought).await?;
+        let mut keeper = Keeper::ahead(leases, asked, &brought);
+        let numbered = keeper.numbered();
+        let uses = lock(&leases.scans).came_ahead(listings.len().saturating_sub(1));
+        let (mut rest, mut is_first) = (&numbered[..], true);
+        for (handle, listing) in wanted.handles.iter().zip(&listings) {
+            let behind = 1 + listing.as_ref().map_or(0, |page| page.entries().count());
+            match listing {
+                Ok(page) => keeper.directory(handle, page, rest, context),
+                Err(error) => tracing::debug!(%error, "a directory could not be listed ahead"),
+            }
+            if !listing.as_ref().is_ok_and(|page| page.end) {
+                lock(&leases.scans).lists_in_vain(handle, listing.is_err().then_some(user));
+            } else if !is_first {
+                leases.shard(leases.hash(handle), |shard| shard.set_ahead(handle, &uses));
+            }
+            rest = rest.get(behind..).unwrap_or_default();
+            is_first = false;
+        }
         Ok(())
     }
 
@@ -61,7 +82,7 @@ impl Cached {
         let mut brought = Brought::default();
         let body = self.client.fetch_files(context, handles, &mut brought).await?;
         let files = aqueduct_wire::decode_fetched(&body).map_err(|_| Errno::EPROTO)?;
-        let mut keeper = Keeper::new(leases, asked, &brought);
+        let mut keeper = Keeper::ahead(leases, asked, &brought);
         for ((handle, file), at) in handles.iter().zip(files).zip(0..) {
             let lease = keeper.lease(Subject::Entry(at));
             if let Ok((attr, data)) = file {
@@ -69,6 +90,32 @@ impl Cached {
             }
         }
         Ok(())
+    }
+}
+
+/// Directories that the server is asked for together, so that nobody else asks ahead for them meanwhile.
+struct Wanted<'a> {
+    leases: &'a Leases,
+    handles: Vec<Arc<[u8]>>,
+}
+
+impl<'a> Wanted<'a> {
+    /// This one, and others whose listings are not here. `None`: that would be in vain.
+    fn new(leases: &'a Leases, handle: &[u8], user: u32) -> Option<Wanted<'a>> {
+        let (others, near) = lock(&leases.scans).lists(handle, user)?;
+        let view = leases.view()?;
+        let is_wanted =
+            |handle: &Arc<[u8]>| !leases.shard(leases.hash(handle), |shard| shard.has_listing(handle, &view));
+        let mut handles = vec![leases.key(handle)];
+        handles.extend(near.into_iter().filter(is_wanted).take(others));
+        lock(&leases.scans).asks(&handles);
+        Some(Wanted { leases, handles })
+    }
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        lock(&self.leases.scans).asked(&self.handles);
     }
 }
 

@@ -9,7 +9,7 @@ use aqueduct_fs::{
     Answer, Aspects, Attr, Context, DirEntry, DirPage, Entry, Errno, Handle, Hold, Keep, OpenFlags, OpenId, Opened,
     Reply, Request,
 };
-use aqueduct_wire::{LeaseId, Subject};
+use aqueduct_wire::{GRANTS_MAX, LeaseId, Subject};
 
 use super::Cached;
 use super::gate::Number;
@@ -165,11 +165,18 @@ impl Cached {
             (Request::GetAttr { handle, .. }, Ok(Reply::Attr(attr))) => keeper.attr(handle, attr),
             (Request::ReadLink { handle }, Ok(Reply::Bytes(text))) => keeper.text(handle, text),
             (Request::GetXattr { handle, name, size }, result) => keeper.xattr(handle, (name, *size), result),
-            (Request::OpenDirectory { handle }, Ok(_)) => keeper.open_directory(handle, context),
+            (Request::OpenDirectory { handle }, Ok(_)) => {
+                lock(&leases.scans).opens_directory(handle);
+                let lease = keeper.lease(Subject::Inode);
+                keeper.open_directory(handle, lease, context)
+            }
             (Request::Open { handle, flags }, Ok(_)) => keeper.open(handle, *flags, context),
             (Request::ReadDirectory { open, cookie, .. }, Ok(Reply::Directory(page))) => {
                 match self.client.opens.handle(*open) {
-                    Some(handle) => keeper.page(&handle, *cookie, page),
+                    Some(handle) => {
+                        let (lease, of_entries) = (keeper.lease(Subject::Inode), keeper.numbered());
+                        keeper.page((&handle, *cookie), page, lease, &of_entries)
+                    }
                     None => Keep::default(),
                 }
             }
@@ -244,12 +251,19 @@ pub(super) struct Keeper<'a> {
     asked: Number,
     brought: &'a Brought,
     view: Option<View>,
+    /// The answer goes to the kernel; else it was fetched ahead, and nobody is told of it yet.
+    tells: bool,
     hold: OfAnswer,
 }
 
 impl<'a> Keeper<'a> {
-    pub(super) fn new(leases: &'a Arc<Leases>, asked: Number, brought: &'a Brought) -> Keeper<'a> {
-        Keeper { leases, asked, brought, view: leases.view(), hold: OfAnswer::new(leases) }
+    fn new(leases: &'a Arc<Leases>, asked: Number, brought: &'a Brought) -> Keeper<'a> {
+        Keeper { leases, asked, brought, view: leases.view(), tells: true, hold: OfAnswer::new(leases) }
+    }
+
+    /// Of what was fetched ahead.
+    pub(super) fn ahead(leases: &'a Arc<Leases>, asked: Number, brought: &'a Brought) -> Keeper<'a> {
+        Keeper { tells: false, ..Keeper::new(leases, asked, brought) }
     }
 
     /// The lease that came on a subject.
@@ -277,9 +291,9 @@ impl<'a> Keeper<'a> {
     }
 
     fn attr_under(&mut self, handle: &[u8], lease: Option<(LeaseId, Aspects)>, attr: &Attr) -> Duration {
-        let may = self.leases.keeps_attributes(self.asked);
+        let (may, tells) = (self.leases.keeps_attributes(self.asked), self.tells);
         let kept = self.keep(handle, lease, |shard, hash, fetched, view| {
-            let kept = may && shard.keep_attr(handle, hash, attr, fetched);
+            let kept = may && shard.keep_attr(handle, hash, attr, fetched) && tells;
             kept.then(|| shard.attr(handle, hash, view))?.map(|(_, told)| told)
         });
         kept.unwrap_or_default()
@@ -293,9 +307,10 @@ impl<'a> Keeper<'a> {
     ) -> Duration {
         let to = to.map(|handle| self.leases.key(handle));
         let name_hash = self.leases.name_hash(self.leases.hash(parent), name);
+        let tells = self.tells;
         let kept = self.keep(parent, lease, |shard, hash, fetched, view| {
             let hashes = (hash, name_hash);
-            let kept = shard.keep_name(parent, hashes, (name, to), fetched);
+            let kept = shard.keep_name(parent, hashes, (name, to), fetched) && tells;
             kept.then(|| shard.name(parent, hashes, name, view))?.map(|(_, told)| told)
         });
         kept.unwrap_or_default()
@@ -354,8 +369,7 @@ impl<'a> Keeper<'a> {
         Keep { data: data.is_some(), ..Keep::default() }
     }
 
-    fn open_directory(&mut self, handle: &[u8], context: &Context) -> Keep {
-        let lease = self.lease(Subject::Inode);
+    fn open_directory(&mut self, handle: &[u8], lease: Option<(LeaseId, Aspects)>, context: &Context) -> Keep {
         let credential = self.leases.credential(&context.credential);
         self.keep(handle, lease, |shard, hash, fetched, _| {
             shard.keep_verdict(handle, hash, (&credential?, RIGHT_TO_LIST), fetched);
@@ -383,51 +397,73 @@ impl<'a> Keeper<'a> {
         });
     }
 
-    /// The regular files of a page, for who reads one after another.
-    fn note_files(&self, handle: &[u8], cookie: u64, page: &DirPage) {
+    /// The files and directories of a page, for who goes through them one after another.
+    fn note_entries(&self, handle: &[u8], cookie: u64, page: &DirPage) {
+        let key = |handle: &[u8]| self.leases.key(handle);
         let inodes = page.entries().filter_map(|entry| entry.inode);
-        let files =
-            inodes.filter(|(_, attr)| attr.is_regular()).map(|(handle, attr)| (self.leases.key(handle), attr.size));
-        lock(&self.leases.scans).listed(&self.leases.key(handle), cookie == 0, files);
+        let entries = inodes.filter_map(|(handle, attr)| {
+            let size = attr.is_regular().then_some(attr.size);
+            (size.is_some() || attr.is_directory()).then(|| (key(handle), size))
+        });
+        let entries: Vec<_> = entries.collect();
+        lock(&self.leases.scans).listed(&key(handle), cookie == 0, entries.into_iter());
     }
 
-    /// The first page of a directory that was fetched ahead, and who may list it.
-    pub(super) fn directory(&mut self, handle: &[u8], page: &DirPage, context: &Context) {
-        self.open_directory(handle, context);
-        self.page(handle, 0, page);
+    /// The leases on what grants name by numbers.
+    pub(super) fn numbered(&self) -> Vec<Option<(LeaseId, Aspects)>> {
+        let mut leases = vec![None; GRANTS_MAX];
+        for grant in &self.brought.grants {
+            if let Subject::Entry(at) = grant.subject
+                && let Some(place) = leases.get_mut(usize::from(at))
+            {
+                *place = Some((grant.lease, grant.aspects));
+            }
+        }
+        leases
+    }
+
+    /// The first page of a directory that was fetched ahead, and who may list it, under the leases on the directory and its entries.
+    pub(super) fn directory(
+        &mut self,
+        handle: &[u8],
+        page: &DirPage,
+        leases: &[Option<(LeaseId, Aspects)>],
+        context: &Context,
+    ) {
+        let Some((lease, of_entries)) = leases.split_first() else { return };
+        self.open_directory(handle, *lease, context);
+        self.page((handle, 0), page, *lease, of_entries);
     }
 
     /// A page of a listing, with what it says of its entries.
-    fn page(&mut self, handle: &[u8], cookie: u64, page: &DirPage) -> Keep {
-        let of_directory = self.lease(Subject::Inode).or(self.lease(Subject::Parent));
+    fn page(
+        &mut self,
+        (handle, cookie): (&[u8], u64),
+        page: &DirPage,
+        of_directory: Option<(LeaseId, Aspects)>,
+        of_entries: &[Option<(LeaseId, Aspects)>],
+    ) -> Keep {
         let inodes = || page.entries().filter_map(|entry| entry.inode.map(|(handle, _)| (entry.name, handle)));
         let directory = self.leases.hash(handle);
         let known: Vec<_> = inodes()
             .map(|(name, to)| (name, self.leases.name_hash(directory, name), Some(self.leases.key(to))))
             .collect();
+        let tells = self.tells;
         // At once, so that a change of one of them that begins now finds that the kernel was told.
         let names = self.keep(handle, of_directory, |shard, hash, fetched, view| {
-            let may_tell = shard.keep_page(handle, hash, (cookie, page), fetched) && !known.is_empty();
+            let may_tell = shard.keep_page(handle, hash, (cookie, page), fetched) && !known.is_empty() && tells;
             for (name, name_hash, to) in known {
                 shard.keep_name(handle, (hash, name_hash), (name, to), fetched);
             }
             may_tell.then(|| shard.tell_names(handle, hash, inodes().map(|(name, _)| name), view))
         });
-        let mut grants = vec![None; page.entries().count()];
-        for grant in &self.brought.grants {
-            if let Subject::Entry(at) = grant.subject
-                && let Some(place) = grants.get_mut(usize::from(at))
-            {
-                *place = Some((grant.lease, grant.aspects));
-            }
-        }
         let mut attributes = None;
-        for (entry, lease) in page.entries().zip(grants) {
+        for (entry, at) in page.entries().zip(0..) {
             let Some((inode, attr)) = entry.inode else { continue };
-            let told = self.attr_under(inode, lease, &attr);
+            let told = self.attr_under(inode, of_entries.get(at).copied().flatten(), &attr);
             attributes = Some(attributes.map_or(told, |least: Duration| least.min(told)));
         }
-        self.note_files(handle, cookie, page);
+        self.note_entries(handle, cookie, page);
         Keep { attributes: attributes.unwrap_or_default(), names: names.unwrap_or_default(), ..Keep::default() }
     }
 }

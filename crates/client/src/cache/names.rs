@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aqueduct_fs::DirPage;
 
@@ -27,6 +28,8 @@ pub(super) struct Names {
     round: u32,
     /// Until when it may have names that are not known here any more.
     unknown_told: Nanos,
+    /// The listing was fetched before anybody asked for it: where that is counted once somebody does.
+    ahead: Option<Arc<AtomicUsize>>,
 }
 
 /// What a name stands for.
@@ -80,6 +83,18 @@ impl Names {
     pub(super) fn get(&self, name: &[u8], view: &View) -> Option<(Option<Arc<[u8]>>, Nanos)> {
         let known = self.known.get(name)?;
         Some((known.handle.clone(), view.left(known.at)?))
+    }
+
+    /// The listing was fetched ahead: `uses` counts it when it is used first.
+    pub(super) fn set_ahead(&mut self, uses: &Arc<AtomicUsize>) {
+        self.ahead = Some(uses.clone());
+    }
+
+    /// Somebody uses it.
+    pub(super) fn note_use(&mut self) {
+        if let Some(uses) = self.ahead.take() {
+            uses.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn keep(&mut self, name: &[u8], handle: Option<Arc<[u8]>>, at: Nanos) {

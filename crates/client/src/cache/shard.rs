@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, Attr, Credential, DirPage};
@@ -359,6 +360,7 @@ impl Shard {
         let inode = self.usable(parent, &gate, Aspects::NAMES, view)?;
         let names = inode.names.as_mut()?;
         let (to, left) = names.get(name, view)?;
+        names.note_use();
         let told = if names.may_tell(name) { inode.tell_names([name], left, view.now) } else { Duration::ZERO };
         Some((to, told))
     }
@@ -405,8 +407,11 @@ impl Shard {
         };
         let is_it = |kept: &&Kept<(Arc<Credential>, Rights)>| kept.value.1 == rights && *kept.value.0 == *credential;
         let is_allowed = inode.verdicts.iter().find(is_it).is_some_and(|kept| view.left(kept.at).is_some());
-        let lists = || inode.names.as_ref().is_some_and(|names| names.has_listing(view));
-        is_allowed && (rights != RIGHT_TO_LIST || lists())
+        if rights != RIGHT_TO_LIST || !is_allowed {
+            return is_allowed;
+        }
+        let names = inode.names.as_mut().filter(|names| names.has_listing(view));
+        names.map(|names| names.note_use()).is_some()
     }
 
     /// Whether the kernel may keep what is read of the file from now on.
@@ -570,6 +575,19 @@ impl Shard {
         self.keep(handle, (lets, Aspects::NAMES), |inode| {
             inode.names.get_or_insert_default().keep_page(cookie, page, fetched.at);
         })
+    }
+
+    /// The whole listing of a directory that was fetched before anybody asked for it: `uses` counts it when it is used first.
+    pub(super) fn set_ahead(&mut self, handle: &[u8], uses: &Arc<AtomicUsize>) {
+        if let Some(names) = self.inodes.get_mut(handle).and_then(|inode| inode.names.as_mut()) {
+            names.set_ahead(uses);
+        }
+    }
+
+    /// Whether the whole listing of a directory is here.
+    pub(super) fn has_listing(&self, handle: &[u8], view: &View) -> bool {
+        let inode = self.inodes.get(handle).filter(|inode| inode.has(Aspects::NAMES));
+        inode.and_then(|inode| inode.names.as_ref()).is_some_and(|names| names.has_listing(view))
     }
 
     /// For how long the kernel may use these names of a directory, all of a page that has just been fetched.

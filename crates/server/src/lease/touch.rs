@@ -170,20 +170,15 @@ pub(crate) fn grantable(
         | (Request::GetXattr { handle, .. }, Err(Errno::ENODATA)) => grant(Subject::Inode, handle, ATTRIBUTES),
         (Request::ReadDirectory { open, .. }, Ok(Reply::Directory(page))) => {
             let Some(directory) = filesystem.inode(client, *open) else { return };
-            of_page(directory.bytes(), Aspects::NAMES, page, grant);
+            of_page(directory.bytes(), page, grant);
         }
         _ => {}
     }
 }
 
 /// The same of a page of a directory.
-pub(crate) fn of_page(
-    directory: &[u8],
-    aspects: Aspects,
-    page: &DirPage,
-    grant: &mut dyn FnMut(Subject, &[u8], Aspects),
-) {
-    grant(Subject::Inode, directory, aspects);
+fn of_page(directory: &[u8], page: &DirPage, grant: &mut dyn FnMut(Subject, &[u8], Aspects)) {
+    grant(Subject::Inode, directory, Aspects::NAMES);
     let entries = page.entries().take(aqueduct_wire::GRANTS_MAX - 1).zip(0..);
     for (handle, at) in entries.filter_map(|(entry, at)| Some((entry.inode?.0, at))) {
         grant(Subject::Entry(at), handle, Aspects::ATTRIBUTES);
