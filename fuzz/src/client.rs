@@ -221,6 +221,8 @@ struct Forgetful;
 impl Observer for Forgetful {
     fn forget(&self, _handle: &[u8], _aspects: Aspects) {}
 
+    fn forget_names_of(&self, _handle: &[u8]) {}
+
     fn forget_everything(&self) {}
 }
 

@@ -1,12 +1,15 @@
 //! Who may pass where the client's kernel keeps names: exactly who may on a local directory.
 
 use std::fs::{self, Permissions};
-use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
+use rustix::fs::{AtFlags, CWD, Gid, Timespec, Timestamps, Uid, utimensat};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tempfile::TempDir;
 
 use crate::common::{Pair, Process, Server, directory_for_devices, have, run, shell, within};
@@ -233,6 +236,99 @@ fn a_descriptor_keeps_its_right_when_the_mode_changes() {
             said.read_to_string(&mut text).unwrap();
             assert_eq!(text, "x\nrefused\n", "in {}", place.display());
             twins.change("chmod 644 f");
+        }
+    });
+}
+
+/// What a user gets from one system call: programs look at files before they change them.
+fn call_as<T: Send>(user: u32, groups: &[u32], call: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let call = || {
+        let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+        let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+        set_thread_groups(&groups)?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+        call()
+    };
+    thread::scope(|scope| scope.spawn(call).join().unwrap())
+}
+
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+fn set_times(path: &Path) -> io::Result<()> {
+    let time = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+    let times = Timestamps { last_access: time, last_modification: time };
+    Ok(utimensat(CWD, path, &times, AtFlags::empty())?)
+}
+
+type Named<T> = (&'static str, T);
+type Change = fn(&Path) -> io::Result<()>;
+
+/// A kernel that keeps the name of a file does not look at the file before it says who may change it.
+#[test]
+fn who_owns_a_file_now_may_change_it_and_who_did_may_not() {
+    within(STEPS_MAX, || {
+        let twins = Twins::new();
+        let (left, right) = (&twins.pair.left, &twins.pair.right);
+        fs::create_dir(right.join("t")).unwrap();
+        set_mode(&right.join("t"), 0o1777).unwrap();
+        let changes: [Named<Change>; 3] = [
+            ("chmod", |path| set_mode(path, 0o600)),
+            ("utimensat", set_times),
+            ("unlink", |path| fs::remove_file(path)),
+        ];
+        let meanwhile: [Named<fn(&Path)>; 3] = [
+            ("nothing", |_| {}),
+            // That alone has the attributes forgotten here: nobody tells of what comes then.
+            ("write", |path| fs::write(path, "new").unwrap()),
+            ("look", |path| assert!(path.metadata().is_ok())),
+        ];
+        let knows: [Named<fn(&Path)>; 2] = [
+            ("lookup", |path| assert!(path.metadata().is_ok())),
+            ("listing", |path| assert!(fs::read_dir(path.parent().unwrap()).unwrap().count() > 0)),
+        ];
+        for (known, know) in knows {
+            for (before, first) in meanwhile {
+                for (what, change) in changes {
+                    let name = format!("t/{known}-{before}-{what}");
+                    let (here, there) = (left.join(&name), right.join(&name));
+                    fs::write(&there, "x").unwrap();
+                    chown(&there, Some(1000), Some(1000)).unwrap();
+                    know(&here);
+                    first(&there);
+                    chown(&there, Some(1001), Some(1001)).unwrap();
+                    let error = call_as(1000, &[], || change(&here)).unwrap_err();
+                    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{name}");
+                    chown(&there, Some(1000), Some(1000)).unwrap();
+                    know(&here);
+                    first(&there);
+                    chown(&there, Some(1001), Some(1001)).unwrap();
+                    call_as(1001, &[], || change(&here)).unwrap_or_else(|error| panic!("{name}: {error}"));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_set_gid_bit_is_set_by_who_is_in_the_group_of_now() {
+    within(STEPS_MAX, || {
+        let twins = Twins::new();
+        let (here, there) = (twins.pair.left.join("f"), twins.pair.right.join("f"));
+        fs::write(&there, "x").unwrap();
+        for (before, group) in [(2000, 2001), (2001, 2000)] {
+            chown(&there, Some(1000), Some(before)).unwrap();
+            set_mode(&there, 0o644).unwrap();
+            assert_eq!(fs::metadata(&here).unwrap().gid(), before);
+            chown(&there, None, Some(group)).unwrap();
+            call_as(1000, &[group], || set_mode(&here, 0o2755)).unwrap();
+            assert_eq!(
+                fs::metadata(&there).unwrap().mode() & 0o7777,
+                0o2755,
+                "of group {group}, which it was not before"
+            );
         }
     });
 }

@@ -71,6 +71,9 @@ pub trait Observer: Send + Sync {
     /// These aspects of an inode are to be forgotten. When it returns, none of them is used any more.
     fn forget(&self, handle: &[u8], aspects: Aspects);
 
+    /// Nobody says any more when an inode is given to another user or group: when it returns, no name that leads to it is used without asking what it is.
+    fn forget_names_of(&self, handle: &[u8]);
+
     /// All is to be forgotten.
     fn forget_everything(&self);
 }

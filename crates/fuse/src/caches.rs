@@ -2,6 +2,9 @@
 //!
 //! Attributes and pages are dropped inode by inode. Names are not: that would wait for the lock of their directory, which somebody may hold who waits for
 //! us. Instead all names are made to be looked up again at once (INC_EPOCH), which waits for nothing.
+//!
+//! Over a name that it keeps the kernel goes without a look at the inode, and judges chmod, utimensat and removals from sticky directories by the owner that it
+//! knows. So the names of an inode are forgotten too, if there are any, when the lease on its attributes ends.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,7 +31,7 @@ const NEW: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The kernel enters the names of a page of a listing right after it has been answered, but may lose its processor before it has.
-const LISTING_ENTERED: Duration = Duration::from_millis(250);
+pub(crate) const LISTING_ENTERED: Duration = Duration::from_millis(250);
 
 /// Times that are told in turn to have pages dropped: more than answers are ever on their way at once.
 const OTHER_TIMES: u32 = 100_000;
@@ -181,6 +184,16 @@ impl Observer for KernelCaches {
         }
     }
 
+    fn forget_names_of(&self, handle: &[u8]) {
+        if let Some(shared) = self.0.upgrade()
+            && shared.policy.names
+            && let Some(listed_in) = shared.nodes.named(handle, shared.epoch_began.load(Ordering::SeqCst))
+        {
+            tracing::trace!("the kernel is to forget the names of an inode");
+            shared.forget_names(|directory| listed_in == Some(directory));
+        }
+    }
+
     fn forget_everything(&self) {
         if let Some(shared) = self.0.upgrade() {
             shared.forget_everything();
@@ -228,7 +241,9 @@ impl Shared {
 
     /// Has every name looked up again. Waits for nothing.
     pub(crate) fn forget_all_names(&self) {
+        let began = self.nodes.now();
         self.tell(&notify::inc_epoch());
+        self.epoch_began.fetch_max(began, Ordering::SeqCst);
     }
 
     fn forget_names(&self, which: impl Fn(u64) -> bool) {

@@ -110,7 +110,7 @@ impl Job {
 
     /// The reply that tells of an inode.
     pub(crate) fn entry(&self, entry: &Entry, kept: Kept) -> (EntryOut, Grant) {
-        let nodeid = self.shared.nodes.look_up(entry.handle.bytes());
+        let nodeid = self.shared.nodes.look_up(entry.handle.bytes(), kept.names, None);
         let out = self.entry_out(nodeid, &entry.attr, &kept);
         (out, Grant { nodes: vec![nodeid], lease: kept.into_lease(), ..Grant::default() })
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::abi::ROOT_ID;
+use crate::caches::LISTING_ENTERED;
 use crate::lock;
 
 /// Workers rarely meet at one of 16 locks; a node id holds its shard in its lowest bits.
@@ -37,8 +38,33 @@ struct Node {
     lookups: u64,
     /// When the last of them was about to, in milliseconds since the table was made.
     told: u32,
+    named: Named,
     marks: Marks,
 }
+
+/// The names under which the kernel may find a node without asking. Times are in milliseconds as above.
+#[derive(Clone, Copy, Debug, Default)]
+struct Named {
+    /// It was told of none later.
+    at: u64,
+    /// It has forgotten all by itself.
+    until: u64,
+    /// It was told of one in the listing of a directory.
+    listed: Option<(u64, u64)>,
+}
+
+impl Named {
+    fn tell(&mut self, now: u64, names: Duration, directory: Option<u64>) {
+        if !names.is_zero() {
+            self.at = now;
+            self.until = self.until.max(now + names.as_millis() as u64 + KERNEL_DELAY_MS);
+            self.listed = directory.map(|directory| (now, directory)).or(self.listed);
+        }
+    }
+}
+
+/// How much later than it was told of a name a kernel may count from: as the server's patience.
+const KERNEL_DELAY_MS: u64 = 2000;
 
 /// What is remembered of a node for as long as the kernel knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,8 +130,9 @@ impl Nodes {
         Nodes { root: root.into(), hasher: RandomState::new(), began: Instant::now(), shards: Default::default() }
     }
 
-    fn now(&self) -> u32 {
-        self.began.elapsed().as_millis() as u32 // differences are right beyond 2^32 as well
+    /// Milliseconds since the table was made.
+    pub(crate) fn now(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
     }
 
     fn shard_of(&self, handle: &[u8]) -> usize {
@@ -120,18 +147,21 @@ impl Nodes {
         lock(&self.shards[id as usize % SHARDS]).by_id.get(&id).map(|node| node.handle.clone())
     }
 
-    /// The node id for a handle that a reply is about to tell the kernel of; counts that reply.
-    pub(crate) fn look_up(&self, handle: &[u8]) -> u64 {
+    /// The node id for a handle that a reply is about to tell the kernel of; counts that reply. The kernel may keep its name for so long, from a listing of a
+    /// directory or not.
+    pub(crate) fn look_up(&self, handle: &[u8], names: Duration, listed_in: Option<u64>) -> u64 {
         if *handle == *self.root {
             return ROOT_ID;
         }
-        let (at, told) = (self.shard_of(handle), self.now());
+        let (at, now) = (self.shard_of(handle), self.now());
+        let told = now as u32; // differences are right beyond 2^32 as well
         let mut shard = lock(&self.shards[at]);
         let shard = &mut *shard;
         if let Some(id) = shard.by_handle.get(handle) {
             if let Some(node) = shard.by_id.get_mut(id) {
                 node.lookups += 1;
                 node.told = told;
+                node.named.tell(now, names, listed_in);
             }
             return *id;
         }
@@ -139,8 +169,21 @@ impl Nodes {
         let id = shard.issued << SHARD_BITS | at as u64; // from 16 on, so never the root's
         let handle: Arc<[u8]> = handle.into();
         shard.by_handle.insert(handle.clone(), id);
-        shard.by_id.insert(id, Node { handle, lookups: 1, told, marks: Marks::default() });
+        let mut named = Named::default();
+        named.tell(now, names, listed_in);
+        shard.by_id.insert(id, Node { handle, lookups: 1, told, named, marks: Marks::default() });
         id
+    }
+
+    /// Whether the kernel may find an inode under a name without asking, though it was made to forget all names at `forgotten`. If it may be about to enter
+    /// one from a listing, of which directory.
+    pub(crate) fn named(&self, handle: &[u8], forgotten: u64) -> Option<Option<u64>> {
+        let shard = lock(&self.shards[self.shard_of(handle)]);
+        let named = shard.by_handle.get(handle).and_then(|id| shard.by_id.get(id))?.named;
+        // A name that was looked up is as old as its request, but one that was listed as young as its entering.
+        let entered = named.listed.map_or(0, |(at, _)| at + LISTING_ENTERED.as_millis() as u64);
+        let is_left = named.at.max(entered) >= forgotten && self.now() < named.until;
+        is_left.then(|| named.listed.map(|(_, directory)| directory))
     }
 
     /// The kernel forgot `count` of the replies that told it of this node, or did not take them.
@@ -175,7 +218,7 @@ impl Nodes {
     /// Whether a reply told, or was about to tell, the kernel of a node less than `limit` ago; not of one that it has forgotten.
     pub(crate) fn is_new(&self, id: u64, limit: Duration) -> bool {
         let shard = lock(&self.shards[id as usize % SHARDS]);
-        let age = shard.by_id.get(&id).map(|node| self.now().wrapping_sub(node.told));
+        let age = shard.by_id.get(&id).map(|node| (self.now() as u32).wrapping_sub(node.told));
         age.is_some_and(|age| u128::from(age) < limit.as_millis())
     }
 
@@ -204,38 +247,57 @@ impl Nodes {
 mod tests {
     use super::*;
 
+    fn look_up(nodes: &Nodes, handle: &[u8]) -> u64 {
+        nodes.look_up(handle, Duration::ZERO, None)
+    }
+
     #[test]
     fn a_forgotten_inode_gets_a_new_id() {
         let nodes = Nodes::new(b"root");
-        let first = nodes.look_up(b"a");
-        assert_eq!(nodes.look_up(b"a"), first);
+        let first = look_up(&nodes, b"a");
+        assert_eq!(look_up(&nodes, b"a"), first);
         assert_eq!(nodes.find(b"a"), Some(first));
         nodes.forget(first, 1);
         assert_eq!(nodes.handle(first).as_deref(), Some(&b"a"[..]));
         nodes.forget(first, 1);
         assert_eq!((nodes.handle(first), nodes.find(b"a"), nodes.count()), (None, None, 0));
-        assert_ne!(nodes.look_up(b"a"), first);
+        assert_ne!(look_up(&nodes, b"a"), first);
     }
 
     #[test]
     fn the_root_is_one_and_cannot_be_forgotten() {
         let nodes = Nodes::new(b"root");
-        assert_eq!(nodes.look_up(b"root"), ROOT_ID);
+        assert_eq!(look_up(&nodes, b"root"), ROOT_ID);
         nodes.forget(ROOT_ID, u64::MAX);
         assert_eq!(nodes.handle(ROOT_ID).as_deref(), Some(&b"root"[..]));
         assert_eq!(nodes.handle(0), None);
     }
 
     #[test]
+    fn a_node_is_named_until_all_names_were_forgotten_or_ran_out() {
+        let (nodes, soon) = (Nodes::new(b"root"), Duration::from_secs(7));
+        look_up(&nodes, b"a");
+        assert_eq!(nodes.named(b"a", 0), None, "no name of it is kept");
+        nodes.look_up(b"a", soon, None);
+        assert_eq!(nodes.named(b"a", 0), Some(None));
+        let later = nodes.now() + 1;
+        assert_eq!(nodes.named(b"a", later), None);
+        nodes.look_up(b"a", soon, Some(32));
+        assert_eq!(nodes.named(b"a", later), Some(Some(32)), "it may be entered later");
+        assert_eq!(nodes.named(b"a", later + 1000), None);
+        assert_eq!((nodes.named(b"b", 0), nodes.named(b"root", 0)), (None, None));
+    }
+
+    #[test]
     fn marks_are_remembered_until_the_node_is_forgotten() {
         let nodes = Nodes::new(b"root");
-        let id = nodes.look_up(b"a");
+        let id = look_up(&nodes, b"a");
         assert_eq!(nodes.marks(id), Marks::default());
         nodes.mark(id, |marks| marks.set_id = true);
         assert!(nodes.marks(id).set_id && nodes.is_new(id, Duration::from_secs(60)));
         nodes.forget(id, 1);
         assert!(!nodes.is_new(id, Duration::from_secs(60)));
-        assert!(!nodes.marks(id).set_id && !nodes.marks(nodes.look_up(b"a")).set_id);
+        assert!(!nodes.marks(id).set_id && !nodes.marks(look_up(&nodes, b"a")).set_id);
     }
 
     #[test]
@@ -265,7 +327,7 @@ mod tests {
     #[test]
     fn ids_of_many_nodes_differ() {
         let nodes = Nodes::new(b"root");
-        let ids: std::collections::HashSet<_> = (0..1000u32).map(|n| nodes.look_up(&n.to_le_bytes())).collect();
+        let ids: std::collections::HashSet<_> = (0..1000u32).map(|n| look_up(&nodes, &n.to_le_bytes())).collect();
         assert_eq!(ids.len(), 1000);
         assert!(!ids.contains(&ROOT_ID) && !ids.contains(&0));
         ids.iter().for_each(|id| nodes.forget(*id, 5));

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use aqueduct_fs::{
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) interrupts: Interrupts,
     pub(crate) releases: Arc<Releases>,
     pub(crate) listings: Listings,
+    /// When the kernel was last made to forget all names, by the clock of the nodes.
+    pub(crate) epoch_began: AtomicU64,
     /// The open files that read from pages; under leases.
     pub(crate) cached: Mutex<HashSet<OpenId>>,
     /// How often the kernel was told another time than that of a change.
@@ -178,6 +180,7 @@ fn start_mounted(
         interrupts: Interrupts::default(),
         releases: Arc::default(),
         listings: Listings::default(),
+        epoch_began: AtomicU64::new(0),
         cached: Mutex::default(),
         times_told: AtomicU32::new(0),
         page_drops: Arc::default(),

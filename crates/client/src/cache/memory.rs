@@ -290,13 +290,13 @@ impl<'a> Keeper<'a> {
         Some(told)
     }
 
-    fn attr_under(&mut self, handle: &[u8], lease: Option<(LeaseId, Aspects)>, attr: &Attr) -> Duration {
+    /// `None`: the attributes are not kept, and so nobody will say when they are others.
+    fn attr_under(&mut self, handle: &[u8], lease: Option<(LeaseId, Aspects)>, attr: &Attr) -> Option<Duration> {
         let (may, tells) = (self.leases.keeps_attributes(self.asked), self.tells);
-        let kept = self.keep(handle, lease, |shard, hash, fetched, view| {
+        self.keep(handle, lease, |shard, hash, fetched, view| {
             let kept = may && shard.keep_attr(handle, hash, attr, fetched) && tells;
             kept.then(|| shard.attr(handle, hash, view))?.map(|(_, told)| told)
-        });
-        kept.unwrap_or_default()
+        })
     }
 
     fn name(
@@ -318,18 +318,21 @@ impl<'a> Keeper<'a> {
 
     fn attr(&mut self, handle: &[u8], attr: &Attr) -> Keep {
         let lease = self.lease(Subject::Inode);
-        Keep { attributes: self.attr_under(handle, lease, attr), ..Keep::default() }
+        Keep { attributes: self.attr_under(handle, lease, attr).unwrap_or_default(), ..Keep::default() }
     }
 
-    /// What a name stands for.
+    /// What a name stands for. Over a name that it keeps a kernel judges by the owner that it knows: so it keeps none of an inode whose attributes nobody
+    /// recalls.
     fn entry(&mut self, (parent, name): (&[u8], &[u8]), entry: Option<&Entry>) -> Keep {
-        let mut keep = Keep::default();
-        if let Some(entry) = entry {
-            keep = self.attr(entry.handle.bytes(), &entry.attr);
+        let of_inode = self.lease(Subject::Inode);
+        let attributes = entry.map(|entry| self.attr_under(entry.handle.bytes(), of_inode, &entry.attr));
+        let of_parent = self.lease(Subject::Parent);
+        let names = self.name(parent, of_parent, (name, entry.map(|entry| entry.handle.bytes())));
+        match attributes {
+            None => Keep { names, ..Keep::default() },
+            Some(Some(attributes)) => Keep { attributes, names, ..Keep::default() },
+            Some(None) => Keep::default(),
         }
-        let lease = self.lease(Subject::Parent);
-        keep.names = self.name(parent, lease, (name, entry.map(|entry| entry.handle.bytes())));
-        keep
     }
 
     fn text(&mut self, handle: &[u8], text: &[u8]) -> Keep {
@@ -458,12 +461,17 @@ impl<'a> Keeper<'a> {
             may_tell.then(|| shard.tell_names(handle, hash, inodes().map(|(name, _)| name), view))
         });
         let mut attributes = None;
+        let mut names = names.unwrap_or_default();
         for (entry, at) in page.entries().zip(0..) {
             let Some((inode, attr)) = entry.inode else { continue };
             let told = self.attr_under(inode, of_entries.get(at).copied().flatten(), &attr);
+            if told.is_none() && !is_dots(entry.name) {
+                names = Duration::ZERO; // as for a name that is looked up
+            }
+            let told = told.unwrap_or_default();
             attributes = Some(attributes.map_or(told, |least: Duration| least.min(told)));
         }
         self.note_entries(handle, cookie, page);
-        Keep { attributes: attributes.unwrap_or_default(), names: names.unwrap_or_default(), ..Keep::default() }
+        Keep { attributes: attributes.unwrap_or_default(), names, ..Keep::default() }
     }
 }

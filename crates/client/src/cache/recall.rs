@@ -299,6 +299,9 @@ fn give_back(leases: &Leases, handle: &Arc<[u8]>, leaving: &Leaving) -> Option<L
     if !leases.is_leaving(handle) {
         return leaving.lease; // it has gone, and what is kept now came later
     }
+    if let Some(observer) = leases.observer() {
+        observer.forget_names_of(handle);
+    }
     let aspects = leases.take_told(handle, Aspects::all());
     if !aspects.is_empty() {
         forget(leases, &Forget { handle: handle.clone(), aspects, done: None });

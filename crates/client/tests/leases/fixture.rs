@@ -81,12 +81,17 @@ impl Drop for Process {
 #[derive(Default)]
 pub struct Told {
     pub forgotten: Mutex<Vec<(Vec<u8>, Aspects)>>,
+    pub unnamed: Mutex<Vec<Vec<u8>>>,
     pub all: Mutex<usize>,
 }
 
 impl Observer for Told {
     fn forget(&self, handle: &[u8], aspects: Aspects) {
         self.forgotten.lock().unwrap().push((handle.to_vec(), aspects));
+    }
+
+    fn forget_names_of(&self, handle: &[u8]) {
+        self.unnamed.lock().unwrap().push(handle.to_vec());
     }
 
     fn forget_everything(&self) {

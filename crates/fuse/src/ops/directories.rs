@@ -95,7 +95,7 @@ fn pack(job: &Job, page: &DirPage, room: usize, plus: Option<&Kept>) -> (Vec<u8>
 fn put_inode(job: &Job, entry: &DirEntry<'_>, kept: &Kept, body: &mut Vec<u8>, grant: &mut Grant) {
     match &entry.inode {
         Some((handle, attr)) if !matches!(entry.name, b"." | b"..") => {
-            let nodeid = job.shared.nodes.look_up(handle);
+            let nodeid = job.shared.nodes.look_up(handle, kept.names, Some(job.header.nodeid));
             grant.nodes.push(nodeid);
             job.entry_out(nodeid, attr, kept).put(body);
         }
