@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Entry, TRANSFER_SIZE_MAX};
 use aqueduct_net::{BufferPool, Closed, Connection, Link, Mode};
-use aqueduct_wire::{Checksums, HEADER_SIZE, Header, HelloReply, Key, Kind, Lane as LaneKind};
+use aqueduct_wire::{AttachReply, Checksums, HEADER_SIZE, Header, HelloReply, Key, Kind, Lane as LaneKind};
 use aqueduct_worker::Group;
 use serde_json::json;
 
@@ -83,6 +83,8 @@ pub struct Client {
     read_only: bool,
     one_user: bool,
     reconnecting: AtomicBool,
+    /// The server was restarted, and has not been asked what its export is like now.
+    terms_due: AtomicBool,
     /// The session is a new one, and what was open in the old one has not been had again yet. For the thread that reconnects.
     pub(crate) unrestored: AtomicBool,
     pool: BufferPool,
@@ -109,7 +111,7 @@ impl Client {
         let attached = greeting.attach(&mut link, &config.export, config.read_only)?;
         let leases: Option<Arc<Leases>> = config.leases.then(Arc::default);
         if let Some(leases) = &leases {
-            leases.set_terms(hello.lease_seconds, attached.age_max);
+            leases.set_terms(hello.lease_seconds, attached.age_max, attached.one_user);
         }
         let client = Arc::new_cyclic(|this: &Weak<Client>| Client {
             groups: groups.to_vec(),
@@ -130,6 +132,7 @@ impl Client {
             read_only: attached.read_only,
             one_user: attached.one_user,
             reconnecting: AtomicBool::new(false),
+            terms_due: AtomicBool::new(false),
             unrestored: AtomicBool::new(false),
             pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX),
             config,
@@ -189,22 +192,38 @@ impl Client {
                 leases.set_lease(hello.lease_seconds);
             }
             if hello.recovering {
+                self.terms_due.store(true, Ordering::SeqCst);
                 self.recover(&mut link, hello.verifier)?;
             } else if self.unrestored.load(Ordering::SeqCst) {
                 self.reopen(&mut link, hello.verifier)?;
+            }
+            if self.terms_due.load(Ordering::SeqCst) {
+                let attached = self.greeting.attach(&mut link, &self.config.export, self.config.read_only)?;
+                self.learn_terms(&hello, &attached);
             }
             self.start_lane(index, link)?;
         }
         Ok(())
     }
 
+    /// The server may have another configuration than when the client was mounted.
+    fn learn_terms(&self, hello: &HelloReply, attached: &AttachReply) {
+        self.terms_due.store(false, Ordering::SeqCst);
+        let Some(leases) = &self.leases else { return };
+        leases.set_terms(hello.lease_seconds, attached.age_max, attached.one_user);
+        if attached.one_user != self.one_user {
+            tracing::warn!(
+                server = %self.config.server, export = %self.config.export,
+                "the export's squash or maps are others than when it was mounted: nothing is kept under leases; mount it again"
+            );
+        }
+    }
+
     /// The server knows our session no more: begin another, and have again in it what was open in the old one.
     fn begin_session(&self) -> Result<(), ConnectError> {
         let (mut link, hello) = self.greeting.join(None, LaneKind::Control)?;
         let attached = self.greeting.attach(&mut link, &self.config.export, self.config.read_only)?;
-        if let Some(leases) = &self.leases {
-            leases.set_terms(hello.lease_seconds, attached.age_max);
-        }
+        self.learn_terms(&hello, &attached);
         *lock(&self.session) = key(&hello);
         self.unrestored.store(true, Ordering::SeqCst);
         *lock(&self.root) = attached.root;

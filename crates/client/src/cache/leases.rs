@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use aqueduct_fs::{Aspects, Credential, Groups, Observer};
@@ -63,6 +63,8 @@ pub(crate) struct Leases {
     /// The latest event.
     numbers: AtomicU64,
     renewal: Renewal,
+    /// A caller's ids do not say what the server lets it do: nothing is kept.
+    one_user: AtomicBool,
     age_max: AtomicU64,
     epoch: AtomicU64,
     /// Changes of names under way of which nobody knows for certain what inodes they touch: no attributes are kept meanwhile.
@@ -103,6 +105,7 @@ impl Leases {
             hasher: RandomState::new(),
             numbers: AtomicU64::new(1),
             renewal: Renewal::default(),
+            one_user: AtomicBool::new(false),
             age_max: AtomicU64::new(u64::MAX),
             epoch: AtomicU64::new(0),
             uncertain: AtomicU32::new(0),
@@ -122,8 +125,9 @@ impl Leases {
     }
 
     /// What the server has said of its leases and of the export.
-    pub(crate) fn set_terms(&self, lease_seconds: u32, age_max: u32) {
-        self.renewal.set_lease(lease_seconds);
+    pub(crate) fn set_terms(&self, lease_seconds: u32, age_max: u32, one_user: bool) {
+        self.one_user.store(one_user, Ordering::SeqCst);
+        self.set_lease(lease_seconds);
         let age_max = match age_max {
             0 => u64::MAX,
             milliseconds => u64::from(milliseconds) * 1_000_000,
@@ -133,7 +137,8 @@ impl Leases {
 
     /// A connection was greeted: how long leases last there.
     pub(crate) fn set_lease(&self, seconds: u32) {
-        self.renewal.set_lease(seconds);
+        let keeps = !self.one_user.load(Ordering::SeqCst);
+        self.renewal.set_lease(if keeps { seconds } else { 0 });
     }
 
     /// Whether the server grants leases.

@@ -398,7 +398,7 @@ fn touch(handle: &[u8]) -> Touch<'_> {
 impl World {
     fn new() -> World {
         let world = World::default();
-        world.leases.set_terms(60, 0);
+        world.leases.set_terms(60, 0, false);
         world.leases.renew(0, now());
         world
     }
@@ -595,7 +595,7 @@ fn what_is_recalled_before_its_reply_is_used_and_not_kept() {
 #[test]
 fn who_loses_a_lease_while_it_changes_names_keeps_attributes_again_afterwards() {
     let leases = Leases::default();
-    leases.set_terms(60, 0);
+    leases.set_terms(60, 0, false);
     leases.renew(0, now());
     let touch = Touch::Name { parent: b"d", name: b"a", hash: leases.name_hash(leases.hash(b"d"), b"a") };
     let brought = Brought { epoch: 0, sent: now(), grants: Vec::new() };
@@ -649,7 +649,7 @@ fn a_million_recalls_of_what_there_is_not_take_no_memory() {
 #[test]
 fn who_holds_too_much_gives_back_what_was_not_used_for_longest() {
     let leases = Arc::new(Leases::within((64, usize::MAX / 4)));
-    leases.set_terms(60, 0);
+    leases.set_terms(60, 0, false);
     leases.renew(0, now());
     for number in 0..1000u32 {
         let handle = number.to_le_bytes();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_client::ClientConfig;
 use aqueduct_fs::*;
-use aqueduct_server::Limits;
+use aqueduct_server::{External, Limits, Squash};
 
 use crate::common::*;
 use crate::fixture::*;
@@ -204,4 +204,38 @@ fn who_has_too_much_gives_some_back() {
         other.set_mode(&file, 0o600);
         assert_eq!(mount.look_up(&name).unwrap().attr.mode & 0o777, 0o600);
     }
+}
+
+/// A client that outlives a restart goes by what the server says of the export then.
+#[test]
+fn what_the_export_is_like_is_asked_anew_after_a_restart() {
+    let mut process = Process::new();
+    std::fs::write(process.path("file"), "text").unwrap();
+    let mount = process.mount();
+    let file = mount.look_up("file").unwrap().handle;
+    let status = |what: &str| mount.status()[what].as_u64();
+    let age = || mount.status()["leases"]["age_max"].as_u64();
+    assert_eq!(age(), Some(0));
+    let mut restart = |export: Configured| {
+        process.kill();
+        until("the server is missed", || status("connections") == Some(0));
+        process.export = export;
+        process.start();
+        until("the server is back", || status("connections") == Some(2));
+    };
+    restart(Configured { external: External::Poll(Duration::from_secs(2)), squash: None });
+    assert_eq!(age(), Some(2000));
+    mount.stat(&file);
+    mount.warm(|| mount.stat(&file));
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(mount.round_trips(|| mount.stat(&file)).0, 1, "it is too old");
+    restart(Configured { squash: Some(Squash::All), ..Configured::default() });
+    for _ in 0..3 {
+        let (count, _) = mount.round_trips(|| mount.stat(&file));
+        assert_eq!(count, 1, "nothing is kept for callers who are others at the server");
+    }
+    restart(Configured::default());
+    assert_eq!(age(), Some(0));
+    mount.stat(&file);
+    mount.warm(|| mount.stat(&file));
 }

@@ -7,15 +7,24 @@ use std::time::{Duration, Instant};
 use aqueduct_client::{Cached, Client, ClientConfig};
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
-use aqueduct_server::{Limits, Server, ServerConfig};
+use aqueduct_server::{External, Limits, Server, ServerConfig, Squash};
 use aqueduct_worker::{Group, wait};
 
 use crate::common::*;
 
 pub const READ: OpenFlags = OpenFlags::READ;
 
+/// What the configuration says of the export.
+#[derive(Default)]
+pub struct Configured {
+    pub external: External,
+    pub squash: Option<Squash>,
+}
+
 /// A server process that can be killed and started again.
 pub struct Process {
+    /// From the next start on.
+    pub export: Configured,
     pub directory: tempfile::TempDir,
     sessions: tempfile::TempDir,
     limits: Limits,
@@ -23,14 +32,21 @@ pub struct Process {
     group: Arc<Group>,
 }
 
-fn start(directory: &Path, sessions: &Path, listen: &str, limits: Limits) -> (Arc<Server>, Arc<Group>) {
+fn start(
+    directory: &Path,
+    sessions: &Path,
+    listen: &str,
+    (limits, export): (Limits, &Configured),
+) -> (Arc<Server>, Arc<Group>) {
     let options = Options { key: [5; 32], ..Options::default() };
-    let config = ServerConfig {
+    let mut config = ServerConfig {
         listen: vec![listen.parse().unwrap()],
         limits,
         sessions: Some(sessions.to_owned()),
         ..server_config("/e", Arc::new(Posix::open(directory, options).unwrap()))
     };
+    config.exports[0].external = export.external;
+    config.exports[0].access.squash = export.squash;
     let group = group(2);
     (Server::start(config, group.clone()).unwrap(), group)
 }
@@ -47,8 +63,9 @@ impl Process {
 
     pub fn within(limits: Limits) -> Process {
         let (directory, sessions) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (server, group) = start(directory.path(), sessions.path(), "127.0.0.1:0", limits.clone());
-        Process { directory, sessions, limits, server, group }
+        let (server, group) =
+            start(directory.path(), sessions.path(), "127.0.0.1:0", (limits.clone(), &Configured::default()));
+        Process { export: Configured::default(), directory, sessions, limits, server, group }
     }
 
     pub fn kill(&self) {
@@ -59,7 +76,8 @@ impl Process {
 
     pub fn start(&mut self) {
         let listen = self.server.addresses()[0].to_string();
-        (self.server, self.group) = start(self.directory.path(), self.sessions.path(), &listen, self.limits.clone());
+        (self.server, self.group) =
+            start(self.directory.path(), self.sessions.path(), &listen, (self.limits.clone(), &self.export));
     }
 
     pub fn path(&self, name: &str) -> std::path::PathBuf {

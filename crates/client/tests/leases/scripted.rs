@@ -70,7 +70,7 @@ fn greet(stream: &mut TcpStream) -> Lane {
                 }
             }
             _ => {
-                AttachReply { root: root(), export_id: 1, read_only: false, age_max: 0, one_user: true }
+                AttachReply { root: root(), export_id: 1, read_only: false, age_max: 0, one_user: false }
                     .encode(&mut reply);
                 send(stream, reply_to(&header), &reply);
                 return lane;
@@ -170,7 +170,7 @@ fn remembered(mount: &Mount) -> Option<u64> {
 #[test]
 fn requests_say_that_leases_are_wanted_and_answers_are_kept() {
     let (mount, line, _lines) = mount();
-    assert!(mount.client.one_user());
+    assert!(!mount.client.one_user());
     let asked = asking(&mount);
     let (header, _) = line.next(Kind::Request);
     assert!(header.flags.contains(Flags::LEASES));
