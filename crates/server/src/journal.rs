@@ -27,6 +27,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -34,6 +35,7 @@ use std::time::Duration;
 use aqueduct_wire::{Class, HEADER_SIZE, Header, SLOTS_MAX};
 use serde::{Deserialize, Serialize};
 
+use crate::lease::keeper::now;
 use crate::session::{Session, lock};
 
 /// The layout of these files: others are not read.
@@ -125,11 +127,20 @@ pub(crate) struct Folder {
     listen: String,
     verifier: u64,
     keeper: Keeper,
-    /// What stands in the file of lapses.
-    lapses: Mutex<Option<Lapse>>,
+    lapses: Arc<Lapses>,
 }
 
-/// Until when clients may still believe what they were granted whose sessions have ended without their word. A file of its own, as these sessions have none.
+/// The file that says until when clients may believe what they were granted whose sessions have no file of their own any more.
+struct Lapses {
+    folder: PathBuf,
+    path: PathBuf,
+    boot: String,
+    keeper: Keeper,
+    /// What stands in it.
+    present: Mutex<Option<Lapse>>,
+}
+
+/// Until when clients may still believe what they were granted whose sessions have ended without their word, or cannot be written down any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Lapse {
     boot: String,
@@ -147,6 +158,9 @@ struct Kept {
     path: PathBuf,
     durable: bool,
     keeper: Keeper,
+    /// The client asks for leases: see [`Head`].
+    believes: AtomicU64,
+    lapses: Arc<Lapses>,
 }
 
 /// A thread for what takes the permissions of this process: the threads that execute requests act as whoever asked last.
@@ -216,8 +230,15 @@ impl Folder {
         }
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
         lock_folder(path)?;
-        let lapses = Mutex::default();
-        Ok(Folder { path: path.to_owned(), boot, listen, verifier, keeper: Keeper::start()?, lapses })
+        let keeper = Keeper::start()?;
+        let lapses = Lapses {
+            folder: path.to_owned(),
+            path: path.join(format!("leases-{:08x}", crc32c::crc32c(listen.as_bytes()))),
+            boot: boot.clone(),
+            keeper: keeper.clone(),
+            present: Mutex::default(),
+        };
+        Ok(Folder { path: path.to_owned(), boot, listen, verifier, keeper, lapses: Arc::new(lapses) })
     }
 
     /// The head of a session of this server, of an export that is durable or not, which for so long believes what it was granted leases on.
@@ -238,54 +259,19 @@ impl Folder {
         }
     }
 
-    fn lapses_path(&self) -> PathBuf {
-        self.path.join(format!("leases-{:08x}", crc32c::crc32c(self.listen.as_bytes())))
-    }
-
     /// Until then the client of a session that ends may believe what it was granted. Written before the session's own file is removed.
     pub(crate) fn note_lapse(&self, until: Duration, now: Duration) {
-        let millis = |time: Duration| time.as_millis() as u64 + 1;
-        let mut lapses = lock(&self.lapses);
-        let until = lapses.as_ref().map_or(0, |lapse| lapse.until).max(millis(until));
-        let lapse = Lapse { boot: self.boot.clone(), until, longest: until.saturating_sub(millis(now)) };
-        *lapses = Some(lapse.clone());
-        let (folder, path) = (self.path.clone(), self.lapses_path());
-        self.keeper.run_later(move || {
-            let written = serde_json::to_vec(&lapse).map_err(io::Error::from).and_then(|text| {
-                let new = path.with_extension("new");
-                let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-                file.write_all(&text)?;
-                file.sync_data()?;
-                fs::rename(&new, &path)?;
-                File::open(&folder)?.sync_all()
-            });
-            if let Err(error) = written {
-                tracing::error!(path = %path.display(), %error, "a server that is started soon may not wait for leases of sessions that have ended");
-            }
-        });
+        self.lapses.note(until, now);
     }
 
     /// Removes what has been noted if it is over.
     pub(crate) fn forget_lapse(&self, now: Duration) {
-        let mut lapses = lock(&self.lapses);
-        if lapses.take_if(|lapse| u128::from(lapse.until) <= now.as_millis() + 1).is_some() {
-            self.keeper.remove(self.lapses_path(), false);
-        }
+        self.lapses.forget(now);
     }
 
     /// Until when clients may believe what an earlier process granted to sessions that it has ended.
     pub(crate) fn lapsed_at(&self, now: Duration) -> Duration {
-        let Ok(text) = fs::read(self.lapses_path()) else { return Duration::ZERO };
-        let Ok(lapse) = serde_json::from_slice::<Lapse>(&text) else { return Duration::ZERO };
-        let until = if lapse.boot == self.boot {
-            Duration::from_millis(lapse.until)
-        } else {
-            now + Duration::from_millis(lapse.longest)
-        };
-        let left = Lapse { boot: self.boot.clone(), until: until.as_millis() as u64, ..lapse };
-        *lock(&self.lapses) = Some(left);
-        self.forget_lapse(now);
-        until
+        self.lapses.left(now)
     }
 
     /// The file of a new session.
@@ -295,7 +281,8 @@ impl Folder {
         let (own, keeper) = (path.clone(), self.keeper.clone());
         let length = (HEAD_SIZE + head.slots as usize * 2 * PAIR_SIZE) as u64;
         let file = self.keeper.run(move || create(&folder, &own, (&sealed, length), durable))?;
-        Ok(Journal(Mutex::new(Some(Arc::new(Kept { file, path, durable, keeper })))))
+        let (believes, lapses) = (head.believes.into(), self.lapses.clone());
+        Ok(Journal(Mutex::new(Some(Arc::new(Kept { file, path, durable, keeper, believes, lapses })))))
     }
 
     /// The sessions that earlier processes of this server left, that `serves` still knows, at most so many. Files that are no use to anybody are
@@ -361,8 +348,54 @@ impl Folder {
         }
         let slots = read_records(&read_data(&file, length_max)?, head.boot != self.boot)?;
         head.boot.clone_from(&self.boot); // should it be written anew, for the next process of this boot
-        let kept = Kept { file, path: path.to_owned(), durable: head.durable, keeper: self.keeper.clone() };
+        let (path, durable, believes) = (path.to_owned(), head.durable, head.believes.into());
+        let kept = Kept { file, path, durable, keeper: self.keeper.clone(), believes, lapses: self.lapses.clone() };
         Ok(Left { head, journal: Journal(Mutex::new(Some(Arc::new(kept)))), slots })
+    }
+}
+
+impl Lapses {
+    fn note(&self, until: Duration, now: Duration) {
+        let millis = |time: Duration| time.as_millis() as u64 + 1;
+        let mut present = lock(&self.present);
+        let until = present.as_ref().map_or(0, |lapse| lapse.until).max(millis(until));
+        let lapse = Lapse { boot: self.boot.clone(), until, longest: until.saturating_sub(millis(now)) };
+        *present = Some(lapse.clone());
+        let (folder, path) = (self.folder.clone(), self.path.clone());
+        self.keeper.run_later(move || {
+            let written = serde_json::to_vec(&lapse).map_err(io::Error::from).and_then(|text| {
+                let new = path.with_extension("new");
+                let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+                file.write_all(&text)?;
+                file.sync_data()?;
+                fs::rename(&new, &path)?;
+                File::open(&folder)?.sync_all()
+            });
+            if let Err(error) = written {
+                tracing::error!(path = %path.display(), %error, "a server that is started soon may not wait for leases of sessions that have ended");
+            }
+        });
+    }
+
+    fn forget(&self, now: Duration) {
+        let mut present = lock(&self.present);
+        if present.take_if(|lapse| u128::from(lapse.until) <= now.as_millis() + 1).is_some() {
+            self.keeper.remove(self.path.clone(), false);
+        }
+    }
+
+    fn left(&self, now: Duration) -> Duration {
+        let Ok(text) = fs::read(&self.path) else { return Duration::ZERO };
+        let Ok(lapse) = serde_json::from_slice::<Lapse>(&text) else { return Duration::ZERO };
+        let until = if lapse.boot == self.boot {
+            Duration::from_millis(lapse.until)
+        } else {
+            now + Duration::from_millis(lapse.longest)
+        };
+        let left = Lapse { boot: self.boot.clone(), until: until.as_millis() as u64, ..lapse };
+        *lock(&self.present) = Some(left);
+        self.forget(now);
+        until
     }
 }
 
@@ -558,25 +591,40 @@ impl Journal {
         }
         kept.file.write_all_at(&Head { durable: false, ..head.clone() }.sealed()?, 0)?;
         kept.file.sync_data()?;
-        let Kept { file, path, keeper, .. } = &**kept;
-        *kept = Arc::new(Kept { file: file.try_clone()?, path: path.clone(), durable: false, keeper: keeper.clone() });
+        let Kept { file, path, keeper, believes, lapses, .. } = &**kept;
+        *kept = Arc::new(Kept {
+            file: file.try_clone()?,
+            path: path.clone(),
+            durable: false,
+            keeper: keeper.clone(),
+            believes: believes.load(Ordering::SeqCst).into(),
+            lapses: lapses.clone(),
+        });
         Ok(())
     }
 
     /// The client asks for leases from now on: so long after its last request it may still believe what it was granted.
     pub(crate) fn note_leases(&self, believes: Duration) {
         let Some(kept) = lock(&self.0).clone() else { return };
+        kept.believes.fetch_max(believes.as_millis() as u64, Ordering::SeqCst);
         let written = kept.change_head(|head| head.believes = head.believes.max(believes.as_millis() as u64));
         if let Err(error) = written {
             self.give_up(&kept, &error);
         }
     }
 
-    /// The session ends with the process, since what it needs cannot be written.
+    /// The session ends with the process, since what it needs cannot be written. Its client is renewed no more, but the next process has to wait until it
+    /// does not believe any more what it was granted so far.
     fn give_up(&self, kept: &Kept, error: &io::Error) {
+        if lock(&self.0).take().is_none() {
+            return; // another request has
+        }
         tracing::error!(path = %kept.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");
+        let believes = Duration::from_millis(kept.believes.load(Ordering::SeqCst));
+        if !believes.is_zero() {
+            kept.lapses.note(now() + believes, now());
+        }
         kept.keeper.remove(kept.path.clone(), kept.durable);
-        *lock(&self.0) = None;
     }
 
     /// Leaves the file to the next process.
@@ -633,4 +681,52 @@ fn unseal(room: &[u8]) -> Option<&[u8]> {
     let content = content.get(..u32::from_le_bytes(*length) as usize)?;
     let sum = crc32c::crc32c(&rest[..4 + content.len()]);
     (sum == u32::from_le_bytes(*checksum)).then_some(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its file is gone, and what its client was granted is not.
+    #[test]
+    fn who_cannot_be_written_down_any_more_is_waited_for_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Folder::open(folder.path(), "here".into(), 1).unwrap();
+        let waits = |asks: bool, writes: &dyn Fn(&Journal)| {
+            let server = open();
+            let head = Head {
+                format: FORMAT,
+                boot: server.boot.clone(),
+                listen: "here".into(),
+                session: 7,
+                secret: [0; 16],
+                client: "client".into(),
+                peer: ([127, 0, 0, 1], 1).into(),
+                export: "/e".into(),
+                slots: 1,
+                durable: false,
+                verifier: 1,
+                believes: 0,
+            };
+            let journal = server.create(&head).unwrap();
+            if asks {
+                journal.note_leases(Duration::from_secs(5));
+            }
+            let kept = lock(&journal.0).take().and_then(Arc::into_inner).unwrap();
+            let file = File::open(&kept.path).unwrap(); // nothing can be written there
+            *lock(&journal.0) = Some(Arc::new(Kept { file, ..kept }));
+            writes(&journal);
+            assert!(!journal.survives());
+            server.keeper.run(|| Ok(())).unwrap();
+            let left = fs::read_dir(folder.path()).unwrap().count();
+            let until = open().lapsed_at(now()).saturating_sub(now());
+            assert_eq!(left, usize::from(!until.is_zero()), "its own file has gone");
+            until
+        };
+        let request = Header::new(aqueduct_wire::Kind::Request);
+        assert_eq!(waits(false, &|journal| journal.intend(&request, b"", true)), Duration::ZERO);
+        assert!(waits(false, &|journal| journal.note_leases(Duration::from_secs(5))) > Duration::from_secs(4));
+        fs::remove_dir_all(folder.path()).unwrap();
+        assert!(waits(true, &|journal| journal.intend(&request, b"", true)) > Duration::from_secs(4));
+    }
 }
