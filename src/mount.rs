@@ -223,6 +223,14 @@ impl Backing {
         may && config.options.cache == CacheMode::Lease
     }
 
+    /// Why nothing is kept though leases were asked for.
+    fn refuses_leases(&self, config: &MountConfig) -> Option<&'static str> {
+        (config.options.cache == CacheMode::Lease && !self.has_leases(config)).then_some(match self {
+            Backing::Remote(_) => "the server has all users act as one, or under other ids (squash, map_uids, map_gids), so that only it can say what each may do",
+            Backing::Local(_) => "a local directory grants no leases",
+        })
+    }
+
     fn checks_permission(&self, config: &MountConfig) -> bool {
         config.options.default_permissions || self.has_leases(config)
     }
@@ -271,6 +279,9 @@ fn serve(config: &MountConfig, backing: &Backing, groups: &[Arc<Group>]) -> Resu
     if backing.is_read_only() && !config.options.read_only {
         tracing::info!("the server serves {} read-only, so it is mounted read-only", config.shown);
     }
+    if let Some(why) = backing.refuses_leases(config) {
+        tracing::warn!("{} is mounted with cache=none instead of cache=lease: {why}", config.shown);
+    }
     let device = mount(config, backing)?;
     start(device, backing.filesystem(config), groups, fuse_config(config, backing))
         .map_err(|error| Failure::from_line(error, "see the kernel's log (dmesg), and mount again"))
@@ -300,10 +311,14 @@ fn mount(config: &MountConfig, backing: &Backing) -> Result<Device, Failure> {
 fn fuse_config(config: &MountConfig, backing: &Backing) -> Config {
     let (started, changing) = (Instant::now(), backing.status());
     let (source, target) = (config.shown.clone(), config.target.clone());
+    let refused = backing.refuses_leases(config);
     let status = move || {
         let mut status = changing();
         status["source"] = json!(source);
         status["target"] = json!(target.to_string_lossy());
+        if let Some(why) = refused {
+            status["leases"] = json!({ "refused": why });
+        }
         status["pid"] = json!(std::process::id());
         status["version"] = json!(env!("CARGO_PKG_VERSION"));
         status["uptime_seconds"] = json!(started.elapsed().as_secs());

@@ -190,6 +190,21 @@ fn ids_are_the_clients_on_clients_and_the_servers_on_the_server() {
 }
 
 #[test]
+fn a_mount_says_why_it_keeps_nothing() {
+    test(|| {
+        let export = open_directory();
+        for lines in ["", "squash = 'all'", MAPS] {
+            let server = configured(&mut aqueduct(), &["127.0.0.1:0"], export.path(), lines);
+            let mount = server.mount_with(export.path(), "cache=lease");
+            let (log, status) = (mount.process.output(), mount.status());
+            assert_eq!(log.contains("cache=none instead of cache=lease"), !lines.is_empty(), "{log}");
+            let why = status["leases"]["refused"].as_str();
+            assert_eq!(why.is_some_and(|why| why.contains("squash")), !lines.is_empty(), "{status}");
+        }
+    });
+}
+
+#[test]
 fn access_control_lists_name_the_clients_ids() {
     test(|| {
         if !have(&["setfacl", "getfacl", "setpriv"]) {
