@@ -85,7 +85,8 @@ impl<'a> Choices<'a> {
         });
         match (choice, other) {
             (Some(ExternalChoice::Poll), _) => return Ok(poll),
-            (Some(ExternalChoice::None), None) => return Ok(External::None),
+            // What clients change through any export is recalled in all.
+            (Some(ExternalChoice::None), _) => return Ok(External::None),
             (Some(choice), Some((why, remedy))) => return Err(refusal(export, choice, why, remedy)),
             (None, Some((why, remedy))) => {
                 tracing::warn!("export {}: {why}: {}; {remedy}", export.name, told(poll));
@@ -203,10 +204,10 @@ mod tests {
     fn exports_of_the_same_files_are_not_watched() {
         for (first, second) in [("a", "a"), ("a", "a/b"), ("a/b", "a")] {
             assert_eq!(chosen(&[(first, ""), (second, "")]), Ok(External::Poll(POLL_AGE)), "{first} {second}");
-            for choice in ["watch", "none"] {
-                let message = chosen(&[(first, &format!("external = '{choice}'")), (second, "")]).unwrap_err();
-                assert!(message.contains("the export 1 change the same files"), "{message}");
-            }
+            let message = chosen(&[(first, "external = 'watch'"), (second, "")]).unwrap_err();
+            assert!(message.contains("the export 1 change the same files"), "{message}");
+            let none = "external = 'none'";
+            assert_eq!(chosen(&[(first, none), (second, none)]), Ok(External::None), "clients' changes are recalled");
         }
         assert_eq!(chosen(&[("a", "external = 'none'"), ("ab", "")]), Ok(External::None), "others");
     }

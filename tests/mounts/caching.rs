@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::common::{Mount, One, Pair, shell, test, within};
+use crate::common::{Mount, One, Pair, Server, aqueduct, directory, shell, test, within};
 
 /// What a client that does not answer holds up a change: 7 s of its lease and 3 more; on a busy machine a little longer.
 const HELD_UP_MAX: Duration = Duration::from_secs(14);
@@ -216,5 +216,42 @@ fn parts_of_a_mount_are_kept_as_their_rules_say() {
         // Longer than a lease.
         settled(Duration::from_secs(8), &|[none, sw, other]| none > 0 && sw == 0 && other > 0);
         assert_eq!(fs::read_to_string(one.path("none/d/f")).unwrap(), "none\n");
+    });
+}
+
+/// What is found through two exports is one inode: its leases are recalled by whoever changes it through either.
+#[test]
+fn exports_that_share_files_show_each_others_changes_at_once() {
+    test(|| {
+        let (home, export) = (directory(), directory());
+        let inner = export.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        fs::write(inner.join("file"), "0").unwrap();
+        fs::hard_link(inner.join("file"), export.path().join("link")).unwrap();
+        let paths = [export.path(), &inner];
+        let exports = paths.map(|path| format!("[[export]]\npath = {path:?}\nexternal = 'none'\n"));
+        let file = home.path().join("aqueduct.toml");
+        fs::write(&file, format!("listen = ['127.0.0.1:0']\n{}", exports.concat())).unwrap();
+        let server = Server::start_with(&mut aqueduct(), &["--config", file.to_str().unwrap()], &[]);
+        let [left, right] = paths.map(|path| server.mount_with(path, "cache=lease"));
+        let places = [[left.join("inner/file"), left.join("link")], [right.join("file"), right.join("file")]];
+        let directories = [left.join("inner"), right.path().to_owned()];
+        for round in 1..30 {
+            let (here, there) = (round % 2, 1 - round % 2);
+            for path in &places[there] {
+                fs::read(path).unwrap();
+                mode(path);
+            }
+            let (text, bits) = (round.to_string(), 0o600 + round as u32);
+            let new = format!("new-{round}");
+            assert!(!directories[there].join(&new).exists() && !directories[there].join(&new).exists());
+            fs::write(&places[here][round / 2 % 2], &text).unwrap();
+            fs::set_permissions(&places[here][1 - round / 2 % 2], Permissions::from_mode(bits)).unwrap();
+            fs::write(directories[here].join(&new), "").unwrap();
+            for path in &places[there] {
+                assert_eq!((fs::read_to_string(path).unwrap(), mode(path)), (text.clone(), bits), "{}", path.display());
+            }
+            assert!(directories[there].join(&new).exists(), "{new}");
+        }
     });
 }

@@ -218,6 +218,10 @@ impl<F: FileSystem> FileSystem for Mapped<F> {
     fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
         self.below.inode(client, open)
     }
+
+    fn inode_name<'a>(&self, handle: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        self.below.inode_name(handle)
+    }
 }
 
 #[cfg(test)]

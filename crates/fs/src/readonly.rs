@@ -28,4 +28,8 @@ impl<F: FileSystem> FileSystem for ReadOnly<F> {
     fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
         self.0.inode(client, open)
     }
+
+    fn inode_name<'a>(&self, handle: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        self.0.inode_name(handle)
+    }
 }

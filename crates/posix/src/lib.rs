@@ -352,4 +352,8 @@ impl FileSystem for Posix {
     fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
         self.opens.get(client, open).ok().map(|open| open.handle.clone())
     }
+
+    fn inode_name<'a>(&self, handle: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        self.tree.inode_name(handle)
+    }
 }

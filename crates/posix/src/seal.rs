@@ -126,6 +126,18 @@ impl Seal {
         self.open(handle).and_then(parse_place).ok_or(Errno::ESTALE)
     }
 
+    /// The file system of a handle (`own`: that of the export) and what names the inode there, which is the same for all exports.
+    pub(crate) fn inode_name<'a>(&self, handle: &'a [u8], own: u64) -> Option<(u64, &'a [u8])> {
+        let (form, name) = self.open(handle)?.split_first()?;
+        match *form {
+            FORM_OWN => Some((own, name)),
+            FORM_MOUNTED => name.split_first_chunk().map(|(id, name)| (u64::from_le_bytes(*id), name)),
+            // Without the number of the table: the device is named behind it.
+            FORM_TABLE => name.split_first_chunk::<8>().map(|(_, name)| (u64::MAX, name)),
+            _ => None,
+        }
+    }
+
     /// The token that lets an open be had again.
     pub(crate) fn token(&self, token: &Token) -> Box<[u8]> {
         let mut bytes = Vec::with_capacity(96);

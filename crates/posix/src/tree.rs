@@ -184,6 +184,11 @@ impl Tree {
         &self.root_handle
     }
 
+    /// See [`FileSystem::inode_name`](aqueduct_fs::FileSystem::inode_name).
+    pub(crate) fn inode_name<'a>(&self, handle: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        self.seal.inode_name(handle, self.root_file_system)
+    }
+
     /// The device on which the root lies.
     pub(crate) fn root_device(&self) -> u64 {
         self.root_key.device

@@ -35,6 +35,24 @@ fn forged_and_foreign_handles_are_stale() {
 }
 
 #[test]
+fn an_inode_has_one_name_in_all_exports() {
+    everywhere(|served| {
+        let (file, open) = served.create(b"file");
+        served.release(open);
+        let other = Posix::open(&served.path, Options { export: 8, ..served.options() }).unwrap();
+        let ask = |request| block_on(other.call(&context(1, own()), request)).unwrap().entry().unwrap().handle;
+        let root = ask(Request::Root);
+        let there = ask(Request::Lookup { parent: root.bytes(), name: b"file" });
+        assert_ne!(there, file.handle);
+        let name = served.posix.inode_name(file.handle.bytes());
+        assert!(name.is_some());
+        assert_eq!(other.inode_name(there.bytes()), name);
+        assert_ne!(other.inode_name(root.bytes()), name);
+        assert_eq!(other.inode_name(file.handle.bytes()), None, "a handle of another export");
+    });
+}
+
+#[test]
 fn forged_and_foreign_tokens_are_stale() {
     everywhere(|served| {
         let (file, opened) = served.create_as(&context(1, own()), b"file", 0o644).unwrap();

@@ -574,7 +574,7 @@ impl Job {
             return Ok(Touched::default());
         }
         let (filesystem, client) = (&*attached.filesystem, self.session.client());
-        what(&Toucher { filesystem, client, key: &|handle| leases.key(handle) })
+        what(&Toucher { filesystem, client, key: &|handle| leases.key(filesystem, handle) })
     }
 
     fn touched_by_write(&self, attached: &Attached, open: OpenId, data: &[u8]) -> Result<Touched, Errno> {
@@ -628,9 +628,10 @@ impl Job {
         if !self.renews || !self.header.flags.contains(Flags::LEASES) {
             return grants;
         }
+        let Some(attached) = self.session.attached.get() else { return grants };
         let (leases, client) = (&self.server.leases, self.session.client());
         ask(&mut |subject, handle, aspects| {
-            let key = leases.key(handle);
+            let key = leases.key(&*attached.filesystem, handle);
             let looked = Looked { stamp, own: change.map_or(Aspects::empty(), |change| change.of(key)) };
             let granted = leases.grant(client, (key, aspects), looked);
             grants.extend(granted.map(|(lease, aspects)| Grant { subject, aspects, lease }));

@@ -476,7 +476,11 @@ impl Server {
 
     /// Something below an export was changed past this server: leases on it are recalled, and none are granted on what was looked at before.
     pub fn changed_outside(&self, handle: &[u8], aspects: Aspects) {
-        self.leases.changed(handle, aspects);
+        // Whichever export it was sealed for.
+        let of_export = |export: &&Arc<Export>| export.filesystem.inode_name(handle).is_some();
+        if let Some(export) = self.exports.iter().find(of_export).or(self.exports.first()) {
+            self.leases.changed(&*export.filesystem, handle, aspects);
+        }
     }
 
     /// Anything may have been changed past this server.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use aqueduct_fs::{Aspects, ClientId};
+use aqueduct_fs::{Aspects, ClientId, FileSystem};
 use aqueduct_net::Connection;
 use aqueduct_wire::LeaseId;
 
@@ -162,9 +162,14 @@ impl Keeper {
         self.limits.silence_max()
     }
 
-    pub(crate) fn key(&self, handle: &[u8]) -> InodeKey {
+    /// The same for all exports through which an inode is found.
+    pub(crate) fn key(&self, filesystem: &dyn FileSystem, handle: &[u8]) -> InodeKey {
+        let name = match filesystem.inode_name(handle) {
+            Some((of, name)) => (Some(of), name),
+            None => (None, handle),
+        };
         let [one, other] = &self.hashers;
-        InodeKey(u128::from(one.hash_one(handle)) << 64 | u128::from(other.hash_one(handle)))
+        InodeKey(u128::from(one.hash_one(name)) << 64 | u128::from(other.hash_one(name)))
     }
 
     /// To be taken before anything is looked at that leases are granted on.
@@ -230,8 +235,8 @@ impl Keeper {
     }
 
     /// Somebody who does not wait has changed something.
-    pub(crate) fn changed(&self, handle: &[u8], aspects: Aspects) {
-        let (key, mut actions) = (self.key(handle), Vec::new());
+    pub(crate) fn changed(&self, filesystem: &dyn FileSystem, handle: &[u8], aspects: Aspects) {
+        let (key, mut actions) = (self.key(filesystem, handle), Vec::new());
         lock(&self.shards[key.shard()]).changed(key, aspects, now(), &mut actions);
         self.perform(actions);
     }

@@ -35,7 +35,7 @@ use hashbrown::HashMap;
 
 use table::Table;
 
-/// Names an inode: what the server makes of its handle. 128 bits of keyed hashes, so that nobody finds two that are the same.
+/// Names an inode, through whatever export it is found: what the server makes of its handle. 128 bits of keyed hashes, so that nobody finds two that are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct InodeKey(pub(crate) u128);
 
