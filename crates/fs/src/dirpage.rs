@@ -19,6 +19,8 @@ pub struct DirPage {
     packed: Vec<u8>,
     /// Whether the listing ends with this page. An empty page that is not the end means that `size` held not even one entry.
     pub end: bool,
+    /// A name that no page of the listing has is not there: this file system finds names by no other spelling than the one that it lists.
+    pub exact: bool,
 }
 
 /// One entry, borrowed from its page.
@@ -50,7 +52,7 @@ impl DirPage {
         while !rest.is_empty() {
             rest = parse(rest).ok_or(Errno::EPROTO)?.1;
         }
-        Ok(DirPage { packed, end })
+        Ok(DirPage { packed, end, exact: false })
     }
 
     /// The packed form.

@@ -101,6 +101,8 @@ pub(crate) fn page(tree: &Tree, open: &OpenFile, wanted: &Wanted) -> Result<DirP
     let is_root = open.handle == *tree.root_handle();
     listing.go_to(fd, wanted.cookie)?;
     let mut page = DirPage::default();
+    // Only whoever asks for inodes looks for names in what it is given.
+    page.exact = wanted.plus && sys::lists_exact_names(fd);
     loop {
         let record = match listing.peek(fd) {
             Ok(Some(record)) => record,

@@ -220,6 +220,24 @@ pub(crate) fn read_directory(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<us
         .map(|count| count as usize)
 }
 
+/// File systems that find a name by its very bytes, unless the directory says otherwise: ext2 to ext4, Btrfs, tmpfs and F2FS, by the numbers that statfs(2)
+/// gives them. XFS may be made to find others without saying so here.
+const EXACT: [u32; 4] = [0x0000_ef53, 0x9123_683e, 0x0102_1994, 0xf2f5_2010];
+
+/// FS_CASEFOLD_FL of linux/fs.h: names in this directory are found in upper and lower case.
+const CASEFOLD: u32 = 0x4000_0000;
+
+/// Whether a name that is not listed in a directory is not to be found in it either.
+pub(crate) fn lists_exact_names(directory: BorrowedFd<'_>) -> bool {
+    let is_exact = |stat: rustix::fs::StatFs| EXACT.contains(&(stat.f_type as u32));
+    rustix::fs::fstatfs(directory).is_ok_and(is_exact)
+        && match rustix::fs::ioctl_getflags(directory) {
+            Ok(flags) => flags.bits() & CASEFOLD == 0,
+            // A tmpfs from before there were any flags, so also not this one.
+            Err(error) => error == rustix::io::Errno::NOTTY,
+        }
+}
+
 /// The path by which a descriptor of this process is opened again: the kernel follows it to the very inode, whatever its names are.
 pub(crate) struct ProcPath([u8; 32]);
 

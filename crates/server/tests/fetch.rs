@@ -145,6 +145,22 @@ fn each_directory_is_answered_for_itself() {
     assert_eq!(listings(&mut peer, &user(0), &[]), []);
 }
 
+/// What the file system says of its names comes with a listing: the temporary folder of tests lies on one that finds each by its very bytes.
+#[test]
+fn a_listing_says_that_what_it_does_not_have_is_not_there() {
+    let fixture = Fixture::new();
+    let (mut peer, _, root) = fixture.attached();
+    let mut body = Vec::new();
+    encode_list(&user(0), &[root.bytes()], &mut body);
+    let (_, body) = peer.call(Op::List, (0, 0), &body);
+    assert!(matches!(&decode_listed(&body).unwrap()[..], [Ok(page)] if page.end && page.exact));
+    let open = peer.ask((0, 1), &Request::OpenDirectory { handle: root.bytes() }).unwrap().opened().unwrap().id;
+    for plus in [true, false] {
+        let request = Request::ReadDirectory { open, cookie: 0, size: 4096, plus };
+        assert_eq!(peer.ask((0, 0), &request).unwrap().directory().unwrap().exact, plus);
+    }
+}
+
 /// Of the first as much as fits into a page, and of the others only what fits as a whole.
 #[test]
 fn a_reply_has_as_many_directories_as_fit() {

@@ -89,8 +89,8 @@ fn list_count(reader: &mut Reader<'_>) -> Result<usize, BodyError> {
     }
 }
 
-/// Appends the body of LIST's reply: the number of directories u16, each with its status u32, and if that is 0 whether its first page is all of it u8, the
-/// page's length u32 and the page. The first of those asked for, as many as there was room for; their pages take at most [`DIRECTORY_PAGE_MAX`] together.
+/// Appends the body of LIST's reply: the number of directories u16, each with its status u32, and if that is 0 what the page says of the
+/// whole listing u8, the page's length u32 and the page. The first of those asked for, as many as there was room for; their pages take at most [`DIRECTORY_PAGE_MAX`] together.
 pub fn encode_listed(listings: &[Result<DirPage, Errno>], out: &mut Vec<u8>) {
     U16::put(&(listings.len() as u16), out);
     for listing in listings {
@@ -98,7 +98,7 @@ pub fn encode_listed(listings: &[Result<DirPage, Errno>], out: &mut Vec<u8>) {
             Err(error) => U32::put(&(error.raw() as u32), out),
             Ok(page) => {
                 U32::put(&0, out);
-                Bool::put(&page.end, out);
+                ListedHow::put(&(page.end, page.exact), out);
                 U32::put(&(page.packed().len() as u32), out);
                 out.extend_from_slice(page.packed());
             }
@@ -114,11 +114,10 @@ pub fn decode_listed(body: &[u8]) -> Result<Vec<Result<DirPage, Errno>>, BodyErr
     for _ in 0..count {
         listings.push(match reader.get::<U32>()? {
             0 => {
-                let end = reader.get::<Bool>()?;
+                let how = reader.get::<ListedHow>()?;
                 let length = reader.get::<U32>()?;
                 room = room.checked_sub(length).ok_or(BodyError::Value("the length of a directory page"))?;
-                let page = DirPage::from_packed(reader.take(length as usize, "a directory page")?.to_vec(), end);
-                Ok(page.map_err(|_| BodyError::Value("a directory page"))?)
+                Ok(directory_page(reader.take(length as usize, "a directory page")?, how)?)
             }
             status => Err(Errno::from_raw(status as i32)),
         });

@@ -149,6 +149,29 @@ impl Field<'_> for Bool {
     }
 }
 
+/// What a page of a directory says of the whole listing: that it ends with it, and that what is not in it is not there.
+pub(crate) struct ListedHow;
+impl Field<'_> for ListedHow {
+    type Value = (bool, bool);
+    fn put((end, exact): &(bool, bool), out: &mut Vec<u8>) {
+        out.push(u8::from(*end) | u8::from(*exact) << 1);
+    }
+    fn get(reader: &mut Reader<'_>) -> Result<(bool, bool), BodyError> {
+        match U8::get(reader)? {
+            how @ 0..=3 => Ok((how & 1 != 0, how & 2 != 0)),
+            _ => Err(BodyError::Value("how a directory is listed")),
+        }
+    }
+}
+
+/// A page of a directory, from its packed form.
+pub(crate) fn directory_page(packed: &[u8], (end, exact): (bool, bool)) -> Result<DirPage, BodyError> {
+    let page = DirPage::from_packed(packed.to_vec(), end);
+    let mut page = page.map_err(|_| BodyError::Value("a directory page"))?;
+    page.exact = exact;
+    Ok(page)
+}
+
 /// The packed bytes wanted of a listing.
 pub(crate) struct PageSize;
 impl Field<'_> for PageSize {

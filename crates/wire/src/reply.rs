@@ -21,7 +21,7 @@ pub fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
             OpenResult::put(opened, out);
         }
         Reply::Directory(page) => {
-            Bool::put(&page.end, out);
+            ListedHow::put(&(page.end, page.exact), out);
             out.extend_from_slice(page.packed());
         }
         Reply::Statfs(statfs) => put_statfs(statfs, out),
@@ -54,9 +54,8 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         Op::Open | Op::Reopen | Op::OpenDirectory => Reply::Opened(reader.get::<OpenResult>()?),
         Op::Create | Op::CreateUnnamed => Reply::Created(reader.get::<Inode>()?, reader.get::<OpenResult>()?),
         Op::ReadDirectory => {
-            let end = reader.get::<Bool>()?;
-            let page = DirPage::from_packed(reader.rest().to_vec(), end);
-            Reply::Directory(page.map_err(|_| BodyError::Value("a directory page"))?)
+            let how = reader.get::<ListedHow>()?;
+            Reply::Directory(directory_page(reader.rest(), how)?)
         }
         Op::Statfs => Reply::Statfs(get_statfs(&mut reader)?),
         Op::ReadLink | Op::GetXattr | Op::ListXattr | Op::Seek | Op::CopyRange => tagged(op, &mut reader)?,

@@ -196,7 +196,13 @@ fn find_attr(leases: &Leases, hold: &mut OfAnswer, handle: &[u8], view: &View) -
 fn look_up(leases: &Leases, hold: &mut OfAnswer, parent: &[u8], name: &[u8]) -> Known {
     let view = leases.view()?;
     let name_hash = leases.name_hash(leases.hash(parent), name);
-    let find = |shard: &mut Shard, hash| shard.name(parent, (hash, name_hash), name, &view);
+    let find = |shard: &mut Shard, hash| {
+        let known = shard.name(parent, (hash, name_hash), name, &view);
+        known.or_else(|| {
+            let concludes = shard.conclude(parent, hash, name, &view);
+            concludes.then(|| shard.name(parent, (hash, name_hash), name, &view))?
+        })
+    };
     let (to, names) = leases.find(parent, hold, find)?;
     let Some(handle) = to else { return Some((Err(Errno::ENOENT), Keep { names, ..Keep::default() })) };
     let (attr, attributes) = find_attr(leases, hold, &handle, &view)?;

@@ -1,7 +1,7 @@
 //! What is kept of the names in one directory: those that were looked up, there or not, and the whole listing.
 //!
 //! A listing is put together from its pages, with the server's cookies, and used when it is whole. Cookies so mean the same whether a page comes from here or from
-//! the server. Of a listing nothing is concluded about names that are not in it: some file systems find names by other spellings.
+//! the server. That a name is not there is concluded from a listing only where the server says that it may be: some file systems find names by other spellings.
 //!
 //! Which of the names the kernel was told is known as well, name by name: to make it forget one, all names of the mount have to be looked up again.
 
@@ -9,12 +9,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use aqueduct_fs::DirPage;
+use aqueduct_fs::{DirPage, NAME_LENGTH_MAX};
 
 use super::shard::{Nanos, View};
 
 /// The most names kept of one directory; beyond, all are forgotten and kept anew. At 200 bytes each this is 6 MiB.
 pub(super) const NAMES_MAX: usize = 32_768;
+
+/// A name is not searched for in longer listings, which have no order.
+const SEARCHED_MAX: usize = 2048;
 
 /// What a name takes beside its bytes and its handle's: its place in the map, with room to grow.
 const NAME_COST: usize = 144;
@@ -49,6 +52,8 @@ struct Known {
 struct Listing {
     entries: Vec<Listed>,
     is_whole: bool,
+    /// What is not in it is not there.
+    is_exact: bool,
     /// When the first of its pages was fetched.
     at: Nanos,
     /// Where the latest page that was served ended: a cookie, and the index behind its entry.
@@ -83,6 +88,20 @@ impl Names {
     pub(super) fn get(&self, name: &[u8], view: &View) -> Option<(Option<Arc<[u8]>>, Nanos)> {
         let known = self.known.get(name)?;
         Some((known.handle.clone(), view.left(known.at)?))
+    }
+
+    /// Keeps that a name of which nothing is known is not there, if the listing says so.
+    pub(super) fn conclude(&mut self, name: &[u8], view: &View) -> bool {
+        let Listing { entries, is_whole, is_exact, at, .. } = &self.listing;
+        let says = *is_whole && *is_exact && entries.len() <= SEARCHED_MAX && view.left(*at).is_some();
+        let is_absent = says
+            && name.len() <= NAME_LENGTH_MAX
+            && !self.known.contains_key(name)
+            && !entries.iter().any(|entry| *entry.name == *name);
+        if is_absent && self.known.len() < NAMES_MAX {
+            self.keep(name, None, *at);
+        }
+        is_absent
     }
 
     /// The listing was fetched ahead: `uses` counts it when it is used first.
@@ -162,6 +181,7 @@ impl Names {
         if listing.is_whole && is_same(&listing.entries[from..], page) && (!begins || page.end) {
             // The whole of it was fetched again, or a part that says nothing of the age of the others.
             listing.at = if begins { listing.at.max(at) } else { listing.at };
+            listing.is_exact &= page.exact;
             return;
         }
         let mut entries: Vec<Listed> = Vec::new();
@@ -181,6 +201,7 @@ impl Names {
         let has_twins = cookies().zip(cookies().skip(1)).any(|(one, other)| one == other);
         listing.entries.append(&mut entries);
         listing.is_whole = page.end;
+        listing.is_exact = page.exact && (begins || listing.is_exact);
         if has_twins || listing.entries.len() > NAMES_MAX {
             self.drop_listing();
         }

@@ -365,6 +365,12 @@ impl Shard {
         Some((to, told))
     }
 
+    /// Keeps that a name of which nothing is known is not there, if the listing says so. Returns whether that may help.
+    pub(super) fn conclude(&mut self, parent: &[u8], hash: Hash, name: &[u8], view: &View) -> bool {
+        let conclude = |inode: &mut Inode| inode.names.as_mut().is_some_and(|names| names.conclude(name, view));
+        self.gates[hash.gate()].listing.is_open() && self.change(parent, conclude).unwrap_or(false)
+    }
+
     /// A part of a directory's listing, with the time for the kernel.
     pub(super) fn page(
         &mut self,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_fs::{Aspects, Attr, Credential, DirEntry, DirPage, Groups, OpenFlags};
+use aqueduct_fs::{Aspects, Attr, Credential, DirEntry, DirPage, Groups, NAME_LENGTH_MAX, OpenFlags};
 use aqueduct_wire::LeaseId;
 use proptest::prelude::*;
 
@@ -283,6 +283,31 @@ fn a_listing_is_put_together_from_its_pages_and_served_in_others() {
     names.drop_name(b"other");
     assert_eq!(listed(&mut names, 1000), None);
     assert_eq!(names.bytes(), 0);
+}
+
+#[test]
+fn what_a_listing_does_not_have_is_not_there_only_if_the_server_says_so() {
+    let concluded = |exact: [bool; 2], now| {
+        let mut names = Names::default();
+        for ((cookie, page), exact) in pages(&[3, 2]).iter().zip(exact) {
+            assert!(!names.conclude(b"none", &view(6)), "it is not whole");
+            let mut page = page.clone();
+            page.exact = exact;
+            names.keep_page(*cookie, &page, 5);
+        }
+        let listed = names.page(0, 1000, &view(6), |_| 1).unwrap().entries[4].name.clone();
+        let aged = View { age_max: 10, ..view(now) };
+        assert!(!names.conclude(&listed, &aged), "though nothing is known of its inode");
+        assert!(!names.conclude(&[b'x'; NAME_LENGTH_MAX + 1], &aged), "which is another error");
+        let concludes = names.conclude(b"none", &aged);
+        assert_eq!(names.get(b"none", &aged).is_some(), concludes);
+        let mut changed = names;
+        changed.drop_name(b"none");
+        assert!(!changed.conclude(b"none", &aged));
+        concludes
+    };
+    assert!(concluded([true, true], 6));
+    assert!(!concluded([true, false], 6) && !concluded([false, true], 6) && !concluded([true, true], 20));
 }
 
 #[test]

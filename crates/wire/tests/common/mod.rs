@@ -241,9 +241,9 @@ fn opened() -> impl Strategy<Value = Opened> {
 
 fn page() -> impl Strategy<Value = DirPage> {
     let entry = (any::<[u64; 2]>(), any::<u8>(), name(), proptest::option::of((handle_bytes(), attr())));
-    (vec(entry, 0..8), any::<bool>()).prop_map(|(entries, end)| {
+    (vec(entry, 0..8), any::<[bool; 2]>()).prop_map(|(entries, [end, exact])| {
         let mut page = DirPage::default();
-        page.end = end;
+        (page.end, page.exact) = (end, exact);
         for ([ino, cookie], kind, name, inode) in &entries {
             let inode = inode.as_ref().map(|(handle, attr)| (&handle[..], *attr));
             page.push(&DirEntry { ino: *ino, cookie: *cookie, kind: *kind, name, inode });
