@@ -118,15 +118,14 @@ impl Client {
                     self.wait_for_connection(context, lane).await?;
                 }
                 Ok(ticket) => {
-                    if let Some(slot) = &mut slot {
-                        slot.sent = true;
-                    }
+                    brought.is_open = true;
+                    slot.iter_mut().for_each(|slot| slot.sent = true);
                     if self.config.soft {
                         self.watch();
                     }
                     match self.answer(context, lane, (exchange.op, &ticket), &mut slot).await? {
                         Answered::Frame(frame) => {
-                            brought.epoch = ticket.epoch;
+                            (brought.epoch, brought.is_open) = (ticket.epoch, false);
                             return Ok((self.open_answer(frame, brought)?, ticket.epoch));
                         }
                         Answered::Lost(sink) => exchange.sink = sink,

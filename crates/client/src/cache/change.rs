@@ -325,7 +325,7 @@ impl Cached {
         let mut brought = Brought::default();
         change.is_settled = false;
         let result = self.client.answer_call(context, request.clone(), &mut brought).await;
-        let settled = settles(&result);
+        let settled = !brought.is_open;
         if let Ok(reply) = &result {
             let victims = if change.is_uncertain { &[][..] } else { &victims };
             let names = names_after(request, reply, leases, victims);

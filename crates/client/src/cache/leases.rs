@@ -45,6 +45,8 @@ pub(crate) struct Brought {
     pub(crate) epoch: u64,
     pub(crate) sent: Nanos,
     pub(crate) grants: Vec<Grant>,
+    /// The request was sent, and nobody knows whether it will be executed yet.
+    pub(crate) is_open: bool,
 }
 
 /// Counters since the start.

@@ -328,7 +328,6 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use aqueduct_wire::Grant;
 
     use super::super::leases::Brought;
     use super::*;
@@ -339,7 +338,7 @@ mod tests {
 
     /// An answer brings a lease on the file.
     fn granted(leases: &Leases, lease: LeaseId) {
-        let brought = Brought { epoch: leases.epoch(), grants: Vec::<Grant>::new(), sent: 5 };
+        let brought = Brought { epoch: leases.epoch(), sent: 5, ..Brought::default() };
         let asked = leases.asks();
         leases.keep(FILE, (lease, Aspects::ATTRIBUTES), (asked, &brought), |_, _, _| ()).expect("it is kept");
     }

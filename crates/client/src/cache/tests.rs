@@ -466,7 +466,7 @@ impl World {
 
     fn deliver(&mut self, asked: &Asked) {
         let Some((size, Some(lease))) = asked.answer else { return };
-        let brought = Brought { epoch: asked.epoch, sent: now(), grants: Vec::new() };
+        let brought = Brought { epoch: asked.epoch, sent: now(), ..Brought::default() };
         let handle = handle(asked.inode);
         self.leases.keep(&handle, (lease, Aspects::ATTRIBUTES), (asked.asked, &brought), |shard, hash, fetched| {
             shard.keep_attr(&handle, hash, &attr(size), fetched)
@@ -623,7 +623,7 @@ fn who_loses_a_lease_while_it_changes_names_keeps_attributes_again_afterwards() 
     leases.set_terms(60, 0, false);
     leases.renew(0, now());
     let touch = Touch::Name { parent: b"d", name: b"a", hash: leases.name_hash(leases.hash(b"d"), b"a") };
-    let brought = Brought { epoch: 0, sent: now(), grants: Vec::new() };
+    let brought = Brought { epoch: 0, sent: now(), ..Brought::default() };
     let comes = |handle: &[u8], lease, asked| leases.keep(handle, (lease, ALL), (asked, &brought), |_, _, _| ());
     // The lease is recalled before it comes.
     leases.begin_name(&touch, b"d", b"a");

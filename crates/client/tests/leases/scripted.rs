@@ -263,6 +263,26 @@ fn nothing_is_kept_while_nobody_knows_what_is_removed() {
     assert_eq!(remembered(&mount), Some(2));
 }
 
+/// The server has said that nothing more will come of it.
+#[test]
+fn a_removal_that_the_server_could_not_make_is_over() {
+    let (mount, line, _lines) = mount();
+    let removing = mount.clone();
+    let remove = std::thread::spawn(move || removing.unlink("name"));
+    let (lookup, _) = line.next(Kind::Request);
+    let victim = Entry { handle: Handle::new(b"victim").unwrap(), attr: Attr::default() };
+    line.answer(&lookup, &[], &Reply::Entry(victim));
+    let (unlink, _) = line.next(Kind::Request);
+    assert_eq!(unlink.op, Op::Unlink as u16);
+    let failed = Header { status: Errno::EIO.raw() as u32, flags: Flags::RENEWS, ..reply_to(&unlink) };
+    send(&mut line.stream.lock().unwrap(), failed, &[]);
+    assert_eq!(remove.join().unwrap(), Err(Errno::EIO));
+    let asked = asking(&mount);
+    line.answer(&line.next(Kind::Request).0, &[(Subject::Inode, ATTRIBUTES, 7)], &attr(1));
+    asked.join().unwrap();
+    assert_eq!(remembered(&mount), Some(1));
+}
+
 #[test]
 fn an_answer_that_does_not_renew_makes_nothing_good() {
     let (mount, line, _lines) = mount();
