@@ -170,6 +170,7 @@ fn a_kernel_forgets_before_its_own_change_is_made() {
     assert_eq!(one.stat(&file.handle), file.attr);
     one.set_mode(&file.handle, 0o600);
     assert_eq!(one.told.of(&file.handle), Aspects::ATTRIBUTES);
+    assert!((0..2).all(|_| one.look_up("new") == Err(Errno::ENOENT)));
     one.create("new");
     assert!(one.told.of(&one.root).contains(Aspects::NAMES));
     let opened = one.answer(&context(), Request::Open { handle: file.handle.bytes(), flags: READ });
