@@ -13,6 +13,7 @@ mod coherence;
 mod common;
 mod confinement;
 mod damage;
+mod databases;
 mod errors;
 mod flood;
 mod keys;

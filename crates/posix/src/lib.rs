@@ -17,6 +17,7 @@ mod mounts;
 mod names;
 mod opens;
 mod seal;
+mod shared;
 mod stability;
 mod sys;
 mod table;

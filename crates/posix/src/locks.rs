@@ -220,6 +220,14 @@ impl Locks {
         Ok(found.map_or(free, |(start, Range { end, kind, pid, .. })| Lock { start, end, kind, pid }))
     }
 
+    /// Whether another client has any lock there, also one that would not be in the way.
+    pub fn is_held_elsewhere(&self, ask: &Ask) -> bool {
+        let file = self.files.get(&(ask.inode, ask.space));
+        let mut others =
+            file.into_iter().flat_map(|file| &file.held).filter(|(owner, _)| owner.client != ask.owner.client);
+        others.any(|(_, ranges)| overlapping(ranges, ask.lock.start, ask.lock.end).next().is_some())
+    }
+
     /// Takes, changes or releases a lock: EAGAIN when it cannot be had and not `wait`, EDEADLK when the wait would never end, ENOLCK when the
     /// client has too many.
     pub fn set(&mut self, ask: &Ask, wait: bool) -> Result<Answer, Errno> {

@@ -12,6 +12,7 @@ use aqueduct_fs::{Cancel, ClientId, Errno, Lock};
 use crate::lock;
 use crate::locks::{Answer, Ask, Inode, Limits, Locks, Owner, WaitId};
 use crate::opens::OpenFile;
+use crate::shared;
 
 /// Where a wait's result arrives.
 #[derive(Default)]
@@ -65,7 +66,8 @@ impl LockService {
         lock(&self.state).locks.test(ask)
     }
 
-    /// F_SETLK, F_SETLKW, flock. EBADF when the open has ended meanwhile.
+    /// F_SETLK, F_SETLKW, flock. EBADF when the open has ended meanwhile; EBUSY when the lock goes with memory that another client has mapped, which may
+    /// take hours: nobody waits for that.
     pub(crate) fn set<'a>(
         &'a self,
         open: &OpenFile,
@@ -73,9 +75,13 @@ impl LockService {
         wait: bool,
         cancel: &'a Cancel,
     ) -> Result<Outcome<'a>, Errno> {
+        let is_of_memory = shared::is_attached_by(open, ask);
         self.change(|locks, cells| {
             if open.ended.load(Ordering::SeqCst) {
                 return Err(Errno::EBADF);
+            }
+            if is_of_memory && locks.is_held_elsewhere(ask) {
+                return Err(Errno::EBUSY);
             }
             match locks.set(ask, wait)? {
                 Answer::Granted => Ok(Outcome::Done),

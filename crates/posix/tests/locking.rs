@@ -159,3 +159,37 @@ fn locks_follow_the_inode_not_the_name() {
     served.root_call(set(first, 1, LockKind::Write, false)).unwrap();
     assert_eq!(served.call(&other, set(second, 1, LockKind::Write, false)), Err(Errno::EAGAIN));
 }
+
+/// Databases that share memory take a shared lock on one byte of its file first: SQLite on byte 128 of NAME-shm, LMDB on byte 0 of lock.mdb.
+#[test]
+fn one_client_alone_has_the_shared_memory_of_a_database() {
+    let served = served();
+    let other = context(2, own());
+    for (name, byte, alone) in [
+        (b"db-shm".as_slice(), 128, true),
+        (b"lock.mdb", 0, true),
+        (b"one-lock", 0, true),
+        (b"db-shm2", 128, false),
+        (b"other", 0, false),
+        (b"db2-shm", 120, false),
+        (b"db2-lock", 128, false),
+    ] {
+        let (file, first) = served.create(name);
+        let same = served.open_as(&context(1, own()), &file.handle, READ_WRITE).unwrap();
+        let second = served.open_as(&other, &file.handle, READ_WRITE).unwrap();
+        let share = |open, owner, wait| {
+            let lock = Lock { start: byte, end: byte, kind: LockKind::Read, pid: 42 };
+            Request::SetLock { open, owner, space: LockSpace::Posix, lock, wait }
+        };
+        served.root_call(share(first, 7, false)).unwrap();
+        assert_eq!(served.root_call(share(same, 8, true)), Ok(Reply::Done), "processes of one client share it");
+        let wanted = if alone { Err(Errno::EBUSY) } else { Ok(Reply::Done) };
+        for wait in [false, true] {
+            assert_eq!(served.call(&other, share(second, 7, wait)), wanted, "{name:?} {byte}");
+        }
+        served.root_call(Request::Flush { open: first, owner: 7 }).unwrap();
+        assert_eq!(served.call(&other, share(second, 7, true)), wanted, "one is left");
+        served.release(same);
+        assert_eq!(served.call(&other, share(second, 7, true)), Ok(Reply::Done));
+    }
+}
