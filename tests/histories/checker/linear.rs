@@ -11,6 +11,10 @@ use std::hash::Hash;
 /// No try to leave something out takes more than such a share of all.
 const SHARES: usize = 20;
 
+/// In so many orders is looked with such a part of what the search may take in all.
+const TURNS: u64 = 16;
+const PARTS: usize = 64;
+
 /// What one kind of object does.
 pub trait Object {
     type State: Clone + Debug + Eq + Hash;
@@ -94,12 +98,24 @@ impl Done {
 }
 
 /// Looks for an order, in at most `limit` configurations.
+///
+/// Some histories with many orders have few that a search which takes what ended first comes by soon: before the whole limit is used for that one, small parts
+/// of it are used for others.
 pub fn search<O: Object>(initial: &O::State, steps: &[Timed<O::Step>], limit: usize) -> Found {
-    search_within::<O>(initial, steps, &mut { limit })
+    let mut left = limit;
+    for turn in 0..TURNS {
+        let mut part = limit / PARTS;
+        let found = search_within::<O>(initial, steps, turn, &mut part);
+        left -= limit / PARTS - part;
+        if found != Found::Undecided {
+            return found;
+        }
+    }
+    search_within::<O>(initial, steps, 0, &mut left)
 }
 
-/// As [`search`]; takes what it used off `left`.
-fn search_within<O: Object>(initial: &O::State, steps: &[Timed<O::Step>], left: &mut usize) -> Found {
+/// As [`search`], in one of many orders of what may be next; takes what it used off `left`.
+fn search_within<O: Object>(initial: &O::State, steps: &[Timed<O::Step>], turn: u64, left: &mut usize) -> Found {
     let mut sorted: Vec<_> = steps.iter().collect();
     sorted.sort_by_key(|timed| timed.begin);
     let mut seen = HashSet::new();
@@ -108,7 +124,7 @@ fn search_within<O: Object>(initial: &O::State, steps: &[Timed<O::Step>], left: 
     while let Some((mut done, state)) = open.pop() {
         // A look that is true now may as well be now: it stands in nobody's way.
         let next = loop {
-            let next = possible(&sorted, &done);
+            let next = possible(&sorted, &done, turn);
             let looks = |number: &usize| O::next(&state, &sorted[*number].step) == Next::Same;
             let looks: Vec<_> = next.iter().copied().filter(looks).collect();
             if looks.is_empty() {
@@ -142,8 +158,8 @@ fn search_within<O: Object>(initial: &O::State, steps: &[Timed<O::Step>], left: 
     Found::None { state: format!("{state:?}"), refused }
 }
 
-/// The steps that may be next: no other has ended before they began. Those that end first come first.
-fn possible<T>(sorted: &[&Timed<T>], done: &Done) -> Vec<usize> {
+/// The steps that may be next: no other has ended before they began. Those that end first come first, in turns above 0 any.
+fn possible<T>(sorted: &[&Timed<T>], done: &Done, turn: u64) -> Vec<usize> {
     let mut first_end = u64::MAX;
     let mut found = Vec::new();
     for (number, timed) in sorted.iter().enumerate().skip(done.from) {
@@ -158,7 +174,15 @@ fn possible<T>(sorted: &[&Timed<T>], done: &Done) -> Vec<usize> {
         }
     }
     found.retain(|number| sorted[*number].begin <= first_end);
-    found.sort_by_key(|number| (!sorted[*number].required, sorted[*number].end));
+    let place = |number: usize| match turn {
+        0 => sorted[number].end,
+        // Another permutation for each turn: the finaliser of MurmurHash3 (Appleby 2008).
+        _ => {
+            let mixed = (number as u64 ^ turn << 32).wrapping_mul(0xff51_afd7_ed55_8ccd);
+            (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53)
+        }
+    };
+    found.sort_by_key(|number| (!sorted[*number].required, place(*number)));
     found
 }
 
@@ -176,7 +200,7 @@ pub fn minimise<O: Object>(initial: &O::State, steps: &[Timed<O::Step>], limit: 
     let fails = |steps: &[Timed<O::Step>]| {
         let share = left.get().min(limit.div_ceil(SHARES));
         let mut rest = share;
-        let found = search_within::<O>(initial, steps, &mut rest);
+        let found = search_within::<O>(initial, steps, 0, &mut rest);
         left.set(left.get() - (share - rest));
         matches!(found, Found::None { .. })
     };
