@@ -181,10 +181,14 @@ impl Objects {
             }
             (Call::Remove { name }, Seen::Value(_) | Seen::Unknown) => self.names.push(at.timed(Step::Remove(*name))),
             (Call::Rename { from, to }, Seen::Value(_) | Seen::Unknown) => {
-                let other = |other: &&&Event| {
-                    other.worker != at.event.worker && other.begin <= at.event.end && other.end >= at.event.begin
+                // Whoever finds the same file at both names found it at the old one before somebody else moved it from there.
+                let moves_it = |other: &&&Event| {
+                    matches!(&other.call, Call::Rename { from: moved, .. } if moved == from)
+                        && other.worker != at.event.worker
+                        && other.begin <= at.event.end
+                        && other.end >= at.event.begin
                 };
-                if renames.iter().any(|event| other(&event)) {
+                if renames.iter().any(|event| moves_it(&event)) {
                     self.names.push(Timed { end: at.event.end, ..at.maybe(Step::Look(at.number, *from)) });
                 }
                 self.names.push(at.timed(Step::Rename(at.number, *from, *to)));
