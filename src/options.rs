@@ -31,7 +31,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("suspect=SECONDS", "a server that answers nothing for so long is connected to anew (5; 2 or more)"),
     (
         "cache=lease|none|close-to-open|immutable",
-        "none: always ask (the default); lease: keep what the server calls back before it changes; close-to-open: as NFS does; immutable: nothing there changes, keep all for an hour",
+        "lease: keep what the server calls back before it changes (the default); none: always ask; close-to-open: as NFS does; immutable: nothing there changes, keep all for an hour",
     ),
     (
         "cache=MODE:PATTERN",
@@ -167,8 +167,8 @@ impl Default for Options {
             soft: false,
             timeout: SOFT_TIMEOUT,
             suspect: SUSPECT,
-            cache: CacheMode::None,
-            caching: Caching::None,
+            cache: CacheMode::Lease,
+            caching: Caching::Lease,
             caching_rules: Vec::new(),
             attr_timeout: Duration::ZERO,
             entry_timeout: Duration::ZERO,
@@ -334,7 +334,7 @@ impl Options {
                 None => {
                     (self.cache, self.caching) = match (value, caching(value)) {
                         ("none", _) => (CacheMode::None, Caching::None),
-                        ("close-to-open", _) => (CacheMode::CloseToOpen, Caching::None),
+                        ("close-to-open", _) => (CacheMode::CloseToOpen, Caching::Lease),
                         (_, Some(caching)) => (CacheMode::Lease, caching),
                         _ => return Err(bad_value(key, value, "lease, none, close-to-open or immutable")),
                     }
