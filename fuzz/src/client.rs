@@ -483,7 +483,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let (open, lock, stat) = (byte(Op::Open), byte(Op::SetLock), byte(Op::GetAttr));
     let broken = first.clone().reply(Op::Open);
     seeds.push(seed(&[open, stat, stat], &[broken.clone(), bulk.clone(), new().hello(false).reply(Op::GetAttr)]));
-    let recovery = new().hello(true).reply(Op::Reopen).answer(Kind::Reply, Op::Recovered, 0, &[]).reply(Op::GetAttr);
+    let recovered = |script: Script| script.answer(Kind::Reply, Op::Recovered, 0, &[]).attached();
+    let recovery = recovered(new().hello(true).reply(Op::Reopen)).reply(Op::GetAttr);
     seeds.push(seed(&[open, stat], &[broken.clone(), bulk.clone(), recovery, bulk.clone()]));
     let unknown = new().frame(Header { status: Errno::ESTALE.raw() as u32, ..Header::new(Kind::HelloReply) }, &[], &[]);
     let begun = first.clone().reply(Op::Reopen).reply(Op::GetAttr);
@@ -513,7 +514,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         &[(Subject::Inode, 5), (Subject::Entry(1), 6), (Subject::Entry(400), 7)],
     );
     let lists = [Op::OpenDirectory, Op::ReadDirectory].map(byte);
-    let anew = new().hello(true).answer(Kind::Reply, Op::Recovered, 0, &[]).reply(Op::Statfs);
+    let anew = recovered(new().hello(true)).reply(Op::Statfs);
     let anew = anew.granting(Op::GetAttr, 0, &[inode]);
     let ends = first.clone().granting(Op::GetAttr, 0, &[inode]);
     for (operations, scripts) in [
