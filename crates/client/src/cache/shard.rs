@@ -476,10 +476,21 @@ impl Shard {
     }
 
     /// False: they came too late.
+    ///
+    /// Where changes from outside are not told, content that was fetched before is let go if they tell of a change since: a kernel that fills its pages after it was
+    /// told of the latest times believes them for ever.
     pub(super) fn keep_attr(&mut self, handle: &[u8], hash: Hash, attr: &Attr, fetched: Fetched) -> bool {
         let lets = self.gates[hash.gate()].attributes.lets(fetched.asked);
-        let inode = self.inodes.get_mut(handle).filter(|inode| lets && inode.has(Aspects::ATTRIBUTES));
-        inode.map(|inode| inode.attr = Some(Kept { value: *attr, at: fetched.at })).is_some()
+        let kept = self.inodes.get_mut(handle).filter(|inode| lets && inode.has(Aspects::ATTRIBUTES));
+        let Some(inode) = kept else { return false };
+        let version = |attr: &Attr| (attr.size, attr.mtime, attr.ctime);
+        let is_same = inode.attr.as_ref().is_some_and(|before| version(&before.value) == version(attr));
+        let is_older = inode.content.as_ref().is_some_and(|content| content.at < fetched.at);
+        inode.attr = Some(Kept { value: *attr, at: fetched.at });
+        if is_older && !is_same {
+            self.drop_content(handle);
+        }
+        true
     }
 
     /// The answer to a change of this client's own that was alone has the attributes as they are now.

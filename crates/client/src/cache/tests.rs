@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_fs::{Aspects, Attr, Credential, DirEntry, DirPage, Groups, NAME_LENGTH_MAX, OpenFlags};
+use aqueduct_fs::{Aspects, Attr, Credential, DirEntry, DirPage, Groups, NAME_LENGTH_MAX, OpenFlags, Time};
 use aqueduct_wire::LeaseId;
 use proptest::prelude::*;
 
@@ -212,6 +212,21 @@ fn a_file_that_is_open_for_writing_here_is_not_the_kernels_to_keep() {
     assert!(!shard.data(b"f", HASH, &view(9)));
     shard.remove_writer(b"f");
     assert!(shard.data(b"f", HASH, &view(9)));
+}
+
+#[test]
+fn content_is_not_older_than_the_times_that_are_told() {
+    let mut shard = shard_with(b"f", 3);
+    shard.keep_content(b"f", HASH, b"old", fetched(1, 5));
+    let content = |shard: &mut Shard| shard.content(b"f", HASH, &view(30)).map(|content| content.to_vec());
+    assert!(shard.keep_attr(b"f", HASH, &attr(3), fetched(2, 20)));
+    assert_eq!(content(&mut shard).as_deref(), Some(&b"old"[..]), "nothing has changed");
+    let later = Attr { mtime: Time { seconds: 1, nanos: 0 }, ..attr(3) };
+    // The content of an answer comes after its attributes, and is of the same time.
+    assert!(shard.keep_attr(b"f", HASH, &later, fetched(2, 5)));
+    assert!(content(&mut shard).is_some());
+    assert!(shard.keep_attr(b"f", HASH, &attr(3), fetched(3, 21)));
+    assert_eq!(content(&mut shard), None);
 }
 
 #[test]
