@@ -149,7 +149,9 @@ fn who_holds_a_directory_and_changes_it_waits_for_nobody_who_does_the_same() {
         let churners = [(&pair.left, 1), (&pair.right, 2), (&pair.left, 3), (&pair.right, 4)];
         let threads = churners.map(|(mount, own)| thread::spawn(churn(mount, own)));
         let rounds = threads.map(|thread| thread.join().unwrap());
-        assert!(rounds.iter().all(|rounds| *rounds > 20), "{rounds:?}");
+        // 50 to 90 mostly; who waits for a recall that nobody answers makes one.
+        println!("{rounds:?} rounds");
+        assert!(rounds.iter().all(|rounds| *rounds > 3), "{rounds:?}");
     });
 }
 
