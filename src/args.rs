@@ -51,6 +51,8 @@ pub enum Command {
     Umount(Umount),
     /// Show mounts, exports, clients and rates
     Status(Status),
+    /// Release the locks of a client that is in the way, on the server's machine
+    ReleaseLocks(ReleaseLocks),
     /// Make the key that servers and clients of a cluster share
     #[command(after_help = "\
 Examples:
@@ -263,6 +265,7 @@ Examples:
   aqueduct status                    the mounts of this machine, and its server if one runs
   aqueduct status server:7170        a server's exports, clients and rates
   aqueduct status --key /etc/aqueduct/cluster.key server
+  aqueduct status --locks            who has and who waits for locks of this machine's server (as root)
   aqueduct status --watch
   aqueduct status --json | jq .mounts")]
 pub struct Status {
@@ -277,6 +280,36 @@ pub struct Status {
     /// Look again every second, until Ctrl-C
     #[arg(long, short)]
     pub watch: bool,
+    /// Show who has and who waits for locks, on the server's machine as the user that it runs as
+    #[arg(long, conflicts_with_all = ["watch", "key"])]
+    pub locks: bool,
+    /// With --locks: the server's state folder [default: as of 'aqueduct serve']
+    #[arg(long, value_name = "DIR", requires = "locks")]
+    pub state: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  aqueduct status --locks                      shows the clients and their numbers
+  aqueduct release-locks 5fd0c0a2b1e94d77
+  aqueduct release-locks --state /srv/state --server 127.0.0.1:7171 5fd0c0a2b1e94d77
+
+For a client that cannot be reached any more, and whose locks others wait for. A lock of a program that
+can be reached goes when the program ends.
+
+All locks of the client are released, and nothing that it had sent before is executed afterwards. It goes
+on by itself, but descriptors through which it held locks give errors (EIO) until they are closed, so that
+nothing is written under a lock that somebody else has. What it still keeps may hold up changes for 9 s.")]
+pub struct ReleaseLocks {
+    /// The client's number, from the column CLIENT of 'aqueduct status --locks'
+    pub client: String,
+    /// HOST[:PORT] of the server [default: 127.0.0.1:7170]
+    #[arg(long, value_name = "SERVER")]
+    pub server: Option<String>,
+    /// The server's state folder [default: as of 'aqueduct serve']
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
 }
 
 /// Mounts what an Aqueduct server serves: the helper that mount(8) calls for the type aqueduct

@@ -209,7 +209,7 @@ fn resolve_listen(listen: &[String], open: bool) -> Result<Vec<SocketAddr>, Fail
 }
 
 /// The folder for what must outlive the server.
-fn default_state() -> Result<PathBuf, Failure> {
+pub fn default_state() -> Result<PathBuf, Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok("/var/lib/aqueduct".into());
     }

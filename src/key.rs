@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
@@ -13,7 +13,7 @@ const FILE_NAME: &str = "mac.key";
 
 /// Reads the key, or makes one. Two servers that start at once get the same.
 pub fn load_or_create(state: &Path) -> Result<Key, Failure> {
-    let path = state.join(FILE_NAME);
+    let path = path(state);
     let failed = |why: &dyn std::fmt::Display, hint: String| {
         Err(Failure::new(format!("cannot use the server's key {}", path.display()), why, hint))
     };
@@ -26,6 +26,16 @@ pub fn load_or_create(state: &Path) -> Result<Key, Failure> {
         }
         Err(error) => failed(&error, "name a folder that this user may write with --state".to_owned()),
     }
+}
+
+/// Where the key of a server with this state folder lies.
+pub fn path(state: &Path) -> PathBuf {
+    state.join(FILE_NAME)
+}
+
+/// Reads the key of a server that has been started with this state folder.
+pub fn load(state: &Path) -> io::Result<Key> {
+    read(&path(state))
 }
 
 fn read(path: &Path) -> io::Result<Key> {

@@ -12,6 +12,7 @@ mod failure;
 mod host;
 mod key;
 mod keyfile;
+mod locks;
 mod log;
 mod mount;
 mod mounts;
@@ -64,7 +65,11 @@ fn run(Arguments { verbose, command }: Arguments) -> Result<ExitCode, Failure> {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Mount(arguments) => mount::run(&arguments, verbose),
         Command::Umount(arguments) => umount::run(&arguments.target, arguments.how()),
+        Command::Status(args::Status { locks: true, server, state, json, .. }) => {
+            locks::list(server.as_deref(), state.as_deref(), json)
+        }
         Command::Status(arguments) => status::run(&arguments),
+        Command::ReleaseLocks(arguments) => locks::release(&arguments),
         Command::Keygen { file } => keyfile::generate(&file).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => {
             docs::completions(shell);

@@ -84,6 +84,7 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<(Arc<Server>, Watche
         limits: config.limits.clone(),
         exports,
         keys: config.keys.clone(),
+        administrator: Some(aqueduct_wire::Key::of_administrator(&key)),
         checksums: config.checksums,
         sessions: Some(config.state.join("sessions")),
     };

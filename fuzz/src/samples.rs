@@ -118,7 +118,7 @@ pub(crate) fn replies() -> Vec<(Op, Reply)> {
         Op::Write | Op::Commit => Reply::Written(Written { count: 4096, verifier: 8, offset: 0 }),
         _ => Reply::Done,
     };
-    let apart = [Op::Attach, Op::Status, Op::Compound, Op::Recovered, Op::Fetch];
+    let apart = [Op::Attach, Op::Status, Op::Compound, Op::Recovered, Op::Fetch, Op::Locks, Op::ReleaseLocks];
     Op::ALL.iter().filter(|op| !apart.contains(op)).map(|op| (*op, of(*op))).collect()
 }
 

@@ -15,7 +15,7 @@ use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig, ex
 use aqueduct_wire::{
     Attach, AttachReply, Checksums, Flags, Header, Hello, HelloReply, Kind, LeaseId, Op, Opener, Sealer,
     decode_fetched, decode_leases, decode_listed, decode_reply, encode_cancel, encode_compound, encode_fetch,
-    encode_leases, encode_read, encode_request, encode_write, take_grants,
+    encode_leases, encode_read, encode_release_locks, encode_request, encode_write, take_grants,
 };
 
 use tempfile::TempDir;
@@ -62,6 +62,7 @@ pub(crate) fn config() -> ServerConfig {
         limits: Limits::default(),
         exports: vec![export],
         keys: Vec::new(),
+        administrator: None,
         checksums: Checksums::Auto,
         sessions: None,
     }
@@ -114,7 +115,7 @@ fn check((header, body, payload): &receive::Whole) {
         Kind::HelloReply if header.status == 0 => assert!(HelloReply::decode(body).is_ok(), "{header:?} {body:?}"),
         Kind::Reply if header.status == 0 => match Op::from_code(header.op).expect("it was executed") {
             Op::Attach => assert!(AttachReply::decode(body).is_ok(), "{header:?} {body:?}"),
-            Op::Status | Op::Compound | Op::Recovered => {}
+            Op::Status | Op::Compound | Op::Recovered | Op::Locks | Op::ReleaseLocks => {}
             Op::Fetch => assert!(decode_fetched(body).is_ok(), "{header:?} {body:?}"),
             Op::List => assert!(decode_listed(body).is_ok(), "{header:?} {body:?}"),
             op => assert!(decode_reply(op, body).is_ok(), "{header:?} {body:?}"),
@@ -203,6 +204,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     used.request(Op::Compound, true, |body| encode_compound(&context, &requests, body), &[]);
     used.request(Op::Status, false, |_| {}, &[]);
     used.request(Op::Recovered, false, |_| {}, &[]);
+    used.request(Op::Locks, false, |_| {}, &[]);
+    used.request(Op::ReleaseLocks, false, |body| encode_release_locks(1, body), &[]);
     let mut leasing = Stream::attached();
     leasing.flags = Flags::LEASES;
     requests.iter().for_each(|request| leasing.ask(request));

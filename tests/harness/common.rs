@@ -343,6 +343,11 @@ impl Server {
         Server::start_at(home, &mut aqueduct(), &["--listen", &address], exports)
     }
 
+    /// Its state folder.
+    pub fn state(&self) -> PathBuf {
+        self.home.path().join("state")
+    }
+
     pub fn source(&self, export: &Path) -> String {
         format!("{}:{}", self.address, export.display())
     }

@@ -1,12 +1,14 @@
 //! fcntl, OFD and flock locks across mounts. The lockers are processes of their own.
 
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 
 use crate::agent::Agent;
-use crate::common::{Mount, Pair, test, wait_until};
+use crate::common::{Mount, Output, Pair, Server, aqueduct, directory, run, test, wait_until};
 
 /// The server keeps the session of a vanished client for its grace time (5 s), then frees its locks.
 const FREED_AFTER: Duration = Duration::from_secs(15);
@@ -295,6 +297,102 @@ fn a_close_ends_the_locks_of_its_process_unless_it_is_not_told() {
             assert_eq!(right.ask(exclusive).is_ok(), ends, "{options}");
             left.ask("close 0").unwrap();
             right.ask(exclusive).unwrap();
+        }
+    });
+}
+
+/// What an administrator sees of the locks of a server.
+fn locks(server: &Server) -> Value {
+    let state = server.state();
+    let list = ["status", "--locks", "--json", "--state", state.to_str().unwrap(), &server.address];
+    serde_json::from_str(&run(aqueduct().args(list)).succeeded()).unwrap()
+}
+
+fn release(server: &Server, client: &str) -> Output {
+    let state = server.state();
+    run(aqueduct().args(["release-locks", "--state", state.to_str().unwrap(), "--server", &server.address, client]))
+}
+
+#[test]
+fn an_administrator_sees_who_has_and_who_waits_for_locks() {
+    test(|| {
+        let pair = Pair::new();
+        let (mut left, mut right) = (locker(&pair.left), locker(&pair.right));
+        assert_eq!(locks(&pair.server)["locks_total"], 0);
+        left.ask("process 0 W 10 10").unwrap();
+        left.ask("flock 0 R").unwrap();
+        right.tell("process 0 R 0 0 wait");
+        assert!(right.is_waiting());
+        let seen = locks(&pair.server);
+        let listed = seen["locks"].as_array().unwrap();
+        assert_eq!((listed.len(), &seen["locks_total"]), (3, &json!(3)));
+        let path = pair.export.path().join("file");
+        let find = |family: &str, state: &str| {
+            let lock = listed.iter().find(|lock| lock["family"] == family && lock["state"] == state).unwrap().clone();
+            assert!(lock["path"] == path.to_str().unwrap() && lock["seconds"].as_u64().unwrap() < 30, "{lock}");
+            assert!(lock["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{lock}");
+            lock
+        };
+        let held = find("fcntl", "held");
+        assert_eq!((&held["start"], &held["end"], &held["kind"]), (&json!(10), &json!(19), &json!("write")));
+        assert_eq!(held["pid"], left.process.pid());
+        let waits = find("fcntl", "waits");
+        assert_eq!((&waits["start"], &waits["end"], &waits["kind"]), (&json!(0), &json!(null), &json!("read")));
+        assert_eq!(waits["pid"], right.process.pid());
+        let flock = find("flock", "held");
+        assert_eq!((&flock["kind"], &flock["client_id"]), (&json!("read"), &held["client_id"]));
+        assert_ne!(waits["client_id"], held["client_id"]);
+        // As a table, for whoever may read the server's folder; for nobody else.
+        let state = pair.server.state();
+        let list = ["status", "--locks", "--state", state.to_str().unwrap(), &pair.server.address];
+        let table = run(aqueduct().args(list)).succeeded();
+        assert!(table.contains("fcntl write  10 to 19  held") && table.contains(path.to_str().unwrap()), "{table}");
+        let refused = run(aqueduct().args(list).uid(65534).gid(65534)).failed();
+        assert!(refused.contains("Permission denied") && refused.contains("      do: run this on"), "{refused}");
+        let other = directory();
+        let another = Server::start(&[other.path()]);
+        let state = another.state();
+        let refused =
+            run(aqueduct().args(["status", "--locks", "--state", state.to_str().unwrap(), &pair.server.address]));
+        assert!(refused.failed().contains("does not accept the key"));
+    });
+}
+
+#[test]
+fn an_administrator_releases_the_locks_of_a_client() {
+    test(|| {
+        for mode in ["cache=none", "cache=lease"] {
+            let pair = Pair::with(mode);
+            let (mut left, mut right) = (locker(&pair.left), locker(&pair.right));
+            left.ask(&format!("open 1 {} rwc", pair.left.join("other").display())).unwrap();
+            left.ask("process 0 W 0 0").unwrap();
+            left.ask("writeat 0 0 left").unwrap();
+            right.tell("process 0 W 0 0 wait");
+            assert!(right.is_waiting());
+            // It hangs, and has more to write.
+            pair.left.process.stop();
+            left.tell("writeat 0 0 late");
+            let seen = locks(&pair.server);
+            let holder = seen["locks"].as_array().unwrap().iter().find(|lock| lock["state"] == "held").unwrap();
+            let holder = holder["client_id"].as_str().unwrap();
+            release(&pair.server, holder).succeeded();
+            right.answer_within(Duration::from_secs(5)).expect("the lock is free").unwrap();
+            right.ask("writeat 0 0 RIGHT").unwrap();
+            assert!(release(&pair.server, holder).failed().contains("has no client"));
+            assert!(release(&pair.server, "five").failed().contains("no client's number"));
+            pair.left.process.signal(Signal::CONT);
+            assert_eq!(left.answer(), Err(libc::EIO), "what it wrote under its lock");
+            for order in ["writeat 0 0 late", "readat 0 0 4", "process 0 W 0 0"] {
+                assert_eq!(left.ask(order), Err(libc::EIO), "{order}");
+            }
+            assert_eq!(right.ask("size 0").unwrap(), "5");
+            assert_eq!(std::fs::read(pair.export.path().join("file")).unwrap(), b"RIGHT", "{mode}");
+            // All else goes on, and so does this once it is opened anew.
+            left.ask("writeat 1 0 other").unwrap();
+            left.ask(&format!("open 0 {} rw", pair.left.join("file").display())).unwrap();
+            assert_eq!(left.ask("process 0 W 0 0"), Err(libc::EAGAIN));
+            right.ask("close 0").unwrap();
+            left.ask("process 0 W 0 0").unwrap();
         }
     });
 }

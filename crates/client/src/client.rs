@@ -106,6 +106,7 @@ impl Client {
             key: config.key.clone(),
             connect_timeout: CONNECT_TIMEOUT,
             checksums: config.checksums,
+            administers: false,
         };
         let (mut link, hello) = greeting.join(None, LaneKind::Control)?;
         let attached = greeting.attach(&mut link, &config.export, config.read_only)?;

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use aqueduct_fs::Errno;
 use aqueduct_net::blocking::ExchangeError;
 use aqueduct_net::{Link, socket};
 use aqueduct_wire::{
@@ -82,6 +83,14 @@ pub enum ConnectError {
         /// In the server's words.
         reason: String,
     },
+    /// The server does not know the client whose locks are to be released.
+    #[error("the server {server} has no client {client:016x}")]
+    UnknownClient {
+        /// As it was given.
+        server: String,
+        /// Its number.
+        client: u64,
+    },
     /// The client itself lacks something.
     #[error("cannot start the connection to {server}: {source}")]
     Local {
@@ -145,6 +154,9 @@ impl ConnectError {
             ConnectError::Forbidden { .. } => {
                 "add this machine's address to the export's 'hosts' in the server's configuration file".into()
             }
+            ConnectError::UnknownClient { .. } => {
+                "it has gone, and its locks with it, or has a new number: see 'aqueduct status --locks'".into()
+            }
             ConnectError::Local { .. } => "check this machine's limits on open files and memory".into(),
         }
     }
@@ -173,6 +185,8 @@ pub(crate) struct Greeting {
     /// For each address to be reached.
     pub(crate) connect_timeout: Duration,
     pub(crate) checksums: Checksums,
+    /// The key is the administrator's.
+    pub(crate) administers: bool,
 }
 
 /// A session as the client knows it.
@@ -260,10 +274,12 @@ impl Greeting {
 
     fn hello(&self, session: Option<&SessionKey>, lane: Lane) -> Result<Hello, ConnectError> {
         let nonce = self.key.as_ref().map(|_| nonce()).transpose();
+        let mut capabilities = Capabilities::COMPOUND | Capabilities::PENDING | self.checksums.offered();
+        capabilities.set(Capabilities::ADMINISTRATOR, self.administers);
         Ok(Hello {
             version_min: VERSION,
             version_max: VERSION,
-            capabilities: Capabilities::COMPOUND | Capabilities::PENDING | self.checksums.offered(),
+            capabilities,
             session: session.map_or(0, |session| session.id),
             secret: session.map_or([0; 16], |session| session.secret),
             lane,
@@ -389,19 +405,48 @@ fn nonce() -> io::Result<Nonce> {
 
 /// Asks a server for its status: exports, clients, counters, as JSON.
 pub fn server_status(server: &str, key: Option<Key>, timeout: Duration) -> Result<String, ConnectError> {
-    let client_name = "aqueduct status".into();
-    let (server, connect_timeout, checksums) = (server.to_owned(), timeout, Checksums::Auto);
-    let greeting = Greeting { server, client_name, instance: [0; 16], timeout, key, connect_timeout, checksums };
-    let (mut link, _) = greeting.join(None, Lane::Control)?;
-    let mut header = Header::new(Kind::Request);
-    header.op = Op::Status as u16;
-    let (header, body) = greeting.exchange(&mut link, header, &[], Kind::Reply)?;
-    // The answer is here; a goodbye that does not arrive only means that the session ends a little later.
-    let _ = link.send(Header::new(Kind::Goodbye), (&[], &[]), timeout);
-    if header.status != 0 {
-        return Err(greeting.broken(aqueduct_fs::Errno::from_raw(header.status as i32)));
+    let greeting = Greeting::of_tool(server, key, false, timeout);
+    let text = greeting.ask(Op::Status, &[])?.map_err(|error| greeting.broken(error))?;
+    String::from_utf8(text).map_err(|error| greeting.broken(error))
+}
+
+/// Asks a server who has and who waits for locks, as JSON. The key is its administrator's.
+pub fn server_locks(server: &str, administrator: Key, timeout: Duration) -> Result<String, ConnectError> {
+    let greeting = Greeting::of_tool(server, Some(administrator), true, timeout);
+    let text = greeting.ask(Op::Locks, &[])?.map_err(|error| greeting.broken(error))?;
+    String::from_utf8(text).map_err(|error| greeting.broken(error))
+}
+
+/// Has a server release the locks of a client, whose session ends. The key is the server's administrator's.
+pub fn release_locks(server: &str, administrator: Key, client: u64, timeout: Duration) -> Result<(), ConnectError> {
+    let greeting = Greeting::of_tool(server, Some(administrator), true, timeout);
+    let mut body = Vec::new();
+    aqueduct_wire::encode_release_locks(client, &mut body);
+    match greeting.ask(Op::ReleaseLocks, &body)? {
+        Ok(_) => Ok(()),
+        Err(Errno::ENOENT) => Err(ConnectError::UnknownClient { server: server.to_owned(), client }),
+        Err(error) => Err(greeting.broken(error)),
     }
-    String::from_utf8(body).map_err(|error| greeting.broken(error))
+}
+
+impl Greeting {
+    /// Of who asks one thing and goes.
+    fn of_tool(server: &str, key: Option<Key>, administers: bool, timeout: Duration) -> Greeting {
+        let (server, client_name) = (server.to_owned(), "aqueduct status".into());
+        let (instance, connect_timeout, checksums) = ([0; 16], timeout, Checksums::Auto);
+        Greeting { server, client_name, instance, timeout, key, connect_timeout, checksums, administers }
+    }
+
+    /// Asks one thing in a session of its own: the body of the answer, or the error that is the answer.
+    fn ask(&self, op: Op, body: &[u8]) -> Result<Result<Vec<u8>, Errno>, ConnectError> {
+        let (mut link, _) = self.join(None, Lane::Control)?;
+        let mut header = Header::new(Kind::Request);
+        header.op = op as u16;
+        let (header, body) = self.exchange(&mut link, header, body, Kind::Reply)?;
+        // The answer is here; a goodbye that does not arrive only means that the session ends a little later.
+        let _ = link.send(Header::new(Kind::Goodbye), (&[], &[]), self.timeout);
+        Ok(if header.status == 0 { Ok(body) } else { Err(Errno::from_raw(header.status as i32)) })
+    }
 }
 
 #[cfg(test)]

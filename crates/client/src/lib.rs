@@ -20,4 +20,4 @@ mod window;
 pub use aqueduct_net::SUSPECT_MIN;
 pub use cache::Cached;
 pub use client::{Client, ClientConfig};
-pub use connect::{ConnectError, KeyProblem, server_status};
+pub use connect::{ConnectError, KeyProblem, release_locks, server_locks, server_status};

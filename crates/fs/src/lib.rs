@@ -81,6 +81,11 @@ pub trait FileSystem: Send + Sync {
     /// The client has gone: ends its opens and locks, and the waits for locks.
     fn depart(&self, client: ClientId);
 
+    /// The locks that clients have and wait for, those first for whose files somebody waits: at most `limit` of them, and how many there are.
+    fn locks(&self, _limit: usize) -> (Vec<LockSeen>, usize) {
+        (Vec::new(), 0)
+    }
+
     /// The handle of what a client has open; `None`: there is no such open, or the file system cannot tell at once.
     fn inode(&self, _client: ClientId, _open: OpenId) -> Option<Handle> {
         None
@@ -116,6 +121,10 @@ impl<F: FileSystem + ?Sized> FileSystem for Arc<F> {
 
     fn depart(&self, client: ClientId) {
         (**self).depart(client);
+    }
+
+    fn locks(&self, limit: usize) -> (Vec<LockSeen>, usize) {
+        (**self).locks(limit)
     }
 
     fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {

@@ -1,7 +1,8 @@
 //! A layer that refuses what would change the file system below it.
 
 use crate::{
-    Call, ClientId, Context, Errno, FileSystem, Handle, OpenId, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+    Call, ClientId, Context, Errno, FileSystem, Handle, LockSeen, OpenId, ReadAt, Reply, Request, Sink, Source,
+    WriteAt, Written,
 };
 
 /// Answers EROFS to whatever writes, and passes the rest on.
@@ -23,6 +24,10 @@ impl<F: FileSystem> FileSystem for ReadOnly<F> {
 
     fn depart(&self, client: ClientId) {
         self.0.depart(client);
+    }
+
+    fn locks(&self, limit: usize) -> (Vec<LockSeen>, usize) {
+        self.0.locks(limit)
     }
 
     fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {

@@ -1,6 +1,9 @@
 //! The values that file system operations take and give.
 
 use std::fmt;
+use std::time::Duration;
+
+use crate::ClientId;
 
 /// The longest file handle, in bytes, that may stand in a request or reply: Linux's MAX_HANDLE_SZ (128) with room for an
 /// export id, a kind and a MAC.
@@ -289,6 +292,23 @@ pub enum LockKind {
     Write,
     /// No lock: unlocks a range; in the answer to a test: nothing stands in the way.
     Unlock,
+}
+
+/// A lock that somebody has or waits for, as lists show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockSeen {
+    /// Whose client's.
+    pub client: ClientId,
+    /// In which family.
+    pub space: LockSpace,
+    /// What.
+    pub lock: Lock,
+    /// It is waited for, and not held.
+    pub waits: bool,
+    /// For how long.
+    pub age: Duration,
+    /// Where the file lies, if that can be told.
+    pub path: Option<Box<[u8]>>,
 }
 
 /// A lock on bytes `start..=end`; a flock has `0..=u64::MAX`.

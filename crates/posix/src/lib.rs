@@ -31,14 +31,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use aqueduct_fs::{
-    Call, ClientId, Context, Errno, FileSystem, Handle, OpenId, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+    Call, ClientId, Context, Errno, FileSystem, Handle, LockSeen, OpenId, ReadAt, Reply, Request, Sink, Source,
+    WriteAt, Written,
 };
 use rustix::fs::{Mode, OFlags};
 
 pub use identity::restore;
 pub use watch::{CannotWatch, Origin, Watch, Watcher};
 
-use crate::locks::{Ask, Limits, Owner};
+use crate::locks::{Ask, Limits, Listed, Owner};
 use crate::opens::{OpenFile, Opens};
 use crate::tree::{Node, Tree};
 use crate::unlinked::Unlinked;
@@ -348,6 +349,16 @@ impl FileSystem for Posix {
             let _ = self.end(client, id);
         }
         self.locks.depart(client);
+    }
+
+    fn locks(&self, limit: usize) -> (Vec<LockSeen>, usize) {
+        let seen = self.locks.list(limit).into_iter().map(|(listed, age)| {
+            let Listed { owner, space, open, lock, waits, .. } = listed;
+            let path = self.opens.get(owner.client, open).ok().and_then(|open| sys::path_of(open.fd.as_fd()));
+            LockSeen { client: owner.client, space, lock, waits, age, path }
+        });
+        let (held, waits) = self.locks.counts();
+        (seen.collect(), held + waits)
     }
 
     fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {

@@ -6,6 +6,7 @@
 //! Deadlocks are looked for among the POSIX waits only, since a flock has no owner who could be seen waiting elsewhere.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Errno, Lock, LockKind, LockSpace, OpenId};
 
@@ -78,6 +79,8 @@ struct Range {
     kind: LockKind,
     open: OpenId,
     pid: u32,
+    /// When it was granted, or the first part of it.
+    since: Duration,
 }
 
 /// The ranges of one owner: they never overlap.
@@ -121,6 +124,8 @@ impl Default for Limits {
 pub struct Locks {
     files: HashMap<(Inode, LockSpace), File>,
     waits: HashMap<WaitId, Ask>,
+    /// Since when.
+    waits_since: HashMap<WaitId, Duration>,
     /// The POSIX waits of each owner.
     waiting: HashMap<Owner, Vec<WaitId>>,
     counts: HashMap<ClientId, Count>,
@@ -129,6 +134,25 @@ pub struct Locks {
     decided: Vec<(WaitId, Result<(), Errno>)>,
     next_wait: u64,
     limits: Limits,
+    /// The time, as [`set_time`](Locks::set_time) was told it.
+    now: Duration,
+}
+
+/// A lock in a list: who has it or waits for it, in which family, through which open, what, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Who.
+    pub owner: Owner,
+    /// In which family.
+    pub space: LockSpace,
+    /// Through which open.
+    pub open: OpenId,
+    /// What.
+    pub lock: Lock,
+    /// It is waited for, and not held.
+    pub waits: bool,
+    /// Since when, on the clock of [`Locks::set_time`].
+    pub since: Duration,
 }
 
 fn conflicts(held: LockKind, asked: LockKind) -> bool {
@@ -165,12 +189,14 @@ fn lay(ranges: &mut Ranges, start: u64, range: Range) {
     {
         ranges.remove(&after);
         merged.end = next.end;
+        merged.since = merged.since.min(next.since);
     }
     if let Some((&before, previous)) = ranges.range(..start).next_back()
         && previous.end.checked_add(1) == Some(start)
         && equal(previous)
     {
         first = before;
+        merged.since = merged.since.min(previous.since);
     }
     ranges.insert(first, merged);
 }
@@ -196,6 +222,31 @@ impl Locks {
     /// A table with these limits.
     pub fn new(limits: Limits) -> Locks {
         Locks { limits, ..Locks::default() }
+    }
+
+    /// What time it is, on any clock that never goes back: for lists.
+    pub fn set_time(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    /// At most `limit` of the locks that are held and waited for, those first for whose files somebody waits, file by file.
+    pub fn list(&self, limit: usize) -> Vec<Listed> {
+        let (wanted, others): (Vec<_>, Vec<_>) = self.files.iter().partition(|(_, file)| !file.waits.is_empty());
+        let listed = wanted.into_iter().chain(others).flat_map(|((_, space), file)| {
+            let held = file.held.iter().flat_map(move |(owner, ranges)| {
+                ranges.iter().map(move |(&start, &Range { end, kind, open, pid, since })| {
+                    let lock = Lock { start, end, kind, pid };
+                    Listed { owner: *owner, space: *space, open, lock, waits: false, since }
+                })
+            });
+            let waits = file.waits.iter().filter_map(move |wait| {
+                let Ask { owner, open, lock, .. } = *self.waits.get(wait)?;
+                let since = self.waits_since.get(wait).copied().unwrap_or_default();
+                Some(Listed { owner, space: *space, open, lock, waits: true, since })
+            });
+            held.chain(waits)
+        });
+        listed.take(limit).collect()
     }
 
     /// The held ranges and the waits of all clients.
@@ -274,6 +325,7 @@ impl Locks {
         self.next_wait += 1;
         let wait = WaitId(self.next_wait);
         self.waits.insert(wait, *ask);
+        self.waits_since.insert(wait, self.now);
         self.files.entry(key).or_default().waits.push(wait);
         if ask.space == LockSpace::Posix {
             self.waiting.entry(ask.owner).or_default().push(wait);
@@ -369,7 +421,8 @@ impl Locks {
         if self.is_full(ask.owner.client, 2) {
             return Err(Errno::ENOLCK);
         }
-        let range = Range { end: ask.lock.end, kind: ask.lock.kind, open: ask.open, pid: ask.lock.pid };
+        let Lock { end, kind, pid, .. } = ask.lock;
+        let range = Range { end, kind, open: ask.open, pid, since: self.now };
         self.change((ask.inode, ask.space), ask.owner, |ranges| lay(ranges, ask.lock.start, range));
         Ok(())
     }
@@ -412,6 +465,7 @@ impl Locks {
 
     fn forget_wait(&mut self, wait: WaitId) -> Option<Ask> {
         let ask = self.waits.remove(&wait)?;
+        self.waits_since.remove(&wait);
         if let Some(file) = self.files.get_mut(&(ask.inode, ask.space)) {
             file.waits.retain(|other| *other != wait);
         }

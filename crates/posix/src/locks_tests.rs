@@ -37,6 +37,41 @@ fn waits(answer: Result<Answer, Errno>) -> WaitId {
 const GRANTED: Result<Answer, Errno> = Ok(Answer::Granted);
 
 #[test]
+fn a_list_says_who_has_and_who_waits_since_when() {
+    let second = Duration::from_secs;
+    let mut locks = Locks::default();
+    for other in 0..10 {
+        let inode = Inode { device: 1, number: 100 + other };
+        locks.set(&on(inode, posix(2, READ, 0, 9)), false).unwrap();
+    }
+    locks.set_time(second(5));
+    locks.set(&posix(1, WRITE, 0, 9), false).unwrap();
+    locks.set_time(second(6));
+    locks.set(&posix(1, WRITE, 10, 19), false).unwrap();
+    locks.set_time(second(7));
+    waits(locks.set(&posix(3, WRITE, 5, 5), true));
+    let listed = locks.list(2);
+    let seen =
+        |listed: &Listed| (listed.owner, listed.open, listed.lock.start, listed.lock.end, listed.waits, listed.since);
+    assert_eq!(
+        seen(&listed[0]),
+        (owner(1), OpenId(1), 0, 19, false, second(5)),
+        "joined, and first since somebody waits"
+    );
+    assert_eq!(seen(&listed[1]), (owner(3), OpenId(3), 5, 5, true, second(7)));
+    assert_eq!((listed.len(), locks.list(99).len(), locks.list(0).len()), (2, 12, 0));
+    locks.set_time(second(8));
+    locks.set(&posix(1, UNLOCK, 0, 9), false).unwrap();
+    let listed: Vec<_> = locks.list(99).into_iter().filter(|listed| listed.lock.kind == WRITE).collect();
+    assert!(listed.iter().any(|listed| seen(listed) == (owner(3), OpenId(3), 5, 5, false, second(8))), "granted now");
+    assert!(
+        listed.iter().any(|listed| seen(listed) == (owner(1), OpenId(1), 10, 19, false, second(5))),
+        "what is left"
+    );
+    assert!(locks.waits_since.is_empty());
+}
+
+#[test]
 fn ranges_split_and_merge() {
     let mut locks = Locks::default();
     locks.set(&posix(1, WRITE, 0, u64::MAX), false).unwrap();

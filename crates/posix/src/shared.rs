@@ -10,7 +10,7 @@ use aqueduct_fs::{LockKind, LockSpace};
 
 use crate::locks::Ask;
 use crate::opens::OpenFile;
-use crate::sys::ProcPath;
+use crate::sys::path_of;
 
 /// The byte of SQLite's `NAME-shm` on which each connection holds a shared lock (`UNIX_SHM_DMS` in its os_unix.c, since 3.7.0).
 const SQLITE_BYTE: u64 = 128;
@@ -29,8 +29,8 @@ pub(crate) fn is_attached_by(open: &OpenFile, ask: &Ask) -> bool {
         return false; // as nearly all locks, which cost nothing here
     }
     // The name that it has now; of a removed file there is none, and nobody else can come.
-    let Ok(path) = rustix::fs::readlink(ProcPath::new(open.fd.as_fd()).as_c_str(), Vec::new()) else { return false };
-    let name = path.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let Some(path) = path_of(open.fd.as_fd()) else { return false };
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     match byte {
         SQLITE_BYTE => name.ends_with(b"-shm"),
         _ => name == b"lock.mdb" || name.ends_with(b"-lock"),

@@ -256,6 +256,12 @@ impl ProcPath {
     }
 }
 
+/// The path of what a descriptor stands for, as its name is now; the kernel adds ` (deleted)` where it has none any more.
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<Box<[u8]>> {
+    let path = rustix::fs::readlink(ProcPath::new(fd).as_c_str(), Vec::new()).ok()?;
+    Some(path.into_bytes().into())
+}
+
 /// Opens the inode of a descriptor anew, with the permissions of this thread. Only for what was seen to be a regular file or a directory.
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::LARGEFILE;

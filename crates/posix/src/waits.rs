@@ -6,11 +6,12 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Cancel, ClientId, Errno, Lock};
 
 use crate::lock;
-use crate::locks::{Answer, Ask, Inode, Limits, Locks, Owner, WaitId};
+use crate::locks::{Answer, Ask, Inode, Limits, Listed, Locks, Owner, WaitId};
 use crate::opens::OpenFile;
 use crate::shared;
 
@@ -30,6 +31,8 @@ struct State {
 /// All locks of a file system.
 pub(crate) struct LockService {
     state: Mutex<State>,
+    /// From when the table's time counts.
+    started: Instant,
 }
 
 /// What became of a request for a lock.
@@ -40,7 +43,8 @@ pub(crate) enum Outcome<'a> {
 
 impl LockService {
     pub(crate) fn new(limits: Limits) -> LockService {
-        LockService { state: Mutex::new(State { locks: Locks::new(limits), ..State::default() }) }
+        let state = State { locks: Locks::new(limits), ..State::default() };
+        LockService { state: Mutex::new(state), started: Instant::now() }
     }
 
     /// Changes the table, and tells those whose waits it decided.
@@ -48,6 +52,7 @@ impl LockService {
         let mut wakers = Vec::new();
         let mut state = lock(&self.state);
         let State { locks, cells } = &mut *state;
+        locks.set_time(self.started.elapsed());
         let value = change(locks, cells);
         for (wait, result) in locks.take_decided() {
             if let Some(cell) = cells.remove(&wait) {
@@ -110,6 +115,13 @@ impl LockService {
     /// A client has gone.
     pub(crate) fn depart(&self, client: ClientId) {
         self.change(|locks, _| locks.depart(client));
+    }
+
+    /// At most `limit` of the locks that are held and waited for, each with how long that has been so.
+    pub(crate) fn list(&self, limit: usize) -> Vec<(Listed, Duration)> {
+        let listed = lock(&self.state).locks.list(limit);
+        let now = self.started.elapsed();
+        listed.into_iter().map(|lock| (lock, now.saturating_sub(lock.since))).collect()
     }
 
     /// The locked ranges and the waits.

@@ -44,6 +44,8 @@ struct Challenged {
 struct Joined {
     session: Arc<Session>,
     lane: Lane,
+    /// This connection has proved to have the administrator's key.
+    administers: bool,
 }
 
 impl ServerEndpoint {
@@ -96,7 +98,8 @@ impl ServerEndpoint {
         }
         let is_near = connection.peer().ip().to_canonical().is_loopback();
         let checksums = self.server.config.checksums.agree(hello.capabilities, is_near)?;
-        if self.server.config.keys.is_empty() {
+        let administers = hello.capabilities.contains(Capabilities::ADMINISTRATOR);
+        if self.server.config.keys.is_empty() && !administers {
             self.join(connection, &hello, checksums, &frame.header);
             return Ok(());
         }
@@ -122,7 +125,9 @@ impl ServerEndpoint {
     fn proof(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<(), String> {
         let challenged = lock(&self.challenged).take().ok_or("the first frame must be HELLO, not Proof")?;
         let Proof { proof } = Proof::decode(&frame.body).map_err(|error| format!("PROOF: {error}"))?;
-        let mut keys = self.server.config.keys.iter();
+        let config = &self.server.config;
+        let administers = challenged.hello.capabilities.contains(Capabilities::ADMINISTRATOR);
+        let mut keys = if administers { config.administrator.as_slice() } else { &config.keys }.iter();
         let Some(key) = keys.find(|key| key.has_made(&proof, &challenged.transcript)) else {
             refuse(connection, &frame.header, Errno::EKEYREJECTED);
             self.is_stranger.store(true, Ordering::SeqCst);
@@ -158,7 +163,9 @@ impl ServerEndpoint {
                 self.reply(&session, checksums).encode(&mut body);
                 connection.set_bulk(hello.lane == Lane::Bulk);
                 tracing::debug!(client = %hello.client_name, peer = %connection.peer(), lane = ?hello.lane, "a connection joined its session");
-                let joined = self.joined.get_or_init(|| Joined { session, lane: hello.lane });
+                // Without the key's proof nobody comes here who says so.
+                let administers = hello.capabilities.contains(Capabilities::ADMINISTRATOR);
+                let joined = self.joined.get_or_init(|| Joined { session, lane: hello.lane, administers });
                 self.joined_or_gone();
                 if connection.is_closed() {
                     // Its end came before there was a session to tell.
@@ -211,6 +218,9 @@ impl ServerEndpoint {
 
     fn joined_frame(&self, joined: &Joined, connection: &Arc<Connection>, frame: Frame) -> Result<(), String> {
         match frame.header.kind {
+            Kind::Request if [Op::Locks as u16, Op::ReleaseLocks as u16].contains(&frame.header.op) => {
+                self.administer(joined, connection, &frame);
+            }
             Kind::Request => execute::request(&self.server, &joined.session, connection, frame),
             Kind::Cancel => {
                 let request = aqueduct_wire::decode_cancel(&frame.body).map_err(|error| format!("CANCEL: {error}"))?;
@@ -232,6 +242,28 @@ impl ServerEndpoint {
             kind => return Err(format!("a {kind:?} frame makes no sense to a server")),
         }
         Ok(())
+    }
+}
+
+impl ServerEndpoint {
+    /// Answers what only an administrator may ask.
+    fn administer(&self, joined: &Joined, connection: &Arc<Connection>, frame: &Frame) {
+        let answer = if !joined.administers {
+            let what = format_args!(
+                "refused {} to see or release locks: it has not the administrator's key",
+                joined.session.name
+            );
+            self.server.complain(self.peer, Complaint::Refused, what);
+            Err(Errno::EPERM)
+        } else if frame.header.op == Op::Locks as u16 {
+            Ok(self.server.locks_json())
+        } else {
+            let session = aqueduct_wire::decode_release_locks(&frame.body).map_err(|error| error.errno());
+            session.and_then(|session| self.server.release_locks(session)).map(|()| String::new())
+        };
+        let header =
+            execute::reply_header(&frame.header, Kind::Reply, answer.as_ref().map(drop).map_err(|error| *error));
+        send(connection, header, answer.unwrap_or_default().as_bytes());
     }
 }
 

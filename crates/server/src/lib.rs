@@ -6,6 +6,7 @@
 //! What a session needs to outlive the server process is written down (`journal`, `intent`); how it goes on then is in `recovery` and `repeat`.
 
 mod access;
+mod administer;
 mod complaints;
 mod endpoint;
 mod exclusion;

@@ -173,6 +173,8 @@ pub struct ServerConfig {
     pub exports: Vec<Export>,
     /// The cluster's keys, at most [`KEYS_MAX`](aqueduct_wire::KEYS_MAX): only clients that have one of them are served. None: everybody is.
     pub keys: Vec<Key>,
+    /// The administrator's key: who has it may see and release locks. None: nobody may.
+    pub administrator: Option<Key>,
     /// Whether what travels has checksums.
     pub checksums: Checksums,
     /// The folder where sessions are written down, so that they outlive the process; `None`: they end with it. Servers may share one.
@@ -250,6 +252,7 @@ pub(crate) struct ServerConfigParts {
     pub(crate) verifier: u64,
     pub(crate) limits: Limits,
     pub(crate) keys: Vec<Key>,
+    pub(crate) administrator: Option<Key>,
     pub(crate) checksums: Checksums,
 }
 
@@ -287,6 +290,7 @@ impl Server {
                     verifier: config.verifier,
                     limits: Limits { slots: config.limits.slots.clamp(1, aqueduct_wire::SLOTS_MAX), ..config.limits },
                     keys: config.keys,
+                    administrator: config.administrator,
                     checksums: config.checksums,
                 },
                 exports: config.exports.into_iter().map(|export| Arc::new(export.mapped())).collect(),

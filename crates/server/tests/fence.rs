@@ -66,6 +66,7 @@ fn what_a_session_held_is_freed_after_its_last_request() {
         }],
         sessions: None,
         keys: Vec::new(),
+        administrator: None,
         checksums: Checksums::Auto,
     };
     let server = Server::start(config, group.clone()).unwrap();

@@ -267,3 +267,66 @@ fn a_server_without_keys_takes_no_keyed_frames() {
     peer.send(Header { flags: Flags::KEYED, ..Header::new(Kind::Hello) }, &[]);
     assert!(peer.goodbye().contains("no key"));
 }
+
+/// A greeting of who says that it has the administrator's key.
+fn administering() -> Hello {
+    let hello = greeting();
+    Hello { capabilities: hello.capabilities | Capabilities::ADMINISTRATOR, ..hello }
+}
+
+const ADMINISTRATOR: u8 = 9;
+
+#[test]
+fn only_who_has_the_administrators_key_sees_and_releases_locks() {
+    for keys in [vec![], vec![key(1)]] {
+        let fixture = Fixture::administered(&keys, key(ADMINISTRATOR));
+        let (mut peer, session) = greet(&fixture, &administering(), &administering()).let_in(&key(ADMINISTRATOR));
+        let (header, body) = peer.call(Op::Locks, (0, 0), &[]);
+        let locks: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!((header.status, &locks["locks_total"]), (0, &serde_json::json!(0)));
+        let release =
+            |peer: &mut Peer, session: u64| peer.call(Op::ReleaseLocks, (0, 0), &session.to_le_bytes()).0.status as i32;
+        assert_eq!(release(&mut peer, 77), Errno::ENOENT.raw());
+        assert_eq!(release(&mut peer, session.session), Errno::ENOENT.raw(), "it has no export, and so no locks");
+        assert_eq!(peer.call(Op::ReleaseLocks, (0, 0), &[1]).0.status as i32, Errno::EPROTO.raw());
+        // A member's key is not enough, to whichever session the connection belongs.
+        let asked = greet(&fixture, &administering(), &administering());
+        let proof = key(1).proof(&asked.transcript);
+        assert!(asked.rejected(proof).contains("none of this server's"));
+        let joining = Hello { session: session.session, secret: session.secret, ..greeting() };
+        let mut member = match keys.is_empty() {
+            true => {
+                let mut peer = fixture.connect();
+                peer.hello(session.session, session.secret).unwrap();
+                peer
+            }
+            false => greet(&fixture, &joining, &joining).let_in(&key(1)).0,
+        };
+        assert_eq!(member.call(Op::Locks, (0, 0), &[]).0.status as i32, Errno::EPERM.raw());
+        assert_eq!(release(&mut member, session.session), Errno::EPERM.raw());
+    }
+}
+
+#[test]
+fn the_administrators_key_is_no_members_and_needs_a_proof() {
+    let fixture = Fixture::administered(&[key(1)], key(ADMINISTRATOR));
+    let asked = greet(&fixture, &greeting(), &greeting());
+    let proof = key(ADMINISTRATOR).proof(&asked.transcript);
+    asked.rejected(proof);
+    // Whoever adds the word to another's greeting has another transcript.
+    let asked = greet(&fixture, &greeting(), &administering());
+    let proof = key(ADMINISTRATOR).proof(&asked.transcript);
+    asked.rejected(proof);
+    for administrator in [Fixture::keyed(&[key(1)]), Fixture::new()] {
+        let asked = greet(&administrator, &administering(), &administering());
+        let proof = key(1).proof(&asked.transcript);
+        asked.rejected(proof);
+    }
+    // Without a nonce nobody is asked, nor let in.
+    let fixture = Fixture::administered(&[], key(ADMINISTRATOR));
+    let mut peer = fixture.connect();
+    let mut body = Vec::new();
+    Hello { nonce: None, ..administering() }.encode(&mut body);
+    peer.send(Header::new(Kind::Hello), &body);
+    assert_eq!(peer.receive().unwrap().0.status as i32, Errno::ENOKEY.raw());
+}

@@ -120,6 +120,7 @@ impl Machine {
             limits: limits(),
             exports: vec![export],
             keys: Vec::new(),
+            administrator: None,
             checksums: Checksums::default(),
             sessions: Some(self.disk.join("sessions")),
         };

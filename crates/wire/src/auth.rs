@@ -23,6 +23,7 @@ pub const PROOF_LENGTH: usize = 32;
 /// What makes a key of the same material for another use (BLAKE3's derive_key mode asks for texts that nobody else has).
 const PROOF_CONTEXT: &str = "Aqueduct 2026-11-21 version 1: the client's proof";
 const FROM_CLIENT_CONTEXT: &str = "Aqueduct 2026-11-21 version 1: frames from the client";
+const ADMINISTRATOR_CONTEXT: &str = "Aqueduct 2026-11-22 version 1: the administrator's key";
 const FROM_SERVER_CONTEXT: &str = "Aqueduct 2026-11-21 version 1: frames from the server";
 
 /// A random number that is used once.
@@ -67,6 +68,11 @@ impl Key {
     /// The key of these bytes, which have to be random.
     pub fn new(bytes: [u8; KEY_LENGTH]) -> Key {
         Key(bytes)
+    }
+
+    /// The administrator's key of a server that has this secret.
+    pub fn of_administrator(secret: &[u8; KEY_LENGTH]) -> Key {
+        Key(blake3::derive_key(ADMINISTRATOR_CONTEXT, secret))
     }
 
     fn derive(&self, context: &str, transcript: &Transcript) -> [u8; 32] {

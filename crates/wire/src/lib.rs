@@ -32,7 +32,8 @@ pub use request::{
 };
 pub use session::{
     Attach, AttachReply, CancelOutcome, CancelReply, Capabilities, Challenge, EXPORT_NAME_LENGTH_MAX, Hello,
-    HelloReply, PEER_NAME_LENGTH_MAX, Proof, SLOTS_MAX, decode_cancel, encode_cancel,
+    HelloReply, PEER_NAME_LENGTH_MAX, Proof, SLOTS_MAX, decode_cancel, decode_release_locks, encode_cancel,
+    encode_release_locks,
 };
 
 /// The longest body in bytes. The longest request is an extended attribute of 64 KiB from a caller of 1024 groups, with its handle and name; the

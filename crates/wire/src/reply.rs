@@ -82,7 +82,14 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         | Op::SetXattr
         | Op::RemoveXattr
         | Op::SetLock => Reply::Done,
-        Op::Attach | Op::Status | Op::Compound | Op::Recovered | Op::Fetch | Op::List => {
+        Op::Attach
+        | Op::Status
+        | Op::Compound
+        | Op::Recovered
+        | Op::Fetch
+        | Op::List
+        | Op::Locks
+        | Op::ReleaseLocks => {
             return Err(BodyError::Value("the operation"));
         }
     };

@@ -65,18 +65,19 @@ macro_rules! operations {
         #[allow(missing_docs, reason = "each is the request of its name, or described in PROTOCOL.md")]
         pub enum Op {
             Attach = 1, Status = 2, Compound = 3, Read = 4, Write = 5, Recovered = 6, Fetch = 7, List = 8,
+            Locks = 9, ReleaseLocks = 10,
             $($variant = $code,)*
         }
 
         impl Op {
             /// Every operation.
-            pub const ALL: &'static [Op] = &[Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered, Op::Fetch, Op::List, $(Op::$variant),*];
+            pub const ALL: &'static [Op] = &[Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered, Op::Fetch, Op::List, Op::Locks, Op::ReleaseLocks, $(Op::$variant),*];
 
             /// The operation of a code; `None` for one that this version does not have.
             pub const fn from_code(code: u16) -> Option<Op> {
                 match code {
                     1 => Some(Op::Attach), 2 => Some(Op::Status), 3 => Some(Op::Compound), 4 => Some(Op::Read), 5 => Some(Op::Write),
-                    6 => Some(Op::Recovered), 7 => Some(Op::Fetch), 8 => Some(Op::List),
+                    6 => Some(Op::Recovered), 7 => Some(Op::Fetch), 8 => Some(Op::List), 9 => Some(Op::Locks), 10 => Some(Op::ReleaseLocks),
                     $($code => Some(Op::$variant),)*
                     _ => None,
                 }
@@ -86,7 +87,7 @@ macro_rules! operations {
             pub const fn name(self) -> &'static str {
                 match self {
                     Op::Attach => "Attach", Op::Status => "Status", Op::Compound => "Compound", Op::Read => "Read", Op::Write => "Write",
-                    Op::Recovered => "Recovered", Op::Fetch => "Fetch", Op::List => "List",
+                    Op::Recovered => "Recovered", Op::Fetch => "Fetch", Op::List => "List", Op::Locks => "Locks", Op::ReleaseLocks => "ReleaseLocks",
                     $(Op::$variant => stringify!($variant),)*
                 }
             }
@@ -105,7 +106,8 @@ macro_rules! operations {
         fn get_request<'a>(op: Op, reader: &mut Reader<'a>) -> Result<Request<'a>, BodyError> {
             match op {
                 $(Op::$variant => Ok(Request::$variant { $($field: <$kind>::get(reader)?),* }),)*
-                Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered | Op::Fetch | Op::List => {
+                Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered | Op::Fetch | Op::List | Op::Locks
+                | Op::ReleaseLocks => {
                     Err(BodyError::Value("the operation"))
                 }
             }

@@ -18,6 +18,8 @@ bitflags::bitflags! {
         const PENDING = 1 << 2;
         /// A client talks to no server that adds no checksums.
         const CHECKSUM_REQUIRED = 1 << 3;
+        /// The client has the administrator's key.
+        const ADMINISTRATOR = 1 << 4;
     }
 }
 
@@ -279,6 +281,18 @@ impl AttachReply {
 /// Appends the body of CANCEL: the id of the request.
 pub fn encode_cancel(request: u64, out: &mut Vec<u8>) {
     U64::put(&request, out);
+}
+
+/// Appends the body of RELEASE LOCKS: the session whose locks are to be released.
+pub fn encode_release_locks(session: u64, out: &mut Vec<u8>) {
+    U64::put(&session, out);
+}
+
+/// The session of a RELEASE LOCKS.
+pub fn decode_release_locks(body: &[u8]) -> Result<u64, BodyError> {
+    let mut reader = Reader::new(body);
+    let session = reader.get::<U64>()?;
+    reader.end().map(|()| session)
 }
 
 /// The id of the request that a CANCEL is about.

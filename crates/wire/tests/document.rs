@@ -125,8 +125,12 @@ fn the_requests_that_need_a_slot_are_marked() {
         let op = Op::of(request);
         assert_eq!(slotted(op.name()), request.changes_state(), "{}", op.name());
     }
-    // All but Access, which needs one for W_OK only, and the eight that are no requests of the file system.
-    assert_eq!(requests.len(), Op::ALL.len() - 9);
+    // All but Access, which needs one for W_OK only, and the ten that are no requests of the file system.
+    assert_eq!(requests.len(), Op::ALL.len() - 11);
     assert!(slotted("Write") && slotted("Compound"));
-    assert!(["Attach", "Status", "Read", "Recovered", "Fetch", "List"].into_iter().all(|name| !slotted(name)));
+    assert!(
+        ["Attach", "Status", "Read", "Recovered", "Fetch", "List", "Locks", "ReleaseLocks"]
+            .into_iter()
+            .all(|name| !slotted(name))
+    );
 }

@@ -101,7 +101,7 @@ proptest! {
             }
             let _ = decode_compound_reply(Op::ALL, noise);
             let _ = (Hello::decode(noise), HelloReply::decode(noise), Attach::decode(noise), AttachReply::decode(noise));
-            let _ = (decode_cancel(noise), CancelReply::decode(noise), take_grants(noise).is_ok(), decode_leases(noise), decode_fetched(noise).is_ok(), decode_listed(noise).is_ok());
+            let _ = (decode_cancel(noise), decode_release_locks(noise), CancelReply::decode(noise), take_grants(noise).is_ok(), decode_leases(noise), decode_fetched(noise).is_ok(), decode_listed(noise).is_ok());
         }
     }
 
@@ -133,6 +133,10 @@ proptest! {
         prop_assert_eq!(decode_cancel(&out), Ok(request));
         out.push(0);
         prop_assert_eq!(decode_cancel(&out), Err(BodyError::Trailing(1)));
+        let mut out = body(|out| encode_release_locks(request, out));
+        prop_assert_eq!(decode_release_locks(&out), Ok(request));
+        out.push(0);
+        prop_assert_eq!(decode_release_locks(&out), Err(BodyError::Trailing(1)));
     }
 
     #[test]
@@ -223,7 +227,7 @@ fn replies_beyond_their_limits_are_refused() {
     assert!(!refused(Op::Open, token(TOKEN_LENGTH_MAX)));
     assert!(refused(Op::Open, token(TOKEN_LENGTH_MAX + 1)));
     assert_eq!(CancelReply::decode(&[2]), Err(BodyError::Value("the outcome")));
-    for op in [Op::Attach, Op::Status, Op::Compound, Op::Recovered, Op::Fetch, Op::List] {
+    for op in [Op::Attach, Op::Status, Op::Compound, Op::Recovered, Op::Fetch, Op::List, Op::Locks, Op::ReleaseLocks] {
         assert_eq!(decode_reply(op, &[]), Err(BodyError::Value("the operation")));
     }
 }

@@ -230,7 +230,18 @@ fn a_compound_is_bounded_in_number_nesting_and_reply() {
     let open = Request::OpenDirectory { handle: b"" };
     let listing = [open, list, Request::ReleaseDirectory { open: OPEN_LATEST }];
     assert!(decode_compound(&body(|out| encode_compound(&root(), &listing, out))).is_ok());
-    for op in [Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered, Op::Fetch, Op::List] {
+    for op in [
+        Op::Attach,
+        Op::Status,
+        Op::Compound,
+        Op::Read,
+        Op::Write,
+        Op::Recovered,
+        Op::Fetch,
+        Op::List,
+        Op::Locks,
+        Op::ReleaseLocks,
+    ] {
         let mut out = body(|out| encode_compound(&root(), &[Request::Root], out));
         let at = out.len() - 2;
         out[at..].copy_from_slice(&(op as u16).to_le_bytes());

@@ -46,6 +46,7 @@ pub fn server_config(name: &str, filesystem: Arc<dyn FileSystem>) -> ServerConfi
         limits: Limits::default(),
         exports: vec![export],
         keys: Vec::new(),
+        administrator: None,
         checksums: Checksums::Auto,
         sessions: None,
     }

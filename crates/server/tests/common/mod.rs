@@ -41,6 +41,7 @@ fn posix(directory: &std::path::Path) -> Posix {
 pub struct Guard {
     pub access: Access,
     keys: Vec<Key>,
+    administrator: Option<Key>,
     checksums: Checksums,
 }
 
@@ -71,6 +72,7 @@ fn start(
         limits,
         exports: vec![export],
         keys: guard.keys,
+        administrator: guard.administrator,
         checksums: guard.checksums,
         sessions: sessions.map(Into::into),
     };
@@ -100,6 +102,12 @@ impl Fixture {
     /// One that serves only who has one of these keys.
     pub fn keyed(keys: &[Key]) -> Fixture {
         Fixture::with(None, Guard { keys: keys.to_vec(), ..Guard::default() }, Arc::new)
+    }
+
+    /// One that serves only who has one of these keys, or everybody if there are none, and whose administrator has another.
+    pub fn administered(keys: &[Key], administrator: Key) -> Fixture {
+        let (keys, administrator) = (keys.to_vec(), Some(administrator));
+        Fixture::with(None, Guard { keys, administrator, ..Guard::default() }, Arc::new)
     }
 
     /// One that wants checksums, or not.

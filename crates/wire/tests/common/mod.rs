@@ -112,7 +112,16 @@ pub fn request_ops() -> impl Iterator<Item = Op> {
     Op::ALL.iter().copied().filter(|op| {
         !matches!(
             op,
-            Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered | Op::Fetch | Op::List
+            Op::Attach
+                | Op::Status
+                | Op::Compound
+                | Op::Read
+                | Op::Write
+                | Op::Recovered
+                | Op::Fetch
+                | Op::List
+                | Op::Locks
+                | Op::ReleaseLocks
         )
     })
 }
@@ -296,10 +305,19 @@ pub fn reply(op: Op) -> BoxedStrategy<Reply> {
 
 /// Every operation whose reply is one of the file system's, with such a reply.
 pub fn replies() -> impl Strategy<Value = Vec<(Op, Reply)>> {
-    let ops = Op::ALL
-        .iter()
-        .copied()
-        .filter(|op| !matches!(op, Op::Attach | Op::Status | Op::Compound | Op::Recovered | Op::Fetch | Op::List));
+    let ops = Op::ALL.iter().copied().filter(|op| {
+        !matches!(
+            op,
+            Op::Attach
+                | Op::Status
+                | Op::Compound
+                | Op::Recovered
+                | Op::Fetch
+                | Op::List
+                | Op::Locks
+                | Op::ReleaseLocks
+        )
+    });
     ops.map(|op| reply(op).prop_map(move |reply| (op, reply))).collect::<Vec<_>>()
 }
 

@@ -1,0 +1,157 @@
+//! `aqueduct status --locks` and `aqueduct release-locks`: what an administrator of a server sees of its locks, and does when one is in the way.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use aqueduct_client::{ConnectError, release_locks, server_locks};
+use aqueduct_wire::Key;
+use serde_json::{Value, json};
+
+use crate::config::{PORT, default_state, server_address};
+use crate::failure::Failure;
+use crate::table::{render, span};
+use crate::{args, key, output};
+
+/// A server that says nothing for so long is not waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Shows who has and who waits for locks.
+pub fn list(server: Option<&str>, state: Option<&Path>, as_json: bool) -> Result<ExitCode, Failure> {
+    let address = address(server);
+    let what = format!("cannot list the locks of {address}");
+    let text = server_locks(&address, administrator(state, &what)?, PATIENCE).map_err(|error| failed(&what, &error))?;
+    let mut locks: Value = serde_json::from_str(&text)
+        .map_err(|error| Failure::new(&what, error, "install the same release here and on the server"))?;
+    locks["address"] = json!(address);
+    if as_json {
+        output::line(format_args!("{locks:#}"));
+    } else {
+        output::print(format_args!("{}", table(&locks)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has the locks of a client released.
+pub fn release(arguments: &args::ReleaseLocks) -> Result<ExitCode, Failure> {
+    let address = address(arguments.server.as_deref());
+    let what = format!("cannot release the locks of client {} of {address}", arguments.client);
+    let client = u64::from_str_radix(&arguments.client, 16).map_err(|_| {
+        Failure::usage(
+            &what,
+            "that is no client's number",
+            "copy it from the column CLIENT of 'aqueduct status --locks'",
+        )
+    })?;
+    let key = administrator(arguments.state.as_deref(), &what)?;
+    release_locks(&address, key, client, PATIENCE).map_err(|error| failed(&what, &error))?;
+    output::line(format_args!(
+        "released: the locks of client {}; what it held them with gives errors there",
+        arguments.client
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn address(server: Option<&str>) -> String {
+    server.map_or_else(|| format!("127.0.0.1:{PORT}"), server_address)
+}
+
+/// The key that only who may read the server's state folder has.
+fn administrator(state: Option<&Path>, what: &str) -> Result<Key, Failure> {
+    let folder = state.map_or_else(default_state, |state| Ok(state.to_owned()))?;
+    let secret = key::load(&folder).map_err(|error| {
+        let hint = "run this on the server's machine as the user that the server runs as (mostly root), with its folder as --state";
+        Failure::new(what, format!("{}: {error}", key::path(&folder).display()), hint)
+    })?;
+    Ok(Key::of_administrator(&secret))
+}
+
+fn failed(what: &str, error: &ConnectError) -> Failure {
+    let hint = match error {
+        ConnectError::Key { .. } => {
+            "name the folder of just this server with --state: whoever administers it has the secret that lies there"
+                .into()
+        }
+        error => error.hint(),
+    };
+    Failure::new(what, error, hint)
+}
+
+fn table(locks: &Value) -> String {
+    let listed = locks["locks"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let total = locks["locks_total"].as_u64().unwrap_or_default();
+    let mut text = format!("Server {} at {}, {total} locks\n", string(&locks["server"]), string(&locks["address"]));
+    if listed.is_empty() {
+        return text;
+    }
+    let rows: Vec<Vec<String>> = listed
+        .iter()
+        .map(|lock| {
+            let peer = string(&lock["peer"]);
+            vec![
+                string(&lock["client_id"]),
+                string(&lock["client"]),
+                // The port says nothing to people.
+                peer.rsplit_once(':').map_or(peer.clone(), |(host, _)| host.to_owned()),
+                string(&lock["pid"]),
+                lock["path"].as_str().map_or_else(|| format!("in {}", string(&lock["export"])), shown),
+                format!("{} {}", string(&lock["family"]), string(&lock["kind"])),
+                range(lock),
+                string(&lock["state"]),
+                lock["seconds"].as_u64().map_or_else(|| "-".to_owned(), span),
+            ]
+        })
+        .collect();
+    text.push_str(&render(&["CLIENT", "NAME", "FROM", ">PID", "FILE", "KIND", "BYTES", "STATE", ">FOR"], &rows));
+    if let Some(more) = total.checked_sub(listed.len() as u64).filter(|more| *more > 0) {
+        text.push_str(&format!("and {more} more; those first for whose files somebody waits\n"));
+    }
+    text
+}
+
+fn range(lock: &Value) -> String {
+    match (lock["start"].as_u64(), lock["end"].as_u64()) {
+        (Some(0), None) => "all".to_owned(),
+        (Some(start), None) => format!("{start} to the end"),
+        (Some(start), Some(end)) => format!("{start} to {end}"),
+        _ => "-".to_owned(),
+    }
+}
+
+fn string(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => shown(text),
+        other => other.to_string(),
+    }
+}
+
+/// Names of files and clients are anybody's: without what would change a terminal.
+fn shown(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_are_shown_in_a_table() {
+        let lock = json!({ "client_id": "00ab", "client": "h", "peer": "[::1]:70", "export": "/x", "path": "/x/a\u{1b}[2Jb", "family": "fcntl",
+            "kind": "write", "start": 10, "end": 19, "pid": 7, "state": "held", "seconds": 61 });
+        let mut whole = lock.clone();
+        (whole["start"], whole["end"], whole["path"]) = (json!(0), Value::Null, Value::Null);
+        let locks = json!({ "server": "s", "address": "a:1", "locks_total": 5, "locks": [lock, whole] });
+        let text = table(&locks);
+        assert!(
+            text.contains("00ab") && text.contains("[::1] ") && text.contains("fcntl write  10 to 19  held"),
+            "{text}"
+        );
+        assert!(text.contains("/x/a\u{fffd}[2Jb") && !text.contains('\u{1b}'), "{text}");
+        assert!(text.contains("in /x") && text.contains("  all") && text.contains("and 3 more"), "{text}");
+        assert_eq!(
+            table(&json!({ "server": "s", "address": "a:1", "locks_total": 0, "locks": [] })).lines().count(),
+            1
+        );
+    }
+}
