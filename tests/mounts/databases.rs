@@ -275,11 +275,48 @@ with e.begin(write=True) as t: t.put(b'n', b'1'); t.put(b'left', b'1')"
                 let said = run_within(PROGRAM_MAX, &mut python(&pair.right, script, &["right"])).failed();
                 assert!(said.contains("Device or resource busy"), "{said}");
             }
+            assert!(
+                pair.server.process.output().contains("shared memory of a database"),
+                "{}",
+                pair.server.process.output()
+            );
             held.let_go();
             all_at_once(&[&pair.right, &pair.right], LMDB_INSERT);
             for mount in [&pair.right, &pair.left] {
                 assert_eq!(says(mount, LMDB_COUNT), "62 61\n", "{mode}");
             }
+        }
+    });
+}
+
+#[test]
+fn databases_that_share_memory_outlive_their_client() {
+    within(TEST_MAX, || {
+        if !have_modules("sqlite3, lmdb") {
+            return;
+        }
+        for mode in MODES {
+            let Pair { left, right, server: _server, export: _export } = Pair::with(mode);
+            create_sqlite(&left, "wal");
+            let begin = "import lmdb, sqlite3, time
+c = sqlite3.connect('db', isolation_level=None); c.execute('pragma synchronous = full')
+for i in range(30):
+    c.execute('begin'); c.execute('insert into t(v) values(?)', (f'before {i}',)); c.execute('update n set n = n + 1'); c.execute('commit')
+e = lmdb.open('lm', map_size=1 << 24)
+for i in range(30):
+    with e.begin(write=True) as t: t.put(b'n', b'%d' % (i + 1)); t.put(b'before %d' % i, b'x' * 300)
+c.execute('begin'); c.execute('delete from t')
+t = e.begin(write=True); t.put(b'n', b'1000')
+print('ready'); time.sleep(1000)";
+            let program = Beside::start(&left, begin).ready();
+            left.process.signal(Signal::KILL);
+            drop(program);
+            let counts = || run_within(PROGRAM_MAX, &mut python(&right, LMDB_COUNT, &[]));
+            wait_until("the server gives the locks of the killed client up", PROGRAM_MAX, || counts().status.success());
+            assert_eq!(says(&right, COUNT) + &says(&right, LMDB_COUNT), "ok 30 30\n31 30\n", "{mode}");
+            all_at_once(&[&right, &right], INSERT);
+            all_at_once(&[&right, &right], LMDB_INSERT);
+            assert_eq!(says(&right, COUNT) + &says(&right, LMDB_COUNT), "ok 90 90\n91 90\n", "{mode}");
         }
     });
 }

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use aqueduct_fs::{Errno, LockKind, LockSeen, LockSpace};
 
-use crate::complaints::Complaint;
 use crate::server::Server;
 use crate::session::lock;
 
@@ -60,8 +59,7 @@ impl Server {
     pub(crate) fn release_locks(&self, client: u64) -> Result<(), Errno> {
         let session = lock(&self.sessions).get(&client).cloned();
         let session = session.filter(|session| session.attached.get().is_some()).ok_or(Errno::ENOENT)?;
-        let what = format_args!("an administrator has released the locks of {}, whose session ends", session.name);
-        self.complain(session.peer.ip(), Complaint::Forsaken, what);
+        tracing::warn!(client = %session.name, peer = %session.peer, "an administrator has released the locks of a client, whose session ends");
         self.end_session(&session);
         Ok(())
     }

@@ -35,6 +35,8 @@ pub(crate) enum Complaint {
     Hoards,
     /// An operation that the backing file system took long for.
     Slow,
+    /// The shared memory of a database is wanted by two clients.
+    Shared,
     /// The server itself lacks something: descriptors, memory.
     Exhausted,
     /// Changes from outside that could not all be told.

@@ -686,6 +686,12 @@ impl Job {
         let mut body = Vec::new();
         if let Ok(reply) = &result {
             aqueduct_wire::encode_reply(reply, &mut body);
+        } else if self.op == Op::SetLock && matches!(result, Err(Errno::EBUSY)) {
+            let client = &self.session.name;
+            let what = format_args!(
+                "refused {client} the shared memory of a database (SQLite's write-ahead log, LMDB), which another client has mapped: see 'aqueduct status --locks'"
+            );
+            self.server.complain(self.connection.peer().ip(), Complaint::Shared, what);
         }
         let result = result.map(|_| ());
         if changes {
