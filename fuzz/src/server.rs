@@ -13,7 +13,7 @@ use aqueduct_fs::synthetic::Synthetic;
 use aqueduct_fs::{OpenFlags, OpenId, ReadAt, Request, SetAttr, WriteAt};
 use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig, export_id};
 use aqueduct_wire::{
-    Attach, AttachReply, Checksums, Flags, Header, Hello, HelloReply, Kind, LeaseId, Op, Opener, Sealer,
+    Attach, AttachReply, Capabilities, Checksums, Flags, Header, Hello, HelloReply, Kind, LeaseId, Op, Opener, Sealer,
     decode_fetched, decode_leases, decode_listed, decode_reply, encode_cancel, encode_compound, encode_fetch,
     encode_leases, encode_read, encode_release_locks, encode_request, encode_write, take_grants,
 };
@@ -146,7 +146,10 @@ impl Stream {
     /// One that has greeted and attached.
     fn attached() -> Stream {
         let mut stream = Stream { bytes: vec![0], sequence: 0, flags: Flags::empty() };
-        let hello = Hello { session: 0, ..greeting::hello() };
+        // Who administers would have to prove it.
+        let hello = greeting::hello();
+        let capabilities = hello.capabilities - Capabilities::ADMINISTRATOR;
+        let hello = Hello { session: 0, capabilities, ..hello };
         stream.frame(Header::new(Kind::Hello), |body| hello.encode(body), &[]);
         stream.request(Op::Attach, false, |body| Attach { export: EXPORT, read_only: false }.encode(body), &[]);
         stream
