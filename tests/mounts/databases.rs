@@ -290,6 +290,31 @@ with e.begin(write=True) as t: t.put(b'n', b'1'); t.put(b'left', b'1')"
 }
 
 #[test]
+fn shared_memory_stays_with_its_client_over_a_restart_of_the_server() {
+    within(TEST_MAX, || {
+        if !have_modules("lmdb") {
+            return;
+        }
+        for mode in MODES {
+            let Pair { left, right, server, export } = Pair::with(mode);
+            let hold = format!(
+                "import lmdb, os, sys, time{WAIT}
+e = lmdb.open('lm', map_size=1 << 24)
+with e.begin(write=True) as t: t.put(b'n', b'0')
+print('ready'); wait()
+with e.begin(write=True) as t: t.put(b'n', b'1'); t.put(b'left', b'1')"
+            );
+            let held = Beside::start(&left, &hold).ready();
+            let _server = server.restart(&[export.path()]);
+            let said = run_within(PROGRAM_MAX, &mut python(&right, LMDB_COUNT, &[])).failed();
+            assert!(said.contains("Device or resource busy"), "{said}");
+            held.let_go();
+            assert_eq!(says(&right, LMDB_COUNT), "2 1\n", "{mode}");
+        }
+    });
+}
+
+#[test]
 fn databases_that_share_memory_outlive_their_client() {
     within(TEST_MAX, || {
         if !have_modules("sqlite3, lmdb") {

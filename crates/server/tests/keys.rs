@@ -330,3 +330,36 @@ fn the_administrators_key_is_no_members_and_needs_a_proof() {
     peer.send(Header::new(Kind::Hello), &body);
     assert_eq!(peer.receive().unwrap().0.status as i32, Errno::ENOKEY.raw());
 }
+
+#[test]
+fn a_list_of_locks_is_bounded_and_says_how_many_there_are() {
+    const LOCKS: u64 = 3000;
+    let fixture = Fixture::administered(&[], key(ADMINISTRATOR));
+    let (mut peer, session, root) = fixture.attached();
+    let open = locked_file(&mut peer, &root);
+    for at in 0..LOCKS {
+        let lock = Lock { start: 2 * at, end: 2 * at, kind: LockKind::Read, pid: 1 };
+        let request = Request::SetLock { open, owner: 1, space: LockSpace::Posix, lock, wait: false };
+        peer.ask((1, 1 + at as u32), &request).unwrap();
+    }
+    let (mut other, _, root) = fixture.attached();
+    let (_, opened) = other.create((0, 1), &root, "wanted", OpenFlags::READ | OpenFlags::WRITE).unwrap();
+    other.ask((0, 2), &set_lock(opened.id, 1, LockKind::Write, false)).unwrap();
+    let waits = other.file((0, 3), &set_lock(opened.id, 2, LockKind::Write, true));
+    assert_eq!(waits.0.kind, Kind::Pending);
+
+    let (mut administrator, _) = greet(&fixture, &administering(), &administering()).let_in(&key(ADMINISTRATOR));
+    let (header, body) = administrator.call(Op::Locks, (0, 0), &[]);
+    assert_eq!((header.status, body.len() <= BODY_LENGTH_MAX), (0, true));
+    let locks: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(locks["locks_total"], LOCKS + 2);
+    let listed = locks["locks"].as_array().unwrap();
+    assert!((100..=1024).contains(&listed.len()), "{}", listed.len());
+    let wanted = |lock: &serde_json::Value| lock["path"].as_str().unwrap().ends_with("/wanted");
+    assert!(listed[..2].iter().all(wanted) && !listed[2..].iter().any(wanted), "what somebody waits for comes first");
+    let release = session.session.to_le_bytes();
+    assert_eq!(administrator.call(Op::ReleaseLocks, (0, 0), &release).0.status, 0);
+    assert!(peer.receive().is_none(), "its connections are closed");
+    let (_, body) = administrator.call(Op::Locks, (0, 0), &[]);
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&body).unwrap()["locks_total"], 2);
+}
