@@ -223,9 +223,11 @@ impl Backing {
         may && config.options.cache == CacheMode::Lease
     }
 
-    /// Why nothing is kept though leases were asked for.
+    /// Why nothing is kept though leases were asked for. That a local directory has none is said to those who asked.
     fn refuses_leases(&self, config: &MountConfig) -> Option<&'static str> {
-        (config.options.cache == CacheMode::Lease && !self.has_leases(config)).then_some(match self {
+        let is_expected = matches!(self, Backing::Remote(_)) || config.options.cache_is_said;
+        let wanted = config.options.cache == CacheMode::Lease && is_expected;
+        (wanted && !self.has_leases(config)).then_some(match self {
             Backing::Remote(_) => "the server has all users act as one, or under other ids (squash, map_uids, map_gids), so that only it can say what each may do",
             Backing::Local(_) => "a local directory grants no leases",
         })

@@ -138,6 +138,8 @@ pub struct Options {
     pub timeout: Duration,
     pub suspect: Duration,
     pub cache: CacheMode,
+    /// It was asked for, and is not just the default.
+    pub cache_is_said: bool,
     /// How much the kernel keeps of what leases cover: in general, and by patterns of paths.
     pub caching: Caching,
     pub caching_rules: Vec<(String, Caching)>,
@@ -168,6 +170,7 @@ impl Default for Options {
             timeout: SOFT_TIMEOUT,
             suspect: SUSPECT,
             cache: CacheMode::Lease,
+            cache_is_said: false,
             caching: Caching::Lease,
             caching_rules: Vec::new(),
             attr_timeout: Duration::ZERO,
@@ -234,7 +237,8 @@ impl Options {
             options.allow_other = false;
         }
         options.check_rules()?;
-        options.check_timeouts(list.iter().any(|option| option.trim().starts_with("cache=")))?;
+        options.cache_is_said = list.iter().any(|option| option.trim().starts_with("cache="));
+        options.check_timeouts()?;
         // Over names that the kernel remembers it walks without asking us, so it has to check on the way.
         options.default_permissions |= options.entry_timeout > Duration::ZERO;
         Ok(options)
@@ -270,10 +274,10 @@ impl Options {
     }
 
     /// Timeouts mean that nothing calls back what is kept.
-    fn check_timeouts(&mut self, cache_is_said: bool) -> Result<(), Failure> {
+    fn check_timeouts(&mut self) -> Result<(), Failure> {
         let timeouts = [("attr_timeout", self.attr_timeout), ("entry_timeout", self.entry_timeout)];
         match timeouts.iter().find(|(_, time)| self.cache == CacheMode::Lease && !time.is_zero()) {
-            Some((name, _)) if cache_is_said => Err(Failure::usage(
+            Some((name, _)) if self.cache_is_said => Err(Failure::usage(
                 "cannot mount with these options",
                 format!("{name} lets what is kept be old, and cache=lease promises that it is not"),
                 format!("leave {name} out, or say cache=none"),
@@ -507,6 +511,7 @@ mod tests {
             timeout: Duration::from_millis(2500),
             suspect: Duration::from_secs(8),
             cache: CacheMode::CloseToOpen,
+            cache_is_said: true,
             attr_timeout: Duration::from_secs(1),
             ..Options::default()
         };
