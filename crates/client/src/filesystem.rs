@@ -97,6 +97,7 @@ impl Client {
             if exchange.changes && self.session_number.load(Ordering::SeqCst) != session && flags.contains(Flags::RETRY)
             {
                 if !exchange.repeatable {
+                    brought.is_open = false; // the session of before executes nothing any more
                     return Err(Errno::EIO); // executed or not, and nobody knows: say so rather than do it twice
                 }
                 session = self.session_number.load(Ordering::SeqCst);
