@@ -276,6 +276,7 @@ impl Leases {
     ) -> Option<T> {
         let hash = self.hash(handle);
         let fetched = Fetched { asked, at: brought.sent };
+        self.make_room(hash);
         if self.is_over(2) {
             return None; // what leaves is not gone yet
         }
@@ -299,10 +300,19 @@ impl Leases {
         if let Some(other) = displaced {
             self.give_back(&other); // the server has given its name to another lease, so it is over
         }
+        kept
+    }
+
+    /// Gives back what was not used for longest among the inodes of a shard, if there is too much.
+    fn make_room(&self, hash: Hash) {
         if self.is_over(1) && self.recalls.has_room() {
             self.recalls.give_back(self.shard(hash, |shard| shard.leave_eldest(LEAVING_PART)));
         }
-        kept
+    }
+
+    /// Whether more may be kept than what comes with leases, which makes room for itself.
+    pub(super) fn has_room(&self) -> bool {
+        !self.is_over(1)
     }
 
     /// Whether more is kept than so many times what may be.

@@ -199,7 +199,7 @@ fn look_up(leases: &Leases, hold: &mut OfAnswer, parent: &[u8], name: &[u8]) -> 
     let find = |shard: &mut Shard, hash| {
         let known = shard.name(parent, (hash, name_hash), name, &view);
         known.or_else(|| {
-            let concludes = shard.conclude(parent, hash, name, &view);
+            let concludes = leases.has_room() && shard.conclude(parent, hash, name, &view);
             concludes.then(|| shard.name(parent, (hash, name_hash), name, &view))?
         })
     };

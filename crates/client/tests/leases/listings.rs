@@ -98,3 +98,30 @@ fn a_page_with_inodes_has_them_as_they_are_now() {
     let mode = |name: &str| list.iter().find(|(of, _)| of == name).unwrap().1.unwrap().mode & 0o777;
     assert_eq!((mode("file0007"), mode("file0008")), (0o600, 0o644));
 }
+
+/// Searching for what is nowhere takes no more memory than there may be, and what is looked at after it is kept as ever.
+#[test]
+fn names_that_are_concluded_to_be_absent_are_bounded() {
+    const BYTES_MAX: u64 = 32 << 20;
+    let process = Process::new();
+    (0..8).for_each(|at| std::fs::create_dir(process.path(&format!("d{at}"))).unwrap());
+    let (mount, other) = (process.mount(), process.mount());
+    let bytes = || mount.status()["leases"]["bytes"].as_u64().unwrap();
+    let long = "x".repeat(NAME_LENGTH_MAX - 10);
+    let asked = mount.operations();
+    for at in 0..8 {
+        let directory = mount.look_up(&format!("d{at}")).unwrap().handle;
+        mount.list(&directory, 65536, true);
+        for number in 0..20_000 {
+            assert_eq!(mount.look_up_in(&directory, &format!("{long}{number}")).unwrap_err(), Errno::ENOENT);
+            if mount.operations() > asked + 100 {
+                break;
+            }
+        }
+        assert!(bytes() < BYTES_MAX + BYTES_MAX / 2, "{at}: {}", mount.status());
+    }
+    assert!(mount.operations() > asked + 100, "nothing was full: {}", mount.status());
+    let (file, _open) = other.create("later");
+    mount.look_up("later").unwrap();
+    mount.warm(|| mount.stat(&file.handle));
+}
