@@ -4,8 +4,10 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use aqueduct_fs::{Handle, Request};
+use aqueduct_fs::{FileSystem, Handle, Request};
 
+use crate::lease::InodeKey;
+use crate::server::Server;
 use crate::session::lock;
 
 /// Names and files share these locks: so many (8 KiB) that a slow operation holds up one in a thousand of the others.
@@ -19,15 +21,24 @@ impl Default for Exclusion {
     }
 }
 
-impl Exclusion {
-    /// For an append to a file.
-    pub(crate) fn file(&self, handle: &Handle) -> MutexGuard<'_, ()> {
-        lock(&self.0[crc32c::crc32c(handle.bytes()) as usize % LOCKS])
+impl Server {
+    /// For an append to a file. As leases do, these locks go by the inode: more than one export may lead to it.
+    pub(crate) fn exclude_appends(&self, filesystem: &dyn FileSystem, handle: &Handle) -> MutexGuard<'_, ()> {
+        let InodeKey(file) = self.leases.key(filesystem, handle.bytes());
+        lock(&self.exclusion.0[crc32c::crc32c(&file.to_le_bytes()) as usize % LOCKS])
     }
 
     /// For what makes or removes names. Two are locked in one order, so that nobody waits for another who waits for him.
-    pub(crate) fn names(&self, request: &Request<'_>) -> [Option<MutexGuard<'_, ()>>; 2] {
-        let place = |parent, name| crc32c::crc32c_append(crc32c::crc32c(parent), name) as usize % LOCKS;
+    pub(crate) fn exclude_names(
+        &self,
+        filesystem: &dyn FileSystem,
+        request: &Request<'_>,
+    ) -> [Option<MutexGuard<'_, ()>>; 2] {
+        let locks = &self.exclusion.0;
+        let place = |parent, name| {
+            let InodeKey(parent) = self.leases.key(filesystem, parent);
+            crc32c::crc32c_append(crc32c::crc32c(&parent.to_le_bytes()), name) as usize % LOCKS
+        };
         match *request {
             Request::Create { parent, name, .. }
             | Request::MakeDirectory { parent, name, .. }
@@ -35,11 +46,11 @@ impl Exclusion {
             | Request::Symlink { parent, name, .. }
             | Request::Link { parent, name, .. }
             | Request::Unlink { parent, name }
-            | Request::RemoveDirectory { parent, name } => [Some(lock(&self.0[place(parent, name)])), None],
+            | Request::RemoveDirectory { parent, name } => [Some(lock(&locks[place(parent, name)])), None],
             Request::Rename { parent, name, new_parent, new_name, .. } => {
                 let (one, other) = (place(parent, name), place(new_parent, new_name));
-                let first = lock(&self.0[one.min(other)]);
-                [Some(first), (one != other).then(|| lock(&self.0[one.max(other)]))]
+                let first = lock(&locks[one.min(other)]);
+                [Some(first), (one != other).then(|| lock(&locks[one.max(other)]))]
             }
             _ => [None, None],
         }

@@ -369,7 +369,7 @@ impl Job {
     ) -> Option<Result<Written, Errno>> {
         match which {
             Try::AfterRestart(record) => {
-                let file = (filesystem, &self.server.exclusion);
+                let file = (filesystem, &*self.server);
                 Some(repeat::repeat_write(file, context, write, data, record).await)
             }
             Try::First { may_be_old } => {
@@ -428,7 +428,7 @@ impl Job {
     ) -> Option<Call<'a, Written>> {
         let is_noted = write.append && !data.is_empty() && self.server.keeps_sessions();
         let handle = if is_noted { filesystem.inode(context.client, write.open) } else { None };
-        let _others_wait = handle.as_ref().map(|handle| self.server.exclusion.file(handle));
+        let _others_wait = handle.as_ref().map(|handle| self.server.exclude_appends(filesystem, handle));
         let intent = || intent::of_append(filesystem, context, (handle.as_ref()?, write.open), &data);
         self.intend(intent).then(|| filesystem.write(context, write, Source::Memory(data.clone())))
     }
@@ -540,7 +540,7 @@ impl Job {
         (change, survives): (&mut Change<'_>, bool),
     ) -> Tried<'a> {
         let filesystem = &*attached.filesystem;
-        let _others_wait = self.server.keeps_sessions().then(|| self.server.exclusion.names(request));
+        let _others_wait = self.server.keeps_sessions().then(|| self.server.exclude_names(filesystem, request));
         let looks = self.server.leases.watches() || survives && self.session.survives();
         let found = if looks { Found::of(filesystem, context, request) } else { Found::default() };
         let touched = match self.touched(attached, |toucher| toucher.of(request, &found)) {

@@ -7,9 +7,9 @@ use aqueduct_fs::{Call, Context, Errno, FileSystem, OpenFlags, Reply, Request, S
 use aqueduct_wire::{Header, Op};
 use bytes::Bytes;
 
-use crate::exclusion::Exclusion;
 use crate::intent;
 use crate::journal::{Outcome, Record};
+use crate::server::Server;
 
 /// What to do about a repeat.
 pub(crate) enum Repeat {
@@ -34,7 +34,7 @@ pub(crate) async fn repeat(
 
 /// The answer to a repeat of a write. What the first try wrote may have been lost with the machine since: then it is written again, where it was.
 pub(crate) async fn repeat_write(
-    (filesystem, exclusion): (&dyn FileSystem, &Exclusion),
+    (filesystem, server): (&dyn FileSystem, &Server),
     context: &Context,
     write: WriteAt,
     data: Bytes,
@@ -50,18 +50,18 @@ pub(crate) async fn repeat_write(
         return Ok(before);
     }
     let data = data.slice(..data.len().min(before.count as usize));
-    write_lost((filesystem, exclusion), context, (write, again), data).await
+    write_lost((filesystem, server), context, (write, again), data).await
 }
 
 /// Writes `again` what was lost. Where an append went another client may have appended since, as the file had become shorter: then it goes to the end.
 fn write_lost<'a>(
-    (filesystem, exclusion): (&'a dyn FileSystem, &Exclusion),
+    (filesystem, server): (&'a dyn FileSystem, &Server),
     context: &'a Context,
     (write, again): (WriteAt, WriteAt),
     data: Bytes,
 ) -> Call<'a, Written> {
     let handle = write.append.then(|| filesystem.inode(context.client, write.open)).flatten();
-    let _others_wait = handle.as_ref().map(|handle| exclusion.file(handle));
+    let _others_wait = handle.as_ref().map(|handle| server.exclude_appends(filesystem, handle));
     let is_taken =
         handle.as_ref().is_some_and(|handle| intent::is_taken(filesystem, context, (handle, again.offset), &data));
     filesystem.write(context, if is_taken { write } else { again }, Source::Memory(data))

@@ -50,12 +50,25 @@ impl FileSystem for Gate {
     fn depart(&self, client: ClientId) {
         self.below.depart(client);
     }
+
+    fn inode_name<'a>(&self, handle: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        self.below.inode_name(handle)
+    }
+}
+
+fn gate(below: Posix) -> (Arc<Gate>, Handles) {
+    let ((begins, begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
+    (Arc::new(Gate { below, begun: Mutex::new(begins), end: Mutex::new(ends) }), Handles { begun, end })
 }
 
 fn gated() -> (Fixture, Handles) {
-    let ((begins, begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
-    let layer = |below| Arc::new(Gate { below, begun: Mutex::new(begins), end: Mutex::new(ends) });
-    (Fixture::layered(layer), Handles { begun, end })
+    let mut handles = None;
+    let fixture = Fixture::layered(|below| {
+        let (layer, of_it) = gate(below);
+        handles = Some(of_it);
+        layer
+    });
+    (fixture, handles.unwrap())
 }
 
 fn send(peer: &mut Peer, place: (u32, u32), request: &Request<'_>) -> u64 {
@@ -80,6 +93,27 @@ fn a_repeat_gets_the_answer_of_the_try_that_runs() {
         assert_eq!((header.kind, header.request, header.status), (Kind::Reply, id, 0));
     }
     assert!(gate.begun.try_recv().is_err(), "it was executed once");
+}
+
+#[test]
+fn nobody_makes_a_name_through_another_export_meanwhile() {
+    let mut gates = Vec::new();
+    let fixture = Fixture::twofold(|below| {
+        let (layer, handles) = gate(below);
+        gates.push(handles);
+        layer
+    });
+    let (mut one, _, root) = fixture.connect().attach_to("/e");
+    let (mut other, _, same) = fixture.connect().attach_to("/f");
+    assert_ne!(root, same, "handles tell nothing of another export");
+    send(&mut one, (0, 1), &make_directory(&root, SLOW));
+    gates[0].begun.recv_timeout(LONG).unwrap();
+    send(&mut other, (0, 1), &make_directory(&same, SLOW));
+    let begun = gates[1].begun.recv_timeout(Duration::from_millis(500));
+    gates.iter().for_each(|gate| gate.end.send(()).unwrap());
+    assert!(begun.is_err(), "both were under way");
+    let statuses = [&mut one, &mut other].map(|peer| peer.receive().unwrap().0.status);
+    assert_eq!(statuses, [0, Errno::EEXIST.raw() as u32]);
 }
 
 #[test]

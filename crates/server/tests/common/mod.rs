@@ -52,25 +52,36 @@ fn start(
     limits: Limits,
     guard: Guard,
 ) -> (Arc<Server>, Arc<Group>) {
+    start_all(vec![filesystem], sessions, listen, limits, guard)
+}
+
+/// The exports are `/e`, `/f` and so on.
+fn start_all(
+    filesystems: Vec<Arc<dyn FileSystem>>,
+    sessions: Option<&std::path::Path>,
+    listen: SocketAddr,
+    limits: Limits,
+    guard: Guard,
+) -> (Arc<Server>, Arc<Group>) {
     let spin_max = Duration::from_micros(20);
     let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
-    let (path, access) = (String::new(), guard.access);
-    let export = Export {
-        name: "/e".into(),
-        id: 1,
+    let export = |(filesystem, id)| Export {
+        name: format!("/{}", char::from(b'd' + id)),
+        id: u32::from(id),
         filesystem,
         read_only: false,
-        path,
-        access,
+        path: String::new(),
+        access: guard.access.clone(),
         durable: false,
         external: External::None,
     };
+    let exports = filesystems.into_iter().zip(1..).map(export).collect();
     let config = ServerConfig {
         listen: vec![listen],
         name: "server".into(),
         verifier: 9,
         limits,
-        exports: vec![export],
+        exports,
         keys: guard.keys,
         administrator: guard.administrator,
         checksums: guard.checksums,
@@ -123,6 +134,18 @@ impl Fixture {
     /// The same, with a layer over its directory.
     pub fn limited_over<F: FileSystem + 'static>(limits: Limits, layer: impl FnOnce(Posix) -> Arc<F>) -> Fixture {
         Fixture::with_limits(Some(tempfile::tempdir().unwrap()), (Guard::default(), limits), layer)
+    }
+
+    /// One whose sessions outlive it, with two exports of its directory, `/e` and `/f`, whose handles differ.
+    pub fn twofold<F: FileSystem + 'static>(mut layer: impl FnMut(Posix) -> Arc<F>) -> Fixture {
+        let (directory, sessions) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut filesystem = |key| -> Arc<dyn FileSystem> {
+            layer(Posix::open(directory.path(), Options { key: [key; 32], ..Options::default() }).unwrap())
+        };
+        let (filesystems, guard) = (vec![filesystem(5), filesystem(6)], Guard::default());
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let (server, group) = start_all(filesystems, Some(sessions.path()), listen, limits(), guard.clone());
+        Fixture { server, group, directory, sessions: Some(sessions), guard }
     }
 
     /// As [`limited`](Fixture::limited), and it is told what others change in its directory; `None`: that cannot be had.
@@ -241,10 +264,14 @@ impl Peer {
     }
 
     /// A new session, attached to the export, and the handle of its root.
-    pub fn attach(mut self) -> (Peer, HelloReply, Handle) {
+    pub fn attach(self) -> (Peer, HelloReply, Handle) {
+        self.attach_to("/e")
+    }
+
+    pub fn attach_to(mut self, export: &str) -> (Peer, HelloReply, Handle) {
         let reply = self.hello(0, [0; 16]).unwrap();
         let mut body = Vec::new();
-        Attach { export: "/e", read_only: false }.encode(&mut body);
+        Attach { export, read_only: false }.encode(&mut body);
         let (_, body) = self.call(Op::Attach, (0, 0), &body);
         let root = AttachReply::decode(&body).unwrap().root.handle;
         (self, reply, root)
