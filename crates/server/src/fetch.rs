@@ -1,10 +1,15 @@
 //! FETCH and LIST: what many small files have in their first bytes, and what some directories have, for one round trip each. Each is opened as its caller, read
 //! and closed again.
 
+use aqueduct_fs::dirpage::ATTR_SIZE;
 use aqueduct_fs::{
     Aspects, Attr, Context, DirPage, Errno, FileSystem, Handle, MemorySink, OpenFlags, OpenId, ReadAt, Reply, Request,
 };
 use aqueduct_wire::{Caller, DIRECTORY_PAGE_MAX, FETCH_LENGTH_MAX, GRANTS_MAX, Subject, fetch_room};
+
+/// With less room than the attributes of one entry take, or fewer grants than a directory and an entry have, no directory more is opened.
+const ROOM_MIN: u32 = ATTR_SIZE as u32;
+const NUMBERS_MIN: usize = 2;
 
 /// What came of each file.
 type File = Result<(Attr, Vec<u8>), Errno>;
@@ -97,6 +102,9 @@ pub(crate) async fn listings(
     let (mut room, mut grants) = (DIRECTORY_PAGE_MAX, GRANTS_MAX);
     let mut listings: Vec<Result<DirPage, Errno>> = Vec::with_capacity(handles.len());
     for handle in &handles {
+        if room < ROOM_MIN || grants < NUMBERS_MIN {
+            break; // another would be read only to be thrown away
+        }
         let listing = page(filesystem, &context, handle, room).await;
         let taken = listing.as_ref().map_or(0, |page| page.packed().len() as u32);
         let is_whole = listing.as_ref().map_or(true, |page| page.end);
