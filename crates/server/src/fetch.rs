@@ -75,7 +75,7 @@ pub(crate) async fn files(
     let mut room = fetch_room(handles.len());
     let mut files: Vec<File> = Vec::with_capacity(handles.len());
     for handle in &handles {
-        let file = one(filesystem, &context, handle, length.min(FETCH_LENGTH_MAX)).await;
+        let file = one(filesystem, (&context, !files.is_empty()), handle, length.min(FETCH_LENGTH_MAX)).await;
         let taken = file.as_ref().map_or(0, |(_, data)| data.len());
         if taken > room && !files.is_empty() {
             break;
@@ -130,20 +130,27 @@ async fn page(filesystem: &dyn FileSystem, context: &Context, handle: &[u8], siz
     page
 }
 
-/// The attributes are from before the data: where they are kept, under leases, nothing came in between.
-async fn one(filesystem: &dyn FileSystem, context: &Context, handle: &[u8], length: u32) -> File {
+/// The attributes are from before the data: where they are kept, under leases, nothing came in between. `is_ahead`: nobody has asked for this file yet.
+async fn one(filesystem: &dyn FileSystem, (context, is_ahead): (&Context, bool), handle: &[u8], length: u32) -> File {
     let attr = filesystem.call(context, Request::GetAttr { handle, open: None }).await?.attr()?;
     if !attr.is_regular() {
         return Err(Errno::EINVAL);
     }
-    let open = open(filesystem, context, (handle, &attr)).await?;
+    let open = match is_ahead {
+        true => open_ahead(filesystem, context, (handle, &attr)).await?,
+        false => filesystem.call(context, Request::Open { handle, flags: OpenFlags::READ }).await?.opened()?.id,
+    };
     let data = read(filesystem, context, open, length).await;
     filesystem.call(context, Request::Release { open }).await?;
     Ok((attr, data?))
 }
 
-/// Who fetches may not read it after all: the time of access stays, where the caller may say so.
-async fn open(filesystem: &dyn FileSystem, context: &Context, (handle, attr): (&[u8], &Attr)) -> Result<OpenId, Errno> {
+/// What is fetched with another may not be read after all: the time of access stays, where the caller may say so.
+async fn open_ahead(
+    filesystem: &dyn FileSystem,
+    context: &Context,
+    (handle, attr): (&[u8], &Attr),
+) -> Result<OpenId, Errno> {
     let open = |flags| filesystem.call(context, Request::Open { handle, flags });
     // Others are refused it; with ids that are mapped the owner may look like another, and another like the owner.
     let is_owner = context.credential.uid == 0 || context.credential.uid == attr.uid;

@@ -1,5 +1,7 @@
 //! What is answered without a round trip.
 
+use std::time::{Duration, SystemTime};
+
 use aqueduct_fs::*;
 
 use crate::fixture::*;
@@ -64,4 +66,31 @@ fn a_client_that_asks_for_no_leases_gets_none() {
         assert_eq!((count, entry.unwrap().attr.size), (1, 4));
     }
     assert!(mount.status()["leases"].is_null());
+}
+
+/// A file that a listing has told of is had by FETCH, with others: that is a read of it, as it is without a listing, but of the others it is none.
+#[test]
+fn the_first_read_of_a_file_moves_its_time_of_access_and_of_no_other() {
+    let moved = |is_listed: bool| {
+        let process = Process::new();
+        let (files, old) = (["f0", "f1", "f2", "f3"], SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000));
+        for file in files {
+            std::fs::write(process.path(file), "text").unwrap();
+            let times = std::fs::FileTimes::new().set_accessed(old);
+            std::fs::File::options().write(true).open(process.path(file)).unwrap().set_times(times).unwrap();
+        }
+        let mount = process.mount();
+        if is_listed {
+            mount.list(&mount.root, 65536, true);
+        }
+        let read = |file: &str| {
+            let open = mount.open(&mount.look_up(file).unwrap().handle, READ).unwrap();
+            assert_eq!(mount.read(open).unwrap(), "text");
+            mount.release(open);
+        };
+        read("f0");
+        read("f1"); // the second in a directory has others fetched with it
+        files.map(|file| std::fs::metadata(process.path(file)).unwrap().accessed().unwrap() != old)
+    };
+    assert_eq!(moved(true), moved(false));
 }
