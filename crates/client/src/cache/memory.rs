@@ -15,7 +15,7 @@ use super::Cached;
 use super::gate::Number;
 use super::hold::{OfAnswer, OfRead};
 use super::leases::{Brought, Leases};
-use super::names::Listed;
+use super::names::{Fresh, Listed};
 use super::opens::Found;
 use super::shard::{Fetched, Hash, RIGHT_TO_LIST, Rights, Shard, View};
 use crate::lane::lock;
@@ -98,7 +98,13 @@ impl Cached {
             }
             Request::OpenDirectory { handle } => self.open(leases, &mut hold, context, (handle, None, RIGHT_TO_LIST)),
             Request::ReadDirectory { open, cookie, size, plus } => {
-                leases.opens.handle(open).and_then(|handle| page(leases, &mut hold, &handle, (cookie, size, plus)))
+                let handle = match leases.opens.find(open) {
+                    Found::Local(local) => Some(local.handle.clone()),
+                    // Whoever goes back to the start has to tell the server, which would go on with what it has read for this open before.
+                    Found::Real(_) if cookie == 0 => None,
+                    Found::Real(_) | Found::Unknown => leases.opens.handle(open),
+                };
+                handle.and_then(|handle| page(leases, &mut hold, &handle, (cookie, size, plus)))
             }
             _ => return Err(request),
         };
@@ -175,7 +181,7 @@ impl Cached {
                 match self.client.opens.handle(*open) {
                     Some(handle) => {
                         let (lease, of_entries) = (keeper.lease(Subject::Inode), keeper.numbered());
-                        keeper.page((&handle, *cookie), page, lease, &of_entries)
+                        keeper.page(&handle, (Some(*open), *cookie, page), lease, &of_entries)
                     }
                     None => Keep::default(),
                 }
@@ -441,14 +447,14 @@ impl<'a> Keeper<'a> {
     ) {
         let Some((lease, of_entries)) = leases.split_first() else { return };
         self.open_directory(handle, *lease, context);
-        self.page((handle, 0), page, *lease, of_entries);
+        self.page(handle, (None, 0, page), *lease, of_entries);
     }
 
     /// A page of a listing, with what it says of its entries.
     fn page(
         &mut self,
-        (handle, cookie): (&[u8], u64),
-        page: &DirPage,
+        handle: &[u8],
+        (open, cookie, page): (Option<OpenId>, u64, &DirPage),
         of_directory: Option<(LeaseId, Aspects)>,
         of_entries: &[Option<(LeaseId, Aspects)>],
     ) -> Keep {
@@ -460,7 +466,8 @@ impl<'a> Keeper<'a> {
         let tells = self.tells;
         // At once, so that a change of one of them that begins now finds that the kernel was told.
         let names = self.keep(handle, of_directory, |shard, hash, fetched, view| {
-            let may_tell = shard.keep_page(handle, hash, (cookie, page), fetched) && !known.is_empty() && tells;
+            let fresh = Fresh { open, cookie, page, came: view.now };
+            let may_tell = shard.keep_page(handle, hash, fresh, fetched) && !known.is_empty() && tells;
             for (name, name_hash, to) in known {
                 shard.keep_name(handle, (hash, name_hash), (name, to), fetched);
             }

@@ -1,7 +1,8 @@
 //! What is kept of the names in one directory: those that were looked up, there or not, and the whole listing.
 //!
 //! A listing is put together from its pages, with the server's cookies, and used when it is whole. Cookies so mean the same whether a page comes from here or from
-//! the server. That a name is not there is concluded from a listing only where the server says that it may be: some file systems find names by other spellings.
+//! the server. All come from one open, since what the server has read for another may be older than a change that was recalled since; and so is whole and true
+//! as of its first page, for which the server reads afresh. That a name is not there is concluded from a listing only where the server says that it may be: some file systems find names by other spellings.
 //!
 //! Which of the names the kernel was told is known as well, name by name: to make it forget one, all names of the mount have to be looked up again.
 
@@ -9,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use aqueduct_fs::{DirPage, NAME_LENGTH_MAX};
+use aqueduct_fs::{DirPage, NAME_LENGTH_MAX, OpenId};
 
 use super::shard::{Nanos, View};
 
@@ -56,6 +57,8 @@ struct Listing {
     is_exact: bool,
     /// When the first of its pages was fetched.
     at: Nanos,
+    /// The server's number of the open through which it came, which alone continues it, with what was asked for since then. `None`: without one.
+    from: Option<(OpenId, Nanos)>,
     /// Where the latest page that was served ended: a cookie, and the index behind its entry.
     cursor: (u64, usize),
 }
@@ -68,6 +71,18 @@ pub(super) struct Listed {
     pub(super) kind: u8,
     pub(super) name: Arc<[u8]>,
     pub(super) handle: Option<Arc<[u8]>>,
+}
+
+/// A page from the server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fresh<'a> {
+    /// The server's number of the open through which it came. `None`: without one.
+    pub(super) open: Option<OpenId>,
+    /// Behind what it was asked for.
+    pub(super) cookie: u64,
+    pub(super) page: &'a DirPage,
+    /// When it came.
+    pub(super) came: Nanos,
 }
 
 /// A part of a listing.
@@ -169,15 +184,24 @@ impl Names {
         *self = Names { round: self.round, unknown_told: self.unknown_told.max(told), ..Names::default() };
     }
 
-    /// A page that was asked for behind `cookie`.
-    pub(super) fn keep_page(&mut self, cookie: u64, page: &DirPage, at: Nanos) {
+    /// Keeps a page that was asked for at a time, if it is the first or continues what is here. Behind the first the server may give what it has read for the same
+    /// open before, which is no older than that open's first page, but may be older than another's.
+    pub(super) fn keep_page(&mut self, Fresh { open, cookie, page, came }: Fresh<'_>, at: Nanos) {
         let listing = &mut self.listing;
         let begins = cookie == 0;
+        let continues = listing.from.is_some_and(|(from, since)| open == Some(from) && at >= since);
+        let is_of_use = if begins { open.is_some() || page.end } else { continues };
+        if !is_of_use {
+            return;
+        }
         let from = match listing.entries.iter().rposition(|entry| entry.cookie == cookie) {
             _ if begins => 0,
             Some(index) => index + 1,
             None => return,
         };
+        if begins {
+            listing.from = open.map(|open| (open, came));
+        }
         if listing.is_whole && is_same(&listing.entries[from..], page) && (!begins || page.end) {
             // The whole of it was fetched again, or a part that says nothing of the age of the others.
             listing.at = if begins { listing.at.max(at) } else { listing.at };

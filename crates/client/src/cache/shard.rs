@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use aqueduct_fs::{Aspects, Attr, Credential, DirPage};
+use aqueduct_fs::{Aspects, Attr, Credential};
 use aqueduct_wire::LeaseId;
 use bytes::Bytes;
 
 use super::gate::{Gate, Gates, Number};
-use super::names::{Listed, Names, Part};
+use super::names::{Fresh, Listed, Names, Part};
 
 /// Time since the machine's boot, in nanoseconds.
 pub(super) type Nanos = u64;
@@ -580,17 +580,11 @@ impl Shard {
         });
     }
 
-    pub(super) fn keep_page(
-        &mut self,
-        handle: &[u8],
-        hash: Hash,
-        (cookie, page): (u64, &DirPage),
-        fetched: Fetched,
-    ) -> bool {
+    pub(super) fn keep_page(&mut self, handle: &[u8], hash: Hash, page: Fresh<'_>, fetched: Fetched) -> bool {
         let gates = self.gates[hash.gate()];
         let lets = gates.names.lets(fetched.asked) && gates.listing.lets(fetched.asked);
         self.keep(handle, (lets, Aspects::NAMES), |inode| {
-            inode.names.get_or_insert_default().keep_page(cookie, page, fetched.at);
+            inode.names.get_or_insert_default().keep_page(page, fetched.at);
         })
     }
 

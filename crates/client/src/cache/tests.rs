@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_fs::{Aspects, Attr, Credential, DirEntry, DirPage, Groups, NAME_LENGTH_MAX, OpenFlags, Time};
+use aqueduct_fs::{Aspects, Attr, Credential, DirEntry, DirPage, Groups, NAME_LENGTH_MAX, OpenFlags, OpenId, Time};
 use aqueduct_wire::LeaseId;
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use super::clock::now;
 use super::gate::Number;
 use super::hold::OfAnswer;
 use super::leases::{Brought, Leases};
-use super::names::{Listed, NAMES_MAX, Names};
+use super::names::{Fresh, Listed, NAMES_MAX, Names};
 use super::shard::{Fetched, Granted, Hash, Nanos, Shard, Touch, View};
 
 const ALL: Aspects = Aspects::all();
@@ -265,6 +265,10 @@ fn pages(counts: &[usize]) -> Vec<(u64, DirPage)> {
     pages
 }
 
+fn through(open: u64, cookie: u64, page: &DirPage) -> Fresh<'_> {
+    Fresh { open: Some(OpenId(open)), cookie, page, came: 5 }
+}
+
 fn listed(names: &mut Names, room: usize) -> Option<Vec<u64>> {
     let size = |entry: &Listed| 20 + entry.name.len();
     let (mut cookie, mut all) = (0, Vec::new());
@@ -283,7 +287,7 @@ fn a_listing_is_put_together_from_its_pages_and_served_in_others() {
     let mut names = Names::default();
     for (cookie, page) in pages(&[3, 4, 2]) {
         assert_eq!(listed(&mut names, 1000), None, "it is not whole");
-        names.keep_page(cookie, &page, 5);
+        names.keep_page(through(1, cookie, &page), 5);
     }
     let whole: Vec<u64> = (1..=9).collect();
     for room in [25, 60, 1000] {
@@ -293,7 +297,7 @@ fn a_listing_is_put_together_from_its_pages_and_served_in_others() {
     assert!(names.page(41, 1000, &view(6), |_| 1).is_none(), "a cookie that only the server knows");
     assert!(names.page(0, 1000, &View { age_max: 1, ..view(6) }, |_| 1).is_none());
     let again = pages(&[3, 4, 2]).remove(1);
-    names.keep_page(again.0, &again.1, 5);
+    names.keep_page(through(1, again.0, &again.1), 5);
     assert_eq!(listed(&mut names, 1000), Some(whole), "a page that says the same");
     names.drop_name(b"other");
     assert_eq!(listed(&mut names, 1000), None);
@@ -308,7 +312,7 @@ fn what_a_listing_does_not_have_is_not_there_only_if_the_server_says_so() {
             assert!(!names.conclude(b"none", &view(6)), "it is not whole");
             let mut page = page.clone();
             page.exact = exact;
-            names.keep_page(*cookie, &page, 5);
+            names.keep_page(through(1, *cookie, &page), 5);
         }
         let listed = names.page(0, 1000, &view(6), |_| 1).unwrap().entries[4].name.clone();
         let aged = View { age_max: 10, ..view(now) };
@@ -331,17 +335,50 @@ fn a_listing_that_is_fetched_again_is_as_young_as_its_first_page() {
     let serves = |names: &mut Names, now| names.page(0, 1000, &aged(now), |_| 1).map(|part| part.left);
     for counts in [&[3][..], &[3, 2]] {
         let mut names = Names::default();
-        pages(counts).iter().for_each(|(cookie, page)| names.keep_page(*cookie, page, 5));
+        pages(counts).iter().for_each(|(cookie, page)| names.keep_page(through(1, *cookie, page), 5));
         assert_eq!((serves(&mut names, 6), serves(&mut names, 15)), (Some(9), None));
         let again = pages(counts);
         for (at, (cookie, page)) in again.iter().enumerate() {
-            names.keep_page(*cookie, page, 20 + at as Nanos);
+            names.keep_page(through(1, *cookie, page), 20 + at as Nanos);
             assert_eq!(serves(&mut names, 26).is_some(), at + 1 == again.len(), "as soon as all is");
         }
         assert_eq!(serves(&mut names, 26), Some(4));
-        names.keep_page(again[0].0, &again[0].1, 7);
+        names.keep_page(through(1, again[0].0, &again[0].1), 7);
         assert_eq!(serves(&mut names, 26), (counts.len() == 1).then_some(4), "what comes late makes nothing younger");
     }
+}
+
+#[test]
+fn a_listing_is_continued_only_through_the_open_that_began_it() {
+    let given = pages(&[3, 2]);
+    let [(first, head), (second, tail)] = &given[..] else { panic!("two pages") };
+    let mut names = Names::default();
+    let begin = |names: &mut Names, open| names.keep_page(through(open, *first, head), 5);
+    begin(&mut names, 1);
+    begin(&mut names, 2);
+    names.keep_page(through(1, *second, tail), 5);
+    assert_eq!(listed(&mut names, 1000), None, "what another has read before");
+    names.keep_page(through(2, *second, tail), 4);
+    assert_eq!(listed(&mut names, 1000), None, "or was asked for before it began");
+    names.keep_page(through(2, *second, tail), 5);
+    assert!(listed(&mut names, 1000).is_some());
+    let (empty, mut ended) = (DirPage::default(), DirPage::default());
+    ended.end = true;
+    names.keep_page(through(1, *second, &ended), 5);
+    assert_eq!(listed(&mut names, 1000).unwrap().len(), 5, "nor does it take the place of what is here");
+
+    // Without an open a listing is one page or none.
+    let mut names = Names::default();
+    let alone = |page| Fresh { open: None, ..through(0, 0, page) };
+    names.keep_page(alone(head), 5);
+    names.keep_page(Fresh { cookie: *second, ..alone(tail) }, 5);
+    assert_eq!((listed(&mut names, 1000), names.bytes()), (None, 0));
+    begin(&mut names, 2);
+    names.keep_page(alone(&empty), 5);
+    names.keep_page(through(2, *second, tail), 5);
+    assert!(listed(&mut names, 1000).is_some(), "and another's goes on");
+    names.keep_page(alone(&ended), 5);
+    assert_eq!(listed(&mut names, 1000), Some(vec![]));
 }
 
 #[test]
@@ -353,7 +390,7 @@ fn a_listing_with_two_equal_cookies_is_not_kept() {
         page.push(&DirEntry { ino, cookie: 10, kind: 8, name: &name, inode: None });
     }
     page.end = true;
-    names.keep_page(0, &page, 5);
+    names.keep_page(through(1, 0, &page), 5);
     assert_eq!(listed(&mut names, 1000), None);
 }
 

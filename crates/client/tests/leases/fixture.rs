@@ -62,7 +62,16 @@ impl Process {
     }
 
     pub fn within(limits: Limits) -> Process {
-        let (directory, sessions) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        Process::over(tempfile::tempdir().unwrap(), limits)
+    }
+
+    /// Over a directory on a disk, as far as the usual place for what is to last is on one.
+    pub fn on_disk() -> Process {
+        Process::over(tempfile::tempdir_in("/var/tmp").unwrap(), limits())
+    }
+
+    fn over(directory: tempfile::TempDir, limits: Limits) -> Process {
+        let sessions = tempfile::tempdir().unwrap();
         let (server, group) =
             start(directory.path(), sessions.path(), "127.0.0.1:0", (limits.clone(), &Configured::default()));
         Process { export: Configured::default(), directory, sessions, limits, server, group }

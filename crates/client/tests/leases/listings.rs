@@ -10,6 +10,72 @@ fn tree(process: &Process, count: usize) {
     }
 }
 
+/// Somebody who lists the root page by page.
+struct Lister<'a> {
+    mount: &'a Mount,
+    open: OpenId,
+    cookie: u64,
+    names: Vec<String>,
+    is_done: bool,
+}
+
+impl<'a> Lister<'a> {
+    fn new(mount: &'a Mount) -> Lister<'a> {
+        let open = mount.ask(Request::OpenDirectory { handle: mount.root.bytes() }).unwrap().opened().unwrap().id;
+        Lister { mount, open, cookie: 0, names: Vec::new(), is_done: false }
+    }
+
+    fn next(&mut self, size: u32) {
+        let read = Request::ReadDirectory { open: self.open, cookie: self.cookie, size, plus: true };
+        let page = self.mount.ask(read).unwrap().directory().unwrap();
+        for entry in page.entries() {
+            self.names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+            self.cookie = entry.cookie;
+        }
+        self.is_done = page.end;
+    }
+
+    fn finish(&mut self, size: u32) {
+        while !self.is_done {
+            self.next(size);
+        }
+    }
+
+    fn rewind(&mut self) {
+        (self.cookie, self.is_done) = (0, false);
+        self.names.clear();
+    }
+}
+
+fn create(mount: &Mount, names: &[String]) {
+    for name in names {
+        let (_, open) = mount.create(name);
+        mount.release(open);
+    }
+}
+
+/// All of them are found, and listed.
+#[track_caller]
+fn assert_there(mount: &Mount, new: &[String]) {
+    let missing: Vec<&String> = new.iter().filter(|name| mount.look_up(name).is_err()).collect();
+    assert!(missing.is_empty(), "not found: {missing:?}");
+    let list = mount.list(&mount.root, 65_536, true);
+    let listed = names(&list);
+    let missing: Vec<&String> = new.iter().filter(|name| !listed.contains(&&name[..])).collect();
+    assert!(missing.is_empty(), "not listed: {missing:?}");
+}
+
+/// Says so if new names come first in listings, or last: then nothing could be missing in the midst. ext4 lists in the order of hashes.
+fn say_if_unsuited(mount: &Mount, new: &[String]) {
+    let list = mount.list(&mount.root, 65_536, true);
+    let is_new = |name: &str| new.iter().any(|new| new == name);
+    let files = names(&list).into_iter().filter(|name| is_new(name) || name.starts_with("file"));
+    let is_new: Vec<bool> = files.map(is_new).collect();
+    if is_new.is_sorted() || is_new.iter().rev().is_sorted() {
+        eprintln!("this shows nothing: /var/tmp is on a file system that lists in the order of creation");
+    }
+}
+
 fn names(list: &[(String, Option<Attr>)]) -> Vec<&str> {
     list.iter().map(|(name, _)| &name[..]).collect()
 }
@@ -124,4 +190,65 @@ fn names_that_are_concluded_to_be_absent_are_bounded() {
     let (file, _open) = other.create("later");
     mount.look_up("later").unwrap();
     mount.warm(|| mount.stat(&file.handle));
+}
+
+/// Behind the first page a server gives what it has read for the same open before: as good as the listing that began then, and no part of a later one.
+#[test]
+fn what_was_read_for_one_listing_is_no_part_of_another() {
+    let process = Process::on_disk();
+    tree(&process, 900);
+    let (mount, other) = (process.mount(), process.mount());
+    let mut one = Lister::new(&mount);
+    one.next(4096);
+    let new: Vec<String> = (0..20).map(|at| format!("new{at}")).collect();
+    create(&other, &new);
+    Lister::new(&mount).next(65_536);
+    one.finish(65_536);
+    assert_there(&mount, &new);
+    say_if_unsuited(&mount, &new);
+}
+
+/// The server reads a small directory at once, and gives it page by page.
+#[test]
+fn who_lists_slowly_puts_nothing_old_into_memory() {
+    let process = Process::on_disk();
+    tree(&process, 200);
+    let (mount, other) = (process.mount(), process.mount());
+    let new: Vec<String> = (0..20).map(|at| format!("new{at}")).collect();
+    let mut slow = Lister::new(&mount);
+    for part in new.chunks(10) {
+        slow.next(4096);
+        create(&other, part);
+    }
+    mount.list(&mount.root, 65_536, true);
+    slow.finish(4096);
+    assert_there(&mount, &new);
+    say_if_unsuited(&mount, &new);
+}
+
+/// Also where the server was not told of it, since memory had the first page.
+#[test]
+fn a_listing_that_is_begun_again_has_nothing_from_before() {
+    let process = Process::on_disk();
+    tree(&process, 200);
+    let (mount, other) = (process.mount(), process.mount());
+    let new: Vec<String> = (0..20).map(|at| format!("new{at}")).collect();
+    mount.stat(&mount.root);
+    mount.list(&mount.root, 65_536, true);
+    let mut lister = mount.warm(|| Lister::new(&mount));
+    lister.next(4096);
+    create(&other, &["first".into()]);
+    lister.next(4096); // from the server, which has read all by now
+    let place = lister.cookie;
+    create(&other, &new);
+    mount.list(&mount.root, 65_536, true);
+    lister.rewind();
+    while lister.cookie != place {
+        lister.next(200); // one entry
+    }
+    create(&other, &["last".into()]);
+    lister.finish(4096);
+    let missing: Vec<&String> = new.iter().filter(|name| !lister.names.contains(name)).collect();
+    assert!(missing.is_empty(), "they were there before it began again: {missing:?}");
+    say_if_unsuited(&mount, &new);
 }
