@@ -45,7 +45,11 @@ impl Cached {
             tracing::debug!(%error, ?request, "this could not be fetched ahead");
             return Err(request);
         }
-        self.remembered(context, request, leases)
+        let answer = self.remembered(context, request, leases);
+        if let Err(Request::Open { handle, .. }) = answer {
+            lock(&leases.scans).fetched_in_vain(leases.key(handle));
+        }
+        answer
     }
 
     /// Has a directory listed, and those with it that whoever goes through a tree is likely to list next.

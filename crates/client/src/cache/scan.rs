@@ -38,6 +38,12 @@ const FOLLOWING_MAX: usize = 64;
 /// Directories of which it is known how often names in them were asked for, and those that are not to be listed.
 const LOOKUPS_MAX: usize = 4096;
 
+/// Files that were fetched in vain, at about 100 bytes each; if there are more, all are forgotten.
+const IN_VAIN_MAX: usize = 4096;
+
+/// So often a file that was fetched in vain is opened without that, before it is tried again: of 52 requests (three for each open file) one is wasted.
+const IN_VAIN_OPENS: u32 = 16;
+
 /// A directory is listed when the server is asked for so many names in it.
 const LISTS_AT: [u32; 3] = [2, 32, 512];
 
@@ -82,6 +88,8 @@ pub(super) struct Scans {
     places: HashMap<Arc<[u8]>, (u64, usize)>,
     /// What was fetched ahead and not read yet.
     unread: HashSet<Arc<[u8]>>,
+    /// Files that could not be opened here although they had been fetched (others change them, say), and how often they are to be opened without that.
+    in_vain: HashMap<Arc<[u8]>, u32>,
     number: u64,
     credit: usize,
     /// How often the server was asked for a name in a directory.
@@ -105,6 +113,7 @@ impl Default for Scans {
             listed: VecDeque::new(),
             places: HashMap::new(),
             unread: HashSet::new(),
+            in_vain: HashMap::new(),
             number: 0,
             credit: CREDIT_FIRST,
             lookups: HashMap::new(),
@@ -238,7 +247,24 @@ impl Scans {
         let wanted = self.files_from((number, at), batch.min(self.credit + 1), scans);
         self.credit -= wanted.len().saturating_sub(1);
         self.unread.extend(wanted.iter().skip(1).cloned());
-        wanted
+        if wanted.len() == 1 && self.would_be_in_vain(handle) { Vec::new() } else { wanted }
+    }
+
+    fn would_be_in_vain(&mut self, handle: &[u8]) -> bool {
+        let Some(left) = self.in_vain.get_mut(handle) else { return false };
+        *left -= 1;
+        if *left == 0 {
+            self.in_vain.remove(handle);
+        }
+        true
+    }
+
+    /// A file was fetched for who opens it, and still the server has to be asked.
+    pub(super) fn fetched_in_vain(&mut self, handle: Arc<[u8]>) {
+        if self.in_vain.len() >= IN_VAIN_MAX {
+            self.in_vain.clear();
+        }
+        self.in_vain.insert(handle, IN_VAIN_OPENS);
     }
 
     /// As many small files from this one on as a reply has room for, also of the directories behind if `goes_on`.
@@ -596,6 +622,23 @@ mod tests {
         assert!(!scans.looks_up(b"other") && scans.looks_up(b"other"));
         assert!((0..10_000u32).all(|at| !scans.looks_up(&at.to_le_bytes())));
         assert!(scans.lookups.len() <= LOOKUPS_MAX);
+    }
+
+    #[test]
+    fn what_was_fetched_in_vain_is_tried_again_seldom() {
+        let mut scans = Scans::default();
+        list(&mut scans, 1, 3, 100);
+        let fetched = (0..100).filter(|_| {
+            let is_fetched = !scans.opens(&file(1, 2)).is_empty();
+            if is_fetched {
+                scans.fetched_in_vain(file(1, 2));
+            }
+            is_fetched
+        });
+        assert_eq!(fetched.count(), 100usize.div_ceil(IN_VAIN_OPENS as usize + 1));
+        assert_eq!(scans.opens(&file(1, 0)).len(), 2, "others are not meant");
+        (0..2 * IN_VAIN_MAX).for_each(|at| scans.fetched_in_vain(file(2, at)));
+        assert!(scans.in_vain.len() <= IN_VAIN_MAX);
     }
 
     #[test]

@@ -94,3 +94,26 @@ fn the_first_read_of_a_file_moves_its_time_of_access_and_of_no_other() {
     };
     assert_eq!(moved(true), moved(false));
 }
+
+#[test]
+fn a_small_file_in_contention_costs_no_more_than_without_leases() {
+    let holdoff = Duration::from_secs(3600); // no lease on it comes again here
+    let process = Process::within(aqueduct_server::Limits { lease_holdoff: holdoff, ..limits() });
+    for file in ["f0", "f1", "f2"] {
+        std::fs::write(process.path(file), "text").unwrap();
+    }
+    let (mount, other) = (process.mount(), process.mount());
+    mount.list(&mount.root, 65536, true);
+    let file = mount.look_up("f1").unwrap().handle;
+    let read = || {
+        let open = mount.open(&file, READ).unwrap();
+        assert_eq!(mount.read(open).unwrap(), "text");
+        mount.release(open);
+    };
+    read();
+    other.set_mode(&file, 0o600);
+    read(); // finds out
+    for round in 0..8 {
+        assert_eq!(mount.round_trips(read).0, 3, "open, read and close, round {round}");
+    }
+}
