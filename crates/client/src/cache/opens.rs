@@ -236,6 +236,20 @@ impl LocalOpen {
         is_local
     }
 
+    /// The same in a recovery, which asks also for what is being asked for: that is answered only when others may have taken right and file away. False:
+    /// somebody else asks too, and settles it should the recovery not have it. `None`: nobody needs it.
+    fn begin_in_recovery(&self) -> Option<bool> {
+        let mut state = lock(&self.state);
+        match *state {
+            State::Local => {
+                *state = State::Making(Vec::new());
+                Some(true)
+            }
+            State::Making(_) => Some(false),
+            State::Closing | State::Real(_) | State::Lost => None,
+        }
+    }
+
     /// Waits until the server is not being asked any more.
     async fn tried(&self) {
         poll_fn(|task| match &mut *lock(&self.state) {
@@ -263,11 +277,15 @@ impl LocalOpen {
     }
 }
 
-/// An answer about an open that was made real has come: it is written down, and who waits for it is woken. Returns what was closed meanwhile, so that the
-/// server has to close it.
+/// An answer about an open that was made real has come: it is written down, and who waits for it is woken. A recovery may have asked as well: what came
+/// first counts. Returns what nobody needs, so that the server has to close it.
 fn settle(leases: &Leases, open: &LocalOpen, made: Result<OpenId, Errno>) -> Option<OpenId> {
-    let state = if let Ok(real) = made { State::Real(real) } else { State::Lost };
-    let before = std::mem::replace(&mut *lock(&open.state), state);
+    let mut state = lock(&open.state);
+    if matches!(*state, State::Real(_) | State::Lost) {
+        return made.ok();
+    }
+    let before = std::mem::replace(&mut *state, made.map_or(State::Lost, State::Real));
+    drop(state);
     lock(leases.opens.of(open.id)).settled(open);
     leases.recalls.nudge();
     match (before, made) {
@@ -390,9 +408,14 @@ impl Client {
     ) -> Result<usize, E> {
         let Some(leases) = &self.leases else { return Ok(0) };
         let mut refused = 0;
-        for open in leases.opens.all_local().iter().filter(|open| open.begin()) {
+        for open in &leases.opens.all_local() {
+            let Some(asks_alone) = open.begin_in_recovery() else { continue };
             let context = Context::new(ClientId(0), open.credential.clone());
             let asked = ask(&context, &open.request());
+            if !asks_alone && !matches!(asked, Ok(Some(Ok(_)))) {
+                asked?;
+                continue;
+            }
             let Ok(Some(made)) = asked else {
                 if !open.put_back() {
                     settle(leases, open, Err(Errno::EBADF)); // it was closed meanwhile

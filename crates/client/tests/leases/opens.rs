@@ -169,3 +169,36 @@ fn opens_outlive_a_restart_of_the_server() {
     other.set_mode(&file, 0);
     assert_eq!(mount.read(open), Ok("text".into()), "it was had before others could change anything");
 }
+
+/// What is being asked for when the server is restarted, by somebody who reads or because it stays open, is had before others go on who waited for that.
+#[test]
+fn opens_that_are_asked_for_while_the_server_is_away_outlive_its_restart() {
+    for (is_read, _round) in (0..6).flat_map(|round| [(false, round), (true, round)]) {
+        let mut process = Process::new();
+        let (mount, file) = opened(&process);
+        let reader = user(1234);
+        mount.release(mount.open_as(&reader, &file, READ).unwrap());
+        let other = process.mount();
+        let before = mount.operations();
+        let opens: Vec<_> = (0..16).map(|_| mount.open_as(&reader, &file, READ).unwrap()).collect();
+        process.kill();
+        let read = |open: OpenId| (open, mount.read(open));
+        std::thread::scope(|scope| {
+            let early = opens.iter().filter(|_| is_read).map(|open| scope.spawn(|| read(*open)));
+            let early: Vec<_> = early.collect();
+            let asked = if is_read { opens.len() as u64 } else { 1 };
+            until("they are asked for", || mount.operations() >= before + asked);
+            let removed_before = other.operations();
+            let removal = scope.spawn(|| other.unlink("file").map(drop));
+            until("the removal waits", || other.operations() > removed_before);
+            process.start();
+            removal.join().unwrap().unwrap();
+            let early: Vec<_> = early.into_iter().map(|read| read.join().unwrap()).collect();
+            for (open, text) in early.into_iter().chain(opens.iter().map(|open| read(*open))) {
+                assert_eq!(text, Ok("text".into()), "{open:?}, read meanwhile: {is_read}");
+            }
+        });
+        opens.into_iter().for_each(|open| mount.release(open));
+        until("nothing stays open at the server", || descriptors_of(&process.path("file (deleted)")) == 0);
+    }
+}
