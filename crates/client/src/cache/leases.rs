@@ -379,6 +379,7 @@ impl Leases {
     pub(crate) fn begin_epoch(&self, epoch: u64) {
         self.epoch.store(epoch, Ordering::SeqCst);
         self.renewal.begin_epoch(epoch);
+        lock(&self.scans).begins();
         for at in 0..SHARDS {
             let broken = self.shard(Hash(at as u64), |shard| shard.begin_epoch(epoch, self.advance()));
             (0..broken).for_each(|_| self.begin_uncertain());

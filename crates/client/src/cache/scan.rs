@@ -90,6 +90,8 @@ pub(super) struct Scans {
     unread: HashSet<Arc<[u8]>>,
     /// Files that could not be opened here although they had been fetched (others change them, say), and how often they are to be opened without that.
     in_vain: HashMap<Arc<[u8]>, u32>,
+    /// The server cannot be asked for more at once.
+    is_unknown: bool,
     number: u64,
     credit: usize,
     /// How often the server was asked for a name in a directory.
@@ -114,6 +116,7 @@ impl Default for Scans {
             places: HashMap::new(),
             unread: HashSet::new(),
             in_vain: HashMap::new(),
+            is_unknown: false,
             number: 0,
             credit: CREDIT_FIRST,
             lookups: HashMap::new(),
@@ -229,6 +232,9 @@ impl Scans {
 
     /// Somebody opens a file, and the server has to be asked: what to fetch, the file itself first. Empty: it is not known to be a small one.
     pub(super) fn opens(&mut self, handle: &[u8]) -> Vec<Arc<[u8]>> {
+        if self.is_unknown {
+            return Vec::new();
+        }
         let Some((number, at)) = self.places.get(handle).copied() else { return Vec::new() };
         let Some(directory) = self.directories.get_mut(&number) else { return Vec::new() };
         directory.opens += 1;
@@ -294,6 +300,9 @@ impl Scans {
     /// The server has to be asked for a name in a directory: whether to ask for all of them. Those who look up one name and another are likely to want a
     /// third; if they ask again all the same, others change the directory. Whoever is known to go through a tree wants the third already.
     pub(super) fn looks_up(&mut self, directory: &[u8]) -> bool {
+        if self.is_unknown {
+            return false;
+        }
         if self.lookups.len() >= LOOKUPS_MAX {
             self.lookups.clear();
         }
@@ -319,7 +328,7 @@ impl Scans {
 
     /// A directory has to be listed for this user: how many others may be with it, and which are near, the likeliest first. `None`: that would be in vain.
     pub(super) fn lists(&mut self, handle: &[u8], user: u32) -> Option<(usize, Vec<Arc<[u8]>>)> {
-        if self.is_useless(handle, user) {
+        if self.is_unknown || self.is_useless(handle, user) {
             return None;
         }
         self.count_uses();
@@ -394,9 +403,14 @@ impl Scans {
         }
     }
 
-    /// The server knows no FETCH: nothing more is spent on it.
+    /// The server knows no FETCH or LIST: it is asked for neither.
     pub(super) fn fails(&mut self) {
-        self.credit = 0;
+        self.is_unknown = true;
+    }
+
+    /// The session begins anew, maybe with another version of the server.
+    pub(super) fn begins(&mut self) {
+        self.is_unknown = false;
     }
 
     /// A file is read.
@@ -622,6 +636,21 @@ mod tests {
         assert!(!scans.looks_up(b"other") && scans.looks_up(b"other"));
         assert!((0..10_000u32).all(|at| !scans.looks_up(&at.to_le_bytes())));
         assert!(scans.lookups.len() <= LOOKUPS_MAX);
+    }
+
+    #[test]
+    fn a_server_that_does_not_know_how_is_asked_for_one_at_a_time() {
+        let mut scans = Scans::default();
+        list(&mut scans, 1, 3, 100);
+        let asks = |scans: &mut Scans| {
+            let fetches = !scans.opens(&file(1, 0)).is_empty();
+            let lists = scans.lists(&folder(1), 0).is_some();
+            [fetches, lists, (0..LISTS_AT[0]).any(|_| scans.looks_up(&folder(1)))]
+        };
+        scans.fails();
+        assert_eq!(asks(&mut scans), [false; 3]);
+        scans.begins();
+        assert_eq!(asks(&mut scans), [true; 3]);
     }
 
     #[test]
