@@ -339,6 +339,15 @@ impl Leases {
         is_it.then_some(handle)
     }
 
+    /// The server says that there is no such inode any more. What is kept of it goes, so that whoever looks up its name again has the server asked.
+    pub(super) fn is_gone(&self, handle: &[u8]) {
+        let leaves = self.shard(self.hash(handle), |shard| {
+            let key = shard.key(handle).filter(|_| !shard.is_leaving(handle))?;
+            shard.leave(handle).then_some(key)
+        });
+        self.recalls.give_back(Vec::from_iter(leaves));
+    }
+
     /// What is open of an inode without the server's knowledge.
     pub(super) fn local_opens(&self, handle: &[u8]) -> Vec<Arc<LocalOpen>> {
         self.opens.of_inode(handle, self.hash(handle))

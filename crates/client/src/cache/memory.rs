@@ -163,6 +163,9 @@ impl Cached {
         let asked = leases.asks();
         let mut brought = Brought::default();
         let result = self.client.answer_call(context, request.clone(), &mut brought).await;
+        if let (Err(Errno::ESTALE), Some(handle)) = (&result, looked_at(&request)) {
+            leases.is_gone(handle);
+        }
         let mut keeper = Keeper::new(leases, asked, &brought);
         let keep = match (&request, &result) {
             _ if brought.grants.is_empty() => Keep::default(),
@@ -189,6 +192,19 @@ impl Cached {
             _ => Keep::default(),
         };
         answer(result, keep, keeper.hold)
+    }
+}
+
+/// The inode that a request looks at.
+fn looked_at<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
+    match *request {
+        Request::Lookup { parent: handle, .. }
+        | Request::GetAttr { handle, .. }
+        | Request::Open { handle, .. }
+        | Request::OpenDirectory { handle }
+        | Request::ReadLink { handle }
+        | Request::GetXattr { handle, .. } => Some(handle),
+        _ => None,
     }
 }
 

@@ -302,3 +302,18 @@ fn counters_never_go_back() {
     });
     assert_eq!((size(&one), size(&other)), (304, 304));
 }
+
+/// A process on the server has replaced a file, and nobody has been told yet: the kernel looks its name up again once it is said to be gone.
+#[test]
+fn what_is_gone_at_the_server_is_looked_up_anew() {
+    let process = Process::new();
+    std::fs::write(process.path("file"), "old").unwrap();
+    let mount = process.mount();
+    let old = mount.look_up("file").unwrap().handle;
+    mount.warm(|| mount.look_up("file").unwrap());
+    std::fs::write(process.path("new"), "new").unwrap();
+    std::fs::rename(process.path("new"), process.path("file")).unwrap();
+    assert_eq!(mount.open(&old, READ).unwrap_err(), Errno::ESTALE);
+    let new = mount.look_up("file").unwrap().handle;
+    assert_eq!(mount.read(mount.open(&new, READ).unwrap()).unwrap(), "new");
+}
