@@ -232,7 +232,7 @@ impl Cached {
         self.have_forgotten(leases, forget).await;
         let of_rights = change.inodes.iter().filter(|(_, _, rights)| *rights);
         let opens: Vec<_> = of_rights.flat_map(|(handle, ..)| leases.local_opens(handle)).collect();
-        self.client.make_real(&opens);
+        opens.iter().for_each(|open| self.client.make_real(open));
         for open in &opens {
             // One that cannot be had gives an error to whoever uses it.
             let _made = self.client.real(open).await;

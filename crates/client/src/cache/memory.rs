@@ -149,7 +149,8 @@ impl Cached {
         let view = leases.view()?;
         let find = |shard: &mut Shard, hash| {
             let credential = &context.credential;
-            let key = shard.allows(handle, hash, (credential, rights), &view).then(|| shard.key(handle))??;
+            let allows = leases.opens.has_room(view.now) && shard.allows(handle, hash, (credential, rights), &view);
+            let key = allows.then(|| shard.key(handle))??;
             let data = flags.is_some() && shard.data(handle, hash, &view);
             Some((leases.opens.add((key, hash), credential, flags), data))
         };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -11,8 +11,9 @@ use std::time::Duration;
 use aqueduct_fs::{ClientId, Context, Credential, Errno, FileSystem, OpenFlags, OpenId, Request};
 use aqueduct_wire::Class;
 
+use super::clock::now;
 use super::leases::{Brought, Leases};
-use super::shard::Hash;
+use super::shard::{Hash, Nanos};
 use crate::client::Client;
 use crate::lane::lock;
 
@@ -29,6 +30,15 @@ const LOCAL_MAX: Duration = Duration::from_millis(250);
 /// Of those the server is asked for so many at once: a few more requests among those of programs.
 const ASKED_MAX: usize = 16;
 
+/// The most opens that the server does not know of. It has room for so many: what it has none for it shall say to open(2).
+const UNSETTLED_MAX: usize = 1024;
+
+/// So long after it had no room the server is asked for each open.
+const FULL_FOR: Nanos = 1_000_000_000;
+
+/// Descriptors that are lost are told of once in so long.
+const LOSS_TOLD_EVERY: Nanos = 60_000_000_000;
+
 /// Opens of all inodes.
 #[derive(Default)]
 pub(super) struct LocalOpens {
@@ -40,6 +50,12 @@ pub(super) struct LocalOpens {
     watched: AtomicBool,
     /// He has looked after all that have numbers below.
     looked_after: AtomicU64,
+    /// How many there are that the server does not know of.
+    unsettled: AtomicUsize,
+    /// Until then the server is asked for each.
+    full_until: AtomicU64,
+    /// When the latest loss was told of.
+    loss_told: AtomicU64,
     /// The inodes of the server's opens through which is written.
     writers: [Mutex<HashMap<OpenId, Arc<[u8]>>>; SHARDS],
 }
@@ -62,6 +78,8 @@ pub(super) struct LocalOpen {
     /// `None`: a directory.
     flags: Option<OpenFlags>,
     state: Mutex<State>,
+    /// How often the server could not be asked, or had no room, though somebody needed it.
+    failures: AtomicU32,
 }
 
 enum State {
@@ -86,14 +104,14 @@ pub(super) enum Found {
 }
 
 impl Locals {
-    /// The server has been asked for it, or nobody needs it any more.
-    fn settled(&mut self, open: &LocalOpen) {
-        if let Some(opens) = self.by_inode.get_mut(&open.handle) {
-            opens.remove(&open.id);
-            if opens.is_empty() {
-                self.by_inode.remove(&open.handle);
-            }
+    /// The server has been asked for it, or nobody needs it any more. False: that was known.
+    fn settled(&mut self, open: &LocalOpen) -> bool {
+        let Some(opens) = self.by_inode.get_mut(&open.handle) else { return false };
+        let was_unsettled = opens.remove(&open.id).is_some();
+        if opens.is_empty() {
+            self.by_inode.remove(&open.handle);
         }
+        was_unsettled
     }
 
     fn unsettled(&self) -> impl Iterator<Item = &Arc<LocalOpen>> {
@@ -114,15 +132,41 @@ impl LocalOpens {
         flags: Option<OpenFlags>,
     ) -> OpenId {
         let shard = hash.0 % SHARDS as u64;
-        let (credential, state) = (credential.clone(), Mutex::new(State::Local));
+        let (credential, state, failures) = (credential.clone(), Mutex::new(State::Local), AtomicU32::new(0));
         let mut locals = lock(&self.shards[shard as usize]);
         // Taken under the lock, so that who has seen a later number finds this one.
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         let id = OpenId(LOCAL | (number * SHARDS as u64) | shard);
-        let open = Arc::new(LocalOpen { id, handle: handle.clone(), credential, flags, state });
+        let open = Arc::new(LocalOpen { id, handle: handle.clone(), credential, flags, state, failures });
+        self.unsettled.fetch_add(1, Ordering::SeqCst);
         locals.by_id.insert(id, open.clone());
         locals.by_inode.entry(handle).or_default().insert(id, open);
         id
+    }
+
+    /// Whether one more may be answered without the server.
+    pub(super) fn has_room(&self, now: Nanos) -> bool {
+        self.unsettled.load(Ordering::SeqCst) < UNSETTLED_MAX && now >= self.full_until.load(Ordering::SeqCst)
+    }
+
+    fn settled(&self, locals: &mut Locals, open: &LocalOpen) {
+        if locals.settled(open) {
+            self.unsettled.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The server could not be asked, or could not open anything.
+    fn note_failure(&self, error: Errno) {
+        if matches!(error, Errno::ENFILE | Errno::EMFILE | Errno::ENOMEM) {
+            self.full_until.fetch_max(now() + FULL_FOR, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a loss is to be told of.
+    fn tells_loss(&self) -> bool {
+        let (now, told) = (now(), self.loss_told.load(Ordering::SeqCst));
+        let is_due = told == 0 || now >= told + LOSS_TOLD_EVERY;
+        is_due && self.loss_told.compare_exchange(told, now, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     pub(super) fn add_writer(&self, id: OpenId, handle: Arc<[u8]>) {
@@ -201,7 +245,7 @@ impl LocalOpens {
             }
             State::Local => {
                 *state = State::Lost;
-                locals.settled(&open);
+                self.settled(&mut locals, &open);
             }
             State::Closing | State::Lost => {}
         }
@@ -214,9 +258,18 @@ impl LocalOpen {
         (self.id.0 & !LOCAL) / SHARDS as u64
     }
 
-    /// Whether the server has been asked for it, and has answered.
-    pub(super) fn is_settled(&self) -> bool {
-        matches!(*lock(&self.state), State::Real(_) | State::Lost)
+    /// How often it could not be had by somebody who needed it.
+    pub(super) fn failures(&self) -> u32 {
+        self.failures.load(Ordering::SeqCst)
+    }
+
+    /// Whether the server has been asked for it since there were so many failures, and has answered or cannot now.
+    pub(super) fn is_settled(&self, failures: u32) -> bool {
+        match *lock(&self.state) {
+            State::Real(_) | State::Lost => true,
+            State::Local => self.failures() != failures,
+            State::Making(_) | State::Closing => false,
+        }
     }
 
     fn request(&self) -> Request<'_> {
@@ -286,13 +339,15 @@ fn settle(leases: &Leases, open: &LocalOpen, made: Result<OpenId, Errno>) -> Opt
     }
     let before = std::mem::replace(&mut *state, made.map_or(State::Lost, State::Real));
     drop(state);
-    lock(leases.opens.of(open.id)).settled(open);
+    leases.opens.settled(&mut lock(leases.opens.of(open.id)), open);
     leases.recalls.nudge();
     match (before, made) {
         (State::Making(wakers), made) => {
             wakers.into_iter().for_each(Waker::wake);
-            if let Err(error) = made {
-                tracing::warn!(%error, "a file that was opened without asking the server cannot be had from it: its descriptor gives EIO");
+            if let Err(error) = made.as_ref()
+                && leases.opens.tells_loss()
+            {
+                tracing::warn!(%error, "a file that was opened without asking the server cannot be had from it: its descriptor gives EIO (more are not told for a minute)");
             }
             None
         }
@@ -301,10 +356,16 @@ fn settle(leases: &Leases, open: &LocalOpen, made: Result<OpenId, Errno>) -> Opt
     }
 }
 
+/// Whether an error is the server's word on right or file. Others are of a server that is away or has no room, now.
+fn is_final(error: Errno) -> bool {
+    use Errno as E;
+    !matches!(error, E::EIO | E::EINTR | E::EAGAIN | E::ENOMEM | E::ENFILE | E::EMFILE | E::ENOSPC | E::ETIMEDOUT)
+}
+
 /// Who asks the server for an open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum For {
-    /// Somebody who needs it: an error is final.
+    /// Somebody who needs it: what the server says of right and file is final.
     Use,
     /// Nobody yet.
     Later,
@@ -312,8 +373,8 @@ enum For {
 
 impl Client {
     /// Has the server asked for opens that it does not know of, unless it is being asked already.
-    pub(super) fn make_real(&self, opens: &[Arc<LocalOpen>]) {
-        opens.iter().for_each(|open| self.begin_real(open, For::Use));
+    pub(super) fn make_real(&self, open: &Arc<LocalOpen>) {
+        self.begin_real(open, For::Use);
     }
 
     fn begin_real(&self, open: &Arc<LocalOpen>, why: For) {
@@ -325,8 +386,14 @@ impl Client {
             let made = client.answer_call_in(Class::Releasing, &context, open.request(), &mut Brought::default()).await;
             let made = made.and_then(|reply| Ok(reply.opened()?.id));
             let Some(leases) = &client.leases else { return };
-            if made.is_err() && why == For::Later && open.put_back() {
-                return leases.recalls.nudge();
+            if let Err(error) = made
+                && (why == For::Later || !is_final(error))
+            {
+                leases.opens.note_failure(error);
+                open.failures.fetch_add(u32::from(why == For::Use), Ordering::SeqCst);
+                if open.put_back() {
+                    return leases.recalls.nudge();
+                }
             }
             if let Some(real) = settle(leases, &open, made) {
                 client.close_real(&open, real).await;
@@ -381,11 +448,16 @@ impl Client {
 
     /// The server's number of an open, which is asked for if there is none yet.
     pub(super) async fn real(&self, open: &Arc<LocalOpen>) -> Result<OpenId, Errno> {
+        let before = open.failures();
         poll_fn(|task| {
-            self.begin_real(open, For::Use);
+            let has_failed = || open.failures() != before;
+            if !has_failed() {
+                self.begin_real(open, For::Use);
+            }
             match &mut *lock(&open.state) {
                 State::Real(real) => Poll::Ready(Ok(*real)),
                 State::Lost => Poll::Ready(Err(Errno::EIO)),
+                State::Local if has_failed() => Poll::Ready(Err(Errno::EIO)),
                 State::Local => {
                     task.waker().wake_by_ref(); // it was just put back
                     Poll::Pending

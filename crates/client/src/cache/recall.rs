@@ -188,8 +188,8 @@ struct Leaving {
     lease: Option<LeaseId>,
     /// How often it was said to leave by itself.
     by_itself: usize,
-    /// Opens that the server is asked for first.
-    opens: Option<Vec<Arc<LocalOpen>>>,
+    /// Opens that the server is asked for first, and how often that had failed before.
+    opens: Option<Vec<(u32, Arc<LocalOpen>)>>,
 }
 
 /// By their inodes, each once, also if it is asked for while it leaves by itself, or twice: what was waited for by one must have been waited for when the inode
@@ -286,9 +286,14 @@ fn is_free(leases: &Leases, client: &Client, handle: &[u8], leaving: &mut Leavin
     if leases.is_held(handle) {
         return false;
     }
-    let opens = leaving.opens.get_or_insert_with(|| leases.local_opens(handle));
-    client.make_real(opens); // also one that could not be had when nobody needed it
-    opens.iter().all(|open| open.is_settled())
+    let opens = leaving.opens.get_or_insert_with(|| {
+        let opens = leases.local_opens(handle);
+        opens.into_iter().map(|open| (open.failures(), open)).collect()
+    });
+    // Also one that could not be had when nobody needed it; once.
+    let unsettled = opens.iter().filter(|(failures, open)| !open.is_settled(*failures));
+    let asked = unsettled.map(|(_, open)| client.make_real(open)).count();
+    asked == 0
 }
 
 /// Has the kernel forget an inode, and forgets it here. Returns what the lease is called by now.

@@ -456,3 +456,34 @@ fn who_waits_for_an_open_that_is_closed_waits_no_more() {
     assert_eq!(release.op, Op::Release as u16, "nobody has it open any more");
     line.answer(&release, &[], &Reply::Done);
 }
+
+/// A server that has no room now, or is away, takes nobody's descriptor for good.
+#[test]
+fn an_open_that_cannot_be_had_now_is_asked_for_again() {
+    let (mount, line, _lines) = mount();
+    let open = open_locally(&mount, &line);
+    let refuse = |request: &Header| {
+        assert_eq!(request.op, Op::Open as u16);
+        let status = Errno::ENFILE.raw() as u32;
+        send(&mut line.stream.lock().unwrap(), Header { status, flags: Flags::RENEWS, ..reply_to(request) }, &[]);
+    };
+    refuse(&line.next(Kind::Request).0); // nobody needs it yet
+    for _ in 0..2 {
+        let reading = mount.clone();
+        let read = std::thread::spawn(move || reading.read(open));
+        refuse(&line.next(Kind::Request).0);
+        assert_eq!(read.join().unwrap(), Err(Errno::EIO));
+    }
+    // Meanwhile nobody is told that there is room.
+    let opening = mount.clone();
+    let another = std::thread::spawn(move || opening.open(&Handle::new(FILE).unwrap(), READ));
+    refuse(&line.next(Kind::Request).0);
+    assert_eq!(another.join().unwrap(), Err(Errno::ENFILE));
+    let changing = mount.clone();
+    let change = std::thread::spawn(move || changing.set_mode(&Handle::new(FILE).unwrap(), 0o600));
+    opened(&line, &line.next(Kind::Request).0, 2);
+    let (set, _) = line.next(Kind::Request);
+    assert_eq!(set.op, Op::SetAttr as u16);
+    line.answer(&set, &[], &attr(1));
+    change.join().unwrap();
+}
