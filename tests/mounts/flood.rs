@@ -90,7 +90,8 @@ impl Peer {
         let hello = Hello {
             version_min: VERSION,
             version_max: VERSION,
-            capabilities: Capabilities::all(),
+            // Who administers would have to prove it.
+            capabilities: Capabilities::all() - Capabilities::ADMINISTRATOR,
             session: 0,
             secret: [0; 16],
             lane,
