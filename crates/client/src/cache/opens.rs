@@ -488,12 +488,15 @@ impl Client {
                 asked?;
                 continue;
             }
-            let Ok(Some(made)) = asked else {
-                if !open.put_back() {
-                    settle(leases, open, Err(Errno::EBADF)); // it was closed meanwhile
+            let made = match asked {
+                Ok(Some(made)) if made.is_ok() || made.is_err_and(is_final) => made,
+                asked => {
+                    if !open.put_back() {
+                        settle(leases, open, Err(Errno::EBADF)); // it was closed meanwhile
+                    }
+                    asked?;
+                    continue;
                 }
-                asked?;
-                continue;
             };
             refused += usize::from(made.is_err());
             if let (Some(real), Some(client)) = (settle(leases, open, made), self.this.upgrade()) {
