@@ -1,12 +1,15 @@
 //! What clients keep under leases, and for how long.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
 use std::io::Read;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{RawDir, SeekFrom};
 use rustix::process::Signal;
 
 use crate::common::{Mount, One, Pair, Server, aqueduct, directory, shell, test, within};
@@ -191,6 +194,101 @@ fn what_a_mount_makes_and_removes_leaves_other_names_known() {
         assert!(lock.exists());
         fs::remove_file(&lock).unwrap();
         assert!(!lock.exists());
+    });
+}
+
+/// What a descriptor lists from its beginning, or from a cookie on, asked for with so much room: names, and the cookies behind them.
+fn list(directory: &File, from: u64, room: usize) -> Vec<(String, u64)> {
+    rustix::fs::seek(directory, SeekFrom::Start(from)).unwrap();
+    let mut buffer = vec![MaybeUninit::uninit(); room];
+    let mut entries = RawDir::new(directory, &mut buffer);
+    let mut listed = Vec::new();
+    while let Some(entry) = entries.next() {
+        let entry = entry.unwrap();
+        listed.push((entry.file_name().to_str().unwrap().to_owned(), entry.next_entry_cookie()));
+    }
+    listed
+}
+
+fn names(listed: &[(String, u64)]) -> BTreeSet<String> {
+    let names = listed.iter().map(|(name, _)| name.clone()).filter(|name| name != "." && name != "..");
+    let count = listed.len();
+    let names: BTreeSet<String> = names.collect();
+    assert!(names.len() + 2 >= count, "one is listed twice: {listed:?}");
+    names
+}
+
+#[test]
+fn a_listing_that_the_kernel_keeps_costs_its_opening_and_is_true() {
+    within(Duration::from_secs(60), || {
+        let pair = Pair::with("cache=lease");
+        fs::create_dir(pair.right.join("d")).unwrap();
+        let mut truth = BTreeSet::new();
+        for number in 0..500 {
+            let name = format!("some-longer-name-{number}");
+            fs::write(pair.right.join("d").join(&name), "").unwrap();
+            truth.insert(name);
+        }
+        let (left, right) = (pair.left.join("d"), pair.right.join("d"));
+        let is_kept = || {
+            thread::sleep(Duration::from_millis(100));
+            let before = upcalls(&pair.left);
+            assert_eq!(fs::read_dir(&left).unwrap().count(), truth.len());
+            upcalls(&pair.left) - before <= 1
+        };
+        assert!((0..50).any(|_| is_kept()));
+        let (one, other) = (File::open(&left).unwrap(), File::open(&left).unwrap());
+        let cookies = list(&one, 0, 300);
+        for round in 0..60usize {
+            // Whoever changes it, and however much is read at once.
+            let by = if round % 3 == 0 { &left } else { &right };
+            let (gone, new) = (truth.iter().nth(round * 7).unwrap().clone(), format!("new-{round}"));
+            fs::remove_file(by.join(&gone)).unwrap();
+            truth.remove(&gone);
+            if round % 2 == 0 {
+                fs::write(by.join(&new), "").unwrap();
+                truth.insert(new);
+            }
+            let room = [80, 300, 5000, 40_000][round % 4];
+            assert_eq!(names(&list(&one, 0, room)), truth, "round {round}");
+            assert_eq!(names(&list(&other, 0, 40_000)), truth, "round {round}");
+            assert_eq!(fs::read_dir(&left).unwrap().count(), truth.len());
+            // From the middle on: all that was there behind it, and is.
+            let (before, behind) = cookies.split_at(cookies.len() / 2);
+            let rest = names(&list(&other, before.last().unwrap().1, room));
+            let stayed = behind.iter().map(|(name, _)| name).filter(|name| truth.contains(*name));
+            stayed.for_each(|name| assert!(rest.contains(name), "{name} in round {round}"));
+        }
+    });
+}
+
+/// The descriptor is from before; that the directory was changed, nobody can see by its time.
+#[test]
+fn a_stopped_client_shows_no_old_listing() {
+    within(Duration::from_secs(60), || {
+        let pair = Pair::with("cache=lease");
+        fs::create_dir(pair.right.join("d")).unwrap();
+        fs::write(pair.right.join("d/old"), "").unwrap();
+        let left = pair.left.join("d");
+        let time = fs::metadata(&left).unwrap().modified().unwrap();
+        let is_kept = || {
+            thread::sleep(Duration::from_millis(100));
+            let before = upcalls(&pair.left);
+            assert_eq!(fs::read_dir(&left).unwrap().count(), 1);
+            upcalls(&pair.left) - before <= 1
+        };
+        assert!((0..50).any(|_| is_kept()));
+        let held = File::open(&left).unwrap();
+        assert_eq!(names(&list(&held, 0, 4096)).len(), 1);
+        pair.left.process.stop();
+        fs::write(pair.right.join("d/new"), "").unwrap();
+        File::open(pair.right.join("d")).unwrap().set_modified(time).unwrap();
+        let looks = thread::spawn(move || assert_eq!(names(&list(&held, 0, 4096)).len(), 2, "through a descriptor"));
+        let again = thread::spawn(move || assert_eq!(fs::read_dir(left).unwrap().count(), 2));
+        thread::sleep(Duration::from_millis(300));
+        pair.left.process.signal(Signal::CONT);
+        looks.join().unwrap();
+        again.join().unwrap();
     });
 }
 

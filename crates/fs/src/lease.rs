@@ -12,7 +12,7 @@ bitflags::bitflags! {
     pub struct Aspects: u8 {
         /// The attributes but for the time of access, extended attributes and access control lists included.
         const ATTRIBUTES = 1;
-        /// The content of a file, the text of a symbolic link.
+        /// The content of a file, the text of a symbolic link, the listing of a directory that was opened with it.
         const DATA = 1 << 1;
         /// The names in a directory, and those that are not there.
         const NAMES = 1 << 2;
@@ -24,9 +24,11 @@ bitflags::bitflags! {
 pub struct Keep {
     /// For how long the attributes in the answer may be used; those of a page of a directory too.
     pub attributes: Duration,
-    /// For how long the name that was looked up, there or not, may be used; the names of a page too.
+    /// For how long the name that was looked up, there or not, may be used; the names of a page too. Of the open of a directory: for how long those of its
+    /// pages could be.
     pub names: Duration,
-    /// The content of the file may be kept until [`Observer::forget`] says otherwise. Its attributes have to be looked at before each use.
+    /// The content of the file, or the listing of the directory, may be kept until [`Observer::forget`] says otherwise. The attributes have to be looked at
+    /// before each use.
     pub data: bool,
     /// Nobody is told that this is kept no more before it is dropped: to be held until the answer has been passed on.
     pub hold: Option<Hold>,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use aqueduct_fs::{Aspects, Hold, Keep, Observer, OpenId};
 
 use crate::init::Negotiated;
-use crate::nodes::Marks;
+use crate::nodes::{Listing, Marks};
 use crate::notify::{self, Notification};
 use crate::session::Shared;
 use crate::{CacheMode, Config, abi, lock};
@@ -32,6 +32,11 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// The kernel enters the names of a page of a listing right after it has been answered, but may lose its processor before it has.
 pub(crate) const LISTING_ENTERED: Duration = Duration::from_millis(250);
+
+/// A listing is read from pages while what the kernel was told with it lasts so much longer, or as long as anything does: whoever lists usually looks at
+/// all that he has listed, and each entry whose time is over would be asked for alone.
+const LISTED_MIN: Duration = Duration::from_secs(2);
+const LISTED_SLACK: Duration = Duration::from_millis(100);
 
 /// Times that are told in turn to have pages dropped: more than answers are ever on their way at once.
 const OTHER_TIMES: u32 = 100_000;
@@ -109,7 +114,7 @@ impl Lease {
 }
 
 /// By the clock that goes on while the machine sleeps.
-fn now() -> Duration {
+pub(crate) fn now() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -224,8 +229,11 @@ impl Shared {
 
     fn forget(&self, node: u64, aspects: Aspects) {
         tracing::trace!(node, ?aspects, "the kernel is to forget");
+        self.nodes.mark(node, |marks| marks.listing = Listing::default());
         if aspects.contains(Aspects::NAMES) {
             self.forget_names(|directory| directory == node);
+        } else if aspects.contains(Aspects::DATA) && self.listings.any(|directory| directory == node) {
+            self.listings.wait(|directory| directory == node); // it would put what it was told into pages afterwards
         }
         if aspects.intersects(Aspects::ATTRIBUTES | Aspects::DATA) {
             let before = self.nodes.marks(node);
@@ -241,6 +249,7 @@ impl Shared {
 
     /// Has every name looked up again. Waits for nothing.
     pub(crate) fn forget_all_names(&self) {
+        self.epoch.fetch_add(1, Ordering::SeqCst);
         let began = self.nodes.now();
         self.tell(&notify::inc_epoch());
         self.epoch_began.fetch_max(began, Ordering::SeqCst);
@@ -294,6 +303,26 @@ impl Shared {
     pub(crate) fn caches(&self, node: u64, open: OpenId) {
         lock(&self.cached).insert(open);
         self.nodes.mark(node, |marks| marks.cached_opens += 1);
+    }
+
+    /// Whether an open directory reads from pages.
+    pub(crate) fn is_cached(&self, open: OpenId) -> bool {
+        self.policy.names && lock(&self.cached).contains(&open)
+    }
+
+    /// Whether the kernel may go on reading a listing from its pages, given for how long it could be told of one now.
+    pub(crate) fn keeps_listing(&self, node: u64, could: Duration) -> bool {
+        let marks = self.nodes.marks(node);
+        let left = marks.listing.until.saturating_sub(now());
+        let is_lasting = !left.is_zero() && left + LISTED_SLACK >= could.min(LISTED_MIN);
+        is_lasting && !marks.has_unleased_pages() && marks.listing.epoch == self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// The names in a directory are changed here, or were shown without a lease.
+    pub(crate) fn distrust_listing(&self, directory: u64) {
+        if self.policy.names {
+            self.nodes.mark(directory, Marks::distrust);
+        }
     }
 
     /// An open file of a node is closed.

@@ -135,7 +135,7 @@ impl Job {
     /// For how long the kernel may use attributes. Where it may read from pages that no lease covers, it has to ask before each read, so that they
     /// are dropped first.
     pub(crate) fn attributes_valid(&self, nodeid: u64, attr: &aqueduct_fs::Attr, kept: &Kept) -> (u64, u32) {
-        let asks = attr.is_regular() && self.reads_unleased_pages(nodeid);
+        let asks = (attr.is_regular() || attr.is_directory()) && self.reads_unleased_pages(nodeid);
         convert::timeout(if asks { Duration::ZERO } else { kept.attributes })
     }
 
@@ -197,7 +197,7 @@ impl Job {
     }
 
     async fn take_back(&self, grant: Grant) {
-        if let Some(open) = grant.file {
+        if let Some(open) = grant.file.or(grant.directory) {
             self.shared.caches_no_more(grant.nodes.first().copied().unwrap_or(self.header.nodeid), open);
         }
         grant.nodes.iter().for_each(|node| self.shared.nodes.forget(*node, 1));

@@ -81,6 +81,18 @@ pub(crate) struct Marks {
     dropped: u32,
     /// The last that no lease covers.
     unleased: u32,
+    /// It is a directory whose listing was given to be kept.
+    pub(crate) is_listed: bool,
+    /// What the kernel was told with its latest listing.
+    pub(crate) listing: Listing,
+}
+
+/// What came with a whole listing: for how long the kernel may use names and attributes of its entries, and what of the names it was made to forget before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Listing {
+    /// By the clock of what is told; 0: for no time.
+    pub(crate) until: Duration,
+    pub(crate) epoch: u32,
 }
 
 impl Marks {
@@ -110,6 +122,21 @@ impl Marks {
     /// The file is changed through this mount, or everything is to be forgotten: no lease covers the pages that there are.
     pub(crate) fn distrust(&mut self) {
         self.unleased = self.fills;
+        self.listing = Listing::default();
+    }
+
+    /// A listing is read anew, before which the kernel drops the pages that there are. While others read from pages nobody knows when it does.
+    pub(crate) fn begin_listing(&mut self) {
+        self.listing = Listing::default();
+        if self.cached_opens == 0 {
+            self.dropped(*self);
+        }
+    }
+
+    /// Whether somebody reads a listing from pages of which nobody knows any more whether it is as it was.
+    pub(crate) fn reads_stale_listing(self, now: Duration) -> bool {
+        let is_over = self.has_unleased_pages() || now >= self.listing.until;
+        self.is_listed && self.cached_opens > 0 && self.has_pages() && is_over
     }
 
     /// The kernel has dropped what pages there were when the marks were as `before`.

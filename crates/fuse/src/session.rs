@@ -39,8 +39,10 @@ pub(crate) struct Shared {
     pub(crate) listings: Listings,
     /// When the kernel was last made to forget all names, by the clock of the nodes.
     pub(crate) epoch_began: AtomicU64,
-    /// The open files that read from pages; under leases.
+    /// The open files and directories that read from pages; under leases.
     pub(crate) cached: Mutex<HashSet<OpenId>>,
+    /// How often the kernel was made to forget all names.
+    pub(crate) epoch: AtomicU32,
     /// How often the kernel was told another time than that of a change.
     pub(crate) times_told: AtomicU32,
     pub(crate) page_drops: Arc<PageDrops>,
@@ -182,6 +184,7 @@ fn start_mounted(
         listings: Listings::default(),
         epoch_began: AtomicU64::new(0),
         cached: Mutex::default(),
+        epoch: AtomicU32::new(0),
         times_told: AtomicU32::new(0),
         page_drops: Arc::default(),
         pool,

@@ -151,12 +151,17 @@ impl Cached {
             let credential = &context.credential;
             let allows = leases.opens.has_room(view.now) && shard.allows(handle, hash, (credential, rights), &view);
             let key = allows.then(|| shard.key(handle))??;
-            let data = flags.is_some() && shard.data(handle, hash, &view);
-            Some((leases.opens.add((key, hash), credential, flags), data))
+            let keep = if flags.is_some() {
+                Keep { data: shard.data(handle, hash, &view), ..Keep::default() }
+            } else {
+                let names = shard.listing(handle, hash, &view);
+                Keep { names, data: !names.is_zero(), ..Keep::default() }
+            };
+            Some((leases.opens.add((key, hash), credential, flags), keep))
         };
-        let (id, data) = leases.find(handle, hold, find)?;
+        let (id, keep) = leases.find(handle, hold, find)?;
         self.client.watch_opens(leases);
-        Some((Ok(Reply::Opened(Opened { id, token: Box::default() })), Keep { data, ..Keep::default() }))
+        Some((Ok(Reply::Opened(Opened { id, token: Box::default() })), keep))
     }
 
     /// Asks the server, and keeps what its answer allows.

@@ -231,9 +231,9 @@ impl Names {
         }
     }
 
-    /// Whether the whole listing is here.
-    pub(super) fn has_listing(&self, view: &View) -> bool {
-        self.listing.is_whole && view.left(self.listing.at).is_some()
+    /// For how long the whole listing may be used, if it is here.
+    pub(super) fn listing_left(&self, view: &View) -> Option<Nanos> {
+        view.left(self.listing.at).filter(|_| self.listing.is_whole)
     }
 
     /// The entries behind `cookie` whose sizes, as `size` gives them, come to at most `room`. `None`: only the server can tell.
@@ -244,7 +244,7 @@ impl Names {
         view: &View,
         size: impl Fn(&Listed) -> usize,
     ) -> Option<Part> {
-        let left = view.left(self.listing.at).filter(|_| self.listing.is_whole)?;
+        let left = self.listing_left(view)?;
         let entries = &self.listing.entries;
         let from = match self.listing.cursor {
             _ if cookie == 0 => 0,

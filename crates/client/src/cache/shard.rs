@@ -165,10 +165,14 @@ impl Inode {
         told
     }
 
+    fn may_tell(&self, left: Nanos, now: Nanos) -> bool {
+        let is_own = self.changed > 0 && now < self.changed.saturating_add(OWN_CHANGE_PAUSE);
+        left >= TELLING_MIN && !is_own
+    }
+
     /// The kernel is told of something for what is left of its time.
     fn tell(&mut self, aspect: Aspects, left: Nanos, now: Nanos) -> Duration {
-        let is_own = self.changed > 0 && now < self.changed.saturating_add(OWN_CHANGE_PAUSE);
-        if left < TELLING_MIN || is_own {
+        if !self.may_tell(left, now) {
             return Duration::ZERO;
         }
         let until = match aspect {
@@ -392,6 +396,19 @@ impl Shard {
         Some((part, told))
     }
 
+    /// The whole listing of a directory is here, and the kernel may keep it: for how long it could be told of the entries now. Zero: it may not.
+    pub(super) fn listing(&mut self, handle: &[u8], hash: Hash, view: &View) -> Duration {
+        let gates = self.gates[hash.gate()];
+        let inode = self.usable(handle, &gates.names, Aspects::NAMES, view).filter(|_| gates.listing.is_open());
+        let left = |inode: &Inode| inode.names.as_ref()?.listing_left(view);
+        let Some((left, inode)) = inode.and_then(|inode| Some((left(inode)?, inode))) else { return Duration::ZERO };
+        if !inode.may_tell(left, view.now) {
+            return Duration::ZERO;
+        }
+        inode.told.data = true;
+        Duration::from_nanos(left)
+    }
+
     /// Whether somebody's open is answered here: the server has allowed it under the present lease, and what will be read through it is leased as well.
     pub(super) fn allows(
         &mut self,
@@ -416,7 +433,7 @@ impl Shard {
         if rights != RIGHT_TO_LIST || !is_allowed {
             return is_allowed;
         }
-        let names = inode.names.as_mut().filter(|names| names.has_listing(view));
+        let names = inode.names.as_mut().filter(|names| names.listing_left(view).is_some());
         names.map(|names| names.note_use()).is_some()
     }
 
@@ -598,7 +615,7 @@ impl Shard {
     /// Whether the whole listing of a directory is here.
     pub(super) fn has_listing(&self, handle: &[u8], view: &View) -> bool {
         let inode = self.inodes.get(handle).filter(|inode| inode.has(Aspects::NAMES));
-        inode.and_then(|inode| inode.names.as_ref()).is_some_and(|names| names.has_listing(view))
+        inode.and_then(|inode| inode.names.as_ref()).is_some_and(|names| names.listing_left(view).is_some())
     }
 
     /// For how long the kernel may use these names of a directory, all of a page that has just been fetched.

@@ -9,7 +9,7 @@ use crate::abi::{
     AccessIn, Field, GETATTR_FH, GetattrIn, GetxattrIn, GetxattrOut, ROOT_ID, SetattrIn, SetattrValid, SetxattrIn,
     StatfsOut, StatxIn, StatxOut, opcode,
 };
-use crate::caches::Kept;
+use crate::caches::{Kept, now};
 use crate::convert;
 use crate::dispatch::{Job, Outcome};
 
@@ -17,6 +17,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     match job.header.opcode {
         opcode::GETATTR => {
             let (get, _) = job.args(GetattrIn::parse)?;
+            drop_stale_listing(job).await;
             let (mut attr, mut kept) = get_attr(job, get.getattr_flags, get.fh).await?;
             // Asked for by a read, and shown to nobody: for another time the kernel drops the pages itself, before it reads. To be told to would have it
             // disbelieve this answer, and read by the size of before. With no timeout whoever looks at the time asks anew.
@@ -28,6 +29,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
         }
         opcode::STATX => {
             let (get, _) = job.args(StatxIn::parse)?;
+            drop_stale_listing(job).await;
             let (attr, kept) = get_attr(job, get.getattr_flags, get.fh).await?;
             let (attr_valid, attr_valid_nsec) = job.attributes_valid(job.header.nodeid, &attr, &kept);
             job.told(job.header.nodeid, &attr);
@@ -53,6 +55,16 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
             Ok(Outcome::Done(Vec::new()))
         }
         _ => get_xattr(job).await,
+    }
+}
+
+/// Whoever reads a listing from its beginning has the kernel look at the directory first, as anybody does who looks at it: he is to find no pages then of
+/// which nobody knows whether they are true.
+async fn drop_stale_listing(job: &Job) {
+    let (shared, node) = (&job.shared, job.header.nodeid);
+    if shared.policy.names && shared.nodes.marks(node).reads_stale_listing(now()) {
+        shared.distrust_listing(node);
+        shared.page_drops.drop_now(node).await;
     }
 }
 

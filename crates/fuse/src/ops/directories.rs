@@ -1,13 +1,17 @@
 //! Listing directories.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use aqueduct_fs::{DirEntry, DirPage, Errno, OpenId, Request};
 
 use crate::abi::{
-    Dirent, EntryOut, FSYNC_FDATASYNC, Field, FsyncIn, OpenIn, OpenOut, ReadIn, ReleaseIn, opcode, put_dirent,
-    record_size,
+    Dirent, EntryOut, FSYNC_FDATASYNC, Field, FopenFlags, FsyncIn, OpenIn, OpenOut, ROOT_ID, ReadIn, ReleaseIn, opcode,
+    put_dirent, record_size,
 };
-use crate::caches::Kept;
+use crate::caches::{Kept, now};
 use crate::dispatch::{Grant, Job, Outcome};
+use crate::nodes::Listing;
 
 /// What an entry without attributes grows by at most from a page to the kernel's form: 20 bytes and a name of one byte become 32. Of a
 /// page of 21/32 of the kernel's room nothing is left over.
@@ -24,6 +28,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
         opcode::RELEASEDIR => {
             let (release, _) = job.args(ReleaseIn::parse)?;
             job.shared.listings.settle(release.fh);
+            job.shared.caches_no_more(job.header.nodeid, OpenId(release.fh));
             job.call(Request::ReleaseDirectory { open: OpenId(release.fh) }).await?.done()?;
             Ok(Outcome::Done(Vec::new()))
         }
@@ -40,12 +45,45 @@ async fn open(job: &Job) -> Result<Outcome, Errno> {
     job.args(OpenIn::parse)?;
     let (reply, kept) = job.ask_value(Request::OpenDirectory { handle: &job.handle()? }).await?;
     let opened = reply.opened()?;
-    // No flags: the kernel keeps nothing of a listing.
-    let out = OpenOut { fh: opened.id.0, open_flags: 0, padding: 0 };
+    let open_flags = open_flags(job, opened.id, &kept).bits();
+    let out = OpenOut { fh: opened.id.0, open_flags, padding: 0 };
     Ok(Outcome::Granted(
         out.to_vec(),
         Grant { directory: Some(opened.id), lease: kept.into_lease(), ..Grant::default() },
     ))
+}
+
+/// Whether the kernel keeps the listing, and goes on with what it kept. Without KEEP_CACHE it drops that now, and asks for all of it, which tells it again of
+/// the entries.
+fn open_flags(job: &Job, open: OpenId, kept: &Kept) -> FopenFlags {
+    let (shared, node) = (&job.shared, job.header.nodeid);
+    // Of the root nothing is remembered.
+    if !(kept.data && shared.policy.names) || node == ROOT_ID {
+        return FopenFlags::empty();
+    }
+    let mut flags = FopenFlags::CACHE_DIR;
+    flags.set(FopenFlags::KEEP_CACHE, shared.keeps_listing(node, kept.names));
+    shared.nodes.mark(node, |marks| {
+        marks.is_listed = true;
+        if !flags.contains(FopenFlags::KEEP_CACHE) {
+            marks.begin_listing();
+        }
+    });
+    shared.caches(node, open);
+    flags
+}
+
+/// A page of a listing was answered: what the kernel was told with the whole of it so far.
+fn note_listing(job: &Job, begins: bool, kept: &Kept, entries: bool, epoch: u32) {
+    let lasts = if entries { kept.names.min(kept.attributes) } else { kept.names };
+    let until = if lasts.is_zero() { Duration::ZERO } else { now() + lasts };
+    job.shared.nodes.mark(job.header.nodeid, |marks| {
+        if begins {
+            marks.listing = Listing { until, epoch };
+        } else {
+            marks.listing.until = marks.listing.until.min(until);
+        }
+    });
 }
 
 async fn read(job: &Job, plus: bool) -> Result<Outcome, Errno> {
@@ -54,6 +92,11 @@ async fn read(job: &Job, plus: bool) -> Result<Outcome, Errno> {
     let fitting = if plus { room } else { (u64::from(room) * u64::from(GROWTH.0) / u64::from(GROWTH.1)) as u32 };
     let (open, cookie) = (OpenId(read.fh), read.offset);
     job.shared.listings.settle(read.fh);
+    let (is_cached, epoch) = (job.shared.is_cached(open), job.shared.epoch.load(Ordering::SeqCst));
+    if is_cached {
+        // Before it is asked for: should the directory be changed meanwhile, then these are too old as well.
+        job.shared.nodes.mark(job.header.nodeid, |marks| marks.fill(true));
+    }
     let page = |size| async move {
         let (reply, kept) = job.ask_value(Request::ReadDirectory { open, cookie, size, plus }).await?;
         Ok::<_, Errno>((reply.directory()?, kept))
@@ -63,8 +106,13 @@ async fn read(job: &Job, plus: bool) -> Result<Outcome, Errno> {
         (found, kept) = page(fitting.max(PAGE_MIN)).await?;
     }
     let (body, mut grant) = pack(job, &found, room as usize, plus.then_some(&kept));
-    if job.shared.policy.leases && !kept.names.is_zero() && !grant.nodes.is_empty() {
+    if job.shared.policy.leases && !kept.names.is_zero() && (!grant.nodes.is_empty() || is_cached && !body.is_empty()) {
         job.shared.listings.answers(read.fh, job.header.nodeid);
+    }
+    match is_cached {
+        true if kept.names.is_zero() => job.shared.distrust_listing(job.header.nodeid),
+        true if !body.is_empty() => note_listing(job, cookie == 0, &kept, !grant.nodes.is_empty(), epoch),
+        _ => {}
     }
     grant.lease = kept.into_lease();
     if body.is_empty() && !(found.end && found.entries().next().is_none()) {

@@ -111,6 +111,7 @@ async fn create(job: &Job) -> Result<Outcome, Errno> {
         Request::Create { parent: &parent, name: convert::name(rest)?.0, mode, umask, flags }
     };
     job.shared.listings.settle_all(job.header.nodeid);
+    job.shared.distrust_listing(job.header.nodeid);
     let (reply, kept) = job.ask_value(request).await?;
     let (entry, opened) = reply.created()?;
     let (entry_out, mut grant) = job.entry(&entry, kept.of_change(job.shared.policy));

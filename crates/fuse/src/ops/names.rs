@@ -10,6 +10,9 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     if job.header.opcode != opcode::LOOKUP {
         job.shared.listings.settle_all(job.header.nodeid);
     }
+    if !matches!(job.header.opcode, opcode::LOOKUP | opcode::READLINK) {
+        job.shared.distrust_listing(job.header.nodeid);
+    }
     match job.header.opcode {
         opcode::LOOKUP => lookup(job).await,
         opcode::SYMLINK => symlink(job).await,
@@ -91,6 +94,7 @@ async fn rename(job: &Job, new_directory: u64, flags: u32, names: &[u8]) -> Resu
     let (new, _) = name(rest)?;
     let (parent, new_parent) = (job.handle()?, job.handle_of(new_directory)?);
     job.shared.listings.settle_all(new_directory);
+    job.shared.distrust_listing(new_directory);
     let request = Request::Rename { parent: &parent, name: old, new_parent: &new_parent, new_name: new, flags };
     let renamed = job.call(request).await;
     if job.shared.policy.names {

@@ -318,6 +318,69 @@ fn names_of_a_listing_are_forgotten_once_they_have_been_entered() {
     assert_eq!(kernel.notifications().len(), 1, "another directory");
 }
 
+/// A listing is read from pages only while the kernel has all of it, and has what it was told of the entries with it.
+#[test]
+fn listings_are_kept_while_what_was_told_with_them_lasts() {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let kernel = &fixture.kernel;
+    let make = |node, name: &str| {
+        let body = [&MkdirIn { mode: 0o755, umask: 0 }.to_vec(), name.as_bytes(), b"\0"].concat();
+        EntryOut::parse(&kernel.ask(opcode::MKDIR, node, &body).unwrap()).unwrap().0
+    };
+    let made = make(ROOT_ID, "d");
+    let node = made.nodeid;
+    make(node, "in");
+    let open = || {
+        let open = OpenOut::parse(&kernel.ask(opcode::OPENDIR, node, &OpenIn::default().to_vec()).unwrap()).unwrap().0;
+        (open.fh, FopenFlags::from_bits_retain(open.open_flags))
+    };
+    let close = |fh| _ = kernel.ask(opcode::RELEASEDIR, node, &ReleaseIn { fh, ..ReleaseIn::default() }.to_vec());
+    let read = |fh, offset| {
+        let read = ReadIn { fh, offset, size: 8192, ..ReadIn::default() };
+        kernel.ask(opcode::READDIRPLUS, node, &read.to_vec()).unwrap().is_empty()
+    };
+    let list = |expected: FopenFlags, what: &str| {
+        let (fh, flags) = open();
+        assert_eq!(flags, expected, "{what}");
+        assert!(!read(fh, 0) && read(fh, 1000));
+        close(fh);
+    };
+    let (anew, kept) = (FopenFlags::CACHE_DIR, FopenFlags::CACHE_DIR | FopenFlags::KEEP_CACHE);
+    list(anew, "nothing is there yet");
+    list(kept, "it is");
+    let forget = |aspects| {
+        layer.observer().forget(&handle(&made), aspects);
+        kernel.dropped()
+    };
+    assert_eq!(forget(Aspects::all()), [(notify::INC_EPOCH, 0, 0), (notify::INVAL_INODE, node, 0)]);
+    list(anew, "it was recalled");
+    list(kept, "again");
+    layer.observer().forget(&ROOT_HANDLE, Aspects::NAMES);
+    kernel.dropped();
+    list(anew, "all names have to be looked up again, which listing them does");
+    make(node, "other");
+    list(anew, "it was changed here");
+    // Who has it open may read it again from its beginning, and is made to look first.
+    let (fh, flags) = open();
+    assert!(flags == kept && !read(fh, 0));
+    *layer.lease.lock().unwrap() = Duration::ZERO;
+    assert!(!read(fh, 0));
+    let unique = kernel.send(opcode::GETATTR, node, &GetattrIn::default().to_vec());
+    let (header, body) = kernel.message(Duration::from_secs(10)).unwrap();
+    let inode = NotifyInvalInode::parse(&body).unwrap().0;
+    assert_eq!((header.error, inode.ino, inode.off), (notify::INVAL_INODE, node, 0));
+    kernel.answer(unique).unwrap();
+    close(fh);
+    assert_eq!(open().1, FopenFlags::empty());
+    // The kernel believes what came with it for a second, and for longer if it lists anew.
+    *layer.lease.lock().unwrap() = Duration::from_secs(1);
+    list(anew, "under a lease again");
+    list(kept, "nothing lasts longer");
+    *layer.lease.lock().unwrap() = LONG;
+    list(anew, "it does");
+    list(kept, "and so does this");
+}
+
 /// Looks, when it is answered, how many answers are held back.
 struct Watching {
     layer: Arc<Layer>,

@@ -195,7 +195,8 @@ impl<F: FileSystem> FileSystem for Leased<F> {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let lease = if hold.is_some() && !handles.is_empty() { *lock(&self.lease) } else { Duration::ZERO };
-            let data = !lease.is_zero() && self.data.load(Ordering::SeqCst) && matches!(request, Request::Open { .. });
+            let opens = matches!(request, Request::Open { .. } | Request::OpenDirectory { .. });
+            let data = !lease.is_zero() && self.data.load(Ordering::SeqCst) && opens;
             Ok(Answer { result, keep: Keep { attributes: lease, names: lease, data, hold } })
         })
     }
