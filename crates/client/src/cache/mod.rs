@@ -1,6 +1,6 @@
 //! What a client keeps under leases, and the file system that answers from it.
 //!
-//! - [`shard`], [`names`], [`gate`]: what is kept and what may be told, pure.
+//! - [`shard`], [`inode`], [`names`], [`gate`]: what is kept and what may be told, pure.
 //! - [`leases`], [`hold`], [`clock`]: the same, shared by threads, with a clock.
 //! - [`recall`]: how leases are given back.
 //! - [`opens`]: opens that the server does not know of.
@@ -12,6 +12,7 @@ mod change;
 mod clock;
 mod gate;
 mod hold;
+mod inode;
 mod leases;
 mod memory;
 mod names;

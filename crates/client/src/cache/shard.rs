@@ -10,19 +10,11 @@ use aqueduct_wire::LeaseId;
 use bytes::Bytes;
 
 use super::gate::{Gate, Gates, Number};
-use super::names::{Fresh, Listed, Names, Part};
+use super::inode::{Inode, Kept};
+use super::names::{Fresh, Listed, Part};
 
 /// Time since the machine's boot, in nanoseconds.
 pub(super) type Nanos = u64;
-
-/// A kernel is told of no shorter time: it counts in ticks, and handles the answer a little later.
-const TELLING_MIN: Nanos = 1_000_000;
-
-/// What this client has changed itself it does not tell its kernel of for so long: before the next change the kernel would have to be made to forget it.
-const OWN_CHANGE_PAUSE: Nanos = 1_000_000_000;
-
-/// A kernel may handle what it is told so much later, and then counts from there: as long as the server's patience.
-const KERNEL_DELAY: Nanos = 2_000_000_000;
 
 /// Gates of inodes and of names in one shard.
 const GATES: usize = 128;
@@ -33,9 +25,6 @@ const VERDICTS_MAX: usize = 8;
 
 /// Extended attributes that are kept of one inode: those that a kernel asks for by itself.
 const XATTRS_MAX: usize = 4;
-
-/// What an inode takes beside what it points to: its place in the table and in the index of leases, with room to grow, and its handle.
-const INODE_COST: usize = size_of::<Inode>() + 200;
 
 /// Where an inode is found: its handle's hash says in which shard, and behind which gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,140 +64,11 @@ pub(super) struct Fetched {
     pub(super) at: Nanos,
 }
 
-#[derive(Clone, Debug)]
-struct Kept<T> {
-    value: T,
-    at: Nanos,
-}
-
-/// What the kernel has been told, and when it has forgotten that by itself.
-#[derive(Clone, Copy, Debug, Default)]
-struct Told {
-    attributes: Nanos,
-    names: Nanos,
-    data: bool,
-}
-
 /// What a credential may open an inode for: the flags of the open, or `RIGHT_TO_LIST`.
 pub(super) type Rights = u32;
 
 /// To open a directory.
 pub(super) const RIGHT_TO_LIST: Rights = 1 << 31;
-
-/// The value of an extended attribute, if there is one of that name.
-type Xattr = Option<Box<[u8]>>;
-
-#[derive(Debug)]
-struct Inode {
-    lease: LeaseId,
-    aspects: Aspects,
-    /// It is being given back: nothing more of it is used or kept.
-    leaves: bool,
-    /// When it came to cover what it covers now.
-    held: Nanos,
-    used: Nanos,
-    changed: Nanos,
-    told: Told,
-    attr: Option<Kept<Attr>>,
-    /// The text of a link, or all of a small file that was fetched ahead and not read yet.
-    content: Option<Kept<Bytes>>,
-    /// By name; no value: there is no such attribute.
-    xattrs: Vec<(&'static [u8], Kept<Xattr>)>,
-    verdicts: Vec<Kept<(Arc<Credential>, Rights)>>,
-    names: Option<Box<Names>>,
-}
-
-impl Inode {
-    fn new(lease: LeaseId, now: Nanos) -> Inode {
-        Inode {
-            lease,
-            aspects: Aspects::empty(),
-            leaves: false,
-            held: now,
-            used: now,
-            changed: 0,
-            told: Told::default(),
-            attr: None,
-            content: None,
-            xattrs: Vec::new(),
-            verdicts: Vec::new(),
-            names: None,
-        }
-    }
-
-    fn has(&self, aspects: Aspects) -> bool {
-        !self.leaves && self.aspects.contains(aspects)
-    }
-
-    fn cost(&self, handle: &[u8]) -> usize {
-        let xattrs: usize =
-            self.xattrs.iter().map(|(_, kept)| kept.value.as_ref().map_or(0, |value| value.len())).sum();
-        let content = self.content.as_ref().map_or(0, |content| content.value.len());
-        let names = self.names.as_ref().map_or(0, |names| size_of::<Names>() + names.bytes());
-        let verdicts = self.verdicts.capacity() * size_of::<Kept<(Arc<Credential>, Rights)>>();
-        let places = self.xattrs.capacity() * size_of::<(&[u8], Kept<Xattr>)>();
-        INODE_COST + handle.len() + xattrs + content + names + verdicts + places
-    }
-
-    /// What the kernel may still have, and forgets that it was told.
-    fn take_told(&mut self, aspects: Aspects, now: Nanos) -> Aspects {
-        let mut told = Aspects::empty();
-        if aspects.contains(Aspects::ATTRIBUTES) {
-            told.set(Aspects::ATTRIBUTES, is_believed(std::mem::take(&mut self.told.attributes), now));
-        }
-        if aspects.contains(Aspects::NAMES) {
-            told.set(Aspects::NAMES, is_believed(std::mem::take(&mut self.told.names), now));
-        }
-        if aspects.contains(Aspects::DATA) {
-            told.set(Aspects::DATA, std::mem::take(&mut self.told.data));
-        }
-        told
-    }
-
-    fn may_tell(&self, left: Nanos, now: Nanos) -> bool {
-        let is_own = self.changed > 0 && now < self.changed.saturating_add(OWN_CHANGE_PAUSE);
-        left >= TELLING_MIN && !is_own
-    }
-
-    /// The kernel is told of something for what is left of its time.
-    fn tell(&mut self, aspect: Aspects, left: Nanos, now: Nanos) -> Duration {
-        if !self.may_tell(left, now) {
-            return Duration::ZERO;
-        }
-        let until = match aspect {
-            Aspects::NAMES => &mut self.told.names,
-            _ => &mut self.told.attributes,
-        };
-        *until = (*until).max(now.saturating_add(left));
-        Duration::from_nanos(left)
-    }
-
-    /// The kernel is told of these names in it.
-    fn tell_names<'a>(&mut self, told: impl IntoIterator<Item = &'a [u8]>, left: Nanos, now: Nanos) -> Duration {
-        let time = self.tell(Aspects::NAMES, left, now);
-        if let Some(names) = self.names.as_mut().filter(|_| !time.is_zero()) {
-            told.into_iter().for_each(|name| names.tell(name, now.saturating_add(left)));
-        }
-        time
-    }
-
-    /// A name in it is about to be changed. Whether the kernel has to forget it, and so all names.
-    fn begin_name(&mut self, name: &[u8], now: Nanos) -> Aspects {
-        let until = self.names.as_mut().map_or(0, |names| names.drop_name(name));
-        if !is_believed(until, now) {
-            return Aspects::empty();
-        }
-        if let Some(names) = &mut self.names {
-            names.are_forgotten();
-        }
-        self.take_told(Aspects::NAMES, now)
-    }
-}
-
-/// Whether the kernel may still go by what it was told until then.
-fn is_believed(until: Nanos, now: Nanos) -> bool {
-    until > 0 && now < until.saturating_add(KERNEL_DELAY)
-}
 
 /// What a change of this client's own touches.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,157 @@
+//! What is kept of one inode, and what the kernel was told of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct_fs::{Aspects, Attr, Credential};
+use aqueduct_wire::LeaseId;
+use bytes::Bytes;
+
+use super::names::Names;
+use super::shard::{Nanos, Rights};
+
+/// A kernel is told of no shorter time: it counts in ticks, and handles the answer a little later.
+const TELLING_MIN: Nanos = 1_000_000;
+
+/// What this client has changed itself it does not tell its kernel of for so long: before the next change the kernel would have to be made to forget it.
+const OWN_CHANGE_PAUSE: Nanos = 1_000_000_000;
+
+/// A kernel may handle what it is told so much later, and then counts from there: as long as the server's patience.
+pub(super) const KERNEL_DELAY: Nanos = 2_000_000_000;
+
+/// What an inode takes beside what it points to: its place in the table and in the index of leases, with room to grow, and its handle.
+const INODE_COST: usize = size_of::<Inode>() + 200;
+
+#[derive(Clone, Debug)]
+pub(super) struct Kept<T> {
+    pub(super) value: T,
+    pub(super) at: Nanos,
+}
+
+/// What the kernel has been told, and when it has forgotten that by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    pub(super) attributes: Nanos,
+    pub(super) names: Nanos,
+    pub(super) data: bool,
+}
+
+/// The value of an extended attribute, if there is one of that name.
+pub(super) type Xattr = Option<Box<[u8]>>;
+
+#[derive(Debug)]
+pub(super) struct Inode {
+    pub(super) lease: LeaseId,
+    pub(super) aspects: Aspects,
+    /// It is being given back: nothing more of it is used or kept.
+    pub(super) leaves: bool,
+    /// When it came to cover what it covers now.
+    pub(super) held: Nanos,
+    pub(super) used: Nanos,
+    pub(super) changed: Nanos,
+    pub(super) told: Told,
+    pub(super) attr: Option<Kept<Attr>>,
+    /// The text of a link, or all of a small file that was fetched ahead and not read yet.
+    pub(super) content: Option<Kept<Bytes>>,
+    /// By name; no value: there is no such attribute.
+    pub(super) xattrs: Vec<(&'static [u8], Kept<Xattr>)>,
+    pub(super) verdicts: Vec<Kept<(Arc<Credential>, Rights)>>,
+    pub(super) names: Option<Box<Names>>,
+}
+
+impl Inode {
+    pub(super) fn new(lease: LeaseId, now: Nanos) -> Inode {
+        Inode {
+            lease,
+            aspects: Aspects::empty(),
+            leaves: false,
+            held: now,
+            used: now,
+            changed: 0,
+            told: Told::default(),
+            attr: None,
+            content: None,
+            xattrs: Vec::new(),
+            verdicts: Vec::new(),
+            names: None,
+        }
+    }
+
+    pub(super) fn has(&self, aspects: Aspects) -> bool {
+        !self.leaves && self.aspects.contains(aspects)
+    }
+
+    pub(super) fn cost(&self, handle: &[u8]) -> usize {
+        let xattrs: usize =
+            self.xattrs.iter().map(|(_, kept)| kept.value.as_ref().map_or(0, |value| value.len())).sum();
+        let content = self.content.as_ref().map_or(0, |content| content.value.len());
+        let names = self.names.as_ref().map_or(0, |names| size_of::<Names>() + names.bytes());
+        let verdicts = self.verdicts.capacity() * size_of::<Kept<(Arc<Credential>, Rights)>>();
+        let places = self.xattrs.capacity() * size_of::<(&[u8], Kept<Xattr>)>();
+        INODE_COST + handle.len() + xattrs + content + names + verdicts + places
+    }
+
+    /// What the kernel may still have, and forgets that it was told.
+    pub(super) fn take_told(&mut self, aspects: Aspects, now: Nanos) -> Aspects {
+        let mut told = Aspects::empty();
+        if aspects.contains(Aspects::ATTRIBUTES) {
+            told.set(Aspects::ATTRIBUTES, is_believed(std::mem::take(&mut self.told.attributes), now));
+        }
+        if aspects.contains(Aspects::NAMES) {
+            told.set(Aspects::NAMES, is_believed(std::mem::take(&mut self.told.names), now));
+        }
+        if aspects.contains(Aspects::DATA) {
+            told.set(Aspects::DATA, std::mem::take(&mut self.told.data));
+        }
+        told
+    }
+
+    pub(super) fn may_tell(&self, left: Nanos, now: Nanos) -> bool {
+        let is_own = self.changed > 0 && now < self.changed.saturating_add(OWN_CHANGE_PAUSE);
+        left >= TELLING_MIN && !is_own
+    }
+
+    /// The kernel is told of something for what is left of its time.
+    pub(super) fn tell(&mut self, aspect: Aspects, left: Nanos, now: Nanos) -> Duration {
+        if !self.may_tell(left, now) {
+            return Duration::ZERO;
+        }
+        let until = match aspect {
+            Aspects::NAMES => &mut self.told.names,
+            _ => &mut self.told.attributes,
+        };
+        *until = (*until).max(now.saturating_add(left));
+        Duration::from_nanos(left)
+    }
+
+    /// The kernel is told of these names in it.
+    pub(super) fn tell_names<'a>(
+        &mut self,
+        told: impl IntoIterator<Item = &'a [u8]>,
+        left: Nanos,
+        now: Nanos,
+    ) -> Duration {
+        let time = self.tell(Aspects::NAMES, left, now);
+        if let Some(names) = self.names.as_mut().filter(|_| !time.is_zero()) {
+            told.into_iter().for_each(|name| names.tell(name, now.saturating_add(left)));
+        }
+        time
+    }
+
+    /// A name in it is about to be changed. Whether the kernel has to forget it, and so all names.
+    pub(super) fn begin_name(&mut self, name: &[u8], now: Nanos) -> Aspects {
+        let until = self.names.as_mut().map_or(0, |names| names.drop_name(name));
+        if !is_believed(until, now) {
+            return Aspects::empty();
+        }
+        if let Some(names) = &mut self.names {
+            names.are_forgotten();
+        }
+        self.take_told(Aspects::NAMES, now)
+    }
+}
+
+/// Whether the kernel may still go by what it was told until then.
+pub(super) fn is_believed(until: Nanos, now: Nanos) -> bool {
+    until > 0 && now < until.saturating_add(KERNEL_DELAY)
+}
