@@ -414,7 +414,7 @@ fn two_clients_push_to_one_git_repository() {
             for mount in [&pair.left, &pair.right] {
                 for repository in ["bare", "shared"] {
                     let check = format!(
-                        "git -C {repository} fsck --full --strict 2>&1 | grep -v dangling || true
+                        "git -C {repository} fsck --no-dangling --no-progress --full --strict 2>&1 &&
                          git -C {repository} log --format=%s main | sort -u | wc -l; git -C {repository} ls-tree --name-only main | wc -l"
                     );
                     assert_eq!(bash(mount, &check), "17\n17\n", "{mode} {repository}");

@@ -448,13 +448,17 @@ impl<'a> Keeper<'a> {
 
     /// The leases on what grants name by numbers.
     pub(super) fn numbered(&self) -> Vec<Option<(LeaseId, Aspects)>> {
-        let mut leases = vec![None; GRANTS_MAX];
+        let mut leases = Vec::new();
         for grant in &self.brought.grants {
-            if let Subject::Entry(at) = grant.subject
-                && let Some(place) = leases.get_mut(usize::from(at))
-            {
-                *place = Some((grant.lease, grant.aspects));
+            let Subject::Entry(at) = grant.subject else { continue };
+            let at = usize::from(at);
+            if at >= GRANTS_MAX {
+                continue;
             }
+            if at >= leases.len() {
+                leases.resize(at + 1, None);
+            }
+            leases[at] = Some((grant.lease, grant.aspects));
         }
         leases
     }
@@ -467,9 +471,9 @@ impl<'a> Keeper<'a> {
         leases: &[Option<(LeaseId, Aspects)>],
         context: &Context,
     ) {
-        let Some((lease, of_entries)) = leases.split_first() else { return };
-        self.open_directory(handle, *lease, context);
-        self.page(handle, (None, 0, page), *lease, of_entries);
+        let (lease, of_entries) = leases.split_first().map_or((None, leases), |(lease, rest)| (*lease, rest));
+        self.open_directory(handle, lease, context);
+        self.page(handle, (None, 0, page), lease, of_entries);
     }
 
     /// A page of a listing, with what it says of its entries.

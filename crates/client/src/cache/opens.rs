@@ -30,7 +30,8 @@ const LOCAL_MAX: Duration = Duration::from_millis(250);
 /// Of those the server is asked for so many at once: a few more requests among those of programs.
 const ASKED_MAX: usize = 16;
 
-/// The most opens that the server does not know of. It has room for so many: what it has none for it shall say to open(2).
+/// The most opens that the server does not know of. With more it is asked for each, so that whether it has room for them is said by open(2), and not found
+/// out when they are to be made.
 const UNSETTLED_MAX: usize = 1024;
 
 /// So long after it had no room the server is asked for each open.
@@ -292,15 +293,10 @@ impl LocalOpen {
     /// The same in a recovery, which asks also for what is being asked for: that is answered only when others may have taken right and file away. False:
     /// somebody else asks too, and settles it should the recovery not have it. `None`: nobody needs it.
     fn begin_in_recovery(&self) -> Option<bool> {
-        let mut state = lock(&self.state);
-        match *state {
-            State::Local => {
-                *state = State::Making(Vec::new());
-                Some(true)
-            }
-            State::Making(_) => Some(false),
-            State::Closing | State::Real(_) | State::Lost => None,
+        if self.begin() {
+            return Some(true);
         }
+        matches!(*lock(&self.state), State::Making(_)).then_some(false)
     }
 
     /// Waits until the server is not being asked any more.

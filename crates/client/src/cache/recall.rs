@@ -333,7 +333,6 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-
     use super::super::leases::Brought;
     use super::*;
 
