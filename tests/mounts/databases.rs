@@ -38,6 +38,15 @@ fn have_modules(modules: &str) -> bool {
     found
 }
 
+/// Whether or not clients cache, with these modules.
+fn in_each_mode(modules: &'static str, body: fn(&str)) {
+    within(TEST_MAX, move || {
+        if have_modules(modules) {
+            MODES.iter().for_each(|mode| body(mode));
+        }
+    });
+}
+
 /// A program that runs beside others, in the root of a mount.
 struct Beside {
     process: Process,
@@ -97,34 +106,29 @@ def wait():
 
 #[test]
 fn sqlite_takes_back_what_a_killed_client_had_begun() {
-    within(TEST_MAX, || {
-        if !have_modules("sqlite3") {
-            return;
-        }
-        for mode in MODES {
-            let Pair { left, right, server: _server, export } = Pair::with(mode);
-            let create = "import sqlite3
+    in_each_mode("sqlite3", |mode| {
+        let Pair { left, right, server: _server, export } = Pair::with(mode);
+        let create = "import sqlite3
 c = sqlite3.connect('db'); c.execute('create table t(k integer primary key, v text)')
 c.executemany('insert into t(v) values(?)', (('x' * 500,) for _ in range(400))); c.commit()";
-            says(&left, create);
-            let committed = fs::read(export.path().join("db")).unwrap();
-            // With room for ten pages the rest goes to the file before the end.
-            let begin = "import os, sqlite3, sys, time
+        says(&left, create);
+        let committed = fs::read(export.path().join("db")).unwrap();
+        // With room for ten pages the rest goes to the file before the end.
+        let begin = "import os, sqlite3, sys, time
 c = sqlite3.connect('db'); c.execute('pragma cache_size = 10')
 c.execute(\"update t set v = 'changed' || v\")
 print('ready'); time.sleep(1000)";
-            let program = Beside::start(&left, begin).ready();
-            assert!(fs::read(export.path().join("db")).unwrap() != committed, "half of it is in the file");
-            assert!(export.path().join("db-journal").exists());
-            left.process.signal(Signal::KILL);
-            drop(program);
-            let check = "import sqlite3
+        let program = Beside::start(&left, begin).ready();
+        assert!(fs::read(export.path().join("db")).unwrap() != committed, "half of it is in the file");
+        assert!(export.path().join("db-journal").exists());
+        left.process.signal(Signal::KILL);
+        drop(program);
+        let check = "import sqlite3
 c = sqlite3.connect('db', timeout=30)
 print(c.execute('pragma integrity_check').fetchone()[0], *c.execute(\"select count(*), sum(v like 'changed%') from t\").fetchone())
 c.execute(\"insert into t(v) values('after')\"); c.commit()";
-            assert_eq!(says(&right, check), "ok 400 0\n", "{mode}");
-            assert!(!export.path().join("db-journal").exists());
-        }
+        assert_eq!(says(&right, check), "ok 400 0\n", "{mode}");
+        assert!(!export.path().join("db-journal").exists());
     });
 }
 
@@ -153,18 +157,13 @@ c.execute('create table t(k integer primary key, v text)'); c.execute('create ta
 
 #[test]
 fn sqlite_with_a_rollback_journal_is_written_from_two_clients() {
-    within(TEST_MAX, || {
-        if !have_modules("sqlite3") {
-            return;
-        }
-        for mode in MODES {
-            for journal in ["delete", "persist"] {
-                let pair = Pair::with(mode);
-                create_sqlite(&pair.left, journal);
-                all_at_once(&[&pair.left, &pair.right, &pair.left, &pair.right], INSERT);
-                for mount in [&pair.left, &pair.right] {
-                    assert_eq!(says(mount, COUNT), "ok 120 120\n", "{mode} {journal}");
-                }
+    in_each_mode("sqlite3", |mode| {
+        for journal in ["delete", "persist"] {
+            let pair = Pair::with(mode);
+            create_sqlite(&pair.left, journal);
+            all_at_once(&[&pair.left, &pair.right, &pair.left, &pair.right], INSERT);
+            for mount in [&pair.left, &pair.right] {
+                assert_eq!(says(mount, COUNT), "ok 120 120\n", "{mode} {journal}");
             }
         }
     });
@@ -172,25 +171,20 @@ fn sqlite_with_a_rollback_journal_is_written_from_two_clients() {
 
 #[test]
 fn sqlite_with_a_write_ahead_log_is_written_by_many_processes_of_one_client() {
-    within(TEST_MAX, || {
-        if !have_modules("sqlite3") {
-            return;
-        }
-        for mode in MODES {
-            let pair = Pair::with(mode);
-            create_sqlite(&pair.left, "wal");
-            let give_up = "import sqlite3, time
+    in_each_mode("sqlite3", |mode| {
+        let pair = Pair::with(mode);
+        create_sqlite(&pair.left, "wal");
+        let give_up = "import sqlite3, time
 c = sqlite3.connect('db', timeout=50, isolation_level=None); c.execute('begin immediate'); c.execute('delete from t')
 print('ready'); time.sleep(1000)";
-            let killed = Beside::start(&pair.left, give_up).ready();
-            std::thread::scope(|scope| {
-                scope.spawn(|| all_at_once(&[&pair.left; 4], INSERT));
-                drop(killed);
-            });
-            // The other client may have it once nobody has it here.
-            for mount in [&pair.left, &pair.right] {
-                assert_eq!(says(mount, COUNT), "ok 120 120\n", "{mode}");
-            }
+        let killed = Beside::start(&pair.left, give_up).ready();
+        std::thread::scope(|scope| {
+            scope.spawn(|| all_at_once(&[&pair.left; 4], INSERT));
+            drop(killed);
+        });
+        // The other client may have it once nobody has it here.
+        for mount in [&pair.left, &pair.right] {
+            assert_eq!(says(mount, COUNT), "ok 120 120\n", "{mode}");
         }
     });
 }
@@ -240,16 +234,11 @@ t = lmdb.open('lm', map_size=1 << 24).begin(); print(len(list(t.cursor())), t.ge
 
 #[test]
 fn lmdb_is_written_by_many_processes_of_one_client() {
-    within(TEST_MAX, || {
-        if !have_modules("lmdb") {
-            return;
-        }
-        for mode in MODES {
-            let pair = Pair::with(mode);
-            all_at_once(&[&pair.left; 4], LMDB_INSERT);
-            for mount in [&pair.left, &pair.right] {
-                assert_eq!(says(mount, LMDB_COUNT), "121 120\n", "{mode}");
-            }
+    in_each_mode("lmdb", |mode| {
+        let pair = Pair::with(mode);
+        all_at_once(&[&pair.left; 4], LMDB_INSERT);
+        for mount in [&pair.left, &pair.right] {
+            assert_eq!(says(mount, LMDB_COUNT), "121 120\n", "{mode}");
         }
     });
 }
@@ -257,73 +246,59 @@ fn lmdb_is_written_by_many_processes_of_one_client() {
 /// The table of readers and the locks of writers are in memory that two clients do not share.
 #[test]
 fn lmdb_is_had_by_one_client_at_a_time() {
-    within(TEST_MAX, || {
-        if !have_modules("lmdb") {
-            return;
-        }
-        for mode in MODES {
-            let pair = Pair::with(mode);
-            let hold = format!(
-                "import lmdb, os, sys, time{WAIT}
+    in_each_mode("lmdb", |mode| {
+        let pair = Pair::with(mode);
+        let hold = format!(
+            "import lmdb, os, sys, time{WAIT}
 e = lmdb.open('lm', map_size=1 << 24)
 with e.begin(write=True) as t: t.put(b'n', b'0')
 print('ready'); wait()
 with e.begin(write=True) as t: t.put(b'n', b'1'); t.put(b'left', b'1')"
-            );
-            let held = Beside::start(&pair.left, &hold).ready();
-            for script in [LMDB_INSERT, LMDB_COUNT] {
-                let said = run_within(PROGRAM_MAX, &mut python(&pair.right, script, &["right"])).failed();
-                assert!(said.contains("Device or resource busy"), "{said}");
-            }
-            assert!(
-                pair.server.process.output().contains("shared memory of a database"),
-                "{}",
-                pair.server.process.output()
-            );
-            held.let_go();
-            all_at_once(&[&pair.right, &pair.right], LMDB_INSERT);
-            for mount in [&pair.right, &pair.left] {
-                assert_eq!(says(mount, LMDB_COUNT), "62 61\n", "{mode}");
-            }
+        );
+        let held = Beside::start(&pair.left, &hold).ready();
+        for script in [LMDB_INSERT, LMDB_COUNT] {
+            let said = run_within(PROGRAM_MAX, &mut python(&pair.right, script, &["right"])).failed();
+            assert!(said.contains("Device or resource busy"), "{said}");
+        }
+        assert!(
+            pair.server.process.output().contains("shared memory of a database"),
+            "{}",
+            pair.server.process.output()
+        );
+        held.let_go();
+        all_at_once(&[&pair.right, &pair.right], LMDB_INSERT);
+        for mount in [&pair.right, &pair.left] {
+            assert_eq!(says(mount, LMDB_COUNT), "62 61\n", "{mode}");
         }
     });
 }
 
 #[test]
 fn shared_memory_stays_with_its_client_over_a_restart_of_the_server() {
-    within(TEST_MAX, || {
-        if !have_modules("lmdb") {
-            return;
-        }
-        for mode in MODES {
-            let Pair { left, right, server, export } = Pair::with(mode);
-            let hold = format!(
-                "import lmdb, os, sys, time{WAIT}
+    in_each_mode("lmdb", |mode| {
+        let Pair { left, right, server, export } = Pair::with(mode);
+        let hold = format!(
+            "import lmdb, os, sys, time{WAIT}
 e = lmdb.open('lm', map_size=1 << 24)
 with e.begin(write=True) as t: t.put(b'n', b'0')
 print('ready'); wait()
 with e.begin(write=True) as t: t.put(b'n', b'1'); t.put(b'left', b'1')"
-            );
-            let held = Beside::start(&left, &hold).ready();
-            let _server = server.restart(&[export.path()]);
-            let said = run_within(PROGRAM_MAX, &mut python(&right, LMDB_COUNT, &[])).failed();
-            assert!(said.contains("Device or resource busy"), "{said}");
-            held.let_go();
-            assert_eq!(says(&right, LMDB_COUNT), "2 1\n", "{mode}");
-        }
+        );
+        let held = Beside::start(&left, &hold).ready();
+        let _server = server.restart(&[export.path()]);
+        let said = run_within(PROGRAM_MAX, &mut python(&right, LMDB_COUNT, &[])).failed();
+        assert!(said.contains("Device or resource busy"), "{said}");
+        held.let_go();
+        assert_eq!(says(&right, LMDB_COUNT), "2 1\n", "{mode}");
     });
 }
 
 #[test]
 fn databases_that_share_memory_outlive_their_client() {
-    within(TEST_MAX, || {
-        if !have_modules("sqlite3, lmdb") {
-            return;
-        }
-        for mode in MODES {
-            let Pair { left, right, server: _server, export: _export } = Pair::with(mode);
-            create_sqlite(&left, "wal");
-            let begin = "import lmdb, sqlite3, time
+    in_each_mode("sqlite3, lmdb", |mode| {
+        let Pair { left, right, server: _server, export: _export } = Pair::with(mode);
+        create_sqlite(&left, "wal");
+        let begin = "import lmdb, sqlite3, time
 c = sqlite3.connect('db', isolation_level=None); c.execute('pragma synchronous = full')
 for i in range(30):
     c.execute('begin'); c.execute('insert into t(v) values(?)', (f'before {i}',)); c.execute('update n set n = n + 1'); c.execute('commit')
@@ -333,45 +308,39 @@ for i in range(30):
 c.execute('begin'); c.execute('delete from t')
 t = e.begin(write=True); t.put(b'n', b'1000')
 print('ready'); time.sleep(1000)";
-            let program = Beside::start(&left, begin).ready();
-            left.process.signal(Signal::KILL);
-            drop(program);
-            let counts = || run_within(PROGRAM_MAX, &mut python(&right, LMDB_COUNT, &[]));
-            wait_until("the server gives the locks of the killed client up", PROGRAM_MAX, || counts().status.success());
-            assert_eq!(says(&right, COUNT) + &says(&right, LMDB_COUNT), "ok 30 30\n31 30\n", "{mode}");
-            all_at_once(&[&right, &right], INSERT);
-            all_at_once(&[&right, &right], LMDB_INSERT);
-            assert_eq!(says(&right, COUNT) + &says(&right, LMDB_COUNT), "ok 90 90\n91 90\n", "{mode}");
-        }
+        let program = Beside::start(&left, begin).ready();
+        left.process.signal(Signal::KILL);
+        drop(program);
+        let counts = || run_within(PROGRAM_MAX, &mut python(&right, LMDB_COUNT, &[]));
+        wait_until("the server gives the locks of the killed client up", PROGRAM_MAX, || counts().status.success());
+        assert_eq!(says(&right, COUNT) + &says(&right, LMDB_COUNT), "ok 30 30\n31 30\n", "{mode}");
+        all_at_once(&[&right, &right], INSERT);
+        all_at_once(&[&right, &right], LMDB_INSERT);
+        assert_eq!(says(&right, COUNT) + &says(&right, LMDB_COUNT), "ok 90 90\n91 90\n", "{mode}");
     });
 }
 
 #[test]
 fn hdf5_keeps_a_second_writer_out() {
-    within(TEST_MAX, || {
-        if !have_modules("h5py, numpy") {
-            return;
-        }
-        for mode in MODES {
-            let pair = Pair::with(mode);
-            let hold = format!(
-                "import h5py, numpy, os, sys, time{WAIT}
+    in_each_mode("h5py, numpy", |mode| {
+        let pair = Pair::with(mode);
+        let hold = format!(
+            "import h5py, numpy, os, sys, time{WAIT}
 f = h5py.File('data.h5', 'w'); d = f.create_dataset('d', data=numpy.arange(100000)); f.flush()
 print('ready'); wait()
 d[5] = -5; f.close()"
-            );
-            let held = Beside::start(&pair.left, &hold).ready();
-            let second = "import h5py\nwith h5py.File('data.h5', 'r+') as f: f['d'][6] = -6";
-            for mount in [&pair.right, &pair.left] {
-                let said = run_within(PROGRAM_MAX, &mut python(mount, second, &[])).failed();
-                assert!(said.contains("unable to lock file"), "{said}");
-            }
-            held.let_go();
-            says(&pair.right, second);
-            let sum = "import h5py\nwith h5py.File('data.h5', 'r') as f: print(f['d'][5], f['d'][6], f['d'][:].sum())";
-            for mount in [&pair.left, &pair.right] {
-                assert_eq!(says(mount, sum), format!("-5 -6 {}\n", 99_999u64 * 50_000 - 22), "{mode}");
-            }
+        );
+        let held = Beside::start(&pair.left, &hold).ready();
+        let second = "import h5py\nwith h5py.File('data.h5', 'r+') as f: f['d'][6] = -6";
+        for mount in [&pair.right, &pair.left] {
+            let said = run_within(PROGRAM_MAX, &mut python(mount, second, &[])).failed();
+            assert!(said.contains("unable to lock file"), "{said}");
+        }
+        held.let_go();
+        says(&pair.right, second);
+        let sum = "import h5py\nwith h5py.File('data.h5', 'r') as f: print(f['d'][5], f['d'][6], f['d'][:].sum())";
+        for mount in [&pair.left, &pair.right] {
+            assert_eq!(says(mount, sum), format!("-5 -6 {}\n", 99_999u64 * 50_000 - 22), "{mode}");
         }
     });
 }
@@ -461,20 +430,15 @@ fn check_log(log: &Path, writers: usize, records: usize) {
 
 #[test]
 fn four_clients_append_to_one_log() {
-    within(TEST_MAX, || {
-        if !have_modules("os") {
-            return;
-        }
-        for mode in MODES {
-            let four = Four::with(mode);
-            let append = "import os, sys
+    in_each_mode("os", |mode| {
+        let four = Four::with(mode);
+        let append = "import os, sys
 log = os.open('log', os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 for i in range(100):
     record = f'{sys.argv[1]} {i} {\"f\" * (20 + i * 37)} end\\n'.encode()
     assert os.write(log, record) == len(record)";
-            all_at_once(&four.all(), append);
-            check_log(&four.export.path().join("log"), 4, 100);
-        }
+        all_at_once(&four.all(), append);
+        check_log(&four.export.path().join("log"), 4, 100);
     });
 }
 
