@@ -345,7 +345,7 @@ fn fuse_config(config: &MountConfig, backing: &Backing) -> Config {
         entry_timeout: config.options.entry_timeout,
         client: backing.client_id(),
         posix_acl: backing.checks_permission(config),
-        spares_flush: config.options.late_unlock,
+        spares_flush: !config.options.strict_unlock,
         observed,
         status: Some(Box::new(status)),
         ..Config::default()

@@ -283,7 +283,7 @@ fn locks_need_the_right_descriptor() {
 #[test]
 fn a_close_ends_the_locks_of_its_process_unless_it_is_not_told() {
     test(|| {
-        for (options, ends) in [("cache=none", true), ("cache=lease", true), ("cache=lease,late_unlock", false)] {
+        for (options, ends) in [("cache=none", true), ("cache=lease", false), ("cache=lease,strict_unlock", true)] {
             let pair = Pair::with(options);
             std::fs::write(pair.export.path().join("file"), "").unwrap();
             let mut left = Agent::start();

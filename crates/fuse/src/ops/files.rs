@@ -46,8 +46,8 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
 
 /// How the kernel treats an open file, whose pages it may keep if it is `leased`.
 ///
-/// FLUSH is wanted at every close, of read-only descriptors too: a process that closes any descriptor of a file loses its locks on it, and without
-/// FLUSH that came only when the last duplicate is closed. So NOFLUSH only for who asks for it, and where nobody has locked the file so far.
+/// FLUSH at a close is for locks: a process that closes any descriptor of a file loses its locks on it, and without FLUSH they end when the last duplicate is
+/// closed. Hardly any file that is read is ever locked, so it is spared where nobody has locked the file so far.
 fn file_flags(job: &Job, flags: OpenFlags, leased: bool) -> FopenFlags {
     let shared = &job.shared;
     // The kernel would keep what is appended at the end of the file as it knew it, and that of other clients' appends is elsewhere.
