@@ -92,6 +92,8 @@ fn what_is_leased_is_asked_for_once() {
     assert_eq!(fixture.counts(read), [("open", 1)]);
 
     fixture.mounted.sh("mkdir d; for n in 1 2 3; do echo $n > d/$n; done; ln -s x d/l; find . -ls");
+    // Once more, because the kernel lists from pages then, and after it was asked for them it asks for the new time of access.
+    fixture.mounted.sh("find . -ls");
     let counts = fixture.counts(|| drop(fixture.mounted.sh("find . -ls")));
     assert!(counts.iter().all(|(kind, _)| !["lookup", "access", "readlink"].contains(kind)), "{counts:?}");
     assert!(
