@@ -262,6 +262,36 @@ fn a_listing_that_the_kernel_keeps_costs_its_opening_and_is_true() {
     });
 }
 
+/// Its pages are filled under a lease that did not come with an open; that the directory was changed again, nobody can see by its time.
+#[test]
+fn a_descriptor_that_lists_again_after_a_recall_shows_nothing_old_after_the_next() {
+    within(Duration::from_secs(120), || {
+        let pair = Pair::with("cache=lease");
+        let (left, right) = (pair.left.join("d"), pair.right.join("d"));
+        fs::create_dir(&right).unwrap();
+        fs::write(right.join("old"), "").unwrap();
+        let is_kept = |list: &dyn Fn() -> usize, count: usize| {
+            thread::sleep(Duration::from_millis(200));
+            let before = upcalls(&pair.left);
+            assert_eq!(list(), count);
+            upcalls(&pair.left) - before <= 1
+        };
+        let anew = || fs::read_dir(&left).unwrap().count();
+        assert!((0..50).any(|_| is_kept(&anew, 1)));
+        let held = File::open(&left).unwrap();
+        let again = || names(&list(&held, 0, 4096)).len();
+        assert_eq!(again(), 1);
+        fs::write(right.join("new"), "").unwrap();
+        assert!((0..50).any(|_| is_kept(&again, 2)));
+        let time = fs::metadata(&left).unwrap().modified().unwrap();
+        fs::write(right.join("newer"), "").unwrap();
+        File::open(&right).unwrap().set_modified(time).unwrap();
+        thread::sleep(Duration::from_millis(1000)); // what was recalled is not granted at once, and what is not, is asked for
+        assert_eq!(fs::metadata(&left).unwrap().modified().unwrap(), time);
+        assert_eq!(again(), 3);
+    });
+}
+
 /// The descriptor is from before; that the directory was changed, nobody can see by its time.
 #[test]
 fn a_stopped_client_shows_no_old_listing() {

@@ -7,7 +7,7 @@ use aqueduct_fs::{Answer, Cancel, Context, Credential, Entry, Errno, OpenId, Rep
 use bytes::Bytes;
 
 use crate::abi::{self, AttrOut, EntryOut, Field, InHeader, opcode};
-use crate::caches::{Kept, Lease};
+use crate::caches::{Kept, Lease, now};
 use crate::channel::Responder;
 use crate::convert;
 use crate::nodes::Marks;
@@ -133,9 +133,10 @@ impl Job {
     }
 
     /// For how long the kernel may use attributes. Where it may read from pages that no lease covers, it has to ask before each read, so that they
-    /// are dropped first.
+    /// are dropped first; the same with listings that nobody answers for.
     pub(crate) fn attributes_valid(&self, nodeid: u64, attr: &aqueduct_fs::Attr, kept: &Kept) -> (u64, u32) {
-        let asks = (attr.is_regular() || attr.is_directory()) && self.reads_unleased_pages(nodeid);
+        let asks = (attr.is_regular() && self.reads_unleased_pages(nodeid))
+            || (attr.is_directory() && self.reads_stale_listing(nodeid));
         convert::timeout(if asks { Duration::ZERO } else { kept.attributes })
     }
 
@@ -185,6 +186,11 @@ impl Job {
     /// Whether the kernel may read from pages of this node that no lease covers.
     pub(crate) fn reads_unleased_pages(&self, nodeid: u64) -> bool {
         self.shared.policy.leases && self.shared.nodes.marks(nodeid).reads_unleased_pages()
+    }
+
+    /// Whether the kernel may read a listing from pages of which nobody knows any more whether they are true.
+    pub(crate) fn reads_stale_listing(&self, nodeid: u64) -> bool {
+        self.shared.policy.names && self.shared.nodes.marks(nodeid).reads_stale_listing(now())
     }
 
     /// The kernel was told to keep something so late that it may keep it for too long.

@@ -9,7 +9,7 @@ use crate::abi::{
     AccessIn, Field, GETATTR_FH, GetattrIn, GetxattrIn, GetxattrOut, ROOT_ID, SetattrIn, SetattrValid, SetxattrIn,
     StatfsOut, StatxIn, StatxOut, opcode,
 };
-use crate::caches::{Kept, now};
+use crate::caches::Kept;
 use crate::convert;
 use crate::dispatch::{Job, Outcome};
 
@@ -62,7 +62,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
 /// which nobody knows whether they are true.
 async fn drop_stale_listing(job: &Job) {
     let (shared, node) = (&job.shared, job.header.nodeid);
-    if shared.policy.names && shared.nodes.marks(node).reads_stale_listing(now()) {
+    if job.reads_stale_listing(node) {
         shared.distrust_listing(node);
         shared.page_drops.drop_now(node).await;
     }

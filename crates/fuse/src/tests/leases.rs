@@ -381,6 +381,34 @@ fn listings_are_kept_while_what_was_told_with_them_lasts() {
     list(kept, "and so does this");
 }
 
+/// A descriptor fills pages again after a recall, and at the next nobody knows of them: the kernel is given no time for the attributes, whoever tells them, until
+/// it has asked, and has no pages any more.
+#[test]
+fn a_listing_that_nobody_answers_for_is_asked_for_before_it_is_read() {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let kernel = &fixture.kernel;
+    let mkdir = [&MkdirIn { mode: 0o755, umask: 0 }.to_vec()[..], b"d\0"].concat();
+    let made = EntryOut::parse(&kernel.ask(opcode::MKDIR, ROOT_ID, &mkdir).unwrap()).unwrap().0;
+    let node = made.nodeid;
+    let open = OpenOut::parse(&kernel.ask(opcode::OPENDIR, node, &OpenIn::default().to_vec()).unwrap()).unwrap().0;
+    assert_eq!(open.open_flags, FopenFlags::CACHE_DIR.bits());
+    for offset in [0, 1000] {
+        let read = ReadIn { fh: open.fh, offset, size: 8192, ..ReadIn::default() };
+        assert_eq!(kernel.ask(opcode::READDIRPLUS, node, &read.to_vec()).unwrap().is_empty(), offset > 0);
+    }
+    assert_eq!(kernel.lookup("d").unwrap().attr_valid, LONG_SECONDS, "it is leased");
+    layer.observer().forget(&handle(&made), Aspects::NAMES | Aspects::ATTRIBUTES);
+    assert_eq!(kernel.dropped(), [(notify::INC_EPOCH, 0, 0), (notify::INVAL_INODE, node, -1)]);
+    let told = kernel.lookup("d").unwrap();
+    assert_eq!((told.entry_valid, told.attr_valid), (LONG_SECONDS, 0));
+    let unique = kernel.send(opcode::GETATTR, node, &GetattrIn::default().to_vec());
+    let (header, body) = kernel.message(Duration::from_secs(10)).unwrap();
+    let inode = NotifyInvalInode::parse(&body).unwrap().0;
+    assert_eq!((header.error, inode.ino, inode.off), (notify::INVAL_INODE, node, 0));
+    kernel.answer(unique).unwrap();
+    assert_eq!(kernel.lookup("d").unwrap().attr_valid, LONG_SECONDS, "there are no pages");
+}
+
 /// Looks, when it is answered, how many answers are held back.
 struct Watching {
     layer: Arc<Layer>,
