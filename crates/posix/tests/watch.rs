@@ -3,8 +3,8 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Arc, Condvar, Mutex};
+use std::process::{Command, Output};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::Duration;
 
 use aqueduct_fs::*;
@@ -15,6 +15,15 @@ use common::*;
 const SOON: Duration = Duration::from_secs(20);
 
 const MEMORY: &str = "/dev/shm";
+
+/// Whoever starts a program reads. Until it runs it has what this process has open, and should it be the last to close a file that was written, then that is
+/// told as a change of its own.
+static STARTS: RwLock<()> = RwLock::new(());
+
+fn output(command: &mut Command) -> Output {
+    let _starts = STARTS.read().unwrap_or_else(|poison| poison.into_inner());
+    command.output().unwrap()
+}
 
 /// What was told of an export.
 #[derive(Default)]
@@ -105,22 +114,24 @@ impl Watched {
         }
     }
 
-    /// Waits until all that has happened was told.
+    /// Waits until all that has happened was told. What the kernel hands over at once is told in any order, so it takes two new files, the second made when
+    /// the first was told of: before it is, all is that was handed over with the first.
     fn settle(&self) {
-        let fence = self.served.path.join("fence");
-        if !fence.exists() {
-            shell(&self.served.path, "echo > fence");
+        let fences = self.served.path.join("fences");
+        shell(&self.served.path, "mkdir -p fences");
+        let directory = self.handle("fences");
+        for _ in 0..2 {
+            let name = std::fs::read_dir(&fences).unwrap().count().to_string();
+            shell(&fences, &format!("echo > {name}"));
+            let fence = self.served.lookup(directory.bytes(), name.as_bytes()).unwrap().handle;
+            self.record.wait("the fence", |told| !told.of(&fence).is_empty());
         }
-        let handle = self.handle("fence");
-        self.record.forget();
-        shell(&self.served.path, "chmod 600 fence; chmod 644 fence");
-        self.record.wait("the fence", |told| !told.of(&handle).is_empty());
     }
 }
 
 fn shell(directory: &Path, script: &str) {
     aqueduct_posix::restore();
-    let output = Command::new("sh").args(["-ec", script]).current_dir(directory).output().unwrap();
+    let output = output(Command::new("sh").args(["-ec", script]).current_dir(directory));
     assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -185,7 +196,7 @@ impl Loop {
         std::fs::create_dir(&point).unwrap();
         // The smallest that mkfs.xfs makes.
         let script = format!("truncate -s 320M image; mkfs.{kind} -q image; mount -o loop image mounted");
-        let output = Command::new("sh").args(["-ec", &script]).current_dir(folder.path()).output().unwrap();
+        let output = output(Command::new("sh").args(["-ec", &script]).current_dir(folder.path()));
         if !output.status.success() {
             skip(&format!("no {kind}: {}", String::from_utf8_lossy(&output.stderr)));
             return None;
@@ -201,7 +212,7 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         aqueduct_posix::restore();
-        let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
+        output(Command::new("umount").arg("--lazy").arg(self.path()));
     }
 }
 
@@ -239,6 +250,7 @@ fn own_changes_are_not_told() {
         watched.settle();
         let (root, served) = (watched.root(), &watched.served);
         watched.record.forget();
+        let nobody_starts = STARTS.write().unwrap_or_else(|poison| poison.into_inner());
         let (file, open) = served.create(b"file");
         served.write(open, 0, b"data").unwrap();
         let dir = served.mkdir(&served.root, b"dir", 0o755);
@@ -253,8 +265,8 @@ fn own_changes_are_not_told() {
         served.root_call(rename).unwrap();
         served.root_call(Request::Unlink { parent: dir.handle.bytes(), name: b"moved" }).unwrap();
         served.release(open);
-        shell(&served.path, "chmod 640 fence");
-        watched.record.wait_for("what came after", &watched.handle("fence"), ATTRIBUTES);
+        drop(nobody_starts);
+        watched.settle();
         let told = std::mem::take(&mut *watched.record.told.lock().unwrap());
         for handle in [&root, &file.handle, &dir.handle] {
             assert!(told.of(handle).is_empty(), "{:?}", told.of(handle));
@@ -325,11 +337,11 @@ fn a_plain_user_cannot_watch() {
         std::os::unix::fs::chown(folder.path(), Some(4242), Some(4242)).unwrap();
         let program = folder.path().join("test");
         // By a process of its own: what another test starts would inherit a descriptor that still writes it.
-        let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
-        assert!(copied.unwrap().success());
+        let copied = output(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program));
+        assert!(copied.status.success());
         let mut command = Command::new(&program);
         command.args(["--exact", "a_plain_user_cannot_watch", "--nocapture"]).env("TMPDIR", folder.path());
-        let output = command.uid(4242).gid(4242).current_dir("/").output().unwrap();
+        let output = output(command.uid(4242).gid(4242).current_dir("/"));
         let text = String::from_utf8_lossy(&output.stderr);
         return assert!(output.status.success() && text.contains("tried by a plain user"), "{text}");
     }
