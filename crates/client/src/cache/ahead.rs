@@ -1,16 +1,23 @@
 //! What is fetched before it is asked for: small files with the one that somebody opens, and whole directories at their opening, or when somebody looks up
 //! names in them, with others near by.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 
-use aqueduct_fs::{Answer, Context, Errno, OpenFlags, ReadAt, Request, Sink};
-use aqueduct_wire::Subject;
+use aqueduct_fs::{Answer, Context, Errno, FileSystem, OpenFlags, OpenId, ReadAt, Request, Sink};
+use aqueduct_wire::{DIRECTORY_PAGE_MAX, Subject};
 use bytes::Bytes;
 
 use super::Cached;
 use super::leases::{Brought, Leases, has_known_groups};
 use super::memory::Keeper;
+use super::scan::Look;
+use crate::client::Client;
 use crate::lane::lock;
+
+/// So much of a large directory is listed for who asks for names in it: some 3,000 of them.
+const PAGES_MAX: usize = 8;
 
 impl Cached {
     /// Answers what only the server can, by asking it for more at once; else gives the request back.
@@ -23,6 +30,12 @@ impl Cached {
         if leases.view().is_none() || !has_known_groups(&context.credential) {
             return Err(request);
         }
+        if let Request::Lookup { parent: directory, .. } | Request::OpenDirectory { handle: directory } = request
+            && wait_for_listing(context, directory, leases).await
+            && let Ok(answer) = self.remembered(context, request.clone(), leases)
+        {
+            return Ok(answer);
+        }
         let fetched = match request {
             Request::Open { handle, flags: OpenFlags::READ } => {
                 let wanted = lock(&leases.scans).opens(handle);
@@ -33,8 +46,16 @@ impl Cached {
                 self.fetch_files(context, &handles, leases).await
             }
             Request::OpenDirectory { handle } => self.list(context, handle, leases).await,
-            Request::Lookup { parent, .. } if lock(&leases.scans).looks_up(parent) => {
-                self.list(context, parent, leases).await
+            Request::Lookup { parent, .. } => {
+                let look = lock(&leases.scans).looks_up(parent);
+                match look {
+                    Look::Page => self.list(context, parent, leases).await,
+                    Look::Pages => {
+                        self.list_meanwhile(context, parent, leases);
+                        return Err(request);
+                    }
+                    Look::Name => return Err(request),
+                }
             }
             _ => return Err(request),
         };
@@ -81,6 +102,17 @@ impl Cached {
         Ok(())
     }
 
+    /// Has a directory of more than a page listed by a task of its own: whoever asks for a name in it now is answered as soon.
+    fn list_meanwhile(&self, context: &Context, handle: &[u8], leases: &Arc<Leases>) {
+        let (client, wanted) = (self.client.clone(), Wanted::alone(leases, handle));
+        let context = Context::new(context.client, context.credential.clone());
+        self.client.groups[0].spawn(async move {
+            if let Err(error) = list_pages(&client, &context, &wanted).await {
+                tracing::debug!(%error, "a directory could not be listed ahead");
+            }
+        });
+    }
+
     async fn fetch_files(&self, context: &Context, handles: &[&[u8]], leases: &Arc<Leases>) -> Result<(), Errno> {
         let asked = leases.asks();
         let mut brought = Brought::default();
@@ -97,29 +129,89 @@ impl Cached {
     }
 }
 
-/// Directories that the server is asked for together, so that nobody else asks ahead for them meanwhile.
-struct Wanted<'a> {
-    leases: &'a Leases,
+async fn list_pages(client: &Client, context: &Context, wanted: &Wanted) -> Result<(), Errno> {
+    for handle in &wanted.handles {
+        let open = client.call(context, Request::OpenDirectory { handle }).await?.opened()?.id;
+        let listed = read_pages(client, context, (handle, open), &wanted.leases).await;
+        client.call(context, Request::ReleaseDirectory { open }).await?;
+        listed?;
+    }
+    Ok(())
+}
+
+async fn read_pages(
+    client: &Client,
+    context: &Context,
+    (handle, open): (&[u8], OpenId),
+    leases: &Arc<Leases>,
+) -> Result<(), Errno> {
+    let mut cookie = 0;
+    for _ in 0..PAGES_MAX {
+        let asked = leases.asks();
+        let mut brought = Brought::default();
+        let request = Request::ReadDirectory { open, cookie, size: DIRECTORY_PAGE_MAX, plus: true };
+        let page = client.answer_call(context, request, &mut brought).await?.directory()?;
+        let mut keeper = Keeper::ahead(leases, asked, &brought);
+        let (lease, of_entries) = (keeper.lease(Subject::Inode), keeper.numbered());
+        keeper.page(handle, (Some(open), cookie, &page), lease, &of_entries);
+        match page.entries().last() {
+            Some(last) if !page.end => cookie = last.cookie,
+            _ => break,
+        }
+        let waiting = lock(&leases.scans).coming.page(handle);
+        wake(waiting);
+    }
+    Ok(())
+}
+
+/// If the server is being asked for a directory, waits until it has answered, with a page if there are many: then what is wanted of it may be here. False: it is
+/// not being asked.
+async fn wait_for_listing(context: &Context, directory: &[u8], leases: &Leases) -> bool {
+    let next = lock(&leases.scans).coming.next(directory);
+    let Some(number) = next else { return false };
+    poll_fn(|task| match context.cancel.poll(task) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => lock(&leases.scans).coming.poll(directory, number, task),
+    })
+    .await;
+    true
+}
+
+fn wake(wakers: Vec<Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+/// Directories that the server is asked for together: nobody else asks ahead for them meanwhile.
+struct Wanted {
+    leases: Arc<Leases>,
     handles: Vec<Arc<[u8]>>,
 }
 
-impl<'a> Wanted<'a> {
+impl Wanted {
+    /// This one alone.
+    fn alone(leases: &Arc<Leases>, handle: &[u8]) -> Wanted {
+        let handles = vec![leases.key(handle)];
+        lock(&leases.scans).coming.begin(&handles);
+        Wanted { leases: leases.clone(), handles }
+    }
+
     /// This one, and others whose listings are not here. `None`: that would be in vain.
-    fn new(leases: &'a Leases, handle: &[u8], user: u32) -> Option<Wanted<'a>> {
+    fn new(leases: &Arc<Leases>, handle: &[u8], user: u32) -> Option<Wanted> {
         let (others, near) = lock(&leases.scans).lists(handle, user)?;
         let view = leases.view()?;
         let is_wanted =
             |handle: &Arc<[u8]>| !leases.shard(leases.hash(handle), |shard| shard.has_listing(handle, &view));
         let mut handles = vec![leases.key(handle)];
         handles.extend(near.into_iter().filter(is_wanted).take(others));
-        lock(&leases.scans).asks(&handles);
-        Some(Wanted { leases, handles })
+        lock(&leases.scans).coming.begin(&handles);
+        Some(Wanted { leases: leases.clone(), handles })
     }
 }
 
-impl Drop for Wanted<'_> {
+impl Drop for Wanted {
     fn drop(&mut self) {
-        lock(&self.leases.scans).asked(&self.handles);
+        let waiting = lock(&self.leases.scans).coming.end(&self.handles);
+        wake(waiting);
     }
 }
 

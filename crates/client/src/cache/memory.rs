@@ -477,7 +477,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// A page of a listing, with what it says of its entries.
-    fn page(
+    pub(super) fn page(
         &mut self,
         handle: &[u8],
         (open, cookie, page): (Option<OpenId>, u64, &DirPage),

@@ -5,11 +5,12 @@
 //! - [`recall`]: how leases are given back.
 //! - [`opens`]: opens that the server does not know of.
 //! - [`memory`], [`change`]: the operations.
-//! - [`scan`], [`ahead`]: small files that are fetched before they are opened.
+//! - [`scan`], [`coming`], [`ahead`]: small files and directories that are fetched before they are opened.
 
 mod ahead;
 mod change;
 mod clock;
+mod coming;
 mod gate;
 mod hold;
 mod inode;

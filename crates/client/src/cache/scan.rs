@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aqueduct_wire::{FETCH_LENGTH_MAX, FETCH_MAX, LIST_MAX, fetch_room};
 
+use super::coming::Coming;
+
 /// Directories that are known, listed or not, at about 250 bytes each; if there are more, all are forgotten.
 const DIRECTORIES_MAX: usize = 8192;
 
@@ -44,8 +46,8 @@ const IN_VAIN_MAX: usize = 4096;
 /// So often a file that was fetched in vain is opened without that, before it is tried again: of 52 requests (three for each open file) one is wasted.
 const IN_VAIN_OPENS: u32 = 16;
 
-/// A directory is listed when the server is asked for so many names in it.
-const LISTS_AT: [u32; 3] = [2, 32, 512];
+/// A directory is listed when the server is asked for so many names in it: the first page at the first of these, all of it at the others.
+const LISTS_AT: [u32; 3] = [2, 16, 256];
 
 #[derive(Debug)]
 struct File {
@@ -77,6 +79,17 @@ enum Useless {
     RefusedTo(u32),
 }
 
+/// What to ask for when the server has to be asked for a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// That name.
+    Name,
+    /// The first page of the directory.
+    Page,
+    /// The name, and meanwhile all pages of a directory of which the first does not do.
+    Pages,
+}
+
 /// What is known of the tree.
 #[derive(Debug)]
 pub(super) struct Scans {
@@ -98,7 +111,7 @@ pub(super) struct Scans {
     lookups: HashMap<Arc<[u8]>, u32>,
     useless: HashMap<Arc<[u8]>, Useless>,
     /// Directories that the server is being asked for.
-    asking: HashSet<Arc<[u8]>>,
+    pub(super) coming: Coming,
     list_credit: usize,
     /// Where it is counted that a directory is used that was listed ahead.
     uses: Arc<AtomicUsize>,
@@ -121,7 +134,7 @@ impl Default for Scans {
             credit: CREDIT_FIRST,
             lookups: HashMap::new(),
             useless: HashMap::new(),
-            asking: HashSet::new(),
+            coming: Coming::default(),
             list_credit: LIST_CREDIT_FIRST,
             uses: Arc::default(),
             walked: 0,
@@ -297,12 +310,17 @@ impl Scans {
         wanted
     }
 
-    /// The server has to be asked for a name in a directory: whether to ask for all of them. Those who look up one name and another are likely to want a
-    /// third; if they ask again all the same, others change the directory. Whoever is known to go through a tree wants the third already.
-    pub(super) fn looks_up(&mut self, directory: &[u8]) -> bool {
-        if self.is_unknown {
-            return false;
+    /// The server has to be asked for a name in a directory: whether to ask for more of them. Those who look up one name and another are likely to want a
+    /// third; if they ask again all the same, the directory is large, or others change it. Whoever is known to go through a tree wants the third already.
+    pub(super) fn looks_up(&mut self, directory: &[u8]) -> Look {
+        if self.is_unknown || !self.is_due(directory) {
+            return Look::Name;
         }
+        if self.useless.get(directory) == Some(&Useless::Large) { Look::Pages } else { Look::Page }
+    }
+
+    /// Whether names in a directory were asked for so often that it is to be listed.
+    fn is_due(&mut self, directory: &[u8]) -> bool {
         if self.lookups.len() >= LOOKUPS_MAX {
             self.lookups.clear();
         }
@@ -369,17 +387,7 @@ impl Scans {
             .take(NEIGHBOURS_MAX)
         };
         let both = go(behind, |directory| directory.behind).chain(go(before, |directory| directory.before));
-        both.filter(|handle| !self.asking.contains(*handle) && !self.is_useless(handle, user)).cloned().collect()
-    }
-
-    /// The server is asked for these.
-    pub(super) fn asks(&mut self, handles: &[Arc<[u8]>]) {
-        self.asking.extend(handles.iter().cloned());
-    }
-
-    /// It has answered, or will not.
-    pub(super) fn asked(&mut self, handles: &[Arc<[u8]>]) {
-        handles.iter().for_each(|handle| _ = self.asking.remove(handle));
+        both.filter(|handle| !self.coming.contains(handle) && !self.is_useless(handle, user)).cloned().collect()
     }
 
     /// So many directories have come that nobody has asked for yet. Returns where it is counted when somebody does.
@@ -569,9 +577,9 @@ mod tests {
         scans.listed(&folder(0), true, (1..=4).map(|number| (folder(number), None)));
         scans.lists(&folder(1), 0);
         let asked = [folder(2), folder(3)];
-        scans.asks(&asked);
+        scans.coming.begin(&asked);
         assert_eq!(scans.lists(&folder(1), 0).unwrap().1, [folder(4), folder(0)]);
-        scans.asked(&asked);
+        scans.coming.end(&asked);
         assert_eq!(scans.lists(&folder(1), 0).unwrap().1, [folder(2), folder(3), folder(4), folder(0)]);
     }
 
@@ -631,11 +639,26 @@ mod tests {
     #[test]
     fn a_directory_is_listed_for_who_looks_up_names_in_it_but_not_again_and_again() {
         let mut scans = Scans::default();
-        let lists = (0..10_000).filter(|_| scans.looks_up(b"directory")).count();
+        let lists = (0..10_000).filter(|_| scans.looks_up(b"directory") == Look::Page).count();
         assert_eq!(lists, LISTS_AT.len());
-        assert!(!scans.looks_up(b"other") && scans.looks_up(b"other"));
-        assert!((0..10_000u32).all(|at| !scans.looks_up(&at.to_le_bytes())));
+        assert_eq!([(); 2].map(|()| scans.looks_up(b"other")), [Look::Name, Look::Page]);
+        assert!((0..10_000u32).all(|at| scans.looks_up(&at.to_le_bytes()) == Look::Name));
         assert!(scans.lookups.len() <= LOOKUPS_MAX);
+    }
+
+    #[test]
+    fn a_large_directory_is_listed_to_its_end_for_who_goes_on_looking_up_names() {
+        let mut scans = Scans::default();
+        let looks = |scans: &mut Scans| {
+            (0..1000).map(|_| scans.looks_up(&folder(1))).filter(|look| *look != Look::Name).collect::<Vec<_>>()
+        };
+        scans.looks_up(&folder(1));
+        assert_eq!(scans.looks_up(&folder(1)), Look::Page);
+        scans.lists_in_vain(&folder(1), None);
+        assert_eq!(looks(&mut scans), [Look::Pages; LISTS_AT.len() - 1]);
+        // Who may not list it is not helped by more pages.
+        scans.lists_in_vain(&folder(2), Some(1000));
+        assert!((0..1000).all(|_| scans.looks_up(&folder(2)) != Look::Pages));
     }
 
     #[test]
@@ -645,7 +668,7 @@ mod tests {
         let asks = |scans: &mut Scans| {
             let fetches = !scans.opens(&file(1, 0)).is_empty();
             let lists = scans.lists(&folder(1), 0).is_some();
-            [fetches, lists, (0..LISTS_AT[0]).any(|_| scans.looks_up(&folder(1)))]
+            [fetches, lists, (0..LISTS_AT[0]).any(|_| scans.looks_up(&folder(1)) != Look::Name)]
         };
         scans.fails();
         assert_eq!(asks(&mut scans), [false; 3]);
@@ -674,9 +697,9 @@ mod tests {
     fn who_walks_has_a_directory_listed_with_the_first_name_in_it() {
         let mut scans = Scans::default();
         scans.listed(&folder(0), true, [1, 2].into_iter().map(|number| (folder(number), None)));
-        assert!(!scans.looks_up(&folder(1)));
+        assert_eq!(scans.looks_up(&folder(1)), Look::Name);
         scans.uses.fetch_add(1, Ordering::Relaxed);
-        assert!(scans.looks_up(&folder(2)) && !scans.looks_up(&folder(3)));
+        assert_eq!([2, 3].map(|number| scans.looks_up(&folder(number))), [Look::Page, Look::Name]);
     }
 
     #[test]
