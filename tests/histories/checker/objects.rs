@@ -377,7 +377,8 @@ impl Objects {
 fn lost_at(history: &History, number: usize) -> Option<u64> {
     let event = &history.events[number];
     let mut later = history.events.iter().filter(|later| later.worker == event.worker && later.begin > event.begin);
-    let unlocked = later.find(|later| matches!(later.call, Call::Unlock { .. }));
+    let is_its_end = |call: &Call| matches!(call, Call::Unlock { .. }) && call.handle() == event.call.handle();
+    let unlocked = later.find(|later| is_its_end(&later.call));
     let kept = unlocked.is_some_and(|unlocked| matches!((&event.result, &unlocked.result), (Some(Ok(_)), Some(Ok(_)))));
     (!kept).then_some(event.begin)
 }

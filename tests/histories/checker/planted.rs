@@ -320,6 +320,11 @@ fn a_lock_that_may_be_lost_and_one_that_may_not() {
     lost.history.may_fail = true;
     lost.holds();
     story().unlocked(0, (80, 90)).fails("the lock", &[2, 3]);
+    // What the same worker says of another descriptor says nothing of this one.
+    let open = Call::Open { handle: 2, place: Place::Lock, how: How::Write };
+    let again = Story::new().opened(1, Place::Lock).locked(0, (10, 20)).did(0, (30, 35), open, Ok(Value::Node(OTHER)));
+    let again = again.did(0, (40, 50), Call::Lock { handle: 2, wait: true }, Ok(Value::Done));
+    again.did(0, (60, 70), Call::Unlock { handle: 2 }, Ok(Value::Done)).holds();
     // Nobody has it, and yet it is refused.
     let free = Story::new().opened(2, Place::Lock).locked(0, (10, 20)).unlocked(0, (30, 40));
     free.did(1, (50, 60), refused, Err(libc::EAGAIN)).fails("the lock", &[3, 4]);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::linear::{Found, Next, Object, Timed, minimise, search};
-use super::registers::{Log, Record, Register, Word};
+use super::registers::{KnownLog, Log, Record, Register, Word, towards_the_end};
 
 const LIMIT: usize = 100_000;
 
@@ -70,6 +70,17 @@ proptest! {
     fn the_search_finds_what_force_finds(words in words(), records in records()) {
         prop_assert_eq!(search::<Register>(&0, &words, LIMIT) == Found::Order, by_force::<Register>(&0, &words));
         prop_assert_eq!(search::<Log>(&Vec::new(), &records, LIMIT) == Found::Order, by_force::<Log>(&Vec::new(), &records));
+    }
+
+    #[test]
+    fn a_log_whose_end_is_known_is_as_any(mut records in records(), end in prop::collection::vec(1..4u64, 0..4)) {
+        records.push(Timed { begin: 100, end: 100, required: true, origin: 0, step: Record::Read(end) });
+        let known = towards_the_end(&records).is_some_and(|known| search::<KnownLog>(&0, &known, LIMIT) == Found::Order);
+        let appended: Vec<_> = records.iter().filter(|timed| matches!(timed.step, Record::Append(_))).collect();
+        let once = |timed: &&Timed<Record>| appended.iter().filter(|other| other.step == timed.step).count() == 1;
+        let by_force = by_force::<Log>(&Vec::new(), &records);
+        let is_as_any = if appended.iter().all(once) { known == by_force } else { by_force || !known };
+        prop_assert!(is_as_any);
     }
 
     #[test]

@@ -90,3 +90,54 @@ impl Object for Log {
         matches!(step, Record::Read(_) | Record::Count(_))
     }
 }
+
+/// [`Log`] when all that was appended is known from the end, so that there is one order of it. Its state is how much was appended.
+pub struct KnownLog;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// What stands in that place was appended.
+    Append(usize),
+    /// There was so much.
+    Count(usize),
+}
+
+impl Reached {
+    /// What a step means for a log that is so in the end. `None`: it stands against that.
+    fn of(step: &Record, end: &[u64]) -> Option<Reached> {
+        match step {
+            Record::Append(token) => end.iter().position(|appended| appended == token).map(Reached::Append),
+            Record::Read(content) => end.starts_with(content).then_some(Reached::Count(content.len())),
+            Record::Count(count) => Some(Reached::Count(*count)),
+        }
+    }
+}
+
+impl Object for KnownLog {
+    type State = usize;
+    type Step = Reached;
+
+    fn next(state: &usize, step: &Reached) -> Next<usize> {
+        match step {
+            Reached::Append(place) if place == state => Next::To(vec![state + 1]),
+            Reached::Append(_) => Next::Refused,
+            Reached::Count(count) => Next::same_if(state == count),
+        }
+    }
+
+    fn is_needless(step: &Reached, _: &[Timed<Reached>]) -> bool {
+        matches!(step, Reached::Count(_))
+    }
+}
+
+/// The steps on a log that was read when all was over, as steps towards that. `None`: nobody read it then, or some stand against it.
+pub fn towards_the_end(steps: &[Timed<Record>]) -> Option<Vec<Timed<Reached>>> {
+    let last = steps.iter().max_by_key(|timed| timed.begin)?;
+    let Record::Read(end) = &last.step else { return None };
+    let needed = steps.iter().filter(|timed| timed.required || Reached::of(&timed.step, end).is_some());
+    let towards = |timed: &Timed<Record>| {
+        let Timed { begin, end: until, required, origin, .. } = *timed;
+        Some(Timed { begin, end: until, required, origin, step: Reached::of(&timed.step, end)? })
+    };
+    needed.map(towards).collect()
+}
