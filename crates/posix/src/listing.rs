@@ -13,6 +13,10 @@ use crate::{lock, sys};
 /// The buffer of one listing in bytes: some 800 entries, and what the C library asks for at once.
 const BUFFER_SIZE: usize = 32 * 1024;
 
+/// How often a directory is read from its start that seems to have nothing, not even itself: ext4 says so, some 3 times of 100,000, to who goes back to the
+/// start of one that others change (Linux 6.18). Who believed it under a lease would have an empty directory until the next change.
+const STARTS_MAX: u32 = 4;
+
 /// The most listings that keep their buffers between pages: 32 MiB in all. Beyond, each page is read from the directory anew.
 const BUFFERS_MAX: usize = 1024;
 
@@ -47,12 +51,32 @@ fn parse(bytes: &[u8]) -> Option<Record<'_>> {
     Some(Record { ino: number(0)?, position: number(8)?, kind: fixed[18], name, length })
 }
 
+/// Reads the start of a directory, given how often that was tried: again if it seems to have nothing. Some file systems do not list a directory itself, so
+/// that is believed in the end.
+fn read_start(mut read: impl FnMut(u32) -> Result<usize, Errno>) -> Result<usize, Errno> {
+    for tries in 0..STARTS_MAX {
+        let filled = read(tries)?;
+        if filled > 0 {
+            return Ok(filled);
+        }
+    }
+    Ok(0)
+}
+
 impl Listing {
     /// The next record; the position moves on with [`advance`](Listing::advance) only.
     fn peek(&mut self, fd: BorrowedFd<'_>) -> Result<Option<Record<'_>>, Errno> {
         if self.at >= self.buffer.len() {
             self.buffer.resize(BUFFER_SIZE, 0);
-            let filled = sys::read_directory(fd, &mut self.buffer);
+            let filled = match self.position {
+                Some(0) => read_start(|tries| {
+                    if tries > 0 {
+                        rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(0))?;
+                    }
+                    sys::read_directory(fd, &mut self.buffer)
+                }),
+                _ => sys::read_directory(fd, &mut self.buffer),
+            };
             self.buffer.truncate(*filled.as_ref().unwrap_or(&0));
             self.at = 0;
             if filled? == 0 {
@@ -153,4 +177,25 @@ pub(crate) fn page(tree: &Tree, open: &OpenFile, wanted: &Wanted) -> Result<DirP
 fn look(tree: &Tree, directory: BorrowedFd<'_>, name: &[u8]) -> Option<aqueduct_fs::Entry> {
     let fd = Node::Own(tree.open_path(directory, name).ok()?);
     tree.entry(fd.as_fd(), Some((directory, name))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_seems_empty_is_read_again() {
+        let read = |answers: &[Result<usize, Errno>]| {
+            let mut tries = Vec::new();
+            let filled = read_start(|number| {
+                tries.push(number);
+                answers[tries.len() - 1]
+            });
+            (filled, tries)
+        };
+        assert_eq!(read(&[Ok(48)]), (Ok(48), vec![0]));
+        assert_eq!(read(&[Ok(0), Ok(0), Ok(48)]), (Ok(48), vec![0, 1, 2]));
+        assert_eq!(read(&[Ok(0), Err(Errno::EIO)]), (Err(Errno::EIO), vec![0, 1]));
+        assert_eq!(read(&[Ok(0); STARTS_MAX as usize]), (Ok(0), vec![0, 1, 2, 3]));
+    }
 }

@@ -191,7 +191,9 @@ impl Names {
         let begins = cookie == 0;
         let continues = listing.from.is_some_and(|(from, since)| open == Some(from) && at >= since);
         let is_of_use = if begins { open.is_some() || page.end } else { continues };
-        if !is_of_use {
+        // Hardly any file system lists a directory without itself, and ext4 says now and then that there is nothing at all.
+        let is_nothing = begins && page.end && page.entries().next().is_none();
+        if !is_of_use || is_nothing {
             return;
         }
         let from = match listing.entries.iter().rposition(|entry| entry.cookie == cookie) {

@@ -378,7 +378,7 @@ fn a_listing_is_continued_only_through_the_open_that_began_it() {
     names.keep_page(through(2, *second, tail), 5);
     assert!(listed(&mut names, 1000).is_some(), "and another's goes on");
     names.keep_page(alone(&ended), 5);
-    assert_eq!(listed(&mut names, 1000), Some(vec![]));
+    assert_eq!(listed(&mut names, 1000).unwrap().len(), 5, "without itself no directory is listed");
 }
 
 #[test]
