@@ -197,29 +197,6 @@ fn what_a_mount_makes_and_removes_leaves_other_names_known() {
     });
 }
 
-/// As git does, which goes through a tree by its names and lists nothing.
-#[test]
-fn a_large_directory_is_listed_for_who_looks_up_one_name_after_another() {
-    test(|| {
-        let one = One::with("cache=lease");
-        let asked = || one.mount.status()["operations"].as_u64().unwrap();
-        let are_listed = |directory: u32| {
-            let make = format!(
-                "mkdir {directory}; cd {directory}; seq -f a-name-that-takes-some-room-in-a-page-%g 2000 | xargs touch"
-            );
-            shell(one.export.path(), &make).succeeded();
-            thread::sleep(Duration::from_millis(200)); // as above
-            let before = asked();
-            for file in 1..=2000 {
-                let path = one.path(format!("{directory}/a-name-that-takes-some-room-in-a-page-{file}"));
-                assert!(fs::metadata(path).unwrap().is_file());
-            }
-            asked() - before < 100
-        };
-        assert!((0..5).any(are_listed));
-    });
-}
-
 /// What a descriptor lists from its beginning, or from a cookie on, asked for with so much room: names, and the cookies behind them.
 fn list(directory: &File, from: u64, room: usize) -> Vec<(String, u64)> {
     rustix::fs::seek(directory, SeekFrom::Start(from)).unwrap();
