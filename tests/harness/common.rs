@@ -426,13 +426,11 @@ impl Mount {
         self.point.join(name)
     }
 
-    /// What `aqueduct status` says of it.
+    /// What it tells of itself. `aqueduct status` says more, and waits for mounts of others that do not answer.
     pub fn status(&self) -> Value {
-        let text = run(aqueduct().args(["status", "--json"])).succeeded();
-        let mut status: Value = serde_json::from_str(&text).unwrap();
-        let mounts = status["mounts"].as_array_mut().unwrap();
-        let ours = mounts.iter_mut().find(|mount| mount["target"] == self.point.to_str().unwrap());
-        ours.expect("a mounted directory in the status").take()
+        let mut buffer = [0; 64 << 10];
+        let length = rustix::fs::getxattr(&self.point, "aqueduct.status", &mut buffer).unwrap();
+        serde_json::from_slice(&buffer[..length]).unwrap()
     }
 }
 

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::agent::Agent;
 use crate::common::{
@@ -571,5 +572,16 @@ fn an_idle_mount_sleeps() {
         let after = pids.map(ticks);
         assert!(before.iter().zip(&after).all(|(before, after)| after - before <= 1), "{before:?} {after:?}");
         drop(one);
+    });
+}
+
+#[test]
+fn the_status_tells_of_each_mount() {
+    test(|| {
+        let one = One::new();
+        let status: Value = serde_json::from_str(&run(aqueduct().args(["status", "--json"])).succeeded()).unwrap();
+        let mounts = status["mounts"].as_array().unwrap();
+        let ours = mounts.iter().find(|mount| mount["target"] == one.mount.path().to_str().unwrap()).unwrap();
+        assert_eq!((&ours["state"], ours["leases"]["hits"].is_u64()), (&Value::from("ok"), true), "{ours}");
     });
 }
