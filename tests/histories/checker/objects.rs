@@ -253,7 +253,9 @@ impl Objects {
                 self.part(Part::Page(*block)).push(at.timed(Block::Write(*token)));
             }
             (Call::Load { block, .. }, Seen::Value(Value::Words { runs, .. })) => {
-                self.part(Part::Page(*block)).push(at.look(Block::Read(runs.clone())));
+                if !is_early(history, at.event, runs) {
+                    self.part(Part::Page(*block)).push(at.look(Block::Read(runs.clone())));
+                }
             }
             (Call::LookAt { .. }, Seen::Value(Value::Attributes { node: shown, size, links })) => {
                 if *shown != node {
@@ -371,6 +373,14 @@ impl Objects {
             None => self.faults.push((origin, "the log has lost what it had".to_owned())),
         }
     }
+}
+
+/// Whether a load shows what somebody on the same mount is just storing: to others that comes with msync.
+fn is_early(history: &History, load: &Event, runs: &[(usize, u64)]) -> bool {
+    let is_store =
+        |store: &&Event| matches!(store.call, Call::Store { token, .. } if runs.iter().any(|(_, word)| *word == token));
+    let overlaps = |store: &Event| store.mount == load.mount && store.begin < load.end && load.begin < store.end;
+    history.events.iter().filter(is_store).any(overlaps)
 }
 
 /// When a lock may have been lost: since its operation, unless the same worker gave it back and was told that it had it until then.

@@ -302,6 +302,25 @@ fn a_rename_of_two_names_of_one_file_does_nothing() {
 }
 
 #[test]
+fn a_store_that_is_seen_early() {
+    let story = |stored: (u64, u64), seen_on: usize| {
+        let store = Call::Store { handle: 1, block: 0, token: token(0, 0, 1) };
+        let load = |worker, time, word: u64| {
+            let seen = Value::Words { bytes: BLOCK, runs: vec![(0, word)] };
+            Story::new().did(worker, time, Call::Load { handle: 1, block: 0 }, Ok(seen)).history.events.remove(0)
+        };
+        let mut story = Story::new().opened(3, Place::Pages).did(0, stored, store, Ok(Value::Done));
+        let early = Event { mount: seen_on, ..load(1, (20, 30), token(0, 0, 1)) };
+        story.history.events.extend([early, load(2, (40, 50), 0)]);
+        story.history.after.pages[0] = token(0, 0, 1);
+        story
+    };
+    story((10, 60), 0).holds();
+    story((10, 60), 1).fails("page 0", &[4, 5]);
+    story((10, 15), 0).fails("page 0", &[3, 5]);
+}
+
+#[test]
 fn a_lock_with_two_holders() {
     let story = |first: (u64, u64)| {
         let story = Story::new().opened(2, Place::Lock).locked(0, (10, 20)).unlocked(0, first);
