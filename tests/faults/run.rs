@@ -400,7 +400,8 @@ fn export_of(mount: usize) -> usize {
 fn start_cluster(home: &Path, exports: &[PathBuf]) -> Cluster {
     let config =
         format!("[limits]\nsession_grace_seconds = {GRACE_SECONDS}\nrecovery_grace_seconds = {GRACE_SECONDS}\n");
-    let options = |mount| if MOUNTS_CHECKED.contains(&mount) { "checksum=on" } else { "" };
+    // Sequences are compared with a local directory, where each close ends its process's locks.
+    let options = |mount| if MOUNTS_CHECKED.contains(&mount) { "strict_unlock,checksum=on" } else { "strict_unlock" };
     let mounts: Vec<_> = (0..MOUNTS).map(|mount| (export_of(mount), options(mount))).collect();
     Cluster::start(home, exports, &config, &mounts)
 }
