@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 
 PACKAGES_DEMO := git gcc libc6-dev make fuse3 coreutils
 PACKAGES_TEST := $(PACKAGES_DEMO) acl attr rsync sqlite3 tar python3 iproute2 util-linux e2fsprogs btrfs-progs quota libcap2-bin psmisc procps python3-lmdb python3-h5py
-PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server glusterfs-server glusterfs-client bindfs
+PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar diffutils rsync iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server glusterfs-server glusterfs-client bindfs
 
 .PHONY: build test lint demo bench fuzz faults soak mutations setup setup-demo setup-bench setup-fuzz install clean
 
@@ -25,7 +25,7 @@ lint:
 demo: setup-demo build
 	AQUEDUCT=$(TARGET)/release/aqueduct demo/run
 
-# Aqueduct beside the local directory, its peers and iperf3: see bench/README.md. ARGS="--runs 1 --size 512" makes it short, ARGS="--only small-files" measures half.
+# Aqueduct beside the local directory, its peers and iperf3: see bench/README.md. ARGS="--runs 1 --size 512" makes it short, ARGS="--only small-files" measures a part.
 bench: setup-bench build
 	bench/run --program $(abspath $(TARGET))/release/aqueduct $(ARGS)
 
@@ -41,11 +41,12 @@ faults: setup
 
 # What programs on up to eight mounts did and saw, HISTORIES (10000) of them, under stops, cuts, kills and restarts, checked against every order that could be.
 # CACHE=none and CACHE=close-to-open are other modes of caching than lease, OPTIONS=... more options of the mounts, SEED=7 plays one seed (HISTORIES=100 as often); WEATHER=60,35,5,6 is how
-# many in a thousand have a mount that is far away, and troubles of less than half a second, of seconds, and longer than a lease; WHOLE=1 prints all of a bad history. As root.
+# many in a thousand have a mount that is far away, and troubles of less than half a second, of seconds, and longer than a lease; WHOLE=1 prints all of a bad history;
+# THEME=Gathered plays only histories of small writes that are held back. As root.
 soak: setup
 	HISTORIES=$(or $(HISTORIES),$(if $(SEED),1,10000)) cargo test --locked --test histories -- --ignored --nocapture soak
 
-# What protects users, taken out one by one: a test must fail each time. ARGS="locks" chooses by words of the names.
+# What protects users, taken out one by one: a test must fail each time. ARGS="locks" chooses by words of the names, or of their tests.
 mutations: setup
 	tests/mutations/run $(ARGS)
 

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use aqueduct_client::{Cached, Client, ClientConfig};
 use aqueduct_fs::caching::Ruled;
 use aqueduct_fs::{ClientId, FileSystem};
-use aqueduct_fuse::{CacheMode, Config, Device, MountError, MountOptions, Observed, Session, Unmount, start};
+use aqueduct_fuse::{
+    CacheMode, Config, Device, MountError, MountOptions, Negotiated, Observed, Session, Unmount, start,
+};
 use aqueduct_posix::{Options as PosixOptions, Posix};
 use aqueduct_worker::{Group, Settings};
 use serde_json::{Value, json};
@@ -194,6 +196,8 @@ impl Backing {
                     suspect: config.options.suspect,
                     checksums: config.options.checksum.checksums(),
                     leases: config.options.cache == CacheMode::Lease,
+                    // What a soft mount gives up could be executed late, over what was written since.
+                    gathers: !config.options.write_through && !config.options.soft,
                 };
                 let what = format!("cannot mount {} on {}", config.shown, config.target.display());
                 let client = Client::connect(client, groups).map_err(|error| {
@@ -314,8 +318,9 @@ fn fuse_config(config: &MountConfig, backing: &Backing) -> Config {
     let (started, changing) = (Instant::now(), backing.status());
     let (source, target) = (config.shown.clone(), config.target.clone());
     let refused = backing.refuses_leases(config);
-    let status = move || {
+    let status = move |negotiated: &Negotiated| {
         let mut status = changing();
+        status["requests_by"] = json!(if negotiated.over_io_uring() { "io_uring" } else { "/dev/fuse" });
         status["source"] = json!(source);
         status["target"] = json!(target.to_string_lossy());
         if let Some(why) = refused {
@@ -346,6 +351,7 @@ fn fuse_config(config: &MountConfig, backing: &Backing) -> Config {
         client: backing.client_id(),
         posix_acl: backing.checks_permission(config),
         spares_flush: !config.options.strict_unlock,
+        io_uring: config.options.io_uring,
         observed,
         status: Some(Box::new(status)),
         ..Config::default()

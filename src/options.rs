@@ -24,9 +24,13 @@ const OPTIONS: &[(&str, &str)] = &[
         "strict_unlock",
         "with cache=lease: each close ends the fcntl locks of its process, also of a file opened for reading and locked since; costs a request for each",
     ),
+    (
+        "write_through",
+        "with cache=lease: each write, and each mode and time of a file that is being written, is at the server when its system call returns, instead of at the latest a second later, or when the file is closed",
+    ),
     ("sync, dirsync", "writes, or changes of directories, are synchronous"),
     ("hard", "wait for a server that is away, however long (the default)"),
-    ("soft", "give EIO when the server has not answered for timeo"),
+    ("soft", "give EIO when the server has not answered for timeo; implies write_through"),
     ("timeo=SECONDS", "with soft: how long to wait (30)"),
     ("suspect=SECONDS", "a server that answers nothing for so long is connected to anew (5; 2 or more)"),
     (
@@ -49,6 +53,10 @@ const OPTIONS: &[(&str, &str)] = &[
         "whether what travels has checksums; auto: where the server is another machine (the default)",
     ),
     ("port=PORT", "the server's port (7170), unless the source names it"),
+    (
+        "io_uring=auto|off",
+        "the kernel's requests come by io_uring where it offers that (auto; it does from Linux 6.14 on with the parameter enable_uring of its module fuse), or by /dev/fuse",
+    ),
     ("workers=N", "threads with connections of their own, 1 to 64 (2)"),
 ];
 
@@ -132,6 +140,7 @@ pub struct Options {
     pub noexec: bool,
     pub noatime: bool,
     pub strict_unlock: bool,
+    pub write_through: bool,
     pub sync: bool,
     pub dirsync: bool,
     pub soft: bool,
@@ -149,6 +158,7 @@ pub struct Options {
     pub checksum: ChecksumChoice,
     pub port: Option<u16>,
     pub workers: usize,
+    pub io_uring: bool,
     pub replay_window: usize,
 }
 
@@ -164,6 +174,7 @@ impl Default for Options {
             noexec: false,
             noatime: false,
             strict_unlock: false,
+            write_through: false,
             sync: false,
             dirsync: false,
             soft: false,
@@ -179,6 +190,7 @@ impl Default for Options {
             checksum: ChecksumChoice::Auto,
             port: None,
             workers: WORKERS,
+            io_uring: true,
             replay_window: REPLAY_WINDOW,
         }
     }
@@ -303,6 +315,7 @@ impl Options {
             "noexec" => (&mut self.noexec, true),
             "noatime" => (&mut self.noatime, true),
             "strict_unlock" => (&mut self.strict_unlock, true),
+            "write_through" => (&mut self.write_through, true),
             "sync" => (&mut self.sync, true),
             "dirsync" => (&mut self.dirsync, true),
             "soft" => (&mut self.soft, true),
@@ -358,6 +371,13 @@ impl Options {
                 self.replay_window = size(value)
                     .filter(|size| *size == 0 || *size >= REPLAY_WINDOW_MIN)
                     .ok_or_else(|| bad_value(key, value, "0 or a size from 4M on, such as 64M or 1G"))?;
+            }
+            "io_uring" => {
+                self.io_uring = match value {
+                    "auto" => true,
+                    "off" => false,
+                    _ => return Err(bad_value(key, value, "auto or off")),
+                };
             }
             "workers" => {
                 let workers = value.parse().ok().filter(|workers| (1..=WORKERS_MAX).contains(workers));
@@ -433,6 +453,7 @@ mod tests {
             "replay_window" => "replay_window=64M".to_owned(),
             "timeo" | "suspect" | "attr_timeout" | "entry_timeout" | "key" | "port" | "workers" => format!("{name}=3"),
             "checksum" => "checksum=on".to_owned(),
+            "io_uring" => "io_uring=off".to_owned(),
             name => name.to_owned(),
         };
         for name in names() {

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use aqueduct_client::{Cached, Client, ClientConfig};
 use aqueduct_fs::{Aspects, Context, Errno, FileSystem, MemorySink, Observer, ReadAt, Request, Source, WriteAt};
 use aqueduct_wire::{
-    AttachReply, CancelOutcome, CancelReply, Capabilities, Challenge, Checksums, Flags, Grant, HEADER_SIZE, Header,
-    HelloReply, Key, Kind, LeaseId, NONCE_LENGTH, Op, Sealer, Subject, TRAILER_SIZE, Trailer, encode_grants,
+    AttachReply, CancelOutcome, CancelReply, Capabilities, Challenge, Checksums, Flags, Grant, Granted, HEADER_SIZE,
+    Header, HelloReply, Key, Kind, LeaseId, NONCE_LENGTH, Op, Sealer, Subject, TRAILER_SIZE, Trailer, encode_grants,
     encode_leases, encode_reply,
 };
 use aqueduct_worker::wait;
@@ -320,6 +320,7 @@ fn exchange(input: &Input<'_>, pace: Pace) -> Option<usize> {
                 key: input.keyed.then(|| Key::new([7; 32])),
                 checksums: Checksums::Auto,
                 leases: input.leases,
+                gathers: true,
                 replay_window: REPLAY_WINDOW,
                 suspect: END_MAX,
             };
@@ -424,7 +425,8 @@ impl Script {
             lease: LeaseId(*lease),
         };
         let mut body = Vec::new();
-        encode_grants(&leases.iter().map(grant).collect::<Vec<_>>(), &mut body);
+        let grants = leases.iter().map(grant).collect();
+        encode_grants(&Granted { grants, changed: None }, &mut body);
         if let Some((_, reply)) = samples::replies().into_iter().find(|(of, _)| *of == op && status == 0) {
             encode_reply(&reply, &mut body);
         }

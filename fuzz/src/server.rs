@@ -106,8 +106,8 @@ fn check((header, body, payload): &receive::Whole) {
     assert!(payload.is_empty() || header.op == Op::Read as u16, "{header:?} has a payload");
     let mut body = &body[..];
     if header.flags.contains(Flags::GRANTS) {
-        let (grants, rest) = take_grants(body).expect("leases that make sense");
-        assert!(!grants.is_empty() && header.kind == Kind::Reply, "{header:?}");
+        let (granted, rest) = take_grants(body).expect("leases that make sense");
+        assert!(!granted.grants.is_empty() && header.kind == Kind::Reply, "{header:?}");
         body = rest;
     }
     match header.kind {

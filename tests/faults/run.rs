@@ -60,6 +60,8 @@ pub struct Summary {
     pub bytes: u64,
     pub refusals: u64,
     pub deaths: u64,
+    /// Writes that mounts have held back; without those of mounts that were killed.
+    pub held_back: u64,
     pub findings: Vec<String>,
     pub seconds: f64,
     /// Where the logs are, if something was found.
@@ -298,6 +300,7 @@ impl Run {
             return;
         }
         self.audit(&reports);
+        self.summary.held_back = self.cluster.gathered().0;
         self.no_leftovers();
         self.summary.findings.extend(self.cluster.end());
     }

@@ -94,6 +94,7 @@ fn add(total: &mut Summary, summary: Summary) {
     total.bytes += summary.bytes;
     total.refusals += summary.refusals;
     total.deaths += summary.deaths;
+    total.held_back += summary.held_back;
     total.seconds += summary.seconds;
     total.findings.extend(summary.findings);
 }
@@ -102,11 +103,12 @@ fn line(summary: &Summary) -> String {
     let kinds: Vec<_> =
         KINDS.iter().filter_map(|kind| summary.faults.get(kind).map(|count| format!("{kind} {count}"))).collect();
     format!(
-        "{} faults ({}), {} operations, {} MiB checked, {} refused for want of room, {:.0} s: {} findings",
+        "{} faults ({}), {} operations, {} MiB checked, {} writes held back, {} refused for want of room, {:.0} s: {} findings",
         summary.faults.values().sum::<usize>(),
         kinds.join(", "),
         summary.operations,
         summary.bytes >> 20,
+        summary.held_back,
         summary.refusals,
         summary.seconds,
         summary.findings.len()
@@ -125,6 +127,7 @@ fn record(seed: u64, planned: usize, summary: &Summary) {
         "faults": faults,
         "operations": summary.operations,
         "bytes_checked": summary.bytes,
+        "held_back": summary.held_back,
         "refusals": summary.refusals,
         "seconds": summary.seconds.round(),
         "findings": summary.findings,

@@ -9,7 +9,10 @@ use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{Process, SOON, aqueduct, is_mounted, mount_point, mount_sessions, server_status, wait_until};
+use crate::common::{
+    Process, SOON, aqueduct, is_mounted, mount_point, mount_sessions, mount_status, server_status, wait_until,
+    with_transport,
+};
 use crate::proxy::Proxy;
 
 /// A mount ends when nobody has it any more; a test elsewhere that has made a mount namespace of its own may have it for a while.
@@ -117,8 +120,12 @@ impl Cluster {
         mounted.starts += 1;
         let mut command = aqueduct();
         command.arg("mount").arg(&mounted.source).arg(&mounted.point);
-        if !mounted.options.is_empty() {
-            command.args(["-o", &mounted.options]);
+        // Every other one by /dev/fuse.
+        let plain = format!("{},io_uring=off", mounted.options);
+        let options = if number.is_multiple_of(2) { with_transport(&mounted.options) } else { plain };
+        let options = options.trim_start_matches(',');
+        if !options.is_empty() {
+            command.args(["-o", options]);
         }
         mounted.process = Some(Process::start(&mut command, &log));
         false
@@ -126,6 +133,13 @@ impl Cluster {
 
     pub fn status(&self) -> Value {
         server_status(&self.address)
+    }
+
+    /// Writes that mounts have held back since they were started, and the requests that came of them.
+    pub fn gathered(&self) -> (u64, u64) {
+        let statuses: Vec<_> = self.mounts.iter().map(|mounted| mount_status(&mounted.point)).collect();
+        let sum = |what: &str| statuses.iter().filter_map(|status| status["gathered"][what].as_u64()).sum();
+        (sum("writes"), sum("requests"))
     }
 
     /// Sessions of mounts.

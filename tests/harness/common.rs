@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -388,6 +388,24 @@ pub fn mount_sessions(status: &Value) -> usize {
     status["sessions"].as_array().unwrap().iter().filter(|session| session["export"].is_string()).count()
 }
 
+/// What a mount tells of itself. `aqueduct status` says more, and waits for mounts of others that do not answer.
+pub fn mount_status(point: &Path) -> Value {
+    let mut buffer = [0; 64 << 10];
+    let length = rustix::fs::getxattr(point, "aqueduct.status", &mut buffer).unwrap();
+    serde_json::from_slice(&buffer[..length]).unwrap()
+}
+
+/// The options of a mount, and how it takes its requests: by io_uring where the kernel can (it is told to offer that), or all by /dev/fuse with TRANSPORT=dev.
+pub fn with_transport(options: &str) -> String {
+    static OFFERED: Once = Once::new();
+    if std::env::var_os("TRANSPORT").is_some_and(|transport| transport == "dev") {
+        return if options.is_empty() { "io_uring=off".to_owned() } else { format!("{options},io_uring=off") };
+    }
+    // An older kernel has no such parameter: there all mounts use /dev/fuse anyway.
+    OFFERED.call_once(|| drop(fs::write("/sys/module/fuse/parameters/enable_uring", "Y")));
+    options.to_owned()
+}
+
 /// A mount in the foreground of its own process.
 pub struct Mount {
     pub process: Process,
@@ -401,8 +419,9 @@ impl Mount {
         let point = mount_point();
         let home = directory();
         command.arg("mount").args(what).arg(&point);
+        let options = with_transport(options);
         if !options.is_empty() {
-            command.args(["-o", options]);
+            command.args(["-o", &options]);
         }
         let mut process = Process::start(command, &home.path().join("log"));
         let started = Instant::now();
@@ -426,11 +445,8 @@ impl Mount {
         self.point.join(name)
     }
 
-    /// What it tells of itself. `aqueduct status` says more, and waits for mounts of others that do not answer.
     pub fn status(&self) -> Value {
-        let mut buffer = [0; 64 << 10];
-        let length = rustix::fs::getxattr(&self.point, "aqueduct.status", &mut buffer).unwrap();
-        serde_json::from_slice(&buffer[..length]).unwrap()
+        mount_status(&self.point)
     }
 }
 

@@ -1,7 +1,7 @@
 //! System calls that the standard library and rustix do not have: record locks, timers, whole-process credentials.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 /// What a record lock does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,22 +102,52 @@ pub fn store_shared(fd: BorrowedFd<'_>, length: usize, at: usize, value: u8) -> 
 
 /// As [`store_shared`], several values (bytes, or words where `at` is a word's), each in one piece.
 pub fn store_all_shared<T: Copy>(fd: BorrowedFd<'_>, length: usize, at: usize, values: &[T]) -> io::Result<()> {
-    assert!(at + size_of_val(values) <= length && at.is_multiple_of(align_of::<T>()));
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a mapping of our own at a place that the kernel chooses; the values lie inside, at a place for such, and it is unmapped once.
-    unsafe {
-        let base = libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0);
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let place = base.cast::<u8>().add(at).cast::<T>();
-        for (number, value) in values.iter().enumerate() {
-            place.add(number).write_volatile(*value);
-        }
-        let synced = check(libc::msync(base, length, libc::MS_SYNC));
-        libc::munmap(base, length);
-        synced
+    let mapping = Mapping::new(fd, length)?;
+    mapping.store(at, values);
+    mapping.sync()
+}
+
+/// The first bytes of a file, shared and writable, until it is dropped.
+pub struct Mapping {
+    base: *mut libc::c_void,
+    length: usize,
+}
+
+impl Mapping {
+    pub fn new(fd: BorrowedFd<'_>, length: usize) -> io::Result<Mapping> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a mapping of our own at a place that the kernel chooses.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Mapping { base, length }) }
     }
+
+    /// Stores each value in one piece.
+    pub fn store<T: Copy>(&self, at: usize, values: &[T]) {
+        assert!(at + size_of_val(values) <= self.length && at.is_multiple_of(align_of::<T>()));
+        for (number, value) in values.iter().enumerate() {
+            // SAFETY: the values lie inside, at a place for such.
+            unsafe { self.base.cast::<u8>().add(at).cast::<T>().add(number).write_volatile(*value) };
+        }
+    }
+
+    /// Waits until what was stored is written (msync).
+    pub fn sync(&self) -> io::Result<()> {
+        // SAFETY: the mapping is there until it is dropped.
+        check(unsafe { libc::msync(self.base, self.length, libc::MS_SYNC) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody has it any more, and it is unmapped once.
+        unsafe { libc::munmap(self.base, self.length) };
+    }
+}
+
+/// Closes a file and gives what close(2) says, which dropping it does not.
+pub fn close(file: impl Into<OwnedFd>) -> io::Result<()> {
+    // SAFETY: the descriptor was ours, and was given up for this.
+    check(unsafe { libc::close(file.into().into_raw_fd()) })
 }
 
 /// A copy of the first `length` bytes of a file, taken through a private mapping.

@@ -92,9 +92,17 @@ pub enum Call {
         count: usize,
         token: u64,
     },
+    Sync {
+        handle: u32,
+    },
     Resize {
         handle: u32,
         blocks: usize,
+    },
+    /// The permissions, and before them times that nobody looks at.
+    SetMode {
+        handle: u32,
+        mode: u32,
     },
     Append {
         handle: u32,
@@ -150,7 +158,9 @@ impl Call {
             | Call::Close { handle }
             | Call::Read { handle, .. }
             | Call::Write { handle, .. }
+            | Call::Sync { handle }
             | Call::Resize { handle, .. }
+            | Call::SetMode { handle, .. }
             | Call::Append { handle, .. }
             | Call::ReadLog { handle }
             | Call::Store { handle, .. }
@@ -179,6 +189,7 @@ pub enum Value {
         node: u64,
         size: u64,
         links: u64,
+        mode: u32,
     },
     Names(Vec<(String, u64)>),
 }
@@ -203,6 +214,8 @@ pub struct Truth {
     pub names: [Option<u64>; NAMES],
     /// The files' content.
     pub files: BTreeMap<u64, Vec<u8>>,
+    /// Their permissions.
+    pub modes: BTreeMap<u64, u32>,
     pub log: Vec<u64>,
     /// The first word of each page.
     pub pages: Vec<u64>,
@@ -234,6 +247,9 @@ pub fn runs(bytes: &[u8]) -> Vec<(usize, u64)> {
     runs
 }
 
+/// The permissions of files that are made.
+pub const MODE: u32 = 0o644;
+
 /// A value that nobody else writes: which history, which worker, which of its writes.
 pub fn token(history: u64, worker: usize, number: usize) -> u64 {
     (history + 1) << 24 | (worker as u64 & 0xff) << 16 | (number as u64 & 0xffff)
@@ -257,7 +273,9 @@ impl Display for Call {
             Call::Write { handle, block, count, token } => {
                 write!(f, "write #{handle} blocks {block}..{} {}", block + count, shown_token(*token))
             }
+            Call::Sync { handle } => write!(f, "fsync #{handle}"),
             Call::Resize { handle, blocks } => write!(f, "ftruncate #{handle} to {blocks} blocks"),
+            Call::SetMode { handle, mode } => write!(f, "fchmod #{handle} {mode:o}"),
             Call::Append { handle, token } => write!(f, "append #{handle} {}", shown_token(*token)),
             Call::ReadLog { handle } => write!(f, "read #{handle}, the log"),
             Call::Store { handle, block, token } => {
@@ -291,7 +309,9 @@ impl Display for Value {
                 let last: Vec<_> = tokens.iter().rev().take(12).rev().map(|token| shown_token(*token)).collect();
                 write!(f, "{} records, the last [{}]", tokens.len(), last.join(" "))
             }
-            Value::Attributes { node, size, links } => write!(f, "inode {node}, size {size}, {links} links"),
+            Value::Attributes { node, size, links, mode } => {
+                write!(f, "inode {node}, size {size}, {links} links, mode {mode:o}")
+            }
             Value::Names(names) => {
                 let names: Vec<_> = names.iter().map(|(name, node)| format!("{name}={node}")).collect();
                 write!(f, "[{}]", names.join(" "))

@@ -35,6 +35,8 @@ const FAR_TIME: Duration = Duration::from_millis(150);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Theme {
     Data,
+    /// Small writes to files that are mostly one mount's.
+    Gathered,
     Names,
     Log,
     Pages,
@@ -44,6 +46,9 @@ pub enum Theme {
 
 const THEMES: [Theme; 8] =
     [Theme::Data, Theme::Data, Theme::Names, Theme::Names, Theme::Log, Theme::Pages, Theme::Locks, Theme::Mixed];
+
+/// One history in so many is of small writes.
+const GATHERED_ONE_IN: u64 = 4;
 
 /// What happens to whom, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +148,9 @@ pub struct Plan {
     pub hot: usize,
     /// The mount on which workers only look at one thing, again and again: as long as it has that in a cache they do not notice what happens.
     pub watching: Option<usize>,
-    /// When the others begin to change it: not before the trouble, for what is contended is in no cache.
+    /// The mount whose workers begin before the others.
+    pub first: Option<usize>,
+    /// When the others begin: not before the trouble, for what is contended is in no cache, and held back by nobody.
     pub quiet: Duration,
     /// Operations of each worker.
     pub operations: usize,
@@ -158,6 +165,7 @@ pub struct Plan {
 pub fn plan(seed: u64, mounts: usize, weather: &Weather) -> Plan {
     let mut random = Random::new(seed);
     let theme = *random.pick(&THEMES);
+    let theme = if seed.is_multiple_of(GATHERED_ONE_IN) { Theme::Gathered } else { theme };
     let count = if random.chance(60) { 2 } else { 2 + random.below(mounts - 1) };
     let mut chosen: Vec<usize> = (0..mounts).collect();
     while chosen.len() > count {
@@ -175,6 +183,7 @@ pub fn plan(seed: u64, mounts: usize, weather: &Weather) -> Plan {
         mounts: chosen,
         hot: *random.pick(&[1, 2, FILES]),
         watching: None,
+        first: None,
         quiet: Duration::ZERO,
         operations: (48 / workers.len()).max(8),
         workers,
@@ -182,6 +191,9 @@ pub fn plan(seed: u64, mounts: usize, weather: &Weather) -> Plan {
         troubles: Vec::new(),
         may_fail: false,
     };
+    if theme == Theme::Gathered {
+        plan.hot = plan.mounts.len().min(FILES);
+    }
     let lot = random.below(1000);
     let mut share = 0;
     let kinds = [weather.longest, weather.long, weather.short, weather.far];
@@ -220,10 +232,20 @@ impl Plan {
             && random.chance(75)
         {
             before = WARM;
-            (self.watching, self.hot, self.quiet) = (Some(mount), 1, before + WARM / 8);
-            if !matches!(self.theme, Theme::Names | Theme::Log) {
-                self.theme = Theme::Data;
+            (self.first, self.hot, self.quiet) = (Some(mount), 1, before + WARM / 8);
+            if self.theme == Theme::Gathered {
+                // What it has written is what the others look at.
+                let at = self.mounts.iter().position(|chosen| *chosen == mount).expect("one of them");
+                self.mounts.swap(0, at);
+            } else {
+                self.watching = Some(mount);
+                if !matches!(self.theme, Theme::Names | Theme::Log) {
+                    self.theme = Theme::Data;
+                }
             }
+        } else if self.theme == Theme::Gathered {
+            // Something is to be held back when it begins.
+            before = WARM / 2;
         }
         self.troubles.push((before, first));
         if random.chance(30) {
@@ -233,6 +255,9 @@ impl Plan {
         }
         self.may_fail = self.troubles.iter().any(|(_, trouble)| trouble.may_fail());
         self.operations = self.operations.max(12);
+        if self.theme == Theme::Gathered {
+            self.operations *= 3;
+        }
         let span = first.time().max(Duration::from_millis(200)) + Duration::from_millis(300);
         self.pause = span * 2 / self.operations as u32;
     }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::checker::{Limits, Promise, Violation, check};
 use crate::cluster::Cluster;
 use crate::common::{Process, SOON, directory};
-use crate::history::{BLOCKS, Call, DIRECTORIES, Event, History, LOG, PAGE, PAGES, PATHS, Truth, Value, WORD};
+use crate::history::{BLOCKS, Call, DIRECTORIES, Event, FILES, History, LOG, PAGE, PAGES, PATHS, Truth, Value, WORD};
 use crate::plan::{LEASE, Plan, WORKERS_OF_MOUNT};
 use crate::trouble;
 use crate::worker::{self, Order, Part, Work, now};
@@ -24,8 +24,8 @@ const HANG: Duration = Duration::from_secs(90);
 /// Histories in one folder: each goes on with what the ones before it left; the log must not get too long.
 const HISTORIES_OF_FOLDER: usize = 25;
 
-/// How many looks of a watching worker there are for each operation of another.
-const WATCHES: u32 = 6;
+/// How many operations of a worker that begins before the others there are for each of another's.
+const OFTEN: u32 = 6;
 
 /// A short while, until all workers have read their orders.
 const AHEAD: u64 = 2_000_000;
@@ -45,10 +45,14 @@ pub struct Tally {
     pub operations: usize,
     /// Operations that ran while another worker's changed the same thing.
     pub conflicts: usize,
+    /// Operations on what another mount had written, and neither synced nor closed yet.
+    pub midst: usize,
     /// Operations of which nobody knows what became of them.
     pub unknown: usize,
     pub troubles: BTreeMap<&'static str, usize>,
     pub violations: usize,
+    /// Writes that mounts have held back, and the requests that came of them; without those of mounts that were killed.
+    pub gathered: (u64, u64),
 }
 
 struct Worker {
@@ -134,17 +138,18 @@ impl Arena {
         let before = self.truth();
         let start = now() + AHEAD;
         for (number, key) in plan.workers.iter().enumerate() {
-            let watches = plan.watching == Some(key.0);
-            let quiet = if watches { Duration::ZERO } else { plan.quiet };
-            // Who watches looks often: until what it believes has to end.
-            let often = if watches { WATCHES } else { 1 };
+            let is_first = plan.first == Some(key.0);
+            let quiet = if is_first { Duration::ZERO } else { plan.quiet };
+            // Until what it believes has to end, or what it holds back to go.
+            let often = if is_first { OFTEN } else { 1 };
             let work = Work {
                 folder: self.folder.clone(),
                 history: tally.histories as u64,
                 seed: plan.seed.wrapping_mul(1000).wrapping_add(number as u64),
                 theme: plan.theme,
                 hot: plan.hot,
-                watches,
+                own: plan.mounts.iter().position(|mount| *mount == key.0).unwrap_or_default() % FILES,
+                watches: plan.watching == Some(key.0),
                 operations: plan.operations * often as usize,
                 pause: plan.pause / often,
                 start: start + quiet.as_nanos() as u64,
@@ -200,6 +205,7 @@ impl Arena {
         for (name, path) in PATHS.iter().enumerate() {
             if let Ok(metadata) = fs::metadata(root.join(path)) {
                 truth.names[name] = Some(metadata.ino());
+                truth.modes.insert(metadata.ino(), metadata.mode() & 0o7777);
                 truth.files.insert(metadata.ino(), fs::read(root.join(path)).unwrap());
             }
         }
@@ -208,6 +214,11 @@ impl Arena {
         assert_eq!(pages.len(), BLOCKS * PAGE, "nobody changes the size of the mapped file");
         truth.pages = pages.chunks(PAGE).map(|page| u64::from_le_bytes(page[..WORD].try_into().unwrap())).collect();
         truth
+    }
+
+    /// Writes that were held back, and requests that came of them.
+    pub fn gathered(&self) -> (u64, u64) {
+        self.cluster.gathered()
     }
 
     /// Ends everything as it should be ended; what went wrong.
@@ -227,6 +238,7 @@ impl Tally {
         self.operations += history.events.len();
         self.unknown += unknown;
         self.conflicts += conflicts(&history.events);
+        self.midst += midst(&history.events);
         self.violations += violations;
         for (_, trouble) in &plan.troubles {
             *self.troubles.entry(trouble.name()).or_default() += 1;
@@ -240,7 +252,7 @@ fn touches(event: &Event, nodes: &BTreeMap<(usize, u32), u64>) -> (BTreeSet<Stri
     let name = |name: usize| PATHS[name].to_owned();
     let changes = match event.call {
         Call::Read { .. } | Call::ReadLog { .. } | Call::Load { .. } | Call::LookAt { .. } => false,
-        Call::Stat { .. } | Call::List { .. } | Call::Close { .. } => false,
+        Call::Stat { .. } | Call::List { .. } | Call::Close { .. } | Call::Sync { .. } => false,
         Call::Open { how, .. } => !matches!(how, crate::history::How::Read | crate::history::How::Write),
         _ => true,
     };
@@ -257,13 +269,42 @@ fn touches(event: &Event, nodes: &BTreeMap<(usize, u32), u64>) -> (BTreeSet<Stri
     (names.into_iter().map(name).chain(node.map(u64::to_string)).collect(), changes)
 }
 
-/// How many operations ran while another worker changed what they are about.
-fn conflicts(events: &[Event]) -> usize {
+/// The inodes of descriptors.
+fn nodes(events: &[Event]) -> BTreeMap<(usize, u32), u64> {
     let opens = events.iter().filter_map(|event| match (&event.call, &event.result) {
         (Call::Open { handle, .. }, Some(Ok(Value::Node(node)))) => Some(((event.worker, *handle), *node)),
         _ => None,
     });
-    let nodes: BTreeMap<_, _> = opens.collect();
+    opens.collect()
+}
+
+/// How many operations were about what another mount had written and may have held back still.
+fn midst(events: &[Event]) -> usize {
+    let nodes = nodes(events);
+    let of_handle = |event: &Event| event.call.handle().and_then(|handle| nodes.get(&(event.worker, handle)).copied());
+    // By inode and descriptor: the mount.
+    let mut written: BTreeMap<(u64, usize, u32), usize> = BTreeMap::new();
+    let mut count = 0;
+    for event in events {
+        let node = match (&event.call, &event.result) {
+            (Call::Stat { .. }, Some(Ok(Value::Attributes { node, .. }))) => Some(*node),
+            _ => of_handle(event),
+        };
+        let Some(node) = node else { continue };
+        let of_node = written.range((node, 0, 0)..=(node, usize::MAX, u32::MAX));
+        count += usize::from(of_node.into_iter().any(|(_, mount)| *mount != event.mount));
+        match event.call {
+            Call::Write { handle, .. } => _ = written.insert((node, event.worker, handle), event.mount),
+            Call::Sync { handle } | Call::Close { handle } => _ = written.remove(&(node, event.worker, handle)),
+            _ => {}
+        }
+    }
+    count
+}
+
+/// How many operations ran while another worker changed what they are about.
+fn conflicts(events: &[Event]) -> usize {
+    let nodes = nodes(events);
     let touched: Vec<_> = events.iter().map(|event| touches(event, &nodes)).collect();
     let meets = |one: usize, two: usize| {
         let (first, second) = (&events[one], &events[two]);

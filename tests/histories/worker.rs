@@ -4,20 +4,20 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use aqueduct_model::Random;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::history::{
-    BLOCK, BLOCKS, Call, DIRECTORIES, Event, FILES, How, LOCK, LOG, NAMES, PAGE, PAGES, PATHS, Place, RECORD, Value,
-    WORD, runs, token,
+    BLOCK, BLOCKS, Call, DIRECTORIES, Event, FILES, How, LOCK, LOG, MODE, NAMES, PAGE, PAGES, PATHS, Place, RECORD,
+    Value, WORD, runs, token,
 };
 use crate::plan::Theme;
 use crate::sys::{self, Hold, Request};
@@ -63,6 +63,8 @@ pub struct Work {
     pub seed: u64,
     pub theme: Theme,
     pub hot: usize,
+    /// The name that its mount mostly writes, if that is the theme.
+    pub own: usize,
     /// It only looks, at one thing again and again.
     pub watches: bool,
     pub operations: usize,
@@ -186,6 +188,7 @@ impl Worker {
         };
         match theme {
             Theme::Data => self.data(),
+            Theme::Gathered => self.gathered(),
             Theme::Names | Theme::Mixed => self.names(),
             Theme::Log => self.log(),
             Theme::Pages => self.pages(),
@@ -270,11 +273,62 @@ impl Worker {
         let block = self.random.below(BLOCKS);
         let count = if self.random.chance(60) { 1 } else { 1 + self.random.below(BLOCKS - block) };
         match self.random.below(100) {
-            0..40 if self.held[at].writes => self.write_blocks(at, block, count),
+            0..40 if self.held[at].writes => _ = self.write_blocks(at, block, count),
             40..50 if self.held[at].writes => self.resize(at, block),
             50..60 => self.look(Look::Attributes(self.held[at].handle)),
             _ => self.look(Look::Blocks(self.held[at].handle, block, count)),
         }
+    }
+
+    /// Small writes through a descriptor that stays open, to a file that is mostly this mount's: they are held back, and looked at in the midst.
+    fn gathered(&mut self) {
+        let own = Place::Name(self.work.own);
+        let Some(at) = self.held.iter().position(|held| held.place == own && held.writes) else {
+            // Nobody else has used one that is new.
+            if self.random.chance(40) {
+                self.remove(self.work.own);
+            }
+            let how = *self.random.pick(&[How::Make, How::Make, How::MakeNew, How::Truncate]);
+            self.open(own, how);
+            return;
+        };
+        let (handle, block) = (self.held[at].handle, self.random.below(BLOCKS));
+        match self.random.below(100) {
+            0..48 => self.write_in_sequence(at, block),
+            48..55 => self.set_mode(at),
+            55..61 => self.sync(at),
+            61..68 => self.close(at),
+            68..71 => self.resize(at, block),
+            71..75 => self.look(Look::Attributes(handle)),
+            75..79 => self.look(Look::Blocks(handle, 0, BLOCKS)),
+            _ => {
+                let name = self.name_of_file(self.work.hot);
+                let directory = self.random.below(DIRECTORIES.len());
+                let looks = [Look::Stat(name), Look::Open(name, block), Look::Open(name, block), Look::List(directory)];
+                let look = *self.random.pick(&looks);
+                self.look(look);
+            }
+        }
+    }
+
+    /// One block after the other, or one of them again and again.
+    fn write_in_sequence(&mut self, at: usize, first: usize) {
+        let step = usize::from(self.random.chance(80));
+        for number in 0..1 + self.random.below(2 * BLOCKS) {
+            if !self.write_blocks(at, (first + step * number) % BLOCKS, 1) {
+                return;
+            }
+        }
+    }
+
+    fn sync(&mut self, at: usize) {
+        let (handle, file) = (self.held[at].handle, self.held[at].file.clone());
+        self.ask_plainly(Call::Sync { handle }, || file.sync_all());
+    }
+
+    fn remove(&mut self, name: usize) {
+        let path = self.root.join(PATHS[name]);
+        self.ask_plainly(Call::Remove { name }, || fs::remove_file(path));
     }
 
     fn names(&mut self) {
@@ -289,8 +343,7 @@ impl Worker {
             }
             18..32 => {
                 let name = self.name();
-                let path = self.root.join(PATHS[name]);
-                self.ask_plainly(Call::Remove { name }, || fs::remove_file(path));
+                self.remove(name);
             }
             32..48 => {
                 let (from, to) = (self.name_of_file(self.work.hot), self.random.below(FILES));
@@ -442,8 +495,8 @@ impl Worker {
             How::Read => options.read(true),
             How::Write => options.read(true).write(true),
             How::Truncate => options.read(true).write(true).truncate(true),
-            How::Make => options.read(true).write(true).create(true).truncate(false).mode(0o644),
-            How::MakeNew => options.read(true).write(true).create_new(true).mode(0o644),
+            How::Make => options.read(true).write(true).create(true).truncate(false).mode(MODE),
+            How::MakeNew => options.read(true).write(true).create_new(true).mode(MODE),
             How::Append => options.read(true).append(true),
         };
         let tell = |file: &File| Ok(Value::Node(file.metadata()?.ino()));
@@ -454,10 +507,8 @@ impl Worker {
 
     fn close(&mut self, at: usize) {
         let held = self.held.swap_remove(at);
-        self.ask_plainly(Call::Close { handle: held.handle }, || {
-            drop(held.file);
-            Ok(())
-        });
+        let file = Rc::into_inner(held.file).expect("nobody else has it");
+        self.ask_plainly(Call::Close { handle: held.handle }, || sys::close(file));
     }
 
     fn read_blocks(&mut self, at: usize, block: usize, count: usize) {
@@ -473,18 +524,29 @@ impl Worker {
         self.ask(Call::Read { handle, block, count }, read, tell);
     }
 
-    fn write_blocks(&mut self, at: usize, block: usize, count: usize) {
+    fn write_blocks(&mut self, at: usize, block: usize, count: usize) -> bool {
         let (handle, token) = (self.held[at].handle, self.token());
         let file = self.held[at].file.clone();
         let bytes = token.to_le_bytes().repeat(count * BLOCK / WORD);
         let write = || all(file.write_at(&bytes, (block * BLOCK) as u64)?, bytes.len());
-        self.ask_plainly(Call::Write { handle, block, count, token }, write);
+        self.ask_plainly(Call::Write { handle, block, count, token }, write)
     }
 
     fn resize(&mut self, at: usize, blocks: usize) {
         let handle = self.held[at].handle;
         let file = self.held[at].file.clone();
         self.ask_plainly(Call::Resize { handle, blocks }, || file.set_len((blocks * BLOCK) as u64));
+    }
+
+    /// As tar does when it has written a file.
+    fn set_mode(&mut self, at: usize) {
+        let (handle, mode) = (self.held[at].handle, 0o600 + self.random.below(0o100) as u32);
+        let file = self.held[at].file.clone();
+        let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000 + self.random.below(1000) as u64);
+        self.ask_plainly(Call::SetMode { handle, mode }, || {
+            file.set_times(fs::FileTimes::new().set_accessed(time).set_modified(time))?;
+            file.set_permissions(fs::Permissions::from_mode(mode))
+        });
     }
 
     fn look_at(&mut self, at: usize) {
@@ -537,7 +599,8 @@ fn all(count: usize, wanted: usize) -> io::Result<()> {
 }
 
 fn attributes(metadata: &fs::Metadata) -> Value {
-    Value::Attributes { node: metadata.ino(), size: metadata.len(), links: metadata.nlink() }
+    let mode = metadata.mode() & 0o7777;
+    Value::Attributes { node: metadata.ino(), size: metadata.len(), links: metadata.nlink(), mode }
 }
 
 /// The records of a log; one that is torn shows as what nobody wrote.
@@ -586,6 +649,7 @@ pub fn command(part: &Part) -> std::process::Command {
 fn works_when_told_to() {
     let Some(part) = std::env::var_os(TOLD) else { return };
     let part: Part = serde_json::from_str(part.to_str().unwrap()).unwrap();
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022)); // what it makes has these permissions
     let mut socket = UnixStream::connect(&part.socket).unwrap();
     writeln!(socket, "{}", part.number).unwrap();
     for line in BufReader::new(socket.try_clone().unwrap()).lines().map_while(Result::ok) {

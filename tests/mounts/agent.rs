@@ -21,6 +21,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::calls;
 use crate::churn;
 use crate::common::{Process, SOON};
+use crate::gathered::{modes, records};
 use crate::scribble;
 use crate::sys::{self, Hold, Request};
 
@@ -140,6 +141,10 @@ fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String>
             .map(|changes| changes.to_string())
             .inspect_err(|error| eprintln!("scribbling in {}: {error}", words[1]));
     }
+    if words[0] == "records" {
+        let time = Duration::from_millis(number(3) as u64);
+        return records::write(words[1].as_ref(), words[2].as_ref(), time).map(|count| count.to_string());
+    }
     if words[0] == "list" {
         return list(words[1], words.get(2).map_or(usize::MAX, |count| count.parse().expect("a number")));
     }
@@ -151,6 +156,10 @@ fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String>
     if words[0] == "close" {
         slots[slot] = None;
         return Ok(String::new());
+    }
+    if words[0] == "end" {
+        // As close, with what close(2) says.
+        return done(slots[slot].take().map_or(Ok(()), sys::close));
     }
     if words[0] == "copy" {
         let file = |slot: usize| slots[slot].as_ref().expect("an open slot");
@@ -175,6 +184,7 @@ fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String>
         "write" => file.write(words[2].as_bytes()).map(|count| count.to_string()),
         "size" => file.seek(SeekFrom::End(0)).map(|size| size.to_string()),
         "sync" => done(file.sync_all()),
+        "set" => done(modes::set(file, number(2) as u32, number(3) as u64)),
         "call" => done(calls::call(&words[2..].join(" "), Path::new("."), file)),
         "process" | "openfile" => {
             let request = if words[0] == "process" { Request::Process } else { Request::OpenFile };

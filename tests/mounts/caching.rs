@@ -5,7 +5,7 @@ use std::fs::{self, File, Permissions};
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -154,6 +154,31 @@ fn who_holds_a_directory_and_changes_it_waits_for_nobody_who_does_the_same() {
         let rounds = threads.map(|thread| thread.join().unwrap());
         // 50 to 90 mostly; who waits for a recall that nobody answers makes one.
         println!("{rounds:?} rounds");
+        assert!(rounds.iter().all(|rounds| *rounds > 3), "{rounds:?}");
+    });
+}
+
+/// Threads of one mount empty a file, write it and read it, each at its own time: some read nothing, nobody what was never written. Readers that had opened it
+/// before somebody wrote have it from the kernel's pages.
+#[test]
+fn nobody_reads_zeros_from_a_file_that_is_emptied_and_written() {
+    within(Duration::from_secs(60), || {
+        let pair = Pair::with("cache=lease");
+        let until = Instant::now() + Duration::from_secs(5);
+        let churn = |path: PathBuf| {
+            move || {
+                let mut rounds = 0usize;
+                while Instant::now() < until {
+                    fs::write(&path, [b'x'; 100]).unwrap();
+                    let text = fs::read(&path).unwrap();
+                    assert!(text.iter().all(|byte| *byte == b'x'), "{} bytes: {text:?}", text.len());
+                    rounds += 1;
+                }
+                rounds
+            }
+        };
+        let threads = [&pair.left; 3].map(|mount| thread::spawn(churn(mount.join("file"))));
+        let rounds = threads.map(|thread| thread.join().unwrap());
         assert!(rounds.iter().all(|rounds| *rounds > 3), "{rounds:?}");
     });
 }

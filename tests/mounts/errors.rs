@@ -174,7 +174,7 @@ fn a_server_that_cannot_start_tells_why() {
 fn a_full_disk_is_told() {
     test(|| {
         let small = FileSystem::tmpfs("size=1m");
-        let one = One::over(small.directory(), "");
+        let one = One::over(small.directory(), "write_through");
         let mut file = File::create(one.path("file")).unwrap();
         let (mut written, block) = (0, vec![1; 200_000]);
         let error = loop {

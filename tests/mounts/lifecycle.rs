@@ -105,6 +105,21 @@ fn a_mount_whose_server_is_gone_can_be_taken_away() {
 }
 
 #[test]
+fn a_mount_tells_how_its_requests_come() {
+    test(|| {
+        let export = directory();
+        let server = Server::start(&[export.path()]);
+        let by = |options: &str| server.mount_with(export.path(), options).status()["requests_by"].clone();
+        let offered =
+            fs::read_to_string("/sys/module/fuse/parameters/enable_uring").is_ok_and(|value| value.trim() == "Y");
+        let usual = if offered && std::env::var_os("TRANSPORT").is_none() { "io_uring" } else { "/dev/fuse" };
+        assert_eq!(by(""), usual);
+        assert_eq!(by("io_uring=off"), "/dev/fuse");
+        assert_eq!(Mount::local(export.path()).status()["requests_by"], "/dev/fuse", "several threads serve it");
+    });
+}
+
+#[test]
 fn a_dead_mount_is_cleared() {
     test(|| {
         let mut one = One::new();
@@ -112,7 +127,10 @@ fn a_dead_mount_is_cleared() {
         one.mount.process.signal(Signal::KILL);
         one.mount.process.ends_within(SOON);
         assert!(is_mounted(one.mount.path()));
-        assert_eq!(errno(fs::metadata(one.path("file"))), libc::ENOTCONN);
+        // Who asked while the kernel ended the connection is told that it was aborted.
+        let asked = || errno(fs::metadata(one.path("file")));
+        assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&asked()));
+        wait_until("the kernel has ended the connection", SOON, || asked() == libc::ENOTCONN);
         run(aqueduct().arg("umount").arg(one.mount.path())).succeeded();
         assert!(!is_mounted(one.mount.path()));
         // And it can be mounted again.
@@ -372,6 +390,7 @@ fn short_breaks_do_not_add_up() {
         thread::sleep(Duration::from_millis(4300));
         proxy.interrupt(Duration::from_secs(2));
         agent.ask("write 0 x").expect("the descriptor is as good as before");
+        agent.ask("sync 0").unwrap();
         assert_eq!(fs::metadata(one.export.path().join("file")).unwrap().len(), 2);
         assert_eq!(one.server.sessions(), 1);
     });

@@ -283,22 +283,29 @@ fn locks_need_the_right_descriptor() {
 #[test]
 fn a_close_ends_the_locks_of_its_process_unless_it_is_not_told() {
     test(|| {
-        for (options, ends) in [("cache=none", true), ("cache=lease", false), ("cache=lease,strict_unlock", true)] {
-            let pair = Pair::with(options);
-            std::fs::write(pair.export.path().join("file"), "").unwrap();
-            let mut left = Agent::start();
-            left.ask(&format!("open 1 {} r", pair.left.join("file").display())).unwrap();
-            left.ask(&format!("open 0 {} rw", pair.left.join("file").display())).unwrap();
-            let mut right = locker(&pair.right);
-            let [exclusive, ..] = KINDS[0];
-            left.ask(exclusive).unwrap();
-            assert_eq!(right.ask(exclusive), Err(libc::EAGAIN));
-            left.ask("close 1").unwrap();
-            assert_eq!(right.ask(exclusive).is_ok(), ends, "{options}");
-            left.ask("close 0").unwrap();
-            right.ask(exclusive).unwrap();
+        // Without a lease, as when the file has just been changed, a close is told all the same.
+        assert!((0..5).any(|_| !ends_by_a_close("cache=lease")));
+        for options in ["cache=none", "cache=lease,strict_unlock"] {
+            assert!(ends_by_a_close(options), "{options}");
         }
     });
+}
+
+fn ends_by_a_close(options: &str) -> bool {
+    let pair = Pair::with(options);
+    std::fs::write(pair.export.path().join("file"), "").unwrap();
+    let mut left = Agent::start();
+    left.ask(&format!("open 1 {} r", pair.left.join("file").display())).unwrap();
+    left.ask(&format!("open 0 {} rw", pair.left.join("file").display())).unwrap();
+    let mut right = locker(&pair.right);
+    let [exclusive, ..] = KINDS[0];
+    left.ask(exclusive).unwrap();
+    assert_eq!(right.ask(exclusive), Err(libc::EAGAIN));
+    left.ask("close 1").unwrap();
+    let has_ended = right.ask(exclusive).is_ok();
+    left.ask("close 0").unwrap();
+    right.ask(exclusive).unwrap();
+    has_ended
 }
 
 /// What an administrator sees of the locks of a server.

@@ -16,6 +16,7 @@ mod damage;
 mod databases;
 mod errors;
 mod flood;
+mod gathered;
 mod keys;
 mod lifecycle;
 mod locks;

@@ -295,7 +295,7 @@ fn what_is_kept_is_bounded_and_nothing_is_lost_for_it() {
 #[test]
 fn without_sync_data_are_sent_again_all_the_same() {
     on_disks("sync = false", |mut machine| {
-        let mount = machine.mount();
+        let mount = machine.mount_with("write_through"); // which is what is kept
         let mut agent = Agent::start();
         for (slot, name) in ["file", "closed", "locked"].iter().enumerate() {
             agent.ask(&format!("open {slot} {} rwc", mount.join(name).display())).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::agent::Agent;
-use crate::common::{One, Pair, SOON, Server, disk_directory, skip, test, wait_until};
+use crate::common::{One, Pair, SOON, Server, directory, disk_directory, skip, test, wait_until};
 
 #[test]
 fn descriptors_are_as_they_were_after_a_kill_of_the_server() {
@@ -62,7 +62,7 @@ fn locks_are_kept_over_a_kill_of_the_server() {
 #[test]
 fn what_held_locks_gives_errors_when_the_session_is_lost() {
     test(|| {
-        let One { mount, server, export } = One::new();
+        let One { mount, server, export } = One::over(directory(), "write_through");
         let mut agent = Agent::start();
         for (slot, name) in ["locked", "other"].iter().enumerate() {
             agent.ask(&format!("open {slot} {} rwc", mount.join(name).display())).unwrap();

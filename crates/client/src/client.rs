@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Entry, TRANSFER_SIZE_MAX};
 use aqueduct_net::{BufferPool, Closed, Connection, Link, Mode};
-use aqueduct_wire::{AttachReply, Checksums, HEADER_SIZE, Header, HelloReply, Key, Kind, Lane as LaneKind};
+use aqueduct_wire::{
+    AttachReply, Capabilities, Checksums, HEADER_SIZE, Header, HelloReply, Key, Kind, Lane as LaneKind,
+};
 use aqueduct_worker::Group;
 use serde_json::json;
 
 use crate::cache::{Leases, recall};
 use crate::connect::{ConnectError, Greeting, SessionKey};
+use crate::gather::Gather;
 use crate::lane::{Counters, Lane, lock};
 use crate::opens::Opens;
 use crate::slots::Slots;
@@ -56,6 +59,8 @@ pub struct ClientConfig {
     pub checksums: Checksums,
     /// Keep what the server grants leases on: see [`Cached`](crate::Cached).
     pub leases: bool,
+    /// Answer writes before the server has them, where it grants leases for that. Without `leases` it means nothing.
+    pub gathers: bool,
 }
 
 /// A file system over a session to one server.
@@ -69,6 +74,7 @@ pub struct Client {
     pub(crate) slots_releasing: Slots,
     pub(crate) opens: Opens,
     pub(crate) window: Window,
+    pub(crate) gather: Gather,
     /// The server's, when all that is kept was written, or sent again.
     pub(crate) verifier: Mutex<u64>,
     pub(crate) counters: Arc<Counters>,
@@ -121,6 +127,7 @@ impl Client {
             slots_releasing: Slots::new(hello.slots),
             opens: Opens::default(),
             window: Window::new(config.replay_window),
+            gather: Gather::default(),
             verifier: Mutex::new(hello.verifier),
             counters: Arc::default(),
             closing: AtomicBool::new(false),
@@ -142,6 +149,7 @@ impl Client {
         if let Some(leases) = &client.leases {
             recall::start(&client, leases).map_err(local)?;
         }
+        client.greeted(&hello);
         client.start_lane(0, link).and_then(|()| client.connect_lanes(&mut 0)).inspect_err(|_| client.disconnect())?;
         Ok(client)
     }
@@ -189,9 +197,7 @@ impl Client {
             let kind = if index % 2 == 0 { LaneKind::Control } else { LaneKind::Bulk };
             let session = lock(&self.session).clone();
             let (mut link, hello) = self.greeting.join(Some(&session), kind)?;
-            if let Some(leases) = &self.leases {
-                leases.set_lease(hello.lease_seconds);
-            }
+            self.greeted(&hello);
             if hello.recovering {
                 self.terms_due.store(true, Ordering::SeqCst);
                 self.recover(&mut link, hello.verifier)?;
@@ -205,6 +211,15 @@ impl Client {
             self.start_lane(index, link)?;
         }
         Ok(())
+    }
+
+    /// A connection was greeted, perhaps by another server than before.
+    fn greeted(&self, hello: &HelloReply) {
+        let Some(leases) = &self.leases else { return };
+        leases.set_lease(hello.lease_seconds);
+        leases.set_tells_bare(hello.capabilities.contains(Capabilities::BARE));
+        let has = |capability| self.config.gathers && hello.capabilities.contains(capability);
+        self.gather.set_on(has(Capabilities::EXCLUSIVE), has(Capabilities::HELD_SETATTR));
     }
 
     /// The server may have another configuration than when the client was mounted.
@@ -224,6 +239,7 @@ impl Client {
     fn begin_session(&self) -> Result<(), ConnectError> {
         let (mut link, hello) = self.greeting.join(None, LaneKind::Control)?;
         let attached = self.greeting.attach(&mut link, &self.config.export, self.config.read_only)?;
+        self.greeted(&hello);
         self.learn_terms(&hello, &attached);
         *lock(&self.session) = key(&hello);
         self.unrestored.store(true, Ordering::SeqCst);
@@ -279,6 +295,7 @@ impl Client {
     /// Makes stable what was written, and says goodbye: the server frees at once what this client held. Requests under way end with EIO. Never call it on
     /// a worker.
     pub fn disconnect(&self) {
+        self.leave_nothing_held();
         self.leave_stable();
         self.closing.store(true, Ordering::SeqCst);
         let mut frame = vec![0; HEADER_SIZE];
@@ -316,6 +333,14 @@ impl Client {
                 "age_max": leases.age_max(),
                 "inodes": inodes,
                 "bytes": bytes,
+            });
+            let (files, bytes) = self.gather.held();
+            status["gathered"] = json!({
+                "files": files,
+                "bytes": bytes,
+                "writes": count(&self.gather.counters.held),
+                "attributes": count(&self.gather.counters.set),
+                "requests": count(&self.gather.counters.sent),
             });
         }
         status.to_string()

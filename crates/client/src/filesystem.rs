@@ -22,7 +22,7 @@ use crate::replay::Done;
 use crate::slots::SlotGuard;
 
 /// Data up to this size travel with control messages: their copy costs less than the wait behind bulk data would.
-const SMALL: usize = 8 << 10;
+pub(crate) const SMALL: usize = 8 << 10;
 
 /// How long a request that its caller gave up waits for the server to say what became of it. A server that does not answer must not keep
 /// a program from being killed; what it still executes then has nobody who is told.
@@ -36,6 +36,10 @@ pub(crate) struct Exchange {
     pub(crate) changes: bool,
     /// Once more does no harm, also when another session asks.
     pub(crate) repeatable: bool,
+    /// It was held back.
+    pub(crate) held: bool,
+    /// It makes sense on connections of this epoch only; EIO when there are none any more.
+    pub(crate) only_in: Option<u64>,
     /// Room for the header, then the body.
     pub(crate) frame: Vec<u8>,
     pub(crate) payload: Option<Bytes>,
@@ -50,6 +54,8 @@ impl Exchange {
             bulk: false,
             changes: false,
             repeatable: false,
+            held: false,
+            only_in: None,
             frame,
             payload: None,
             sink: None,
@@ -60,6 +66,7 @@ impl Exchange {
         let mut header = Header::new(Kind::Request);
         header.op = self.op as u16;
         header.class = self.class;
+        header.flags.set(Flags::HELD, self.held);
         header.body_length = (self.frame.len() - HEADER_SIZE) as u32;
         header.payload_length = self.payload.as_ref().map_or(0, |payload| payload.len() as u32);
         if let Some(slot) = slot {
@@ -68,12 +75,29 @@ impl Exchange {
         }
         header
     }
+
+    /// `None`: there is no connection on which it may be sent.
+    fn send_on<'a>(&mut self, lane: &'a Lane, header: &mut Header) -> Option<Ticket<'a>> {
+        let place = (header, self.only_in);
+        match lane.send(place, &mut self.frame, self.payload.clone(), self.sink.take()) {
+            Ok(ticket) => Some(ticket),
+            Err(sink) => {
+                self.sink = sink;
+                None
+            }
+        }
+    }
 }
 
 impl Client {
     fn lane(&self, bulk: bool) -> &Arc<Lane> {
         let worker = self.groups.iter().position(|group| group.is_current()).unwrap_or(0);
         &self.lanes[worker * 2 + usize::from(bulk)]
+    }
+
+    /// Whether a request cannot be answered any more.
+    fn is_in_vain(&self, exchange: &Exchange) -> bool {
+        self.closing.load(Ordering::SeqCst) || exchange.only_in.is_some_and(|epoch| self.opens.epoch() != epoch)
     }
 
     /// Sends a request, again if its connection breaks, and waits for its reply.
@@ -91,7 +115,7 @@ impl Client {
         let mut flags = Flags::empty();
         let mut asked = self.config.soft.then(Instant::now);
         loop {
-            if self.closing.load(Ordering::SeqCst) {
+            if self.is_in_vain(&exchange) {
                 return Err(Errno::EIO);
             }
             if exchange.changes && self.session_number.load(Ordering::SeqCst) != session && flags.contains(Flags::RETRY)
@@ -105,20 +129,14 @@ impl Client {
             }
             let lane = self.lane(exchange.bulk);
             let mut header = exchange.header(slot.as_ref());
-            header.flags = flags;
+            header.flags |= flags;
             if self.leases.as_ref().is_some_and(|leases| leases.is_on()) {
-                header.flags |= Flags::LEASES;
+                header.flags |= Flags::LEASES | brought.asks;
                 brought.sent = cache::now();
             }
-            let mut frame = std::mem::take(&mut exchange.frame);
-            let sent = lane.send(&mut header, &mut frame, exchange.payload.clone(), exchange.sink.take());
-            exchange.frame = frame;
-            match sent {
-                Err(sink) => {
-                    exchange.sink = sink;
-                    self.wait_for_connection(context, lane).await?;
-                }
-                Ok(ticket) => {
+            match exchange.send_on(lane, &mut header) {
+                None => self.wait_for_connection(context, lane).await?,
+                Some(ticket) => {
                     brought.is_open = true;
                     slot.iter_mut().for_each(|slot| slot.sent = true);
                     if self.config.soft {
@@ -161,13 +179,13 @@ impl Client {
 
     /// Takes the leases off the start of a reply's body.
     fn take_grants(&self, frame: &mut Frame, brought: &mut Brought) -> Result<(), Errno> {
-        let (grants, rest) = aqueduct_wire::take_grants(&frame.body).map_err(|error| {
+        let (granted, rest) = aqueduct_wire::take_grants(&frame.body).map_err(|error| {
             tracing::error!(%error, server = %self.config.server, "the server sent grants that make no sense");
             Errno::EPROTO
         })?;
         let length = frame.body.len() - rest.len();
         frame.body.drain(..length);
-        brought.grants = grants;
+        (brought.grants, brought.changed) = (granted.grants, granted.changed);
         Ok(())
     }
 
@@ -306,10 +324,39 @@ impl Client {
             let again = again(&request, &reply);
             epoch = self.send_call_for(context, (class, &again), &mut Brought::default()).await?.1;
         }
-        if let Request::Sync { open, .. } | Request::Flush { open, .. } = request {
-            self.opens.error(open)?;
+        match request {
+            Request::Sync { open, .. } => self.opens.error(open)?,
+            Request::Flush { open, .. } => self.opens.error_at_close(open)?,
+            _ => {}
         }
         Ok(reply)
+    }
+
+    /// Writes, and asks for what `brought` says.
+    pub(crate) async fn write_asking(
+        &self,
+        context: &Context,
+        (write, data): (WriteAt, Bytes),
+        brought: &mut Brought,
+    ) -> Result<Written, Errno> {
+        self.opens.check([write.open])?;
+        self.opens.error(write.open)?;
+        if self.window.is_full() {
+            self.window.room(&context.cancel).await?;
+        }
+        let mut frame = vec![0; HEADER_SIZE];
+        aqueduct_wire::encode_write(context, &write, &mut frame);
+        let bulk = data.len() > SMALL;
+        let payload = Some(data.clone());
+        let exchange = Exchange { bulk, changes: true, payload, ..Exchange::new(Op::Write, frame) };
+        let sent = self.exchange(context, exchange, brought).await;
+        let (reply, epoch) = sent.map_err(|error| self.opens.explain(error, [write.open]))?;
+        let written = aqueduct_wire::decode_reply(Op::Write, &reply.body).map_err(|_| Errno::EPROTO)?.written()?;
+        self.counters.bytes_written.fetch_add(u64::from(written.count), Ordering::Relaxed);
+        if written.verifier != 0 && self.window.is_on() {
+            self.keep(context, Done { write, written, epoch }, data).await?;
+        }
+        Ok(written)
     }
 
     /// Asks for the first bytes of files. The answer's body is for [`aqueduct_wire::decode_fetched`].
@@ -438,27 +485,8 @@ impl FileSystem for Client {
     }
 
     fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
-        Call::waiting(async move {
-            let Source::Memory(data) = source;
-            self.opens.check([write.open])?;
-            self.opens.error(write.open)?;
-            if self.window.is_full() {
-                self.window.room(&context.cancel).await?;
-            }
-            let mut frame = vec![0; HEADER_SIZE];
-            aqueduct_wire::encode_write(context, &write, &mut frame);
-            let bulk = data.len() > SMALL;
-            let payload = Some(data.clone());
-            let exchange = Exchange { bulk, changes: true, payload, ..Exchange::new(Op::Write, frame) };
-            let sent = self.exchange(context, exchange, &mut Brought::default()).await;
-            let (reply, epoch) = sent.map_err(|error| self.opens.explain(error, [write.open]))?;
-            let written = aqueduct_wire::decode_reply(Op::Write, &reply.body).map_err(|_| Errno::EPROTO)?.written()?;
-            self.counters.bytes_written.fetch_add(u64::from(written.count), Ordering::Relaxed);
-            if written.verifier != 0 && self.window.is_on() {
-                self.keep(context, Done { write, written, epoch }, data).await?;
-            }
-            Ok(written)
-        })
+        let Source::Memory(data) = source;
+        Call::waiting(async move { self.write_asking(context, (write, data), &mut Brought::default()).await })
     }
 
     /// The server frees what a session held when it ends; within a session the front end is the only client.

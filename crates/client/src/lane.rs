@@ -145,16 +145,18 @@ impl Lane {
         Poll::Pending
     }
 
-    /// Sends a request: `frame` is its header, still without id, and its body. Gives the sink back when there is no connection.
+    /// Sends a request: `frame` is its header, still without id, and its body. Gives the sink back when there is no connection, or none of the epoch in which
+    /// alone it may be sent.
     pub(crate) fn send(
         &self,
-        header: &mut Header,
+        (header, only_in): (&mut Header, Option<u64>),
         frame: &mut [u8],
         payload: Option<Bytes>,
         sink: Option<Box<dyn Sink>>,
     ) -> Result<Ticket<'_>, Option<Box<dyn Sink>>> {
         let mut state = lock(&self.state);
-        let Some(connection) = state.connection.clone() else { return Err(sink) };
+        let may = only_in.is_none_or(|epoch| epoch == state.epoch);
+        let Some(connection) = state.connection.clone().filter(|_| may) else { return Err(sink) };
         state.generation = state.generation.wrapping_add(1) & 0xff_ffff;
         let (generation, epoch) = (state.generation, state.epoch);
         let key = state.requests.insert(Entry {

@@ -10,6 +10,7 @@ mod cache;
 mod client;
 mod connect;
 mod filesystem;
+mod gather;
 mod lane;
 mod opens;
 mod recovery;

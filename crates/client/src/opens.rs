@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use aqueduct_fs::{Context, Credential, Errno, Lock, LockKind, LockSpace, OpenId, Opened, Reply, Request};
+use aqueduct_fs::{Context, Credential, Errno, Lock, LockKind, LockSpace, OpenFlags, OpenId, Opened, Reply, Request};
 
 use crate::lane::lock;
 use crate::window::Through;
@@ -17,6 +17,8 @@ pub(crate) struct Opens {
     lost: AtomicUsize,
     /// How many have lost data.
     failed: AtomicUsize,
+    /// Files with locks.
+    locked: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -37,8 +39,20 @@ struct Open {
     lost: bool,
     /// Why data that were written are not on the server's disk: the first reason.
     error: Option<Errno>,
+    /// Why something that was written and answered did not come to the server, until write or fsync has told it.
+    late: Option<Late>,
+    /// It was opened for writing.
+    writes: bool,
     /// Its release is under way, and may have been executed: nobody uses it any more.
     ending: bool,
+}
+
+/// See [`Open`].
+#[derive(Clone, Copy)]
+struct Late {
+    error: Errno,
+    /// Something was written through the open: its close tells it. Who has written nothing is told by fsync and write.
+    wrote: bool,
 }
 
 /// A lock that is held.
@@ -108,12 +122,38 @@ impl Opens {
         }
     }
 
-    /// The error that sticks to an open.
+    /// Something that was written to an inode and answered has not come to the server: whoever writes to it hears of it through each of his opens.
+    pub(crate) fn fail_late(&self, handle: &[u8], wrote: &[OpenId], error: Errno) {
+        let mut state = lock(&self.state);
+        for (id, open) in state.opens.iter_mut().filter(|(_, open)| open.writes && *open.handle == *handle) {
+            if open.late.replace(Late { error, wrote: wrote.contains(id) }).is_none() {
+                self.failed.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// The error that sticks to an open, or one that has not been told yet, which is told with this.
     pub(crate) fn error(&self, id: OpenId) -> Result<(), Errno> {
         if self.failed.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
-        lock(&self.state).opens.get(&id).and_then(|open| open.error).map_or(Ok(()), Err)
+        let mut state = lock(&self.state);
+        let Some(open) = state.opens.get_mut(&id) else { return Ok(()) };
+        let late = open.late.take().map(|late| late.error);
+        self.failed.fetch_sub(usize::from(late.is_some()), Ordering::SeqCst);
+        open.error.or(late).map_or(Ok(()), Err)
+    }
+
+    /// The same, for who closes a descriptor. It goes on to be told: a process that is just being forked closes the descriptors of the one that writes, and nobody
+    /// looks at what its closes return.
+    pub(crate) fn error_at_close(&self, id: OpenId) -> Result<(), Errno> {
+        if self.failed.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        let state = lock(&self.state);
+        let Some(open) = state.opens.get(&id) else { return Ok(()) };
+        let late = open.late.filter(|late| late.wrote).map(|late| late.error);
+        open.error.or(late).map_or(Ok(()), Err)
     }
 
     /// Whether it is an open of a directory.
@@ -131,6 +171,11 @@ impl Opens {
         let state = lock(&self.state);
         let open = state.opens.get(&id)?;
         state.locks.contains_key(&open.handle).then(|| open.handle.clone())
+    }
+
+    /// Whether this client has any locks on an inode.
+    pub(crate) fn has_locks(&self, handle: &[u8]) -> bool {
+        self.locked.load(Ordering::SeqCst) > 0 && lock(&self.state).locks.contains_key(handle)
     }
 
     /// Whether this client has POSIX locks on an inode.
@@ -186,9 +231,15 @@ impl Opens {
             return false;
         }
         match (request, reply) {
-            (Request::Open { handle, .. }, Reply::Opened(opened)) => state.open(context, handle, opened, false),
-            (Request::OpenDirectory { handle }, Reply::Opened(opened)) => state.open(context, handle, opened, true),
-            (_, Reply::Created(entry, opened)) => state.open(context, entry.handle.bytes(), opened, false),
+            (Request::Open { handle, flags }, Reply::Opened(opened)) => {
+                state.open(context, (handle, false), opened, flags.contains(OpenFlags::WRITE));
+            }
+            (Request::OpenDirectory { handle }, Reply::Opened(opened)) => {
+                state.open(context, (handle, true), opened, false);
+            }
+            (Request::Create { flags, .. } | Request::CreateUnnamed { flags, .. }, Reply::Created(entry, opened)) => {
+                state.open(context, (entry.handle.bytes(), false), opened, flags.contains(OpenFlags::WRITE))
+            }
             (Request::Release { open } | Request::ReleaseDirectory { open }, _) => self.release(&mut state, *open),
             (Request::Flush { open, owner }, _) => {
                 let of_owner = |held: &Held| held.space == LockSpace::Posix && held.owner == *owner;
@@ -199,21 +250,23 @@ impl Opens {
             }
             _ => {}
         }
+        self.locked.store(state.locks.len(), Ordering::SeqCst);
         true
     }
 
     fn release(&self, state: &mut State, id: OpenId) {
-        if state.release(id).is_some_and(|open| open.error.is_some()) {
-            self.failed.fetch_sub(1, Ordering::SeqCst);
+        if let Some(open) = state.release(id) {
+            let untold = usize::from(open.error.is_some()) + usize::from(open.late.is_some());
+            self.failed.fetch_sub(untold, Ordering::SeqCst);
         }
     }
 }
 
 impl State {
-    fn open(&mut self, context: &Context, handle: &[u8], opened: &Opened, directory: bool) {
+    fn open(&mut self, context: &Context, (handle, directory): (&[u8], bool), opened: &Opened, writes: bool) {
         let (credential, token) = (context.credential.clone(), opened.token.clone());
-        let (handle, lost, error, ending) = (handle.into(), false, None, false);
-        self.opens.insert(opened.id, Open { credential, token, handle, directory, lost, error, ending });
+        let (handle, lost, error, late, ending) = (handle.into(), false, None, None, false);
+        self.opens.insert(opened.id, Open { credential, token, handle, directory, lost, error, late, writes, ending });
     }
 
     fn release(&mut self, id: OpenId) -> Option<Open> {

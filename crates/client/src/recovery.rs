@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Context, Errno, Request};
 use aqueduct_net::Link;
-use aqueduct_wire::{Class, Header, Kind, Op};
+use aqueduct_wire::{Class, Flags, Header, Kind, Op};
 
 use crate::client::Client;
 use crate::connect::ConnectError;
@@ -29,6 +29,7 @@ impl Client {
             }
         }
         let replayed = self.replay(link, verifier)?;
+        let held = self.recover_held(link)?;
         let header = Header { op: Op::Recovered as u16, ..Header::new(Kind::Request) };
         loop {
             let (reply, _) = self.greeting.exchange(link, header, &[], Kind::Reply)?;
@@ -40,6 +41,8 @@ impl Client {
             }
         }
         self.unrestored.store(false, Ordering::SeqCst);
+        self.gather.take_up();
+        tracing::debug!(server = %self.config.server, held, "what had been held back has come to the server");
         self.report("the server was restarted", &lists, (opens_lost, locks_lost), replayed);
         Ok(())
     }
@@ -57,8 +60,10 @@ impl Client {
         }
         let lists = self.leave_epoch();
         let lost = self.reopen_all(link, &lists)? + self.open_local(link)?;
+        self.lose_held();
         let replayed = self.replay(link, verifier)?;
         self.unrestored.store(false, Ordering::SeqCst);
+        self.gather.take_up();
         let lost = (lost + with_locks.len(), with_locks.len());
         self.report("the server has given up the session", &lists, lost, replayed);
         Ok(())
@@ -68,6 +73,7 @@ impl Client {
     fn leave_epoch(&self) -> Lists {
         let lists = self.opens.begin_epoch();
         self.window.begin_epoch(self.opens.epoch());
+        self.gather.ground(self.opens.epoch());
         if let Some(leases) = &self.leases {
             leases.begin_epoch(self.opens.epoch());
         }
@@ -120,9 +126,19 @@ impl Client {
         context: &Context,
         request: &Request<'_>,
     ) -> Result<Result<(), Errno>, ConnectError> {
+        self.recovery_call_as(link, context, request, Flags::empty())
+    }
+
+    pub(crate) fn recovery_call_as(
+        &self,
+        link: &mut Link,
+        context: &Context,
+        request: &Request<'_>,
+        flags: Flags,
+    ) -> Result<Result<(), Errno>, ConnectError> {
         let mut body = Vec::new();
         let op = aqueduct_wire::encode_request(context, request, &mut body);
-        let header = Header { op: op as u16, ..Header::new(Kind::Request) };
+        let header = Header { op: op as u16, flags, ..Header::new(Kind::Request) };
         let (reply, _) = self.greeting.exchange(link, header, &body, Kind::Reply)?;
         Ok(if reply.status == 0 { Ok(()) } else { Err(Errno::from_raw(reply.status as i32)) })
     }

@@ -11,7 +11,7 @@ use aqueduct_fs::{
     Cancel, ClientId, Context, Errno, OpenFlags, OpenId, Reply, Request, SetAttr, TRANSFER_SIZE_MAX, WriteAt, Written,
 };
 use aqueduct_net::Link;
-use aqueduct_wire::{HEADER_SIZE, Header, Kind, Op};
+use aqueduct_wire::{Flags, HEADER_SIZE, Header, Kind, Op};
 use bytes::Bytes;
 
 use crate::cache::Brought;
@@ -301,7 +301,7 @@ impl Client {
         if *closed && let Err(error) = self.recovery_call(link, &context, &Request::Reopen { open: *open, token })? {
             return Ok(Err(error));
         }
-        let now = match self.recovery_write(link, &context, again(*open, 0), &[])? {
+        let now = match self.recovery_write(link, &context, (again(*open, 0), Flags::empty()), &[])? {
             Ok(written) => written.verifier,
             Err(error) => return Ok(Err(error)),
         };
@@ -315,7 +315,7 @@ impl Client {
             let mut at = 0;
             while at < data.len() {
                 let write = again(*open, first.offset.saturating_add(at as u64));
-                match self.recovery_write(link, &context, write, &data[at..])? {
+                match self.recovery_write(link, &context, (write, Flags::empty()), &data[at..])? {
                     Ok(Written { count: 0, .. }) => return Ok(Err(Errno::ENOSPC)),
                     Ok(written) => at += written.count as usize,
                     Err(error) => return Ok(Err(error)),
@@ -332,16 +332,31 @@ impl Client {
         Ok(Ok(()))
     }
 
-    fn recovery_write(
+    /// What was held back has been written. False: a recovery has begun since, which writes it once more.
+    pub(crate) fn keep_written(&self, (write, epoch): (WriteAt, u64), written: Written, data: Bytes) -> bool {
+        if written.verifier == 0 || !self.window.is_on() {
+            return true;
+        }
+        let (open, data) = (write.open, data.slice(..data.len().min(written.count as usize)));
+        let place = (written.verifier, write.offset, false);
+        match self.window.keep((epoch, open), place, data, || self.opens.place(open)) {
+            Keeping::Done => self.wait_for_quiet(),
+            Keeping::Presses => self.relieve(),
+            Keeping::Late => return false,
+        }
+        true
+    }
+
+    pub(crate) fn recovery_write(
         &self,
         link: &mut Link,
         context: &Context,
-        write: WriteAt,
+        (write, flags): (WriteAt, Flags),
         data: &[u8],
     ) -> Result<Result<Written, Errno>, ConnectError> {
         let mut body = Vec::new();
         aqueduct_wire::encode_write(context, &write, &mut body);
-        let header = Header { op: Op::Write as u16, ..Header::new(Kind::Request) };
+        let header = Header { op: Op::Write as u16, flags, ..Header::new(Kind::Request) };
         let (reply, body) = self.greeting.exchange_with(link, header, (&body, data), Kind::Reply)?;
         if reply.status != 0 {
             return Ok(Err(Errno::from_raw(reply.status as i32)));

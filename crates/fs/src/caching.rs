@@ -229,7 +229,8 @@ fn keep(caching: Caching, request: &Request<'_>, answer: Answer) -> Answer {
         (Caching::Lease, _) => answer,
         (Caching::Immutable, Ok(_) | Err(Errno::ENOENT)) if !request.writes() => {
             let data = matches!(request, Request::Open { .. });
-            let keep = Keep { attributes: IMMUTABLE, names: IMMUTABLE, data, hold: answer.keep.hold };
+            let keep =
+                Keep { attributes: IMMUTABLE, names: IMMUTABLE, data, is_written: false, hold: answer.keep.hold };
             Answer { keep, ..answer }
         }
         (Caching::None | Caching::Immutable, _) => answer.result.into(),

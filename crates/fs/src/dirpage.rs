@@ -90,6 +90,20 @@ impl DirPage {
         }
     }
 
+    /// Takes the inodes out of some entries.
+    pub fn hide_inodes(&mut self, hides: impl Fn(&[u8], &Attr) -> bool) {
+        let hides = |entry: &DirEntry<'_>| entry.inode.is_some_and(|(handle, attr)| hides(handle, &attr));
+        let hidden: Vec<bool> = self.entries().map(|entry| hides(&entry)).collect();
+        if !hidden.contains(&true) {
+            return;
+        }
+        let mut page = DirPage { packed: Vec::with_capacity(self.packed.len()), ..*self };
+        for (entry, is_hidden) in self.entries().zip(hidden) {
+            page.push(&DirEntry { inode: entry.inode.filter(|_| !is_hidden), ..entry });
+        }
+        *self = page;
+    }
+
     /// The entries in order.
     pub fn entries(&self) -> impl Iterator<Item = DirEntry<'_>> {
         let mut rest = &self.packed[..];
@@ -206,6 +220,20 @@ mod tests {
             let seen: Vec<_> = again.entries().map(|entry| (entry.cookie, entry.name.to_vec(), entry.inode.map(|(_, attr)| attr))).collect();
             let expected: Vec<_> = names.iter().enumerate().map(|(at, name)| (at as u64, name.clone(), with_inode.then_some(attr))).collect();
             prop_assert_eq!(seen, expected);
+        }
+
+        #[test]
+        fn only_the_inodes_that_are_hidden_go(hidden in prop::collection::vec(any::<bool>(), 0..20)) {
+            let handles: Vec<[u8; 1]> = (0..hidden.len() as u8).map(|at| [at + 1]).collect();
+            let mut page = DirPage { end: true, exact: true, ..DirPage::default() };
+            for (at, handle) in handles.iter().enumerate() {
+                page.push(&DirEntry { ino: 1, cookie: at as u64, kind: 8, name: b"name", inode: Some((handle, Attr::default())) });
+            }
+            let before = page.clone();
+            page.hide_inodes(|handle, _| hidden[usize::from(handle[0]) - 1]);
+            prop_assert_eq!((page.end, page.exact), (true, true));
+            let expected: Vec<_> = before.entries().zip(&hidden).map(|(entry, hidden)| DirEntry { inode: entry.inode.filter(|_| !hidden), ..entry }).collect();
+            prop_assert_eq!(page.entries().collect::<Vec<_>>(), expected);
         }
 
         #[test]

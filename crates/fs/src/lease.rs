@@ -16,6 +16,8 @@ bitflags::bitflags! {
         const DATA = 1 << 1;
         /// The names in a directory, and those that are not there.
         const NAMES = 1 << 2;
+        /// Nobody else uses the file: what is written may be held back, and is seen by whoever looks. Always together with its attributes and content.
+        const WRITES = 1 << 3;
     }
 }
 
@@ -24,6 +26,8 @@ bitflags::bitflags! {
 pub struct Keep {
     /// For how long the attributes in the answer may be used; those of a page of a directory too.
     pub attributes: Duration,
+    /// It is being written by whoever has asked, or one of a page is. Who reads it from pages has to look at the attributes before each use.
+    pub is_written: bool,
     /// For how long the name that was looked up, there or not, may be used; the names of a page too. Of the open of a directory: for how long those of its
     /// pages could be.
     pub names: Duration,
@@ -68,10 +72,15 @@ impl From<Result<Reply, Errno>> for Answer {
     }
 }
 
-/// Whoever keeps answers is told when to forget them. Called on threads that answer no requests.
+/// Whoever keeps answers is told when to forget them. What does not say otherwise is called on threads that answer no requests.
 pub trait Observer: Send + Sync {
     /// These aspects of an inode are to be forgotten. When it returns, none of them is used any more.
     fn forget(&self, handle: &[u8], aspects: Aspects);
+
+    /// As [`forget`](Observer::forget), on any thread: waits for nothing. False: this would have to wait, and some may still be used.
+    fn forget_at_once(&self, _handle: &[u8], _aspects: Aspects) -> bool {
+        false
+    }
 
     /// Nobody says any more when an inode is given to another user or group: when it returns, no name that leads to it is used without asking what it is.
     fn forget_names_of(&self, handle: &[u8]);

@@ -54,7 +54,7 @@ impl FileSystem for Tree {
     }
 
     fn ask<'a>(&'a self, _: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
-        let keep = Keep { attributes: LEASE, names: LEASE, data: true, hold: Some(Hold::new(())) };
+        let keep = Keep { attributes: LEASE, names: LEASE, data: true, is_written: false, hold: Some(Hold::new(())) };
         Call::ready(Ok(Answer { result: Tree::answer(&request), keep }))
     }
 

@@ -126,6 +126,10 @@ messages! {
     FlushIn [24] { fh: u64, unused: u32, padding: u32, lock_owner: u64 }
     ReadIn [40] { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32 }
     WriteIn [40] { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32 }
+    // A command to an io_uring (`struct fuse_uring_cmd_req`).
+    RingCommand [24] { flags: u64, commit_id: u64, qid: u16, padding: [u16; 3] }
+    // About what is in the memory of an entry (`struct fuse_uring_ent_in_out`).
+    RingEntry [32] { flags: u64, commit_id: u64, payload_size: u32, padding: u32, reserved: u64 }
     WriteOut [8] { size: u32, padding: u32 }
     StatfsOut [80] {
         blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32, frsize: u32, padding: u32, spare: [u32; 6],
@@ -158,6 +162,7 @@ messages! {
     NotifyInvalInode [24] { ino: u64, off: i64, len: i64 }
     NotifyInvalEntry [16] { parent: u64, namelen: u32, flags: u32 }
     NotifyDelete [24] { parent: u64, child: u64, namelen: u32, padding: u32 }
+    NotifyRetrieve [32] { unique: u64, node: u64, offset: u64, size: u32, padding: u32 }
 }
 
 /// What a request asks for.
@@ -216,6 +221,7 @@ pub mod opcode {
 pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
+    pub const RETRIEVE: i32 = 5;
     pub const DELETE: i32 = 6;
     pub const INC_EPOCH: i32 = 8;
     pub const EXPIRE_ONLY: u32 = 1;
@@ -250,6 +256,7 @@ bitflags::bitflags! {
         const INIT_EXT = 1 << 30;
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
         const NO_EXPORT_SUPPORT = 1 << 38;
+        const OVER_IO_URING = 1 << 41;
         const _ = !0;
     }
 
@@ -290,6 +297,30 @@ pub const LK_FLOCK: u32 = 1;
 /// FSYNC_FDATASYNC: the data only.
 pub const FSYNC_FDATASYNC: u32 = 1;
 
+impl EntryOut {
+    /// Makes the kernel keep neither name nor attributes of the entry that these bytes begin with.
+    pub fn keep_nothing(bytes: &mut [u8]) {
+        const TIMES: std::ops::Range<usize> = 16..40; // from entry_valid up to attr
+        bytes.get_mut(TIMES).into_iter().for_each(|times| times.fill(0));
+    }
+}
+
+/// Requests by io_uring.
+pub mod ring {
+    /// The command that makes an entry of a queue.
+    pub const REGISTER: u32 = 1;
+    /// The command that answers the request of an entry and asks for the next.
+    pub const COMMIT_AND_FETCH: u32 = 2;
+    /// Size of the headers of an entry (`struct fuse_uring_req_header`): first the header of the request, then of the reply, ...
+    pub const HEADERS: usize = 288;
+    /// ... from here the first argument of the request, ...
+    pub const ARGUMENT: usize = 128;
+    /// ... of at most this size, ...
+    pub const ARGUMENT_MAX: usize = 128;
+    /// ... and from here what is in the memory ([`RingEntry`](super::RingEntry)).
+    pub const ENTRY: usize = 256;
+}
+
 /// The size of a record of `length` bytes in a directory listing: padded to 8.
 pub fn record_size(length: usize) -> usize {
     length.next_multiple_of(8)
@@ -314,6 +345,17 @@ mod tests {
         bytes.push(77);
         assert_eq!(ReadIn::parse(&bytes), Some((read, &[77u8][..])));
         assert_eq!(ReadIn::parse(&bytes[..39]), None);
+    }
+
+    #[test]
+    fn an_entry_that_is_not_kept_is_told_all_the_same() {
+        let attr = Attr { ino: 7, mode: 0o100644, ..Attr::default() };
+        let times =
+            EntryOut { entry_valid: 1, attr_valid: 2, entry_valid_nsec: 3, attr_valid_nsec: 4, ..EntryOut::default() };
+        let mut bytes = EntryOut { nodeid: 5, generation: 6, attr, ..times }.to_vec();
+        EntryOut::keep_nothing(&mut bytes);
+        let told = EntryOut { nodeid: 5, generation: 6, attr, ..EntryOut::default() };
+        assert_eq!(EntryOut::parse(&bytes), Some((told, &[][..])));
     }
 
     #[test]

@@ -16,6 +16,10 @@ use crate::sys::Pages;
 const HEADERS: usize = <InHeader as Field>::SIZE + <WriteIn as Field>::SIZE;
 const PAGE: usize = 4096;
 
+/// Requests from this size on keep the buffer that they were read into; smaller ones are copied out of it (13 us for 128 KiB), since what keeps
+/// the data (until they are stable) keeps a whole buffer of 1 MiB.
+pub(crate) const HAND_OVER_MIN: usize = 128 << 10;
+
 /// Buffers kept when nobody uses them. With 1 MiB requests 4 MiB: a bulk stream of two workers takes and returns two to four of them all the time (a
 /// fresh one costs 256 page faults), and an idle mount stays far below the 16 MiB that it may use.
 const IDLE_MAX: usize = 4;
@@ -49,6 +53,11 @@ impl Pool {
     pub(crate) fn new(data_max: usize, group: &Arc<Group>) -> Arc<Pool> {
         let size = PAGE + data_max.next_multiple_of(PAGE);
         Arc::new(Pool { size, idle: Mutex::default(), group: Arc::downgrade(group) })
+    }
+
+    /// The most bytes of data in a request or a reply.
+    pub(crate) fn data_max(&self) -> usize {
+        self.size - PAGE
     }
 
     /// A buffer of unspecified content.

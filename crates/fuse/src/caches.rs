@@ -67,6 +67,7 @@ impl Policy {
 /// What the kernel may keep of one answer.
 pub(crate) struct Kept {
     pub(crate) attributes: Duration,
+    is_written: bool,
     pub(crate) names: Duration,
     pub(crate) data: bool,
     lease: Lease,
@@ -83,14 +84,22 @@ pub(crate) struct Lease {
 impl Kept {
     /// Until these times are over, whatever happens.
     pub(crate) fn fixed(attributes: Duration, names: Duration) -> Kept {
-        Kept { attributes, names, data: false, lease: Lease::default() }
+        Kept { attributes, is_written: false, names, data: false, lease: Lease::default() }
     }
 
     pub(crate) fn leased(keep: Keep, policy: Policy) -> Kept {
         let names = if policy.names { keep.names } else { Duration::ZERO };
         let ends = keep.attributes > Duration::ZERO || names > Duration::ZERO;
         let lease = Lease { _hold: keep.hold, said: ends.then(now) };
-        Kept { attributes: keep.attributes, names, data: keep.data && policy.pages, lease }
+        let Keep { attributes, is_written, data, .. } = keep;
+        Kept { attributes, is_written, names, data: data && policy.pages, lease }
+    }
+
+    /// For how long the attributes of a node may be used. Who reads a file from pages that may be changed under him has to ask before each read: the kernel takes the end
+    /// of what was read before it was written for zeros, once it knows of the greater size.
+    pub(crate) fn attributes_of_file(&self, marks: Marks) -> Duration {
+        let asks = marks.reads_unleased_pages() || self.is_written && marks.cached_opens > 0;
+        if asks { Duration::ZERO } else { self.attributes }
     }
 
     /// Without the attributes: the kernel believes those that come with what it has made or changed whatever it was told meanwhile.
@@ -189,6 +198,11 @@ impl Observer for KernelCaches {
         }
     }
 
+    fn forget_at_once(&self, handle: &[u8], aspects: Aspects) -> bool {
+        let shared = self.0.upgrade();
+        shared.is_none_or(|shared| shared.nodes.find(handle).is_none_or(|node| shared.forget_at_once(node, aspects)))
+    }
+
     fn forget_names_of(&self, handle: &[u8]) {
         if let Some(shared) = self.0.upgrade()
             && shared.policy.names
@@ -245,6 +259,21 @@ impl Shared {
                 self.nodes.mark(node, |marks| marks.dropped(before));
             }
         }
+    }
+
+    /// As [`forget`](Shared::forget), but false where that may wait: for pages, for a listing that the kernel is entering, for an inode that it does not know yet.
+    fn forget_at_once(&self, node: u64, aspects: Aspects) -> bool {
+        let names = aspects.contains(Aspects::NAMES) && self.policy.names;
+        if aspects.contains(Aspects::DATA) || names && self.listings.any(|directory| directory == node) {
+            return false;
+        }
+        tracing::trace!(node, ?aspects, "the kernel is to forget at once");
+        self.nodes.mark(node, |marks| marks.listing = Listing::default());
+        if names {
+            self.forget_all_names();
+        }
+        let is_heard = || self.tell(&notify::inval_inode(node, -1, 0));
+        !aspects.contains(Aspects::ATTRIBUTES) || is_heard() || self.ended() || !self.nodes.is_new(node, NEW)
     }
 
     /// Has every name looked up again. Waits for nothing.

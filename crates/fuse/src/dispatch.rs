@@ -15,6 +15,7 @@ use crate::notify;
 use crate::ops::{attributes, directories, files, locks, names};
 use crate::releases::Release;
 use crate::session::Shared;
+use crate::sizes::{Turn, Use};
 
 /// One request under way.
 pub(crate) struct Job {
@@ -47,9 +48,27 @@ pub(crate) struct Grant {
     pub(crate) directory: Option<OpenId>,
     /// What stands behind the timeouts in the reply.
     pub(crate) lease: Lease,
+    /// The kernel is to be told of a size before anybody else.
+    pub(crate) _turn: Option<Turn>,
+    /// The reply begins with an entry that was made, and cannot be asked for again.
+    pub(crate) is_change: bool,
 }
 
 impl Outcome {
+    /// With these bytes, when a size has changed.
+    pub(crate) fn resized(body: Vec<u8>, turn: Option<Turn>) -> Outcome {
+        Outcome::Done(body).with(turn)
+    }
+
+    /// Until the kernel has it, others wait for this.
+    pub(crate) fn with(self, turn: Option<Turn>) -> Outcome {
+        match (self, turn) {
+            (Outcome::Granted(body, grant), turn) => Outcome::Granted(body, Grant { _turn: turn, ..grant }),
+            (Outcome::Done(body), turn @ Some(_)) => Outcome::Granted(body, Grant { _turn: turn, ..Grant::default() }),
+            (outcome, _) => outcome,
+        }
+    }
+
     /// With these bytes, of which the kernel may keep what the lease says.
     pub(crate) fn kept(body: Vec<u8>, kept: Kept) -> Outcome {
         Outcome::Granted(body, Grant { lease: kept.into_lease(), ..Grant::default() })
@@ -115,6 +134,15 @@ impl Job {
         (out, Grant { nodes: vec![nodeid], lease: kept.into_lease(), ..Grant::default() })
     }
 
+    /// The reply that tells of an inode that was made, or given a name. The kernel believes the attributes that come with it whatever it was told meanwhile; of an
+    /// inode that is new to it, it is told again until it has heard.
+    pub(crate) fn made(&self, entry: &Entry, kept: Kept) -> (EntryOut, Grant) {
+        let (nodeid, is_new) = self.shared.nodes.enter(entry.handle.bytes(), kept.names, None);
+        let kept = if is_new { kept } else { kept.of_change(self.shared.policy) };
+        let out = self.entry_out(nodeid, &entry.attr, &kept);
+        (out, Grant { nodes: vec![nodeid], lease: kept.into_lease(), is_change: true, ..Grant::default() })
+    }
+
     pub(crate) fn entry_out(&self, nodeid: u64, attr: &aqueduct_fs::Attr, kept: &Kept) -> EntryOut {
         let (entry_valid, entry_valid_nsec) = convert::timeout(kept.names);
         let (attr_valid, attr_valid_nsec) = self.attributes_valid(nodeid, attr, kept);
@@ -135,9 +163,12 @@ impl Job {
     /// For how long the kernel may use attributes. Where it may read from pages that no lease covers, it has to ask before each read, so that they
     /// are dropped first; the same with listings that nobody answers for.
     pub(crate) fn attributes_valid(&self, nodeid: u64, attr: &aqueduct_fs::Attr, kept: &Kept) -> (u64, u32) {
-        let asks = (attr.is_regular() && self.reads_unleased_pages(nodeid))
-            || (attr.is_directory() && self.reads_stale_listing(nodeid));
-        convert::timeout(if asks { Duration::ZERO } else { kept.attributes })
+        convert::timeout(match () {
+            () if !self.shared.policy.leases => kept.attributes,
+            () if attr.is_regular() => kept.attributes_of_file(self.shared.nodes.marks(nodeid)),
+            () if attr.is_directory() && self.reads_stale_listing(nodeid) => Duration::ZERO,
+            () => kept.attributes,
+        })
     }
 
     /// Attributes for the kernel.
@@ -173,6 +204,14 @@ impl Job {
         if self.keeps_attributes() && self.shared.nodes.marks(nodeid).set_id {
             self.drop_attributes(nodeid);
         }
+    }
+
+    /// The size of a file may be about to change. To be kept until the kernel has the reply.
+    pub(crate) async fn changes_size(&self, nodeid: u64) -> Option<Turn> {
+        let Shared { policy, nodes, sizes, .. } = &*self.shared;
+        // Most files nobody reads from pages while they are written.
+        let may_be_read = policy.leases && (nodes.marks(nodeid).cached_opens > 0 || sizes.is_used(nodeid));
+        if may_be_read { Some(sizes.enter(nodeid, Use::Change, &self.context.cancel).await) } else { None }
     }
 
     /// The data of a file were changed: pages that the kernel was fetching meanwhile may be older.
@@ -227,13 +266,18 @@ pub(crate) async fn run(job: &Job) {
                 let _ = job.responder.done(&[&body]); // nobody waits for it
                 return;
             }
-            // This process was held up: what was said then may be over. Only what changes nothing has anything to be kept.
-            Ok(Outcome::Granted(_, grant)) if grant.lease.is_stale() => job.take_back(grant).await,
-            Ok(Outcome::Granted(body, grant)) => match job.responder.done(&[&body]) {
-                Err(_) => break grant,
-                Ok(()) if grant.lease.is_stale() => return job.distrust(&grant),
-                Ok(()) => return, // what was held is let go of now
-            },
+            // This process was held up: what was said then may be over.
+            Ok(Outcome::Granted(_, grant)) if grant.lease.is_stale() && !grant.is_change => job.take_back(grant).await,
+            Ok(Outcome::Granted(mut body, grant)) => {
+                if grant.lease.is_stale() {
+                    EntryOut::keep_nothing(&mut body);
+                }
+                match job.responder.done(&[&body]) {
+                    Err(_) => break grant,
+                    Ok(()) if grant.lease.is_stale() => return job.distrust(&grant),
+                    Ok(()) => return, // what was held is let go of now
+                }
+            }
             Ok(Outcome::Delivered) => return,
             Err(errno) => {
                 tracing::debug!(opcode = job.header.opcode, node = job.header.nodeid, %errno, "request failed");

@@ -28,8 +28,20 @@ pub struct Negotiated {
     pub max_transfer: u32,
 }
 
-/// Answers INIT on a fresh connection.
-pub(crate) fn negotiate(device: &Device, pool: &Arc<Pool>, config: &Config) -> Result<Negotiated, StartError> {
+impl Negotiated {
+    /// Whether requests come by io_uring.
+    pub fn over_io_uring(&self) -> bool {
+        self.flags.contains(InitFlags::OVER_IO_URING)
+    }
+}
+
+/// Answers INIT on a fresh connection. With `has_rings` requests are taken by io_uring where the kernel offers it.
+pub(crate) fn negotiate(
+    device: &Device,
+    pool: &Arc<Pool>,
+    config: &Config,
+    has_rings: bool,
+) -> Result<Negotiated, StartError> {
     let fd = device.fd.as_fd();
     let deadline = Instant::now() + PATIENCE;
     let mut buffer = pool.take()?;
@@ -44,7 +56,7 @@ pub(crate) fn negotiate(device: &Device, pool: &Arc<Pool>, config: &Config) -> R
         if header.opcode != opcode::INIT {
             return Err(StartError::NoInit);
         }
-        let answer = answer(body, config);
+        let answer = answer(body, config, has_rings);
         let (error, out) = match &answer {
             Ok((out, _)) => (0, out.to_vec()),
             Err(_) => (-libc::EPROTO, Vec::new()),
@@ -68,7 +80,7 @@ fn wait(fd: BorrowedFd<'_>, deadline: Instant) -> Result<(), StartError> {
 }
 
 /// The answer to one INIT. A kernel of a later major version is told ours, and asks again with it.
-fn answer(body: &[u8], config: &Config) -> Result<(InitOut, Option<Negotiated>), StartError> {
+fn answer(body: &[u8], config: &Config, has_rings: bool) -> Result<(InitOut, Option<Negotiated>), StartError> {
     let (init, rest) = InitIn::parse(body).ok_or(StartError::NoInit)?;
     if init.major > MAJOR {
         return Ok((InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() }, None));
@@ -81,7 +93,10 @@ fn answer(body: &[u8], config: &Config) -> Result<(InitOut, Option<Negotiated>),
         let flags2 = u32::take(&mut &rest[..]);
         offered |= InitFlags::from_bits_retain(u64::from(flags2) << 32);
     }
-    let flags = wanted(config) & offered;
+    let mut wanted = wanted(config);
+    // The kernel then waits for the rings before it sends anything.
+    wanted.set(InitFlags::OVER_IO_URING, has_rings);
+    let flags = wanted & offered;
     let sized = flags.contains(InitFlags::MAX_PAGES);
     let max_transfer = if sized { config.max_transfer } else { MAX_TRANSFER_OLD };
     let minor = init.minor.min(config.minor_max);
@@ -171,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_oldest_kernel_gets_small_transfers_and_no_more_than_it_offers() {
-        let (out, negotiated) = answer(&init(7, 26, 0x1fffff), &Config::default()).unwrap();
+        let (out, negotiated) = answer(&init(7, 26, 0x1fffff), &Config::default(), false).unwrap();
         let negotiated = negotiated.unwrap();
         assert_eq!(
             (out.major, out.minor, negotiated.minor, out.max_write, out.flags2),
@@ -183,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_later_minor_gets_ours_and_the_upper_flags() {
-        let (out, negotiated) = answer(&init(7, 99, !0), &Config::default()).unwrap();
+        let (out, negotiated) = answer(&init(7, 99, !0), &Config::default(), false).unwrap();
         assert_eq!((out.minor, out.max_write, out.max_pages, out.max_readahead), (MINOR, 1 << 20, 256, 131_072));
         assert_eq!((out.max_background, out.congestion_threshold), (64, 48));
         let flags = negotiated.unwrap().flags;
@@ -194,14 +209,14 @@ mod tests {
 
     #[test]
     fn a_later_major_is_asked_to_come_again_and_an_older_one_refused() {
-        let (out, negotiated) = answer(&init(8, 1, 0), &Config::default()).unwrap();
+        let (out, negotiated) = answer(&init(8, 1, 0), &Config::default(), false).unwrap();
         assert_eq!((out.major, negotiated), (7, None));
         assert!(matches!(
-            answer(&init(7, 25, 0), &Config::default()),
+            answer(&init(7, 25, 0), &Config::default(), false),
             Err(StartError::KernelTooOld { major: 7, minor: 25 })
         ));
-        assert!(matches!(answer(&init(6, 99, 0), &Config::default()), Err(StartError::KernelTooOld { .. })));
-        assert!(matches!(answer(&[0; 7], &Config::default()), Err(StartError::NoInit)));
+        assert!(matches!(answer(&init(6, 99, 0), &Config::default(), false), Err(StartError::KernelTooOld { .. })));
+        assert!(matches!(answer(&[0; 7], &Config::default(), false), Err(StartError::NoInit)));
     }
 
     #[test]
@@ -212,10 +227,10 @@ mod tests {
             cache: CacheMode::CloseToOpen,
             ..Config::default()
         };
-        let flags = answer(&init(7, 45, !0), &config).unwrap().1.unwrap().flags;
+        let flags = answer(&init(7, 45, !0), &config, false).unwrap().1.unwrap().flags;
         assert!(flags.contains(InitFlags::POSIX_ACL | InitFlags::DO_READDIRPLUS | InitFlags::CACHE_SYMLINKS));
         let leases = Config { cache: CacheMode::Lease, posix_acl: true, ..Config::default() };
-        let flags = answer(&init(7, 45, !0), &leases).unwrap().1.unwrap().flags;
+        let flags = answer(&init(7, 45, !0), &leases, false).unwrap().1.unwrap().flags;
         assert!(flags.contains(InitFlags::DO_READDIRPLUS | InitFlags::CACHE_SYMLINKS));
         assert!(!flags.contains(InitFlags::READDIRPLUS_AUTO));
     }

@@ -3,11 +3,11 @@
 //! Any signal to a waiting caller makes the kernel send one INTERRUPT, and no second one. To answer EINTR to a handled SIGALRM would break programs that
 //! wait correctly, so a request ends only for a signal that ends its program (a lock wait: for any), and callers of requests that stay under way
 //! are looked at again now and then: the kernel would not tell of the SIGKILL that follows the SIGALRM, nor of any signal to a caller that waits
-//! for asynchronous I/O.
+//! for asynchronous I/O, or whose request waited for an entry of a ring when it came.
 //!
 //! A request that completes at once, when it is first polled, is never entered here: it costs two stores.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -25,6 +25,9 @@ pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// An INTERRUPT whose signal cannot be seen (the caller is in another pid namespace) ends its request after this time: late enough for the
 /// handled timers of a healthy program, soon enough for who kills it.
 const UNSEEN_SIGNAL_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Interrupted requests that have not come yet, of which a note is kept. Newer ones have higher numbers; what is beyond has long been answered.
+const EXPECTED_MAX: usize = 64;
 
 /// Callers looked at in one round (about 15 us each); the others come in the next.
 const LOOKS_PER_ROUND: usize = 64;
@@ -57,11 +60,19 @@ struct Entry {
     interrupted: Option<Instant>,
 }
 
+/// A request whose caller is looked at.
+struct Stale {
+    unique: u64,
+    tid: u32,
+    kind: Kind,
+    interrupted: Option<Instant>,
+}
+
 #[derive(Default)]
 struct State {
     waiting: HashMap<u64, Entry>,
     /// Interrupted while they were first polled.
-    early: HashSet<u64>,
+    early: BTreeSet<u64>,
     watched: bool,
     /// Where the next round of looks begins.
     round: usize,
@@ -134,14 +145,32 @@ impl Interrupts {
             if !polled() {
                 continue;
             }
-            lock(&self.state).early.insert(unique);
-            self.early.fetch_add(1, Ordering::SeqCst);
+            if lock(&self.state).early.insert(unique) {
+                self.early.fetch_add(1, Ordering::SeqCst);
+            }
             // Who polls it looks for the note after it has left its slot: either it sees the note, or this sees it gone.
             if polled() || !self.take_early(&mut lock(&self.state), unique) {
                 return Verdict::Noted;
             }
         }
         Verdict::Again
+    }
+
+    /// The kernel says that a signal came to the caller of `unique`, a request that is not known and may not have come yet, and will not say so again.
+    pub(crate) fn expect(&self, unique: u64) {
+        {
+            let mut state = lock(&self.state);
+            if state.early.insert(unique) {
+                self.early.fetch_add(1, Ordering::SeqCst);
+            }
+            if state.early.len() > EXPECTED_MAX && state.early.pop_first().is_some() {
+                self.early.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        // It may have come before the note was there.
+        if self.interrupt_waiting(unique) {
+            self.take_early(&mut lock(&self.state), unique);
+        }
     }
 
     /// Whether a request that waits was interrupted, and ends it if it should end.
@@ -189,16 +218,17 @@ impl Interrupts {
             }
             self.choose(&mut state)
         };
-        let mut seen: HashMap<u32, bool> = HashMap::new();
+        let mut seen: HashMap<u32, Caller> = HashMap::new();
         let mut ended = Vec::new();
-        for (unique, tid, interrupted) in stale {
-            let unseen = interrupted.is_some_and(|at| at.elapsed() >= UNSEEN_SIGNAL_PATIENCE);
-            let dying = *seen.entry(tid).or_insert_with(|| match (self.look)(tid) {
+        for Stale { unique, tid, kind, interrupted } in stale {
+            let ends = match seen.entry(tid).or_insert_with(|| (self.look)(tid)) {
+                // Of a signal that came before the request was taken from a ring the kernel does not tell.
+                Caller::Alive(status) if kind == Kind::LockWait => status.pending != 0,
                 Caller::Alive(status) => status.is_dying(),
-                Caller::Unknown => unseen,
+                Caller::Unknown => interrupted.is_some_and(|at| at.elapsed() >= UNSEEN_SIGNAL_PATIENCE),
                 Caller::Gone => false,
-            });
-            if dying {
+            };
+            if ends {
                 ended.push(unique);
             }
         }
@@ -207,16 +237,16 @@ impl Interrupts {
     }
 
     /// Requests to look at: all that were interrupted, then others in turn.
-    fn choose(&self, state: &mut State) -> Vec<(u64, u32, Option<Instant>)> {
+    fn choose(&self, state: &mut State) -> Vec<Stale> {
         let mut stale: Vec<_> = state
             .waiting
             .iter()
             .filter(|(_, entry)| entry.kind != Kind::Unending && !entry.cancel.is_raised())
             .filter(|(_, entry)| entry.since.elapsed() >= WATCH_INTERVAL || entry.interrupted.is_some())
             .filter(|(_, entry)| entry.tid != 0 || entry.interrupted.is_some())
-            .map(|(unique, entry)| (*unique, entry.tid, entry.interrupted))
+            .map(|(unique, &Entry { tid, kind, interrupted, .. })| Stale { unique: *unique, tid, kind, interrupted })
             .collect();
-        stale.sort_unstable_by_key(|(unique, _, interrupted)| (interrupted.is_none(), *unique));
+        stale.sort_unstable_by_key(|stale| (stale.interrupted.is_none(), stale.unique));
         if stale.len() > LOOKS_PER_ROUND {
             let first = state.round % stale.len();
             state.round = first + LOOKS_PER_ROUND;
@@ -287,6 +317,21 @@ mod tests {
     }
 
     #[test]
+    fn a_signal_to_who_waits_for_a_lock_is_found_without_an_interrupt() {
+        let (table, pending) = table();
+        let (wait, read) = (Cancel::default(), Cancel::default());
+        table.enter(2, wait.clone(), Kind::LockWait, 7);
+        table.enter(4, read.clone(), Kind::Ordinary, 7);
+        age(&table, 2);
+        age(&table, 4);
+        table.watch();
+        assert!(!wait.is_raised());
+        raise(&pending, libc::SIGALRM);
+        table.watch();
+        assert!(wait.is_raised() && !read.is_raised());
+    }
+
+    #[test]
     fn an_interrupt_without_its_request_comes_again() {
         let (table, _) = table();
         assert_eq!(table.interrupt(2), Verdict::Again);
@@ -306,6 +351,23 @@ mod tests {
         table.first_poll(4, || assert_eq!(table.interrupt(4), Verdict::Noted));
         assert!(lock(&table.state).early.is_empty());
         assert_eq!(table.early.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn an_interrupt_that_overtakes_its_request_is_noted() {
+        let (table, pending) = table();
+        raise(&pending, libc::SIGKILL);
+        let (early, late) = (Cancel::default(), Cancel::default());
+        table.expect(2);
+        table.first_poll(2, || {
+            table.enter(2, early.clone(), Kind::Ordinary, 7);
+        });
+        table.enter(4, late.clone(), Kind::Ordinary, 7);
+        table.expect(4);
+        assert!(early.is_raised() && late.is_raised());
+        (0..1000).for_each(|number| table.expect(6 + 2 * number));
+        assert_eq!(table.early.load(Ordering::SeqCst), EXPECTED_MAX);
+        assert_eq!(lock(&table.state).early.len(), EXPECTED_MAX);
     }
 
     #[test]

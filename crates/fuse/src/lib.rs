@@ -25,8 +25,11 @@ mod ops;
 mod pages;
 mod reader;
 mod releases;
+mod ring;
+mod serve;
 mod session;
 mod sink;
+mod sizes;
 mod slots;
 mod sys;
 #[cfg(test)]
@@ -64,6 +67,9 @@ pub enum CacheMode {
 /// Takes whom to tell what the kernel has to forget.
 pub type Observed = Box<dyn FnOnce(Arc<dyn Observer>) + Send + Sync>;
 
+/// Tells how a mount fares.
+pub type Status = Box<dyn Fn(&Negotiated) -> String + Send + Sync>;
+
 /// How a mount is served.
 pub struct Config {
     /// What the kernel may keep.
@@ -87,7 +93,7 @@ pub struct Config {
     /// interleave with another, which write(2) on a local file system does not.
     pub parallel_writes: bool,
     /// The value of the extended attribute [`STATUS_XATTR`] of the root.
-    pub status: Option<Box<dyn Fn() -> String + Send + Sync>>,
+    pub status: Option<Status>,
     /// Is given, before the first request is answered, whom to tell what the kernel has to forget ([`CacheMode::Lease`]).
     pub observed: Option<Observed>,
     /// The highest minor version of the protocol to agree on; lower than what is served only in tests.
@@ -95,6 +101,8 @@ pub struct Config {
     /// Closing a file that was opened for reading is not told, which spares a request for each: locks that its process has taken on the file since stay until they are
     /// unlocked, or until the last close of what they were taken through. POSIX wants them to end.
     pub spares_flush: bool,
+    /// Requests come by io_uring where the kernel offers it and each group has one thread.
+    pub io_uring: bool,
 }
 
 impl Default for Config {
@@ -112,6 +120,7 @@ impl Default for Config {
             observed: None,
             minor_max: abi::MINOR,
             spares_flush: false,
+            io_uring: true,
         }
     }
 }

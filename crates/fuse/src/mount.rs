@@ -164,7 +164,9 @@ fn mount_as_root(target: PathBuf, options: &MountOptions) -> Result<Device, Moun
     let fd = device::open().map_err(|error| MountError::NoDevice { error })?;
     let uid = rustix::process::getuid().as_raw();
     let gid = rustix::process::getgid().as_raw();
-    let mut data = vec![format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", fd.as_raw_fd())];
+    // What the kernel goes by until it knows the root's attributes. It throws away an answer during which it was told to forget them, as when a server was
+    // started again, and would then let nobody in; the server decides in any case.
+    let mut data = vec![format!("fd={},rootmode=40755,user_id={uid},group_id={gid}", fd.as_raw_fd())];
     data.extend(fuse_options(options));
     let data = data.join(",");
     let invalid = |error| MountError::Options { target: target.clone(), options: data.clone(), error };

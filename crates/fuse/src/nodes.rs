@@ -177,8 +177,13 @@ impl Nodes {
     /// The node id for a handle that a reply is about to tell the kernel of; counts that reply. The kernel may keep its name for so long, from a listing of a
     /// directory or not.
     pub(crate) fn look_up(&self, handle: &[u8], names: Duration, listed_in: Option<u64>) -> u64 {
+        self.enter(handle, names, listed_in).0
+    }
+
+    /// As [`look_up`](Nodes::look_up), and whether the kernel did not know the inode so far.
+    pub(crate) fn enter(&self, handle: &[u8], names: Duration, listed_in: Option<u64>) -> (u64, bool) {
         if *handle == *self.root {
-            return ROOT_ID;
+            return (ROOT_ID, false);
         }
         let (at, now) = (self.shard_of(handle), self.now());
         let told = now as u32; // differences are right beyond 2^32 as well
@@ -190,7 +195,7 @@ impl Nodes {
                 node.told = told;
                 node.named.tell(now, names, listed_in);
             }
-            return *id;
+            return (*id, false);
         }
         shard.issued += 1;
         let id = shard.issued << SHARD_BITS | at as u64; // from 16 on, so never the root's
@@ -199,7 +204,7 @@ impl Nodes {
         let mut named = Named::default();
         named.tell(now, names, listed_in);
         shard.by_id.insert(id, Node { handle, lookups: 1, told, named, marks: Marks::default() });
-        id
+        (id, true)
     }
 
     /// Whether the kernel may find an inode under a name without asking, though it was made to forget all names at `forgotten`. If it may be about to enter

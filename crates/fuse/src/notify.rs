@@ -1,6 +1,6 @@
 //! Notifications: what we tell the kernel unasked. Encoders only; [`Session`](crate::Session) sends them.
 
-use crate::abi::{Field, NotifyDelete, NotifyInvalEntry, NotifyInvalInode, notify};
+use crate::abi::{Field, NotifyDelete, NotifyInvalEntry, NotifyInvalInode, NotifyRetrieve, notify};
 
 /// A notification: its code and its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,13 @@ pub(crate) fn inc_epoch() -> Notification {
     Notification { code: notify::INC_EPOCH, body: Vec::new() }
 }
 
+/// Has the kernel send a request of this number, a NOTIFY_REPLY without data, to the queue of the calling thread's processor. It refuses to
+/// for what is no regular file.
+pub(crate) fn retrieve_nothing(node: u64, unique: u64) -> Notification {
+    let body = NotifyRetrieve { unique, node, offset: 0, size: 0, padding: 0 }.to_vec();
+    Notification { code: notify::RETRIEVE, body }
+}
+
 fn push_name(body: &mut Vec<u8>, name: &[u8]) {
     body.extend_from_slice(name);
     body.push(0);
@@ -55,6 +62,9 @@ mod tests {
         let gone = delete(1, 17, b"x");
         let (fields, rest) = NotifyDelete::parse(&gone.body).unwrap();
         assert_eq!((gone.code, fields.parent, fields.child, fields.namelen, rest), (6, 1, 17, 1, &b"x\0"[..]));
+        let nothing = retrieve_nothing(5, 8);
+        let (fields, _) = NotifyRetrieve::parse(&nothing.body).unwrap();
+        assert_eq!((nothing.code, nothing.body.len(), fields.unique, fields.node, fields.size), (5, 32, 8, 5, 0));
         assert_eq!(inc_epoch(), Notification { code: 8, body: Vec::new() });
     }
 }

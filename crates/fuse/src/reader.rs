@@ -3,9 +3,7 @@
 //! While requests are small only the first reader takes them: every request would wake the others as well, which costs more than they could help (see
 //! `aqueduct_worker` for the same of threads). All read while requests are bulk, or more than one takes.
 
-use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
@@ -14,21 +12,18 @@ use aqueduct_worker::{Group, Readiness, Ready, Registration, Wide};
 use bytes::Bytes;
 
 use crate::abi::{BatchForgetIn, Field, ForgetIn, ForgetOne, InHeader, InterruptIn, ReadIn, WriteIn, opcode};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, HAND_OVER_MIN};
 use crate::channel::{Channel, Responder};
 use crate::device::{DeviceChannel, Read};
-use crate::dispatch::{self, Job};
-use crate::interrupt::{Kind, Verdict, WATCH_INTERVAL};
+use crate::dispatch::Job;
+use crate::interrupt::Verdict;
 use crate::lock;
 use crate::releases::Reading;
-use crate::session::{Busy, Shared};
+use crate::serve::serve_now;
+use crate::session::Shared;
 
 /// Requests taken before the group's other work has its turn: what waits in the kernel comes again at once.
 const BATCH: usize = 16;
-
-/// Requests from this size on keep the buffer that they were read into; smaller ones are copied out of it (13 us for 128 KiB), since what keeps
-/// the data (until they are stable) keeps a whole buffer of 1 MiB.
-const HAND_OVER_MIN: usize = 128 << 10;
 
 /// Requests that move at most this much are small: one reader does well alone.
 const SMALL_MAX: usize = 16 << 10;
@@ -187,6 +182,10 @@ impl Reader {
     fn interrupt(&self, header: &InHeader, body: &[u8]) {
         let Some((interrupt, _)) = InterruptIn::parse(body) else { return };
         if self.shared.interrupts.interrupt(interrupt.unique) == Verdict::Again {
+            if self.shared.negotiated.over_io_uring() {
+                // The kernel looks among what came by /dev/fuse for whom to send it again.
+                return self.shared.interrupts.expect(interrupt.unique);
+            }
             // Refused when its request was answered meanwhile.
             let _ = self.channel.answer(header.unique, -libc::EAGAIN, &[]);
         }
@@ -213,7 +212,7 @@ impl Reader {
         if !small {
             self.shared.readers.widen();
         }
-        self.shared.interrupts.first_poll(header.unique, || group.run_now(serve(job, self.group.clone())));
+        serve_now(job, group);
         buffer
     }
 }
@@ -238,62 +237,5 @@ fn is_small(header: &InHeader, request: &[u8]) -> bool {
         opcode::READ => ReadIn::parse(&request[<InHeader as Field>::SIZE..])
             .is_some_and(|(read, _)| read.size as usize <= SMALL_MAX),
         _ => request.len() <= SMALL_MAX + HEADERS,
-    }
-}
-
-/// A request that has to wait, while it does.
-struct Waiting {
-    shared: Arc<Shared>,
-    unique: u64,
-    _busy: Busy,
-}
-
-impl Waiting {
-    fn enter(job: &Job, group: &Weak<Group>) -> Waiting {
-        let (shared, header) = (&job.shared, &job.header);
-        let kind = match header.opcode {
-            opcode::SETLKW => Kind::LockWait,
-            opcode::RELEASE | opcode::RELEASEDIR => Kind::Unending,
-            _ => Kind::Ordinary,
-        };
-        let unwatched = shared.interrupts.enter(header.unique, job.context.cancel.clone(), kind, header.pid);
-        if unwatched && let Some(group) = group.upgrade() {
-            group.spawn(watch(shared.clone(), Arc::downgrade(&group)));
-        }
-        if shared.ended() {
-            shared.interrupts.cancel_all(); // the end came before this request was entered
-        }
-        Waiting { shared: shared.clone(), unique: header.unique, _busy: shared.busy() }
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.shared.interrupts.leave(self.unique);
-    }
-}
-
-/// Answers a request, and makes it known to INTERRUPT as soon as it has to wait.
-async fn serve(job: Job, group: Weak<Group>) {
-    let mut waiting = None;
-    let mut work = pin!(dispatch::run(&job));
-    poll_fn(|task| {
-        let poll = work.as_mut().poll(task);
-        if poll.is_pending() {
-            waiting.get_or_insert_with(|| Waiting::enter(&job, &group));
-        }
-        poll
-    })
-    .await;
-}
-
-/// Looks after the callers of what stays under way; ends when nothing is.
-async fn watch(shared: Arc<Shared>, group: Weak<Group>) {
-    loop {
-        let Some(sleep) = group.upgrade().map(|group| group.sleep(WATCH_INTERVAL)) else { return };
-        sleep.await;
-        if !shared.interrupts.watch() {
-            return;
-        }
     }
 }

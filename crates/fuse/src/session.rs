@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use aqueduct_fs::{
-    Context, Credential, Entry, FileSystem, Handle, Observer, OpenId, Reply, Request, TRANSFER_SIZE_MAX,
+    Cancel, Context, Credential, Entry, FileSystem, Handle, Observer, OpenId, Reply, Request, TRANSFER_SIZE_MAX,
 };
 use aqueduct_worker::Group;
 
@@ -21,6 +21,8 @@ use crate::notify::{self, Notification};
 use crate::pages::PageDrops;
 use crate::reader::{Reader, Readers};
 use crate::releases::Releases;
+use crate::ring::{self, Rings};
+use crate::sizes::Sizes;
 use crate::{Config, Device, StartError, abi, device, lock, mount};
 
 /// The least a request buffer holds beside its headers: an extended attribute of the largest size, and what the kernel insists on.
@@ -46,8 +48,10 @@ pub(crate) struct Shared {
     /// How often the kernel was told another time than that of a change.
     pub(crate) times_told: AtomicU32,
     pub(crate) page_drops: Arc<PageDrops>,
+    pub(crate) sizes: Arc<Sizes>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) readers: Readers,
+    pub(crate) rings: Rings,
     /// The descriptor that notifications are written to.
     control: Arc<DeviceChannel>,
     /// Whether the kernel has ended the mount.
@@ -102,6 +106,12 @@ impl Shared {
         self.filesystem.depart(self.config.client);
         callbacks.into_iter().for_each(|callback| callback());
         self.finished.notify_all();
+    }
+
+    /// Waits until the releases that the kernel sent before are done. Ends early when that is cancelled.
+    pub(crate) async fn settled(&self, cancel: &Cancel) {
+        self.rings.drained().await; // /dev/fuse hands requests out in their order; of rings, one does not know of the others
+        self.releases.settled(cancel).await;
     }
 
     /// Sends a notification. False: the kernel knows no such inode or name.
@@ -163,7 +173,10 @@ fn start_mounted(
     let root = root(filesystem.clone(), first, &config)?;
     config.max_transfer = whole_pages(config.max_transfer);
     let pool = Pool::new((config.max_transfer as usize).max(BUFFER_DATA_MIN), first);
-    let negotiated = init::negotiate(&device, &pool, &config)?;
+    // The kernel puts a request into an entry of this size, whatever the request: an extended attribute that is larger crashes it.
+    let holds_all = config.max_transfer as usize >= BUFFER_DATA_MIN;
+    let prepared = if config.io_uring && holds_all { ring::Prepared::new(groups) } else { None };
+    let negotiated = init::negotiate(&device, &pool, &config, prepared.is_some())?;
 
     let mut channels = Vec::new();
     for _ in 1..groups.len() {
@@ -187,8 +200,10 @@ fn start_mounted(
         epoch: AtomicU32::new(0),
         times_told: AtomicU32::new(0),
         page_drops: Arc::default(),
+        sizes: Arc::default(),
         pool,
         readers: Readers::default(),
+        rings: Rings::default(),
         control: channels[0].clone(),
         ended: AtomicBool::new(false),
         busy: AtomicUsize::new(0),
@@ -204,6 +219,9 @@ fn start_mounted(
     }
     for (at, (group, channel)) in groups.iter().zip(channels).enumerate() {
         session.readers.push(Reader::start(shared.clone(), channel, group, at == 0)?);
+    }
+    if let Some(prepared) = prepared.filter(|_| shared.negotiated.over_io_uring()) {
+        prepared.start(&shared, groups, shared.control.fd())?;
     }
     Ok(session)
 }
@@ -315,6 +333,7 @@ impl Drop for Session {
             tracing::debug!(%error, "a mount that is no longer served stays behind");
         }
         self.readers.iter().for_each(|reader| reader.stop());
+        self.shared.rings.stop();
         self.shared.end();
         drop(busy);
     }

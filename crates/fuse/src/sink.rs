@@ -10,6 +10,7 @@ use aqueduct_fs::data::read_full;
 
 use crate::buffer::{Buffer, Pool};
 use crate::channel::Responder;
+use crate::ring::Loan;
 
 /// Replies up to this size are gathered in memory from the allocator, larger ones in a buffer of the pool.
 const SMALL_MAX: usize = 64 << 10;
@@ -17,6 +18,8 @@ const SMALL_MAX: usize = 64 << 10;
 enum Memory {
     Small(Vec<u8>),
     Large(Buffer),
+    /// The kernel takes it from there.
+    Lent(Loan),
 }
 
 /// Answers one READ.
@@ -44,14 +47,24 @@ impl FuseSink {
         }
         // Asked again for as much: the same memory, with what has come into it so far.
         if self.memory.is_none() || self.filled != length {
-            let large = length > SMALL_MAX;
-            self.memory = Some(if large { Memory::Large(self.pool.take()?) } else { Memory::Small(vec![0; length]) });
+            self.memory = Some(match self.memory.take() {
+                Some(Memory::Lent(loan)) => Memory::Lent(loan),
+                _ => self.make_room(length)?,
+            });
             self.filled = length;
         }
         Ok(match self.memory.as_mut().expect("was made above") {
             Memory::Small(bytes) => bytes,
             Memory::Large(buffer) => &mut buffer.bytes_mut()[..length],
+            Memory::Lent(loan) => loan.bytes_mut().get_mut(..length).ok_or(io::ErrorKind::InvalidInput)?,
         })
+    }
+
+    fn make_room(&self, length: usize) -> io::Result<Memory> {
+        if let Some(loan) = self.responder.lend() {
+            return Ok(Memory::Lent(loan));
+        }
+        Ok(if length > SMALL_MAX { Memory::Large(self.pool.take()?) } else { Memory::Small(vec![0; length]) })
     }
 }
 
@@ -74,7 +87,8 @@ impl Sink for FuseSink {
     fn finish(self: Box<Self>, valid: usize) -> io::Result<()> {
         let valid = valid.min(self.filled);
         self.answered.store(true, Ordering::SeqCst);
-        match &self.memory {
+        match self.memory {
+            Some(Memory::Lent(loan)) => self.responder.done_lent(loan, valid),
             None => self.responder.done(&[]),
             Some(Memory::Small(bytes)) => self.responder.done(&[&bytes[..valid]]),
             Some(Memory::Large(buffer)) => self.responder.done(&[&buffer.bytes()[..valid]]),

@@ -1,8 +1,8 @@
 //! Real mounts over file systems without a disk.
 
-mod common;
+pub(crate) mod common;
 #[allow(dead_code, reason = "shared with other tests")]
-mod memory;
+pub(crate) mod memory;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -249,7 +249,7 @@ fn special_operations_work() {
 
 #[test]
 fn the_root_tells_its_status() {
-    let config = Config { status: Some(Box::new(|| "{\"ok\":true}".into())), ..Config::default() };
+    let config = Config { status: Some(Box::new(|_| "{\"ok\":true}".into())), ..Config::default() };
     let mounted = Mounted::new(Arc::new(Memory::default()), config);
     let out = mounted.python("import os; print(os.getxattr('.', 'aqueduct.status').decode())");
     assert_eq!(out.trim(), "{\"ok\":true}");

@@ -188,7 +188,12 @@ impl ServerEndpoint {
         let in_use = if checksums { Capabilities::CHECKSUM } else { Capabilities::empty() };
         HelloReply {
             version: VERSION,
-            capabilities: Capabilities::COMPOUND | Capabilities::PENDING | in_use,
+            capabilities: Capabilities::COMPOUND
+                | Capabilities::PENDING
+                | Capabilities::EXCLUSIVE
+                | Capabilities::BARE
+                | Capabilities::HELD_SETATTR
+                | in_use,
             session: session.id,
             secret: session.secret,
             verifier: config.verifier,

@@ -5,29 +5,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::{
-    Aspects, Call, Context, Errno, FileSystem, Groups, OpenId, Reply, Request, Source, WriteAt, Written,
-};
-use aqueduct_net::{Connection, Frame, Payload};
-use aqueduct_wire::{Flags, Grant, Header, Kind, Op, Subject};
-use bytes::Bytes;
+use aqueduct_fs::dirpage::ATTR_SIZE;
+use aqueduct_fs::{Aspects, Call, Context, Entry, Errno, FileSystem, Groups, OpenFlags, OpenId, Reply, Request};
+use aqueduct_net::{Connection, Frame};
+use aqueduct_wire::{Flags, Grant, Granted, Header, Kind, Op, Subject};
 
 use crate::access::{Attached, Squash};
 use crate::complaints::Complaint;
 use crate::endpoint::{Others, send};
 use crate::failpoint::Moment;
-use crate::fetch;
 use crate::intent;
 use crate::journal::Record;
-use crate::lease::Looked;
 use crate::lease::keeper::Change;
-use crate::lease::touch::{self, Found, Touched, Toucher};
+use crate::lease::touch::{self, EXCLUSIVE, Found, Touched, Toucher};
+use crate::lease::{Looked, Verdict};
 use crate::pressure::Room;
 use crate::recovery::takes_lock;
 use crate::repeat::{self, Repeat};
 use crate::server::{Export, Server};
 use crate::session::{self, Admission, Session};
 use crate::sink::ReplySink;
+
+mod look;
+mod set;
+mod write;
 
 /// Operations whose cost is the disk's rather than the memory's.
 pub(crate) fn waits_for_disk(op: Op) -> bool {
@@ -183,7 +184,7 @@ impl Job {
     }
 
     /// Remembers a reply for repeats of the request, and sends it. Only this one grants leases.
-    fn reply_once(&self, kind: Kind, result: Result<(), Errno>, body: &[u8], grants: &[Grant]) {
+    fn reply_once(&self, kind: Kind, result: Result<(), Errno>, body: &[u8], granted: &Granted) {
         if self.server.failpoint.dies(Moment::Executed) {
             return;
         }
@@ -192,7 +193,7 @@ impl Job {
         if self.server.failpoint.dies(Moment::Remembered) {
             return;
         }
-        self.send_granting(header, body, grants);
+        self.send_granting(header, body, granted);
         self.note_duration(kind);
         for (connection, request) in others {
             if let Some(connection) = connection.upgrade() {
@@ -201,12 +202,12 @@ impl Job {
         }
     }
 
-    fn send_granting(&self, header: Header, body: &[u8], grants: &[Grant]) {
-        if grants.is_empty() {
+    fn send_granting(&self, header: Header, body: &[u8], granted: &Granted) {
+        if granted.grants.is_empty() {
             return self.send(header, body);
         }
-        let mut granting = Vec::with_capacity(body.len() + 2 + grants.len() * 11);
-        aqueduct_wire::encode_grants(grants, &mut granting);
+        let mut granting = Vec::with_capacity(body.len() + 2 + granted.grants.len() * 11 + ATTR_SIZE);
+        aqueduct_wire::encode_grants(granted, &mut granting);
         granting.extend_from_slice(body);
         self.send(Header { flags: header.flags | Flags::GRANTS, ..header }, &granting);
     }
@@ -310,6 +311,9 @@ impl Job {
     async fn read(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
         let (caller, read) = aqueduct_wire::decode_read(body).map_err(|error| error.errno())?;
         let context = attached.context(self.session.client(), caller);
+        if self.look_at_open(attached, read.open).await?.is_none() {
+            return Ok(());
+        }
         let mut header = reply_header(&self.header, Kind::Reply, Ok(()));
         header.flags |= self.renewal();
         let sink = ReplySink { connection: self.connection.clone(), header };
@@ -319,118 +323,16 @@ impl Job {
     }
 
     async fn fetch(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
-        let (filesystem, context) = (&*attached.filesystem, |caller| attached.context(self.session.client(), caller));
-        let stamp = self.server.leases.stamp();
-        let fetched = match self.op {
-            Op::List => fetch::listings(filesystem, context, body).await?,
-            _ => fetch::files(filesystem, context, body).await?,
-        };
-        let grants = self.granted((stamp, None), |grant| fetched.grantable(grant));
+        let Some((fetched, stamp)) = self.fetch_looking(attached, body).await? else { return Ok(()) };
+        let granted = self.granted((stamp, None), |grant| {
+            fetched.grantable(&mut |of, handle, aspects| {
+                grant(of, handle, aspects);
+            })
+        });
         self.session.count(fetched.read, 0);
-        self.send_granting(reply_header(&self.header, Kind::Reply, Ok(())), &fetched.body, &grants);
+        self.send_granting(reply_header(&self.header, Kind::Reply, Ok(())), &fetched.body, &granted);
         self.note_duration(Kind::Reply);
         Ok(())
-    }
-
-    async fn write(&self, attached: &Attached, body: &[u8], payload: Payload) -> Result<(), Errno> {
-        let (caller, write) = aqueduct_wire::decode_write(body).map_err(|error| error.errno())?;
-        let data = match payload {
-            Payload::Memory(bytes) => bytes,
-            Payload::None | Payload::Delivered(_) => Bytes::new(),
-        };
-        let (context, filesystem) = (attached.context(self.session.client(), caller), &*attached.filesystem);
-        if self.header.sequence == 0 {
-            return self.write_again(attached, &context, write, data).await;
-        }
-        let Some(which) = self.admit()? else { return Ok(()) };
-        let result = match self.touched_by_write(attached, write.open, &data) {
-            Err(error) if matches!(which, Try::First { .. }) => Err(error),
-            touched => {
-                let begun = self.begin(self.change(), &touched.unwrap_or_default()).await;
-                let Some(change) = begun else { return Ok(()) };
-                let written = self.write_as(which, filesystem, &context, (write, data)).await;
-                drop(change);
-                let Some(result) = written else { return Ok(()) };
-                result
-            }
-        };
-        self.session.count(0, result.as_ref().map_or(0, |written| written.count as usize));
-        self.finish(Kind::Reply, result.map(Reply::Written), true, &[]);
-        Ok(())
-    }
-
-    /// Writes, or finds out what came of the first try.
-    async fn write_as(
-        &self,
-        which: Try,
-        filesystem: &dyn FileSystem,
-        context: &Context,
-        (write, data): (WriteAt, Bytes),
-    ) -> Option<Result<Written, Errno>> {
-        match which {
-            Try::AfterRestart(record) => {
-                let file = (filesystem, &*self.server);
-                Some(repeat::repeat_write(file, context, write, data, record).await)
-            }
-            Try::First { may_be_old } => {
-                let found = may_be_old.then(|| self.find_append(filesystem, context, write, &data)).flatten();
-                match found {
-                    Some(written) => Some(Ok(written)),
-                    None => Some(self.write_once(filesystem, context, write, data)?.await),
-                }
-            }
-        }
-    }
-
-    /// An append that is sent again after the machine died may have been executed without a trace but in the file.
-    fn find_append(
-        &self,
-        filesystem: &dyn FileSystem,
-        context: &Context,
-        write: WriteAt,
-        data: &Bytes,
-    ) -> Option<Written> {
-        let may_be_there = write.append && self.session.has_lost && self.header.flags.contains(Flags::RETRY);
-        may_be_there.then(|| intent::find_append(filesystem, context, write, data)).flatten()
-    }
-
-    /// What was written before, and may be lost, is written again where it was; without data it only says whether that is so. Once more does no harm, so
-    /// that it has no slot.
-    async fn write_again(
-        &self,
-        attached: &Attached,
-        context: &Context,
-        write: WriteAt,
-        data: Bytes,
-    ) -> Result<(), Errno> {
-        if write.append {
-            return Err(Errno::EINVAL);
-        }
-        let touched = self.touched_by_write(attached, write.open, &data)?;
-        // Who recovers is waited for by the others.
-        let change = self.server.leases.change(self.session.client(), self.session.is_recovering());
-        let Some(change) = self.begin(change, &touched).await else { return Ok(()) };
-        let written = attached.filesystem.write(context, write, Source::Memory(data)).await;
-        drop(change);
-        let written = written?;
-        self.session.count(0, written.count as usize);
-        self.finish(Kind::Reply, Ok(Reply::Written(written)), false, &[]);
-        Ok(())
-    }
-
-    /// Writes. An append is written down before, with the place where it will end up: no other client appends meanwhile.
-    fn write_once<'a>(
-        &self,
-        filesystem: &'a dyn FileSystem,
-        context: &'a Context,
-        write: WriteAt,
-        data: Bytes,
-    ) -> Option<Call<'a, Written>> {
-        let is_noted = write.append && !data.is_empty() && self.server.keeps_sessions();
-        let handle = if is_noted { filesystem.inode(context.client, write.open) } else { None };
-        let _others_wait = handle.as_ref().map(|handle| self.server.exclude_appends(filesystem, handle));
-        let intent = || intent::of_append(filesystem, context, (handle.as_ref()?, write.open), &data);
-        self.intend(intent).then(|| filesystem.write(context, write, Source::Memory(data.clone())))
     }
 
     /// Before a request is executed: writes down what will tell whether it was. False: the server dies here, in a test.
@@ -448,17 +350,19 @@ impl Job {
         let mut context = attached.context(self.session.client(), caller);
         let filesystem = &*attached.filesystem;
         let reclaims = self.session.is_recovering() && matches!(request, Request::SetLock { wait: false, .. });
+        if self.header.flags.contains(Flags::HELD) {
+            return self.set_held(attached, &context, &request).await;
+        }
         self.session.count(0, 0);
         if !request.changes_state() || reclaims {
             let moment = match request {
                 Request::Reopen { .. } => Some(Moment::Reopened),
                 _ => reclaims.then_some(Moment::Reclaimed),
             };
-            let stamp = self.server.leases.stamp();
-            let result = filesystem.call(&context, request.clone()).await;
-            let grants = self.grants(attached, &request, &result, (stamp, None));
+            let Some((result, stamp)) = self.call_looking(attached, &context, &request).await? else { return Ok(()) };
+            let granted = self.grants(attached, &request, &result, (stamp, None));
             if !moment.is_some_and(|moment| self.server.failpoint.dies(moment)) {
-                self.finish(Kind::Reply, result, false, &grants);
+                self.finish(Kind::Reply, result, false, &granted);
             }
             return Ok(());
         }
@@ -470,7 +374,7 @@ impl Job {
                 Repeat::Execute => in_grace = false, // a lock that it had
                 Repeat::Answer(result) => {
                     if let Some(result) = self.as_before(attached, &context, &request, result).await {
-                        self.finish(Kind::Reply, result, true, &[]);
+                        self.finish(Kind::Reply, result, true, &Granted::default());
                     }
                     return Ok(());
                 }
@@ -485,11 +389,16 @@ impl Job {
                 self.wait_for_lock(filesystem, &context, request, in_grace).await;
             }
             request => {
+                self.share_released(attached, &request);
                 let mut change = self.change();
                 if let Some((result, stamp)) = self.call_once(attached, &context, &request, (&mut change, true)).await {
-                    let grants = self.grants(attached, &request, &result, (stamp, Some(&change)));
+                    let mut granted = self.grants(attached, &request, &result, (stamp, Some(&change)));
+                    if let Ok(reply) = &result {
+                        self.tell_changed((attached, &context), &request, &change, &mut granted).await;
+                        self.tell_bare((attached, &context), (&request, reply), &mut granted).await;
+                    }
                     drop(change);
-                    self.finish(Kind::Reply, result, true, &grants);
+                    self.finish(Kind::Reply, result, true, &granted);
                 }
             }
         }
@@ -547,8 +456,10 @@ impl Job {
             Ok(touched) => touched,
             Err(error) => return Tried::Call(Call::ready(Err(error)), 0),
         };
-        if !change.try_begin(&touched) {
-            return Tried::Wait;
+        match change.try_begin(&touched) {
+            Verdict::Go => {}
+            Verdict::Wait => return Tried::Wait,
+            Verdict::Late => return Tried::Call(Call::ready(Err(Errno::ESTALE)), 0),
         }
         if survives && !self.intend(|| intent::of(filesystem, context, request, &found)) {
             return Tried::Dies;
@@ -568,27 +479,33 @@ impl Job {
         attached: &Attached,
         what: impl FnOnce(&Toucher<'_>) -> Result<Touched, Errno>,
     ) -> Result<Touched, Errno> {
-        let leases = &self.server.leases;
         // Where nothing may be written, nothing is.
-        if !leases.watches() || attached.is_read_only() {
+        if !self.server.leases.watches() || attached.is_read_only() {
             return Ok(Touched::default());
         }
-        let (filesystem, client) = (&*attached.filesystem, self.session.client());
-        what(&Toucher { filesystem, client, key: &|handle| leases.key(filesystem, handle) })
+        self.toucher(attached, what)
     }
 
-    fn touched_by_write(&self, attached: &Attached, open: OpenId, data: &[u8]) -> Result<Touched, Errno> {
-        self.touched(attached, |toucher| if data.is_empty() { Ok(Touched::default()) } else { toucher.data(open) })
+    fn toucher<T>(&self, attached: &Attached, what: impl FnOnce(&Toucher<'_>) -> T) -> T {
+        let (filesystem, client, leases) = (&*attached.filesystem, self.session.client(), &self.server.leases);
+        // Who recovers opens what he had open, and others may wait for him.
+        let looks = leases.may_hold_back() && !self.session.is_recovering();
+        what(&Toucher { filesystem, client, key: &|handle| leases.key(filesystem, handle), looks })
     }
 
-    /// A change that has begun, when nobody else keeps what it changes; `None`: the session or the server has ended before.
-    async fn begin<'a>(&self, mut change: Change<'a>, touched: &Touched) -> Option<Change<'a>> {
-        while !change.try_begin(touched) {
+    /// A change that has begun, when nobody else keeps what it changes; `None`: the session or the server has ended before. ESTALE: what was held back is not
+    /// written any more.
+    async fn begin<'a>(&self, mut change: Change<'a>, touched: &Touched) -> Option<Result<Change<'a>, Errno>> {
+        loop {
+            match change.try_begin(touched) {
+                Verdict::Go => return Some(Ok(change)),
+                Verdict::Late => return Some(Err(Errno::ESTALE)),
+                Verdict::Wait => {}
+            }
             if !self.is_woken(&change).await {
                 return None;
             }
         }
-        Some(change)
     }
 
     /// Waits until a change is worth trying again. What waits is not under way: a server that ends does not wait for it. False: nobody does any more.
@@ -613,30 +530,97 @@ impl Job {
         request: &Request<'_>,
         result: &Result<Reply, Errno>,
         looked: (u64, Option<&Change<'_>>),
-    ) -> Vec<Grant> {
+    ) -> Granted {
         let of = (&*attached.filesystem, self.session.client());
-        self.granted(looked, |grant| touch::grantable(of, request, result, grant))
+        self.granted(looked, |grant| {
+            let written = touch::opened_for_writing(request, result).filter(|_| self.asks_exclusive());
+            if !written.is_some_and(|file| grant(Subject::Inode, file, EXCLUSIVE)) {
+                touch::grantable(of, request, result, &mut |of, handle, aspects| {
+                    grant(of, handle, aspects);
+                });
+            }
+        })
+    }
+
+    /// Who closes a file says that he holds nothing back of it any more: others share it with him from now on.
+    fn share_released(&self, attached: &Attached, request: &Request<'_>) {
+        let (leases, client) = (&self.server.leases, self.session.client());
+        if let Request::Release { open } = *request
+            && self.header.flags.contains(Flags::EXCLUSIVE)
+            && let Some(file) = attached.filesystem.inode(client, open)
+        {
+            leases.share(client, leases.key(&*attached.filesystem, file.bytes()));
+        }
+    }
+
+    fn asks_exclusive(&self) -> bool {
+        self.header.flags.contains(Flags::EXCLUSIVE) && self.server.leases.admit_writes(&self.session)
     }
 
     /// The leases that are granted of those that `ask` asks for.
     fn granted(
         &self,
         (stamp, change): (u64, Option<&Change<'_>>),
-        ask: impl FnOnce(&mut dyn FnMut(Subject, &[u8], Aspects)),
-    ) -> Vec<Grant> {
+        ask: impl FnOnce(&mut dyn FnMut(Subject, &[u8], Aspects) -> bool),
+    ) -> Granted {
         let mut grants = Vec::new();
-        if !self.renews || !self.header.flags.contains(Flags::LEASES) {
-            return grants;
-        }
-        let Some(attached) = self.session.attached.get() else { return grants };
+        let asks = self.renews && self.header.flags.contains(Flags::LEASES);
+        let Some(attached) = self.session.attached.get().filter(|_| asks) else { return Granted::default() };
         let (leases, client) = (&self.server.leases, self.session.client());
         ask(&mut |subject, handle, aspects| {
             let key = leases.key(&*attached.filesystem, handle);
             let looked = Looked { stamp, own: change.map_or(Aspects::empty(), |change| change.of(key)) };
             let granted = leases.grant(client, (key, aspects), looked);
             grants.extend(granted.map(|(lease, aspects)| Grant { subject, aspects, lease }));
+            granted.is_some()
         });
-        grants
+        Granted { grants, changed: None }
+    }
+
+    /// Whoever makes or removes a name is likely to look at its directory next, whose times that has changed: tells of it, under a lease.
+    async fn tell_changed(
+        &self,
+        (attached, context): (&Attached, &Context),
+        request: &Request<'_>,
+        change: &Change<'_>,
+        granted: &mut Granted,
+    ) {
+        let asks = self.renews && self.header.flags.contains(Flags::LEASES);
+        let Some(handle) = touch::directory_changed(request).filter(|_| asks) else { return };
+        let stamp = self.server.leases.stamp();
+        let look = attached.filesystem.call(context, Request::GetAttr { handle, open: None });
+        let Ok(Reply::Attr(attr)) = look.await else { return };
+        let of_directory =
+            self.granted((stamp, Some(change)), |grant| _ = grant(Subject::Changed, handle, Aspects::ATTRIBUTES));
+        if !of_directory.grants.is_empty() {
+            granted.grants.extend(of_directory.grants);
+            granted.changed = Some(attr);
+        }
+    }
+
+    /// Whoever makes something may be asked by his kernel whether it has an access control list: says that it has none, under the lease on it.
+    async fn tell_bare(
+        &self,
+        (attached, context): (&Attached, &Context),
+        (request, reply): (&Request<'_>, &Reply),
+        granted: &mut Granted,
+    ) {
+        let (Reply::Entry(Entry { handle, attr }) | Reply::Created(Entry { handle, attr }, _)) = reply else { return };
+        let of_inode = granted.grants.iter_mut().find(|grant| grant.subject == Subject::Inode);
+        let Some(grant) = of_inode.filter(|_| self.header.flags.contains(Flags::BARE)) else { return };
+        let may_be_old = matches!(request, Request::Create { flags, .. } if !flags.contains(OpenFlags::EXCLUSIVE));
+        // Directories have no capabilities, what is new has none, and only directories have a list for what is made in them.
+        let second: Option<&[u8]> = match attr.is_directory() {
+            true => Some(b"system.posix_acl_default"),
+            false => may_be_old.then_some(b"security.capability"),
+        };
+        for name in [&b"system.posix_acl_access"[..]].into_iter().chain(second) {
+            let look = Request::GetXattr { handle: handle.bytes(), name, size: 0 };
+            if attached.filesystem.call(context, look).await != Err(Errno::ENODATA) {
+                return;
+            }
+        }
+        grant.subject = Subject::Bare;
     }
 
     /// Whether a request takes a lock that others, of before a restart, have not said yet whether they hold.
@@ -661,15 +645,15 @@ impl Job {
             filesystem.call(context, request)
         };
         if let Some(result) = poll_once(&mut call).await {
-            return self.finish(Kind::Reply, result, true, &[]);
+            return self.finish(Kind::Reply, result, true, &Granted::default());
         }
         let id = self.header.request;
         let wait = (context.cancel.clone(), Arc::downgrade(&self.connection));
         if !self.session.add_pending(id, wait, self.server.config.limits.pending_max) {
             drop(call);
-            return self.finish(Kind::Reply, Err(Errno::ENOLCK), true, &[]);
+            return self.finish(Kind::Reply, Err(Errno::ENOLCK), true, &Granted::default());
         }
-        self.reply_once(Kind::Pending, Ok(()), &[], &[]);
+        self.reply_once(Kind::Pending, Ok(()), &[], &Granted::default());
         // What waits is not under way: a server that ends does not wait for it.
         self.server.executing.fetch_sub(1, Ordering::SeqCst);
         if self.connection.is_closed() {
@@ -678,11 +662,11 @@ impl Job {
         let result = call.await;
         self.server.executing.fetch_add(1, Ordering::SeqCst);
         self.session.remove_pending(id);
-        self.finish(Kind::Completion, result, false, &[]);
+        self.finish(Kind::Completion, result, false, &Granted::default());
     }
 
     /// Replies with the result of a call, remembering it if the request changed something.
-    fn finish(&self, kind: Kind, result: Result<Reply, Errno>, changes: bool, grants: &[Grant]) {
+    fn finish(&self, kind: Kind, result: Result<Reply, Errno>, changes: bool, granted: &Granted) {
         let mut body = Vec::new();
         if let Ok(reply) = &result {
             aqueduct_wire::encode_reply(reply, &mut body);
@@ -695,11 +679,27 @@ impl Job {
         }
         let result = result.map(|_| ());
         if changes {
-            self.reply_once(kind, result, &body, grants);
+            self.reply_once(kind, result, &body, granted);
         } else {
-            self.send_granting(reply_header(&self.header, kind, result), &body, grants);
+            self.send_granting(reply_header(&self.header, kind, result), &body, granted);
             self.note_duration(kind);
         }
+    }
+
+    /// Executes one request of several.
+    async fn call_part(
+        &self,
+        attached: &Attached,
+        context: &Context,
+        request: &Request<'_>,
+    ) -> Option<Result<Reply, Errno>> {
+        if !request.changes_state() {
+            let looked = self.call_looking(attached, context, request).await.transpose()?;
+            return Some(looked.and_then(|(result, _)| result));
+        }
+        let mut change = self.change();
+        let (result, _) = self.call_once(attached, context, request, (&mut change, false)).await?;
+        Some(result)
     }
 
     /// Several requests in one frame, one after another until one fails.
@@ -715,7 +715,7 @@ impl Job {
             }
             Some(Try::AfterRestart(_)) => {
                 // Which of its parts were executed, and what they opened, nobody knows any more.
-                self.finish(Kind::Reply, Err(Errno::EIO), true, &[]);
+                self.finish(Kind::Reply, Err(Errno::EIO), true, &Granted::default());
                 return Ok(());
             }
         }
@@ -725,12 +725,10 @@ impl Job {
             let result = match latest.substitute(request) {
                 Request::SetLock { wait: true, .. } => Err(Errno::EINVAL), // nothing in a compound may wait
                 request if self.waits_for_grace(&request) => Err(Errno::EAGAIN),
-                request => {
-                    let mut change = self.change();
-                    let call = self.call_once(attached, &context, &request, (&mut change, false));
-                    let Some((result, _)) = call.await else { return Ok(()) };
-                    result
-                }
+                request => match self.call_part(attached, &context, &request).await {
+                    Some(result) => result,
+                    None => return Ok(()),
+                },
             };
             self.session.count(0, 0);
             let failed = result.is_err();
@@ -744,7 +742,7 @@ impl Job {
         }
         let mut body = Vec::new();
         aqueduct_wire::encode_compound_reply(&results, &mut body);
-        self.reply_once(Kind::Reply, Ok(()), &body, &[]);
+        self.reply_once(Kind::Reply, Ok(()), &body, &Granted::default());
         Ok(())
     }
 }

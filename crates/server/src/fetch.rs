@@ -7,9 +7,14 @@ use aqueduct_fs::{
 };
 use aqueduct_wire::{Caller, DIRECTORY_PAGE_MAX, FETCH_LENGTH_MAX, GRANTS_MAX, Subject, fetch_room};
 
+use crate::lease::touch;
+
 /// With less room than the attributes of one entry take, or fewer grants than a directory and an entry have, no directory more is opened.
 const ROOM_MIN: u32 = ATTR_SIZE as u32;
 const NUMBERS_MIN: usize = 2;
+
+/// Whether what was read of a file may lack what another client holds back.
+type Hides<'a> = &'a (dyn Fn(&[u8]) -> bool + Sync);
 
 /// What came of each file.
 type File = Result<(Attr, Vec<u8>), Errno>;
@@ -69,6 +74,7 @@ pub(crate) async fn files(
     filesystem: &dyn FileSystem,
     context: impl FnOnce(Caller) -> Context,
     request: &[u8],
+    hides: Hides<'_>,
 ) -> Result<Fetched, Errno> {
     let (caller, handles, length) = aqueduct_wire::decode_fetch(request).map_err(|error| error.errno())?;
     let context = context(caller);
@@ -76,6 +82,7 @@ pub(crate) async fn files(
     let mut files: Vec<File> = Vec::with_capacity(handles.len());
     for handle in &handles {
         let file = one(filesystem, (&context, !files.is_empty()), handle, length.min(FETCH_LENGTH_MAX)).await;
+        let file = if file.is_ok() && hides(handle) { Err(Errno::EAGAIN) } else { file };
         let taken = file.as_ref().map_or(0, |(_, data)| data.len());
         if taken > room && !files.is_empty() {
             break;
@@ -96,6 +103,7 @@ pub(crate) async fn listings(
     filesystem: &dyn FileSystem,
     context: impl FnOnce(Caller) -> Context,
     request: &[u8],
+    hides: Hides<'_>,
 ) -> Result<Fetched, Errno> {
     let (caller, handles) = aqueduct_wire::decode_list(request).map_err(|error| error.errno())?;
     let context = context(caller);
@@ -105,7 +113,9 @@ pub(crate) async fn listings(
         if room < ROOM_MIN || grants < NUMBERS_MIN {
             break; // another would be read only to be thrown away
         }
-        let listing = page(filesystem, &context, handle, room).await;
+        let mut listing = page(filesystem, &context, handle, room).await.map(Reply::Directory);
+        touch::hide(&mut listing, hides);
+        let listing = listing.and_then(Reply::directory);
         let taken = listing.as_ref().map_or(0, |page| page.packed().len() as u32);
         let is_whole = listing.as_ref().map_or(true, |page| page.end);
         if !listings.is_empty() && (!is_whole || taken > room || numbers(&listing) > grants) {

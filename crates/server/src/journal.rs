@@ -27,7 +27,6 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -98,6 +97,12 @@ pub(crate) struct Head {
     /// The client asks for leases: so many milliseconds after its last request it may still believe what it was granted.
     #[serde(default)]
     believes: u64,
+    /// It may have been granted exclusive leases, and have held something back.
+    #[serde(default)]
+    writes: bool,
+    /// What it held back is not accepted any more: somebody may have looked at what was there before.
+    #[serde(default)]
+    broken: bool,
 }
 
 /// What is known of a slot's last request.
@@ -158,8 +163,8 @@ struct Kept {
     path: PathBuf,
     durable: bool,
     keeper: Keeper,
-    /// The client asks for leases: see [`Head`].
-    believes: AtomicU64,
+    /// As it stands in the file.
+    head: Mutex<Head>,
     lapses: Arc<Lapses>,
 }
 
@@ -256,6 +261,8 @@ impl Folder {
             durable,
             verifier: self.verifier,
             believes: believes.as_millis() as u64,
+            writes: false,
+            broken: false,
         }
     }
 
@@ -281,8 +288,8 @@ impl Folder {
         let (own, keeper) = (path.clone(), self.keeper.clone());
         let length = (HEAD_SIZE + head.slots as usize * 2 * PAIR_SIZE) as u64;
         let file = self.keeper.run(move || create(&folder, &own, (&sealed, length), durable))?;
-        let (believes, lapses) = (head.believes.into(), self.lapses.clone());
-        Ok(Journal(Mutex::new(Some(Arc::new(Kept { file, path, durable, keeper, believes, lapses })))))
+        let (head, lapses) = (Mutex::new(head.clone()), self.lapses.clone());
+        Ok(Journal(Mutex::new(Some(Arc::new(Kept { file, path, durable, keeper, head, lapses })))))
     }
 
     /// The sessions that earlier processes of this server left, that `serves` still knows, at most so many. Files that are no use to anybody are
@@ -347,9 +354,10 @@ impl Folder {
             return Err(Unusable::Damaged("it has more records than slots"));
         }
         let slots = read_records(&read_data(&file, length_max)?, head.boot != self.boot)?;
+        let (path, durable, written) = (path.to_owned(), head.durable, Mutex::new(head.clone()));
         head.boot.clone_from(&self.boot); // should it be written anew, for the next process of this boot
-        let (path, durable, believes) = (path.to_owned(), head.durable, head.believes.into());
-        let kept = Kept { file, path, durable, keeper: self.keeper.clone(), believes, lapses: self.lapses.clone() };
+        let kept =
+            Kept { file, path, durable, keeper: self.keeper.clone(), head: written, lapses: self.lapses.clone() };
         Ok(Left { head, journal: Journal(Mutex::new(Some(Arc::new(kept)))), slots })
     }
 }
@@ -401,15 +409,14 @@ impl Lapses {
 
 impl Kept {
     fn change_head(&self, change: impl FnOnce(&mut Head)) -> io::Result<()> {
-        let mut room = vec![0; HEAD_SIZE];
-        self.file.read_exact_at(&mut room, 0)?;
-        let before: Head = serde_json::from_slice(unseal(&room).ok_or(io::ErrorKind::InvalidData)?)?;
-        let mut head = before.clone();
+        let mut present = lock(&self.head);
+        let mut head = present.clone();
         change(&mut head);
-        if head == before {
+        if head == *present {
             return Ok(());
         }
-        self.file.write_all_at(&head.sealed()?, 0)?;
+        *present = head; // also if it cannot be written: then the session is given up, and what it may believe has to be known
+        self.file.write_all_at(&present.sealed()?, 0)?;
         if self.durable { self.file.sync_data() } else { Ok(()) }
     }
 }
@@ -497,6 +504,11 @@ impl Head {
     /// So long after its last request the client may still believe what it was granted.
     pub(crate) fn believes(&self) -> Duration {
         Duration::from_millis(self.believes)
+    }
+
+    /// Whether the client may still send what it held back.
+    pub(crate) fn may_flush(&self) -> bool {
+        self.writes && !self.broken
     }
 
     fn sealed(&self) -> io::Result<Vec<u8>> {
@@ -589,15 +601,16 @@ impl Journal {
         if !kept.durable {
             return Ok(());
         }
-        kept.file.write_all_at(&Head { durable: false, ..head.clone() }.sealed()?, 0)?;
+        let head = Head { durable: false, ..head.clone() };
+        kept.file.write_all_at(&head.sealed()?, 0)?;
         kept.file.sync_data()?;
-        let Kept { file, path, keeper, believes, lapses, .. } = &**kept;
+        let Kept { file, path, keeper, lapses, .. } = &**kept;
         *kept = Arc::new(Kept {
             file: file.try_clone()?,
             path: path.clone(),
             durable: false,
             keeper: keeper.clone(),
-            believes: believes.load(Ordering::SeqCst).into(),
+            head: Mutex::new(head),
             lapses: lapses.clone(),
         });
         Ok(())
@@ -605,10 +618,22 @@ impl Journal {
 
     /// The client asks for leases from now on: so long after its last request it may still believe what it was granted.
     pub(crate) fn note_leases(&self, believes: Duration) {
+        self.change_head(|head| head.believes = head.believes.max(believes.as_millis() as u64));
+    }
+
+    /// The client may hold back what it writes from now on.
+    pub(crate) fn note_writes(&self) {
+        self.change_head(|head| head.writes = true);
+    }
+
+    /// Whether what the client held back so far is lost.
+    pub(crate) fn note_broken(&self, is_broken: bool) {
+        self.change_head(|head| head.broken = is_broken);
+    }
+
+    fn change_head(&self, change: impl FnOnce(&mut Head)) {
         let Some(kept) = lock(&self.0).clone() else { return };
-        kept.believes.fetch_max(believes.as_millis() as u64, Ordering::SeqCst);
-        let written = kept.change_head(|head| head.believes = head.believes.max(believes.as_millis() as u64));
-        if let Err(error) = written {
+        if let Err(error) = kept.change_head(change) {
             self.give_up(&kept, &error);
         }
     }
@@ -620,7 +645,7 @@ impl Journal {
             return; // another request has
         }
         tracing::error!(path = %kept.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");
-        let believes = Duration::from_millis(kept.believes.load(Ordering::SeqCst));
+        let believes = lock(&kept.head).believes();
         if !believes.is_zero() {
             kept.lapses.note(now() + believes, now());
         }
@@ -707,6 +732,8 @@ mod tests {
                 durable: false,
                 verifier: 1,
                 believes: 0,
+                writes: false,
+                broken: false,
             };
             let journal = server.create(&head).unwrap();
             if asks {

@@ -13,7 +13,7 @@ use crate::access::Attached;
 use crate::execute::reply_header;
 use crate::intent;
 use crate::journal::{Folder, Head, Left, Outcome, Record};
-use crate::lease::keeper::now;
+use crate::lease::keeper::{Believers, now};
 use crate::server::Server;
 use crate::session::{Session, lock};
 
@@ -131,15 +131,19 @@ impl Server {
                 .join()
                 .map_err(|_| io::Error::other("restoring the sessions of an earlier process failed"))
         })?;
-        let replays = restored.iter().any(|(session, _)| session.has_lost);
+        let replays = restored.iter().any(|(session, ..)| session.has_lost);
         // Those of whom a record says that they asked for leases.
-        let believers = restored.iter().filter(|(_, believes)| !believes.is_zero());
-        let missing = believers.clone().map(|(session, _)| session.id).collect();
-        let patience = believers.map(|(_, believes)| *believes).max().unwrap_or_default();
+        let mut believers = Believers::default();
+        for (session, believes, _) in restored.iter().filter(|(_, believes, _)| !believes.is_zero()) {
+            believers.missing.insert(session.id);
+            believers.patience = believers.patience.max(*believes);
+        }
+        let writers = restored.iter().filter(|(.., may_flush)| *may_flush).map(|(session, ..)| session.id);
+        believers.writers.extend(writers);
         let lapsed_at = if believed.is_zero() { Duration::ZERO } else { now() + believed };
-        self.leases.start(missing, patience, folder.lapsed_at(now()).max(lapsed_at));
+        self.leases.start(believers, folder.lapsed_at(now()).max(lapsed_at));
         let mut sessions = lock(&self.sessions);
-        sessions.extend(restored.into_iter().map(|(session, _)| (session.id, Arc::new(session))));
+        sessions.extend(restored.into_iter().map(|(session, ..)| (session.id, Arc::new(session))));
         self.recovery.begin(sessions.keys().copied(), replays);
         let count = sessions.len();
         drop(sessions);
@@ -155,9 +159,9 @@ impl Server {
         !self.recovery.is_over()
     }
 
-    /// A session, and for how long its client may believe what it was granted.
-    fn restore_session(&self, mut left: Left) -> Option<(Session, Duration)> {
-        let believes = left.head.believes();
+    /// A session, for how long its client may believe what it was granted, and whether it may still send what it held back.
+    fn restore_session(&self, mut left: Left) -> Option<(Session, Duration, bool)> {
+        let (believes, may_flush) = (left.head.believes(), left.head.may_flush());
         let attached = self.attach(&left.head)?;
         if !attached.export.durable {
             left.journal
@@ -167,7 +171,7 @@ impl Server {
         }
         let has_lost = left.head.verifier != self.config.verifier;
         settle_intents(&mut left, &attached, has_lost);
-        Some((Session::restored(left, attached, has_lost, &self.replies), believes))
+        Some((Session::restored(left, attached, has_lost, &self.replies), believes, may_flush))
     }
 
     /// The export of a session as the present configuration gives it to its host; `None`: it does not.

@@ -90,6 +90,10 @@ pub struct Limits {
     pub slots: u32,
     /// Lock requests of one client that wait.
     pub pending_max: usize,
+    /// Requests that wait for what others hold back, of one client and in all: about 2 KiB each.
+    pub looks_of_client_max: usize,
+    /// See `looks_of_client_max`.
+    pub looks_max: usize,
     /// A client of which nothing is heard for so long, though it was asked, has vanished; whole seconds, at least 2. One that answers and only does not
     /// read has not.
     pub suspect: Duration,
@@ -129,6 +133,8 @@ impl Default for Limits {
             unsent_memory: 48 << 20,
             slots: 256,
             pending_max: 4096,
+            looks_of_client_max: 4096,
+            looks_max: 16_384,
             suspect: Duration::from_secs(5),
             session_grace: Duration::from_secs(5),
             vanished_grace: Duration::from_secs(15),
@@ -230,6 +236,8 @@ pub struct Server {
     pub(crate) started: Instant,
     /// Requests that are being executed.
     pub(crate) executing: AtomicUsize,
+    /// Requests that wait for what others hold back.
+    pub(crate) looking: AtomicUsize,
     pub(crate) connections: AtomicUsize,
     pub(crate) draining: AtomicBool,
     listeners: Mutex<Vec<Arc<Listener>>>,
@@ -312,6 +320,7 @@ impl Server {
                 folder: OnceLock::new(),
                 started: Instant::now(),
                 executing: AtomicUsize::new(0),
+                looking: AtomicUsize::new(0),
                 connections: AtomicUsize::new(0),
                 draining: AtomicBool::new(false),
                 listeners: Mutex::default(),
@@ -411,10 +420,14 @@ impl Server {
 
     /// The session of this id, if the secret is its own.
     pub(crate) fn find_session(&self, id: u64, secret: &[u8; 16]) -> Option<Arc<Session>> {
-        let session = lock(&self.sessions).get(&id).cloned()?;
+        let session = self.session(id)?;
         // Every byte is compared, so that the time tells nothing about the secret.
         let difference = session.secret.iter().zip(secret).fold(0, |difference, (a, b)| difference | (a ^ b));
         (difference == 0).then_some(session)
+    }
+
+    pub(crate) fn session(&self, id: u64) -> Option<Arc<Session>> {
+        lock(&self.sessions).get(&id).cloned()
     }
 
     /// The last connection of a session, of `joins` so far, has gone: it ends after the grace unless one comes back.

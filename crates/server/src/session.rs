@@ -46,6 +46,8 @@ pub(crate) struct Session {
     ended: AtomicBool,
     /// Requests of it that are being executed or wait for a lock.
     executing: AtomicUsize,
+    /// Looks of it that wait for who holds writes back.
+    pub(crate) looking: AtomicUsize,
     /// It was restored on a machine that may have lost what it had done.
     pub(crate) has_lost: bool,
     connections: Mutex<Connections>,
@@ -119,6 +121,7 @@ impl Session {
             said_goodbye: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             executing: AtomicUsize::new(0),
+            looking: AtomicUsize::new(0),
             has_lost: false,
             connections: Mutex::default(),
             slots: [Row::new(granted.count), Row::new(granted.count)],
@@ -154,6 +157,16 @@ impl Session {
         self.attached.get().is_some_and(|attached| attached.export.durable)
     }
 
+    /// Its client may hold back what it writes from now on.
+    pub(crate) fn note_writes(&self) {
+        self.journal.get().into_iter().for_each(Journal::note_writes);
+    }
+
+    /// Whether what its client held back so far is lost.
+    pub(crate) fn note_broken(&self, is_broken: bool) {
+        self.journal.get().into_iter().for_each(|journal| journal.note_broken(is_broken));
+    }
+
     /// Before a request is executed: writes down what will tell whether it was.
     pub(crate) fn intend(&self, request: &Header, intent: &[u8]) {
         let Some(slot) = self.slot(request) else { return };
@@ -175,6 +188,7 @@ impl Session {
 
     /// The client has again what it had.
     pub(crate) fn recovered(&self) {
+        self.note_broken(false); // it has been told of what is lost
         self.recovering.store(false, Ordering::SeqCst);
     }
 

@@ -163,6 +163,12 @@ bitflags::bitflags! {
         const GRANTS = 1 << 5;
         /// The reply renews the session's leases.
         const RENEWS = 1 << 6;
+        /// What is written, or which attributes are set, was held back under an exclusive lease.
+        const HELD = 1 << 7;
+        /// The client would hold back what it writes: of what it asks leases for, it asks for an exclusive one.
+        const EXCLUSIVE = 1 << 8;
+        /// Whether the inode that the request makes is bare is to be told: see [`crate::Subject::Bare`].
+        const BARE = 1 << 9;
     }
 }
 

@@ -1,6 +1,6 @@
 //! What leases add to frames: grants at the start of a reply's body, and the ids that recalls and returns name.
 
-use aqueduct_fs::Aspects;
+use aqueduct_fs::{Aspects, Attr};
 
 use crate::field::*;
 use crate::{BODY_LENGTH_MAX, DIRECTORY_PAGE_MAX};
@@ -27,14 +27,20 @@ impl LeaseId {
 pub enum Subject {
     /// That which the reply, or else the request, names; of a listing the directory.
     Inode,
+    /// The same, and it is bare: it has no access control lists and no capabilities.
+    Bare,
     /// The directory in which a name was looked up.
     Parent,
+    /// The directory in which the request has changed a name; its attributes as they are now come with the grant.
+    Changed,
     /// That of an entry of a listing, counted from 0.
     Entry(u16),
 }
 
 const SUBJECT_INODE: u16 = u16::MAX;
 const SUBJECT_PARENT: u16 = u16::MAX - 1;
+const SUBJECT_CHANGED: u16 = u16::MAX - 2;
+const SUBJECT_BARE: u16 = u16::MAX - 3;
 
 /// A lease that a reply grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,41 +73,60 @@ pub(crate) const fn grants_length(grants: usize) -> usize {
     2 + grants * GRANT_SIZE
 }
 
-/// Appends grants, at most [`GRANTS_MAX`], which then stand before the reply: their number u16, each with its subject u16, aspects u8 and lease u64.
-pub fn encode_grants(grants: &[Grant], out: &mut Vec<u8>) {
+/// What a reply grants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Granted {
+    /// The leases.
+    pub grants: Vec<Grant>,
+    /// With one on [`Subject::Changed`]: that directory's attributes.
+    pub changed: Option<Attr>,
+}
+
+/// Appends grants, at most [`GRANTS_MAX`], which then stand before the reply: their number u16, each with its subject u16, aspects u8 and lease u64, and attributes where its subject has some.
+pub fn encode_grants(Granted { grants, changed }: &Granted, out: &mut Vec<u8>) {
     U16::put(&(grants.len().min(GRANTS_MAX) as u16), out);
     for grant in &grants[..grants.len().min(GRANTS_MAX)] {
         let subject = match grant.subject {
             Subject::Inode => SUBJECT_INODE,
+            Subject::Bare => SUBJECT_BARE,
             Subject::Parent => SUBJECT_PARENT,
+            Subject::Changed => SUBJECT_CHANGED,
             Subject::Entry(at) => at,
         };
         U16::put(&subject, out);
         out.push(grant.aspects.bits());
         U64::put(&grant.lease.0, out);
+        if grant.subject == Subject::Changed {
+            PackedAttr::put(&changed.unwrap_or_default(), out);
+        }
     }
 }
 
 /// The grants at the start of a body, and the reply behind them.
-pub fn take_grants(body: &[u8]) -> Result<(Vec<Grant>, &[u8]), BodyError> {
+pub fn take_grants(body: &[u8]) -> Result<(Granted, &[u8]), BodyError> {
     let mut reader = Reader::new(body);
     let count = usize::from(reader.get::<U16>()?);
     if count > GRANTS_MAX {
         return Err(BodyError::Value("the number of grants"));
     }
-    let mut grants = Vec::with_capacity(count);
+    let (mut grants, mut changed) = (Vec::with_capacity(count), None);
     for _ in 0..count {
         let subject = match reader.get::<U16>()? {
             SUBJECT_INODE => Subject::Inode,
+            SUBJECT_BARE => Subject::Bare,
             SUBJECT_PARENT => Subject::Parent,
+            SUBJECT_CHANGED => Subject::Changed,
             at if usize::from(at) < GRANTS_MAX => Subject::Entry(at),
             _ => return Err(BodyError::Value("the subject of a grant")),
         };
         let aspects = Aspects::from_bits(reader.get::<U8>()?).filter(|aspects| !aspects.is_empty());
         let aspects = aspects.ok_or(BodyError::Value("the aspects of a grant"))?;
         grants.push(Grant { subject, aspects, lease: LeaseId(reader.get::<U64>()?) });
+        if subject == Subject::Changed {
+            changed = Some(reader.get::<PackedAttr>()?);
+        }
     }
-    Ok((grants, reader.rest()))
+    Ok((Granted { grants, changed }, reader.rest()))
 }
 
 /// Appends the body of CALLBACK or its reply: the leases, at most [`LEASES_TOLD_MAX`], their number u16 and u64 each.

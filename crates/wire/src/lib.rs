@@ -23,7 +23,8 @@ pub use fetch::{
 pub use field::BodyError;
 pub use header::{Class, Flags, FrameError, HEADER_SIZE, Header, Kind, Lane, MAGIC, TRAILER_SIZE, Trailer, VERSION};
 pub use lease::{
-    GRANTS_MAX, Grant, LEASES_TOLD_MAX, LeaseId, Subject, decode_leases, encode_grants, encode_leases, take_grants,
+    GRANTS_MAX, Grant, Granted, LEASES_TOLD_MAX, LeaseId, Subject, decode_leases, encode_grants, encode_leases,
+    take_grants,
 };
 pub use reply::{decode_compound_reply, decode_reply, encode_compound_reply, encode_reply};
 pub use request::{

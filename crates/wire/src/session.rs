@@ -20,6 +20,12 @@ bitflags::bitflags! {
         const CHECKSUM_REQUIRED = 1 << 3;
         /// The client has the administrator's key.
         const ADMINISTRATOR = 1 << 4;
+        /// Exclusive leases are granted, and asked for and written under by flags.
+        const EXCLUSIVE = 1 << 5;
+        /// What is made is said to be bare, where that is asked for by a flag and so.
+        const BARE = 1 << 6;
+        /// SETATTR may be sent as held back, as WRITE may.
+        const HELD_SETATTR = 1 << 7;
     }
 }
 

@@ -94,7 +94,7 @@ fn each_field_is_checked() {
     assert_eq!(with(6, &[0]), unknown("kind", 0));
     assert_eq!(with(6, &[16]), unknown("kind", 16));
     assert_eq!(with(7, &[3]), unknown("class", 3));
-    assert_eq!(with(8, &[128, 0]), unknown("flags", 128));
+    assert_eq!(with(8, &[0, 4]), unknown("flags", 0x400));
     assert_eq!(with(8, &[0, 0x80]), unknown("flags", 0x8000));
     assert_eq!(with(58, &[1, 0]), unknown("reserved field", 1));
     assert_eq!(with(40, &[1]), Err(FrameError::Stray("content checksum")));

@@ -109,10 +109,17 @@ fn greetings() {
     let grants = [
         Grant { subject: Subject::Inode, aspects: Aspects::ATTRIBUTES | Aspects::DATA, lease: LeaseId(0x0304) },
         Grant { subject: Subject::Parent, aspects: Aspects::NAMES, lease: LeaseId(5) },
+        Grant { subject: Subject::Changed, aspects: Aspects::ATTRIBUTES, lease: LeaseId(8) },
         Grant { subject: Subject::Entry(6), aspects: Aspects::ATTRIBUTES, lease: LeaseId(7) },
+        Grant { subject: Subject::Bare, aspects: Aspects::ATTRIBUTES, lease: LeaseId(9) },
     ];
-    let expected = "0300 ffff 03 0403000000000000 feff 04 0500000000000000 0600 01 0700000000000000";
-    assert_eq!(body(|out| encode_grants(&grants, out)), hex(expected));
+    let attr = "00".repeat(aqueduct_fs::dirpage::ATTR_SIZE);
+    let expected = format!(
+        "0500 ffff 03 0403000000000000 feff 04 0500000000000000 fdff 01 0800000000000000 {attr} 0600 01 0700000000000000 \
+         fcff 01 0900000000000000"
+    );
+    let granted = Granted { grants: grants.to_vec(), changed: Some(Attr::default()) };
+    assert_eq!(body(|out| encode_grants(&granted, out)), hex(&expected));
     let leases = [LeaseId(0x0102), LeaseId(3)];
     assert_eq!(body(|out| encode_leases(&leases, out)), hex("0200 0201000000000000 0300000000000000"));
     assert_eq!(body(|out| CancelReply { outcome: CancelOutcome::Never }.encode(out)), hex("01"));

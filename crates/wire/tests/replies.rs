@@ -140,17 +140,19 @@ proptest! {
     }
 
     #[test]
-    fn grants_and_leases_round_trip(grants in vec((0..3u8, 0..200u16, 1..8u8, any::<u64>()), 0..40), rest in vec(any::<u8>(), 0..20)) {
-        let subject = |kind, at| match kind { 0 => Subject::Inode, 1 => Subject::Parent, _ => Subject::Entry(at) };
+    fn grants_and_leases_round_trip(grants in vec((0..5u8, 0..200u16, 1..8u8, any::<u64>()), 0..40), attr in attr(), rest in vec(any::<u8>(), 0..20)) {
+        let subject = |kind, at| match kind { 0 => Subject::Inode, 1 => Subject::Parent, 2 => Subject::Changed, 3 => Subject::Bare, _ => Subject::Entry(at) };
         let grants: Vec<_> = grants.into_iter().map(|(kind, at, aspects, lease)| Grant {
             subject: subject(kind, at),
             aspects: Aspects::from_bits_truncate(aspects),
             lease: LeaseId(lease),
         }).collect();
-        let mut out = body(|out| encode_grants(&grants, out));
+        let changed = grants.iter().any(|grant: &Grant| grant.subject == Subject::Changed).then_some(attr);
+        let granted = Granted { grants: grants.clone(), changed };
+        let mut out = body(|out| encode_grants(&granted, out));
         prop_assert!((0..out.len()).all(|end| take_grants(&out[..end]).is_err()));
         out.extend_from_slice(&rest);
-        prop_assert_eq!(take_grants(&out), Ok((grants.clone(), &rest[..])));
+        prop_assert_eq!(take_grants(&out), Ok((granted, &rest[..])));
         let leases: Vec<_> = grants.iter().map(|grant| grant.lease).collect();
         let mut out = body(|out| encode_leases(&leases, out));
         prop_assert_eq!(decode_leases(&out), Ok(leases));

@@ -178,6 +178,11 @@ impl Group {
         self.settings.threads_min > 0
     }
 
+    /// Whether one thread alone ever turns this group.
+    pub fn has_one_thread(&self) -> bool {
+        self.settings.threads_min == 1 && self.settings.threads_max <= 1
+    }
+
     pub(crate) fn has_tasks(&self) -> bool {
         self.queued.load(Ordering::SeqCst) > 0
     }

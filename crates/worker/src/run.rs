@@ -30,6 +30,12 @@ const BACKLOG: u32 = 16;
 /// The shortest spin that is tried.
 const SPIN_MIN: Duration = Duration::from_micros(10);
 
+/// Whoever yields and has the processor again after this time has lost it to a program that computes.
+const CROWDED_AFTER: Duration = Duration::from_micros(500);
+
+/// So long nobody spins then: each yield would cost a time slice (4 ms) before what is waited for is looked at, where a sleeping thread is woken when it comes.
+const CROWDED_FOR: Duration = Duration::from_secs(1);
+
 /// A thread above the minimum ends after this much idleness.
 const EXTRA_THREAD_IDLE: Duration = Duration::from_secs(10);
 
@@ -186,6 +192,8 @@ pub(crate) struct Turn<'a> {
     events: Vec<epoll::Event>,
     /// How long to look for more before sleeping: what has paid lately.
     spin: Duration,
+    /// Until when others want this processor.
+    crowded_until: Option<Instant>,
     /// Events that came without any wait, one after the other.
     backlog: u32,
 }
@@ -195,7 +203,7 @@ impl<'a> Turn<'a> {
         let before = CURRENT.replace(Some(group.clone()));
         let events_max = if group.settings.threads_max > 1 { 1 } else { EVENTS_PER_WAIT };
         let spin = group.settings.spin_max.min(SPIN_MIN);
-        Turn { group, before, events: Vec::with_capacity(events_max), spin, backlog: 0 }
+        Turn { group, before, events: Vec::with_capacity(events_max), spin, crowded_until: None, backlog: 0 }
     }
 
     /// One turn: tasks, output, timers, wait, events. Returns whether there was anything to do. `done` is asked before sleeping.
@@ -289,7 +297,9 @@ impl<'a> Turn<'a> {
 
     /// Looks for events without sleeping, unless another thread does. Returns whether any came.
     fn spin(&mut self, began: Instant, done: &dyn Fn() -> bool) -> bool {
-        if self.spin.is_zero() || self.group.spinning.swap(true, Ordering::SeqCst) {
+        self.crowded_until = self.crowded_until.filter(|until| began < *until);
+        let spins = !self.spin.is_zero() && self.crowded_until.is_none();
+        if !spins || self.group.spinning.swap(true, Ordering::SeqCst) {
             return false;
         }
         let mut first = true;
@@ -302,7 +312,11 @@ impl<'a> Turn<'a> {
                 break false;
             }
             // Whoever this thread has just answered may wait for this core: a spin that keeps it makes everybody slower than none.
+            let yielded = Instant::now();
             std::thread::yield_now();
+            if yielded.elapsed() > CROWDED_AFTER {
+                self.crowded_until = Some(Instant::now() + CROWDED_FOR);
+            }
         };
         self.group.spinning.store(false, Ordering::SeqCst);
         self.backlog = if found && first { self.backlog + 1 } else { 0 };

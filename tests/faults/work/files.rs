@@ -1,10 +1,12 @@
-//! Large files: every byte that was written is checked, through the descriptor and through other mounts.
+//! Large files: every byte that was written is checked, through the descriptor and through other mounts. Who has been told that there is no room, or whose
+//! mount was killed, may have lost what he had not synced or seen elsewhere.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use super::content::Content;
 use super::names::{bytes, first_difference};
 use super::{Outcome, Stop, Work, settles};
 use crate::sys;
@@ -14,20 +16,28 @@ const FILES: usize = 3;
 /// A file's size at most.
 const SIZE_MAX: usize = 4 << 20;
 
+/// Pieces that are written one after the other, and their length at most.
+const PIECES_MAX: usize = 40;
+const PIECE_MAX: usize = 600;
+
 /// What is mapped: written as a whole before, so that a store needs no room.
 const MAPPED: usize = 64 << 10;
 
 struct Held {
     name: String,
     file: File,
-    content: Vec<u8>,
+    content: Content,
 }
 
-/// A write that may have been done in part when its mount was killed.
+/// A change that may have been done in part when its mount was killed.
 struct Unsure {
     name: String,
-    offset: usize,
-    content: Vec<u8>,
+    change: Change,
+}
+
+enum Change {
+    Write(usize, Vec<u8>),
+    Resize(usize),
 }
 
 /// A life, as those of `names`.
@@ -36,14 +46,18 @@ pub fn work(work: &mut Work, life: u64) -> Outcome<()> {
     let mut held = Vec::new();
     let mut unsure = None;
     let ended = live(work, &folder, &mut held, &mut unsure);
-    let beliefs: Vec<_> = held.into_iter().map(|held| (held.name, held.content)).collect();
+    let close = |held: Held| (held.name, held.content, sys::close(held.file).is_ok());
+    let beliefs: Vec<_> = held.into_iter().map(close).collect();
     if matches!(ended, Err(Stop::Gone)) {
         work.await_mount();
     }
     if !matches!(ended, Err(Stop::Finding(_))) {
         let root = work.part.export.join(&folder);
-        settles(|| beliefs.iter().try_for_each(|(name, content)| matches(&root, name, content, unsure.as_ref())))?;
-        work.report.bytes += beliefs.iter().map(|(_, content)| content.len() as u64).sum::<u64>();
+        let unsure = unsure.as_ref();
+        settles(|| {
+            beliefs.iter().try_for_each(|(name, content, closed)| matches(&root, (name, content), *closed, unsure))
+        })?;
+        work.report.bytes += beliefs.iter().map(|(_, content, _)| content.len() as u64).sum::<u64>();
     }
     ended
 }
@@ -54,7 +68,7 @@ fn live(work: &mut Work, folder: &str, held: &mut Vec<Held>, unsure: &mut Option
         let path = work.point().join(folder).join(&name);
         let made = || OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         if let Some(file) = work.must(&format!("create {name}"), made)? {
-            held.push(Held { name, file, content: Vec::new() });
+            held.push(Held { name, file, content: Content::default() });
         }
     }
     let mut version = 1;
@@ -62,11 +76,12 @@ fn live(work: &mut Work, folder: &str, held: &mut Vec<Held>, unsure: &mut Option
         let number = work.random.below(FILES);
         let chosen = &mut held[number];
         match work.random.below(20) {
-            0..9 => write(work, chosen, &mut version, unsure)?,
+            0..5 => write(work, chosen, &mut version, unsure)?,
+            5..9 => write_on(work, chosen, &mut version, unsure)?,
             9..14 => read(work, chosen)?,
             14..17 => look(work, folder, chosen)?,
             17 => resize(work, chosen, unsure)?,
-            18 => work.surely(&"fsync", || chosen.file.sync_all())?,
+            18 => _ = sync(work, chosen)?,
             _ => map(work, folder, chosen, &mut version)?,
         }
         work.pause();
@@ -77,33 +92,89 @@ fn live(work: &mut Work, folder: &str, held: &mut Vec<Held>, unsure: &mut Option
 fn write(work: &mut Work, held: &mut Held, version: &mut u64, unsure: &mut Option<Unsure>) -> Outcome<()> {
     let most = *work.random.pick(&[300, 8 << 10, 200 << 10, 3 << 19]);
     let (offset, length) = (work.random.below(SIZE_MAX / 2), 1 + work.random.below(most));
+    write_at(work, held, (offset, length), version, unsure)
+}
+
+/// Small pieces one after the other, which a client may gather.
+fn write_on(work: &mut Work, held: &mut Held, version: &mut u64, unsure: &mut Option<Unsure>) -> Outcome<()> {
+    let mut offset = if work.random.chance(50) { held.content.len() } else { work.random.below(SIZE_MAX / 2) };
+    for _ in 0..1 + work.random.below(PIECES_MAX) {
+        let length = 1 + work.random.below(PIECE_MAX);
+        if offset + length > SIZE_MAX {
+            break;
+        }
+        write_at(work, held, (offset, length), version, unsure)?;
+        offset += length;
+    }
+    Ok(())
+}
+
+fn write_at(
+    work: &mut Work,
+    held: &mut Held,
+    (offset, length): (usize, usize),
+    version: &mut u64,
+    unsure: &mut Option<Unsure>,
+) -> Outcome<()> {
     let content = bytes(work.part.seed, *version, offset, length);
     *version += 1;
     let what = format!("write {length} at {offset} of {}", held.name);
-    *unsure = Some(Unsure { name: held.name.clone(), offset, content: content.clone() });
+    *unsure = Some(Unsure { name: held.name.clone(), change: Change::Write(offset, content.clone()) });
     let count = work.must(&what, || held.file.write_at(&content, offset as u64))?;
-    let count = count.unwrap_or(0);
-    if count > 0 {
-        held.content.resize(held.content.len().max(offset + count), 0);
-        held.content[offset..offset + count].copy_from_slice(&content[..count]);
-    }
+    let Some(count) = count else {
+        *unsure = None;
+        return read_all(work, held);
+    };
+    held.content.write(offset, &content[..count]);
     // A part is written where there is no room for more.
     if (1..length).contains(&count) {
         let errno = work.ask(&what, || held.file.write_at(&content[count..], (offset + count) as u64))?;
         match errno {
-            Ok(more) => {
-                let end = offset + count + more;
-                held.content.resize(held.content.len().max(end), 0);
-                held.content[offset + count..end].copy_from_slice(&content[count..count + more]);
+            Ok(more) => held.content.write(offset + count, &content[count..count + more]),
+            Err(errno) => {
+                work.check(Work::is_refusal(errno), format!("{what}: {count} written, then {errno}"))?;
+                *unsure = None;
+                return read_all(work, held);
             }
-            Err(errno) => work.check(Work::is_refusal(errno), format!("{what}: {count} written, then {errno}"))?,
         }
     }
     *unsure = None;
     Ok(())
 }
 
-fn read(work: &mut Work, held: &Held) -> Outcome<()> {
+/// Whether what was written is safe now; if not, what is left of it is what there is.
+fn sync(work: &mut Work, held: &mut Held) -> Outcome<bool> {
+    let is_safe = work.must(&format!("fsync {}", held.name), || held.file.sync_all())?.is_some();
+    if is_safe {
+        held.content.settle();
+    } else {
+        read_all(work, held)?;
+    }
+    Ok(is_safe)
+}
+
+/// Its writer was told that there is no room: some of what was held back may be lost.
+fn read_all(work: &mut Work, held: &mut Held) -> Outcome<()> {
+    let got = work.surely(&format!("read what is left of {}", held.name), || {
+        let mut got = vec![0; SIZE_MAX];
+        let count = held.file.read_at(&mut got, 0)?;
+        got.truncate(count);
+        Ok(got)
+    })?;
+    let lengths = (got.len(), held.content.len());
+    let text = format!("file {} has what was never written, or lost what was synced: lengths {lengths:?}", held.name);
+    work.check(held.content.may_be(&got), text)?;
+    held.content = Content::of(got);
+    Ok(())
+}
+
+/// It is not as believed: then there was no room for what was held back, of which its writer is told next.
+fn excuse(work: &mut Work, held: &mut Held, text: String) -> Outcome<()> {
+    let is_safe = sync(work, held)?;
+    work.check(!is_safe, text)
+}
+
+fn read(work: &mut Work, held: &mut Held) -> Outcome<()> {
     let offset = work.random.below(held.content.len() + 1);
     let length = *work.random.pick(&[100, 64 << 10, 1 << 20]);
     let (got, _) = work.surely(&format!("read {length} at {offset} of {}", held.name), || {
@@ -114,27 +185,29 @@ fn read(work: &mut Work, held: &Held) -> Outcome<()> {
     })?;
     work.report.bytes += got.len() as u64;
     let wanted = &held.content[offset..held.content.len().min(offset + length)];
-    let differs = first_difference(&got, wanted).map(|at| at + offset);
-    work.check(differs.is_none(), format!("file {} differs at {differs:?} (read {length} at {offset})", held.name))
+    let Some(at) = first_difference(&got, wanted).map(|at| at + offset) else { return Ok(()) };
+    let text = format!("file {} differs at {at} (read {length} at {offset})", held.name);
+    excuse(work, held, text)
 }
 
-fn look(work: &mut Work, folder: &str, held: &Held) -> Outcome<()> {
+fn look(work: &mut Work, folder: &str, held: &mut Held) -> Outcome<()> {
     let got =
         work.look(&format!("read all of {}", held.name), |point| fs::read(point.join(folder).join(&held.name)))?;
     work.report.bytes += got.len() as u64;
-    let differs = first_difference(&got, &held.content);
-    let lengths = (got.len(), held.content.len());
-    work.check(differs.is_none(), format!("file {} differs at {differs:?}, lengths {lengths:?}", held.name))
+    let Some(at) = first_difference(&got, &held.content) else {
+        held.content.settle();
+        return Ok(());
+    };
+    let text = format!("file {} differs at {at}, lengths {:?}", held.name, (got.len(), held.content.len()));
+    excuse(work, held, text)
 }
 
 fn resize(work: &mut Work, held: &mut Held, unsure: &mut Option<Unsure>) -> Outcome<()> {
     let length = work.random.below(SIZE_MAX / 2);
-    let kept = held.content.len().min(length);
-    // What is cut off may be there still.
-    *unsure = Some(Unsure { name: held.name.clone(), offset: kept, content: vec![0; length - kept] });
+    *unsure = Some(Unsure { name: held.name.clone(), change: Change::Resize(length) });
     let what = format!("truncate {} to {length}", held.name);
     if work.must(&what, || held.file.set_len(length as u64))?.is_some() {
-        held.content.resize(length, 0);
+        held.content.resize(length);
     }
     *unsure = None;
     Ok(())
@@ -158,6 +231,9 @@ fn map(work: &mut Work, folder: &str, held: &Held, version: &mut u64) -> Outcome
         };
         written += count;
     }
+    if work.must(&"fsync the mapped file", || file.sync_all())?.is_none() {
+        return Ok(());
+    }
     let (at, value) = (work.random.below(MAPPED), 2 + (*version % 200) as u8);
     *version += 1;
     work.surely(&"store into the mapping", || sys::store_shared(file.as_fd(), MAPPED, at, value))?;
@@ -168,21 +244,21 @@ fn map(work: &mut Work, folder: &str, held: &Held, version: &mut u64) -> Outcome
     work.check(right, format!("the mapped file has not {value} at {at}, or something else"))
 }
 
-/// Compares a file on the server's own directory.
-fn matches(root: &Path, name: &str, content: &[u8], unsure: Option<&Unsure>) -> Result<(), String> {
+/// Compares a file on the server's own directory. If its close said that all is well, nothing is lost.
+fn matches(
+    root: &Path,
+    (name, content): (&str, &Content),
+    closed: bool,
+    unsure: Option<&Unsure>,
+) -> Result<(), String> {
     let got = fs::read(root.join(name)).map_err(|error| format!("{name} on the server: {error}"))?;
     let Some(at) = first_difference(&got, content) else { return Ok(()) };
     let text = format!("{name} on the server differs at {at}, lengths {:?}", (got.len(), content.len()));
-    let Some(unsure) = unsure.filter(|unsure| unsure.name == name) else { return Err(text) };
-    let end = unsure.offset + unsure.content.len();
-    let lengths = [content.len(), content.len().max(end), end];
-    let right = |(at, byte): (usize, &u8)| {
-        let old = content.get(at).copied().unwrap_or(0);
-        let new = at.checked_sub(unsure.offset).and_then(|at| unsure.content.get(at));
-        *byte == old || Some(byte) == new
-    };
-    if got.len() >= content.len().min(end) && got.len() <= lengths[1] && got.iter().enumerate().all(right) {
-        return Ok(());
+    let mut content = content.clone();
+    match unsure.filter(|unsure| unsure.name == name).map(|unsure| &unsure.change) {
+        Some(Change::Write(offset, bytes)) => content.write(*offset, bytes),
+        Some(Change::Resize(length)) => content.may_resize(*length),
+        None => {}
     }
-    Err(format!("{text}, and not by the write of {} at {}", unsure.content.len(), unsure.offset))
+    if !closed && content.may_be(&got) { Ok(()) } else { Err(text) }
 }

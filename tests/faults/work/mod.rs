@@ -1,6 +1,7 @@
 //! The programs: each a process of its own (this one starts servers, and a child closes what it inherits, which on a mount waits for the server). It is
 //! this test binary once more, told by an environment variable what to be.
 
+mod content;
 mod counters;
 mod files;
 mod listing;
@@ -27,6 +28,9 @@ pub use listing::prepare as prepare_listing;
 pub use log::audit as audit_log;
 
 const TOLD: &str = "AQUEDUCT_FAULTS_WORK";
+
+/// That there was no room for what was held back is told by the next write, fsync or close of the descriptor: no program waits for so long with that.
+const LATE: u64 = 10_000_000_000;
 
 /// Bytes of the line that says what a program is at.
 const AT_LENGTH: usize = 300;
@@ -197,9 +201,10 @@ impl Work {
         if dead || (errno == libc::ENOENT && self.windows.any(&name, began, now())) {
             return Err(Stop::Gone);
         }
+        let since = began.saturating_sub(LATE);
         let no_room = match errno {
-            libc::ENOSPC => self.windows.any("full", began, now()),
-            libc::EDQUOT => self.part.limited && self.windows.any("quota", began, now()),
+            libc::ENOSPC => self.windows.any("full", since, now()),
+            libc::EDQUOT => self.part.limited && self.windows.any("quota", since, now()),
             _ => false,
         };
         if no_room {

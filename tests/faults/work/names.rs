@@ -11,6 +11,7 @@ use std::rc::Rc;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags};
 
 use super::{Outcome, Stop, Work, settles};
+use crate::sys;
 use belief::{Belief, HELD, Op, draw};
 
 pub use belief::{bytes, first_difference};
@@ -26,13 +27,15 @@ pub fn work(work: &mut Work, life: u64) -> Outcome<()> {
         ended = step(work, &folder, &mut belief, &mut next, &mut held);
         work.pause();
     }
-    drop(held);
+    let closes = held.map(|file| file.is_none_or(|file| sys::close(file).is_ok()));
     if matches!(ended, Err(Stop::Gone)) {
         work.await_mount();
     }
     if !matches!(ended, Err(Stop::Finding(_))) {
         let root = work.part.export.join(&folder);
-        let alternative = next.filter(|_| ended.is_err()).unwrap_or_else(|| belief.clone());
+        belief.may_lack = !closes.iter().all(|closed| *closed);
+        let mut alternative = next.filter(|_| ended.is_err()).unwrap_or_else(|| belief.clone());
+        alternative.may_lack = belief.may_lack;
         settles(|| belief.matches(&root).or_else(|first| alternative.matches(&root).map_err(|_| first)))?;
     }
     ended
@@ -47,7 +50,11 @@ fn step(
     held: &mut [Option<File>; HELD],
 ) -> Outcome<()> {
     let seed = work.part.seed;
-    let op = draw(belief, &mut work.random);
+    let op = match draw(belief, &mut work.random) {
+        Op::Create { slot, .. } | Op::Open { slot, .. } if held[slot].is_some() => Op::Close { slot },
+        op => op,
+    };
+    let closes = if let Op::Close { slot } = op { belief.opened(slot) } else { None };
     if let Op::Look = op {
         return look(work, folder, belief, held);
     }
@@ -64,7 +71,10 @@ fn step(
     }
     *next = None;
     match (expected, got) {
-        (Ok(after), Ok(count)) if count == length => *belief = after,
+        (Ok(after), Ok(count)) if count == length => {
+            *belief = after;
+            closes.into_iter().for_each(|id| belief.settle(id));
+        }
         (Ok(_), Ok(count)) => {
             // There was room for a part.
             let Op::Write { slot, offset, .. } = op else { unreachable!("only writes have a length") };
@@ -72,7 +82,14 @@ fn step(
             *belief = belief.after(&short, seed).and_then(Result::ok).expect("as the long one");
         }
         (Err(wanted), Err(errno)) if wanted == errno => {}
-        (_, Err(errno)) if Work::is_refusal(errno) => belief.forget_times(),
+        (expected, Err(errno)) if Work::is_refusal(errno) => {
+            // Closed it is.
+            if let (Some(_), Ok(after)) = (closes, expected) {
+                *belief = after;
+            }
+            belief.forget_times();
+            read_what_is_left(work, &root, belief, held)?;
+        }
         (Ok(_), Err(errno)) => return Err(work.unexpected(&format!("{op:?}"), errno)),
         (Err(wanted), got) => {
             let wanted = io::Error::from_raw_os_error(wanted);
@@ -92,7 +109,7 @@ fn perform(root: &Path, op: &Op, belief: &Belief, held: &mut [Option<File>; HELD
             held[*slot] = Some(file);
         }
         Op::Open { path, slot } => held[*slot] = Some(OpenOptions::new().read(true).write(true).open(at(path))?),
-        Op::Close { slot } => held[*slot] = None,
+        Op::Close { slot } => held[*slot].take().map_or(Ok(()), sys::close)?,
         Op::Mkdir { path } => fs::create_dir(at(path))?,
         Op::Fifo { path } => rustix::fs::mknodat(CWD, at(path), FileType::Fifo, Mode::from_raw_mode(0o644), 0)?,
         Op::Symlink { text, path } => symlink(text, at(path))?,
@@ -135,7 +152,7 @@ fn file(held: &[Option<File>; HELD], slot: usize) -> &File {
 }
 
 /// Compares a descriptor, a name, or everything, through any mount.
-fn look(work: &mut Work, folder: &str, belief: &Belief, held: &[Option<File>; HELD]) -> Outcome<()> {
+fn look(work: &mut Work, folder: &str, belief: &mut Belief, held: &[Option<File>; HELD]) -> Outcome<()> {
     let slot = work.random.below(HELD);
     if let (Some(file), Some(node)) = (&held[slot], belief.held(slot)) {
         let content = work.surely(&format!("read the descriptor {slot}"), || {
@@ -147,7 +164,10 @@ fn look(work: &mut Work, folder: &str, belief: &Belief, held: &[Option<File>; HE
         work.report.bytes += content.0.len() as u64;
         let differs = first_difference(&content.0, &node.content);
         let lengths = (content.0.len(), node.content.len());
-        work.check(differs.is_none(), format!("descriptor {slot} differs at {differs:?}, lengths {lengths:?}"))?;
+        if differs.is_some() {
+            let text = format!("descriptor {slot} differs at {differs:?}, lengths {lengths:?}");
+            return excuse(work, folder, belief, held, text);
+        }
         work.check(content.1.nlink() == u64::from(node.links), format!("descriptor {slot} has other links"))?;
         return work.check(content.1.mode() & 0o7777 == node.mode, format!("descriptor {slot} has another mode"));
     }
@@ -160,5 +180,45 @@ fn look(work: &mut Work, folder: &str, belief: &Belief, held: &[Option<File>; HE
         Ok(()) => Ok(Ok(())),
     })?;
     work.report.bytes += bytes;
-    found.or_else(|text| work.check(false, text))
+    found.or_else(|text| excuse(work, folder, belief, held, text))
+}
+
+/// Something is not as believed: then there was no room for what was held back, of which its writer is told next.
+fn excuse(
+    work: &mut Work,
+    folder: &str,
+    belief: &mut Belief,
+    held: &[Option<File>; HELD],
+    text: String,
+) -> Outcome<()> {
+    let mut told = false;
+    for file in held.iter().flatten() {
+        told |= work.must(&"fsync what differs", || file.sync_all())?.is_none();
+    }
+    work.check(told, text)?;
+    let root = work.point().join(folder);
+    read_what_is_left(work, &root, belief, held)
+}
+
+/// There was no room: of what was neither synced nor closed some may be lost.
+fn read_what_is_left(work: &mut Work, root: &Path, belief: &mut Belief, held: &[Option<File>; HELD]) -> Outcome<()> {
+    for (id, slot, path) in belief.unsettled() {
+        let got = match (slot.and_then(|slot| held[slot].as_ref()), path) {
+            (Some(file), _) => work.surely(&"read what is left", || {
+                let mut content = vec![0; 20 << 10];
+                let count = file.read_at(&mut content, 0)?;
+                content.truncate(count);
+                Ok(content)
+            })?,
+            (None, Some(path)) => {
+                work.surely(&format!("read what is left of {path}"), || fs::read(root.join(&path)))?
+            }
+            (None, None) => continue,
+        };
+        work.report.bytes += got.len() as u64;
+        let what =
+            format!("of file {id} {} bytes are left, which were never written, or what was synced is lost", got.len());
+        work.check(belief.is_left_with(id, got), what)?;
+    }
+    Ok(())
 }

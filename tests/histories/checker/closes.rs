@@ -22,9 +22,9 @@ pub fn block(
     let mut writes = vec![(0, initial)];
     let mut hiding = Vec::new();
     for timed in steps {
-        if let Block::Write(token) = timed.step {
+        if let Block::Write(token) | Block::MayWrite(token) = timed.step {
             writes.push((timed.begin, token));
-            if timed.required {
+            if timed.required && timed.step == Block::Write(token) {
                 let (worker, closed) = closed(history, objects, timed.origin);
                 hiding.push(Write { timed: timed.clone(), worker, closed });
             }
@@ -32,7 +32,8 @@ pub fn block(
     }
     // When what is over began at the latest.
     let ended = |begin: u64, token: u64| {
-        let of = |timed: &&Timed<Block>| timed.begin == begin && timed.step == Block::Write(token);
+        let writes = [Block::Write(token), Block::MayWrite(token)];
+        let of = |timed: &&Timed<Block>| timed.begin == begin && writes.contains(&timed.step);
         steps.iter().find(of).map_or(0, |timed| timed.end)
     };
     steps.iter().find_map(|read| {

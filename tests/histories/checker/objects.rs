@@ -9,13 +9,15 @@
 //! - **stat** looks where the name leads, and then at the file. Whoever finds it removed by then gets ENOENT or ESTALE.
 //! - A block is one value for each of its words: reads and writes of one page may be torn by others at the same time.
 //! - A write that crosses a page may be seen with the size of a part.
+//! - A write that was answered may be **lost** if something happened that takes outcomes from programs, and neither fsync nor close has said since, without an
+//!   error before it, that it is safe. It is lost then and for ever: it does not come later, over what others saw.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::linear::Timed;
 use super::locks::Hold;
 use super::names::{Entry, Step};
-use super::registers::{Length, Record};
+use super::registers::{Length, Record, Word};
 use crate::history::{BLOCK, BLOCKS, Call, Event, History, How, NAMES, PAGE, PATHS, Place, RECORD, Value, WORD, runs};
 
 /// Errors of a mount that lost its server, its session or its life.
@@ -25,6 +27,8 @@ const LOSSES: [i32; 6] = [libc::EIO, libc::ENOTCONN, libc::ECONNABORTED, libc::E
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Block {
     Write(u64),
+    /// One that may have been lost.
+    MayWrite(u64),
     Read(Vec<(usize, u64)>),
 }
 
@@ -50,6 +54,7 @@ pub struct Handle {
 pub struct Objects {
     pub names: Vec<Timed<Step>>,
     pub sizes: BTreeMap<u64, Vec<Timed<Length>>>,
+    pub modes: BTreeMap<u64, Vec<Timed<Word>>>,
     pub parts: BTreeMap<Part, Vec<Timed<Block>>>,
     pub log: Vec<Timed<Record>>,
     pub lock: Vec<Timed<Hold>>,
@@ -105,7 +110,7 @@ impl Objects {
                     objects.name(&at, &seen, &renames);
                 }
                 Call::Lock { .. } | Call::Unlock { .. } => objects.lock(&at, &seen, history),
-                Call::Open { .. } | Call::Close { .. } => objects.expect_done(&at, &seen),
+                Call::Open { .. } | Call::Close { .. } | Call::Sync { .. } => objects.expect_done(&at, &seen),
                 _ => objects.file(&at, &seen, history),
             }
         }
@@ -171,7 +176,8 @@ impl Objects {
 
     fn name(&mut self, at: &At, seen: &Seen, renames: &[&Event]) {
         match (&at.event.call, seen) {
-            (Call::Stat { name }, Seen::Value(Value::Attributes { node, size, links })) => {
+            (Call::Stat { name }, Seen::Value(Value::Attributes { node, size, links, mode })) => {
+                self.modes.entry(*node).or_default().push(at.look(Word::Read(u64::from(*mode))));
                 self.names.push(at.look(Step::Leads(*name, Some(*node))));
                 self.names.push(at.look(Step::Links(*node, *links)));
                 self.sizes.entry(*node).or_default().push(at.look(Length::Is(*size)));
@@ -237,7 +243,7 @@ impl Objects {
                 self.read(at, node, (*block, *count), (*bytes, runs));
             }
             (Call::Write { block, count, token, .. }, Seen::Value(_) | Seen::Unknown) => {
-                self.write(at, node, (*block, *count), *token);
+                self.write(at, node, (*block, *count), *token, may_be_lost(history, at));
             }
             (Call::Resize { blocks, .. }, Seen::Value(_) | Seen::Unknown) => self.resize(at, node, *blocks),
             (Call::Append { token, .. }, Seen::Value(_) | Seen::Unknown) => {
@@ -257,10 +263,16 @@ impl Objects {
                     self.part(Part::Page(*block)).push(at.look(Block::Read(runs.clone())));
                 }
             }
-            (Call::LookAt { .. }, Seen::Value(Value::Attributes { node: shown, size, links })) => {
+            (Call::SetMode { mode, .. }, Seen::Value(_) | Seen::Unknown) => {
+                let mode = u64::from(*mode);
+                let step = if may_be_lost(history, at) { Word::MayWrite(mode) } else { Word::Write(mode) };
+                self.modes.entry(node).or_default().push(at.timed(step));
+            }
+            (Call::LookAt { .. }, Seen::Value(Value::Attributes { node: shown, size, links, mode })) => {
                 if *shown != node {
                     self.faults.push((at.number, format!("it was inode {node}")));
                 } else if let Place::Name(_) = handle.place {
+                    self.modes.entry(node).or_default().push(at.look(Word::Read(u64::from(*mode))));
                     self.sizes.entry(node).or_default().push(at.look(Length::Is(*size)));
                     self.names.push(at.look(Step::Links(node, *links)));
                 } else if handle.place == Place::Log {
@@ -298,14 +310,18 @@ impl Objects {
         }
     }
 
-    fn write(&mut self, at: &At, node: u64, (block, count): (usize, usize), token: u64) {
+    fn write(&mut self, at: &At, node: u64, (block, count): (usize, usize), token: u64, may_be_lost: bool) {
         let (start, end) = (block * BLOCK, (block + count) * BLOCK);
         let sizes = self.sizes.entry(node).or_default();
         let pages = (start / PAGE + 1..=(end - 1) / PAGE).map(|page| (page * PAGE) as u64);
         sizes.extend(pages.map(|boundary| Timed { end: at.event.end, ..at.maybe(Length::ReachesTo(boundary)) }));
-        sizes.push(at.timed(Length::ReachesTo(end as u64)));
+        let (reaches, writes) = match may_be_lost {
+            true => (Length::MayReachTo(end as u64), Block::MayWrite(token)),
+            false => (Length::ReachesTo(end as u64), Block::Write(token)),
+        };
+        sizes.push(at.timed(reaches));
         for number in block..block + count {
-            self.part(Part::Block(node, number)).push(at.timed(Block::Write(token)));
+            self.part(Part::Block(node, number)).push(at.timed(writes.clone()));
         }
     }
 
@@ -365,6 +381,9 @@ impl Objects {
                 self.part(Part::Block(*node, number)).push(at(time, origin, Block::Read(runs(block))));
             }
         }
+        for (node, mode) in &after.modes {
+            self.modes.entry(*node).or_default().push(at(time, origin, Word::Read(u64::from(*mode))));
+        }
         for (number, word) in after.pages.iter().enumerate() {
             self.part(Part::Page(number)).push(at(time, origin, Block::Read(vec![(0, *word)])));
         }
@@ -381,6 +400,19 @@ fn is_early(history: &History, load: &Event, runs: &[(usize, u64)]) -> bool {
         |store: &&Event| matches!(store.call, Call::Store { token, .. } if runs.iter().any(|(_, word)| *word == token));
     let overlaps = |store: &Event| store.mount == load.mount && store.begin < load.end && load.begin < store.end;
     history.events.iter().filter(is_store).any(overlaps)
+}
+
+/// Whether a write that was answered may have been lost all the same: its program was told so, or has not been told that it is safe.
+fn may_be_lost(history: &History, at: &At) -> bool {
+    let is_later = |later: &&Event| {
+        later.worker == at.event.worker && later.begin > at.event.begin && later.call.handle() == at.event.call.handle()
+    };
+    let told = |later: &Event| match (&later.call, &later.result) {
+        (Call::Sync { .. } | Call::Close { .. }, Some(Ok(_))) => Some(false),
+        (Call::Write { .. } | Call::Sync { .. } | Call::Close { .. }, None | Some(Err(_))) => Some(true),
+        _ => None,
+    };
+    history.may_fail && history.events.iter().filter(is_later).find_map(told).unwrap_or(true)
 }
 
 /// When a lock may have been lost: since its operation, unless the same worker gave it back and was told that it had it until then.

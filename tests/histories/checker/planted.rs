@@ -1,7 +1,7 @@
 //! Histories that could not have happened, made by hand, and beside each one that could: what a protection that is missing would show.
 
 use super::{Limits, Promise, check};
-use crate::history::{BLOCK, Call, Event, History, How, PATHS, Place, Truth, Value, WORD, token};
+use crate::history::{BLOCK, Call, Event, History, How, MODE, PATHS, Place, Truth, Value, WORD, token};
 
 /// The file of the first name, and another.
 const FILE: u64 = 100;
@@ -71,13 +71,26 @@ impl Story {
         self.did(worker, time, Call::Close { handle: 1 }, Ok(Value::Done))
     }
 
+    fn synced(self, worker: usize, time: (u64, u64)) -> Story {
+        self.did(worker, time, Call::Sync { handle: 1 }, Ok(Value::Done))
+    }
+
+    fn set_mode(self, worker: usize, time: (u64, u64), mode: u32) -> Story {
+        self.did(worker, time, Call::SetMode { handle: 1, mode }, Ok(Value::Done))
+    }
+
+    fn looked_at_mode(self, worker: usize, time: (u64, u64), mode: u32) -> Story {
+        let value = Value::Attributes { node: FILE, size: 2 * BLOCK as u64, links: 1, mode };
+        self.did(worker, time, Call::LookAt { handle: 1 }, Ok(value))
+    }
+
     fn looked_at_size(self, worker: usize, time: (u64, u64), size: u64) -> Story {
-        let value = Value::Attributes { node: FILE, size, links: 1 };
+        let value = Value::Attributes { node: FILE, size, links: 1, mode: MODE };
         self.did(worker, time, Call::LookAt { handle: 1 }, Ok(value))
     }
 
     fn stat(self, worker: usize, time: (u64, u64), name: usize, node: Option<(u64, u64)>) -> Story {
-        let value = node.map(|(node, links)| Value::Attributes { node, size: 2 * BLOCK as u64, links });
+        let value = node.map(|(node, links)| Value::Attributes { node, size: 2 * BLOCK as u64, links, mode: MODE });
         self.did(worker, time, Call::Stat { name }, value.ok_or(libc::ENOENT))
     }
 
@@ -177,6 +190,82 @@ fn a_lost_update() {
     let second = 1 << 24 | 1 << 16 | 1;
     story(second).leaves(1, ONE).holds();
     story(second).leaves(1, 0).fails("block 1", &[2, 4]);
+}
+
+/// Something happened that takes outcomes from programs.
+fn troubled(mut story: Story) -> Story {
+    story.history.may_fail = true;
+    story
+}
+
+#[test]
+fn what_is_not_known_to_be_safe_may_be_lost() {
+    let wrote = || Story::new().opened(2, Place::Name(0)).wrote(0, (10, 20), 0, 1);
+    let seen = |story: Story| story.read(1, (60, 70), 0, 0);
+    seen(troubled(wrote())).holds();
+    seen(wrote()).fails("block 0", &[2, 3]);
+    // Its program has been told that it is safe, by fsync or close.
+    seen(troubled(wrote()).synced(0, (30, 40))).fails("block 0", &[2, 4]);
+    seen(troubled(wrote()).closed(0, (30, 40))).fails("block 0", &[2, 4]);
+    // It has been told that it is lost: what comes later without an error says nothing of it.
+    let failed = |call| troubled(wrote()).did(0, (30, 40), call, Err(libc::EIO));
+    for call in [Call::Close { handle: 1 }, Call::Sync { handle: 1 }] {
+        seen(failed(call)).holds();
+    }
+    let more = Call::Write { handle: 1, block: 1, count: 1, token: token(0, 0, 2) };
+    seen(failed(more.clone()).synced(0, (45, 50)).closed(0, (51, 55))).holds();
+    // But not of what was written after the error, nor by another descriptor.
+    let again = |story: Story| seen(story.wrote(0, (45, 50), 0, 3).synced(0, (51, 55)));
+    again(failed(more)).fails("block 0", &[4, 6]);
+    let other = Call::Open { handle: 2, place: Place::Name(0), how: How::Write };
+    let other = troubled(wrote()).did(0, (21, 22), other, Ok(Value::Node(FILE)));
+    seen(other.did(0, (30, 40), Call::Close { handle: 2 }, Ok(Value::Done))).holds();
+    // Without a trouble nobody may be told of an error.
+    let alone = wrote().did(0, (30, 40), Call::Close { handle: 1 }, Err(libc::EIO)).leaves(0, ONE);
+    alone.fails("must not", &[3]);
+}
+
+#[test]
+fn what_is_lost_does_not_come_later() {
+    let wrote = || troubled(Story::new()).opened(3, Place::Name(0)).wrote(0, (10, 20), 0, 1);
+    wrote().read(1, (30, 40), 0, 0).holds();
+    wrote().read(1, (30, 40), 0, 0).read(2, (50, 60), 0, ONE).leaves(0, ONE).fails("block 0", &[3, 4, 5]);
+    wrote().read(1, (30, 40), 0, 0).leaves(0, ONE).fails("block 0", &[3, 4, 5]);
+    // Over what another has written since.
+    let second = token(0, 1, 1);
+    wrote().wrote(1, (30, 40), 0, 1).synced(1, (41, 42)).leaves(0, second).holds();
+    wrote().wrote(1, (30, 40), 0, 1).synced(1, (41, 42)).leaves(0, ONE).fails("block 0", &[3, 4, 6]);
+    // Nor does what was seen go away.
+    wrote().read(1, (30, 40), 0, ONE).leaves(0, ONE).holds();
+    wrote().read(1, (30, 40), 0, ONE).fails("block 0", &[4, 5]);
+}
+
+#[test]
+fn a_mode_that_others_do_not_see() {
+    let set = || Story::new().opened(3, Place::Name(0)).set_mode(0, (10, 20), 0o600);
+    set().looked_at_mode(1, (15, 25), MODE).looked_at_mode(2, (30, 40), 0o600).holds();
+    set().looked_at_mode(1, (30, 40), MODE).fails("mode", &[3, 4]);
+    set().looked_at_mode(1, (12, 14), 0o600).looked_at_mode(2, (16, 18), MODE).fails("mode", &[4, 5]);
+    // What was not known to be safe may be lost, and does not come later.
+    troubled(set()).looked_at_mode(1, (30, 40), MODE).holds();
+    troubled(set()).closed(0, (21, 25)).looked_at_mode(1, (30, 40), MODE).fails("mode", &[3, 5]);
+    troubled(set()).looked_at_mode(1, (30, 40), MODE).looked_at_mode(2, (50, 60), 0o600).fails("mode", &[3, 4, 5]);
+}
+
+#[test]
+fn a_size_that_is_lost_or_not() {
+    let story = |troubled: bool, size, left: usize| {
+        let mut story = Story::new().opened(2, Place::Name(0)).wrote(0, (10, 20), 2, 1);
+        story.history.may_fail = troubled;
+        let content = story.history.after.files.get_mut(&FILE).unwrap();
+        content.extend(ONE.to_le_bytes().repeat(BLOCK / WORD * left));
+        story.looked_at_size(1, (30, 40), size * BLOCK as u64)
+    };
+    story(false, 3, 1).holds();
+    story(false, 2, 1).fails("size", &[2, 3]);
+    story(true, 2, 0).holds();
+    story(true, 2, 1).fails("size", &[2, 3, 4]);
+    story(true, 3, 0).fails("size", &[3, 4]);
 }
 
 #[test]

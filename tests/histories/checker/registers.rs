@@ -8,6 +8,8 @@ pub struct Register;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
     Write(u64),
+    /// One that may have been lost, then and for ever.
+    MayWrite(u64),
     Read(u64),
 }
 
@@ -18,6 +20,7 @@ impl Object for Register {
     fn next(state: &u64, step: &Word) -> Next<u64> {
         match step {
             Word::Write(value) => Next::To(vec![*value]),
+            Word::MayWrite(value) => Next::To(vec![*value, *state]),
             Word::Read(value) => Next::same_if(value == state),
         }
     }
@@ -26,7 +29,7 @@ impl Object for Register {
     fn is_needless(step: &Word, others: &[Timed<Word>]) -> bool {
         match step {
             Word::Read(_) => true,
-            Word::Write(value) => others.iter().all(|other| other.step != Word::Read(*value)),
+            Word::Write(value) | Word::MayWrite(value) => others.iter().all(|other| other.step != Word::Read(*value)),
         }
     }
 }
@@ -38,6 +41,8 @@ pub struct Size;
 pub enum Length {
     /// A write that ends here.
     ReachesTo(u64),
+    /// One that may have been lost.
+    MayReachTo(u64),
     Becomes(u64),
     Is(u64),
     IsAtLeast(u64),
@@ -51,6 +56,7 @@ impl Object for Size {
     fn next(state: &u64, step: &Length) -> Next<u64> {
         match *step {
             Length::ReachesTo(end) => Next::To(vec![end.max(*state)]),
+            Length::MayReachTo(end) => Next::To(vec![end.max(*state), *state]),
             Length::Becomes(size) => Next::To(vec![size]),
             Length::Is(size) => Next::same_if(*state == size),
             Length::IsAtLeast(size) => Next::same_if(*state >= size),

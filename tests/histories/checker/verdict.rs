@@ -9,7 +9,7 @@ use super::locks::Lock;
 use super::names::{Directory, Entry, Names};
 use super::objects::{Block, Objects, Part, word_at};
 use super::registers::{KnownLog, Log, Register, Size, Word, towards_the_end};
-use crate::history::{BLOCK, History, PAGE, WORD};
+use crate::history::{BLOCK, History, MODE, PAGE, WORD};
 
 /// What a mount's mode of caching promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +118,10 @@ impl Check<'_> {
             let size = before.files.get(node).map_or(0, |content| content.len() as u64);
             self.object::<Size>(&format!("size of inode {node}"), &size, steps);
         }
+        for (node, steps) in &objects.modes {
+            let mode = before.modes.get(node).copied().unwrap_or(MODE);
+            self.object::<Register>(&format!("mode of inode {node}"), &u64::from(mode), steps);
+        }
         for (part, steps) in &objects.parts {
             for place in places(steps) {
                 let at_place = |timed: &Timed<Block>| Timed {
@@ -127,6 +131,7 @@ impl Check<'_> {
                     origin: timed.origin,
                     step: match &timed.step {
                         Block::Write(token) => Word::Write(*token),
+                        Block::MayWrite(token) => Word::MayWrite(*token),
                         Block::Read(runs) => Word::Read(word_at(runs, place)),
                     },
                 };
@@ -201,7 +206,7 @@ fn shown(part: Part, place: usize) -> String {
 fn places(steps: &[Timed<Block>]) -> BTreeSet<usize> {
     let runs = steps.iter().filter_map(|timed| match &timed.step {
         Block::Read(runs) => Some(runs.iter().map(|(at, _)| *at)),
-        Block::Write(_) => None,
+        Block::Write(_) | Block::MayWrite(_) => None,
     });
     runs.flatten().collect()
 }

@@ -5,26 +5,33 @@
 //! that inode's attributes is recalled first; so while such a change is under way no attributes are kept, of whatever inode.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use aqueduct_fs::{Aspects, Context, Errno, FileSystem, OpenFlags, OpenId, Reply, Request, Source, WriteAt, Written};
-use aqueduct_wire::Subject;
+use aqueduct_wire::{Flags, Subject};
 use aqueduct_worker::Done;
 
 use super::Cached;
 use super::clock::now;
 use super::gate::Number;
+use super::held::gathers;
 use super::leases::{Brought, Leases};
+use super::opens::Writer;
 use super::recall::Forget;
-use super::shard::Touch;
+use super::shard::{Reach, Touch};
 
-const BOTH: Aspects = Aspects::ATTRIBUTES.union(Aspects::DATA);
+/// What a write changes.
+pub(super) const BOTH: Aspects = Aspects::ATTRIBUTES.union(Aspects::DATA);
+
+/// What is changed of an inode.
+type Part = (Arc<[u8]>, Aspects, Reach);
 
 /// What a request changes.
 #[derive(Default)]
 pub(super) struct Plan<'a> {
     names: Vec<Named<'a>>,
-    /// Inodes, what of them, and whether it concerns who may open them.
-    inodes: Vec<(Arc<[u8]>, Aspects, bool)>,
+    /// Inodes, what of them, and what it concerns beside that.
+    inodes: Vec<Part>,
     /// Is opened for writing.
     opens: Option<&'a [u8]>,
 }
@@ -41,21 +48,22 @@ impl<'a> Plan<'a> {
     pub(super) fn of(request: &Request<'a>, leases: &Leases) -> Option<Plan<'a>> {
         use Request::*;
         let named = |parent, name, of_victim| vec![Named { parent, name, of_victim }];
-        let inode = |handle: &[u8], aspects, rights| vec![(leases.key(handle), aspects, rights)];
+        let inode = |handle: &[u8], aspects, reach| vec![(leases.key(handle), aspects, reach)];
         let written =
-            |open: OpenId| leases.opens.written(open).map(|handle| (handle, BOTH, false)).into_iter().collect();
+            |open: OpenId| leases.opens.written(open).map(|handle| (handle, BOTH, Reach::Itself)).into_iter().collect();
         let plan = match *request {
             SetAttr { handle, set, .. } => {
                 let aspects = if set.size.is_some() { BOTH } else { Aspects::ATTRIBUTES };
-                let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-                Plan { inodes: inode(handle, aspects, rights), ..Plan::default() }
+                let of_rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+                let reach = if of_rights { Reach::Rights } else { Reach::Itself };
+                Plan { inodes: inode(handle, aspects, reach), ..Plan::default() }
             }
             SetXattr { handle, .. } | RemoveXattr { handle, .. } => {
-                Plan { inodes: inode(handle, Aspects::ATTRIBUTES, true), ..Plan::default() }
+                Plan { inodes: inode(handle, Aspects::ATTRIBUTES, Reach::Xattrs), ..Plan::default() }
             }
             Fallocate { open, .. } | CopyRange { to: open, .. } => Plan { inodes: written(open), ..Plan::default() },
             Open { handle, flags } if flags.contains(OpenFlags::TRUNCATE) => {
-                let inodes = inode(handle, BOTH, false);
+                let inodes = inode(handle, BOTH, Reach::Itself);
                 Plan { inodes, opens: flags.contains(OpenFlags::WRITE).then_some(handle), ..Plan::default() }
             }
             Open { handle, flags } if flags.contains(OpenFlags::WRITE) => {
@@ -70,7 +78,8 @@ impl<'a> Plan<'a> {
                 Plan { names: named(parent, name, None), ..Plan::default() }
             }
             Link { handle, parent, name } => {
-                Plan { names: named(parent, name, None), inodes: inode(handle, Aspects::ATTRIBUTES, true), opens: None }
+                let inodes = inode(handle, Aspects::ATTRIBUTES, Reach::Rights);
+                Plan { names: named(parent, name, None), inodes, opens: None }
             }
             Unlink { parent, name } => {
                 Plan { names: named(parent, name, Some(Aspects::ATTRIBUTES)), ..Plan::default() }
@@ -91,21 +100,23 @@ impl<'a> Plan<'a> {
     /// Whoever changes names in a directory changes its attributes.
     fn with_parents(mut self, leases: &Leases) -> Plan<'a> {
         for named in &self.names {
-            self.inodes.push((leases.key(named.parent), Aspects::ATTRIBUTES, false));
+            self.inodes.push((leases.key(named.parent), Aspects::ATTRIBUTES, Reach::Itself));
         }
         self
     }
 }
 
 /// An open for writing that is being made: dropped before, it is none.
-struct Writer<'a> {
+struct Opening<'a> {
     leases: &'a Leases,
     handle: &'a [u8],
 }
 
-impl Drop for Writer<'_> {
+impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        self.leases.remove_writer(self.handle);
+        if self.leases.remove_writer(self.handle) {
+            self.leases.end_sharing(self.handle, self.leases.epoch()); // nobody is told: the next who writes has it for himself anyway
+        }
     }
 }
 
@@ -113,7 +124,7 @@ impl Drop for Writer<'_> {
 struct Change<'a> {
     leases: &'a Leases,
     names: Vec<Named<'a>>,
-    inodes: Vec<(Arc<[u8]>, Aspects, bool)>,
+    inodes: Vec<Part>,
     /// How many of the inodes it has begun with.
     begun: (usize, usize),
     asked: Number,
@@ -127,8 +138,8 @@ impl<'a> Change<'a> {
         Touch::Name { parent: named.parent, name: named.name, hash }
     }
 
-    fn touch_inode<'b>((handle, aspects, rights): &'b (Arc<[u8]>, Aspects, bool)) -> Touch<'b> {
-        Touch::Inode { handle, aspects: *aspects, rights: *rights }
+    fn touch_inode<'b>((handle, aspects, reach): &'b Part) -> Touch<'b> {
+        Touch::Inode { handle, aspects: *aspects, reach: *reach }
     }
 
     /// It has been answered. With what the answer says of names and of one inode, which is kept if it is the latest.
@@ -140,28 +151,32 @@ impl<'a> Change<'a> {
         brought: &Brought,
     ) {
         self.is_settled = settled;
+        let is_directory = matches!(attr, Some((_, Reply::Entry(entry))) if entry.attr.is_directory());
         for (at, named) in self.names.iter().enumerate().take(std::mem::take(&mut self.begun.0)) {
             let touch = Change::touch_name(self.leases, named);
             let now_there = names.get(at).cloned().flatten();
             self.leases.end(&touch, self.asked, settled, |shard| {
                 if let Some(to) = now_there {
-                    shard.keep_own_name(named.parent, (named.name, to), brought.sent);
+                    shard.keep_own_name(named.parent, (named.name, to, is_directory), brought.sent);
                 }
             });
         }
-        let lease = brought.grants.iter().find(|grant| grant.subject == Subject::Inode);
+        let of_directory = brought.lease(Subject::Changed).zip(brought.changed);
         for inode in self.inodes.iter().take(std::mem::take(&mut self.begun.1)) {
             let value = match attr {
-                Some((handle, Reply::Attr(attr))) if *handle == *inode.0 => Some(*attr),
-                Some((_, Reply::Entry(entry))) if *entry.handle.bytes() == *inode.0 => Some(entry.attr),
+                Some((handle, Reply::Attr(attr))) if *handle == *inode.0 => brought.of_inode().zip(Some(*attr)),
+                Some((_, Reply::Entry(entry))) if *entry.handle.bytes() == *inode.0 => {
+                    brought.of_inode().zip(Some(entry.attr))
+                }
+                _ if self.names.first().is_some_and(|named| *named.parent == *inode.0) => of_directory,
                 _ => None,
             };
             let may = self.leases.keeps_attributes(self.asked);
             self.leases.end(&Change::touch_inode(inode), self.asked, settled, |shard| {
-                if let (Some(attr), Some(grant), true) = (value, lease, may) {
+                if let (Some((lease, attr)), true) = (value, may) {
                     let hash = self.leases.hash(&inode.0);
                     let times = (&attr, brought.sent, now(), brought.epoch);
-                    shard.keep_own_attr(&inode.0, hash, (grant.lease, grant.aspects), times);
+                    shard.keep_own_attr(&inode.0, hash, lease, times);
                 }
             });
         }
@@ -221,7 +236,7 @@ impl Cached {
                 }
             };
             if let (Some(handle), Some(aspects)) = (&victim, of_victim) {
-                change.inodes.push((handle.clone(), aspects, true));
+                change.inodes.push((handle.clone(), aspects, Reach::Rights));
             }
             victims.push(victim);
         }
@@ -230,7 +245,7 @@ impl Cached {
             change.begun.1 += 1;
         }
         self.have_forgotten(leases, forget).await;
-        let of_rights = change.inodes.iter().filter(|(_, _, rights)| *rights);
+        let of_rights = change.inodes.iter().filter(|(_, _, reach)| *reach >= Reach::Rights);
         let opens: Vec<_> = of_rights.flat_map(|(handle, ..)| leases.local_opens(handle)).collect();
         opens.iter().for_each(|open| self.client.make_real(open));
         for open in &opens {
@@ -266,7 +281,7 @@ impl Cached {
         for (handle, told) in forget {
             let data = told & Aspects::DATA;
             for (aspects, is_data) in [(told - data, false), (data, true)] {
-                if aspects.is_empty() {
+                if aspects.is_empty() || !is_data && leases.forget_at_once(&handle, aspects) {
                     continue;
                 }
                 let done = Arc::<Done>::default();
@@ -288,8 +303,9 @@ impl Cached {
         leases: &'a Arc<Leases>,
         plan: Plan<'a>,
     ) -> Result<Reply, Errno> {
-        let writer = plan.opens.map(|handle| Writer { leases, handle });
-        if let Some(Writer { handle, .. }) = writer {
+        let opening = plan.opens.map(|handle| Opening { leases, handle });
+        let gathers = gathers(&request);
+        if let Some(Opening { handle, .. }) = opening {
             let told = leases.add_writer(handle);
             self.have_forgotten(leases, vec![(leases.key(handle), told)]).await;
         }
@@ -298,9 +314,9 @@ impl Cached {
             Ok((change, victims)) => self.make(context, &request, (change, victims)).await,
             Err(error) => Err(error),
         };
-        if let (Some(writer), Ok(Reply::Opened(opened))) = (writer, &result) {
-            leases.opens.add_writer(opened.id, leases.key(writer.handle));
-            std::mem::forget(writer); // until it is closed
+        if let (Some(opening), Ok(Reply::Opened(opened))) = (opening, &result) {
+            leases.opens.add_writer(opened.id, Writer::new(leases.key(opening.handle), gathers, context.pid));
+            std::mem::forget(opening); // until it is closed
         }
         if let (Request::Create { flags, .. } | Request::CreateUnnamed { flags, .. }, Ok(Reply::Created(entry, opened))) =
             (&request, &result)
@@ -308,7 +324,7 @@ impl Cached {
         {
             let handle = leases.key(entry.handle.bytes());
             let told = leases.add_writer(&handle);
-            leases.opens.add_writer(opened.id, handle.clone());
+            leases.opens.add_writer(opened.id, Writer::new(handle.clone(), gathers, context.pid));
             self.have_forgotten(leases, vec![(handle, told)]).await;
         }
         result
@@ -322,7 +338,8 @@ impl Cached {
     ) -> Result<Reply, Errno> {
         let leases = change.leases;
         let asked = change.asked;
-        let mut brought = Brought::default();
+        let asks = self.asks(gathers(request)) | asks_bare(request, leases);
+        let mut brought = Brought { asks, ..Brought::default() };
         change.is_settled = false;
         let result = self.client.answer_call(context, request.clone(), &mut brought).await;
         let settled = !brought.is_open;
@@ -335,7 +352,13 @@ impl Cached {
                 &[]
             };
             change.end(settled, &names, Some((handle, reply)), &brought);
-            self.keep_made(leases, asked, reply, &brought);
+            self.keep_made(leases, asked, (request, reply), &brought);
+            if let (Some(uid), true) = (owner_of_new(request, reply), settled) {
+                leases.has_made(context, uid, brought.epoch);
+            }
+            if let (Request::Open { handle, .. }, Some(lease)) = (request, brought.of_inode()) {
+                leases.keep(handle, lease, (asked, &brought), |_, _, _| ());
+            }
         } else {
             change.end(settled, &[], None, &brought);
         }
@@ -343,16 +366,30 @@ impl Cached {
     }
 
     /// What a request has made is kept as any other answer.
-    fn keep_made(&self, leases: &Leases, asked: Number, reply: &Reply, brought: &Brought) {
+    fn keep_made(&self, leases: &Leases, asked: Number, (request, reply): (&Request<'_>, &Reply), brought: &Brought) {
         let (Reply::Entry(entry) | Reply::Created(entry, _)) = reply else { return };
-        let Some(grant) = brought.grants.iter().find(|grant| grant.subject == Subject::Inode) else { return };
-        if !leases.keeps_attributes(asked) {
-            return;
-        }
-        let handle = entry.handle.bytes();
-        leases.keep(handle, (grant.lease, grant.aspects), (asked, brought), |shard, hash, fetched| {
-            shard.keep_attr(handle, hash, &entry.attr, fetched)
+        let Some(lease) = brought.of_inode() else { return };
+        let (may, handle) = (leases.keeps_attributes(asked), entry.handle.bytes());
+        let is_empty = match request {
+            Request::MakeDirectory { parent, .. } => {
+                leases.shard(leases.hash(parent), |shard| shard.lists_exactly(parent))
+            }
+            _ => false,
+        };
+        leases.keep(handle, lease, (asked, brought), |shard, hash, fetched| {
+            if is_empty {
+                shard.keep_new(handle, hash, fetched);
+            }
+            if may && brought.is_bare() {
+                shard.keep_bare(handle, hash, fetched);
+            }
+            may && shard.keep_attr(handle, hash, &entry.attr, fetched)
         });
+    }
+
+    /// What is asked for by who would hold writes back.
+    fn asks(&self, gathers: bool) -> Flags {
+        if gathers && self.client.gather.is_on() { Flags::EXCLUSIVE } else { Flags::empty() }
     }
 
     /// Writes, as a change of the file.
@@ -364,13 +401,54 @@ impl Cached {
         leases: &Arc<Leases>,
     ) -> Result<Written, Errno> {
         let write = WriteAt { open: self.real(leases, write.open).await?, ..write };
-        let inodes = leases.opens.written(write.open).map(|handle| (handle, BOTH, false)).into_iter().collect();
+        let writer = leases.opens.writer(write.open);
+        let inodes = writer.iter().map(|writer| (writer.handle.clone(), BOTH, Reach::Itself)).collect();
         let (mut change, _) = self.begin(context, leases, Plan { inodes, ..Plan::default() }).await?;
         change.is_settled = false;
-        let result = self.client.write(context, write, source).await;
+        writer.iter().for_each(Writer::wrote);
+        let writer = writer.filter(|writer| writer.gathers && !write.stable);
+        let (asked, asks) = (change.asked, self.asks(writer.is_some()));
+        let mut brought = Brought { asks, ..Brought::default() };
+        let Source::Memory(data) = source;
+        let (gather, length) = (&self.client.gather, data.len());
+        let sent = (!gather.may_take(length)).then(Instant::now);
+        let result = self.client.write_asking(context, (write, data), &mut brought).await;
+        // Else the wire would stay as slow as it was once, for who writes nothing small.
+        if let (Some(sent), true) = (sent, result.is_ok()) {
+            gather.went_straight(length, sent.elapsed());
+        }
+        if let (Some(writer), Some(lease)) = (writer, brought.of_inode()) {
+            leases.keep(&writer.handle, lease, (asked, &brought), |_, _, _| ());
+        }
         change.end(settles(&result), &[], None, &Brought::default());
         result
     }
+}
+
+/// Whether a request that succeeds has made an inode that nobody knew before.
+pub(super) fn makes_anew(request: &Request<'_>) -> bool {
+    use Request::*;
+    match request {
+        Create { flags, .. } => flags.contains(OpenFlags::EXCLUSIVE),
+        CreateUnnamed { .. } | MakeDirectory { .. } | MakeNode { .. } | Symlink { .. } => true,
+        _ => false,
+    }
+}
+
+/// Whose is what a request has made, if it surely has: another may have made what Create has found.
+fn owner_of_new(request: &Request<'_>, reply: &Reply) -> Option<u32> {
+    match reply {
+        Reply::Entry(entry) | Reply::Created(entry, _) if makes_anew(request) => Some(entry.attr.uid),
+        _ => None,
+    }
+}
+
+/// Whether what a request makes is bare is asked for where a kernel may ask for it.
+fn asks_bare(request: &Request<'_>, leases: &Leases) -> Flags {
+    use Request::*;
+    let may_have_lists =
+        matches!(request, Create { .. } | CreateUnnamed { .. } | MakeDirectory { .. } | MakeNode { .. });
+    if may_have_lists && leases.asks_bare() { Flags::BARE } else { Flags::empty() }
 }
 
 /// What the names that a request has changed stand for afterwards, in the order of its plan; `None`: unknown. `before`: what they stood for, if that is certain.

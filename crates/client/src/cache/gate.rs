@@ -16,6 +16,8 @@ pub(super) struct Gate {
     unsettled: u32,
     /// Answers to what was asked before are not kept.
     opened: Number,
+    /// Files that the server is being told are not written to any more: their leases do not become exclusive.
+    sharing: u32,
 }
 
 impl Gate {
@@ -27,6 +29,23 @@ impl Gate {
     /// Whether the answer to what was asked then may be kept.
     pub(super) fn lets(&self, asked: Number) -> bool {
         self.is_open() && asked >= self.opened
+    }
+
+    /// Whether a lease that was asked for then may be exclusive. This client's own writes, during which it comes, do not matter.
+    pub(super) fn lets_be_exclusive(&self, asked: Number) -> bool {
+        self.sharing == 0 && asked >= self.opened
+    }
+
+    /// The server is about to be told that a lease is not used exclusively any more.
+    pub(super) fn begin_sharing(&mut self, now: Number) {
+        self.sharing += 1;
+        self.opened = now;
+    }
+
+    /// It has been. What was asked before may have been answered before as well.
+    pub(super) fn end_sharing(&mut self, now: Number) {
+        self.sharing = self.sharing.saturating_sub(1);
+        self.opened = now;
     }
 
     pub(super) fn is_changing(&self) -> bool {
@@ -54,6 +73,7 @@ impl Gate {
     /// A new session: what was unsettled will not be made any more.
     pub(super) fn settle(&mut self, now: Number) {
         self.unsettled = 0;
+        self.sharing = 0;
         self.opened = now;
     }
 }

@@ -47,6 +47,11 @@ impl Holds {
         self.reads[index(hash)].fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Whether an answer about an inode may be on its way.
+    pub(super) fn has_answers(&self, of: Hash) -> bool {
+        self.answers[index(of)].load(Ordering::SeqCst) > 0
+    }
+
     pub(super) fn is_held(&self, hash: Hash) -> bool {
         let at = index(hash);
         self.answers[at].load(Ordering::SeqCst) > 0 || self.reads[at].load(Ordering::SeqCst) > 0

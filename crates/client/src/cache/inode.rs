@@ -8,13 +8,17 @@ use aqueduct_wire::LeaseId;
 use bytes::Bytes;
 
 use super::names::Names;
-use super::shard::{Nanos, Rights};
+use super::shard::{Nanos, Reach, Rights, View};
 
 /// A kernel is told of no shorter time: it counts in ticks, and handles the answer a little later.
 const TELLING_MIN: Nanos = 1_000_000;
 
-/// What this client has changed itself it does not tell its kernel of for so long: before the next change the kernel would have to be made to forget it.
-const OWN_CHANGE_PAUSE: Nanos = 1_000_000_000;
+/// Names of a directory of which the kernel had to forget some for a change of this client's own it is not told of for so long: before the next change it would have
+/// to be made to forget all names, at the cost of some ten questions. Attributes it forgets by the inode, in 2 us.
+const FORGOTTEN_NAMES_PAUSE: Nanos = 50_000_000;
+
+/// The same of listings of a directory that was changed, which are told in bulk.
+const LISTING_PAUSE: Nanos = 1_000_000_000;
 
 /// A kernel may handle what it is told so much later, and then counts from there: as long as the server's patience.
 pub(super) const KERNEL_DELAY: Nanos = 2_000_000_000;
@@ -49,12 +53,18 @@ pub(super) struct Inode {
     pub(super) held: Nanos,
     pub(super) used: Nanos,
     pub(super) changed: Nanos,
+    /// When the kernel was last made to forget names in it.
+    pub(super) names_forgotten: Nanos,
     pub(super) told: Told,
     pub(super) attr: Option<Kept<Attr>>,
+    /// They are what they will be when the server has all that is held back of the file, or was, but for times that were not set, and blocks: nobody is told.
+    pub(super) is_own: bool,
     /// The text of a link, or all of a small file that was fetched ahead and not read yet.
     pub(super) content: Option<Kept<Bytes>>,
     /// By name; no value: there is no such attribute.
     pub(super) xattrs: Vec<(&'static [u8], Kept<Xattr>)>,
+    /// When it was known that there are none of those that are kept.
+    pub(super) bare: Option<Nanos>,
     pub(super) verdicts: Vec<Kept<(Arc<Credential>, Rights)>>,
     pub(super) names: Option<Box<Names>>,
 }
@@ -68,10 +78,13 @@ impl Inode {
             held: now,
             used: now,
             changed: 0,
+            names_forgotten: 0,
             told: Told::default(),
             attr: None,
+            is_own: false,
             content: None,
             xattrs: Vec::new(),
+            bare: None,
             verdicts: Vec::new(),
             names: None,
         }
@@ -91,6 +104,20 @@ impl Inode {
         INODE_COST + handle.len() + xattrs + content + names + verdicts + places
     }
 
+    /// Whether it is known that there is no extended attribute of a name.
+    pub(super) fn lacks(&self, name: &[u8], view: &View) -> bool {
+        let is_none =
+            |(of, kept): &(&[u8], Kept<Xattr>)| *of == name && kept.value.is_none() && view.left(kept.at).is_some();
+        self.bare.is_some_and(|at| view.left(at).is_some()) || self.xattrs.iter().any(is_none)
+    }
+
+    /// A change of this client's own may make extended attributes others, or take them away; new ones only come by one that is of these.
+    pub(super) fn lose_xattrs(&mut self, reach: Reach) {
+        let stay = reach < Reach::Xattrs;
+        self.xattrs.retain(|(_, kept)| kept.value.is_none() && stay);
+        self.bare = self.bare.filter(|_| stay);
+    }
+
     /// What the kernel may still have, and forgets that it was told.
     pub(super) fn take_told(&mut self, aspects: Aspects, now: Nanos) -> Aspects {
         let mut told = Aspects::empty();
@@ -106,14 +133,23 @@ impl Inode {
         told
     }
 
-    pub(super) fn may_tell(&self, left: Nanos, now: Nanos) -> bool {
-        let is_own = self.changed > 0 && now < self.changed.saturating_add(OWN_CHANGE_PAUSE);
-        left >= TELLING_MIN && !is_own
+    /// Whether the kernel may be told of attributes, names, or (as data) of a whole listing.
+    fn may_tell(&self, aspect: Aspects, left: Nanos, now: Nanos) -> bool {
+        let (since, pause) = match aspect {
+            Aspects::NAMES => (self.names_forgotten, FORGOTTEN_NAMES_PAUSE),
+            Aspects::DATA => (self.changed, LISTING_PAUSE),
+            _ => (0, 0),
+        };
+        left >= TELLING_MIN && (since == 0 || now >= since.saturating_add(pause))
+    }
+
+    pub(super) fn may_tell_listing(&self, left: Nanos, now: Nanos) -> bool {
+        self.may_tell(Aspects::DATA, left, now)
     }
 
     /// The kernel is told of something for what is left of its time.
     pub(super) fn tell(&mut self, aspect: Aspects, left: Nanos, now: Nanos) -> Duration {
-        if !self.may_tell(left, now) {
+        if !self.may_tell(aspect, left, now) {
             return Duration::ZERO;
         }
         let until = match aspect {
@@ -147,6 +183,7 @@ impl Inode {
         if let Some(names) = &mut self.names {
             names.are_forgotten();
         }
+        self.names_forgotten = now;
         self.take_told(Aspects::NAMES, now)
     }
 }

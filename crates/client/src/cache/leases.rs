@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use aqueduct_fs::{Aspects, Credential, Groups, Observer};
-use aqueduct_wire::{Grant, LeaseId};
+use aqueduct_fs::{Aspects, Attr, Context, Credential, Groups, Observer};
+use aqueduct_wire::{Flags, Grant, LeaseId, Subject};
 
 use super::clock::{Renewal, now};
 use super::gate::Number;
@@ -15,6 +15,7 @@ use super::opens::{LocalOpen, LocalOpens};
 use super::recall::Recalls;
 use super::scan::Scans;
 use super::shard::{Fetched, Granted, Hash, Nanos, Shard, Touch, View};
+use crate::gather::Which;
 use crate::lane::lock;
 
 /// So that workers seldom meet.
@@ -28,6 +29,9 @@ pub(crate) const BYTES_MAX: usize = 32 << 20;
 
 /// Credentials of which verdicts are kept: with 1024 groups each they take 4 MiB.
 const CREDENTIALS_MAX: usize = 1024;
+
+/// Whoever sets modes of what he has made (tar, and not cp) goes on to do so. To look for lists takes the server some 20 us for each file.
+const BARE_WANTED: Nanos = 10_000_000_000;
 
 /// When one of the limits is reached, this part of a shard leaves.
 const LEAVING_PART: usize = 8;
@@ -45,8 +49,29 @@ pub(crate) struct Brought {
     pub(crate) epoch: u64,
     pub(crate) sent: Nanos,
     pub(crate) grants: Vec<Grant>,
+    /// Of the directory in which the request has changed a name.
+    pub(crate) changed: Option<Attr>,
+    /// What the request asks for beside leases, where there are some at all.
+    pub(crate) asks: Flags,
     /// The request was sent, and nobody knows whether it will be executed yet.
     pub(crate) is_open: bool,
+}
+
+impl Brought {
+    /// The lease on the inode that the answer is about.
+    pub(super) fn of_inode(&self) -> Option<(LeaseId, Aspects)> {
+        self.lease(Subject::Inode).or_else(|| self.lease(Subject::Bare))
+    }
+
+    /// It has no access control lists and no capabilities.
+    pub(super) fn is_bare(&self) -> bool {
+        self.lease(Subject::Bare).is_some()
+    }
+
+    pub(super) fn lease(&self, subject: Subject) -> Option<(LeaseId, Aspects)> {
+        let grant = self.grants.iter().find(|grant| grant.subject == subject)?;
+        Some((grant.lease, grant.aspects))
+    }
 }
 
 /// Counters since the start.
@@ -65,6 +90,12 @@ pub(crate) struct Leases {
     /// The latest event.
     numbers: AtomicU64,
     renewal: Renewal,
+    /// The server says of what is made whether it is bare.
+    tells_bare: AtomicBool,
+    /// Until then that is asked for.
+    bare_wanted_until: AtomicU64,
+    /// The number after that of the epoch in which what root of this client has made was root's: it is nobody else at the server.
+    root_in: AtomicU64,
     /// A caller's ids do not say what the server lets it do: nothing is kept.
     one_user: AtomicBool,
     age_max: AtomicU64,
@@ -82,7 +113,7 @@ pub(crate) struct Leases {
     credentials: Mutex<HashSet<Arc<Credential>>>,
     pub(super) holds: Holds,
     pub(crate) recalls: Recalls,
-    pub(super) opens: LocalOpens,
+    pub(crate) opens: LocalOpens,
     pub(super) scans: Mutex<Scans>,
     pub(crate) uses: Uses,
 }
@@ -107,6 +138,9 @@ impl Leases {
             hasher: RandomState::new(),
             numbers: AtomicU64::new(1),
             renewal: Renewal::default(),
+            tells_bare: AtomicBool::new(false),
+            bare_wanted_until: AtomicU64::new(0),
+            root_in: AtomicU64::new(0),
             one_user: AtomicBool::new(false),
             age_max: AtomicU64::new(u64::MAX),
             epoch: AtomicU64::new(0),
@@ -141,6 +175,33 @@ impl Leases {
     pub(crate) fn set_lease(&self, seconds: u32) {
         let keeps = !self.one_user.load(Ordering::SeqCst);
         self.renewal.set_lease(if keeps { seconds } else { 0 });
+    }
+
+    /// Whether it says of what is made whether it is bare.
+    pub(crate) fn set_tells_bare(&self, tells: bool) {
+        self.tells_bare.store(tells, Ordering::SeqCst);
+    }
+
+    /// Somebody has made in an epoch what is this user's.
+    pub(super) fn has_made(&self, context: &Context, uid: u32, epoch: u64) {
+        if context.credential.uid == 0 && uid == 0 {
+            self.root_in.fetch_max(epoch + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether root of this client is root at the server.
+    pub(super) fn is_root(&self) -> bool {
+        self.root_in.load(Ordering::Relaxed) == self.epoch() + 1
+    }
+
+    /// Somebody wants to know of access control lists now, and so perhaps of what is made next.
+    pub(super) fn wants_bare(&self, now: Nanos) {
+        self.bare_wanted_until.store(now + BARE_WANTED, Ordering::Relaxed);
+    }
+
+    /// Whether the server is to be asked if what is made is bare.
+    pub(super) fn asks_bare(&self) -> bool {
+        self.tells_bare.load(Ordering::SeqCst) && now() < self.bare_wanted_until.load(Ordering::Relaxed)
     }
 
     /// Whether the server grants leases.
@@ -251,14 +312,36 @@ impl Leases {
         })
     }
 
+    /// The file that a handle stands for, for who gathers writes.
+    pub(crate) fn which<'a>(&self, handle: &'a [u8]) -> Which<'a> {
+        Which { handle, hash: self.hash(handle).0 }
+    }
+
     /// A file is about to be opened for writing. Returns what the kernel has to forget of it first.
     pub(super) fn add_writer(&self, handle: &[u8]) -> Aspects {
         self.shard(self.hash(handle), |shard| shard.add_writer(handle, now()))
     }
 
-    /// It is closed, or was not opened.
-    pub(super) fn remove_writer(&self, handle: &[u8]) {
-        self.shard(self.hash(handle), |shard| shard.remove_writer(handle));
+    /// It is closed, or was not opened. Whether the server is to be told that nobody writes to the file any more, after which comes
+    /// [`end_sharing`](Leases::end_sharing).
+    pub(super) fn remove_writer(&self, handle: &[u8]) -> bool {
+        let hash = self.hash(handle);
+        self.shard(hash, |shard| shard.remove_writer(handle, hash, self.advance()))
+    }
+
+    /// It has been told, or is another since that epoch, to which everything is shared.
+    pub(super) fn end_sharing(&self, handle: &[u8], epoch: u64) {
+        let hash = self.hash(handle);
+        self.shard(hash, |shard| {
+            if shard.epoch() == epoch {
+                shard.end_sharing(hash, self.advance());
+            }
+        });
+    }
+
+    /// Something that was held back of a file has failed: what its attributes are only the server knows.
+    pub(crate) fn forget_own(&self, handle: &[u8]) {
+        self.shard(self.hash(handle), |shard| shard.forget_own(handle));
     }
 
     /// Whether attributes that were asked for then may be kept.
@@ -405,6 +488,13 @@ impl Leases {
         *lock(&self.observer) = Some(observer);
     }
 
+    /// Has the kernel forget attributes or names that it was told, if that can be done at once. False: somebody has to wait, and has not begun to.
+    pub(super) fn forget_at_once(&self, handle: &[u8], told: Aspects) -> bool {
+        let Some(observer) = self.observer() else { return true };
+        // What the kernel is being told it cannot forget yet.
+        !self.holds.has_answers(self.hash(handle)) && observer.forget_at_once(handle, told)
+    }
+
     pub(super) fn observer(&self) -> Option<Arc<dyn Observer>> {
         lock(&self.observer).clone()
     }
@@ -436,6 +526,9 @@ impl Leases {
             let ended = shard.end(touch, hash, (asked, self.advance()), settled);
             if ended.is_alone {
                 keep(shard);
+            }
+            if let Touch::Name { parent, name, .. } = touch {
+                shard.name_changed(parent, name);
             }
             ended.mends
         });

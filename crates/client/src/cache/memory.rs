@@ -9,7 +9,7 @@ use aqueduct_fs::{
     Answer, Aspects, Attr, Context, DirEntry, DirPage, Entry, Errno, Handle, Hold, Keep, OpenFlags, OpenId, Opened,
     Reply, Request,
 };
-use aqueduct_wire::{GRANTS_MAX, LeaseId, Subject};
+use aqueduct_wire::{Flags, GRANTS_MAX, LeaseId, Subject};
 
 use super::Cached;
 use super::gate::Number;
@@ -31,7 +31,7 @@ const READS_ONLY: OpenFlags =
     OpenFlags::READ.union(OpenFlags::EXECUTE).union(OpenFlags::DIRECT).union(OpenFlags::NOATIME);
 
 /// The attribute of this name, if it is one of those that are kept.
-fn kept_xattr(name: &[u8]) -> Option<&'static [u8]> {
+pub(super) fn kept_xattr(name: &[u8]) -> Option<&'static [u8]> {
     XATTRS_KEPT.into_iter().find(|kept| *kept == name)
 }
 
@@ -71,16 +71,11 @@ impl Cached {
             Request::Release { open } | Request::ReleaseDirectory { open } => {
                 return self.close(leases, request, open);
             }
-            Request::Flush { open, .. } => match leases.opens.find(open) {
-                Found::Local(local) if !self.client.opens.has_posix_locks(&local.handle) => {
-                    return Ok(Ok(Reply::Done).into());
-                }
-                _ => return Err(request),
-            },
+            Request::Flush { open, .. } => return self.flush(leases, request, open),
             Request::Lookup { parent, name } => look_up(leases, &mut hold, parent, name),
             Request::GetAttr { handle, .. } => leases.view().and_then(|view| {
-                let (attr, attributes) = find_attr(leases, &mut hold, handle, &view)?;
-                Some((Ok(Reply::Attr(attr)), Keep { attributes, ..Keep::default() }))
+                let (attr, keep) = find_attr(leases, &mut hold, handle, &view)?;
+                Some((Ok(Reply::Attr(attr)), keep))
             }),
             Request::ReadLink { handle } => leases.view().and_then(|view| {
                 let text = leases.find(handle, &mut hold, |shard, hash| shard.content(handle, hash, &view))?;
@@ -88,6 +83,7 @@ impl Cached {
             }),
             Request::GetXattr { handle, name, size } => {
                 leases.view().filter(|_| kept_xattr(name).is_some()).and_then(|view| {
+                    leases.wants_bare(view.now);
                     let value = leases.find(handle, &mut hold, |shard, hash| shard.xattr(handle, hash, name, &view))?;
                     let result = value.map_or(Err(Errno::ENODATA), |value| sized(&value, size));
                     Some((result, Keep::default()))
@@ -120,6 +116,19 @@ impl Cached {
         }
     }
 
+    /// A descriptor is closed. Where nothing is locked the server need not know: what was written through it has been answered.
+    fn flush<'a>(&self, leases: &Leases, request: Request<'a>, open: OpenId) -> Result<Answer, Request<'a>> {
+        let opens = &self.client.opens;
+        let result = match leases.opens.find(open) {
+            Found::Local(local) if !opens.has_posix_locks(&local.handle) => Ok(()),
+            Found::Real(real) if opens.handle(real).is_some_and(|handle| !opens.has_posix_locks(&handle)) => {
+                opens.check([real]).and_then(|()| opens.error_at_close(real))
+            }
+            _ => return Err(request),
+        };
+        Ok(result.map(|()| Reply::Done).into())
+    }
+
     /// Ends an open; the request that is left for the server, if it knows of it.
     fn close<'a>(&self, leases: &Leases, request: Request<'a>, open: OpenId) -> Result<Answer, Request<'a>> {
         let real = match leases.opens.find(open) {
@@ -129,9 +138,6 @@ impl Cached {
                 None => return Ok(Ok(Reply::Done).into()),
             },
         };
-        if let Some(handle) = leases.opens.remove_writer(real) {
-            leases.remove_writer(&handle);
-        }
         Err(match request {
             Request::ReleaseDirectory { .. } => Request::ReleaseDirectory { open: real },
             _ => Request::Release { open: real },
@@ -167,8 +173,20 @@ impl Cached {
     /// Asks the server, and keeps what its answer allows.
     pub(super) async fn fetch(&self, context: &Context, request: Request<'_>, leases: &Arc<Leases>) -> Answer {
         let asked = leases.asks();
-        let mut brought = Brought::default();
+        let written = match request {
+            Request::Release { open } => leases.opens.remove_writer(open),
+            _ => None,
+        };
+        // Who has written, and closes the file, leaves it to others as well.
+        let epoch = leases.epoch();
+        let shares = written.filter(|handle| leases.remove_writer(handle));
+        let asks = if shares.is_some() { Flags::EXCLUSIVE } else { Flags::empty() };
+        let mut brought = Brought { asks, ..Brought::default() };
         let result = self.client.answer_call(context, request.clone(), &mut brought).await;
+        // Else it may be executed later, and nobody knows when: until the next session.
+        if let Some(handle) = shares.filter(|_| !brought.is_open) {
+            leases.end_sharing(&handle, epoch);
+        }
         if let (Err(Errno::ESTALE), Some(handle)) = (&result, looked_at(&request)) {
             leases.is_gone(handle);
         }
@@ -217,8 +235,20 @@ fn looked_at<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
 /// An answer from memory.
 type Known = Option<(Result<Reply, Errno>, Keep)>;
 
-fn find_attr(leases: &Leases, hold: &mut OfAnswer, handle: &[u8], view: &View) -> Option<(Attr, Duration)> {
-    leases.find(handle, hold, |shard, hash| shard.attr(handle, hash, view))
+fn find_attr(leases: &Leases, hold: &mut OfAnswer, handle: &[u8], view: &View) -> Option<(Attr, Keep)> {
+    leases.find(handle, hold, |shard, hash| shard.show(handle, hash, view))
+}
+
+/// The answer to a request that has made an inode: its attributes may be kept as others that are asked for.
+pub(super) fn answer_made(leases: &Arc<Leases>, mut result: Result<Reply, Errno>) -> Answer {
+    let mut hold = OfAnswer::new(leases);
+    let mut keep = Keep::default();
+    if let (Ok(Reply::Entry(entry) | Reply::Created(entry, _)), Some(view)) = (&mut result, leases.view())
+        && let Some(found) = find_attr(leases, &mut hold, entry.handle.bytes(), &view)
+    {
+        (entry.attr, keep) = found;
+    }
+    answer(result, keep, hold)
 }
 
 fn look_up(leases: &Leases, hold: &mut OfAnswer, parent: &[u8], name: &[u8]) -> Known {
@@ -233,9 +263,9 @@ fn look_up(leases: &Leases, hold: &mut OfAnswer, parent: &[u8], name: &[u8]) -> 
     };
     let (to, names) = leases.find(parent, hold, find)?;
     let Some(handle) = to else { return Some((Err(Errno::ENOENT), Keep { names, ..Keep::default() })) };
-    let (attr, attributes) = find_attr(leases, hold, &handle, &view)?;
+    let (attr, keep) = find_attr(leases, hold, &handle, &view)?;
     let entry = Entry { handle: Handle::new(&handle)?, attr };
-    Some((Ok(Reply::Entry(entry)), Keep { attributes, names, ..Keep::default() }))
+    Some((Ok(Reply::Entry(entry)), Keep { names, ..keep }))
 }
 
 /// A page of a listing. With inodes only if all of them are known.
@@ -249,18 +279,19 @@ fn page(leases: &Leases, hold: &mut OfAnswer, handle: &[u8], (cookie, size, plus
     let (part, names) = leases.find(handle, hold, find)?;
     let mut page = DirPage::default();
     page.end = part.end;
-    let mut attributes = None;
+    let (mut attributes, mut is_written) = (None, false);
     for entry in &part.entries {
         let mut inode = None;
         if plus && !is_dots(&entry.name) {
             let handle = entry.handle.as_ref()?;
-            let (attr, told) = find_attr(leases, hold, handle, &view)?;
-            attributes = Some(attributes.map_or(told, |least: Duration| least.min(told)));
+            let (attr, shown) = find_attr(leases, hold, handle, &view)?;
+            attributes = Some(attributes.map_or(shown.attributes, |least: Duration| least.min(shown.attributes)));
+            is_written |= shown.is_written;
             inode = Some((&handle[..], attr));
         }
         page.push(&DirEntry { ino: entry.ino, cookie: entry.cookie, kind: entry.kind, name: &entry.name, inode });
     }
-    let keep = Keep { attributes: attributes.unwrap_or_default(), names, ..Keep::default() };
+    let keep = Keep { attributes: attributes.unwrap_or_default(), is_written, names, ..Keep::default() };
     Some((Ok(Reply::Directory(page)), keep))
 }
 
@@ -302,8 +333,7 @@ impl<'a> Keeper<'a> {
 
     /// The lease that came on a subject.
     pub(super) fn lease(&self, subject: Subject) -> Option<(LeaseId, Aspects)> {
-        let grant = self.brought.grants.iter().find(|grant| grant.subject == subject)?;
-        Some((grant.lease, grant.aspects))
+        self.brought.lease(subject)
     }
 
     /// Keeps something of an inode, and holds it for the kernel if `keep` says that it is told of it.
@@ -325,11 +355,11 @@ impl<'a> Keeper<'a> {
     }
 
     /// `None`: the attributes are not kept, and so nobody will say when they are others.
-    fn attr_under(&mut self, handle: &[u8], lease: Option<(LeaseId, Aspects)>, attr: &Attr) -> Option<Duration> {
+    fn attr_under(&mut self, handle: &[u8], lease: Option<(LeaseId, Aspects)>, attr: &Attr) -> Option<Keep> {
         let (may, tells) = (self.leases.keeps_attributes(self.asked), self.tells);
         self.keep(handle, lease, |shard, hash, fetched, view| {
             let kept = may && shard.keep_attr(handle, hash, attr, fetched) && tells;
-            kept.then(|| shard.attr(handle, hash, view))?.map(|(_, told)| told)
+            kept.then(|| shard.show(handle, hash, view))?.map(|(_, keep)| keep)
         })
     }
 
@@ -352,7 +382,7 @@ impl<'a> Keeper<'a> {
 
     fn attr(&mut self, handle: &[u8], attr: &Attr) -> Keep {
         let lease = self.lease(Subject::Inode);
-        Keep { attributes: self.attr_under(handle, lease, attr).unwrap_or_default(), ..Keep::default() }
+        self.attr_under(handle, lease, attr).unwrap_or_default()
     }
 
     /// What a name stands for. Over a name that it keeps a kernel judges by the owner that it knows: so it keeps none of an inode whose attributes nobody
@@ -364,7 +394,7 @@ impl<'a> Keeper<'a> {
         let names = self.name(parent, of_parent, (name, entry.map(|entry| entry.handle.bytes())));
         match attributes {
             None => Keep { names, ..Keep::default() },
-            Some(Some(attributes)) => Keep { attributes, names, ..Keep::default() },
+            Some(Some(keep)) => Keep { names, ..keep },
             Some(None) => Keep::default(),
         }
     }
@@ -497,9 +527,12 @@ impl<'a> Keeper<'a> {
             for (name, name_hash, to) in known {
                 shard.keep_name(handle, (hash, name_hash), (name, to), fetched);
             }
+            if page.end {
+                shard.is_listed(handle);
+            }
             may_tell.then(|| shard.tell_names(handle, hash, inodes().map(|(name, _)| name), view))
         });
-        let mut attributes = None;
+        let (mut attributes, mut is_written) = (None, false);
         let mut names = names.unwrap_or_default();
         for (entry, at) in page.entries().zip(0..) {
             let Some((inode, attr)) = entry.inode else { continue };
@@ -508,9 +541,10 @@ impl<'a> Keeper<'a> {
                 names = Duration::ZERO; // as for a name that is looked up
             }
             let told = told.unwrap_or_default();
-            attributes = Some(attributes.map_or(told, |least: Duration| least.min(told)));
+            attributes = Some(attributes.map_or(told.attributes, |least: Duration| least.min(told.attributes)));
+            is_written |= told.is_written;
         }
         self.note_entries(handle, cookie, page);
-        Keep { attributes: attributes.unwrap_or_default(), names, ..Keep::default() }
+        Keep { attributes: attributes.unwrap_or_default(), is_written, names, ..Keep::default() }
     }
 }

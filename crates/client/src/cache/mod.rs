@@ -5,6 +5,7 @@
 //! - [`recall`]: how leases are given back.
 //! - [`opens`]: opens that the server does not know of.
 //! - [`memory`], [`change`]: the operations.
+//! - [`held`], [`own`]: what is held back, and what has to wait for it.
 //! - [`scan`], [`coming`], [`ahead`]: small files and directories that are fetched before they are opened.
 
 mod ahead;
@@ -12,12 +13,14 @@ mod change;
 mod clock;
 mod coming;
 mod gate;
+mod held;
 mod hold;
 mod inode;
 mod leases;
 mod memory;
 mod names;
 mod opens;
+mod own;
 pub(crate) mod recall;
 mod scan;
 mod shard;
@@ -33,6 +36,7 @@ use aqueduct_fs::{
 
 use ahead::deliver;
 pub(crate) use clock::now;
+use held::Held;
 pub(crate) use leases::{Brought, Leases};
 use opens::Found;
 
@@ -79,13 +83,22 @@ impl Cached {
             Ok(request) => request,
             Err(error) => return Err(error).into(),
         };
-        match change::Plan::of(&request, leases) {
-            Some(plan) => self.change(context, request, leases, plan).await.into(),
+        let asked = leases.asks();
+        let mut answer = match change::Plan::of(&request, leases) {
+            Some(plan) => {
+                let makes = change::makes_anew(&request);
+                let result = self.change(context, request, leases, plan).await;
+                if makes { memory::answer_made(leases, result) } else { result.into() }
+            }
             None => match self.fetch_ahead(context, request, leases).await {
                 Ok(answer) => answer,
                 Err(request) => self.fetch(context, request, leases).await,
             },
+        };
+        if self.client.gather.was_active_since(asked) {
+            self.mend(context, leases, asked, &mut answer).await;
         }
+        answer
     }
 
     /// A request with the server's numbers for what is open.
@@ -133,6 +146,18 @@ impl FileSystem for Cached {
         let Some(leases) = &self.leases else {
             return Call::waiting(async move { Ok(self.client.call(context, request).await.into()) });
         };
+        match request {
+            Request::SetAttr { handle, set, .. } => {
+                if let Some(attr) = self.hold_back_set(context, leases, handle, &set) {
+                    return Call::ready(Ok(Ok(Reply::Attr(attr)).into()));
+                }
+            }
+            Request::Flush { open, .. } => leases.opens.begins_to_close(open),
+            _ => {}
+        }
+        if self.must_settle(leases, &request) {
+            return Call::waiting(self.ask_settled(context, request, leases));
+        }
         match self.remembered(context, request, leases) {
             Ok(answer) => Call::ready(Ok(answer)),
             Err(request) => Call::waiting(async move { Ok(self.through(context, request, leases).await) }),
@@ -145,6 +170,9 @@ impl FileSystem for Cached {
     }
 
     fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
+        if let Some(leases) = self.leases.as_ref().filter(|leases| self.is_held_back(leases, read.open)) {
+            return Call::waiting(self.read_settled(context, read, sink, leases));
+        }
         match self.leases.as_ref().map_or(Found::Real(read.open), |leases| leases.opens.find(read.open)) {
             Found::Real(open) => self.client.read(context, ReadAt { open, ..read }, sink),
             Found::Unknown => Call::ready(Err(Errno::EBADF)),
@@ -160,7 +188,10 @@ impl FileSystem for Cached {
 
     fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
         match &self.leases {
-            Some(leases) => Call::waiting(self.write_changing(context, write, source, leases)),
+            Some(leases) => match self.hold_back(context, leases, write, &source) {
+                Some(Held::Answered(result)) => Call::ready(result),
+                Some(Held::Full) | None => Call::waiting(self.write_waiting(context, write, source, leases)),
+            },
             None => self.client.write(context, write, source),
         }
     }

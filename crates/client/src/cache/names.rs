@@ -20,6 +20,9 @@ pub(super) const NAMES_MAX: usize = 32_768;
 /// A name is not searched for in longer listings, which have no order.
 const SEARCHED_MAX: usize = 2048;
 
+/// The kernel is told nothing for so long of a name that was made or removed here: before the next change of it the kernel would have to forget all names.
+const OWN_NAME_PAUSE: Nanos = 1_000_000_000;
+
 /// What a name takes beside its bytes and its handle's: its place in the map, with room to grow.
 const NAME_COST: usize = 144;
 
@@ -32,6 +35,10 @@ pub(super) struct Names {
     round: u32,
     /// Until when it may have names that are not known here any more.
     unknown_told: Nanos,
+    /// Since when all that is there is known: it was made here, empty, or listed; and all that was made in it since is known as well.
+    complete_since: Option<Nanos>,
+    /// The server says of its listings that what they do not have is not there. A folder that is made in it is of the same kind.
+    is_exact: bool,
     /// The listing was fetched before anybody asked for it: where that is counted once somebody does.
     ahead: Option<Arc<AtomicUsize>>,
 }
@@ -47,6 +54,8 @@ struct Known {
     round: u32,
     /// Somebody has asked for it already.
     was_asked: bool,
+    /// When this client has made or removed it itself; a folder that it has made does not count.
+    changed: Nanos,
 }
 
 #[derive(Debug, Default)]
@@ -108,15 +117,44 @@ impl Names {
     /// Keeps that a name of which nothing is known is not there, if the listing says so.
     pub(super) fn conclude(&mut self, name: &[u8], view: &View) -> bool {
         let Listing { entries, is_whole, is_exact, at, .. } = &self.listing;
-        let says = *is_whole && *is_exact && entries.len() <= SEARCHED_MAX && view.left(*at).is_some();
-        let is_absent = says
-            && name.len() <= NAME_LENGTH_MAX
-            && !self.known.contains_key(name)
-            && !entries.iter().any(|entry| *entry.name == *name);
-        if is_absent && self.known.len() < NAMES_MAX {
-            self.keep(name, None, *at);
+        let is_searched = *is_whole && *is_exact && entries.len() <= SEARCHED_MAX;
+        let lists = || is_searched && !entries.iter().any(|entry| *entry.name == *name);
+        let may = |at: Nanos| view.left(at).is_some() && name.len() <= NAME_LENGTH_MAX && self.known.len() < NAMES_MAX;
+        let at = self.complete_since.unwrap_or(*at);
+        let is_absent = may(at) && !self.known.contains_key(name) && (self.complete_since.is_some() || lists());
+        if is_absent {
+            self.keep(name, None, at);
         }
         is_absent
+    }
+
+    /// The directory was made just now, and nothing is in it.
+    pub(super) fn is_new(&mut self, at: Nanos) {
+        (self.complete_since, self.is_exact) = (Some(at), true);
+    }
+
+    /// The end of a listing has come, with inodes: all that is there may be known now.
+    pub(super) fn is_listed(&mut self) {
+        let Listing { entries, is_whole, is_exact, at, .. } = &self.listing;
+        let is_known = |entry: &Listed| {
+            matches!(&*entry.name, b"." | b"..")
+                || self.known.get(&entry.name).is_some_and(|known| known.handle.is_some())
+        };
+        if *is_whole && *is_exact && entries.iter().all(is_known) {
+            self.complete_since = Some(*at);
+        }
+    }
+
+    /// Whether folders that are made in it are such that what they do not have is not there.
+    pub(super) fn is_exact(&self) -> bool {
+        self.is_exact
+    }
+
+    /// A name has been changed, and what it stands for now may not be known.
+    pub(super) fn has_changed(&mut self, name: &[u8]) {
+        if !self.known.contains_key(name) {
+            self.complete_since = None;
+        }
     }
 
     /// The listing was fetched ahead: `uses` counts it when it is used first.
@@ -141,16 +179,29 @@ impl Names {
                 self.bytes -= known_cost(name, known.handle.as_ref());
                 (known.handle, known.at) = (handle, at);
             }
-            None => _ = self.known.insert(name.into(), Known { handle, at, told: 0, round: 0, was_asked: false }),
+            None => {
+                _ = self
+                    .known
+                    .insert(name.into(), Known { handle, at, told: 0, round: 0, was_asked: false, changed: 0 })
+            }
         }
     }
 
-    /// Somebody asks for a name. Whether the kernel may be told: that it is not there only from the second time on. Whoever is about to make something looks
-    /// whether it is there, once.
-    pub(super) fn may_tell(&mut self, name: &[u8]) -> bool {
+    /// Somebody asks for a name. Whether the kernel may be told: that it is not there only from the second time on, since whoever is about to make something looks
+    /// whether it is there, once; and nothing of what was just made or removed here, as a lock is.
+    pub(super) fn may_tell(&mut self, name: &[u8], now: Nanos) -> bool {
         let Some(known) = self.known.get_mut(name) else { return false };
         let was_asked = std::mem::replace(&mut known.was_asked, true);
-        known.handle.is_some() || was_asked
+        let is_settled = known.changed == 0 || now >= known.changed.saturating_add(OWN_NAME_PAUSE);
+        is_settled && (known.handle.is_some() || was_asked)
+    }
+
+    /// This client has made or removed a name itself. Folders are walked through, and seldom removed soon.
+    pub(super) fn keep_own(&mut self, name: &[u8], to: Option<Arc<[u8]>>, at: Nanos, is_directory: bool) {
+        self.keep(name, to, at);
+        if let Some(known) = self.known.get_mut(name).filter(|_| !is_directory) {
+            known.changed = at;
+        }
     }
 
     /// The kernel is told of a name.
@@ -187,6 +238,7 @@ impl Names {
     /// Keeps a page that was asked for at a time, if it is the first or continues what is here. Behind the first the server may give what it has read for the same
     /// open before, which is no older than that open's first page, but may be older than another's.
     pub(super) fn keep_page(&mut self, Fresh { open, cookie, page, came }: Fresh<'_>, at: Nanos) {
+        self.is_exact = page.exact;
         let listing = &mut self.listing;
         let begins = cookie == 0;
         let continues = listing.from.is_some_and(|(from, since)| open == Some(from) && at >= since);

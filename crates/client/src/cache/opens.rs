@@ -42,7 +42,7 @@ const LOSS_TOLD_EVERY: Nanos = 60_000_000_000;
 
 /// Opens of all inodes.
 #[derive(Default)]
-pub(super) struct LocalOpens {
+pub(crate) struct LocalOpens {
     /// The number of the next.
     next: AtomicU64,
     /// By their inodes.
@@ -58,7 +58,42 @@ pub(super) struct LocalOpens {
     /// When the latest loss was told of.
     loss_told: AtomicU64,
     /// The inodes of the server's opens through which is written.
-    writers: [Mutex<HashMap<OpenId, Arc<[u8]>>>; SHARDS],
+    writers: [Mutex<HashMap<OpenId, Writer>>; SHARDS],
+}
+
+/// An open through which is written.
+#[derive(Clone)]
+pub(super) struct Writer {
+    pub(super) handle: Arc<[u8]>,
+    /// What is written through it may be held back.
+    pub(super) gathers: bool,
+    /// The thread that opened it; 0: unknown.
+    by: u32,
+    uses: Arc<Uses>,
+}
+
+/// What was done through an open.
+#[derive(Default)]
+struct Uses {
+    /// Something was written, or attributes of the file were set by who has it open.
+    wrote: AtomicBool,
+    closes: AtomicBool,
+}
+
+impl Writer {
+    pub(super) fn new(handle: Arc<[u8]>, gathers: bool, by: u32) -> Writer {
+        Writer { handle, gathers, by, uses: Arc::default() }
+    }
+
+    /// A descriptor of it was closed, perhaps the last.
+    pub(super) fn closes(&self) -> bool {
+        self.uses.closes.load(Ordering::SeqCst)
+    }
+
+    /// Its close tells of errors from now on.
+    pub(super) fn wrote(&self) {
+        self.uses.wrote.store(true, Ordering::Relaxed);
+    }
 }
 
 type ById = HashMap<OpenId, Arc<LocalOpen>>;
@@ -164,23 +199,56 @@ impl LocalOpens {
     }
 
     /// Whether a loss is to be told of.
-    fn tells_loss(&self) -> bool {
+    pub(crate) fn tells_loss(&self) -> bool {
         let (now, told) = (now(), self.loss_told.load(Ordering::SeqCst));
         let is_due = told == 0 || now >= told + LOSS_TOLD_EVERY;
         is_due && self.loss_told.compare_exchange(told, now, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    pub(super) fn add_writer(&self, id: OpenId, handle: Arc<[u8]>) {
-        lock(&self.writers[id.0 as usize % SHARDS]).insert(id, handle);
+    pub(super) fn add_writer(&self, id: OpenId, writer: Writer) {
+        lock(&self.writers[id.0 as usize % SHARDS]).insert(id, writer);
+    }
+
+    pub(super) fn writer(&self, id: OpenId) -> Option<Writer> {
+        lock(&self.writers[id.0 as usize % SHARDS]).get(&id).cloned()
     }
 
     /// The inode that is written through this open.
     pub(super) fn written(&self, id: OpenId) -> Option<Arc<[u8]>> {
-        lock(&self.writers[id.0 as usize % SHARDS]).get(&id).cloned()
+        self.writer(id).map(|writer| writer.handle)
+    }
+
+    /// An open through which a thread writes to an inode, and which it has not begun to close: it is told there what becomes of what it asks for.
+    pub(super) fn writer_of(&self, handle: &[u8], by: u32) -> Option<(OpenId, Writer)> {
+        let is_it =
+            |writer: &Writer| writer.by == by && writer.gathers && *writer.handle == *handle && !writer.closes();
+        self.writers.iter().find_map(|writers| {
+            let writers = lock(writers);
+            let mut found = writers.iter().filter(|(_, writer)| is_it(writer));
+            found.next().map(|(id, writer)| (*id, writer.clone()))
+        })
+    }
+
+    /// A descriptor is closed, which may be the last of its open, and tells of errors.
+    pub(super) fn begins_to_close(&self, id: OpenId) {
+        if let Some(writer) = lock(&self.writers[id.0 as usize % SHARDS]).get(&id) {
+            writer.uses.closes.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// The opens through which something was written to an inode.
+    pub(crate) fn that_wrote(&self, handle: &[u8]) -> Vec<OpenId> {
+        let mut found = Vec::new();
+        for writers in &self.writers {
+            let writers = lock(writers);
+            let wrote = |writer: &Writer| *writer.handle == *handle && writer.uses.wrote.load(Ordering::Relaxed);
+            found.extend(writers.iter().filter(|(_, writer)| wrote(writer)).map(|(id, _)| *id));
+        }
+        found
     }
 
     pub(super) fn remove_writer(&self, id: OpenId) -> Option<Arc<[u8]>> {
-        lock(&self.writers[id.0 as usize % SHARDS]).remove(&id)
+        lock(&self.writers[id.0 as usize % SHARDS]).remove(&id).map(|writer| writer.handle)
     }
 
     pub(super) fn find(&self, id: OpenId) -> Found {

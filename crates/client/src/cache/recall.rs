@@ -105,6 +105,11 @@ impl Recalls {
         }
     }
 
+    /// What was held back of a file has come to the server.
+    pub(crate) fn landed(&self) {
+        self.hold_dropped();
+    }
+
     /// Has the thread look again.
     pub(super) fn nudge(&self) {
         lock(&self.work).nudged = true;
@@ -282,6 +287,11 @@ fn run(leases: &Leases, client: &Weak<Client>) {
 fn is_free(leases: &Leases, client: &Client, handle: &[u8], leaving: &mut Leaving) -> bool {
     if leases.epoch() != leaving.epoch {
         return true; // all was forgotten since
+    }
+    let which = leases.which(handle);
+    if client.gather.has(which) {
+        client.seal_and_send(which);
+        return false;
     }
     if leases.is_held(handle) {
         return false;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use aqueduct_fs::{Aspects, Attr, Credential};
+use aqueduct_fs::{Aspects, Attr, Credential, Keep, SetAttr};
 use aqueduct_wire::LeaseId;
 use bytes::Bytes;
 
 use super::gate::{Gate, Gates, Number};
 use super::inode::{Inode, Kept};
 use super::names::{Fresh, Listed, Part};
+use super::own::Setter;
 
 /// Time since the machine's boot, in nanoseconds.
 pub(super) type Nanos = u64;
@@ -70,11 +71,21 @@ pub(super) type Rights = u32;
 /// To open a directory.
 pub(super) const RIGHT_TO_LIST: Rights = 1 << 31;
 
+/// What a change of an inode concerns beside its aspects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub(super) enum Reach {
+    Itself,
+    /// Who may open it, too.
+    Rights,
+    /// And which extended attributes it has.
+    Xattrs,
+}
+
 /// What a change of this client's own touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Touch<'a> {
-    /// These aspects of an inode. `rights`: who may open it too.
-    Inode { handle: &'a [u8], aspects: Aspects, rights: bool },
+    /// These aspects of an inode.
+    Inode { handle: &'a [u8], aspects: Aspects, reach: Reach },
     /// One name in a directory.
     Name { parent: &'a [u8], name: &'a [u8], hash: Hash },
 }
@@ -176,14 +187,24 @@ impl Shard {
         self.usable(handle, &gate, Aspects::ATTRIBUTES, view)
     }
 
+    /// Whether this client has it open for writing.
+    pub(super) fn is_written(&self, handle: &[u8]) -> bool {
+        !self.writers.is_empty() && self.writers.contains_key(handle)
+    }
+
     /// The attributes, and for how long the kernel may use them.
     pub(super) fn attr(&mut self, handle: &[u8], hash: Hash, view: &View) -> Option<(Attr, Duration)> {
-        let is_written = !self.writers.is_empty() && self.writers.contains_key(handle);
         let inode = self.attributes_of(handle, hash, view)?;
-        let kept = inode.attr.as_ref()?;
+        let kept = inode.attr.as_ref().filter(|_| !inode.is_own)?;
         let (attr, left) = (kept.value, view.left(kept.at)?);
-        let told = if is_written { Duration::ZERO } else { inode.tell(Aspects::ATTRIBUTES, left, view.now) };
-        Some((attr, told))
+        Some((attr, inode.tell(Aspects::ATTRIBUTES, left, view.now)))
+    }
+
+    /// As [`attr`](Shard::attr), with all that is to be said of them.
+    pub(super) fn show(&mut self, handle: &[u8], hash: Hash, view: &View) -> Option<(Attr, Keep)> {
+        let is_written = self.is_written(handle);
+        let (attr, attributes) = self.attr(handle, hash, view)?;
+        Some((attr, Keep { attributes, is_written, ..Keep::default() }))
     }
 
     /// The text of a symbolic link, or a whole file.
@@ -194,18 +215,31 @@ impl Shard {
         view.left(kept.at).map(|_| kept.value.clone())
     }
 
+    /// Whether nobody else uses the file, so that what is written to it may be held back.
+    pub(super) fn may_hold_back(&self, handle: &[u8], view: &View) -> bool {
+        let is_exclusive = self.inodes.get(handle).is_some_and(|inode| inode.has(Aspects::WRITES));
+        is_exclusive && view.left(view.now).is_some()
+    }
+
     /// The size of a file whose content others do not change.
     pub(super) fn size(&mut self, handle: &[u8], hash: Hash, view: &View) -> Option<u64> {
         let (of_attributes, of_data) = (self.gates[hash.gate()].attributes, self.gates[hash.gate()].data);
         let inode = self.usable(handle, &of_data, Aspects::DATA | Aspects::ATTRIBUTES, view)?;
-        let kept = inode.attr.as_ref().filter(|_| of_attributes.is_open())?;
+        let kept = inode.attr.as_ref().filter(|_| of_attributes.is_open() && !inode.is_own)?;
         view.left(kept.at).map(|_| kept.value.size)
     }
 
-    /// An extended attribute; the inner `None`: there is none of that name.
+    /// An extended attribute, one of those that are kept; the inner `None`: there is none of that name.
     pub(super) fn xattr(&mut self, handle: &[u8], hash: Hash, name: &[u8], view: &View) -> Option<Option<Box<[u8]>>> {
-        let inode = self.attributes_of(handle, hash, view)?;
+        let is_open = self.gates[hash.gate()].attributes.is_open();
+        let inode = self.inodes.get_mut(handle).filter(|inode| inode.has(Aspects::ATTRIBUTES))?;
+        inode.used = view.now;
+        if inode.bare.is_some_and(|at| view.left(at).is_some()) {
+            return Some(None);
+        }
         let (_, kept) = inode.xattrs.iter().find(|(of, _)| *of == name)?;
+        // That there is none stays so while this client changes other things: see `Inode::lose_xattrs`.
+        let kept = Some(kept).filter(|kept| is_open || kept.value.is_none())?;
         view.left(kept.at).map(|_| kept.value.clone())
     }
 
@@ -225,7 +259,8 @@ impl Shard {
         let names = inode.names.as_mut()?;
         let (to, left) = names.get(name, view)?;
         names.note_use();
-        let told = if names.may_tell(name) { inode.tell_names([name], left, view.now) } else { Duration::ZERO };
+        let told =
+            if names.may_tell(name, view.now) { inode.tell_names([name], left, view.now) } else { Duration::ZERO };
         Some((to, told))
     }
 
@@ -262,7 +297,7 @@ impl Shard {
         let inode = self.usable(handle, &gates.names, Aspects::NAMES, view).filter(|_| gates.listing.is_open());
         let left = |inode: &Inode| inode.names.as_ref()?.listing_left(view);
         let Some((left, inode)) = inode.and_then(|inode| Some((left(inode)?, inode))) else { return Duration::ZERO };
-        if !inode.may_tell(left, view.now) {
+        if !inode.may_tell_listing(left, view.now) {
             return Duration::ZERO;
         }
         inode.told.data = true;
@@ -325,6 +360,7 @@ impl Shard {
         lets.set(Aspects::ATTRIBUTES, gates.attributes.lets(fetched.asked));
         lets.set(Aspects::DATA, gates.data.lets(fetched.asked));
         lets.set(Aspects::NAMES, gates.names.lets(fetched.asked));
+        lets.set(Aspects::WRITES, gates.data.lets_be_exclusive(fetched.asked));
         if let Some(inode) = self.inodes.get_mut(handle) {
             let is_same = inode.lease.place() == lease.place();
             if is_same && lease < inode.lease {
@@ -363,7 +399,7 @@ impl Shard {
         let version = |attr: &Attr| (attr.size, attr.mtime, attr.ctime);
         let is_same = inode.attr.as_ref().is_some_and(|before| version(&before.value) == version(attr));
         let is_older = inode.content.as_ref().is_some_and(|content| content.at < fetched.at);
-        inode.attr = Some(Kept { value: *attr, at: fetched.at });
+        (inode.attr, inode.is_own) = (Some(Kept { value: *attr, at: fetched.at }), false);
         if is_older && !is_same {
             self.drop_content(handle);
         }
@@ -414,6 +450,12 @@ impl Shard {
         });
     }
 
+    /// There are none of those that are kept.
+    pub(super) fn keep_bare(&mut self, handle: &[u8], hash: Hash, fetched: Fetched) {
+        let lets = self.gates[hash.gate()].attributes.lets(fetched.asked);
+        self.keep(handle, (lets, Aspects::ATTRIBUTES), |inode| inode.bare = Some(fetched.at));
+    }
+
     /// The server has allowed an open.
     pub(super) fn keep_verdict(
         &mut self,
@@ -449,12 +491,44 @@ impl Shard {
 
     /// A change of this client's own that was alone has given a name to an inode or taken it away; `at`: when it was sent. Kept if there was a lease
     /// before: else others may have come in between.
-    pub(super) fn keep_own_name(&mut self, parent: &[u8], (name, to): (&[u8], Option<Arc<[u8]>>), at: Nanos) {
+    pub(super) fn keep_own_name(
+        &mut self,
+        parent: &[u8],
+        (name, to, is_directory): (&[u8], Option<Arc<[u8]>>, bool),
+        at: Nanos,
+    ) {
         self.change(parent, |inode| {
             if inode.has(Aspects::NAMES) && inode.held < at {
-                inode.names.get_or_insert_default().keep(name, to, at);
+                inode.names.get_or_insert_default().keep_own(name, to, at, is_directory);
             }
         });
+    }
+
+    /// A directory was made, and is empty. A name that is not known in it is not there.
+    pub(super) fn keep_new(&mut self, handle: &[u8], hash: Hash, fetched: Fetched) {
+        let gates = self.gates[hash.gate()];
+        let lets = gates.names.lets(fetched.asked) && gates.listing.lets(fetched.asked);
+        self.keep(handle, (lets, Aspects::NAMES), |inode| inode.names.get_or_insert_default().is_new(fetched.at));
+    }
+
+    /// The last page of a listing has been kept, and what its names stand for.
+    pub(super) fn is_listed(&mut self, handle: &[u8]) {
+        if let Some(names) = self.inodes.get_mut(handle).and_then(|inode| inode.names.as_mut()) {
+            names.is_listed();
+        }
+    }
+
+    /// Whether what the listings of a directory do not have is not there.
+    pub(super) fn lists_exactly(&self, handle: &[u8]) -> bool {
+        let inode = self.inodes.get(handle).filter(|inode| inode.has(Aspects::NAMES));
+        inode.and_then(|inode| inode.names.as_ref()).is_some_and(|names| names.is_exact())
+    }
+
+    /// A name in a directory has been changed by this client.
+    pub(super) fn name_changed(&mut self, parent: &[u8], name: &[u8]) {
+        if let Some(names) = self.inodes.get_mut(parent).and_then(|inode| inode.names.as_mut()) {
+            names.has_changed(name);
+        }
     }
 
     pub(super) fn keep_page(&mut self, handle: &[u8], hash: Hash, page: Fresh<'_>, fetched: Fetched) -> bool {
@@ -508,14 +582,14 @@ impl Shard {
     pub(super) fn begin(&mut self, touch: &Touch<'_>, hash: Hash, now: Nanos) -> Aspects {
         let gates = &mut self.gates[hash.gate()];
         match *touch {
-            Touch::Inode { handle, aspects, rights } => {
+            Touch::Inode { handle, aspects, reach } => {
                 touched(gates, aspects).for_each(Gate::begin);
                 let dropped = self.change(handle, |inode| {
                     if aspects.contains(Aspects::ATTRIBUTES) {
-                        inode.attr = None;
-                        inode.xattrs.clear();
+                        (inode.attr, inode.is_own) = (None, false);
+                        inode.lose_xattrs(reach);
                     }
-                    if rights {
+                    if reach >= Reach::Rights {
                         inode.verdicts.clear();
                     }
                     if aspects.contains(Aspects::DATA) {
@@ -539,6 +613,35 @@ impl Shard {
                 dropped.unwrap_or_default()
             }
         }
+    }
+
+    /// Something is held back of a file of which nothing was: what its attributes will be is known from what they were.
+    pub(super) fn begin_held(&mut self, touch: &Touch<'_>, hash: Hash, now: Nanos) -> Aspects {
+        let before = self.change(touch.handle(), |inode| inode.attr.take()).flatten();
+        let told = self.begin(touch, hash, now);
+        self.change(touch.handle(), |inode| (inode.is_own, inode.attr) = (before.is_some(), before));
+        told
+    }
+
+    /// Attributes are set and held back: see [`Inode::set_own`].
+    pub(super) fn set_held(
+        &mut self,
+        handle: &[u8],
+        by: Setter<'_>,
+        (set, end): (&SetAttr, u64),
+        view: &View,
+    ) -> Option<Attr> {
+        let inode = self.inodes.get_mut(handle).filter(|inode| inode.has(Aspects::WRITES))?;
+        inode.set_own(by, set, end, view)
+    }
+
+    /// A file has been written so far.
+    pub(super) fn grow_own(&mut self, handle: &[u8], end: u64) {
+        self.inodes.get_mut(handle).into_iter().for_each(|inode| inode.grow_own(end));
+    }
+
+    pub(super) fn forget_own(&mut self, handle: &[u8]) {
+        self.inodes.get_mut(handle).into_iter().for_each(Inode::forget_own);
     }
 
     /// It has ended; `settled`: it will not be made later.
@@ -645,13 +748,25 @@ impl Shard {
         self.take_told(handle, Aspects::DATA, now)
     }
 
-    pub(super) fn remove_writer(&mut self, handle: &[u8]) {
-        if let Some(count) = self.writers.get_mut(handle) {
-            *count -= 1;
-            if *count == 0 {
-                self.writers.remove(handle);
-            }
+    /// Whether it was the last of a file that the client has for itself: from now on it shares it, and the server has to be told.
+    pub(super) fn remove_writer(&mut self, handle: &[u8], hash: Hash, now: Number) -> bool {
+        let Some(count) = self.writers.get_mut(handle) else { return false };
+        *count -= 1;
+        if *count > 0 {
+            return false;
         }
+        self.writers.remove(handle);
+        let exclusive = self.inodes.get_mut(handle).filter(|inode| inode.aspects.contains(Aspects::WRITES));
+        let Some(inode) = exclusive else { return false };
+        inode.aspects.remove(Aspects::WRITES);
+        inode.forget_own();
+        self.gates[hash.gate()].data.begin_sharing(now);
+        true
+    }
+
+    /// The server has been told.
+    pub(super) fn end_sharing(&mut self, hash: Hash, now: Number) {
+        self.gates[hash.gate()].data.end_sharing(now);
     }
 }
 

@@ -11,9 +11,10 @@ use super::gate::Number;
 use super::hold::OfAnswer;
 use super::leases::{Brought, Leases};
 use super::names::{Fresh, Listed, NAMES_MAX, Names};
-use super::shard::{Fetched, Granted, Hash, Nanos, Shard, Touch, View};
+use super::shard::{Fetched, Granted, Hash, Nanos, Reach, Shard, Touch, View};
 
-const ALL: Aspects = Aspects::all();
+/// What may be kept.
+const ALL: Aspects = Aspects::ATTRIBUTES.union(Aspects::DATA).union(Aspects::NAMES);
 const SECOND: Nanos = 1_000_000_000;
 
 fn attr(size: u64) -> Attr {
@@ -89,7 +90,7 @@ fn what_leaves_is_neither_used_nor_kept_and_goes_by_its_latest_name() {
 #[test]
 fn an_own_change_drops_what_it_touches_and_has_the_kernel_forget_it() {
     let mut shard = shard_with(b"f", 3);
-    let touch = Touch::Inode { handle: b"f", aspects: Aspects::ATTRIBUTES, rights: false };
+    let touch = Touch::Inode { handle: b"f", aspects: Aspects::ATTRIBUTES, reach: Reach::Itself };
     assert_eq!(shard.attr(b"f", HASH, &view(6)).unwrap().1.as_secs(), 99);
     assert_eq!(shard.begin(&touch, HASH, 6), Aspects::ATTRIBUTES);
     assert!(shard.attr(b"f", HASH, &view(7)).is_none());
@@ -98,10 +99,39 @@ fn an_own_change_drops_what_it_touches_and_has_the_kernel_forget_it() {
     assert!(!shard.keep_attr(b"f", HASH, &attr(3), fetched(1, 5)), "asked before its end");
     let key: Arc<[u8]> = b"f"[..].into();
     shard.keep_own_attr(&key, HASH, (name(2, 1), ALL), (&attr(4), 6, 8, 0));
-    let (now, told) = shard.attr(b"f", HASH, &view(SECOND)).unwrap();
-    assert_eq!((now.size, told.as_nanos()), (4, 0), "the kernel is told nothing that may soon be changed again");
-    assert!(shard.attr(b"f", HASH, &view(2 * SECOND)).unwrap().1.as_secs() > 90);
+    let (now, told) = shard.attr(b"f", HASH, &view(SECOND / 100)).unwrap();
+    assert_eq!((now.size, told.as_secs()), (4, 99), "the kernel can be told at once");
     assert_eq!(shard.begin(&touch, HASH, 200 * SECOND), Aspects::empty(), "it has forgotten by itself");
+}
+
+/// Nothing but a change of extended attributes makes one.
+#[test]
+fn that_there_is_no_list_outlives_own_changes_of_other_things() {
+    const LIST: &[u8] = b"system.posix_acl_access";
+    let list = |shard: &mut Shard| shard.xattr(b"f", HASH, LIST, &view(9));
+    let known: [fn(&mut Shard); 2] = [
+        |shard| shard.keep_bare(b"f", HASH, fetched(1, 5)),
+        |shard| shard.keep_xattr(b"f", HASH, (LIST, None), fetched(1, 5)),
+    ];
+    for keep in known {
+        let mut shard = shard_with(b"f", 3);
+        assert_eq!(list(&mut shard), None);
+        keep(&mut shard);
+        for (reach, stays) in [(Reach::Itself, true), (Reach::Rights, true), (Reach::Xattrs, false)] {
+            let touch = Touch::Inode { handle: b"f", aspects: Aspects::ATTRIBUTES, reach };
+            shard.begin(&touch, HASH, 6);
+            assert_eq!(list(&mut shard), stays.then_some(None), "{reach:?}");
+            keep(&mut shard);
+            assert_eq!(list(&mut shard), stays.then_some(None), "what was asked before its end is not kept");
+            shard.end(&touch, HASH, (1, 2), true);
+            assert_eq!(list(&mut shard), stays.then_some(None));
+        }
+    }
+    let mut shard = shard_with(b"f", 3);
+    shard.keep_xattr(b"f", HASH, (LIST, Some(b"list")), fetched(1, 5));
+    assert_eq!(list(&mut shard).unwrap().as_deref(), Some(&b"list"[..]));
+    shard.begin(&Touch::Inode { handle: b"f", aspects: Aspects::ATTRIBUTES, reach: Reach::Itself }, HASH, 6);
+    assert_eq!(list(&mut shard), None, "a chmod changes it");
 }
 
 #[test]
@@ -140,9 +170,9 @@ fn the_kernel_need_not_forget_names_that_it_was_not_told() {
     assert!(shard.keep_name(b"d", (HASH, hashes[0]), (names[0], None), fetched(1, 5)));
     assert!(asked(&mut shard, 0, 6), "the first that asks is not told to keep it");
     assert_eq!(begin(&mut shard, names[0], hashes[0], 7), Aspects::empty());
-    shard.keep_own_name(b"d", (names[0], key(b"l")), 7);
+    shard.keep_own_name(b"d", (names[0], key(b"l"), false), 7);
     assert_eq!(begin(&mut shard, names[0], hashes[0], 8), Aspects::empty(), "and is removed again");
-    shard.keep_own_name(b"d", (names[0], None), 8);
+    shard.keep_own_name(b"d", (names[0], None, false), 8);
     assert!(asked(&mut shard, 0, 2 * SECOND));
     assert!(!asked(&mut shard, 0, 2 * SECOND), "the second is");
     for at in 1..4 {
@@ -185,12 +215,12 @@ fn only_whom_the_server_has_let_opens_here() {
     assert!(!shard.allows(b"f", HASH, (&root, reads), &view(6)));
     assert!(!shard.allows(b"f", HASH, (&user, reads | OpenFlags::NOATIME.bits()), &view(6)));
     assert!(!shard.allows(b"f", HASH, (&user, reads), &view(100 * SECOND)));
-    let writes = Touch::Inode { handle: b"f", aspects: ALL - Aspects::NAMES, rights: false };
+    let writes = Touch::Inode { handle: b"f", aspects: ALL - Aspects::NAMES, reach: Reach::Itself };
     shard.begin(&writes, HASH, 6);
     assert!(!shard.allows(b"f", HASH, (&user, reads), &view(7)));
     shard.end(&writes, HASH, (1, 2), true);
     assert!(shard.allows(b"f", HASH, (&user, reads), &view(7)));
-    let changes = Touch::Inode { handle: b"f", aspects: Aspects::ATTRIBUTES, rights: true };
+    let changes = Touch::Inode { handle: b"f", aspects: Aspects::ATTRIBUTES, reach: Reach::Rights };
     shard.begin(&changes, HASH, 7);
     shard.end(&changes, HASH, (2, 3), true);
     assert!(!shard.allows(b"f", HASH, (&user, reads), &view(8)));
@@ -201,17 +231,35 @@ fn only_whom_the_server_has_let_opens_here() {
 }
 
 #[test]
-fn a_file_that_is_open_for_writing_here_is_not_the_kernels_to_keep() {
+fn the_data_of_a_file_that_is_open_for_writing_here_are_not_the_kernels_to_keep() {
     let mut shard = shard_with(b"f", 3);
     assert!(shard.data(b"f", HASH, &view(6)));
     assert_eq!(shard.add_writer(b"f", 7), Aspects::DATA);
     assert_eq!(shard.add_writer(b"f", 7), Aspects::empty());
     assert!(!shard.data(b"f", HASH, &view(8)));
-    assert!(shard.attr(b"f", HASH, &view(8)).unwrap().1.is_zero());
-    shard.remove_writer(b"f");
+    assert!(!shard.attr(b"f", HASH, &view(8)).unwrap().1.is_zero(), "attributes it forgets before they are changed");
+    assert!(!shard.remove_writer(b"f", HASH, 9), "it was nobody's own");
     assert!(!shard.data(b"f", HASH, &view(9)));
-    shard.remove_writer(b"f");
+    assert!(!shard.remove_writer(b"f", HASH, 9), "it was nobody's own");
     assert!(shard.data(b"f", HASH, &view(9)));
+}
+
+#[test]
+fn who_shares_a_file_has_it_for_himself_only_by_an_answer_to_what_he_asks_later() {
+    let mut shard = Shard::default();
+    let key: Arc<[u8]> = b"f"[..].into();
+    let grant = |shard: &mut Shard, generation, asked| {
+        shard.grant((&key, HASH), (name(generation, 1), ALL | Aspects::WRITES), (fetched(asked, 5), 5), 0);
+        shard.may_hold_back(b"f", &view(6))
+    };
+    assert!(grant(&mut shard, 1, 1));
+    shard.add_writer(b"f", 5);
+    assert!(shard.remove_writer(b"f", HASH, 7));
+    assert!(!shard.may_hold_back(b"f", &view(6)));
+    assert!(!grant(&mut shard, 2, 8), "the server has not been told");
+    shard.end_sharing(HASH, 9);
+    assert!(!grant(&mut shard, 3, 8), "it may not have been when it answered");
+    assert!(grant(&mut shard, 4, 9));
 }
 
 #[test]
@@ -242,7 +290,7 @@ fn what_is_kept_is_counted() {
         assert!(shard.keep_name(b"d", (HASH, HASH), (&name, None), fetched(1, 5)));
     }
     assert!(shard.bytes() >= with_values + 100 * 100, "a name takes its places in a map and a list");
-    let touch = Touch::Inode { handle: b"d", aspects: ALL, rights: true };
+    let touch = Touch::Inode { handle: b"d", aspects: ALL, reach: Reach::Rights };
     shard.begin(&touch, HASH, 6);
     assert!(shard.bytes() < with_values);
     assert_eq!(shard.leave_eldest(1).len(), 1);
@@ -469,7 +517,7 @@ fn pick<T>(from: &mut Vec<T>, which: usize) -> Option<T> {
 }
 
 fn touch(handle: &[u8]) -> Touch<'_> {
-    Touch::Inode { handle, aspects: Aspects::ATTRIBUTES, rights: true }
+    Touch::Inode { handle, aspects: Aspects::ATTRIBUTES, reach: Reach::Rights }
 }
 
 impl World {

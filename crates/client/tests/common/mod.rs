@@ -65,6 +65,7 @@ pub fn client_config(server: SocketAddr, export: &str) -> ClientConfig {
         replay_window: 1 << 20,
         checksums: Checksums::Auto,
         leases: false,
+        gathers: true,
     }
 }
 

@@ -138,11 +138,17 @@ fn extended_attributes_are_forgotten_with_the_others() {
     assert_eq!(get(&one), get(&other));
 }
 
-/// The change of another waits for the answer that the kernel is being told.
+/// The change of another waits for the answer that the kernel is being told, and so does one of its own.
 #[test]
 fn what_is_on_its_way_to_the_kernel_is_waited_for() {
     let process = Process::new();
     let (one, other) = pair(&process);
+    waits_for_answer(&one, &other);
+    waits_for_answer(&other, &other);
+}
+
+fn waits_for_answer(one: &Mount, other: &Mount) {
+    other.told.forgotten.lock().unwrap().clear();
     let file = other.look_up("file").unwrap().handle;
     let answer = other.answer(&context(), Request::GetAttr { handle: file.bytes(), open: None });
     assert!(answer.keep.hold.is_some());
@@ -152,7 +158,7 @@ fn what_is_on_its_way_to_the_kernel_is_waited_for() {
             one.set_mode(&file, 0o600);
             done.store(true, Ordering::SeqCst);
         });
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(200));
         assert!(!done.load(Ordering::SeqCst), "the kernel has not been told yet");
         assert_eq!(other.told.of(&file), Aspects::empty(), "what is not told yet cannot be forgotten");
         drop(answer);

@@ -13,7 +13,7 @@ use aqueduct_server::{External, Limits, Squash};
 use crate::common::*;
 use crate::fixture::*;
 
-fn short() -> Limits {
+pub fn short() -> Limits {
     Limits {
         lease: Duration::from_secs(1),
         lease_patience: Duration::from_millis(300),
@@ -36,14 +36,14 @@ fn nothing_is_used_when_the_lease_is_over_and_everything_when_it_is_renewed() {
 }
 
 /// Stands between a client and its server: lets what travels wait, or cuts it off.
-struct Between {
+pub struct Between {
     address: SocketAddr,
     stops: Arc<AtomicBool>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Between {
-    fn new(server: SocketAddr) -> Between {
+    pub fn new(server: SocketAddr) -> Between {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (stops, streams) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<TcpStream>>>::default());
@@ -73,15 +73,15 @@ impl Between {
         Between { address, stops, streams }
     }
 
-    fn mount(&self) -> Mount {
+    pub fn mount(&self) -> Mount {
         Mount::with(ClientConfig { leases: true, suspect: LONG, ..client_config(self.address, "/e") })
     }
 
-    fn stop(&self, stops: bool) {
+    pub fn stop(&self, stops: bool) {
         self.stops.store(stops, Ordering::SeqCst);
     }
 
-    fn cut(&self) {
+    pub fn cut(&self) {
         self.streams.lock().unwrap().drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 }

@@ -89,6 +89,11 @@ impl Process {
             start(self.directory.path(), self.sessions.path(), &listen, (self.limits.clone(), &self.export));
     }
 
+    /// Where it remembers its clients.
+    pub fn sessions_path(&self) -> &Path {
+        self.sessions.path()
+    }
+
     pub fn path(&self, name: &str) -> std::path::PathBuf {
         self.directory.path().join(name)
     }
@@ -115,6 +120,11 @@ pub struct Told {
 impl Observer for Told {
     fn forget(&self, handle: &[u8], aspects: Aspects) {
         self.forgotten.lock().unwrap().push((handle.to_vec(), aspects));
+    }
+
+    fn forget_at_once(&self, handle: &[u8], aspects: Aspects) -> bool {
+        self.forget(handle, aspects);
+        true
     }
 
     fn forget_names_of(&self, handle: &[u8]) {

@@ -3,10 +3,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod fixture;
+mod gathered;
 
 mod changes;
 mod endings;
 mod listings;
+mod modes;
 mod opens;
 mod scripted;
 mod warm;

@@ -122,7 +122,7 @@ impl Line {
             .collect();
         let (mut body, mut flags) = (Vec::new(), Flags::RENEWS);
         if !grants.is_empty() {
-            encode_grants(&grants, &mut body);
+            encode_grants(&Granted { grants, changed: None }, &mut body);
             flags |= Flags::GRANTS;
         }
         encode_reply(reply, &mut body);
@@ -289,7 +289,8 @@ fn an_answer_that_does_not_renew_makes_nothing_good() {
     let asked = asking(&mount);
     let (header, _) = line.next(Kind::Request);
     let mut body = Vec::new();
-    encode_grants(&[Grant { subject: Subject::Inode, aspects: ATTRIBUTES, lease: LeaseId(7) }], &mut body);
+    let grants = vec![Grant { subject: Subject::Inode, aspects: ATTRIBUTES, lease: LeaseId(7) }];
+    encode_grants(&Granted { grants, changed: None }, &mut body);
     encode_reply(&attr(1), &mut body);
     send(&mut line.stream.lock().unwrap(), Header { flags: Flags::GRANTS, ..reply_to(&header) }, &body);
     assert_eq!((asked.join().unwrap(), remembered(&mount)), (1, None));

@@ -12,6 +12,7 @@ use crate::abi::{
 use crate::caches::Kept;
 use crate::convert;
 use crate::dispatch::{Job, Outcome};
+use crate::sizes::Turn;
 
 pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     match job.header.opcode {
@@ -79,11 +80,13 @@ async fn set_attr(job: &Job) -> Result<Outcome, Errno> {
     let (change, _) = job.args(SetattrIn::parse)?;
     let open = SetattrValid::from_bits_retain(change.valid).contains(SetattrValid::FH).then_some(OpenId(change.fh));
     let set = convert::set_attr(&change)?;
+    let resizes = set.size.is_some();
+    let turn = if resizes { job.changes_size(job.header.nodeid).await.map(Turn::lingering) } else { None };
     let (reply, kept) = job.ask_value(Request::SetAttr { handle: &job.handle()?, open, set }).await?;
-    if set.size.is_some() {
+    if resizes {
         job.written(job.header.nodeid);
     }
-    Ok(job.attr_out(&reply.attr()?, kept.of_change(job.shared.policy)))
+    Ok(job.attr_out(&reply.attr()?, kept.of_change(job.shared.policy)).with(turn))
 }
 
 fn statfs_out(figures: &Statfs) -> StatfsOut {
@@ -124,7 +127,7 @@ async fn get_xattr(job: &Job) -> Result<Outcome, Errno> {
         let (name, _) = convert::text(rest)?;
         match &job.shared.config.status {
             Some(status) if job.header.nodeid == ROOT_ID && name == STATUS_XATTR.as_bytes() => {
-                (Reply::Bytes(status().into_bytes()), Kept::fixed(Duration::ZERO, Duration::ZERO))
+                (Reply::Bytes(status(&job.shared.negotiated).into_bytes()), Kept::fixed(Duration::ZERO, Duration::ZERO))
             }
             _ => job.ask_value(Request::GetXattr { handle: &handle, name, size }).await?,
         }

@@ -13,6 +13,7 @@ use crate::abi::{
 use crate::convert;
 use crate::dispatch::{Grant, Job, Outcome};
 use crate::sink::FuseSink;
+use crate::sizes::{Turn, Use};
 
 pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     match job.header.opcode {
@@ -32,8 +33,10 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
         opcode::FALLOCATE => {
             let (FallocateIn { fh, offset, length, mode, .. }, _) = job.args(FallocateIn::parse)?;
             let flags = FallocateFlags::from_bits(mode).ok_or(Errno::EOPNOTSUPP)?;
+            let turn = job.changes_size(job.header.nodeid).await;
             job.call(Request::Fallocate { open: OpenId(fh), offset, length, flags }).await?.done()?;
             job.written(job.header.nodeid);
+            return Ok(Outcome::resized(Vec::new(), turn));
         }
         _ => {
             let (sync, _) = job.args(FsyncIn::parse)?;
@@ -83,9 +86,11 @@ fn open_out(job: &Job, node: u64, id: OpenId, flags: OpenFlags, leased: bool) ->
 async fn open(job: &Job) -> Result<Outcome, Errno> {
     let (OpenIn { flags, .. }, _) = job.args(OpenIn::parse)?;
     let flags = convert::open_flags(flags) - OpenFlags::EXCLUSIVE;
+    let empties = flags.contains(OpenFlags::TRUNCATE);
+    let turn = if empties { job.changes_size(job.header.nodeid).await.map(Turn::lingering) } else { None };
     let (reply, kept) = job.ask_value(Request::Open { handle: &job.handle()?, flags }).await?;
     let opened = reply.opened()?;
-    if flags.contains(OpenFlags::TRUNCATE) {
+    if empties {
         job.written(job.header.nodeid);
     }
     if job.shared.config.cache == CacheMode::CloseToOpen {
@@ -98,7 +103,7 @@ async fn open(job: &Job) -> Result<Outcome, Errno> {
         job.shared.page_drops.drop_now(job.header.nodeid).await;
     }
     let out = open_out(job, job.header.nodeid, opened.id, flags, kept.data);
-    let grant = Grant { file: Some(opened.id), lease: kept.into_lease(), ..Grant::default() };
+    let grant = Grant { file: Some(opened.id), lease: kept.into_lease(), _turn: turn, ..Grant::default() };
     Ok(Outcome::Granted(out.to_vec(), grant))
 }
 
@@ -114,7 +119,7 @@ async fn create(job: &Job) -> Result<Outcome, Errno> {
     job.shared.distrust_listing(job.header.nodeid);
     let (reply, kept) = job.ask_value(request).await?;
     let (entry, opened) = reply.created()?;
-    let (entry_out, mut grant) = job.entry(&entry, kept.of_change(job.shared.policy));
+    let (entry_out, mut grant) = job.made(&entry, kept);
     grant.file = Some(opened.id);
     if flags.contains(OpenFlags::TRUNCATE) {
         job.written(entry_out.nodeid);
@@ -127,8 +132,13 @@ async fn create(job: &Job) -> Result<Outcome, Errno> {
 
 pub(crate) async fn read(job: &Job) -> Result<Outcome, Errno> {
     let (read, _) = job.args(ReadIn::parse)?;
+    let fills = job.shared.policy.leases && read.read_flags & READ_LOCKOWNER == 0;
+    let fill_turn = || job.shared.sizes.enter(job.header.nodeid, Use::Fill, &job.context.cancel);
+    let turn = if fills { Some(fill_turn().await) } else { None };
     // Held until the kernel has the pages: a recall of them then waits for their lock.
-    let _hold = if job.shared.policy.leases { fill(job, read.read_flags)? } else { None };
+    let hold = if fills { fill(job)? } else { None };
+    // Of a file that is nobody else's to write the pages are whole, whatever becomes of it.
+    let _turn = if hold.is_some() { turn } else { turn.map(Turn::lingering) };
     let length = read.size.min(job.shared.negotiated.max_transfer);
     let (sink, answered) = FuseSink::new(job.responder.clone(), job.shared.pool.clone(), length as usize);
     let read = ReadAt { open: OpenId(read.fh), offset: read.offset, length };
@@ -140,11 +150,8 @@ pub(crate) async fn read(job: &Job) -> Result<Outcome, Errno> {
     }
 }
 
-/// The kernel asks for pages, unless it reads into the caller's buffer. Those that no lease covers are marked.
-fn fill(job: &Job, read_flags: u32) -> Result<Option<Hold>, Errno> {
-    if read_flags & READ_LOCKOWNER != 0 {
-        return Ok(None);
-    }
+/// The kernel asks for pages, and does not read into the caller's buffer. Those that no lease covers are marked.
+fn fill(job: &Job) -> Result<Option<Hold>, Errno> {
     let hold = if job.shared.policy.pages { job.shared.filesystem.hold_data(&job.handle()?) } else { None };
     job.shared.nodes.mark(job.header.nodeid, |marks| marks.fill(hold.is_some()));
     Ok(hold)
@@ -166,12 +173,15 @@ pub(crate) async fn write(job: &Job) -> Result<Outcome, Errno> {
         stable: flags & libc::O_SYNC != 0, // contains the bit of O_DSYNC
     };
     let source = Source::Memory(job.frame.slice(DATA..DATA + size));
+    let is_of_pages = write.write_flags & WRITE_CACHE != 0; // these change no size
+    let turn = if is_of_pages { None } else { job.changes_size(job.header.nodeid).await };
     let written = job.shared.filesystem.write(&job.context, at, source).await?;
-    match write.write_flags & WRITE_CACHE {
-        0 => job.written(job.header.nodeid),
-        _ => job.changed(job.header.nodeid), // it was the pages that were written
+    if is_of_pages {
+        job.changed(job.header.nodeid)
+    } else {
+        job.written(job.header.nodeid)
     }
-    Ok(Outcome::Done(WriteOut { size: written.count.min(write.size), padding: 0 }.to_vec()))
+    Ok(Outcome::resized(WriteOut { size: written.count.min(write.size), padding: 0 }.to_vec(), turn))
 }
 
 async fn seek(job: &Job) -> Result<Outcome, Errno> {
@@ -202,10 +212,12 @@ async fn copy_range(job: &Job) -> Result<Outcome, Errno> {
         to_offset: copy.off_out,
         length,
     };
+    let turn = job.changes_size(copy.nodeid_out).await;
     let copied = job.call(request).await?.size()?.min(length);
     job.written(copy.nodeid_out);
-    Ok(Outcome::Done(match wide {
+    let out = match wide {
         true => CopyFileRangeOut { bytes_copied: copied }.to_vec(),
         false => WriteOut { size: copied as u32, padding: 0 }.to_vec(),
-    }))
+    };
+    Ok(Outcome::resized(out, turn))
 }

@@ -16,7 +16,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
         let test = || job.call(Request::GetLock { open, owner, space, lock });
         let mut found = test().await?.lock()?;
         if found.kind != LockKind::Unlock {
-            job.shared.releases.settled(&job.context.cancel).await;
+            job.shared.settled(&job.context.cancel).await;
             found = test().await?.lock()?;
         }
         return Ok(Outcome::Done(LkOut { lk: convert::file_lock(&found) }.to_vec()));
@@ -28,7 +28,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     let take = || job.call(Request::SetLock { open, owner, space, lock, wait });
     let mut taken = take().await;
     if taken == Err(Errno::EAGAIN) && !wait {
-        job.shared.releases.settled(&job.context.cancel).await;
+        job.shared.settled(&job.context.cancel).await;
         taken = take().await;
     }
     taken?.done()?;

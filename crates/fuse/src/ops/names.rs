@@ -38,7 +38,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
 /// Asks for a new name, and tells the kernel of its inode.
 async fn enter(job: &Job, request: Request<'_>) -> Result<Outcome, Errno> {
     let (reply, kept) = job.ask_value(request).await?;
-    let (out, grant) = job.entry(&reply.entry()?, kept.of_change(job.shared.policy));
+    let (out, grant) = job.made(&reply.entry()?, kept);
     Ok(Outcome::Granted(out.to_vec(), grant))
 }
 

@@ -88,7 +88,7 @@ fn timeouts_are_those_of_each_answer() {
 }
 
 #[test]
-fn what_the_kernel_believes_at_once_has_no_timeout() {
+fn what_the_kernel_believes_at_once_has_no_timeout_unless_it_is_new_to_it() {
     let LeasedFixture { fixture, .. } = leases(45);
     let kernel = &fixture.kernel;
     let node = kernel.lookup("file").unwrap().nodeid;
@@ -97,16 +97,16 @@ fn what_the_kernel_believes_at_once_has_no_timeout() {
     assert_eq!((set.attr_valid, set.attr_valid_nsec), (0, 0));
     let create = CreateIn { flags: libc::O_RDWR as u32, mode: 0o100644, ..CreateIn::default() }.to_vec();
     let made = [
-        (opcode::MKDIR, [&MkdirIn { mode: 0o755, umask: 0 }.to_vec(), &b"d\0"[..]].concat()),
-        (opcode::SYMLINK, b"l\0text\0".to_vec()),
-        (opcode::MKNOD, [&MknodIn { mode: 0o100644, ..MknodIn::default() }.to_vec(), &b"n\0"[..]].concat()),
-        (opcode::LINK, [&LinkIn { oldnodeid: node }.to_vec(), &b"h\0"[..]].concat()),
-        (opcode::CREATE, [&create, &b"c\0"[..]].concat()),
-        (opcode::CREATE, [&create, &b"file\0"[..]].concat()),
+        (opcode::MKDIR, [&MkdirIn { mode: 0o755, umask: 0 }.to_vec(), &b"d\0"[..]].concat(), LONG),
+        (opcode::SYMLINK, b"l\0text\0".to_vec(), LONG),
+        (opcode::MKNOD, [&MknodIn { mode: 0o100644, ..MknodIn::default() }.to_vec(), &b"n\0"[..]].concat(), LONG),
+        (opcode::LINK, [&LinkIn { oldnodeid: node }.to_vec(), &b"h\0"[..]].concat(), Duration::ZERO),
+        (opcode::CREATE, [&create, &b"c\0"[..]].concat(), LONG),
+        (opcode::CREATE, [&create, &b"file\0"[..]].concat(), Duration::ZERO),
     ];
-    for (code, body) in made {
+    for (code, body, valid) in made {
         let entry = EntryOut::parse(&kernel.ask(code, ROOT_ID, &body).unwrap()).unwrap().0;
-        assert_eq!((entry.attr_valid, entry.attr_valid_nsec), (0, 0), "opcode {code}");
+        assert_eq!((entry.attr_valid, entry.attr_valid_nsec), (valid.as_secs(), 0), "opcode {code}");
     }
 }
 

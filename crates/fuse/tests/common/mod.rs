@@ -22,7 +22,24 @@ pub struct Mounted {
     done: Option<mpsc::Sender<()>>,
 }
 
+/// Test programs of this kind run over io_uring, which wants groups of one thread.
+const OVER_IO_URING: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), [.., b'_', b'r', b'i', b'n', b'g']);
+
+/// Whether the kernel offers io_uring, to who may use all processors; where it could it is told to.
+fn offers_io_uring() -> bool {
+    const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+    let _ = std::fs::write(PARAMETER, "Y"); // read below
+    let online = std::fs::read_dir("/sys/devices/system/cpu").unwrap().flatten().filter(|cpu| {
+        let state = std::fs::read_to_string(cpu.path().join("online"));
+        let is_cpu = cpu.file_name().to_str().and_then(|name| name.strip_prefix("cpu")?.parse::<u32>().ok()).is_some();
+        is_cpu && state.map_or(true, |state| state.trim() == "1") // some cannot be taken off
+    });
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap().count() as usize;
+    allowed >= online.count() && std::fs::read_to_string(PARAMETER).is_ok_and(|value| value.trim() == "Y")
+}
+
 pub fn groups(count: usize, threads_max: usize) -> Vec<Arc<Group>> {
+    let threads_max = if OVER_IO_URING { 1 } else { threads_max };
     let settings = |at| Settings {
         name: format!("fuse-test-{at}"),
         threads_min: 1,
@@ -48,8 +65,14 @@ impl Mounted {
         groups: Vec<Arc<Group>>,
     ) -> Mounted {
         let folder = tempfile::tempdir().unwrap();
+        let offered = OVER_IO_URING && offers_io_uring();
         let device = mount(folder.path(), options).unwrap();
+        let config = Config { io_uring: OVER_IO_URING, ..config };
         let session = Arc::new(start(device, filesystem, &groups, config).unwrap());
+        assert_eq!(session.negotiated().over_io_uring(), offered);
+        if OVER_IO_URING && !offered {
+            println!("skipped: the kernel does not offer io_uring: these requests come by /dev/fuse");
+        }
         let (done, wait) = mpsc::channel();
         let path = folder.path().to_owned();
         std::thread::spawn(move || {

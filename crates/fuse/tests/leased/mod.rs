@@ -197,7 +197,7 @@ impl<F: FileSystem> FileSystem for Leased<F> {
             let lease = if hold.is_some() && !handles.is_empty() { *lock(&self.lease) } else { Duration::ZERO };
             let opens = matches!(request, Request::Open { .. } | Request::OpenDirectory { .. });
             let data = !lease.is_zero() && self.data.load(Ordering::SeqCst) && opens;
-            Ok(Answer { result, keep: Keep { attributes: lease, names: lease, data, hold } })
+            Ok(Answer { result, keep: Keep { attributes: lease, names: lease, data, hold, ..Keep::default() } })
         })
     }
 

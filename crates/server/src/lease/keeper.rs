@@ -12,7 +12,7 @@ use aqueduct_net::Connection;
 use aqueduct_wire::LeaseId;
 
 use super::hold::Hold;
-use super::touch::{TOUCHED_MAX, Touched};
+use super::touch::{LOOK, TOUCHED_MAX, Touched};
 use super::{
     Action, Clients, InodeKey, Leases, Limits, Looked, Now, SHARDS, Stamps, Verdict, Waiter, Wanted, shard_of,
 };
@@ -37,6 +37,10 @@ pub(crate) struct Holder {
     suspended: AtomicUsize,
     /// Its session has ended.
     departs: AtomicBool,
+    /// The next process knows that it may hold something back.
+    writes: OnceLock<()>,
+    /// What it held back is lost, as the next process knows; until it has returned all that it owes.
+    broken: Mutex<bool>,
 }
 
 impl Holder {
@@ -50,6 +54,18 @@ impl Holder {
         may() && {
             self.renewed.fetch_max(now.as_nanos() as u64, Ordering::SeqCst);
             may()
+        }
+    }
+
+    /// Notes for the next process whether what it held back is lost.
+    fn note_broken(&self, is_broken: bool) {
+        let mut broken = lock(&self.broken);
+        if *broken == is_broken || !is_broken && self.suspended.load(Ordering::SeqCst) > 0 {
+            return;
+        }
+        *broken = is_broken;
+        if let Some(session) = self.session.upgrade() {
+            session.note_broken(is_broken);
         }
     }
 }
@@ -76,6 +92,10 @@ impl Clients for Holders {
         self.get(client).map(|holder| holder.renewed())
     }
 
+    fn is_suspended(&self, client: ClientId) -> bool {
+        self.get(client).is_some_and(|holder| holder.suspended.load(Ordering::SeqCst) > 0)
+    }
+
     fn suspend(&self, client: ClientId) {
         if let Some(holder) = self.get(client) {
             holder.suspended.fetch_add(1, Ordering::SeqCst);
@@ -85,8 +105,20 @@ impl Clients for Holders {
     fn resume(&self, client: ClientId) {
         if let Some(holder) = self.get(client) {
             holder.suspended.fetch_sub(1, Ordering::SeqCst);
+            holder.note_broken(false);
         }
     }
+}
+
+/// Sessions of an earlier process that have to recover before others go on.
+#[derive(Default)]
+pub(crate) struct Believers {
+    /// Those that had leases.
+    pub(crate) missing: HashSet<u64>,
+    /// Those that may have held something back, and may still send it.
+    pub(crate) writers: HashSet<u64>,
+    /// For how long they may believe what they were granted.
+    pub(crate) patience: Duration,
 }
 
 /// See the module.
@@ -102,7 +134,10 @@ pub(crate) struct Keeper {
     signals: Mutex<HashMap<Waiter, Arc<Signal>>>,
     waiters: AtomicU64,
     recalls: AtomicU64,
-    pub(crate) hold: Hold,
+    /// After a restart nobody changes anything.
+    hold: Hold,
+    /// After a restart nobody looks at anything either, or changes it.
+    hold_of_looks: Hold,
     /// A task ticks.
     is_ticking: AtomicBool,
     server: Weak<Server>,
@@ -122,18 +157,22 @@ impl Keeper {
             waiters: AtomicU64::new(0),
             recalls: AtomicU64::new(0),
             hold: Hold::default(),
+            hold_of_looks: Hold::default(),
             is_ticking: AtomicBool::new(false),
             server,
         }
     }
 
     /// Begins to grant leases, if they last at all; but first these sessions of an earlier process have to recover, for which they have so long, and what
-    /// other sessions had has to lapse.
-    pub(crate) fn start(&self, missing: HashSet<u64>, patience: Duration, lapsed_at: Now) {
-        let now = now();
-        for at in self.hold.begin(missing, now + patience, lapsed_at, now) {
+    /// other sessions had has to lapse. (What those held back, nobody can send any more.)
+    pub(crate) fn start(&self, believers: Believers, lapsed_at: Now) {
+        let (now, Believers { missing, writers, patience }) = (now(), believers);
+        let until = now + patience;
+        let mut looks = self.hold.begin(missing, until, lapsed_at, now);
+        looks.extend(self.hold_of_looks.begin(writers, until, Now::ZERO, now));
+        for at in looks {
             self.later(at, |server| {
-                server.leases.settled(server.leases.hold.look(self::now()));
+                server.leases.look_at_holds();
                 server.forget_lapse();
             });
         }
@@ -149,7 +188,17 @@ impl Keeper {
 
     /// Whether changes have to be told.
     pub(crate) fn watches(&self) -> bool {
-        self.is_on() || self.hold.is_on()
+        self.is_on() || self.hold.is_on() || self.hold_of_looks.is_on()
+    }
+
+    /// Whether any client may hold back what it writes: else nobody has to look out for that.
+    pub(crate) fn may_hold_back(&self) -> bool {
+        self.stamps.may_hold_back() || self.hold_of_looks.is_on()
+    }
+
+    /// Whether what was looked at by a name, after the stamp was taken, may lack what another client held back then.
+    pub(crate) fn hides(&self, by: ClientId, inode: InodeKey, stamp: u64) -> bool {
+        lock(&self.shards[inode.shard()]).hides(by, inode, stamp)
     }
 
     /// How long leases last.
@@ -185,6 +234,8 @@ impl Keeper {
                 renewed: AtomicU64::new(0),
                 suspended: AtomicUsize::new(0),
                 departs: AtomicBool::new(false),
+                writes: OnceLock::new(),
+                broken: Mutex::default(),
             });
             self.holders.insert(session.client(), holder.clone());
             holder
@@ -198,6 +249,15 @@ impl Keeper {
         session.holder.get().is_some_and(|holder| holder.renew(now())) && session.survives()
     }
 
+    /// A client asks for exclusive leases. Whether it may have any.
+    pub(crate) fn admit_writes(&self, session: &Session) -> bool {
+        // The next process has to wait for what it holds back.
+        session.holder.get().is_some_and(|holder| {
+            holder.writes.get_or_init(|| session.note_writes());
+            session.survives()
+        })
+    }
+
     /// Grants a client a lease.
     pub(crate) fn grant(
         &self,
@@ -205,13 +265,21 @@ impl Keeper {
         what: (InodeKey, Aspects),
         looked: Looked,
     ) -> Option<(LeaseId, Aspects)> {
+        if what.1.contains(Aspects::WRITES) && (self.hold.is_on() || self.hold_of_looks.is_on()) {
+            return None; // who has not recovered may still believe what it had
+        }
         let mut actions = Vec::new();
         let granted = lock(&self.shards[what.0.shard()]).grant(client, what, looked, now(), &mut actions);
         self.perform(actions);
         granted
     }
 
-    /// A change that the client is going to make. `passes_hold`: it cannot wait for the end of a hold, which waits for it.
+    /// A session of before the restart sends what it held back. `None`: it may not any more.
+    pub(crate) fn flush(&self, session: u64) -> Option<Flush<'_>> {
+        self.hold_of_looks.flush(session, now()).then(|| Flush(self))
+    }
+
+    /// A change that the client is going to make, or a look. `passes_hold`: it cannot wait for the end of a hold, which waits for it.
     pub(crate) fn change(&self, by: ClientId, passes_hold: bool) -> Change<'_> {
         Change {
             keeper: self,
@@ -224,6 +292,22 @@ impl Keeper {
         }
     }
 
+    /// Whether a change or look may be made. Whose lease is broken by it is noted before anybody else can ask: with the shard's lock held, which happens once
+    /// to a client that is away.
+    fn ask(&self, wanted: &Wanted, now: Now, actions: &mut Vec<Action>) -> Verdict {
+        let (mut shard, before) = (lock(&self.shards[wanted.inode.shard()]), actions.len());
+        let verdict = match wanted.aspects {
+            LOOK => shard.look(wanted, now, actions),
+            _ => shard.begin(wanted, now, actions),
+        };
+        for action in &actions[before..] {
+            if let Action::Broken { client, .. } = action {
+                self.holders.get(*client).iter().for_each(|holder| holder.note_broken(true));
+            }
+        }
+        verdict
+    }
+
     /// A client gives leases back.
     pub(crate) fn returned(&self, client: ClientId, leases: &[LeaseId]) {
         let mut actions = Vec::new();
@@ -231,6 +315,13 @@ impl Keeper {
             let mut shard = lock(&self.shards[shard_of(*lease)]);
             shard.returned(client, *lease, &self.holders, &mut actions);
         }
+        self.perform(actions);
+    }
+
+    /// A client holds nothing back of a file any more.
+    pub(crate) fn share(&self, client: ClientId, inode: InodeKey) {
+        let mut actions = Vec::new();
+        lock(&self.shards[inode.shard()]).share(client, inode, &mut actions);
         self.perform(actions);
     }
 
@@ -290,13 +381,30 @@ impl Keeper {
 
     /// A session has forgotten what an earlier process granted it.
     pub(crate) fn settle(&self, session: u64) {
-        self.settled(self.hold.settle(session, now()));
+        self.settled(self.hold.settle(session, now(), |_| {}));
+        self.settled(self.hold_of_looks.settle(session, now(), |missing| self.lose(missing)));
+    }
+
+    fn look_at_holds(&self) {
+        self.settled(self.hold.look(now(), |_| {}));
+        self.settled(self.hold_of_looks.look(now(), |missing| self.lose(missing)));
     }
 
     fn settled(&self, is_over: bool) {
-        if is_over {
+        if is_over && !self.hold.is_on() && !self.hold_of_looks.is_on() {
             tracing::info!("nobody holds leases of before the restart any more");
+        }
+        if is_over {
             lock(&self.signals).values().for_each(|signal| signal.raise());
+        }
+    }
+
+    /// What these held back before the restart is not waited for any more.
+    fn lose(&self, missing: &HashSet<u64>) {
+        let Some(server) = self.server.upgrade() else { return };
+        for session in missing.iter().filter_map(|id| server.session(*id)) {
+            tracing::warn!(client = %session.name, "it did not come back in time: what it had not written is lost");
+            session.note_broken(true);
         }
     }
 
@@ -319,6 +427,7 @@ impl Keeper {
                     Some((_, leases)) => leases.push(lease),
                     None => recalls.push((client, vec![lease])),
                 },
+                Action::Broken { .. } => {} // see `ask`
                 Action::Wake { waiter } => {
                     let signal = lock(&self.signals).get(&waiter).cloned();
                     signal.iter().for_each(|signal| signal.raise());
@@ -329,6 +438,10 @@ impl Keeper {
             return;
         }
         let group = self.server.upgrade().map(|server| server.group.clone());
+        // Who is away need not be waited for until somebody looks.
+        if recalls.iter().any(|(client, _)| self.holders.is_suspended(*client)) {
+            self.later(now(), |server| _ = server.leases.tick_shards());
+        }
         for (client, leases) in recalls {
             self.recalls.fetch_add(leases.len() as u64, Ordering::Relaxed);
             let session = self.holders.get(client).and_then(|holder| holder.session.upgrade());
@@ -372,22 +485,33 @@ impl Keeper {
 
     /// How long until there is something to look after; `None`: nothing is, and whoever asks for a lease next ticks again.
     fn tick(&self) -> Option<Duration> {
-        let look = || {
-            let mut next: Option<Now> = None;
-            for shard in &self.shards {
-                let mut actions = Vec::new();
-                let at = lock(shard).tick((now(), &self.holders), &mut actions);
-                self.perform(actions);
-                next = next.into_iter().chain(at).min();
-            }
-            // What is asked for while nobody looks falls due later than this.
-            next.map(|at| at.saturating_sub(now()).min(self.limits.answer).max(TICK_MIN))
-        };
-        look().or_else(|| {
+        self.tick_shards().or_else(|| {
             self.is_ticking.store(false, Ordering::SeqCst);
             // Looked at after the flag fell: who asks later begins anew.
-            look().filter(|_| !self.is_ticking.swap(true, Ordering::SeqCst))
+            self.tick_shards().filter(|_| !self.is_ticking.swap(true, Ordering::SeqCst))
         })
+    }
+
+    fn tick_shards(&self) -> Option<Duration> {
+        let mut next: Option<Now> = None;
+        for shard in &self.shards {
+            let mut actions = Vec::new();
+            let at = lock(shard).tick((now(), &self.holders), &mut actions);
+            self.perform(actions);
+            next = next.into_iter().chain(at).min();
+        }
+        // What is asked for while nobody looks falls due later than this.
+        next.map(|at| at.saturating_sub(now()).min(self.limits.answer).max(TICK_MIN))
+    }
+}
+
+/// What was held back before a restart is being written; others look when it has been.
+pub(crate) struct Flush<'a>(&'a Keeper);
+
+impl Drop for Flush<'_> {
+    fn drop(&mut self) {
+        self.0.hold_of_looks.flushed();
+        self.0.look_at_holds();
     }
 }
 
@@ -422,7 +546,7 @@ impl Signal {
     }
 }
 
-/// A change that is about to be made, is being made, or waits: it ends when it is dropped.
+/// A change or a look that is about to be made, is being made, or waits: it ends when it is dropped.
 pub(crate) struct Change<'a> {
     keeper: &'a Keeper,
     by: ClientId,
@@ -443,25 +567,30 @@ struct Part {
 }
 
 impl Change<'_> {
-    /// Whether what is touched may be changed now. If not, it is worth trying again when [`woken`](Change::woken) ends; nobody is granted any of it meanwhile.
-    pub(crate) fn try_begin(&mut self, touched: &Touched) -> bool {
+    /// Whether what is touched may be changed or looked at now. If it has to wait, it is worth trying again when [`woken`](Change::woken) ends; nobody is
+    /// granted any of it meanwhile.
+    pub(crate) fn try_begin(&mut self, touched: &Touched) -> Verdict {
         if self.is_held(touched) {
             // Listened for before the look: who ends the hold in between is heard.
             self.listen();
             if self.is_held(touched) {
-                return false;
+                return Verdict::Wait;
             }
         }
-        self.begin(touched) || {
-            self.signal.is_none() && {
+        match self.begin(touched) {
+            Verdict::Wait if self.signal.is_none() => {
                 self.listen();
                 self.begin(touched)
             }
+            verdict => verdict,
         }
     }
 
     fn is_held(&self, touched: &Touched) -> bool {
-        !self.passes_hold && self.keeper.hold.is_on() && *touched != Touched::default()
+        let Keeper { hold, hold_of_looks, .. } = self.keeper;
+        !self.passes_hold
+            && *touched != Touched::default()
+            && (hold_of_looks.is_on() || hold.is_on() && touched.changes())
     }
 
     fn waiter(&mut self) -> Waiter {
@@ -479,13 +608,13 @@ impl Change<'_> {
         });
     }
 
-    fn begin(&mut self, touched: &Touched) -> bool {
+    fn begin(&mut self, touched: &Touched) -> Verdict {
         if *touched == Touched::default() && self.waiter.is_none() {
-            return true;
+            return Verdict::Go;
         }
         // What its names lead to may be something else by now.
         self.give_back(|part| touched.iter().any(|wanted| wanted == (part.inode, part.aspects)));
-        let (mut may, mut actions, now) = (true, Vec::new(), now());
+        let (mut all, mut actions, now) = (Verdict::Go, Vec::new(), now());
         self.tried = now;
         for (inode, aspects) in touched.iter() {
             let waiter = self.waiter();
@@ -495,13 +624,16 @@ impl Change<'_> {
                 continue;
             }
             let wanted = Wanted { inode, aspects, by: self.by, waiter };
-            let verdict = lock(&self.keeper.shards[inode.shard()]).begin(&wanted, now, &mut actions);
+            let verdict = self.keeper.ask(&wanted, now, &mut actions);
             let has_begun = verdict == Verdict::Go;
-            self.parts[at] = Some(Part { inode, aspects, has_begun });
-            may &= has_begun;
+            // A look has no end; should others have to wait, it is made once more.
+            self.parts[at] = (aspects != LOOK || !has_begun).then_some(Part { inode, aspects, has_begun });
+            if !has_begun {
+                all = verdict;
+            }
         }
         self.keeper.perform(actions);
-        may
+        all
     }
 
     /// Ends when it is worth trying again.
@@ -519,12 +651,14 @@ impl Change<'_> {
     fn give_back(&mut self, keeps: impl Fn(&Part) -> bool) {
         for place in &mut self.parts {
             let Some(part) = place.take_if(|part| !keeps(part)) else { continue };
-            let mut shard = lock(&self.keeper.shards[part.inode.shard()]);
+            let (mut shard, mut actions) = (lock(&self.keeper.shards[part.inode.shard()]), Vec::new());
             match self.waiter {
-                _ if part.has_begun => shard.end(part.inode, part.aspects, self.tried),
+                _ if part.has_begun => shard.end(part.inode, part.aspects, self.tried, &mut actions),
                 Some(waiter) => shard.give_up(part.inode, waiter, self.tried),
                 None => {}
             }
+            drop(shard);
+            self.keeper.perform(actions);
         }
     }
 }

@@ -5,12 +5,19 @@
 //!
 //! - A lease is **shared**, of one client, on some [`Aspects`] of one inode. It is granted inside an ordinary reply, after what the reply says was looked at,
 //!   with a **stamp** that was taken before: it is refused if a change of the inode is under way, waits, or has ended since the stamp.
+//! - A lease on [`Aspects::WRITES`] is **exclusive**: nobody else has any on the inode, and the client may hold back what it writes. It is granted to who is alone
+//!   with the inode, and never takes another lease away.
 //! - Whoever **changes** an aspect waits until every *other* client has returned its lease on it, or lost it. From the first look to the end of the change nobody
-//!   gets a new one, so what a lease covers is never older than the lease. Requests that change nothing never wait.
+//!   gets a new one, so what a lease covers is never older than the lease. Requests that change nothing wait for nobody but the
+//!   holder of an exclusive lease.
+//! - Whoever **looks** at what another client holds exclusively waits until it has written what it held back, and has returned its lease. Those who look wait together,
+//!   and not for each other; while one waits nobody is granted an exclusive lease. What the holder writes meanwhile never waits.
 //! - A client keeps its leases as long as its requests are answered, which **renews** them all. Who does not return in time what it was asked for is not renewed
 //!   any more until it has. When it was renewed last longer ago than the lease, its kernel's timeouts and a margin, it has stopped using them by itself: it is
 //!   **fenced** off from them. Nobody waits for it any more, and before it is renewed again it has to return whatever was changed meanwhile. Its session, with its
 //!   opens and locks, goes on.
+//! - An exclusive lease of a fenced client is **broken** as soon as somebody else uses the inode: what was held back under it is not written any more, or who has
+//!   looked would have missed it. What was being written just then is awaited.
 //! - An inode whose leases are recalled again and again is granted to nobody for a while, the longer the more often (**contention**), and recovers.
 //! - Every table has a limit. A client that has as many leases as it may gives back its least recently granted one.
 
@@ -20,13 +27,15 @@ mod table;
 pub(crate) mod touch;
 
 #[cfg(test)]
+mod exclusive_tests;
+#[cfg(test)]
 mod schedule;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, ClientId};
@@ -61,25 +70,49 @@ pub(crate) fn shard_of(lease: LeaseId) -> usize {
     lease.0 as usize % SHARDS
 }
 
-/// A request that waits to change something.
+/// A request that waits to change or to see something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Waiter(pub(crate) u64);
 
 /// The clock has to go on while the machine sleeps (CLOCK_BOOTTIME).
 pub(crate) type Now = Duration;
 
-/// Counts the ends of changes, of all shards together: what is looked up names inodes of any.
+/// What all shards count together.
 #[derive(Debug, Default)]
-pub(crate) struct Stamps(AtomicU64);
+pub(crate) struct Stamps {
+    /// The ends of changes: what is looked up names inodes of any shard.
+    ends: AtomicU64,
+    exclusive: Arc<Exclusive>,
+}
+
+/// Exclusive leases, and writes under way of what was held back.
+#[derive(Debug, Default)]
+struct Exclusive(AtomicUsize);
 
 impl Stamps {
     /// To be taken before a look that leases are to be granted on.
     pub(crate) fn take(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
+        self.ends.load(Ordering::SeqCst)
+    }
+
+    /// Whether any client may hold anything back: else nobody has to look out for that.
+    pub(crate) fn may_hold_back(&self) -> bool {
+        self.exclusive.0.load(Ordering::SeqCst) > 0
     }
 
     fn next(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::SeqCst) + 1
+        self.ends.fetch_add(1, Ordering::SeqCst) + 1
+    }
+}
+
+impl Exclusive {
+    /// The aspects of a lease, or of what is written, change from these to those.
+    fn count(&self, before: Aspects, after: Aspects) {
+        match (before.contains(Aspects::WRITES), after.contains(Aspects::WRITES)) {
+            (false, true) => _ = self.0.fetch_add(1, Ordering::SeqCst),
+            (true, false) => _ = self.0.fetch_sub(1, Ordering::SeqCst),
+            _ => {}
+        }
     }
 }
 
@@ -97,6 +130,9 @@ pub(crate) trait Clients {
     /// When a client was renewed last: its request came then, and was answered. `None` when nobody knows it any more.
     fn renewed(&self, client: ClientId) -> Option<Now>;
 
+    /// Whether requests of the client renew nothing, since it owes something, whichever shard it owes it to.
+    fn is_suspended(&self, client: ClientId) -> bool;
+
     /// From now on, and before the next look at [`renewed`](Clients::renewed), requests of the client renew nothing. More than one shard may say so.
     fn suspend(&self, client: ClientId);
 
@@ -109,23 +145,28 @@ pub(crate) trait Clients {
 pub(crate) enum Action {
     /// Ask the client for the lease; it answers by [`Leases::returned`].
     Recall { client: ClientId, lease: LeaseId },
-    /// The change may be tried again: see [`Leases::begin`].
+    /// The change or look may be tried again: see [`Leases::begin`] and [`Leases::look`].
     Wake { waiter: Waiter },
+    /// What the client held back under the lease is lost. To be noted for the next process before anything else is done: it must not accept it either.
+    Broken { client: ClientId, lease: LeaseId },
 }
 
-/// Whether a change may be made.
+/// Whether a change or a look may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Now; [`Leases::end`] must follow.
+    /// Now; after a change, [`Leases::end`] must follow.
     Go,
     /// The waiter is woken when it is worth asking again.
     Wait,
+    /// Never: the lease under which it was held back is gone.
+    Late,
 }
 
-/// A change of an inode that somebody is about to make.
+/// A change of an inode that somebody is about to make, or a look at it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) inode: InodeKey,
+    /// What changes; with [`Aspects::WRITES`] it was held back under an exclusive lease. Of a look [`Aspects::WRITES`] alone: with it in the way nobody looks.
     pub(crate) aspects: Aspects,
     /// Who need not give back what it holds.
     pub(crate) by: ClientId,
@@ -183,14 +224,14 @@ pub(crate) struct Leases {
     stamps: Arc<Stamps>,
     /// The stamp of the latest end of a change, by inode, not exactly.
     ends: Box<[u64]>,
-    /// Inodes with a change under way, a change that waits, or contention. Others cost nothing here.
+    /// Inodes with a change under way, a change or a look that waits, or contention. Others cost nothing here.
     busy: HashMap<InodeKey, Busy>,
     /// What was asked for less than the answer's time ago, in order.
     asked: VecDeque<(Now, ClientId, LeaseId)>,
     /// Clients that have not returned in time what they were asked for. Suspended.
-    overdue: HashSet<ClientId>,
+    overdue: BTreeSet<ClientId>,
     /// Those of them that use nothing any more.
-    fenced: HashSet<ClientId>,
+    fenced: BTreeSet<ClientId>,
     /// When to look again for contention of long ago.
     sweep_at: Option<Now>,
 }
@@ -208,11 +249,11 @@ struct Busy {
 
 /// For each aspect a number.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Counts([u32; 3]);
+struct Counts([u32; 4]);
 
 impl Counts {
     fn of(aspects: Aspects) -> impl Iterator<Item = usize> {
-        (0..3).filter(move |bit| aspects.bits() & 1 << bit != 0)
+        (0..4).filter(move |bit| aspects.bits() & 1 << bit != 0)
     }
 
     fn add(&mut self, aspects: Aspects) {
@@ -266,13 +307,13 @@ impl Leases {
     pub(crate) fn new(limits: Limits, shard: usize, stamps: Arc<Stamps>) -> Leases {
         Leases {
             limits,
-            table: Table::new(shard),
+            table: Table::new(shard, stamps.exclusive.clone()),
             stamps,
             ends: vec![0; ENDS].into(),
             busy: HashMap::new(),
             asked: VecDeque::new(),
-            overdue: HashSet::new(),
-            fenced: HashSet::new(),
+            overdue: BTreeSet::new(),
+            fenced: BTreeSet::new(),
             sweep_at: None,
         }
     }
@@ -296,6 +337,9 @@ impl Leases {
             }
             self.forget_if_over(inode, now);
         }
+        if self.excludes(client, inode, aspects) {
+            return None;
+        }
         if let Some(at) = self.table.find(client, inode) {
             let worn = self.table.recall_if_worn(at);
             worn.into_iter().for_each(|lease| self.ask(client, lease, now, actions));
@@ -312,33 +356,48 @@ impl Leases {
         Some((self.table.insert(client, inode, aspects), aspects))
     }
 
-    /// Somebody is about to change something: whether it may now; if not, the waiter is told when to ask again.
+    /// Somebody is about to change something: whether it may now; if not, the waiter is told when to ask again. What was held back under a lease that its
+    /// writer has goes on at once.
     pub(crate) fn begin(&mut self, wanted: &Wanted, now: Now, actions: &mut Vec<Action>) -> Verdict {
-        let Wanted { inode, aspects, by, waiter } = *wanted;
-        let must_wait = self.recall(Some(by), inode, aspects, now, actions);
-        let busy = self.busy.entry(inode).or_default();
-        let is_known = busy.waiting.iter().any(|wait| wait.waiter == waiter);
-        busy.waiting.retain(|wait| wait.waiter != waiter);
-        if !must_wait {
-            busy.changing.add(aspects);
+        if wanted.aspects.contains(Aspects::WRITES) && !self.holds_writes(wanted.by, wanted.inode) {
+            return Verdict::Late;
+        }
+        if self.clear(wanted, now, actions) {
+            self.stamps.exclusive.count(Aspects::empty(), wanted.aspects);
+            self.busy.entry(wanted.inode).or_default().changing.add(wanted.aspects);
             return Verdict::Go;
         }
-        if !is_known {
-            busy.contend(now, &self.limits);
-        }
-        busy.waiting.push(Wait { waiter, by, aspects });
         Verdict::Wait
     }
 
+    /// Somebody is about to look at the attributes or the content of an inode: as [`begin`](Leases::begin), but nothing follows.
+    pub(crate) fn look(&mut self, wanted: &Wanted, now: Now, actions: &mut Vec<Action>) -> Verdict {
+        let is_held = self.holder(wanted.inode).is_some_and(|(_, held)| held.client != wanted.by);
+        if !is_held && !self.busy.contains_key(&wanted.inode) {
+            return Verdict::Go;
+        }
+        if self.clear(wanted, now, actions) { Verdict::Go } else { Verdict::Wait }
+    }
+
+    /// Whether what was looked at may lack what another client held back then: it may do so now, it is being written, or a change has ended since the stamp.
+    pub(crate) fn hides(&self, by: ClientId, inode: InodeKey, stamp: u64) -> bool {
+        let is_held = self.holder(inode).is_some_and(|(_, held)| held.client != by);
+        is_held || self.is_written(by, inode) || self.ends[inode.end()] > stamp
+    }
+
     /// A change that had begun has been made, or has failed, or is not made now.
-    pub(crate) fn end(&mut self, inode: InodeKey, aspects: Aspects, now: Now) {
+    pub(crate) fn end(&mut self, inode: InodeKey, aspects: Aspects, now: Now, actions: &mut Vec<Action>) {
         self.ends[inode.end()] = self.stamps.next();
+        self.stamps.exclusive.count(aspects, Aspects::empty());
         let Some(busy) = self.busy.get_mut(&inode) else { return };
         busy.changing.remove(aspects);
+        if aspects.contains(Aspects::WRITES) {
+            self.wake(inode, actions);
+        }
         self.forget_if_over(inode, now);
     }
 
-    /// A request that waited is not wanted any more.
+    /// A change or look that waited is not wanted any more.
     pub(crate) fn give_up(&mut self, inode: InodeKey, waiter: Waiter, now: Now) {
         let Some(busy) = self.busy.get_mut(&inode) else { return };
         busy.waiting.retain(|wait| wait.waiter != waiter);
@@ -377,6 +436,15 @@ impl Leases {
         self.wake(inode, actions);
     }
 
+    /// The client holds nothing back of an inode any more, nor will it under the lease that it has: others may have theirs beside it.
+    pub(crate) fn share(&mut self, client: ClientId, inode: InodeKey, actions: &mut Vec<Action>) {
+        let exclusive = self.holder(inode).filter(|(_, held)| held.client == client);
+        if let Some((at, _)) = exclusive {
+            self.table.take_writes(at);
+            self.wake(inode, actions);
+        }
+    }
+
     /// The client has gone, and uses nothing any more.
     pub(crate) fn depart(&mut self, client: ClientId, clients: &dyn Clients, actions: &mut Vec<Action>) {
         self.fenced.remove(&client);
@@ -392,7 +460,13 @@ impl Leases {
     /// after.
     pub(crate) fn tick(&mut self, (now, clients): (Now, &dyn Clients), actions: &mut Vec<Action>) -> Option<Now> {
         let answer = self.limits.answer;
-        while let Some((_, client, lease)) = self.asked.front().copied().filter(|(asked, ..)| now >= *asked + answer) {
+        // Of whom another shard knows that it does not answer, and who is silent for long enough, nobody waits for an answer here as well.
+        let is_away = |client| {
+            let is_silent = |renewed: Now| now >= renewed + self.limits.silence_max();
+            clients.is_suspended(client) && clients.renewed(client).is_none_or(is_silent)
+        };
+        let is_due = |(asked, client, _): &(Now, ClientId, LeaseId)| now >= *asked + answer || is_away(*client);
+        while let Some((_, client, lease)) = self.asked.front().copied().filter(is_due) {
             self.asked.pop_front();
             if self.table.is_recalled(client, lease) && self.overdue.insert(client) {
                 clients.suspend(client);
@@ -445,6 +519,50 @@ impl Leases {
         touched.iter().any(|(_, held)| !self.fenced.contains(&held.client))
     }
 
+    /// Recalls what is in the way. Whether nothing is any more; if not, the waiter waits.
+    fn clear(&mut self, wanted: &Wanted, now: Now, actions: &mut Vec<Action>) -> bool {
+        let Wanted { inode, aspects, by, waiter } = *wanted;
+        let mut must_wait = self.recall(Some(by), inode, aspects, now, actions);
+        let fenced = |held: &table::Held| held.client != by && self.fenced.contains(&held.client);
+        if let Some((at, held)) =
+            self.holder(inode).filter(|(_, held)| held.aspects.intersects(aspects) && fenced(held))
+        {
+            actions.push(Action::Broken { client: held.client, lease: self.table.take_writes(at) });
+        }
+        must_wait |= self.is_written(by, inode);
+        if !must_wait {
+            self.busy.get_mut(&inode).into_iter().for_each(|busy| busy.waiting.retain(|wait| wait.waiter != waiter));
+            return true;
+        }
+        let busy = self.busy.entry(inode).or_default();
+        if !busy.waiting.iter().any(|wait| wait.waiter == waiter) {
+            busy.contend(now, &self.limits);
+            busy.waiting.push(Wait { waiter, by, aspects });
+        }
+        false
+    }
+
+    /// The only lease of an inode, if it is exclusive: there is none beside it.
+    fn holder(&self, inode: InodeKey) -> Option<(u32, table::Held)> {
+        self.table.of(inode).next().filter(|(_, held)| held.aspects.contains(Aspects::WRITES))
+    }
+
+    /// Whether another client's lease and these aspects exclude each other.
+    fn excludes(&self, client: ClientId, inode: InodeKey, aspects: Aspects) -> bool {
+        let mut others = self.table.of(inode).filter(|(_, held)| held.client != client);
+        others.next().is_some_and(|(_, held)| (aspects | held.aspects).contains(Aspects::WRITES))
+    }
+
+    fn holds_writes(&self, client: ClientId, inode: InodeKey) -> bool {
+        self.holder(inode).is_some_and(|(_, held)| held.client == client)
+    }
+
+    /// Whether what another client held back is being written: it may have lost its lease in the meantime.
+    fn is_written(&self, by: ClientId, inode: InodeKey) -> bool {
+        let busy = self.busy.get(&inode);
+        busy.is_some_and(|busy| busy.changing.touch(Aspects::WRITES, Aspects::empty())) && !self.holds_writes(by, inode)
+    }
+
     fn ask(&mut self, client: ClientId, lease: LeaseId, now: Now, actions: &mut Vec<Action>) {
         self.asked.push_back((now, client, lease));
         actions.push(Action::Recall { client, lease });
@@ -473,7 +591,7 @@ impl Leases {
         let Some(busy) = self.busy.get(&inode) else { return };
         let is_free = |wait: &&Wait| {
             let mut touched = self.touched(Some(wait.by), inode, wait.aspects);
-            touched.all(|(_, held)| self.fenced.contains(&held.client))
+            touched.all(|(_, held)| self.fenced.contains(&held.client)) && !self.is_written(wait.by, inode)
         };
         actions.extend(busy.waiting.iter().filter(is_free).map(|wait| Action::Wake { waiter: wait.waiter }));
     }

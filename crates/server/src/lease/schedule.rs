@@ -1,14 +1,18 @@
 //! The machine under a virtual clock: clients, their kernels and the network do what they like, in any order, from a seed; nobody may ever see what is old.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
+
+mod client;
+mod exclusive;
 
 use super::hold::Hold;
 use super::*;
+use exclusive::{Gathered, Write};
 
 const CLIENTS: usize = 4;
-const INODES: usize = 2;
+const INODES: usize = 3;
 
 /// Messages take up to this long.
 const DELAY_MAX: Duration = Duration::from_millis(200);
@@ -18,6 +22,9 @@ const RECALL_DELAY_MAX: Duration = Duration::from_secs(15);
 
 /// A step of a request at the server takes up to this long: to look, to change.
 const STEP_MAX: Duration = Duration::from_millis(50);
+
+/// Some writes take up to this long.
+const SLOW_MAX: Duration = Duration::from_secs(2);
 
 /// A kernel takes so long to handle a reply, on a machine with much to do.
 const KERNEL_DELAY_MAX: Duration = Duration::from_secs(1);
@@ -55,6 +62,28 @@ enum Bug {
     ForgetsRestart,
     /// Nor for those whose sessions had ended before.
     ForgetsTheLapsing,
+    /// It lets clients look at what another holds exclusively.
+    LooksDoNotWait,
+    /// It answers what it looked at before it knew the inode, although that was held exclusively then.
+    IgnoresHidden,
+    /// It grants an exclusive lease beside a shared one.
+    GrantsBesideShared,
+    /// It grants an exclusive lease while somebody waits to look.
+    GrantsWhileLookWaits,
+    /// It grants one although, after a restart, others may still believe what they had before.
+    GrantsDuringHold,
+    /// A client returns an exclusive lease before what it held back has been written.
+    ReturnsUnflushed,
+    /// The server accepts what was held back under a lease that is gone.
+    AcceptsLateFlush,
+    /// It does not wait for the end of what a client writes whose lease it breaks.
+    BreaksUnderFlush,
+    /// It lets clients look, after a restart, although others may have held something back.
+    LooksAfterRestart,
+    /// It forgets at a restart whose exclusive leases were broken.
+    ForgetsTheBroken,
+    /// A client that shares what it had for itself takes an answer to what it asked before for a new exclusive lease.
+    HoldsBackWhatItShared,
 }
 
 struct Random(u64);
@@ -97,12 +126,16 @@ struct Client {
     rate: u32,
     /// By its own reckoning: until this time of the world it may use what it has.
     valid_until: Now,
-    kept: HashMap<(usize, usize), Kept>,
+    kept: BTreeMap<(usize, usize), Kept>,
     /// Leases that were recalled before the reply that grants them came.
     early: Vec<LeaseId>,
     /// How many changes of its own have ended: what was asked for before one is not kept.
     changes: u64,
     changing: bool,
+    /// What it holds back.
+    gathered: [Gathered; INODES],
+    /// It sends what it held back before the server was started again.
+    is_recovering: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -118,6 +151,8 @@ enum Message {
         inode: usize,
         lease: Option<(LeaseId, Aspects)>,
         versions: [u64; 3],
+        /// When it was asked.
+        asked: Now,
         sent: Option<Now>,
         changes: u64,
     },
@@ -130,6 +165,27 @@ enum Message {
     Changed {
         session: ClientId,
         sent: Option<Now>,
+    },
+    /// What was held back. `recovers`: under a lease of before a restart.
+    Flush {
+        session: ClientId,
+        inode: usize,
+        writes: Vec<usize>,
+        recovers: bool,
+    },
+    Flushed {
+        session: ClientId,
+        inode: usize,
+        writes: Vec<usize>,
+    },
+    /// It holds nothing back of an inode, nor will it.
+    Share {
+        session: ClientId,
+        inode: usize,
+    },
+    Shared {
+        session: ClientId,
+        inode: usize,
     },
     Recall {
         session: ClientId,
@@ -156,18 +212,29 @@ struct Look {
     session: ClientId,
     inode: usize,
     stamp: u64,
+    asked: Now,
     sent: Option<Now>,
     changes: u64,
+    /// Since when it waits.
+    since: Now,
+    waits: bool,
+    /// It knows what inode it looks at.
+    is_known: bool,
+    /// What others had written that it did not see.
+    lacks: Vec<usize>,
 }
 
 /// A change, before, while and after it waits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Change {
     session: ClientId,
     inode: usize,
-    kind: usize,
+    aspects: Aspects,
     sent: Option<Now>,
     since: Now,
+    /// What was held back.
+    writes: Vec<usize>,
+    recovers: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -187,17 +254,23 @@ enum Event {
     End(Waiter),
     /// What waited for the end of a hold.
     Retry(Waiter),
+    /// Somebody is about to look.
+    TryLook(Waiter),
     /// What a session had that has ended without its client's word has lapsed.
     Lapsed(ClientId),
 }
 
 /// When clients were renewed, and which are not any more.
 #[derive(Default)]
-struct Known(RefCell<HashMap<ClientId, (Now, usize)>>);
+struct Known(RefCell<HashMap<ClientId, (Now, usize)>>, RefCell<HashSet<ClientId>>);
 
 impl Clients for Known {
     fn renewed(&self, client: ClientId) -> Option<Now> {
         self.0.borrow().get(&client).map(|(renewed, _)| *renewed)
+    }
+
+    fn is_suspended(&self, client: ClientId) -> bool {
+        self.0.borrow().get(&client).is_some_and(|(_, suspended)| *suspended > 0)
     }
 
     fn suspend(&self, client: ClientId) {
@@ -206,6 +279,7 @@ impl Clients for Known {
 
     fn resume(&self, client: ClientId) {
         self.0.borrow_mut().entry(client).or_default().1 -= 1;
+        self.1.borrow_mut().remove(&client);
     }
 }
 
@@ -217,18 +291,34 @@ struct World {
     count: u64,
     clients: Vec<Client>,
     leases: Leases,
+    cools: bool,
+    has_own: bool,
+    /// How many of the clients hold anything back.
+    writing: usize,
     hold: Hold,
     known: Known,
-    sessions: HashMap<ClientId, usize>,
+    sessions: BTreeMap<ClientId, usize>,
     /// Until when clients may believe what they had whose sessions have ended.
-    lapses: HashMap<ClientId, Now>,
+    lapses: BTreeMap<ClientId, Now>,
     versions: [[u64; 3]; INODES],
     /// Changes that wait, or are being made.
     changes: HashMap<Waiter, Change>,
-    /// Of earlier holds.
-    held_until: Now,
+    /// Looks that wait, or are about to.
+    looks: HashMap<Waiter, Look>,
+    /// Sessions of before a restart that have not said that they have forgotten what they had.
+    unsettled: BTreeMap<ClientId, usize>,
+    /// As `hold`, for those who may have held something back.
+    hold_of_looks: Hold,
+    writers: HashSet<ClientId>,
+    /// All that was ever held back.
+    writes: [Vec<Write>; INODES],
+    /// Sessions that may lose what they held back.
+    excused: HashSet<ClientId>,
+    /// The longest that a change or a look has waited.
     longest: Duration,
     used: usize,
+    flushed: usize,
+    shared: usize,
 }
 
 fn limits(bug: Bug) -> Limits {
@@ -239,8 +329,11 @@ fn limits(bug: Bug) -> Limits {
     }
 }
 
-fn machine(bug: Bug) -> Leases {
-    Leases::new(limits(bug), 0, Arc::default())
+/// With contention, or as if nobody minded it: then leases are out more often.
+fn machine(bug: Bug, cools: bool) -> Leases {
+    let usual = limits(bug);
+    let limits = if cools { usual } else { Limits { holdoff_first: Duration::ZERO, ..usual } };
+    Leases::new(limits, 0, Arc::default())
 }
 
 fn key(inode: usize) -> InodeKey {
@@ -256,16 +349,26 @@ impl World {
             events: BTreeMap::new(),
             count: 0,
             clients: Vec::new(),
-            leases: machine(bug),
+            leases: machine(bug, seed.is_multiple_of(2)),
+            cools: seed.is_multiple_of(2),
+            has_own: seed % 4 >= 2,
+            writing: if seed % 8 >= 4 { CLIENTS } else { CLIENTS / 2 },
             hold: Hold::default(),
             known: Known::default(),
-            sessions: HashMap::new(),
-            lapses: HashMap::new(),
+            sessions: BTreeMap::new(),
+            lapses: BTreeMap::new(),
             versions: [[0; 3]; INODES],
             changes: HashMap::new(),
-            held_until: Duration::ZERO,
+            looks: HashMap::new(),
+            unsettled: BTreeMap::new(),
+            hold_of_looks: Hold::default(),
+            writers: HashSet::new(),
+            writes: Default::default(),
+            excused: HashSet::new(),
             longest: Duration::ZERO,
             used: 0,
+            flushed: 0,
+            shared: 0,
         };
         for index in 0..CLIENTS {
             let rate = 1000 - DRIFT_PER_MILLE + world.random.below(2 * DRIFT_PER_MILLE as usize + 1) as u32;
@@ -275,15 +378,22 @@ impl World {
                 is_cut: false,
                 rate,
                 valid_until: Duration::ZERO,
-                kept: HashMap::new(),
+                kept: BTreeMap::new(),
                 early: Vec::new(),
                 changes: 0,
                 changing: false,
+                gathered: Default::default(),
+                is_recovering: false,
             });
             world.begin_session(index);
             world.at(Duration::ZERO, Event::Act(index));
         }
         world
+    }
+
+    /// One in how many times something happens, or more often, where it takes that to find a mistake.
+    fn rare(&self, bug: Bug, usual: usize) -> usize {
+        if self.bug == bug { usual.div_ceil(4) } else { usual }
     }
 
     fn at(&mut self, after: Duration, event: Event) {
@@ -316,14 +426,12 @@ impl World {
                 Event::ToClient(index, message) => self.at_client(index, message),
                 Event::Tick => self.tick(),
                 Event::Restart => self.restart(),
-                Event::Look(look) => {
-                    let versions = self.versions[look.inode];
-                    self.step(Event::Grant(look, versions));
-                }
+                Event::Look(look) => self.look_at(look),
                 Event::Grant(look, versions) => self.grant(look, versions),
                 Event::Effect(waiter) => self.effect(waiter),
                 Event::End(waiter) => self.end(waiter),
                 Event::Retry(waiter) => self.try_change(waiter),
+                Event::TryLook(waiter) => self.try_look(waiter),
                 Event::Lapsed(session) => self.depart(session),
             }
         }
@@ -359,8 +467,9 @@ impl World {
         let Some(index) = self.sessions.remove(&session) else { return };
         let renewed = self.known.renewed(session).unwrap_or_default();
         // What it has under way is awaited.
-        let until = (renewed + limits(self.bug).silence_max()).max(self.now + 3 * STEP_MAX);
+        let until = (renewed + limits(self.bug).silence_max()).max(self.now + 2 * STEP_MAX + SLOW_MAX);
         let until = if self.bug == Bug::ForgetsTheEnded { self.now } else { until };
+        self.excused.insert(session);
         self.lapses.insert(session, until);
         self.at(until - self.now, Event::Lapsed(session));
         self.send(Event::ToClient(index, Message::Ended { session }));
@@ -368,116 +477,31 @@ impl World {
 
     /// Another server takes its place, that knows who had a session and until when what ended sessions had lapses.
     fn restart(&mut self) {
-        self.leases = machine(self.bug);
+        self.leases = machine(self.bug, self.cools);
         self.changes.clear();
+        self.looks.clear();
         self.events.retain(|_, event| !matches!(event, Event::Look(_) | Event::Grant(..) | Event::Tick));
-        let sessions = std::mem::take(&mut self.sessions);
-        self.known = Known::default();
-        let lapsed_at = self.lapses.drain().map(|(_, until)| until).max().unwrap_or_default();
-        let lapsed_at = if self.bug == Bug::ForgetsTheLapsing { Duration::ZERO } else { lapsed_at };
-        let missing = sessions.keys().map(|session| session.0).collect();
+        self.unsettled.append(&mut self.sessions);
+        let broken =
+            if self.bug == Bug::ForgetsTheBroken { RefCell::default() } else { std::mem::take(&mut self.known.1) };
+        self.known = Known(RefCell::default(), broken);
+        let is_writer = |session: &ClientId| self.writers.contains(session);
+        let lapsed_at = |only_writers: bool| {
+            let counts = |(session, _): &(&ClientId, &Now)| {
+                self.bug != Bug::ForgetsTheLapsing && (!only_writers || is_writer(session))
+            };
+            self.lapses.iter().filter(counts).map(|(_, until)| *until).max().unwrap_or_default()
+        };
         let until = self.now + limits(self.bug).silence_max();
         if self.bug != Bug::ForgetsRestart {
-            // Who was still missing before is missing now, as its file is still there.
-            self.hold.begin(missing, until, lapsed_at.max(self.held_until), self.now);
-            self.held_until = until.max(lapsed_at);
+            let missing = self.unsettled.keys().map(|session| session.0).collect();
+            self.hold.begin(missing, until, lapsed_at(false), self.now);
+            let missing = self.unsettled.keys().filter(|session| is_writer(session)).map(|session| session.0).collect();
+            self.hold_of_looks.begin(missing, until, lapsed_at(true), self.now);
         }
-        for (session, index) in sessions {
+        for (session, index) in self.unsettled.clone() {
             self.send(Event::ToClient(index, Message::Ended { session }));
         }
-    }
-
-    /// Something that a client does by itself.
-    fn act(&mut self, index: usize) {
-        let pause = self.random.duration(Duration::from_millis(1500));
-        self.at(pause, Event::Act(index));
-        let (what, inode, kind) = (self.random.below(40), self.random.below(INODES), self.random.below(3));
-        if self.random.below(100) == 0 {
-            self.end_session(self.clients[index].session);
-            if self.random.below(2) == 0 {
-                self.step(Event::Restart);
-            }
-        }
-        if self.random.below(400) == 0 {
-            self.restart();
-        }
-        match what {
-            0 => self.clients[index].is_stopped = true,
-            1..=3 => self.clients[index].is_stopped = false,
-            4 => self.clients[index].is_cut = true,
-            5..=7 => self.mend(index),
-            _ => {}
-        }
-        self.look(index);
-        let client = &self.clients[index];
-        if client.is_stopped {
-            return;
-        }
-        let (session, sent, changes) = (client.session, self.now, client.changes);
-        match what {
-            8..=22 => self.send(Event::ToServer(index, Message::Read { session, inode, sent, changes })),
-            23..=30 if !client.changing => {
-                let client = &mut self.clients[index];
-                client.changing = true;
-                KINDS.iter().enumerate().for_each(|(other, _)| _ = client.kept.remove(&(inode, other)));
-                self.send(Event::ToServer(index, Message::Change { session, inode, kind, sent }));
-            }
-            31..=33 => {
-                let Some(kept) = client.kept.values().next().copied() else { return };
-                self.give_back(index, kept.lease);
-            }
-            _ => {}
-        }
-    }
-
-    fn mend(&mut self, index: usize) {
-        self.clients[index].is_cut = false;
-        let session = self.clients[index].session;
-        if self.sessions.contains_key(&session) {
-            // The new connection is news of the client, and what was recalled is recalled again.
-            for lease in self.leases.recalled(session) {
-                self.send(Event::ToClient(index, Message::Recall { session, lease }));
-            }
-        }
-    }
-
-    /// The client's programs use what they can: none of it may be old.
-    fn look(&mut self, index: usize) {
-        for inode in 0..INODES {
-            for kind in 0..KINDS.len() {
-                self.check(index, inode, kind);
-            }
-        }
-    }
-
-    fn check(&mut self, index: usize, inode: usize, kind: usize) {
-        let client = &self.clients[index];
-        let Some(kept) = client.kept.get(&(inode, kind)) else { return };
-        let by_daemon = !client.is_stopped && (self.now < client.valid_until || self.bug == Bug::IgnoresExpiry);
-        if !client.changing && (by_daemon || self.now < kept.kernel_until) {
-            self.used += 1;
-            let current = self.versions[inode][kind];
-            assert!(
-                kept.version == current,
-                "client {index} uses version {} of {current} at {:?}",
-                kept.version,
-                self.now
-            );
-        }
-    }
-
-    fn give_back(&mut self, index: usize, lease: LeaseId) {
-        let client = &mut self.clients[index];
-        let is_known = client.kept.values().any(|kept| lease.covers(kept.lease));
-        if self.bug != Bug::UsesAfterReturn {
-            client.kept.retain(|_, kept| !lease.covers(kept.lease));
-        }
-        // An answer to what was asked before is not kept any more; if the lease is one that has not come yet, that answer is known by its name.
-        if is_known {
-            client.changes += 1;
-        }
-        let session = client.session;
-        self.send(Event::ToServer(index, Message::Return { session, lease }));
     }
 
     fn at_server(&mut self, index: usize, message: Message) {
@@ -485,11 +509,19 @@ impl World {
             return self.at(Duration::from_millis(300), Event::ToServer(index, message));
         }
         let session = match &message {
-            Message::Read { session, .. } | Message::Change { session, .. } | Message::Return { session, .. } => {
-                *session
+            Message::Flush { session, inode, writes, recovers: true } => {
+                return self.flush_again(index, *session, *inode, writes.clone());
             }
+            Message::Read { session, .. }
+            | Message::Change { session, .. }
+            | Message::Flush { session, .. }
+            | Message::Share { session, .. }
+            | Message::Return { session, .. } => *session,
             Message::Forgotten { session } => {
-                self.hold.settle(session.0, self.now);
+                self.unsettled.remove(session);
+                self.hold.settle(session.0, self.now, |_| {});
+                self.hold_of_looks
+                    .settle(session.0, self.now, |missing| exclusive::lose(&self.known, &mut self.excused, missing));
                 return;
             }
             _ => return,
@@ -506,17 +538,33 @@ impl World {
         };
         match message {
             Message::Read { inode, sent, changes, .. } => {
-                let sent = renews.then_some(sent);
-                let stamp = if self.bug == Bug::IgnoresStamps { u64::MAX } else { self.leases.stamps.take() };
-                self.step(Event::Look(Look { index, session, inode, stamp, sent, changes }));
+                let (stamp, asked, sent, since) = (self.stamp(), sent, renews.then_some(sent), self.now);
+                let look = Look {
+                    index,
+                    session,
+                    inode,
+                    stamp,
+                    asked,
+                    sent,
+                    changes,
+                    since,
+                    waits: false,
+                    is_known: false,
+                    lacks: vec![],
+                };
+                self.begin_look(look);
             }
             Message::Change { inode, kind, sent, .. } => {
-                self.count += 1;
-                let waiter = Waiter(self.count);
-                let sent = renews.then_some(sent);
-                self.changes.insert(waiter, Change { session, inode, kind, sent, since: self.now });
-                self.try_change(waiter);
+                let (sent, aspects, since) = (renews.then_some(sent), KINDS[kind], self.now);
+                let change = Change { session, inode, aspects, sent, since, writes: vec![], recovers: false };
+                self.begin_change(change);
             }
+            Message::Flush { inode, writes, .. } => {
+                let (sent, since) = (renews.then_some(self.now), self.now);
+                let change = Change { session, inode, aspects: exclusive::FLUSH, sent, since, writes, recovers: false };
+                self.begin_change(change);
+            }
+            Message::Share { inode, .. } => self.shares(index, session, inode),
             Message::Return { lease, .. } => {
                 let mut actions = Vec::new();
                 self.leases.returned(session, lease, &self.known, &mut actions);
@@ -527,60 +575,104 @@ impl World {
     }
 
     fn grant(&mut self, look: Look, versions: [u64; 3]) {
-        let Look { index, session, inode, stamp, sent, changes } = look;
-        let aspects = Aspects::from_bits_truncate(1 + self.random.below(7) as u8);
+        if self.hides(&look) {
+            return;
+        }
+        let Look { index, session, inode, stamp, asked, sent, changes, .. } = look;
+        let aspects = match self.random.below(2) {
+            0 if index < self.writing => self.wants_exclusive(session, inode),
+            _ => Aspects::from_bits_truncate(1 + self.random.below(7) as u8),
+        };
         let own = if self.bug == Bug::GrantsDuringChanges { Aspects::all() } else { Aspects::empty() };
         let mut actions = Vec::new();
         let looked = Looked { stamp, own };
         let may = sent.is_some();
+        let waiting = self.forget_looks(inode);
         let lease = may.then(|| self.leases.grant(session, (key(inode), aspects), looked, self.now, &mut actions));
+        self.remember_looks(inode, waiting);
         self.perform(actions);
         let lease = lease.flatten();
-        self.send(Event::ToClient(index, Message::Answer { session, inode, lease, versions, sent, changes }));
+        if lease.is_some_and(|(_, aspects)| aspects.contains(Aspects::WRITES)) {
+            self.writers.insert(session);
+            let waits = |look: &Look| look.waits && look.inode == inode;
+            assert!(
+                !self.looks.values().any(waits),
+                "{session:?} is granted what somebody waits to see at {:?}",
+                self.now
+            );
+        }
+        self.send(Event::ToClient(index, Message::Answer { session, inode, lease, versions, asked, sent, changes }));
+    }
+
+    fn begin_change(&mut self, change: Change) {
+        self.count += 1;
+        let waiter = Waiter(self.count);
+        self.changes.insert(waiter, change);
+        self.try_change(waiter);
     }
 
     fn try_change(&mut self, waiter: Waiter) {
-        let Some(change) = self.changes.get(&waiter).copied() else { return };
-        let Change { session, inode, kind, .. } = change;
-        if !self.sessions.contains_key(&session) {
+        let Some(change) = self.changes.get_mut(&waiter) else { return };
+        let (session, inode, aspects, recovers) = (change.session, change.inode, change.aspects, change.recovers);
+        if !recovers && !self.sessions.contains_key(&session) {
             self.changes.remove(&waiter);
             return self.leases.give_up(key(inode), waiter, self.now);
         }
-        self.hold.look(self.now);
-        if self.hold.is_on() {
-            self.changes.insert(waiter, Change { since: self.now, ..change });
+        if !recovers && is_on(&[&self.hold, &self.hold_of_looks], (self.now, &self.known), &mut self.excused) {
+            change.since = self.now;
             return self.at(STEP_MAX, Event::Retry(waiter));
         }
-        let wanted = Wanted { inode: key(inode), aspects: KINDS[kind], by: session, waiter };
+        let wanted = Wanted { inode: key(inode), aspects, by: session, waiter };
         let mut actions = Vec::new();
         let verdict = self.leases.begin(&wanted, self.now, &mut actions);
         self.perform(actions);
-        if verdict == Verdict::Go || self.bug == Bug::DoesNotWait {
-            self.longest = self.longest.max(self.now - change.since);
-            self.step(Event::Effect(waiter));
-        } else {
-            self.at(Duration::ZERO, Event::Tick);
+        match verdict {
+            Verdict::Late => self.late(waiter),
+            Verdict::Wait if self.bug != Bug::DoesNotWait => {
+                let is_flush = !self.changes[&waiter].writes.is_empty();
+                assert!(!is_flush || self.bug != Bug::None, "what was held back waits for others");
+                self.at(Duration::ZERO, Event::Tick);
+            }
+            _ => {
+                let change = &self.changes[&waiter];
+                self.longest = self.longest.max(self.now - change.since);
+                let is_slow = !change.writes.is_empty() && self.random.below(self.rare(Bug::BreaksUnderFlush, 3)) == 0;
+                let takes = self.random.duration(if is_slow { SLOW_MAX } else { STEP_MAX });
+                self.at(takes, Event::Effect(waiter));
+            }
         }
     }
 
     fn effect(&mut self, waiter: Waiter) {
-        let Some(change) = self.changes.get(&waiter).copied() else { return };
-        self.versions[change.inode][change.kind] += 1;
-        for index in 0..CLIENTS {
-            self.check(index, change.inode, change.kind);
+        let Some(change) = self.changes.get(&waiter).cloned() else { return };
+        self.apply(&change);
+        for (kind, _) in KINDS.iter().enumerate().filter(|(_, aspect)| change.aspects.contains(**aspect)) {
+            self.versions[change.inode][kind] += 1;
+            for index in 0..CLIENTS {
+                self.check(index, change.inode, kind);
+            }
         }
         self.step(Event::End(waiter));
     }
 
     fn end(&mut self, waiter: Waiter) {
-        let Some(Change { session, inode, kind, sent, .. }) = self.changes.remove(&waiter) else { return };
+        let Some(change) = self.changes.remove(&waiter) else { return };
+        let (session, inode, mut actions) = (change.session, change.inode, Vec::new());
         if self.bug == Bug::DoesNotWait {
             self.leases.give_up(key(inode), waiter, self.now);
         }
-        self.leases.end(key(inode), KINDS[kind], self.now);
-        if let Some(index) = self.sessions.get(&session).copied() {
-            self.send(Event::ToClient(index, Message::Changed { session, sent }));
+        self.leases.end(key(inode), change.aspects, self.now, &mut actions);
+        self.perform(actions);
+        if change.recovers {
+            self.hold_of_looks.flushed();
         }
+        let client = self.sessions.get(&session).or(self.unsettled.get(&session)).copied();
+        let Some(index) = client else { return };
+        let message = match change.writes.is_empty() {
+            true => Message::Changed { session, sent: change.sent },
+            false => Message::Flushed { session, inode, writes: change.writes },
+        };
+        self.send(Event::ToClient(index, message));
     }
 
     fn perform(&mut self, actions: Vec<Action>) {
@@ -589,89 +681,31 @@ impl World {
                 Action::Recall { client, lease } => {
                     let Some(&index) = self.sessions.get(&client) else { continue };
                     // What handles recalls may hang while the rest of the client works.
-                    let slowest = if self.random.below(10) == 0 { RECALL_DELAY_MAX } else { DELAY_MAX };
+                    let slowest = if self.random.below(self.rare(Bug::BreaksUnderFlush, 10)) == 0 {
+                        RECALL_DELAY_MAX
+                    } else {
+                        DELAY_MAX
+                    };
                     let delay = self.random.duration(slowest);
                     self.at(delay, Event::ToClient(index, Message::Recall { session: client, lease }));
                 }
+                Action::Wake { waiter } if self.looks.contains_key(&waiter) => self.step(Event::TryLook(waiter)),
                 Action::Wake { waiter } => self.try_change(waiter),
+                Action::Broken { client, .. } => self.broken(client),
             }
-        }
-    }
-
-    fn at_client(&mut self, index: usize, message: Message) {
-        let client = &self.clients[index];
-        if client.is_cut || client.is_stopped {
-            return self.at(Duration::from_millis(300), Event::ToClient(index, message));
-        }
-        match message {
-            Message::Answer { session, inode, lease, versions, sent, changes } if session == client.session => {
-                self.renew(index, sent);
-                let client = &self.clients[index];
-                if let Some(lease) = lease.filter(|_| client.changes == changes && !client.changing) {
-                    self.keep(index, inode, lease, versions);
-                }
-                self.look(index);
-            }
-            Message::Changed { session, sent } if session == client.session => {
-                self.renew(index, sent);
-                self.clients[index].changing = false;
-                self.clients[index].changes += 1;
-            }
-            Message::Recall { session, lease } if session == client.session => {
-                if self.bug != Bug::BelievesLateReply {
-                    self.clients[index].early.push(lease);
-                }
-                self.give_back(index, lease);
-            }
-            Message::Ended { session } if session == client.session => {
-                let client = &mut self.clients[index];
-                client.kept.clear();
-                client.early.clear();
-                client.changing = false;
-                client.changes += 1;
-                client.valid_until = Duration::ZERO;
-                self.send(Event::ToServer(index, Message::Forgotten { session }));
-                self.begin_session(index);
-            }
-            _ => {}
-        }
-    }
-
-    /// An answer has come to what was sent then. The client counts by its own clock, which may run slow.
-    fn renew(&mut self, index: usize, sent: Option<Now>) {
-        let Some(sent) = sent else { return };
-        let lease = limits(self.bug).lease;
-        let from = if self.bug == Bug::CountsFromReply { self.now } else { sent };
-        let client = &mut self.clients[index];
-        let until = from + lease * 1000 / client.rate;
-        client.valid_until = client.valid_until.max(until);
-    }
-
-    fn keep(&mut self, index: usize, inode: usize, (lease, aspects): (LeaseId, Aspects), versions: [u64; 3]) {
-        let client = &mut self.clients[index];
-        if client.kept.iter().any(|((of, _), kept)| *of == inode && kept.lease > lease) {
-            return; // a later answer came first
-        }
-        if client.early.iter().any(|early| early.covers(lease)) {
-            return;
-        }
-        // The kernel counts a timeout from when the program that asked runs again.
-        if self.now >= self.clients[index].valid_until {
-            return;
-        }
-        let handled = self.random.duration(KERNEL_DELAY_MAX);
-        let client = &mut self.clients[index];
-        let left = client.valid_until.saturating_sub(self.now);
-        for (kind, _) in KINDS.iter().enumerate().filter(|(_, aspect)| aspects.contains(**aspect)) {
-            let kernel_until = self.now + handled + left;
-            client.kept.insert((inode, kind), Kept { lease, version: versions[kind], kernel_until });
         }
     }
 }
 
-/// Runs schedules; returns how often something kept was used.
-fn histories(seeds: std::ops::Range<u64>, bug: Bug) -> usize {
-    let mut used = 0;
+/// Whether any of these is still on; who is missing when it ends has lost what it held back.
+fn is_on(holds: &[&Hold], (now, known): (Now, &Known), excused: &mut HashSet<ClientId>) -> bool {
+    holds.iter().for_each(|hold| _ = hold.look(now, |missing| exclusive::lose(known, excused, missing)));
+    holds.iter().any(|hold| hold.is_on())
+}
+
+/// Runs schedules; returns how often something kept was used, something that was held back was written, and an exclusive lease was shared.
+fn histories(seeds: std::ops::Range<u64>, bug: Bug) -> (usize, usize, usize) {
+    let mut used = (0, 0, 0);
     for seed in seeds {
         let mut world = World::new(seed, bug);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run(Duration::from_secs(60))));
@@ -680,10 +714,12 @@ fn histories(seeds: std::ops::Range<u64>, bug: Bug) -> usize {
             std::panic::resume_unwind(panic);
         }
         let limit = Limits::default();
-        let most = limit.answer + limit.lease + limit.patience + 2 * DELAY_MAX;
+        let most = limit.answer + limit.lease + limit.patience + 2 * DELAY_MAX + SLOW_MAX;
         // What is to be found of a planted mistake is what somebody sees.
         assert!(bug != Bug::None || world.longest <= most, "seed {seed}: a change waited {:?}", world.longest);
-        used += world.used;
+        used.0 += world.used;
+        used.1 += world.flushed;
+        used.2 += world.shared;
     }
     used
 }
@@ -691,9 +727,11 @@ fn histories(seeds: std::ops::Range<u64>, bug: Bug) -> usize {
 #[test]
 fn nobody_sees_what_is_old() {
     let count = std::env::var("LEASE_HISTORIES").map_or(500, |count| count.parse().expect("a number"));
-    let used = histories(0..count, Bug::None);
+    let (used, flushed, shared) = histories(0..count, Bug::None);
     assert!(used > count as usize * 50, "what is kept is used: {used}");
-    println!("{count} histories, {used} uses of what was kept");
+    assert!(flushed > count as usize / 2, "writes are held back: {flushed}");
+    assert!(shared > count as usize / 10, "exclusive leases are shared: {shared}");
+    println!("{count} histories, {used} uses of what was kept, {flushed} writes held back, {shared} leases shared");
 }
 
 #[test]
@@ -711,6 +749,17 @@ fn planted_bugs_are_found() {
         Bug::ForgetsTheEnded,
         Bug::ForgetsRestart,
         Bug::ForgetsTheLapsing,
+        Bug::LooksDoNotWait,
+        Bug::IgnoresHidden,
+        Bug::GrantsBesideShared,
+        Bug::GrantsWhileLookWaits,
+        Bug::GrantsDuringHold,
+        Bug::ReturnsUnflushed,
+        Bug::AcceptsLateFlush,
+        Bug::BreaksUnderFlush,
+        Bug::LooksAfterRestart,
+        Bug::ForgetsTheBroken,
+        Bug::HoldsBackWhatItShared,
     ] {
         let found = std::panic::catch_unwind(|| histories(0..2000, bug));
         assert!(found.is_err(), "{bug:?} was not found");

@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use aqueduct_fs::{Aspects, ClientId};
 use aqueduct_wire::LeaseId;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::{InodeKey, SHARDS};
+use super::{Exclusive, InodeKey, SHARDS};
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
@@ -68,10 +69,11 @@ pub(super) struct Table {
     /// Each lease, by its client and inode.
     pairs: HashTable<u32>,
     clients: HashMap<ClientId, Ages>,
+    exclusive: Arc<Exclusive>,
 }
 
 impl Table {
-    pub(super) fn new(shard: usize) -> Table {
+    pub(super) fn new(shard: usize, exclusive: Arc<Exclusive>) -> Table {
         Table {
             shard: shard as u32,
             places: Vec::new(),
@@ -80,6 +82,7 @@ impl Table {
             inodes: HashTable::new(),
             pairs: HashTable::new(),
             clients: HashMap::new(),
+            exclusive,
         }
     }
 
@@ -113,6 +116,7 @@ impl Table {
 
     /// A new lease, the youngest of its client, which has none on the inode.
     pub(super) fn insert(&mut self, client: ClientId, inode: InodeKey, aspects: Aspects) -> LeaseId {
+        self.exclusive.count(Aspects::empty(), aspects);
         let at = self.free.pop().unwrap_or(self.places.len() as u32);
         let generation = self.places.get(at as usize).map_or(0, |before| before.generation);
         let newest = self.replace_newest(inode, at);
@@ -151,6 +155,7 @@ impl Table {
         if held.recalled {
             return None;
         }
+        self.exclusive.count(held.aspects, held.aspects | aspects);
         held.aspects |= aspects;
         held.generation = held.generation.wrapping_add(1);
         Some((name(self.shard, at, held.generation), held.aspects))
@@ -170,6 +175,14 @@ impl Table {
         {
             ages.recalled += 1;
         }
+        name(self.shard, at, held.generation)
+    }
+
+    /// Takes the right to hold writes back from a lease.
+    pub(super) fn take_writes(&mut self, at: u32) -> LeaseId {
+        let held = &mut self.places[at as usize];
+        self.exclusive.count(held.aspects, Aspects::empty());
+        held.aspects.remove(Aspects::WRITES);
         name(self.shard, at, held.generation)
     }
 
@@ -226,6 +239,7 @@ impl Table {
         }
         self.unlink_from_inode(&held);
         self.unlink_from_client(&held);
+        self.exclusive.count(held.aspects, Aspects::empty());
         let place = &mut self.places[at as usize];
         place.aspects = Aspects::empty();
         place.generation = held.generation.wrapping_add(1);

@@ -4,23 +4,27 @@ use std::cell::RefCell;
 
 use super::*;
 
-const ONE: ClientId = ClientId(1);
-const TWO: ClientId = ClientId(2);
-const FILE: InodeKey = InodeKey(7);
-const DATA: Aspects = Aspects::DATA;
-const ATTRIBUTES: Aspects = Aspects::ATTRIBUTES;
+pub(super) const ONE: ClientId = ClientId(1);
+pub(super) const TWO: ClientId = ClientId(2);
+pub(super) const FILE: InodeKey = InodeKey(7);
+pub(super) const DATA: Aspects = Aspects::DATA;
+pub(super) const ATTRIBUTES: Aspects = Aspects::ATTRIBUTES;
 
-fn seconds(seconds: f64) -> Now {
+pub(super) fn seconds(seconds: f64) -> Now {
     Duration::from_secs_f64(seconds)
 }
 
 /// When clients were renewed, and how many shards have suspended them.
 #[derive(Default)]
-struct Known(RefCell<HashMap<ClientId, (Now, usize)>>);
+pub(super) struct Known(RefCell<HashMap<ClientId, (Now, usize)>>);
 
 impl Clients for Known {
     fn renewed(&self, client: ClientId) -> Option<Now> {
         self.0.borrow().get(&client).map(|(renewed, _)| *renewed)
+    }
+
+    fn is_suspended(&self, client: ClientId) -> bool {
+        self.0.borrow().get(&client).is_some_and(|(_, suspended)| *suspended > 0)
     }
 
     fn suspend(&self, client: ClientId) {
@@ -33,30 +37,30 @@ impl Clients for Known {
 }
 
 /// A machine, and what it has asked for.
-struct Machine {
-    leases: Leases,
-    actions: Vec<Action>,
-    now: Now,
-    known: Known,
+pub(super) struct Machine {
+    pub(super) leases: Leases,
+    pub(super) actions: Vec<Action>,
+    pub(super) now: Now,
+    pub(super) known: Known,
 }
 
 impl Machine {
-    fn new(limits: Limits) -> Machine {
+    pub(super) fn new(limits: Limits) -> Machine {
         let known = Known::default();
         known.0.borrow_mut().extend([ONE, TWO].map(|client| (client, (Duration::ZERO, 0))));
         let leases = Leases::new(limits, 3, Arc::default());
         Machine { leases, actions: Vec::new(), now: Duration::ZERO, known }
     }
 
-    fn stamp(&self) -> u64 {
+    pub(super) fn stamp(&self) -> u64 {
         self.leases.stamps.take()
     }
 
-    fn grant(&mut self, client: ClientId, inode: InodeKey, aspects: Aspects) -> Option<LeaseId> {
+    pub(super) fn grant(&mut self, client: ClientId, inode: InodeKey, aspects: Aspects) -> Option<LeaseId> {
         self.grant_of(client, (inode, aspects), self.stamp(), Aspects::empty()).map(|(lease, _)| lease)
     }
 
-    fn grant_of(
+    pub(super) fn grant_of(
         &mut self,
         client: ClientId,
         what: (InodeKey, Aspects),
@@ -66,33 +70,33 @@ impl Machine {
         self.leases.grant(client, what, Looked { stamp, own }, self.now, &mut self.actions)
     }
 
-    fn begin(&mut self, by: ClientId, aspects: Aspects, waiter: u64) -> Verdict {
+    pub(super) fn begin(&mut self, by: ClientId, aspects: Aspects, waiter: u64) -> Verdict {
         let wanted = Wanted { inode: FILE, aspects, by, waiter: Waiter(waiter) };
         self.leases.begin(&wanted, self.now, &mut self.actions)
     }
 
-    fn end(&mut self, aspects: Aspects) {
-        self.leases.end(FILE, aspects, self.now);
+    pub(super) fn end(&mut self, aspects: Aspects) {
+        self.leases.end(FILE, aspects, self.now, &mut self.actions);
     }
 
-    fn change(&mut self, by: ClientId) {
+    pub(super) fn change(&mut self, by: ClientId) {
         assert_eq!(self.begin(by, DATA, 0), Verdict::Go);
         self.end(DATA);
     }
 
-    fn give_back(&mut self, client: ClientId, lease: LeaseId) {
+    pub(super) fn give_back(&mut self, client: ClientId, lease: LeaseId) {
         self.leases.returned(client, lease, &self.known, &mut self.actions);
     }
 
-    fn renews(&self, client: ClientId) -> bool {
+    pub(super) fn renews(&self, client: ClientId) -> bool {
         self.known.0.borrow()[&client].1 == 0
     }
 
-    fn tick(&mut self) -> Option<Now> {
+    pub(super) fn tick(&mut self) -> Option<Now> {
         self.leases.tick((self.now, &self.known), &mut self.actions)
     }
 
-    fn asked(&mut self) -> Vec<Action> {
+    pub(super) fn asked(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 }
@@ -253,6 +257,21 @@ fn who_returns_nothing_is_not_renewed() {
     assert_eq!(machine.begin(ONE, DATA, 1), Verdict::Wait, "it may still believe what it has");
     machine.give_back(TWO, lease);
     assert!(machine.renews(TWO));
+}
+
+#[test]
+fn of_whom_another_shard_knows_that_it_is_away_nobody_waits_for_an_answer() {
+    for is_away in [false, true] {
+        let mut machine = Machine::new(Limits::default());
+        machine.grant(TWO, FILE, DATA).unwrap();
+        machine.now = Duration::from_secs(20);
+        if is_away {
+            machine.known.suspend(TWO);
+        }
+        assert_eq!(machine.begin(ONE, DATA, 1), Verdict::Wait);
+        machine.tick();
+        assert_eq!(machine.begin(ONE, DATA, 1) == Verdict::Go, is_away);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What requests change, and on what their replies grant leases.
+//! What requests change and look at, and on what their replies grant leases.
 
 use aqueduct_fs::{
     Aspects, Call, ClientId, Context, DirPage, Entry, Errno, FileSystem, Handle, OpenFlags, OpenId, Reply, Request,
@@ -10,18 +10,48 @@ use super::InodeKey;
 /// The most inodes that one request changes: two directories, what is moved between them, and what it replaces.
 pub(crate) const TOUCHED_MAX: usize = 4;
 
-/// Inodes with what a request changes of them, each once.
+/// What is touched of an inode that is only looked at.
+pub(crate) const LOOK: Aspects = Aspects::WRITES;
+
+/// What a lease covers under which writes are held back.
+pub(crate) const EXCLUSIVE: Aspects = Aspects::DATA.union(Aspects::ATTRIBUTES).union(Aspects::WRITES);
+
+/// Inodes with what a request changes of them, or that it looks at, each once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Touched {
     parts: [Option<(InodeKey, Aspects)>; TOUCHED_MAX],
+    /// What it looks at is known once its names have been looked up.
+    by_name: bool,
 }
 
 impl Touched {
+    /// What a request looks at by names.
+    pub(crate) fn by_name() -> Touched {
+        Touched { by_name: true, ..Touched::default() }
+    }
+
+    /// A look at an inode.
+    pub(crate) fn look(inode: InodeKey) -> Touched {
+        let mut touched = Touched::default();
+        touched.add(inode, LOOK);
+        touched
+    }
+
     pub(crate) fn add(&mut self, inode: InodeKey, aspects: Aspects) {
         let is_it = |part: &&mut Option<_>| part.as_ref().is_none_or(|(other, _)| *other == inode);
-        if let Some(part) = self.parts.iter_mut().find(is_it) {
-            part.get_or_insert((inode, Aspects::empty())).1 |= aspects;
+        let Some(part) = self.parts.iter_mut().find(is_it) else { return };
+        // Who changes an inode waits for all that a look at it waits for.
+        match part {
+            Some((_, present)) if *present == LOOK => *present = aspects,
+            Some((_, present)) if aspects != LOOK => *present |= aspects,
+            Some(_) => {}
+            None => *part = Some((inode, aspects)),
         }
+    }
+
+    /// Whether anything of it is changed.
+    pub(crate) fn changes(&self) -> bool {
+        self.iter().any(|(_, aspects)| aspects != LOOK)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (InodeKey, Aspects)> + '_ {
@@ -77,23 +107,51 @@ fn handle_of(found: &Option<Result<Entry, Errno>>) -> Option<&Handle> {
     Some(&found.as_ref()?.as_ref().ok()?.handle)
 }
 
-/// Makes known what a request changes.
+/// Makes known what a request changes and looks at.
 pub(crate) struct Toucher<'a> {
     pub(crate) filesystem: &'a dyn FileSystem,
     pub(crate) client: ClientId,
     pub(crate) key: &'a dyn Fn(&[u8]) -> InodeKey,
+    /// Whether looks matter: somebody may hold back what he writes.
+    pub(crate) looks: bool,
 }
 
 impl Toucher<'_> {
-    /// What is written into an open file changes; EBADF if there is no such.
-    pub(crate) fn data(&self, open: OpenId) -> Result<Touched, Errno> {
-        let handle = self.filesystem.inode(self.client, open).ok_or(Errno::EBADF)?;
+    fn inode(&self, open: OpenId) -> Option<InodeKey> {
+        let handle = self.filesystem.inode(self.client, open)?;
+        Some((self.key)(handle.bytes()))
+    }
+
+    /// These aspects of an open file, which is written into; EBADF if there is no such.
+    pub(crate) fn written(&self, open: OpenId, aspects: Aspects) -> Result<Touched, Errno> {
         let mut touched = Touched::default();
-        touched.add((self.key)(handle.bytes()), Aspects::DATA | Aspects::ATTRIBUTES);
+        touched.add(self.inode(open).ok_or(Errno::EBADF)?, aspects);
         Ok(touched)
     }
 
-    /// What a request changes if it succeeds.
+    /// An open file that is read. If there is no such, who reads it is told.
+    pub(crate) fn read(&self, open: OpenId) -> Touched {
+        self.inode(open).map_or(Touched::default(), Touched::look)
+    }
+
+    /// What a request that changes nothing says something of, or makes stable, which may be what others wrote.
+    pub(crate) fn looked_at(&self, request: &Request<'_>) -> Touched {
+        match *request {
+            Request::GetAttr { handle, open } => {
+                let mut touched = Touched::look((self.key)(handle));
+                open.and_then(|open| self.inode(open)).into_iter().for_each(|inode| touched.add(inode, LOOK));
+                touched
+            }
+            Request::GetXattr { handle, .. } | Request::ListXattr { handle, .. } | Request::Access { handle, .. } => {
+                Touched::look((self.key)(handle))
+            }
+            Request::Seek { open, .. } | Request::Sync { open, .. } | Request::Commit { open, .. } => self.read(open),
+            Request::Lookup { .. } | Request::ReadDirectory { plus: true, .. } => Touched::by_name(),
+            _ => Touched::default(),
+        }
+    }
+
+    /// What a request changes if it succeeds, and what it says something of besides.
     pub(crate) fn of(&self, request: &Request<'_>, found: &Found) -> Result<Touched, Errno> {
         const NAMES: Aspects = Aspects::NAMES.union(Aspects::ATTRIBUTES);
         const DATA: Aspects = Aspects::DATA.union(Aspects::ATTRIBUTES);
@@ -105,9 +163,18 @@ impl Toucher<'_> {
             }
             Request::SetXattr { handle, .. } | Request::RemoveXattr { handle, .. } => add(handle, Aspects::ATTRIBUTES),
             Request::Open { handle, flags } if flags.contains(OpenFlags::TRUNCATE) => add(handle, DATA),
-            Request::Fallocate { open, .. } | Request::CopyRange { to: open, .. } => return self.data(open),
+            // Who may do so is among what may be held back.
+            Request::Open { handle, .. } | Request::Access { handle, .. } if self.looks => add(handle, LOOK),
+            Request::Fallocate { open, .. } => return self.written(open, DATA),
+            Request::CopyRange { from, to, .. } => {
+                let mut touched = self.written(to, DATA)?;
+                let read = if self.looks { self.read(from) } else { Touched::default() };
+                read.iter().for_each(|(inode, aspects)| touched.add(inode, aspects));
+                return Ok(touched);
+            }
             Request::Create { parent, flags, .. } => match found.handle() {
                 Some(handle) if flags.contains(OpenFlags::TRUNCATE) => add(handle.bytes(), DATA),
+                Some(handle) if self.looks && !flags.contains(OpenFlags::EXCLUSIVE) => add(handle.bytes(), LOOK),
                 Some(_) => {}
                 None => add(parent, NAMES),
             },
@@ -132,6 +199,46 @@ impl Toucher<'_> {
             _ => {}
         }
         Ok(touched)
+    }
+}
+
+/// The file that a request has opened for writing.
+pub(crate) fn opened_for_writing<'a>(request: &Request<'a>, result: &'a Result<Reply, Errno>) -> Option<&'a [u8]> {
+    match (request, result) {
+        (Request::Open { handle, flags }, Ok(_)) if flags.contains(OpenFlags::WRITE) => Some(handle),
+        (Request::Create { flags, .. } | Request::CreateUnnamed { flags, .. }, Ok(Reply::Created(entry, _)))
+            if flags.contains(OpenFlags::WRITE) =>
+        {
+            Some(entry.handle.bytes())
+        }
+        _ => None,
+    }
+}
+
+/// The directory in which a request changes one name.
+pub(crate) fn directory_changed<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
+    use Request::*;
+    match *request {
+        Create { parent, .. }
+        | MakeDirectory { parent, .. }
+        | MakeNode { parent, .. }
+        | Symlink { parent, .. }
+        | Link { parent, .. }
+        | Unlink { parent, .. }
+        | RemoveDirectory { parent, .. } => Some(parent),
+        _ => None,
+    }
+}
+
+/// Takes the inodes out of a reply that may lack what others hold back. That of a name is told: it has to be looked at once more.
+pub(crate) fn hide(result: &mut Result<Reply, Errno>, hides: &dyn Fn(&[u8]) -> bool) -> Option<Handle> {
+    match result {
+        Ok(Reply::Entry(entry)) if entry.attr.is_regular() && hides(entry.handle.bytes()) => Some(entry.handle.clone()),
+        Ok(Reply::Directory(page)) => {
+            page.hide_inodes(|handle, attr| attr.is_regular() && hides(handle));
+            None
+        }
+        _ => None,
     }
 }
 
@@ -160,10 +267,13 @@ pub(crate) fn grantable(
         }
         (Request::OpenDirectory { handle }, Ok(_)) => grant(Subject::Inode, handle, ATTRIBUTES),
         (_, Ok(Reply::Created(entry, _))) => grant(Subject::Inode, entry.handle.bytes(), DATA),
-        (
-            Request::MakeDirectory { .. } | Request::MakeNode { .. } | Request::Symlink { .. } | Request::Link { .. },
-            Ok(Reply::Entry(entry)),
-        ) => grant(Subject::Inode, entry.handle.bytes(), ATTRIBUTES),
+        (Request::MakeNode { .. } | Request::Symlink { .. } | Request::Link { .. }, Ok(Reply::Entry(entry))) => {
+            grant(Subject::Inode, entry.handle.bytes(), ATTRIBUTES)
+        }
+        // It is empty.
+        (Request::MakeDirectory { .. }, Ok(Reply::Entry(entry))) => {
+            grant(Subject::Inode, entry.handle.bytes(), ATTRIBUTES | Aspects::NAMES);
+        }
         (Request::SetAttr { handle, .. }, Ok(_)) => grant(Subject::Inode, handle, ATTRIBUTES),
         (Request::ReadLink { handle }, Ok(_)) => grant(Subject::Inode, handle, Aspects::DATA),
         (Request::GetXattr { handle, .. } | Request::ListXattr { handle, .. }, Ok(_))

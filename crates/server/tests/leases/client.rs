@@ -13,6 +13,7 @@ pub const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 pub const ATTRIBUTES: Aspects = Aspects::ATTRIBUTES;
 pub const DATA: Aspects = Aspects::DATA;
 pub const NAMES: Aspects = Aspects::NAMES;
+pub const EXCLUSIVE: Aspects = ATTRIBUTES.union(DATA).union(Aspects::WRITES);
 
 /// Without a hold-off, which would refuse what a test asks for, and with as many slots as it needs.
 pub fn quick() -> Limits {
@@ -28,6 +29,8 @@ pub struct Client {
     pub flags: Flags,
     /// Of the latest reply.
     pub grants: Vec<Grant>,
+    /// Of the directory that the request has changed.
+    pub changed: Option<Attr>,
     pub renews: bool,
     recalls: VecDeque<Vec<LeaseId>>,
     replies: Vec<(Header, Vec<u8>)>,
@@ -41,12 +44,17 @@ impl Client {
 
     pub fn over(peer: Peer, session: HelloReply, root: Handle) -> Client {
         let (flags, grants, recalls, replies) = (Flags::LEASES, Vec::new(), VecDeque::new(), Vec::new());
-        Client { peer, session, root, sequence: 0, flags, grants, renews: false, recalls, replies }
+        Client { peer, session, root, sequence: 0, flags, grants, changed: None, renews: false, recalls, replies }
     }
 
     /// One that asks for no leases.
     pub fn plain(fixture: &Fixture) -> Client {
         Client { flags: Flags::empty(), ..Client::new(fixture) }
+    }
+
+    /// One that would hold back what it writes.
+    pub fn exclusive(fixture: &Fixture) -> Client {
+        Client { flags: Flags::LEASES | Flags::EXCLUSIVE, ..Client::new(fixture) }
     }
 
     fn header(&mut self, op: Op, changes: bool) -> Header {
@@ -76,6 +84,56 @@ impl Client {
         self.send_write_as(header, open, data)
     }
 
+    /// What was held back.
+    pub fn send_held(&mut self, open: OpenId, data: &[u8]) -> u64 {
+        let header = self.header(Op::Write, true);
+        self.send_write_as(Header { flags: Flags::HELD, class: Class::Releasing, ..header }, open, data)
+    }
+
+    /// A chmod that was held back.
+    pub fn send_held_set(&mut self, request: &Request<'_>, again: bool) -> u64 {
+        let mut body = Vec::new();
+        let op = encode_request(&context(), request, &mut body);
+        let header = Header { flags: Flags::HELD, ..self.header(op, !again) };
+        self.peer.send(header, &body);
+        header.request
+    }
+
+    pub fn send_held_append(&mut self, open: OpenId, data: &[u8]) -> u64 {
+        let mut body = Vec::new();
+        encode_write(&context(), &WriteAt { open, offset: 0, append: true, stable: false }, &mut body);
+        let header = Header { flags: Flags::HELD, payload_length: data.len() as u32, ..self.header(Op::Write, true) };
+        self.peer.send(header, &body);
+        std::io::Write::write_all(&mut self.peer.stream, data).unwrap();
+        header.request
+    }
+
+    /// What was held back before the server was started again.
+    pub fn send_held_again(&mut self, open: OpenId, data: &[u8]) -> u64 {
+        let header = self.header(Op::Write, false);
+        self.send_write_as(Header { flags: Flags::HELD, ..header }, open, data)
+    }
+
+    pub fn send_read(&mut self, open: OpenId) -> u64 {
+        let mut body = Vec::new();
+        encode_read(&context(), &ReadAt { open, offset: 0, length: 100 }, &mut body);
+        let header = self.header(Op::Read, false);
+        self.peer.send(header, &body);
+        header.request
+    }
+
+    /// Fetch or List of one inode.
+    pub fn send_fetch(&mut self, op: Op, handle: &Handle) -> u64 {
+        let mut body = Vec::new();
+        match op {
+            Op::List => encode_list(&context(), &[handle.bytes()], &mut body),
+            _ => encode_fetch(&context(), &[handle.bytes()], 100, &mut body),
+        }
+        let header = self.header(op, false);
+        self.peer.send(header, &body);
+        header.request
+    }
+
     fn send_write_as(&mut self, header: Header, open: OpenId, data: &[u8]) -> u64 {
         let mut body = Vec::new();
         encode_write(&context(), &WriteAt { open, offset: 0, append: false, stable: false }, &mut body);
@@ -95,6 +153,9 @@ impl Client {
     /// The next frame is put where it belongs. False: none comes in time.
     fn receive(&mut self) -> bool {
         let Some((header, body)) = self.peer.receive() else { return false };
+        if header.flags.contains(Flags::TRAILER) {
+            std::io::Read::read_exact(&mut self.peer.stream, &mut [0; TRAILER_SIZE]).unwrap();
+        }
         match header.kind {
             Kind::Callback => {
                 assert_eq!(header.class, Class::Callback);
@@ -115,9 +176,9 @@ impl Client {
         };
         let (header, body) = self.replies.remove(at);
         let has_grants = header.flags.contains(Flags::GRANTS);
-        let (grants, rest) = if has_grants { take_grants(&body).unwrap() } else { (Vec::new(), &body[..]) };
-        assert!(!has_grants || !grants.is_empty());
-        self.grants = grants;
+        let (granted, rest) = if has_grants { take_grants(&body).unwrap() } else { (Granted::default(), &body[..]) };
+        assert!(!has_grants || !granted.grants.is_empty());
+        (self.grants, self.changed) = (granted.grants, granted.changed);
         self.renews = header.flags.contains(Flags::RENEWS);
         match header.status {
             0 => Ok(rest.to_vec()),
@@ -184,6 +245,16 @@ impl Client {
     pub fn recover(&mut self, fixture: &Fixture) {
         self.peer = fixture.recovered(&self.session, &[]);
         self.recalls.clear();
+    }
+
+    /// Gives back what the latest reply granted, and goes when the server has understood.
+    pub fn let_go(mut self) {
+        let leases: Vec<_> = self.grants.iter().map(|grant| grant.lease).collect();
+        self.give_back(&leases);
+        self.flags = Flags::empty();
+        let root = self.root.clone();
+        self.ask(&get_attr(&root)).unwrap();
+        self.leave();
     }
 
     /// Says that it goes, and waits until the server has understood.

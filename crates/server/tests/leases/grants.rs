@@ -64,7 +64,7 @@ fn replies_grant_what_they_say() {
         (create(b"new"), [Some(both), None]),
         (create(b"new"), [Some(both), None]),
         (Request::CreateUnnamed { parent, mode: 0o600, umask: 0, flags: READ_WRITE }, [Some(both), None]),
-        (make_directory(&root, "made"), [Some(ATTRIBUTES), None]),
+        (make_directory(&root, "made"), [Some(ATTRIBUTES | NAMES), None]),
         (make_directory(&root, "made"), [None, None]),
         (Request::MakeNode { parent, name: b"node", mode: libc_fifo(), umask: 0, rdev: 0 }, [Some(ATTRIBUTES), None]),
         (Request::Symlink { parent, name: b"symlink", text: b"f" }, [Some(ATTRIBUTES), None]),
@@ -83,6 +83,82 @@ fn replies_grant_what_they_say() {
     for (request, grants) in table {
         assert_eq!(state.grants(&request), grants, "{request:?}");
     }
+}
+
+/// What a directory has made in it has a list where the directory has one for that.
+#[test]
+fn what_is_made_is_said_to_be_bare_where_it_is() {
+    const DEFAULT: &[u8] = b"system.posix_acl_default";
+    const ACCESS: &[u8] = b"system.posix_acl_access";
+    // Read and write for the owner, nothing for others, and read for user 7 beneath a mask.
+    let entries = [(1u16, 6u16, u32::MAX), (2, 4, 7), (4, 0, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+    let entry = |(tag, rights, id): (u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes()[..], &id.to_le_bytes()[..]].concat()
+    };
+    let list = [vec![2, 0, 0, 0], entries.map(entry).concat()].concat();
+    let mut state = State::new();
+    let (root, directory) = (state.root.clone(), state.handle("d"));
+    let client = &mut state.client;
+    let mode = XattrMode::Any;
+    let set = |handle, name| Request::SetXattr { handle, name, value: &list, mode };
+    client.ask(&set(directory.bytes(), DEFAULT)).unwrap();
+    let create = |parent, name| Request::Create { parent, name, mode: 0o644, umask: 0, flags: READ_WRITE };
+    let made = |client: &mut Client, request: &Request<'_>| {
+        let entry = match client.ask(request).unwrap() {
+            Reply::Created(entry, _) => entry,
+            reply => reply.entry().unwrap(),
+        };
+        let [known, bare] = [Subject::Inode, Subject::Bare].map(|subject| client.granted(subject).is_some());
+        assert!(known != bare, "{request:?}");
+        (bare, entry.handle)
+    };
+    assert!(!made(client, &create(root.bytes(), b"unasked")).0);
+    client.flags |= Flags::BARE;
+    let (bare, file) = made(client, &create(root.bytes(), b"file"));
+    assert!(bare && made(client, &make_directory(&root, "directory")).0);
+    assert!(made(client, &create(root.bytes(), b"file")).0, "it is there already");
+    let unnamed = Request::CreateUnnamed { parent: root.bytes(), mode: 0o644, umask: 0, flags: READ_WRITE };
+    assert!(made(client, &unnamed).0);
+    for (what, request) in [
+        ("a file", create(directory.bytes(), b"file")),
+        ("a directory", make_directory(&directory, "directory")),
+        ("a fifo", Request::MakeNode { parent: directory.bytes(), name: b"n", mode: libc_fifo(), umask: 0, rdev: 0 }),
+    ] {
+        assert!(!made(client, &request).0, "{what}");
+    }
+    client.ask(&set(file.bytes(), ACCESS)).unwrap();
+    assert!(!made(client, &create(root.bytes(), b"file")).0);
+    client.ask(&Request::RemoveXattr { handle: file.bytes(), name: ACCESS }).unwrap();
+    assert!(made(client, &create(root.bytes(), b"file")).0);
+    let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let name = b"security.capability";
+    client.ask(&Request::SetXattr { handle: file.bytes(), name, value: &capability, mode }).unwrap();
+    assert!(!made(client, &create(root.bytes(), b"file")).0);
+}
+
+#[test]
+fn who_changes_a_name_is_told_of_its_directory() {
+    let mut state = State::new();
+    let (root, file) = (state.root.clone(), state.handle("f"));
+    let parent = root.bytes();
+    let changes = [
+        Request::Create { parent, name: b"new", mode: 0o600, umask: 0, flags: READ_WRITE },
+        make_directory(&root, "made"),
+        Request::MakeNode { parent, name: b"node", mode: libc_fifo(), umask: 0, rdev: 0 },
+        Request::Symlink { parent, name: b"symlink", text: b"f" },
+        Request::Link { handle: file.bytes(), parent, name: b"link" },
+        Request::Unlink { parent, name: b"new" },
+        Request::RemoveDirectory { parent, name: b"made" },
+    ];
+    for change in &changes {
+        state.client.ask(change).unwrap();
+        let (granted, told) = (state.client.granted(Subject::Changed), state.client.changed);
+        assert_eq!(granted.unwrap().0 & ATTRIBUTES, ATTRIBUTES, "{change:?}");
+        assert_eq!(state.client.ask(&get_attr(&root)).unwrap().attr().unwrap(), told.unwrap(), "{change:?}");
+    }
+    assert_eq!(state.client.ask(&changes[6]), Err(Errno::ENOENT));
+    assert_eq!(state.client.changed, None, "nothing has changed");
+    Client::plain(&state.fixture).ask(&changes[0]).unwrap();
 }
 
 fn libc_fifo() -> u32 {

@@ -5,6 +5,7 @@ mod common;
 
 mod changes;
 mod client;
+mod exclusive;
 mod grants;
 mod hostile;
 mod outside;

@@ -12,11 +12,13 @@ use crate::common::*;
 
 /// Where requests are held up.
 #[derive(Clone, Copy, PartialEq)]
-enum At {
+pub enum At {
     /// When one has looked at attributes, before it is answered.
     Looked,
     /// When one is about to change attributes.
     Changing,
+    /// When one has looked up the name `gated`, before it is answered.
+    LookedUp,
 }
 
 /// Holds up requests that come to a place, each until it is let go.
@@ -37,11 +39,12 @@ impl Gate {
 impl FileSystem for Gate {
     fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
         let (looks, changes) = (matches!(request, Request::GetAttr { .. }), matches!(request, Request::SetAttr { .. }));
+        let looks_up = matches!(request, Request::Lookup { name: b"gated", .. });
         if self.at == At::Changing && changes {
             self.hold();
         }
         let call = self.below.call(context, request);
-        if self.at == At::Looked && looks {
+        if self.at == At::Looked && looks || self.at == At::LookedUp && looks_up {
             self.hold();
         }
         call
@@ -65,18 +68,18 @@ impl FileSystem for Gate {
 }
 
 /// Two clients and a file, with a gate.
-struct State {
-    came: Receiver<()>,
+pub struct State {
+    pub came: Receiver<()>,
     /// Dropped before the server ends, so that nobody is held up any more.
-    goes: Sender<()>,
-    fixture: Fixture,
-    looker: Client,
+    pub goes: Sender<()>,
+    pub fixture: Fixture,
+    pub looker: Client,
     changer: Client,
-    file: Handle,
+    pub file: Handle,
 }
 
 impl State {
-    fn new(at: At) -> State {
+    pub fn new(at: At) -> State {
         let ((sent, came), (goes, go)) = (channel(), channel());
         let layer = |below| Arc::new(Gate { below, at, came: Mutex::new(sent), goes: Mutex::new(go) });
         let fixture = Fixture::limited_over(quick(), layer);

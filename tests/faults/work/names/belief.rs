@@ -9,6 +9,8 @@ use std::rc::Rc;
 
 use aqueduct_model::Random;
 
+use crate::work::content::Content;
+
 /// Descriptors at a time.
 pub const HELD: usize = 5;
 
@@ -31,10 +33,22 @@ pub struct Node {
     pub links: u32,
     pub mode: u32,
     /// Of a file, or a symbolic link's text.
-    pub content: Rc<Vec<u8>>,
+    pub content: Rc<Content>,
     xattrs: BTreeMap<&'static str, String>,
     /// Known until the next change.
     modified: Option<i64>,
+    /// The modes that it had since it was safe, and whether its times were set: through an open file these are held back as content is.
+    modes_before: Vec<u32>,
+    times_held: bool,
+}
+
+impl Node {
+    /// All of it is safe.
+    fn settle(&mut self) {
+        Rc::make_mut(&mut self.content).settle();
+        self.modes_before.clear();
+        self.times_held = false;
+    }
 }
 
 /// One operation, with paths below the program's folder.
@@ -129,6 +143,8 @@ pub struct Belief {
     plain_user: bool,
     /// Removed files that are open are not kept where a quota binds the server as well: it has none.
     keeps_names: bool,
+    /// What was neither synced nor closed may be lost.
+    pub may_lack: bool,
 }
 
 /// Why something is not as believed.
@@ -195,7 +211,16 @@ pub fn draw(belief: &Belief, random: &mut Random) -> Op {
 impl Belief {
     pub fn new(plain_user: bool, limited: bool) -> Belief {
         let (nodes, names) = Default::default();
-        Belief { nodes, names, open: [None; HELD], version: 1, next: 1, plain_user, keeps_names: limited }
+        Belief {
+            nodes,
+            names,
+            open: [None; HELD],
+            version: 1,
+            next: 1,
+            plain_user,
+            keeps_names: limited,
+            may_lack: false,
+        }
     }
 
     pub fn held(&self, slot: usize) -> Option<&Node> {
@@ -265,9 +290,7 @@ impl Belief {
                 let content = bytes(seed, self.version, *offset, *length);
                 let node = belief.open_node(*slot)?;
                 if *length > 0 {
-                    let old = Rc::make_mut(&mut node.content);
-                    old.resize(old.len().max(offset + length), 0);
-                    old[*offset..offset + length].copy_from_slice(&content);
+                    Rc::make_mut(&mut node.content).write(*offset, &content);
                     node.modified = None;
                 }
                 belief.version += 1;
@@ -275,11 +298,14 @@ impl Belief {
             }
             Op::Resize { slot, length } => {
                 let node = belief.open_node(*slot)?;
-                Rc::make_mut(&mut node.content).resize(*length, 0);
+                Rc::make_mut(&mut node.content).resize(*length);
                 node.modified = None;
                 Ok(())
             }
-            Op::Sync { slot } => belief.open_node(*slot).map(|_| Ok(()))?,
+            Op::Sync { slot } => {
+                belief.open_node(*slot)?.settle();
+                Ok(())
+            }
             _ => belief.change_attribute(op)?,
         };
         let nameless = |id: &u32| belief.nodes[id].links == 0;
@@ -292,6 +318,34 @@ impl Belief {
     /// A change that was refused for want of room may have moved a time already.
     pub fn forget_times(&mut self) {
         self.nodes.values_mut().for_each(|node| node.modified = None);
+    }
+
+    /// The file of a descriptor.
+    pub fn opened(&self, slot: usize) -> Option<u32> {
+        self.open[slot]
+    }
+
+    /// What was written to it is safe.
+    pub fn settle(&mut self, id: u32) {
+        self.nodes.get_mut(&id).into_iter().for_each(Node::settle);
+    }
+
+    /// Files of which something may be lost, each with a descriptor, or a name by which it can be read.
+    pub fn unsettled(&self) -> Vec<(u32, Option<usize>, Option<String>)> {
+        let files = self.nodes.iter().filter(|(_, node)| !node.content.is_settled());
+        let named = |id: u32| self.names.iter().find(|(path, named)| **named == id && self.may_write(path));
+        let of = |id: u32| {
+            (id, self.open.iter().position(|open| *open == Some(id)), named(id).map(|(path, _)| path.clone()))
+        };
+        files.map(|(id, _)| of(*id)).collect()
+    }
+
+    /// There is this left of a file; false: it cannot be.
+    pub fn is_left_with(&mut self, id: u32, got: Vec<u8>) -> bool {
+        let Some(node) = self.nodes.get_mut(&id) else { return false };
+        let may_be = node.content.may_be(&got);
+        node.content = Rc::new(Content::of(got));
+        may_be
     }
 
     fn open_node(&mut self, slot: usize) -> Option<&mut Node> {
@@ -310,17 +364,24 @@ impl Belief {
             return None;
         }
         let id = *self.names.get(path)?;
+        let is_open = self.open.contains(&Some(id));
         let node = self.nodes.get_mut(&id)?;
         if node.sort != Sort::File {
             return None;
         }
         match op {
             Op::Truncate { .. } => {
-                Rc::make_mut(&mut node.content).clear();
+                Rc::make_mut(&mut node.content).resize(0);
                 node.modified = None;
             }
-            Op::Chmod { mode, .. } => node.mode = *mode,
-            Op::Times { seconds, .. } => node.modified = Some(*seconds),
+            Op::Chmod { mode, .. } => {
+                let before = std::mem::replace(&mut node.mode, *mode);
+                node.modes_before.extend(is_open.then_some(before));
+            }
+            Op::Times { seconds, .. } => {
+                node.modified = Some(*seconds);
+                node.times_held |= is_open;
+            }
             Op::SetXattr { name, create: true, .. } if node.xattrs.contains_key(name) => {
                 return Some(Err(libc::EEXIST));
             }
@@ -341,7 +402,16 @@ impl Belief {
         if self.names.contains_key(path) {
             return Some(Err(libc::EEXIST));
         }
-        let node = Node { sort, links: 1, mode, content: Rc::new(content), xattrs: BTreeMap::new(), modified: None };
+        let node = Node {
+            sort,
+            links: 1,
+            mode,
+            content: Rc::new(Content::of(content)),
+            xattrs: BTreeMap::new(),
+            modified: None,
+            modes_before: Vec::new(),
+            times_held: false,
+        };
         self.nodes.insert(self.next, node);
         self.names.insert(path.to_owned(), self.next);
         self.next += 1;
@@ -501,10 +571,12 @@ impl Belief {
         if sort != Sort::Directory && meta.nlink() != u64::from(node.links) {
             return wrong(format!("has {} links instead of {}", meta.nlink(), node.links));
         }
-        if meta.mode() & 0o7777 != node.mode {
+        let mode = meta.mode() & 0o7777;
+        if mode != node.mode && !(self.may_lack && node.modes_before.contains(&mode)) {
             return wrong(format!("has mode {:o} instead of {:o}", meta.mode() & 0o7777, node.mode));
         }
-        if node.modified.is_some_and(|seconds| seconds != meta.mtime()) {
+        let may_be_moved = self.may_lack && node.times_held;
+        if node.modified.is_some_and(|seconds| seconds != meta.mtime() && !may_be_moved) {
             return wrong(format!("was modified at {} instead of {:?}", meta.mtime(), node.modified));
         }
         let content = match sort {
@@ -512,7 +584,8 @@ impl Belief {
             Sort::File if self.may_write(path) => fs::read(&place)?,
             _ => return Ok(()),
         };
-        if let Some(at) = first_difference(&content, &node.content) {
+        let differs = first_difference(&content, &node.content);
+        if let Some(at) = differs.filter(|_| !self.may_lack || !node.content.may_be(&content)) {
             return wrong(format!("differs at {at} ({} bytes instead of {})", content.len(), node.content.len()));
         }
         for name in XATTRS.iter().filter(|_| sort == Sort::File) {

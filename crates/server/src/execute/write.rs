@@ -1,0 +1,168 @@
+//! Writes: new ones, repeats, what was held back under an exclusive lease, and what a machine has lost.
+
+use aqueduct_fs::{Aspects, Call, Context, Errno, FileSystem, OpenId, Reply, Source, WriteAt, Written};
+use aqueduct_net::Payload;
+use aqueduct_wire::{Flags, Granted, Kind, Subject};
+use bytes::Bytes;
+
+use super::{Job, Try};
+use crate::access::Attached;
+use crate::intent;
+use crate::lease::keeper::Change;
+use crate::lease::touch::{EXCLUSIVE, Touched};
+use crate::repeat;
+
+const DATA: Aspects = Aspects::DATA.union(Aspects::ATTRIBUTES);
+
+impl Job {
+    pub(super) async fn write(&self, attached: &Attached, body: &[u8], payload: Payload) -> Result<(), Errno> {
+        let (caller, write) = aqueduct_wire::decode_write(body).map_err(|error| error.errno())?;
+        let data = match payload {
+            Payload::Memory(bytes) => bytes,
+            Payload::None | Payload::Delivered(_) => Bytes::new(),
+        };
+        let context = attached.context(self.session.client(), caller);
+        let is_held = self.header.flags.contains(Flags::HELD);
+        if is_held && write.append {
+            return Err(Errno::EINVAL); // who is alone with a file knows its end
+        }
+        if self.header.sequence == 0 {
+            return self.write_again(attached, &context, write, data).await;
+        }
+        let Some(which) = self.admit()? else { return Ok(()) };
+        let aspects = if is_held { EXCLUSIVE } else { DATA };
+        let (result, grants) = match self.touched_by_write(attached, (write.open, aspects), &data) {
+            Err(error) if is_held || matches!(which, Try::First { .. }) => (Err(error), Granted::default()),
+            touched => {
+                // Who holds something back is waited for by the others.
+                let change = self.server.leases.change(self.session.client(), is_held);
+                let Some(begun) = self.begin(change, &touched.unwrap_or_default()).await else { return Ok(()) };
+                let written = match begun {
+                    Ok(change) => self.write_begun(attached, &context, (which, change), (write, data)).await,
+                    Err(late) => Some((Err(late), Granted::default())),
+                };
+                let Some(written) = written else { return Ok(()) };
+                written
+            }
+        };
+        self.session.count(0, result.as_ref().map_or(0, |written| written.count as usize));
+        self.finish(Kind::Reply, result.map(Reply::Written), true, &grants);
+        Ok(())
+    }
+
+    /// Writes, and grants what the client asks for to write under from now on: others who used the file may be done.
+    async fn write_begun(
+        &self,
+        attached: &Attached,
+        context: &Context,
+        (which, change): (Try, Change<'_>),
+        (write, data): (WriteAt, Bytes),
+    ) -> Option<(Result<Written, Errno>, Granted)> {
+        let stamp = self.server.leases.stamp();
+        let written = self.write_as(which, &*attached.filesystem, context, (write, data)).await?;
+        let is_written = written.is_ok();
+        let grants = self.granted((stamp, Some(&change)), |grant| {
+            if is_written
+                && self.asks_exclusive()
+                && let Some(file) = attached.filesystem.inode(context.client, write.open)
+            {
+                grant(Subject::Inode, file.bytes(), EXCLUSIVE);
+            }
+        });
+        Some((written, grants))
+    }
+
+    /// Writes, or finds out what came of the first try.
+    async fn write_as(
+        &self,
+        which: Try,
+        filesystem: &dyn FileSystem,
+        context: &Context,
+        (write, data): (WriteAt, Bytes),
+    ) -> Option<Result<Written, Errno>> {
+        match which {
+            Try::AfterRestart(record) => {
+                let file = (filesystem, &*self.server);
+                Some(repeat::repeat_write(file, context, write, data, record).await)
+            }
+            Try::First { may_be_old } => {
+                let found = may_be_old.then(|| self.find_append(filesystem, context, write, &data)).flatten();
+                match found {
+                    Some(written) => Some(Ok(written)),
+                    None => Some(self.write_once(filesystem, context, write, data)?.await),
+                }
+            }
+        }
+    }
+
+    /// An append that is sent again after the machine died may have been executed without a trace but in the file.
+    fn find_append(
+        &self,
+        filesystem: &dyn FileSystem,
+        context: &Context,
+        write: WriteAt,
+        data: &Bytes,
+    ) -> Option<Written> {
+        let may_be_there = write.append && self.session.has_lost && self.header.flags.contains(Flags::RETRY);
+        may_be_there.then(|| intent::find_append(filesystem, context, write, data)).flatten()
+    }
+
+    /// What was written before, and may be lost, is written again where it was; without data it only says whether that is so. Once more does no harm, so
+    /// that it has no slot. The same for what was held back before a restart.
+    async fn write_again(
+        &self,
+        attached: &Attached,
+        context: &Context,
+        write: WriteAt,
+        data: Bytes,
+    ) -> Result<(), Errno> {
+        if write.append {
+            return Err(Errno::EINVAL);
+        }
+        let leases = &self.server.leases;
+        let flush = match self.header.flags.contains(Flags::HELD) {
+            true => Some(leases.flush(self.session.id).ok_or(Errno::ESTALE)?),
+            false => None,
+        };
+        let touched = self.touched_by_write(attached, (write.open, DATA), &data)?;
+        // Who recovers is waited for by the others.
+        let change = leases.change(self.session.client(), flush.is_some() || self.session.is_recovering());
+        let Some(change) = self.begin(change, &touched).await.transpose()? else { return Ok(()) };
+        let written = attached.filesystem.write(context, write, Source::Memory(data)).await;
+        drop(change);
+        let written = written?;
+        self.session.count(0, written.count as usize);
+        self.finish(Kind::Reply, Ok(Reply::Written(written)), false, &Granted::default());
+        Ok(())
+    }
+
+    /// Writes. An append is written down before, with the place where it will end up: no other client appends meanwhile.
+    fn write_once<'a>(
+        &self,
+        filesystem: &'a dyn FileSystem,
+        context: &'a Context,
+        write: WriteAt,
+        data: Bytes,
+    ) -> Option<Call<'a, Written>> {
+        let is_noted = write.append && !data.is_empty() && self.server.keeps_sessions();
+        let handle = if is_noted { filesystem.inode(context.client, write.open) } else { None };
+        let _others_wait = handle.as_ref().map(|handle| self.server.exclude_appends(filesystem, handle));
+        let intent = || intent::of_append(filesystem, context, (handle.as_ref()?, write.open), &data);
+        self.intend(intent).then(|| filesystem.write(context, write, Source::Memory(data.clone())))
+    }
+
+    fn touched_by_write(
+        &self,
+        attached: &Attached,
+        (open, aspects): (OpenId, Aspects),
+        data: &[u8],
+    ) -> Result<Touched, Errno> {
+        if aspects == EXCLUSIVE && !self.server.leases.watches() {
+            return Err(Errno::ESTALE); // nobody was granted a lease for that
+        }
+        self.touched(attached, |toucher| match data.is_empty() {
+            true => Ok(Touched::default()),
+            false => toucher.written(open, aspects),
+        })
+    }
+}
