@@ -11,11 +11,13 @@ import tempfile
 import data
 import report
 import small_files
+import small_writes
 import sources
 import targets
 
 HERE = pathlib.Path(__file__).resolve().parent
-SECTIONS = {"data": data.Rows, "small-files": small_files.Rows}
+SECTIONS = {"data": data.Rows, "small-files": small_files.Rows, "small-writes": small_writes.Rows}
+TREES = {"small-files", "small-writes"}  # what needs the trees
 
 
 def arguments():
@@ -24,11 +26,12 @@ def arguments():
         reads the client's page cache of the file is dropped (what the server holds in memory stays there). Memory is touched before
         each measure, because a virtual machine gives idle memory back to its host and gets it again slowly. How small files are measured
         is said in bench/README.md.""")
-    parser.add_argument("--only", choices=SECTIONS, help="one half of the rows (both)")
+    parser.add_argument("--only", choices=SECTIONS, help="one part of the rows (all)")
     parser.add_argument("--runs", type=int, default=5, help="how often everything is measured (5)")
     parser.add_argument("--size", type=int, default=1024, metavar="MIB", help="bytes read and written in a measure (1024)")
     parser.add_argument("--files", type=int, default=10_000, help="files created, looked at and unlinked (10000)")
-    parser.add_argument("--programs", default=",".join(small_files.NAMES), help="of the small-file rows, with commas between (all)")
+    parser.add_argument("--programs", default=",".join(small_files.NAMES), help="of the small-file rows, with commas between (all: %(default)s)")
+    parser.add_argument("--writes", default=",".join(small_writes.NAMES), help="of the rows of writing small files, with commas between (all: %(default)s)")
     parser.add_argument("--targets", default=",".join(TARGETS), help="which to measure, with commas between (all: %(default)s)")
     parser.add_argument("--program", default=HERE.parent / "target/release/aqueduct", type=pathlib.Path, help="the program aqueduct")
     parser.add_argument("--work", default="/dev/shm", help="where backing stores lie (/dev/shm)")
@@ -37,7 +40,8 @@ def arguments():
     parser.add_argument("--fetch", action="store_true", help="get the trees of small files, and measure nothing")
     options = parser.parse_args()
     options.sections = [options.only] if options.only else list(SECTIONS)
-    for asked, known, what in ((options.targets, TARGETS, "target"), (options.programs, small_files.NAMES, "program")):
+    for asked, known, what in ((options.targets, TARGETS, "target"), (options.programs, small_files.NAMES, "program"),
+                               (options.writes, small_writes.NAMES, "program")):
         for name in asked.split(","):
             if name not in known:
                 parser.error(f"there is no {what} '{name}': use {', '.join(known)}")
@@ -50,13 +54,14 @@ TARGETS = {
     "aqueduct": targets.Aqueduct,
     "aqueduct-none": lambda work, program: targets.Aqueduct(work, program, "none"),
     "aqueduct-lease": lambda work, program: targets.Aqueduct(work, program, "lease"),
+    "aqueduct-lease-dev": lambda work, program: targets.Aqueduct(work, program, "lease", io_uring=False),
     "sshfs": lambda work, _: targets.Sshfs(work),
     "glusterfs": lambda work, _: targets.Gluster(work),
     "bindfs": lambda work, _: targets.Bindfs(work),
 }
 
 
-def start_all(options, work, trees):
+def start_all(options, work):
     """The targets that could be started, and why the others could not."""
     started, missing = [], {}
     for name in options.targets.split(","):
@@ -64,7 +69,7 @@ def start_all(options, work, trees):
         if not set(target.rows) & set(options.sections):
             continue
         try:
-            target.start(trees if "small-files" in target.rows else None)
+            target.start(options.archive if "small-files" in set(target.rows) & set(options.sections) else None)
             started.append(target)
         except (targets.Unavailable, OSError, subprocess.SubprocessError) as problem:
             target.stop()
@@ -75,7 +80,7 @@ def start_all(options, work, trees):
 
 def fetch(options):
     """The trees of small files come from a registry, which the namespaces of the measuring do not reach."""
-    if "small-files" in options.sections:
+    if TREES & set(options.sections):
         report.say("getting the trees of small files (once; they are kept)")
         try:
             sources.fetch(options.cache)
@@ -89,14 +94,14 @@ def main():
         return fetch(options)
     record = report.Record()
     work = tempfile.mkdtemp(prefix="aqueduct-bench-", dir=options.work)
-    started, trees = [], None
+    started = []
     try:
         os.chmod(work, 0o755)
         report.say("touching memory")
         report.warm(min(4 << 30, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 3))
-        if "small-files" in options.sections:
-            trees, options.trees = sources.archive(options.cache)
-        started, missing = start_all(options, work, trees)
+        if TREES & set(options.sections):
+            options.archive, options.trees = sources.archive(options.cache)
+        started, missing = start_all(options, work)
         sections = [SECTIONS[name](options, work, started) for name in options.sections]
         for section in sections:
             section.measure()

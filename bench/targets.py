@@ -1,5 +1,6 @@
 """What is measured: the local directory, Aqueduct, and its peers, each served from the same tmpfs and mounted on this machine."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -54,11 +55,13 @@ class Target:
     name = "local"
     note = "the same work in the tmpfs itself"
     networked = False
-    rows = ("data", "small-files")
+    keeps_times = True  # also where a program sets the time of modification alone, as tar does
+    rows = ("data", "small-files", "small-writes")
 
     def __init__(self, work):
         self.folder = pathlib.Path(work) / self.name
         self.backing = self.folder / "backing"
+        self.stored = self.backing  # where the server has what lies in the measured directory
         self.path = self.backing
         self.processes = []
         self.client = None
@@ -67,7 +70,7 @@ class Target:
     def start(self, trees=None):
         """Serves and mounts the backing store, with the content of an archive in it."""
         if trees:
-            self.fill(trees, self.backing)
+            self.fill(trees, self.filled())
         self.serve()
         self.mount()
 
@@ -78,7 +81,32 @@ class Target:
         pass
 
     def mount(self):
-        pass
+        point = self.folder / "mount"
+        self.client = self.attach(point)
+        if self.client:
+            self.path = point
+
+    def attach(self, point):
+        """Starts a client that mounts the backing store on `point`, and returns its process; None where there is none."""
+        return None
+
+    @contextlib.contextmanager
+    def second_mount(self):
+        """Another mount of the same backing store; its path."""
+        point = self.folder / "second"
+        client = self.attach(point)
+        if client is None:
+            yield self.path
+            return
+        try:
+            yield point
+        finally:
+            run("umount", point)
+            client.wait(READY_SECONDS)
+
+    def filled(self):
+        """Where files are put without being measured: straight into the backing store, unless that is the server's own."""
+        return self.backing
 
     def remount(self):
         """A mount that has just been made, of which the kernel keeps nothing. The server goes on as it is."""
@@ -91,28 +119,26 @@ class Target:
         """How many requests the server has executed for this mount, where it tells."""
         return None
 
-    def mount_point(self):
-        self.path = self.folder / "mount"
-        self.path.mkdir(exist_ok=True)
-        return self.path
-
     def spawn(self, *command, **options):
         with open(self.folder / "log", "ab") as log:
             process = subprocess.Popen(command, **{"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, **options})
         self.processes.append(process)
         return process
 
-    def spawn_mount(self, *command):
-        self.client = self.spawn(*command)
+    def spawn_mount(self, point, *command):
+        """The process that mounts on `point`, its last argument."""
+        point.mkdir(exist_ok=True)
+        client = self.spawn(*command, point)
         try:
-            wait_for(lambda: os.path.ismount(self.path), f"the mount on {self.path}", self.client)
+            wait_for(lambda: os.path.ismount(point), f"the mount on {point}", client)
+            return client
         except Unavailable as problem:
             words = (self.folder / "log").read_text(errors="replace").split()[-WORDS_SHOWN:]
             raise Unavailable(f"{problem}: {' '.join(words) or 'no reason given'}") from None
 
     def stop(self):
-        if self.path != self.backing:
-            subprocess.run(["umount", self.path], capture_output=True)
+        for name in ("second", "mount"):
+            subprocess.run(["umount", self.folder / name], capture_output=True)
         for process in reversed(self.processes):
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -127,14 +153,15 @@ class Aqueduct(Target):
     """Also with a mode of caching: then under a name of its own, and for the small-file rows alone."""
 
     name = "aqueduct"
-    note = "defaults: nothing is cached"
+    note = "defaults: cache=lease"
     rows = ("data",)
 
-    def __init__(self, work, program, cache=None):
+    def __init__(self, work, program, cache=None, io_uring=True):
         self.options = []
         if cache:
-            self.name, self.note, self.rows = f"aqueduct-{cache}", f"mounted with -o cache={cache}", ("small-files",)
-            self.options = ["-o", f"cache={cache}"]
+            options = f"cache={cache}" if io_uring else f"cache={cache},io_uring=off"
+            self.name, self.rows = f"aqueduct-{cache}" + ("" if io_uring else "-dev"), ("small-files", "small-writes")
+            self.options, self.note = ["-o", options], f"mounted with -o {options}"
         super().__init__(work)
         self.program = program
 
@@ -148,8 +175,11 @@ class Aqueduct(Target):
         server.stdout.readline()
         self.server = server
 
-    def mount(self):
-        self.spawn_mount(self.program, "mount", *self.options, f"127.0.0.1:{self.port}:{self.backing}", self.mount_point())
+    def attach(self, point):
+        mount = self.spawn_mount(point, self.program, "mount", *self.options, f"127.0.0.1:{self.port}:{self.backing}")
+        by = json.loads(os.getxattr(point, "aqueduct.status"))["requests_by"]
+        self.note = f"{self.note.split('; requests by ')[0]}; requests by {by}"
+        return mount
 
     def requests(self):
         status = json.loads(run(self.program, "status", f"127.0.0.1:{self.port}", "--json"))
@@ -178,7 +208,7 @@ class Sshfs(Target):
     note = "straight to sftp-server over TCP, without ssh and its encryption; timeouts 1 s"
     networked = True
 
-    def mount(self):
+    def attach(self, point):
         sshfs = need("sshfs")
         server = need("/usr/lib/openssh/sftp-server", "sftp-server")
         listener = socket.create_server(("127.0.0.1", 0))
@@ -191,7 +221,7 @@ class Sshfs(Target):
         thread = threading.Thread(target=self.answer, args=(listener, server), daemon=True)
         thread.start()
         timeouts = "dcache_timeout=1,dcache_stat_timeout=1,dcache_link_timeout=1,dcache_dir_timeout=1,attr_timeout=1,entry_timeout=1"
-        self.spawn_mount(sshfs, "-f", "-o", f"directport={port},{timeouts}", f"127.0.0.1:{self.backing}", self.mount_point())
+        return self.spawn_mount(point, sshfs, "-f", "-o", f"directport={port},{timeouts}", f"127.0.0.1:{self.backing}")
 
     def answer(self, listener, server):
         try:
@@ -209,12 +239,19 @@ class Gluster(Target):
     networked = True
     address = "10.99.0.1"  # it refuses loopback addresses; this one is on lo, in a network namespace of our own
 
+    def __init__(self, work):
+        super().__init__(work)
+        self.stored = self.backing / "brick"
+
     def start(self, trees=None):
         self.serve()
         self.mount()
         wait_for(self.writable, "the volume", self.client)
         if trees:
-            self.fill(trees, self.path)  # what lies in a brick already it does not know
+            self.fill(trees, self.filled())
+
+    def filled(self):
+        return self.path  # what others put into a brick it does not know
 
     def serve(self):
         glusterd, gluster = need("glusterd"), need("gluster")
@@ -228,12 +265,11 @@ class Gluster(Target):
         self.spawn(glusterd, "--no-daemon")
         wait_for(lambda: subprocess.run([gluster, "--mode=script", "pool", "list"], capture_output=True).returncode == 0,
                  "glusterd", self.processes[-1])
-        run(gluster, "--mode=script", "volume", "create", "bench", f"{self.address}:{self.backing}/brick", "force")
+        run(gluster, "--mode=script", "volume", "create", "bench", f"{self.address}:{self.stored}", "force")
         run(gluster, "--mode=script", "volume", "start", "bench")
 
-    def mount(self):
-        client = need("glusterfs")
-        self.spawn_mount(client, "--no-daemon", f"--volfile-server={self.address}", "--volfile-id=bench", self.mount_point())
+    def attach(self, point):
+        return self.spawn_mount(point, need("glusterfs"), "--no-daemon", f"--volfile-server={self.address}", "--volfile-id=bench")
 
     def writable(self):
         try:
@@ -250,7 +286,8 @@ class Gluster(Target):
 
 class Bindfs(Target):
     name = "bindfs"
-    note = "FUSE without a network, for orientation"
+    note = "FUSE without a network, for orientation; the times that tar sets are lost"
+    keeps_times = False  # linked with libfuse 2, which passes on only both times at once
 
-    def mount(self):
-        self.spawn_mount(need("bindfs"), "-f", self.backing, self.mount_point())
+    def attach(self, point):
+        return self.spawn_mount(point, need("bindfs"), "-f", self.backing)
