@@ -349,11 +349,14 @@ impl Connection {
             return;
         }
         let (Some(this), Some(group)) = (self.this.upgrade(), self.group.upgrade()) else { return };
-        group.spawn(async move {
-            if this.receive() && !this.is_closed() {
-                this.arm(true);
-            }
-        });
+        group.spawn(async move { this.receive_and_watch() });
+    }
+
+    /// Receives what is there, what was read with earlier frames included, and watches for more.
+    fn receive_and_watch(self: &Arc<Self>) {
+        if self.receive() && !self.is_closed() {
+            self.arm(true);
+        }
     }
 
     /// Says again what to watch for: always in a shared group, which reports once; else only when `changed`. What can be sent is sent
@@ -431,7 +434,8 @@ impl Connection {
                     return false;
                 }
             };
-            let done = drained || self.is_closed() || self.pauses();
+            // Where it pauses, what else has been read is deferred next: no event would tell of it.
+            let done = drained || self.is_closed();
             let watches = self.handle(std::mem::take(&mut frames));
             if let Some(budget) = pool.budget().filter(|_| starved) {
                 // Not watched for more until there is room for what has begun.
@@ -466,14 +470,15 @@ impl Connection {
                 continue;
             };
             let rest: Vec<Frame> = frames.collect();
-            let alone = rest.is_empty();
+            // Of what has been read with these frames no event tells: whoever goes on here begins with it.
+            let alone = rest.is_empty() && !lock(&self.receiver).has_leftover();
             if alone {
                 self.arm(true);
             } else {
                 let this = self.clone();
                 group.spawn(async move {
                     if this.handle(rest) {
-                        this.arm(true);
+                        this.receive_and_watch();
                     }
                 });
             }

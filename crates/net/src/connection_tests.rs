@@ -18,19 +18,28 @@ const ROOM: usize = (1 << 20) + aqueduct_wire::BODY_LENGTH_MAX;
 /// A payload from this length on has a buffer of the pool, of 1 MiB.
 const POOLED: usize = 1 << 16;
 
-struct Listener(Mutex<EventSender<usize>>);
+/// The slot of a request that takes as long as its test holds the lock of what is slow.
+const SLOW: u32 = 7;
+
+struct Listener {
+    events: Mutex<EventSender<usize>>,
+    slow: Mutex<()>,
+}
 
 impl Endpoint for Listener {
     fn place(&self, _header: &Header) -> Option<Box<dyn Sink>> {
         None
     }
 
-    fn is_slow(&self, _header: &Header) -> bool {
-        false
+    fn is_slow(&self, header: &Header) -> bool {
+        header.slot == SLOW
     }
 
     fn frame(&self, _connection: &Arc<Connection>, frame: Frame) {
-        let _ = lock(&self.0).send(frame.header.payload_length as usize); // at the end nobody listens
+        if self.is_slow(&frame.header) {
+            drop(lock(&self.slow));
+        }
+        let _ = lock(&self.events).send(frame.header.payload_length as usize); // at the end nobody listens
     }
 
     fn closed(&self, _connection: &Arc<Connection>, _closed: Closed) {}
@@ -49,7 +58,7 @@ impl World {
         let budget = Budget::new(frames_max, unsent_max, || {});
         let pool = BufferPool::new(1 << 20, 1).with_budget(budget.clone());
         let (sender, events) = channel();
-        let endpoint = Arc::new(Listener(Mutex::new(sender)));
+        let endpoint = Arc::new(Listener { events: Mutex::new(sender), slow: Mutex::default() });
         (World { group: Group::new(settings).unwrap(), pool, events, endpoint }, budget)
     }
 
@@ -145,6 +154,26 @@ fn who_hoards_no_more_gets_as_much_as_others() {
     wait_until(|| budget.waiters() == 1);
     connection.set_hoards(false);
     assert_eq!(world.frame(), 7);
+}
+
+#[test]
+fn what_was_read_with_a_slow_frame_is_handed_on_before_that_is_done() {
+    const FRAMES: usize = 200;
+    let slow = Header { slot: SLOW, ..Header::new(Kind::Request) }.encode();
+    // Frames are handed out 64 at a time.
+    for place in [0, 63, 64, FRAMES - 1] {
+        let (world, _budget) = World::new(ROOM, 1 << 20);
+        let (mut peer, connection) = world.connect();
+        connection.set_bulk(false);
+        let held = lock(&world.endpoint.slow);
+        let frames: Vec<u8> = (0..FRAMES).flat_map(|at| if at == place { slow } else { head(0) }).collect();
+        // One segment: the kernel has nothing more of it afterwards.
+        peer.write_all(&frames).unwrap();
+        (1..FRAMES).for_each(|_| assert_eq!(world.frame(), 0));
+        drop(held);
+        assert_eq!(world.frame(), 0);
+        drop(connection);
+    }
 }
 
 #[test]

@@ -306,6 +306,11 @@ impl Receiver {
         self.charge.take()
     }
 
+    /// Whether more has been read than the frames that were handed out.
+    pub(crate) fn has_leftover(&self) -> bool {
+        !self.leftover.is_empty()
+    }
+
     /// Whether a frame has room and is not whole.
     pub(crate) fn holds_room(&self) -> bool {
         self.charge.is_some()
