@@ -147,11 +147,20 @@ impl Posix {
     /// by now. For another, whom the client's caller has become since by squashing or maps: as far as he may now.
     fn reopen(&self, context: &Context, id: OpenId, token_bytes: &[u8]) -> Result<Opened, Errno> {
         let token = self.tree.seal().check_token(token_bytes)?;
-        match self.opens.get(context.client, id) {
-            Ok(open) if open.handle == token.handle => return Ok(Opened { id, token: token_bytes.into() }),
-            Ok(_) => return Err(Errno::EBUSY),
+        let present = || self.opens.get(context.client, id).map(|open| open.handle == token.handle);
+        match present() {
+            Ok(true) => return Ok(Opened { id, token: token_bytes.into() }),
+            Ok(false) => return Err(Errno::EBUSY),
             Err(_) => {}
         }
+        match self.open_again(context, id, &token) {
+            // Asked twice at once, the other was first.
+            Err(Errno::EBUSY) if present() == Ok(true) => Ok(Opened { id, token: token_bytes.into() }),
+            result => result,
+        }
+    }
+
+    fn open_again(&self, context: &Context, id: OpenId, token: &Token) -> Result<Opened, Errno> {
         let caller = &context.credential;
         let same = (token.uid, token.gid) == (caller.uid, caller.gid);
         if token.directory {
@@ -169,7 +178,8 @@ impl Posix {
             open()?
         };
         let opener = (caller.uid, caller.gid);
-        let kept = Kept { id: Some(id), handle: token.handle, seen, flags: token.access, opener, directory: false };
+        let kept =
+            Kept { id: Some(id), handle: token.handle.clone(), seen, flags: token.access, opener, directory: false };
         self.keep(context, fd, kept)
     }
 

@@ -86,6 +86,25 @@ fn forged_and_foreign_tokens_are_stale() {
     });
 }
 
+/// A client may try again on another connection while the first request still runs.
+#[test]
+fn what_is_opened_again_twice_at_once_is_open() {
+    let served = serve(Path::new("/dev/shm"), HandleSource::Kernel);
+    let (_, opened) = served.create_as(&context(1, own()), b"file", 0o644).unwrap();
+    served.release(opened.id);
+    let start = std::sync::Barrier::new(2);
+    for round in 0..2000 {
+        let reopen = || {
+            start.wait();
+            served.root_call(Request::Reopen { open: opened.id, token: &opened.token })
+        };
+        let both =
+            std::thread::scope(|scope| [scope.spawn(reopen), scope.spawn(reopen)].map(|one| one.join().unwrap()));
+        both.into_iter().for_each(|one| assert_eq!(one.unwrap().opened().unwrap().id, opened.id, "round {round}"));
+        served.release(opened.id);
+    }
+}
+
 /// Who comes with a token is another than he was when the server now squashes him, or maps him elsewhere.
 #[test]
 fn a_token_is_worth_what_who_brings_it_is_allowed() {
