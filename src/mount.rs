@@ -352,6 +352,7 @@ fn fuse_config(config: &MountConfig, backing: &Backing) -> Config {
         posix_acl: backing.checks_permission(config),
         spares_flush: !config.options.strict_unlock,
         io_uring: config.options.io_uring,
+        read_ahead: (config.options.read_ahead > 0).then_some(config.options.read_ahead),
         observed,
         status: Some(Box::new(status)),
         ..Config::default()

@@ -57,6 +57,10 @@ const OPTIONS: &[(&str, &str)] = &[
         "io_uring=auto|off",
         "the kernel's requests come by io_uring where it offers that (auto; it does from Linux 6.14 on with the parameter enable_uring of its module fuse), or by /dev/fuse",
     ),
+    (
+        "read_ahead=SIZE",
+        "how far the kernel reads ahead for programs that read files from beginning to end (2M), set when root mounts; 0: as far as it does by itself",
+    ),
     ("workers=N", "threads with connections of their own, 1 to 64 (2)"),
 ];
 
@@ -96,6 +100,16 @@ const WORKERS_MAX: usize = 64;
 
 /// A soft mount waits this long unless told otherwise: longer than a server takes to restart.
 const SOFT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How far the kernel reads ahead. It asks for the next MiB while a program reads the one before, also where the round trip takes as long as the copy. Against the kernel's
+/// own 128 KiB this is twice as fast for one program that reads a file; who faults in a mapping is given as much around it.
+const READ_AHEAD: usize = 2 << 20;
+
+/// Less is less than the kernel does without being told.
+const READ_AHEAD_MIN: usize = 64 << 10;
+
+/// More is memory that a program fills which reads only the beginning.
+const READ_AHEAD_MAX: usize = 64 << 20;
 
 /// What a mount keeps, in bytes, until the server has it on its disk: a second of a fast network's traffic, and little beside what the kernel would
 /// let a program write to a local disk before it has to wait.
@@ -159,6 +173,7 @@ pub struct Options {
     pub port: Option<u16>,
     pub workers: usize,
     pub io_uring: bool,
+    pub read_ahead: usize,
     pub replay_window: usize,
 }
 
@@ -191,6 +206,7 @@ impl Default for Options {
             port: None,
             workers: WORKERS,
             io_uring: true,
+            read_ahead: READ_AHEAD,
             replay_window: REPLAY_WINDOW,
         }
     }
@@ -379,6 +395,11 @@ impl Options {
                     _ => return Err(bad_value(key, value, "auto or off")),
                 };
             }
+            "read_ahead" => {
+                self.read_ahead = size(value)
+                    .filter(|size| *size == 0 || (READ_AHEAD_MIN..=READ_AHEAD_MAX).contains(size))
+                    .ok_or_else(|| bad_value(key, value, "0 or a size from 64K to 64M, such as 4M"))?;
+            }
             "workers" => {
                 let workers = value.parse().ok().filter(|workers| (1..=WORKERS_MAX).contains(workers));
                 self.workers = workers.ok_or_else(|| bad_value(key, value, "a number from 1 to 64"))?;
@@ -454,6 +475,7 @@ mod tests {
             "timeo" | "suspect" | "attr_timeout" | "entry_timeout" | "key" | "port" | "workers" => format!("{name}=3"),
             "checksum" => "checksum=on".to_owned(),
             "io_uring" => "io_uring=off".to_owned(),
+            "read_ahead" => "read_ahead=1M".to_owned(),
             name => name.to_owned(),
         };
         for name in names() {
@@ -487,6 +509,7 @@ mod tests {
                     prop_assert!(list.iter().all(|option| is_known(option.trim())), "{list:?}");
                     prop_assert!((1..=WORKERS_MAX).contains(&options.workers) && options.port != Some(0));
                     prop_assert!(options.replay_window == 0 || options.replay_window >= REPLAY_WINDOW_MIN);
+                    prop_assert!(options.read_ahead == 0 || (READ_AHEAD_MIN..=READ_AHEAD_MAX).contains(&options.read_ahead));
                     let times = [options.timeout, options.suspect, options.attr_timeout, options.entry_timeout];
                     prop_assert!(times.iter().all(|time| time.as_secs_f64() <= SECONDS_MAX), "{times:?}");
                     prop_assert!(options.suspect >= SUSPECT_MIN && options.timeout > Duration::ZERO);

@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -116,6 +116,23 @@ fn a_mount_tells_how_its_requests_come() {
         assert_eq!(by(""), usual);
         assert_eq!(by("io_uring=off"), "/dev/fuse");
         assert_eq!(Mount::local(export.path()).status()["requests_by"], "/dev/fuse", "several threads serve it");
+    });
+}
+
+#[test]
+fn the_kernel_reads_ahead_as_far_as_it_is_told() {
+    test(|| {
+        let export = directory();
+        let server = Server::start(&[export.path()]);
+        let kibibytes = |options: &str| {
+            let mount = server.mount_with(export.path(), options);
+            let device = fs::metadata(mount.path()).unwrap().dev();
+            let name = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+            fs::read_to_string(format!("/sys/class/bdi/{name}/read_ahead_kb")).unwrap().trim().parse::<usize>().unwrap()
+        };
+        let by_itself = kibibytes("read_ahead=0");
+        assert!(by_itself < 2048, "{by_itself}");
+        assert_eq!((kibibytes(""), kibibytes("read_ahead=1M")), (2048, 1024));
     });
 }
 

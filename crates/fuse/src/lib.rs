@@ -23,6 +23,7 @@ mod nodes;
 mod notify;
 mod ops;
 mod pages;
+mod readahead;
 mod reader;
 mod releases;
 mod ring;
@@ -84,6 +85,8 @@ pub struct Config {
     pub max_background: u16,
     /// The most bytes of one read or write, a page to [`TRANSFER_SIZE_MAX`]; kernels before 4.20 always use 128 KiB.
     pub max_transfer: u32,
+    /// How many bytes the kernel reads ahead for who reads a file from its beginning to its end, if root mounts; `None`: as far as it does by itself.
+    pub read_ahead: Option<usize>,
     /// As whom the file system is used.
     pub client: ClientId,
     /// The kernel decides on permission by mode and POSIX ACL (and caches ACLs). Without it the file system does, and ACLs
@@ -113,6 +116,7 @@ impl Default for Config {
             entry_timeout: Duration::ZERO,
             max_background: 64,
             max_transfer: TRANSFER_SIZE_MAX as u32,
+            read_ahead: None,
             client: ClientId::default(),
             posix_acl: false,
             parallel_writes: false,
@@ -133,6 +137,7 @@ impl fmt::Debug for Config {
             .field("entry_timeout", &self.entry_timeout)
             .field("max_background", &self.max_background)
             .field("max_transfer", &self.max_transfer)
+            .field("read_ahead", &self.read_ahead)
             .field("client", &self.client)
             .finish_non_exhaustive()
     }

@@ -137,6 +137,12 @@ fn mounted_at(target: &Path) -> Option<String> {
     table.split(|byte| *byte == b'\n').find_map(|line| holder(line, target))
 }
 
+/// The line of mountinfo about what is mounted at `target`: the last, which covers those before.
+pub(crate) fn line_of<'a>(table: &'a [u8], target: &Path) -> Option<&'a [u8]> {
+    let point = |line: &[u8]| line.split(|byte| *byte == b' ').nth(4).map(unescape);
+    table.split(|byte| *byte == b'\n').rfind(|line| point(line).is_some_and(|point| Path::new(&point) == target))
+}
+
 /// The source in one line of mountinfo, if it is a mount of ours at `target`.
 fn holder(line: &[u8], target: &Path) -> Option<String> {
     let mut fields = line.split(|byte| *byte == b' ');

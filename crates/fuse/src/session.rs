@@ -19,6 +19,7 @@ use crate::interrupt::Interrupts;
 use crate::nodes::Nodes;
 use crate::notify::{self, Notification};
 use crate::pages::PageDrops;
+use crate::readahead;
 use crate::reader::{Reader, Readers};
 use crate::releases::Releases;
 use crate::ring::{self, Rings};
@@ -222,6 +223,9 @@ fn start_mounted(
     }
     if let Some(prepared) = prepared.filter(|_| shared.negotiated.over_io_uring()) {
         prepared.start(&shared, groups, shared.control.fd())?;
+    }
+    if let (Some(bytes), Some(target)) = (shared.config.read_ahead, &session.target) {
+        readahead::set(target, bytes);
     }
     Ok(session)
 }
