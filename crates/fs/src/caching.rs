@@ -11,8 +11,8 @@ use std::time::Duration;
 use globset::{GlobBuilder, GlobMatcher};
 
 use crate::{
-    Answer, Call, ClientId, Context, Errno, FileSystem, Handle, Hold, Keep, LockSeen, OpenId, ReadAt, Reply, Request,
-    Sink, Source, WriteAt, Written,
+    Answer, Call, ClientId, Context, DataCounters, Errno, FileSystem, Handle, Hold, Keep, LockSeen, OpenId, ReadAt,
+    Reply, Request, Sink, Source, WriteAt, Written,
 };
 
 /// How much of a part of a tree may be kept.
@@ -277,6 +277,10 @@ impl<F: FileSystem> FileSystem for Ruled<F> {
 
     fn locks(&self, limit: usize) -> (Vec<LockSeen>, usize) {
         self.below.locks(limit)
+    }
+
+    fn data_counters(&self) -> Option<DataCounters> {
+        self.below.data_counters()
     }
 
     fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {

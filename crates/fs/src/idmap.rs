@@ -4,8 +4,8 @@
 //! [`IdMaps::credential`]: below and in the layer, contexts have the server's numbers.
 
 use crate::{
-    Attr, Call, ClientId, Context, Credential, Errno, FileSystem, Groups, Handle, LockSeen, OpenId, ReadAt, Reply,
-    Request, SetAttr, Sink, Source, WriteAt, Written, XattrMode, acl,
+    Attr, Call, ClientId, Context, Credential, DataCounters, Errno, FileSystem, Groups, Handle, LockSeen, OpenId,
+    ReadAt, Reply, Request, SetAttr, Sink, Source, WriteAt, Written, XattrMode, acl,
 };
 
 /// Ids `client..client + count` of the clients are `server..server + count` on the server.
@@ -217,6 +217,10 @@ impl<F: FileSystem> FileSystem for Mapped<F> {
 
     fn locks(&self, limit: usize) -> (Vec<LockSeen>, usize) {
         self.below.locks(limit)
+    }
+
+    fn data_counters(&self) -> Option<DataCounters> {
+        self.below.data_counters()
     }
 
     fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {

@@ -91,6 +91,11 @@ pub trait FileSystem: Send + Sync {
         None
     }
 
+    /// What has been read ahead and written; `None`: nobody counts.
+    fn data_counters(&self) -> Option<DataCounters> {
+        None
+    }
+
     /// What names the inode of a handle among all of this process: its file system, by a number, and its name there. The same for an inode that is
     /// found through several exports, whose handles differ. `None`: there is only the handle, or it is none of this file system's.
     fn inode_name<'a>(&self, _handle: &'a [u8]) -> Option<(u64, &'a [u8])> {
@@ -129,6 +134,10 @@ impl<F: FileSystem + ?Sized> FileSystem for Arc<F> {
 
     fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
         (**self).inode(client, open)
+    }
+
+    fn data_counters(&self) -> Option<DataCounters> {
+        (**self).data_counters()
     }
 
     fn inode_name<'a>(&self, handle: &'a [u8]) -> Option<(u64, &'a [u8])> {

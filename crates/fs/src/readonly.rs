@@ -1,8 +1,8 @@
 //! A layer that refuses what would change the file system below it.
 
 use crate::{
-    Call, ClientId, Context, Errno, FileSystem, Handle, LockSeen, OpenId, ReadAt, Reply, Request, Sink, Source,
-    WriteAt, Written,
+    Call, ClientId, Context, DataCounters, Errno, FileSystem, Handle, LockSeen, OpenId, ReadAt, Reply, Request, Sink,
+    Source, WriteAt, Written,
 };
 
 /// Answers EROFS to whatever writes, and passes the rest on.
@@ -28,6 +28,10 @@ impl<F: FileSystem> FileSystem for ReadOnly<F> {
 
     fn locks(&self, limit: usize) -> (Vec<LockSeen>, usize) {
         self.0.locks(limit)
+    }
+
+    fn data_counters(&self) -> Option<DataCounters> {
+        self.0.data_counters()
     }
 
     fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {

@@ -188,6 +188,31 @@ pub struct Written {
     pub offset: u64,
 }
 
+/// What a file system has read ahead and written since its start; they only grow, but for `streams` and `latency`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataCounters {
+    /// It reads ahead.
+    pub reads_ahead: bool,
+    /// Sequences of reads at present whose next reads can be told.
+    pub streams: u64,
+    /// Between asking the backing file system for data and having them, as measured lately; zero: nothing had to be waited for yet.
+    pub latency: std::time::Duration,
+    /// Reads that had to wait for the backing file system.
+    pub waits: u64,
+    /// Bytes asked for ahead.
+    pub asked: u64,
+    /// Bytes of those that were read later.
+    pub used: u64,
+    /// Bytes of those that were not, before their stream or open ended.
+    pub wasted: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes of those.
+    pub written: u64,
+    /// Those that began where the one before in the same open had ended, and appends.
+    pub continued: u64,
+}
+
 bitflags::bitflags! {
     /// How a file is opened. Values of our own, since those of O_DIRECT and its like differ between processors.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

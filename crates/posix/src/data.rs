@@ -12,6 +12,7 @@ use rustix::io::ReadWriteFlags;
 
 use crate::listing::{self, Wanted};
 use crate::opens::OpenFile;
+use crate::prefetch::Later;
 use crate::{Posix, identity, lock, sys};
 
 /// The most bytes that one copy inside the file system moves: 64 MiB take some 50 ms where they are really copied, which is how long a thread
@@ -85,8 +86,13 @@ impl Posix {
         }
         let size = rustix::fs::fstat(&open.fd)?.st_size as u64;
         let available = size.saturating_sub(read.offset).min(wanted as u64) as usize;
+        let whole = (read.offset, available as u64, size);
+        let mut later = Later::Nothing;
         let valid = if available > 0 {
-            sink.file(open.fd.as_fd(), read.offset, available)?
+            later = self.prefetch.before(&open, read.offset, available as u64, size);
+            let valid = sink.file(open.fd.as_fd(), read.offset, available)?;
+            later = later.timed();
+            valid
         } else {
             // Where a file says 0 there may be content all the same, as below /proc.
             let data = if size == 0 { read_unsized(&open, read.offset, wanted)? } else { Vec::new() };
@@ -94,6 +100,7 @@ impl Posix {
             data.len()
         };
         sink.finish(valid)?;
+        self.prefetch.after(&open, later, whole);
         Ok(valid)
     }
 
@@ -104,8 +111,14 @@ impl Posix {
         let mut flags = ReadWriteFlags::empty();
         flags.set(ReadWriteFlags::APPEND, write.append);
         flags.set(ReadWriteFlags::DSYNC, write.stable);
+        let written = self.write_to(&open, write, data, flags)?;
+        self.prefetch.wrote(&open, (!write.append).then_some(written.offset), written.count);
+        Ok(written)
+    }
+
+    fn write_to(&self, open: &OpenFile, write: WriteAt, data: &[u8], flags: ReadWriteFlags) -> Result<Written, Errno> {
         if write.append {
-            return append(&open, data, flags);
+            return append(open, data, flags);
         }
         let offset = write.offset;
         if i64::try_from(offset).is_err() {

@@ -219,10 +219,10 @@ impl Posix {
         let Kept { id, handle, seen, flags, opener: (uid, gid), directory } = kept;
         let access = flags.intersection(TOKEN_FLAGS);
         let token = self.tree.seal().token(&Token { handle: handle.clone(), access, uid, gid, directory });
-        let verifier = if seen.device == self.tree.root_device() {
-            self.verifier
+        let (verifier, is_memory) = if seen.device == self.tree.root_device() {
+            (self.verifier, self.is_memory)
         } else {
-            stability::verifier(self.boot, fd.as_fd())
+            (stability::verifier(self.boot, fd.as_fd()), stability::is_memory(fd.as_fd()))
         };
         let open = self.opens.insert(Opening {
             id,
@@ -233,6 +233,7 @@ impl Posix {
             flags,
             verifier,
             listing: directory.then(|| Mutex::new(Listing::default())),
+            is_memory,
         })?;
         Ok(Opened { id: open.id, token })
     }

@@ -7,6 +7,7 @@
 //!
 //! An inode that is open is reached through that open, since a removed file may have no other way to it. Special files are never opened.
 
+mod ahead;
 mod data;
 mod files;
 mod identity;
@@ -16,6 +17,7 @@ pub mod locks;
 mod mounts;
 mod names;
 mod opens;
+mod prefetch;
 mod seal;
 mod shared;
 mod stability;
@@ -31,8 +33,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use aqueduct_fs::{
-    Call, ClientId, Context, Errno, FileSystem, Handle, LockSeen, OpenId, ReadAt, Reply, Request, Sink, Source,
-    WriteAt, Written,
+    Call, ClientId, Context, DataCounters, Errno, FileSystem, Handle, LockSeen, OpenId, ReadAt, Reply, Request, Sink,
+    Source, WriteAt, Written,
 };
 use rustix::fs::{Mode, OFlags};
 
@@ -41,6 +43,7 @@ pub use watch::{CannotWatch, Origin, Watch, Watcher};
 
 use crate::locks::{Ask, Limits, Listed, Owner};
 use crate::opens::{OpenFile, Opens};
+use crate::prefetch::Prefetch;
 use crate::tree::{Node, Tree};
 use crate::unlinked::Unlinked;
 use crate::waits::{LockService, Outcome};
@@ -79,6 +82,8 @@ pub struct Options {
     /// Whether files that are removed while a client has them open outlive this process, in a hidden folder at the root. It takes the kernel's
     /// handles, a key that the next process has as well, and a call of [`Posix::sweep_unlinked`].
     pub keep_unlinked: bool,
+    /// Whether files that are read in some order are read ahead of that, beyond what the kernel does.
+    pub read_ahead: bool,
 }
 
 impl Default for Options {
@@ -96,6 +101,7 @@ impl Default for Options {
             opens_max: OPENS_MAX,
             handles: HandleSource::default(),
             keep_unlinked: false,
+            read_ahead: true,
         }
     }
 }
@@ -164,7 +170,9 @@ pub struct Posix {
     boot: u64,
     /// Of the root's file system.
     verifier: u64,
+    is_memory: bool,
     sync: bool,
+    prefetch: Prefetch,
 }
 
 /// Locks a mutex; what a panicking holder left behind is used on, as every change under a lock of this crate is complete or harmless.
@@ -195,8 +203,10 @@ impl Posix {
         })?;
         let (opens, locks) = (Opens::new(options.opens_max), LockService::new(Limits::default()));
         let root = tree.root_fd();
-        let (verifier, sync) = (stability::verifier(options.boot, root), options.sync && !stability::is_memory(root));
-        Ok(Posix { tree, opens, locks, boot: options.boot, verifier, sync })
+        let (verifier, is_memory) = (stability::verifier(options.boot, root), stability::is_memory(root));
+        let sync = options.sync && !is_memory;
+        let prefetch = Prefetch::new(options.read_ahead, tree.root_device());
+        Ok(Posix { tree, opens, locks, boot: options.boot, verifier, is_memory, sync, prefetch })
     }
 
     /// How much is in use.
@@ -359,6 +369,10 @@ impl FileSystem for Posix {
         });
         let (held, waits) = self.locks.counts();
         (seen.collect(), held + waits)
+    }
+
+    fn data_counters(&self) -> Option<DataCounters> {
+        Some(self.prefetch.counters())
     }
 
     fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use aqueduct_fs::{ClientId, Errno, Handle, OpenFlags, OpenId};
 
+use crate::ahead::Streams;
 use crate::listing::Listing;
 use crate::locks::Inode;
 
@@ -32,6 +33,12 @@ pub(crate) struct OpenFile {
     pub(crate) ended: AtomicBool,
     /// The first error of making data stable; 0: none yet.
     late_error: AtomicI32,
+    /// Its file lies in memory.
+    pub(crate) is_memory: bool,
+    /// What its reads look like, once it was read in part.
+    pub(crate) ahead: Mutex<Option<Box<Streams>>>,
+    /// Where its latest write ended.
+    pub(crate) written_to: AtomicU64,
 }
 
 /// What an open is made of.
@@ -45,6 +52,7 @@ pub(crate) struct Opening {
     pub(crate) flags: OpenFlags,
     pub(crate) verifier: u64,
     pub(crate) listing: Option<Mutex<Listing>>,
+    pub(crate) is_memory: bool,
 }
 
 impl OpenFile {
@@ -141,12 +149,25 @@ impl Opens {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::ENFILE);
         }
-        let Opening { id, client, fd, handle, inode, flags, verifier, listing } = opening;
+        let Opening { id, client, fd, handle, inode, flags, verifier, listing, is_memory } = opening;
         let id = id.unwrap_or_else(|| OpenId(self.next.fetch_add(1, Ordering::Relaxed)));
         let (ended, late_error) = (AtomicBool::new(false), AtomicI32::new(0));
-        let position = Mutex::default();
-        let open = OpenFile { id, client, fd, handle, inode, flags, listing, verifier, position, ended, late_error };
-        let open = Arc::new(open);
+        let open = Arc::new(OpenFile {
+            id,
+            client,
+            fd,
+            handle,
+            inode,
+            flags,
+            listing,
+            verifier,
+            position: Mutex::default(),
+            ended,
+            late_error,
+            is_memory,
+            ahead: Mutex::default(),
+            written_to: AtomicU64::new(u64::MAX),
+        });
         match write(self.ids(id)).entry(id.0) {
             MapEntry::Vacant(entry) => entry.insert(open.clone()),
             MapEntry::Occupied(_) => {
@@ -247,6 +268,7 @@ mod tests {
             flags: OpenFlags::READ,
             verifier: 0,
             listing: None,
+            is_memory: false,
         }
     }
 

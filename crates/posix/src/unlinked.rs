@@ -244,6 +244,7 @@ impl Posix {
     pub(crate) fn end(&self, client: ClientId, id: OpenId) -> Result<(), Errno> {
         let open = self.opens.remove(client, id)?;
         self.locks.release(&open);
+        self.prefetch.ended(&open);
         self.forget_closed(open.inode);
         Ok(())
     }

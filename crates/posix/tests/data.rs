@@ -2,7 +2,11 @@
 
 mod common;
 
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
 use aqueduct_fs::*;
+use aqueduct_posix::Options;
 use common::*;
 
 #[test]
@@ -268,4 +272,57 @@ fn a_lease_of_a_local_program_does_not_hold_the_server() {
     assert!(served.open(&entry.handle, OpenFlags::READ).is_ok());
     lease(libc::F_UNLCK);
     assert!(served.open(&entry.handle, READ_WRITE).is_ok());
+}
+
+/// Reads records of a file of which nothing is in the page cache, and what was counted meanwhile and after its release.
+fn read_records(read_ahead: bool) -> (DataCounters, DataCounters) {
+    const RECORD: u32 = 64 << 10;
+    const STRIDE: u64 = 1 << 20;
+    let served = serve_with(Path::new("/var/tmp"), Options { read_ahead, ..Options::default() });
+    let (_, open) = served.create(b"file");
+    let path = served.path.join("file");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    // Holes are not in the page cache either before they are read.
+    file.set_len(64 * STRIDE).unwrap();
+    let marked: Vec<u64> = (0..64).map(|record| record * STRIDE).collect();
+    marked.iter().for_each(|at| file.write_all_at(&at.to_le_bytes(), *at).unwrap());
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    for at in marked {
+        let data = served.read(open, at, RECORD).unwrap();
+        assert_eq!((data.len(), &data[..8]), (RECORD as usize, &at.to_le_bytes()[..]));
+    }
+    let during = served.posix.data_counters().unwrap();
+    served.release(open);
+    (during, served.posix.data_counters().unwrap())
+}
+
+#[test]
+fn who_reads_records_in_order_has_them_read_ahead() {
+    // The file's start is taken for a stream of its own, since files are read from there.
+    let (during, after) = read_records(true);
+    if during.waits == 0 {
+        return skip("the file system of /var/tmp does not say what is in its page cache");
+    }
+    assert!(during.reads_ahead && during.streams > 0 && !during.latency.is_zero(), "{during:?}");
+    assert!(during.used > 16 * (64 << 10) && during.waits < 48, "{during:?}");
+    assert_eq!(after.streams, 0);
+    assert_eq!(after.asked, after.used + after.wasted, "{after:?}");
+    let (off, _) = read_records(false);
+    assert_eq!(off, DataCounters::default());
+}
+
+#[test]
+fn writes_are_counted_and_those_that_go_on() {
+    everywhere(|served| {
+        let (_, open) = served.create(b"file");
+        for (at, continued) in [(0, 0), (4, 1), (8, 2), (100, 2), (0, 2), (4, 3)] {
+            served.write(open, at, b"data").unwrap();
+            assert_eq!(served.posix.data_counters().unwrap().continued, continued, "{at}");
+        }
+        let append = WriteAt { open, offset: 0, append: true, stable: false };
+        served.write_as(&context(1, own()), append, b"more").unwrap();
+        let counters = served.posix.data_counters().unwrap();
+        assert_eq!((counters.writes, counters.written, counters.continued), (7, 28, 4));
+    });
 }
