@@ -103,6 +103,7 @@ The configuration file:
   key = \"/etc/aqueduct/cluster.key\"  # only who has one of its keys may connect
   insecure = false                 # true: listen on other addresses than loopback without a key
   checksum = \"auto\"                # on, off; auto: on where the client is another machine
+  read_ahead = \"auto\"              # auto: ahead of who reads in order, where he had to wait; off
   state = \"/var/lib/aqueduct\"
   [[export]]
   path = \"/srv/data\"

@@ -30,6 +30,7 @@ pub struct ServeConfig {
     /// Only clients that have one of these are served; none: all are.
     pub keys: Vec<Key>,
     pub checksums: Checksums,
+    pub read_ahead: bool,
     pub state: PathBuf,
     pub exports: Vec<ExportConfig>,
     pub limits: Limits,
@@ -47,9 +48,20 @@ struct File {
     key: Option<PathBuf>,
     insecure: bool,
     checksum: Option<ChecksumChoice>,
+    read_ahead: Option<ReadAheadChoice>,
     state: Option<PathBuf>,
     export: Vec<FileExport>,
     limits: FileLimits,
+}
+
+/// Whether files are read ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ReadAheadChoice {
+    /// Where a read has had to wait.
+    Auto,
+    /// By the kernel alone.
+    Off,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -106,6 +118,7 @@ impl ServeConfig {
             listen,
             keys,
             checksums,
+            read_ahead: file.read_ahead != Some(ReadAheadChoice::Off),
             state,
             exports,
             limits: file.limits.resolve()?,

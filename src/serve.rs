@@ -66,6 +66,7 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<(Arc<Server>, Watche
         boot: boot()?,
         opens_max: host::opens_max(config.opens_max, config.exports.len()),
         keep_unlinked: true,
+        read_ahead: config.read_ahead,
         ..Options::default()
     };
     let (mut exports, mut writable_exports) = (Vec::new(), Vec::new());

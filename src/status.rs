@@ -242,6 +242,7 @@ fn server_text(server: &Map<String, Value>) -> String {
         })
         .collect();
     text.push_str(&render(&["EXPORT", "DIRECTORY", "ACCESS", "HOSTS", "SQUASHED", "OUTSIDE", ">CLIENTS"], &exports));
+    text.push_str(&data_text(&list("exports")));
     // Sessions without an export are those who ask, as we do.
     let sessions: Vec<Vec<String>> = list("sessions")
         .iter()
@@ -257,6 +258,31 @@ fn server_text(server: &Map<String, Value>) -> String {
         text.push_str(&format!("\n{}", render(&headings, &sessions)));
     }
     text
+}
+
+/// What each export has read ahead, and how it was written.
+fn data_text(exports: &[Value]) -> String {
+    let row = |export: &Value| {
+        let (ahead, writes) = (&export["data"]["read_ahead"], &export["data"]["writes"]);
+        let size = |value: &Value| bytes(value.as_f64().unwrap_or(0.0));
+        let requests = number(writes, "requests");
+        let mean = if requests > 0.0 { bytes((number(writes, "bytes") / requests).round()) } else { "-".to_owned() };
+        let latency =
+            ahead["latency_us"].as_f64().map_or_else(|| "-".to_owned(), |us| format!("{:.1} ms", us / 1000.0));
+        let streams = if ahead["on"] == json!(false) { "off".to_owned() } else { string(&ahead["streams"]) };
+        let mut row = vec![string(&export["name"]), streams, latency, string(&ahead["waits"])];
+        row.extend(["issued", "used", "wasted"].map(|key| size(&ahead[key])));
+        row.extend([string(&writes["requests"]), mean, string(&writes["continued"])]);
+        row
+    };
+    // A server of an earlier release tells none of it.
+    let rows: Vec<_> = exports.iter().filter(|export| export["data"].is_object()).map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let headings =
+        ["EXPORT", ">STREAMS", ">LATENCY", ">WAITS", ">AHEAD", ">USED", ">WASTED", ">WRITES", ">MEAN", ">CONTINUED"];
+    format!("\n{}", render(&headings, &rows))
 }
 
 fn rates(entry: &Value) -> [String; 3] {
@@ -334,6 +360,25 @@ mod tests {
         let text = text(&shown, false);
         assert!(text.contains("/m          h:/x    read, write    500"), "{text}");
         assert!(text.contains("500 KiB"), "{text}");
+    }
+
+    #[test]
+    fn exports_show_how_data_go() {
+        let read_ahead = json!({ "on": true, "streams": 2, "latency_us": 5250, "waits": 3, "issued": 3 << 20, "used": 2 << 20,
+            "wasted": 1 << 20 });
+        let writes = json!({ "requests": 4, "bytes": 16384, "continued": 3 });
+        let old = json!({ "name": "/old" });
+        let new = json!({ "name": "/x", "data": { "read_ahead": read_ahead, "writes": writes } });
+        let text = data_text(&[old.clone(), new]);
+        let cells: Vec<_> =
+            text.lines().last().unwrap().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        assert_eq!(cells, ["/x", "2", "5.2 ms", "3", "3.0 MiB", "2.0 MiB", "1.0 MiB", "4", "4.0 KiB", "3"], "{text}");
+        assert_eq!(data_text(&[old]), "");
+        let fresh = json!({ "name": "/x", "data": { "read_ahead": { "on": false, "streams": 0, "latency_us": null, "waits": 0,
+            "issued": 0, "used": 0, "wasted": 0 }, "writes": { "requests": 0, "bytes": 0, "continued": 0 } } });
+        let text = data_text(&[fresh]);
+        let cells: Vec<_> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(cells, ["/x", "off", "-", "0", "0", "B", "0", "B", "0", "B", "0", "-", "0"], "{text}");
     }
 
     #[test]

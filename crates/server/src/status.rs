@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
+use aqueduct_fs::DataCounters;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
@@ -60,6 +61,7 @@ impl Server {
                 "external": export.external.name(),
                 "clients": attached(export),
                 "access": access_json(&export.access),
+                "data": export.filesystem.data_counters().map(data_json),
             })).collect::<Vec<_>>(),
             "outside": {
                 "changes": self.told.changes.load(Ordering::Relaxed),
@@ -70,6 +72,27 @@ impl Server {
         });
         (status, sessions.len().min(listed))
     }
+}
+
+/// What was read ahead and written, in bytes but for the counts; latency: null before anything had to be waited for.
+fn data_json(counters: DataCounters) -> Value {
+    json!({
+        "read_ahead": {
+            "on": counters.reads_ahead,
+            "streams": counters.streams,
+            "latency_us": (!counters.latency.is_zero()).then_some(counters.latency.as_micros() as u64),
+            "waits": counters.waits,
+            "issued": counters.asked,
+            "used": counters.used,
+            "wasted": counters.wasted,
+        },
+        "writes": {
+            "requests": counters.writes,
+            "bytes": counters.written,
+            // Requests that a client might have gathered: each began where the one before had ended.
+            "continued": counters.continued,
+        },
+    })
 }
 
 /// Hosts: null for all. Squash: null for root of other machines.
