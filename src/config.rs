@@ -541,6 +541,21 @@ mod tests {
     }
 
     #[test]
+    fn read_ahead_is_on_unless_it_is_switched_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("aqueduct.toml");
+        let resolved = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            let dirs = vec![folder.path().into()];
+            ServeConfig::resolve(args::Serve { config: Some(path.clone()), dirs, ..args::Serve::default() })
+        };
+        for (text, on) in [("", true), ("read_ahead = 'auto'", true), ("read_ahead = 'off'", false)] {
+            assert_eq!(resolved(text).unwrap().read_ahead, on, "{text}");
+        }
+        assert!(resolved("read_ahead = 'on'").unwrap_err().to_string().contains("read_ahead"));
+    }
+
+    #[test]
     fn something_must_be_served() {
         assert!(ServeConfig::resolve(args::Serve::default()).is_err());
     }
