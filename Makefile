@@ -7,9 +7,10 @@ PREFIX ?= /usr/local
 
 PACKAGES_DEMO := git gcc libc6-dev make fuse3 coreutils
 PACKAGES_TEST := $(PACKAGES_DEMO) acl attr rsync sqlite3 tar python3 iproute2 util-linux e2fsprogs btrfs-progs quota libcap2-bin psmisc procps python3-lmdb python3-h5py
-PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar diffutils rsync iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server glusterfs-server glusterfs-client bindfs
+PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar diffutils rsync iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server openssh-server openssh-client glusterfs-server glusterfs-client bindfs \
+	nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-dev xfsprogs python3-matplotlib
 
-.PHONY: build test lint demo bench fuzz faults soak mutations setup setup-demo setup-bench setup-fuzz install clean
+.PHONY: build test lint demo bench bench-compare fuzz faults soak mutations setup setup-demo setup-bench setup-fuzz install clean
 
 build:
 	cargo build --release --locked
@@ -25,9 +26,14 @@ lint:
 demo: setup-demo build
 	AQUEDUCT=$(TARGET)/release/aqueduct demo/run
 
-# Aqueduct beside the local directory, its peers and iperf3: see bench/README.md. ARGS="--runs 1 --size 512" makes it short, ARGS="--only small-files" measures a part.
+# Aqueduct mounted, its client library and its wire alone, beside the local directory, its peers and iperf3: see bench/README.md. ARGS="--runs 1 --size 512" makes it short, ARGS="--only small-files" measures a part.
 bench: setup-bench build
+	cargo build --release --locked -p aqueduct-load
 	bench/run --program $(abspath $(TARGET))/release/aqueduct $(ARGS)
+
+# What got slower or faster, by the records of past runs: the newest beside the ones before. ARGS="--fail-slower 0.9" fails on what is slower.
+bench-compare:
+	python3 bench/compare.py $(ARGS)
 
 # Every parser of foreign bytes under libFuzzer, FUZZ_SECONDS (60) each. ARGS="frame reply" names targets. Takes a C++ compiler.
 fuzz: setup-fuzz

@@ -1,22 +1,23 @@
 """Measures Aqueduct beside the local directory, its peers and iperf3, in one run, and prints medians. See --help."""
 
 import argparse
+import contextlib
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 
 import data
+import names
 import report
 import small_files
 import small_writes
 import sources
+import store
 import targets
+from commands import HERE, Unavailable
 
-HERE = pathlib.Path(__file__).resolve().parent
-SECTIONS = {"data": data.Rows, "small-files": small_files.Rows, "small-writes": small_writes.Rows}
+SECTIONS = {"data": data.Rows, "names": names.Rows, "small-files": small_files.Rows, "small-writes": small_writes.Rows}
 TREES = {"small-files", "small-writes"}  # what needs the trees
 
 
@@ -29,18 +30,24 @@ def arguments():
     parser.add_argument("--only", choices=SECTIONS, help="one part of the rows (all)")
     parser.add_argument("--runs", type=int, default=5, help="how often everything is measured (5)")
     parser.add_argument("--size", type=int, default=1024, metavar="MIB", help="bytes read and written in a measure (1024)")
-    parser.add_argument("--files", type=int, default=10_000, help="files created, looked at and unlinked (10000)")
+    parser.add_argument("--rows", default=",".join(data.GROUPS), help="groups of the data rows, with commas between (all: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=1, help="how long a measure of random reads or writes takes at the most (1)")
+    parser.add_argument("--files", default="10000,100000", help="files in the rows of names, with commas between (%(default)s)")
+    parser.add_argument("--store", default="tmpfs", help="kinds of backing store, one after the other: tmpfs, xfs (on a loop device) or both, with a comma between (tmpfs)")
     parser.add_argument("--programs", default=",".join(small_files.NAMES), help="of the small-file rows, with commas between (all: %(default)s)")
     parser.add_argument("--writes", default=",".join(small_writes.NAMES), help="of the rows of writing small files, with commas between (all: %(default)s)")
-    parser.add_argument("--targets", default=",".join(TARGETS), help="which to measure, with commas between (all: %(default)s)")
+    parser.add_argument("--targets", default=",".join([*targets.ALL, *targets.LEFT_OUT]), help="which to measure, with commas between (all: %(default)s)")
     parser.add_argument("--program", default=HERE.parent / "target/release/aqueduct", type=pathlib.Path, help="the program aqueduct")
     parser.add_argument("--work", default="/dev/shm", help="where backing stores lie (/dev/shm)")
     parser.add_argument("--cache", default=sources.CACHE, type=pathlib.Path, help="where the trees of small files are kept (%(default)s)")
     parser.add_argument("--records", default=HERE / "records", type=pathlib.Path, help="where the figures are appended as JSON lines")
+    parser.add_argument("--plots", type=pathlib.Path, help="where the plots go, as SVG and PNG (bench-plots, beside the folder of the program)")
     parser.add_argument("--fetch", action="store_true", help="get the trees of small files, and measure nothing")
     options = parser.parse_args()
+    options.plots = options.plots or options.program.resolve().parent.parent / "bench-plots"
     options.sections = [options.only] if options.only else list(SECTIONS)
-    for asked, known, what in ((options.targets, TARGETS, "target"), (options.programs, small_files.NAMES, "program"),
+    for asked, known, what in ((options.targets, [*targets.ALL, *targets.LEFT_OUT], "target"), (options.rows, data.GROUPS, "group of rows"),
+                               (options.store, store.KINDS, "backing store"), (options.programs, small_files.NAMES, "program"),
                                (options.writes, small_writes.NAMES, "program")):
         for name in asked.split(","):
             if name not in known:
@@ -48,30 +55,20 @@ def arguments():
     return options
 
 
-# In the order of the tables' columns.
-TARGETS = {
-    "local": lambda work, _: targets.Target(work),
-    "aqueduct": targets.Aqueduct,
-    "aqueduct-none": lambda work, program: targets.Aqueduct(work, program, "none"),
-    "aqueduct-lease": lambda work, program: targets.Aqueduct(work, program, "lease"),
-    "aqueduct-lease-dev": lambda work, program: targets.Aqueduct(work, program, "lease", io_uring=False),
-    "sshfs": lambda work, _: targets.Sshfs(work),
-    "glusterfs": lambda work, _: targets.Gluster(work),
-    "bindfs": lambda work, _: targets.Bindfs(work),
-}
-
-
 def start_all(options, work):
     """The targets that could be started, and why the others could not."""
     started, missing = [], {}
     for name in options.targets.split(","):
-        target = TARGETS[name](work, options.program)
+        if name in targets.LEFT_OUT:
+            missing[name] = targets.LEFT_OUT[name]
+            continue
+        target = targets.ALL[name](work, options.program)
         if not set(target.rows) & set(options.sections):
             continue
         try:
             target.start(options.archive if "small-files" in set(target.rows) & set(options.sections) else None)
             started.append(target)
-        except (targets.Unavailable, OSError, subprocess.SubprocessError) as problem:
+        except (Unavailable, OSError, subprocess.SubprocessError) as problem:
             target.stop()
             missing[name] = str(problem)
             report.say(f"{name} is not measured: {problem}")
@@ -84,42 +81,62 @@ def fetch(options):
         report.say("getting the trees of small files (once; they are kept)")
         try:
             sources.fetch(options.cache)
-        except (targets.Unavailable, OSError, subprocess.SubprocessError) as problem:
+        except (Unavailable, OSError, subprocess.SubprocessError) as problem:
             report.say(f"the trees of small files cannot be had: {problem}")
+
+
+def measure(options, kind, record):
+    """Everything that was asked for, over one kind of backing store."""
+    first = len(record.lines)
+    with store.opened(kind, options.work) as work, contextlib.ExitStack() as ending:
+        options.place = f"{kind}: {work}"
+        started, missing = start_all(options, work)
+        for target in started:
+            ending.callback(target.stop)
+        sections = [SECTIONS[name](options, work, started) for name in options.sections]
+        for section in sections:
+            section.measure()
+        for section in sections:
+            section.print()
+            section.print_missing()
+            section.record(record)
+        for target in started:
+            record.add(target=target.name, facts=target.facts())
+        for name, reason in missing.items():
+            record.add(target=name, missing=reason)
+            print(f"{name} NOT MEASURED: {reason}")
+    for line in record.lines[first:]:
+        line["store"] = kind
+
+
+def draw(path, date, folder):
+    """By a program of its own, since matplotlib may belong to another Python than ours: Debian's package does to Debian's."""
+    for python in dict.fromkeys((sys.executable, "/usr/bin/python3")):
+        done = subprocess.run([python, HERE / "plots.py", path, "--date", date, "--plots", folder], capture_output=True, text=True)
+        if done.returncode == 0:
+            return print(f"plots: {done.stdout.strip()}")
+    print(f"NOT PLOTTED: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]} ('make setup-bench' installs python3-matplotlib)")
 
 
 def main():
     options = arguments()
     if options.fetch:
         return fetch(options)
-    record = report.Record()
-    work = tempfile.mkdtemp(prefix="aqueduct-bench-", dir=options.work)
-    started = []
-    try:
-        os.chmod(work, 0o755)
-        report.say("touching memory")
-        report.warm(min(4 << 30, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 3))
-        if TREES & set(options.sections):
-            options.archive, options.trees = sources.archive(options.cache)
-        started, missing = start_all(options, work)
-        sections = [SECTIONS[name](options, work, started) for name in options.sections]
-        for section in sections:
-            section.measure()
-        for section in sections:
-            section.print()
-            section.record(record)
-        for name, reason in missing.items():
-            record.add(target=name, missing=reason)
-            print(f"{name} NOT MEASURED: {reason}")
-        print(f"figures appended to {record.write(options.records)}")
-    finally:
-        for target in started:
-            target.stop()
-        shutil.rmtree(work, ignore_errors=True)
+    record = report.Record(options.runs)
+    record.add(target="environment", facts=report.environment(), options=sys.argv[1:])
+    report.say("touching memory")
+    report.warm(min(4 << 30, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 3))
+    if TREES & set(options.sections):
+        options.archive, options.trees = sources.archive(options.cache)
+    for kind in options.store.split(","):
+        measure(options, kind, record)
+    path = record.write(options.records)
+    print(f"figures appended to {path}")
+    draw(path, record.base["date"], options.plots)
 
 
 if __name__ == "__main__":
     try:
         main()
-    except targets.Unavailable as problem:
+    except Unavailable as problem:
         sys.exit(f"bench: {problem}")

@@ -1,152 +1,171 @@
-"""The rows of data and names: large reads and writes, random reads, and files created, looked at and unlinked."""
+"""The rows of data: large reads and writes, random reads and writes, and reads of mapped memory; and the wire under them by iperf3."""
 
+import dataclasses
 import json
-import os
-import pathlib
-import shutil
-import statistics
+import resource
 import subprocess
 import time
 
+import figures
+import loads
 import report
 import targets
+import usage
+from commands import Unavailable, need
+from loads import Load
 from report import MIB, say, warm
 
-HERE = pathlib.Path(__file__).resolve().parent
-EXPIRY_MS = 2000  # pause between create, stat and unlink: longer than every timeout in use (1 s)
-
-ROWS = [
-    # name, unit
-    ("read 1 MiB, 1 job", "MiB/s"),
-    ("read 1 MiB, 4 jobs", "MiB/s"),
-    ("write 1 MiB, 1 job", "MiB/s"),
-    ("write 1 MiB, 4 jobs", "MiB/s"),
-    ("random read 4 KiB, depth 1", "1/s"),
-    ("create files", "1/s"),
-    ("stat files", "1/s"),
-    ("unlink files", "1/s"),
-]
+IPERF_SECONDS = 2
+LOOK_SECONDS = 0.25
+STREAMS = (1, 4)
+KIB = 1 << 10
 
 
-def fio(folder, options):
-    """One run of fio; its figures of the one kind of work that it did."""
-    # A job that is called as something in the working directory, other than a file, would have all jobs use that one name.
-    command = ["fio", "--name=job", "--filename_format=file.$jobnum", f"--directory={folder}", "--ioengine=psync", "--direct=0", "--fallocate=none",
-               "--group_reporting", "--thread", "--output-format=json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    if done.returncode != 0:
-        raise targets.Unavailable(f"fio failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
-    job = json.loads(done.stdout[done.stdout.index("{"):])["jobs"][0]
-    return job["read"] if job["read"]["total_ios"] else job["write"]
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """`fresh`: it writes files that are not there; any other needs those of `fresh` rows with as many jobs."""
+
+    name: str
+    group: str
+    load: Load
+
+    @property
+    def unit(self):
+        return "1/s" if self.load.random else "MiB/s"
+
+    @property
+    def fresh(self):
+        return self.load.op == "write"
 
 
-def measure_data(target, size, jobs, figures):
-    """Writes fresh files, reads them back, and removes them."""
-    folder = target.path / "data"
-    folder.mkdir()
-    each = [f"--numjobs={jobs}", f"--size={size // jobs}M"]
-    plural = f"{jobs} job{'s' if jobs > 1 else ''}"
-    warm(2 * size * MIB)
-    wrote = fio(folder, ["--rw=write", "--bs=1M", "--end_fsync=1", *each])
-    figures[f"write 1 MiB, {plural}"] = wrote["bw_bytes"] / MIB
-    warm(size * MIB)
-    read = fio(folder, ["--rw=read", "--bs=1M", "--invalidate=1", *each])
-    figures[f"read 1 MiB, {plural}"] = read["bw_bytes"] / MIB
-    if jobs == 1:
-        # Each block at most once: nothing is read twice from a client's cache.
-        figures["random read 4 KiB, depth 1"] = fio(folder, [
-            "--rw=randread", "--bs=4k", "--invalidate=1", "--runtime=3", f"--size={size}M"])["iops"]
-    shutil.rmtree(folder)
+def sequential(op, jobs, shared, direct):
+    name = f"{op} 1 MiB, {jobs} job{'s' if jobs > 1 else ''}{' in one file' if shared else ''}{', direct' if direct else ''}"
+    return Row(name, "direct" if direct else "sequential", Load(op, MIB, jobs, shared=shared, direct=direct))
 
 
-def measure_files(target, count, figures):
-    folder = target.path / "files"
-    folder.mkdir()
-    output = targets.run(target.folder.parent / "files", folder, str(count), str(EXPIRY_MS))
-    for line in output.splitlines():
-        what, rate = line.split()
-        figures[f"{what} files"] = float(rate)
-    folder.rmdir()
+def at_random(op, depth, direct):
+    return Row(f"random {op} 4 KiB, depth {depth}{', direct' if direct else ''}", f"random-{op}", Load(f"rand{op}", 4 * KIB, depth=depth, direct=direct))
 
 
-def measure_iperf():
-    """One stream of iperf3 over loopback, cubic, in MiB/s."""
-    program = targets.need("iperf3")
-    server = subprocess.Popen([program, "-s", "-1", "-B", "127.0.0.1", "-p", "7171"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+# Those that need files come behind those that write them.
+ROWS = [sequential(op, jobs, shared, direct)
+        for direct in (False, True) for jobs, shared in ((1, False), (4, False), (4, True)) for op in ("write", "read")]
+ROWS += [at_random(op, depth, direct) for op in ("read", "write") for direct in (False, True) for depth in (1, 16)]
+ROWS += [Row("mmap read 1 MiB, 1 job", "mmap", Load("read", MIB, mmap=True)),
+         Row("mmap random read 4 KiB", "mmap", Load("randread", 4 * KIB, mmap=True))]
+GROUPS = list(dict.fromkeys(row.group for row in ROWS))
+FILE = Load("write", MIB)  # how the file of the random and mmap rows is made
+
+
+def watched(*command):
+    """What a program prints, and what it has used; its memory is looked at until it ends."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    meter, peak = usage.Meter([process.pid]), 0
+    try:
+        while True:
+            try:
+                text, _ = process.communicate(timeout=LOOK_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                peak = max(peak, meter.read().peak)
+    finally:
+        process.kill()  # nothing where it has ended
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return text, usage.Used(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, peak)
+
+
+def measure_iperf(streams):
+    """(bytes, seconds, what the client used, what the server used) of iperf3 over loopback."""
+    program = need("iperf3")
+    server = subprocess.Popen([program, "-s", "-B", "127.0.0.1", "-p", "7171"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         time.sleep(0.3)
-        text = targets.run(program, "-c", "127.0.0.1", "-p", "7171", "-C", "cubic", "-t", "3", "-J")
-        return json.loads(text)["end"]["sum_received"]["bits_per_second"] / 8 / MIB
+        meter = usage.Meter([server.pid])
+        text, client = watched(program, "-c", "127.0.0.1", "-p", "7171", "-P", str(streams), "-C", "cubic", "-t", str(IPERF_SECONDS), "-J")
+        received = json.loads(text)["end"]["sum_received"]
+        return received["bytes"], received["seconds"], client, meter.read()
     finally:
         server.terminate()
         server.wait()
 
 
-class Rows:
-    """Measures them, prints the table, and records it."""
+class Rows(figures.Rows):
+    """Measures them, prints the tables, and records them."""
 
     name = "data"
+    cost_unit = "s/GB"
 
     def __init__(self, options, work, started):
-        targets.need("fio")
-        targets.run("cc", "-O2", "-o", f"{work}/files", HERE / "files.c")
-        self.options = options
-        self.started = [target for target in started if self.name in target.rows]
-        self.results, self.missing = {}, {}
+        super().__init__(options, started)
+        need("fio")
+        chosen = options.rows.split(",")
+        self.rows = [row for row in ROWS if row.group in chosen]
+        self.sizes = {"size_mib": options.size}
+
+    def units(self):
+        return {**{row.name: row.unit for row in self.rows}, **{iperf_row(streams): "MiB/s" for streams in STREAMS}}
 
     def measure(self):
         for number in range(1, self.options.runs + 1):
-            try:
-                self.results.setdefault(("iperf3", "one stream"), []).append(measure_iperf())
-            except (targets.Unavailable, OSError, KeyError, ValueError) as problem:
-                self.missing["iperf3"] = str(problem)
-            for target in self.started:
+            for streams in STREAMS:
+                self.measure_streams(streams)
+            for target in self.working():
                 say(f"run {number} of {self.options.runs}: {target.name}")
-                figures = {}
-                try:
-                    for jobs in (1, 4):
-                        measure_data(target, self.options.size, jobs, figures)
-                    measure_files(target, self.options.files, figures)
-                except (targets.Unavailable, OSError, subprocess.SubprocessError) as problem:
-                    self.missing[target.name] = f"failed in run {number}: {problem}"
-                    say(f"{target.name} {self.missing[target.name]}")
-                for row, figure in figures.items():
-                    self.results.setdefault((target.name, row), []).append(figure)
+                with self.failing(target.name, number):
+                    self.measure_target(target)
+
+    def measure_streams(self, streams):
+        try:
+            amount, seconds, client, server = measure_iperf(streams)
+            self.keep("iperf3", iperf_row(streams), amount / MIB / seconds, {"client": client, "server": server}, amount / 1e9)
+            self.how["iperf3", iperf_row(streams)] = f"iperf3 -P {streams} -C cubic -t {IPERF_SECONDS}"
+        except (Unavailable, OSError, KeyError, ValueError) as problem:
+            self.missing["iperf3"] = str(problem)
+
+    def measure_target(self, target):
+        size = self.options.size * MIB
+        # Rows that share their files, in order: by what the files are like.
+        for key in dict.fromkeys(self.files_of(row) for row in self.rows):
+            rows = [row for row in self.rows if self.files_of(row) == key and target.supports(row.load)]
+            if not rows:
+                continue
+            warm(2 * size)
+            target.prepare_data()
+            if not rows[0].fresh:
+                target.perform(FILE, size, self.options.seconds)
+            for row in rows:
+                self.measure_row(target, row, size)
+            target.remove_data()
+
+    @staticmethod
+    def files_of(row):
+        """Rows of which this is the same have the same files."""
+        return row.group if row.group not in ("sequential", "direct") else (row.group, row.load.jobs, row.load.shared)
+
+    def measure_row(self, target, row, size):
+        meters = {"client": usage.Meter(target.clients()), "server": usage.Meter(target.servers())}
+        done = target.perform(row.load, size, self.options.seconds)
+        used = {side: meter.read() for side, meter in meters.items()}
+        used["program" if target.mounted else "client"] = usage.Used(done.cpu, done.peak)
+        self.keep(target.name, row.name, loads.rate(row.load, done), used, done.bytes / 1e9)
+        self.how[target.name, row.name] = done.how
 
     def print(self):
-        options = self.options
-        print(f"\nMedians of {options.runs} runs (least-greatest), {options.size} MiB, {options.files} files, backing store {options.work}, "
-              f"loopback, {os.cpu_count()} cores, Linux {os.uname().release}\n")
-        peers = [target.name for target in self.started if target.networked]
-        lines = [["", *(target.name for target in self.started), "of local", "of best peer", "of iperf3"]]
-        for row, unit in ROWS:
-            wire = [("iperf3", "one stream")] if unit == "MiB/s" else []
-            lines.append([f"{row} ({unit})", *(report.cell(self.results.get((target.name, row)), rate) for target in self.started),
-                          self.ratio(row, [("local", row)]), self.ratio(row, [(peer, row) for peer in peers]), self.ratio(row, wire)])
-        report.table(lines)
-        print(f"\niperf3, cubic, one stream: {report.cell(self.results.get(('iperf3', 'one stream')), rate)} MiB/s")
+        for group in GROUPS:
+            names = [row.name for row in self.rows if row.group == group]
+            if names:
+                self.print_group(f"{group}: {self.options.size} MiB", names)
+        for streams in STREAMS:
+            found = self.results.get(("iperf3", iperf_row(streams)))
+            print(f"iperf3, cubic, {iperf_row(streams)}: {report.cell(found, figures.rate)} MiB/s; "
+                  f"CPU {self.cost_cell('iperf3', iperf_row(streams))} s/GB; memory {self.peak_cell('iperf3', iperf_row(streams))} MiB")
         for target in self.started:
             print(f"{target.name}: {target.note}")
-            if isinstance(target, targets.Aqueduct):
+            if type(target) is targets.Aqueduct:
                 for part, (memory, cpu) in target.idle().items():
                     print(f"{target.name}: the idle {part} has {memory:.1f} MiB in memory and used {cpu:.1f} ms of CPU in a second")
 
-    def ratio(self, row, others):
-        """Our median over the best median of the others, as text."""
-        ours = self.results.get(("aqueduct", row))
-        best = [statistics.median(self.results[other]) for other in others if self.results.get(other)]
-        return f"{statistics.median(ours) / max(best):.2f}" if ours and best else "-"
 
-    def record(self, record):
-        units = {**dict(ROWS), "one stream": "MiB/s"}
-        sizes = {"size_mib": self.options.size, "files": self.options.files}
-        for (name, row), values in self.results.items():
-            if values:
-                record.add(**sizes, target=name, row=row, unit=units[row], median=round(statistics.median(values), 1),
-                           values=[round(value, 1) for value in values])
-        for name, reason in self.missing.items():
-            record.add(**sizes, target=name, missing=reason)
-
-
-def rate(value):
-    return f"{value:,.0f}" if value < 10_000 else f"{value / 1000:,.1f} k"
+def iperf_row(streams):
+    return {1: "one stream"}.get(streams, f"{streams} streams")

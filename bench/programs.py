@@ -10,6 +10,8 @@ import time
 import report
 import sources
 import targets
+import usage
+from commands import Unavailable, run
 from report import say
 from upcalls import Upcalls
 
@@ -39,6 +41,7 @@ class Rows:
         self.started = [target for target in started if self.name in target.rows]
         self.programs = programs
         self.results = {}  # (target, row, state) -> seconds of each run
+        self.used = {}     # (target, row, state) -> CPU seconds and most MiB of client and server, of each run
         self.asked = {}    # (target, row, state) -> what the first run asked of the mount and of the server
         self.loads = []
         self.missing = {}  # (target, row) -> why there are no figures from there on
@@ -47,7 +50,7 @@ class Rows:
     def measure(self):
         try:
             self.upcalls = Upcalls()
-        except (targets.Unavailable, OSError) as problem:
+        except (Unavailable, OSError) as problem:
             self.missing["upcalls", ""] = str(problem)
         try:
             for number in range(1, self.options.runs + 1):
@@ -69,7 +72,7 @@ class Rows:
         """A program that fails on a target is not run on it from there on, and has no figures."""
         try:
             yield
-        except (targets.Unavailable, OSError, subprocess.SubprocessError) as problem:
+        except (Unavailable, OSError, subprocess.SubprocessError) as problem:
             self.missing[target.name, program.row] = f"failed in run {number}: {problem}"
             for state in self.states:
                 self.results.pop((target.name, program.row, state), None)
@@ -78,13 +81,25 @@ class Rows:
     def keep(self, target, program, state, seconds):
         self.results.setdefault((target.name, program.row, state), []).append(seconds)
 
+    def metered(self, target, program, state):
+        """The seconds that the program takes; what client and server use meanwhile is kept."""
+        meters = {"client": usage.Meter(target.clients()), "server": usage.Meter(target.servers())}
+        seconds = self.run(target, program.command)
+        for side, meter in meters.items():
+            use = meter.read()
+            if use.cpu is not None and state in self.states:
+                found = self.used.setdefault((target.name, program.row, state), {}).setdefault(side, {"cpu": [], "peak": []})
+                found["cpu"].append(use.cpu)
+                found["peak"].append(use.peak)
+        return seconds
+
     def timed(self, number, target, program, state):
         """The seconds that the program takes. In the first run also what it asks is counted, which costs it a little."""
         if number > 1 or target.path == target.backing or state not in self.states:
-            return self.run(target, program.command)
+            return self.metered(target, program, state)
         before = target.requests()
         with self.upcalls.counted(target.path) if self.upcalls else contextlib.nullcontext({}) as asked:
-            seconds = self.run(target, program.command)
+            seconds = self.metered(target, program, state)
         if before is not None:
             asked["requests"] = target.requests() - before
         self.asked[target.name, program.row, state] = asked
@@ -93,7 +108,7 @@ class Rows:
     def run(self, target, command):
         environment = {**ENVIRONMENT, **self.environment(target)}
         start = time.perf_counter()
-        targets.run("bash", "-o", "pipefail", "-c", command, seconds=HANG_SECONDS, env=environment, cwd="/", stdin=subprocess.DEVNULL)
+        run("bash", "-o", "pipefail", "-c", command, seconds=HANG_SECONDS, env=environment, cwd="/", stdin=subprocess.DEVNULL)
         return time.perf_counter() - start
 
     def cells(self):
@@ -110,13 +125,25 @@ class Rows:
         lines += [[label, *(report.cell(self.results.get((target.name, row, state)), seconds) for target in self.started)]
                   for row, state, label in self.cells()]
         report.table(lines)
+        print("\nCPU seconds, and most memory in MiB: client + server\n")
+        shown = [target for target in self.started if target.mounted and target.clients()]
+        report.table([["", *(target.name for target in shown)],
+                      *([label, *(self.used_cell((target.name, row, state)) for target in shown)] for row, state, label in self.cells())])
         for target in self.started:
             if isinstance(target, targets.Aqueduct):
                 self.print_aqueduct(target)
         for target in self.started:
             print(f"{target.name}: {target.note}")
+
+    def print_missing(self):
         for (name, row), reason in self.missing.items():
             print(f"{name} NOT MEASURED: {row}: {reason}")
+
+    def used_cell(self, key):
+        sides = self.used.get(key, {}).values()
+        cpu = " + ".join(f"{statistics.median(used['cpu']):.2f}" for used in sides)
+        peak = " + ".join(f"{max(used['peak']):.0f}" for used in sides)
+        return f"{cpu}, {peak}" if sides else "-"
 
     def print_aqueduct(self, target):
         """Our time as a multiple of others', and what a run asks."""
@@ -140,12 +167,15 @@ class Rows:
         return f"{statistics.median(self.results[ours]) / min(best):.2f}" if ours in self.results and best else "-"
 
     def record(self, record):
-        record.add(target="trees", loads=self.loads, **self.options.trees)
+        record.add(section=self.name, target="trees", loads=self.loads, **self.options.trees)
         for (name, row, state), values in self.results.items():
-            record.add(target=name, row=row, **({"state": state} if state else {}), unit="s", median=round(statistics.median(values), 4),
-                       values=[round(value, 4) for value in values], **self.asked.get((name, row, state), {}))
+            sides = self.used.get((name, row, state), {})
+            record.add(section=self.name, target=name, row=row, **({"state": state} if state else {}), unit="s", median=round(statistics.median(values), 4),
+                       values=[round(value, 4) for value in values], cpu={side: [round(value, 3) for value in used["cpu"]] for side, used in sides.items()},
+                       cpu_unit="s", memory_peak_mib={side: round(max(used["peak"]), 1) for side, used in sides.items()},
+                       **self.asked.get((name, row, state), {}))
         for (name, row), reason in self.missing.items():
-            record.add(target=name, row=row, missing=reason)
+            record.add(section=self.name, target=name, row=row, missing=reason)
 
 
 def seconds(value):

@@ -10,7 +10,8 @@ import statistics
 import subprocess
 import sys
 
-HERE = pathlib.Path(__file__).resolve().parent
+from commands import HERE, first_line
+
 MIB = 1 << 20
 
 
@@ -41,14 +42,56 @@ def table(lines):
                         for column, (text, width) in enumerate(zip(line, widths))).rstrip())
 
 
+def ratio(ours, others, named=False):
+    """The median of `ours` over the best median of the others (name -> values), as text; with the name of the best."""
+    if not ours or not others:
+        return "-"
+    best = max(others, key=lambda name: statistics.median(others[name]))
+    text = f"{statistics.median(ours) / statistics.median(others[best]):.2f}"
+    return f"{text} ({best})" if named else text
+
+
+def setting(path):
+    """What the kernel has set there; None where it has no such setting."""
+    try:
+        return pathlib.Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def processor():
+    for line in (setting("/proc/cpuinfo") or "").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def environment():
+    """What of this machine one has to know to measure the same again."""
+    sysctls = ("net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem", "net/ipv4/tcp_available_congestion_control", "net/core/rmem_max", "net/core/wmem_max",
+               "vm/dirty_ratio", "vm/dirty_background_ratio", "kernel/sched_autogroup_enabled")
+    facts = {name.replace("/", "."): setting(f"/proc/sys/{name}") for name in sysctls}
+    facts["fuse.enable_uring"] = setting("/sys/module/fuse/parameters/enable_uring")
+    facts["transparent_hugepage"] = setting("/sys/kernel/mm/transparent_hugepage/enabled")
+    facts["cpu_governor"] = setting("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    facts["clocksource"] = setting("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    facts["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30), 1)
+    facts["fio"], facts["iperf3"] = first_line("fio", "--version"), first_line("iperf3", "--version")
+    facts["python"], facts["git"] = platform.python_version(), first_line("git", "--version")
+    return facts
+
+
 class Record:
     """Lines of JSON, gathered, and then appended to the day's file."""
 
-    def __init__(self):
-        commit = subprocess.run(["git", "-C", HERE, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    def __init__(self, runs):
+        commit = run_git("rev-parse", "--short", "HEAD")
+        if run_git("status", "--porcelain", "--untracked-files=no"):
+            commit += "+"  # and what was not committed
         self.now = datetime.datetime.now(datetime.timezone.utc)
-        # Others may have used the machine meanwhile: the load before, as one, five and fifteen minutes' mean.
-        self.base = {"date": self.now.isoformat(timespec="seconds"), "commit": commit, "kernel": platform.release(), "cores": os.cpu_count(),
+        # Others may have used the machine meanwhile: the load before, as one, five and fifteen minutes' mean. Nothing is bound to a core.
+        self.base = {"date": self.now.isoformat(timespec="seconds"), "commit": commit, "kernel": platform.release(), "processor": processor(), "cores": os.cpu_count(),
+                     "congestion": setting("/proc/sys/net/ipv4/tcp_congestion_control"), "placement": "unpinned", "runs": runs,
                      "load": [round(load, 2) for load in os.getloadavg()]}
         self.lines = []
 
@@ -61,3 +104,7 @@ class Record:
         with open(path, "a") as file:
             file.writelines(json.dumps(line) + "\n" for line in self.lines)
         return path
+
+
+def run_git(*words):
+    return subprocess.run(["git", "-C", HERE, *words], capture_output=True, text=True).stdout.strip()

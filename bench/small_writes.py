@@ -9,7 +9,7 @@ import sys
 
 import programs
 import report
-import targets
+from commands import run
 from report import MIB, warm
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -76,7 +76,7 @@ def make_origin(origin, archive):
     origin.mkdir()
     for command in (f'tar -xpf "{archive}" ./source ./project', "tar -cf source.tar source", "git clone --quiet --bare --no-hardlinks source source.git",
                     f'make -s -j{os.cpu_count()} -C project OUT="$PWD/objects"', f"head -c {SEQUENTIAL_MIB}M /dev/urandom > random"):
-        targets.run("bash", "-c", command, seconds=ORIGIN_SECONDS, env=programs.ENVIRONMENT, cwd=origin)
+        run("bash", "-c", command, seconds=ORIGIN_SECONDS, env=programs.ENVIRONMENT, cwd=origin)
 
 
 class Rows(programs.Rows):

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import zipfile
 
-import targets
+from commands import Unavailable, run
 
 HERE = pathlib.Path(__file__).resolve().parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "aqueduct-bench"
@@ -43,21 +43,21 @@ def archive(cache):
     try:
         return path, json.loads(path.with_suffix(".json").read_text())
     except OSError as problem:
-        raise targets.Unavailable(f"the trees are not in {cache} (they take pip, its registry and git): {problem}") from None
+        raise Unavailable(f"the trees are not in {cache} (they take pip, its registry and git): {problem}") from None
 
 
 def fetch(cache):
     """Makes the archive unless it is there. It needs the network the first time."""
     try:
         return archive(cache)
-    except targets.Unavailable:
+    except Unavailable:
         pass
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="making-", dir=cache) as folder:
         folder = pathlib.Path(folder)
         trees = folder / "trees"
         facts = {"source": make_source(trees / "source", folder), "python": make_python(trees / "python"), "project": make_project(trees / "project")}
-        targets.run("tar", "-cf", folder / "trees.tar", "-C", trees, ".", seconds=INSTALL_SECONDS)
+        run("tar", "-cf", folder / "trees.tar", "-C", trees, ".", seconds=INSTALL_SECONDS)
         path = cache / f"trees-{version()}.tar"
         path.with_suffix(".json").write_text(json.dumps(facts))
         (folder / "trees.tar").rename(path)
@@ -71,7 +71,7 @@ def version():
 
 
 def pip(*arguments):
-    targets.run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments, seconds=INSTALL_SECONDS)
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments, seconds=INSTALL_SECONDS)
 
 
 def make_source(tree, scratch):
@@ -86,7 +86,7 @@ def make_source(tree, scratch):
     environment = {**os.environ, **GIT, **AUTHOR}
     for words in (["init", "--quiet", "--initial-branch=main"], ["add", "--all", "--force"], ["commit", "--quiet", "--message=all"],
                   ["repack", "--quiet", "-a", "-d"], ["status"]):
-        targets.run("git", "-C", tree, *words, env=environment, seconds=INSTALL_SECONDS)
+        run("git", "-C", tree, *words, env=environment, seconds=INSTALL_SECONDS)
     return facts
 
 

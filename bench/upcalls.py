@@ -6,7 +6,7 @@ import os
 import pathlib
 import re
 
-import targets
+from commands import Unavailable
 
 INSTANCES = pathlib.Path("/sys/kernel/tracing/instances")
 NAME = "aqueduct-bench"
@@ -20,7 +20,7 @@ class Upcalls:
 
     def __init__(self):
         if not (INSTANCES.parent / "events/fuse/fuse_request_send").is_dir():
-            raise targets.Unavailable("this kernel has no tracepoint for FUSE requests, or hides it")
+            raise Unavailable("this kernel has no tracepoint for FUSE requests, or hides it")
         # A run that was killed leaves its instance behind. One in use is busy, and stays.
         for old in INSTANCES.glob(f"{NAME}-*"):
             with contextlib.suppress(OSError):
@@ -29,7 +29,7 @@ class Upcalls:
         try:
             self.folder.mkdir()
         except OSError as problem:
-            raise targets.Unavailable(f"no trace instance: {problem}") from None
+            raise Unavailable(f"no trace instance: {problem}") from None
         self.event = self.folder / "events/fuse/fuse_request_send"
         (self.folder / "buffer_size_kb").write_text(str(BUFFER_KIB))
         self.pipe = os.open(self.folder / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
