@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -29,7 +30,7 @@ def arguments():
         is said in bench/README.md.""")
     parser.add_argument("--only", choices=SECTIONS, help="one part of the rows (all)")
     parser.add_argument("--runs", type=int, default=5, help="how often everything is measured (5)")
-    parser.add_argument("--size", type=int, default=1024, metavar="MIB", help="bytes read and written in a measure (1024)")
+    parser.add_argument("--size", type=int, default=512, metavar="MIB", help="MiB read and written in a measure (512)")
     parser.add_argument("--rows", default=",".join(data.GROUPS), help="groups of the data rows, with commas between (all: %(default)s)")
     parser.add_argument("--seconds", type=int, default=1, help="how long a measure of random reads or writes takes at the most (1)")
     parser.add_argument("--files", default="10000,100000", help="files in the rows of names, with commas between (%(default)s)")
@@ -96,17 +97,22 @@ def measure(options, kind, record):
         sections = [SECTIONS[name](options, work, started) for name in options.sections]
         for section in sections:
             section.measure()
+        # What took long to measure is kept before anything else can fail.
         for section in sections:
-            section.print()
-            section.print_missing()
             section.record(record)
         for target in started:
             record.add(target=target.name, facts=target.facts())
         for name, reason in missing.items():
             record.add(target=name, missing=reason)
+        for line in record.lines[first:]:
+            line["store"] = kind
+        path = record.write(options.records)
+        for section in sections:
+            section.print()
+            section.print_missing()
+        for name, reason in missing.items():
             print(f"{name} NOT MEASURED: {reason}")
-    for line in record.lines[first:]:
-        line["store"] = kind
+    return path
 
 
 def draw(path, date, folder):
@@ -119,6 +125,8 @@ def draw(path, date, folder):
 
 
 def main():
+    # As the first process of its namespace it would not be ended by a signal for which it has no handler, while everything that it measures is.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: ended by a signal"))
     options = arguments()
     if options.fetch:
         return fetch(options)
@@ -129,8 +137,7 @@ def main():
     if TREES & set(options.sections):
         options.archive, options.trees = sources.archive(options.cache)
     for kind in options.store.split(","):
-        measure(options, kind, record)
-    path = record.write(options.records)
+        path = measure(options, kind, record)
     print(f"figures appended to {path}")
     draw(path, record.base["date"], options.plots)
 

@@ -147,6 +147,7 @@ class Rows(figures.Rows):
         meters = {"client": usage.Meter(target.clients()), "server": usage.Meter(target.servers())}
         done = target.perform(row.load, size, self.options.seconds)
         used = {side: meter.read() for side, meter in meters.items()}
+        target.check()
         used["program" if target.mounted else "client"] = usage.Used(done.cpu, done.peak)
         self.keep(target.name, row.name, loads.rate(row.load, done), used, done.bytes / 1e9)
         self.how[target.name, row.name] = done.how

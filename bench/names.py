@@ -46,6 +46,7 @@ class Rows(figures.Rows):
             figure = float(run(*target.names(folder, what, count), seconds=NAMES_SECONDS_MAX))
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             used = {side: meter.read() for side, meter in meters.items()}
+            target.check()
             used["program" if target.mounted else "client"] = usage.Used(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
             self.keep(target.name, row_of(what, count), figure, used, count / 1e6)
             self.how[target.name, row_of(what, count)] = f"{what} {count}"

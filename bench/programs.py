@@ -85,6 +85,7 @@ class Rows:
         """The seconds that the program takes; what client and server use meanwhile is kept."""
         meters = {"client": usage.Meter(target.clients()), "server": usage.Meter(target.servers())}
         seconds = self.run(target, program.command)
+        target.check()
         for side, meter in meters.items():
             use = meter.read()
             if use.cpu is not None and state in self.states:

@@ -82,9 +82,9 @@ def environment():
 
 
 class Record:
-    """Lines of JSON, gathered, and then appended to the day's file."""
+    """Lines of JSON, gathered, and appended to the day's file whenever it is told to."""
 
-    def __init__(self, runs):
+    def __init__(self, runs=None):
         commit = run_git("rev-parse", "--short", "HEAD")
         if run_git("status", "--porcelain", "--untracked-files=no"):
             commit += "+"  # and what was not committed
@@ -94,6 +94,7 @@ class Record:
                      "congestion": setting("/proc/sys/net/ipv4/tcp_congestion_control"), "placement": "unpinned", "runs": runs,
                      "load": [round(load, 2) for load in os.getloadavg()]}
         self.lines = []
+        self.written = 0  # of the lines
 
     def add(self, **line):
         self.lines.append({**self.base, **line})
@@ -102,7 +103,8 @@ class Record:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.now:%Y-%m-%d}.jsonl"
         with open(path, "a") as file:
-            file.writelines(json.dumps(line) + "\n" for line in self.lines)
+            file.writelines(json.dumps(line) + "\n" for line in self.lines[self.written:])
+        self.written = len(self.lines)
         return path
 
 

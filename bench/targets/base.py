@@ -118,6 +118,11 @@ class Target:
                 facts["read_ahead_kib"] = int(pathlib.Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb").read_text())
         return facts
 
+    def check(self):
+        """Unavailable unless the mount is still there: what is done without one is done in the empty folder under it, and its figures are of that."""
+        if self.path != self.backing and (not os.path.ismount(self.path) or self.client.poll() is not None):
+            raise Unavailable(f"the mount on {self.path} has ended")
+
     def supports(self, load):
         return True
 

@@ -17,6 +17,7 @@ import compare
 import data
 import loads
 import report
+import targets
 import usage
 from commands import Unavailable
 
@@ -126,6 +127,17 @@ class Comparing(unittest.TestCase):
 
     def test_records_of_the_repository_are_read(self):
         self.assertGreater(len(compare.read(sorted((BENCH / "records").glob("*.jsonl")))), 100)
+
+
+class Targets(unittest.TestCase):
+    def test_a_mount_that_has_ended_has_no_figures(self):
+        with tempfile.TemporaryDirectory() as work:
+            target = targets.Target(work)
+            target.check()  # the local directory has none
+            target.path = pathlib.Path(work) / "mount"
+            target.path.mkdir()
+            with self.assertRaises(Unavailable):
+                target.check()
 
 
 class Usage(unittest.TestCase):
