@@ -28,7 +28,7 @@ demo: setup-demo build
 
 # Aqueduct mounted, its client library and its wire alone, beside the local directory, its peers and iperf3: see bench/README.md. ARGS="--runs 1 --size 512" makes it short, ARGS="--only small-files" measures a part.
 bench: setup-bench build
-	cargo build --release --locked -p aqueduct-load
+	[[ ! -d crates/load ]] || cargo build --release --locked -p aqueduct-load
 	bench/run --program $(abspath $(TARGET))/release/aqueduct $(ARGS)
 
 # What got slower or faster, by the records of past runs: the newest beside the ones before. ARGS="--fail-slower 0.9" fails on what is slower.

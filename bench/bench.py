@@ -95,18 +95,21 @@ def measure(options, kind, record):
         for target in started:
             ending.callback(target.stop)
         sections = [SECTIONS[name](options, work, started) for name in options.sections]
-        for section in sections:
-            section.measure()
-        # What took long to measure is kept before anything else can fail.
-        for section in sections:
-            section.record(record)
-        for target in started:
-            record.add(target=target.name, facts=target.facts())
-        for name, reason in missing.items():
-            record.add(target=name, missing=reason)
-        for line in record.lines[first:]:
-            line["store"] = kind
-        path = record.write(options.records)
+        try:
+            for section in sections:
+                section.measure()
+        finally:
+            # What took long to measure is kept before anything else can fail, also where a signal has cut it short.
+            for section in sections:
+                section.record(record)
+            for target in started:
+                with contextlib.suppress(OSError):
+                    record.add(target=target.name, facts=target.facts())
+            for name, reason in missing.items():
+                record.add(target=name, missing=reason)
+            for line in record.lines[first:]:
+                line["store"] = kind
+            path = record.write(options.records)
         for section in sections:
             section.print()
             section.print_missing()
