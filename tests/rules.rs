@@ -19,11 +19,14 @@ const COMMON: [&str; 3] = ["aqueduct-fs", "aqueduct-wire", "aqueduct-worker"];
 /// Only these libraries know about sockets' owner.
 const KNOW_NET: [&str; 2] = ["aqueduct-server", "aqueduct-client"];
 
-/// Crates that are for tests only; nobody may need them.
-const DEVELOPMENT: [&str; 2] = ["aqueduct-model", "aqueduct-fuzz"];
+/// Crates that are for tests and benchmarks only; nobody may need them.
+const DEVELOPMENT: [&str; 3] = ["aqueduct-model", "aqueduct-fuzz", "aqueduct-load"];
 
 /// The binary, which knows all.
 const ROOT: &str = "aqueduct";
+
+/// Those who feed each parser, and have clients load servers.
+const KNOW_ALL: [&str; 3] = [ROOT, "aqueduct-fuzz", "aqueduct-load"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -212,8 +215,7 @@ fn dependencies_form_a_star() {
     for (package, needs) in &packages {
         for need in needs.iter().filter(|need| packages.contains_key(*need)) {
             let net = need == "aqueduct-net" && KNOW_NET.contains(&package.as_str());
-            let knows_all = package == ROOT || package == "aqueduct-fuzz"; // which feeds each parser
-            let allowed = knows_all || COMMON.contains(&need.as_str()) || net;
+            let allowed = KNOW_ALL.contains(&package.as_str()) || COMMON.contains(&need.as_str()) || net;
             if !allowed || DEVELOPMENT.contains(&need.as_str()) {
                 broken.push(format!("{package} needs {need}"));
             }

@@ -8,7 +8,8 @@ use crate::{
 };
 
 const ROOT: &[u8] = b"root";
-const FILE: &[u8] = b"zero";
+/// The name of the file.
+pub const FILE: &[u8] = b"zero";
 const FILE_OPEN: OpenId = OpenId(1);
 const ROOT_OPEN: OpenId = OpenId(2);
 const BLOCK_SIZE: u32 = 4096;
