@@ -79,7 +79,7 @@ pub trait Endpoint: Send + Sync {
 
 /// A connection that belongs to a group and an endpoint.
 pub struct Connection {
-    socket: Socket,
+    socket: Arc<Socket>,
     peer: SocketAddr,
     mode: Mode,
     pool: BufferPool,
@@ -113,6 +113,7 @@ impl Connection {
         let checksums = AtomicBool::new(sealer.adds_checksums());
         let peer = socket.peer_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
         guard(&socket, mode.suspect)?;
+        let socket = Arc::new(socket);
         let connection = Arc::new_cyclic(|this| Connection {
             socket,
             peer,
@@ -133,7 +134,7 @@ impl Connection {
         // Registered under the lock: an event that comes at once finds the registration in place.
         let mut registration = lock(&connection.registration);
         *registration =
-            Some(group.register(connection.socket.as_fd(), connection.interest(false), connection.clone())?);
+            Some(group.register_shared(connection.socket.clone(), connection.interest(false), connection.clone())?);
         drop(registration);
         Ok(connection)
     }

@@ -86,10 +86,13 @@ pub struct Group {
     this: Weak<Group>,
 }
 
+/// A descriptor that a registration keeps open, perhaps together with others.
+pub type Watched = Arc<dyn AsFd + Send + Sync>;
+
 /// A registered descriptor; dropping it ends the registration.
 pub struct Registration {
     group: Weak<Group>,
-    fd: OwnedFd,
+    fd: Watched,
     key: usize,
 }
 
@@ -208,19 +211,29 @@ impl Group {
         interest: Interest,
         handler: Arc<dyn Ready>,
     ) -> io::Result<Registration> {
+        self.add(Arc::new(fd.try_clone_to_owned()?), flags(interest), handler)
+    }
+
+    /// As [`register`](Group::register), without a duplicate: the registration keeps the descriptor itself open. For those of which there are many.
+    pub fn register_shared(
+        &self,
+        fd: Watched,
+        interest: Interest,
+        handler: Arc<dyn Ready>,
+    ) -> io::Result<Registration> {
         self.add(fd, flags(interest), handler)
     }
 
     /// Watches, for reading, a descriptor whose queue several groups watch (clones of one /dev/fuse): an event wakes one group that sleeps, and not
     /// all of them. Cannot be armed for anything else.
     pub fn register_exclusive(&self, fd: BorrowedFd<'_>, handler: Arc<dyn Ready>) -> io::Result<Registration> {
+        let fd = Arc::new(fd.try_clone_to_owned()?);
         self.add(fd, epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE, handler)
     }
 
-    fn add(&self, fd: BorrowedFd<'_>, flags: epoll::EventFlags, handler: Arc<dyn Ready>) -> io::Result<Registration> {
-        let fd = fd.try_clone_to_owned()?;
+    fn add(&self, fd: Watched, flags: epoll::EventFlags, handler: Arc<dyn Ready>) -> io::Result<Registration> {
         let key = lock(&self.handlers).insert(handler);
-        if let Err(error) = epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(key as u64), flags) {
+        if let Err(error) = epoll::add(&self.epoll, fd.as_fd(), epoll::EventData::new_u64(key as u64), flags) {
             lock(&self.handlers).remove(key);
             return Err(error.into());
         }
@@ -283,7 +296,7 @@ impl Registration {
     /// Watches for something else from now on, or again after a `once`.
     pub fn arm(&self, interest: Interest) -> io::Result<()> {
         let group = self.group.upgrade().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
-        Ok(epoll::modify(&group.epoll, &self.fd, epoll::EventData::new_u64(self.key as u64), flags(interest))?)
+        Ok(epoll::modify(&group.epoll, self.fd(), epoll::EventData::new_u64(self.key as u64), flags(interest))?)
     }
 
     /// The watched descriptor.
@@ -295,7 +308,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if let Some(group) = self.group.upgrade() {
-            let _ = epoll::delete(&group.epoll, &self.fd);
+            let _ = epoll::delete(&group.epoll, self.fd());
             let handler = lock(&group.handlers).try_remove(self.key);
             drop(handler); // outside the lock: its own drop may take it
         }

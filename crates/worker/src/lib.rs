@@ -16,7 +16,7 @@ mod watch;
 mod wide;
 
 pub use done::Done;
-pub use group::{Flush, Group, Interest, Readiness, Ready, Registration, Settings};
+pub use group::{Flush, Group, Interest, Readiness, Ready, Registration, Settings, Watched};
 pub use timer::Sleep;
 pub use wait::wait;
 pub use wide::Wide;
