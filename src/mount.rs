@@ -178,7 +178,7 @@ impl Backing {
     fn open(config: &MountConfig, groups: &[Arc<Group>]) -> Result<Backing, Failure> {
         match &config.source {
             Source::Local(path) => {
-                let options = PosixOptions { opens_max: host::opens_max(None, 1), ..PosixOptions::default() };
+                let options = PosixOptions { opens_max: host::opens_max(None, 1, 0), ..PosixOptions::default() };
                 let posix = Posix::open(path, options)
                     .map_err(|error| Failure::from_line(error, "see whether the directory is in order"))?;
                 Ok(Backing::Local(Arc::new(posix)))
@@ -198,6 +198,7 @@ impl Backing {
                     leases: config.options.cache == CacheMode::Lease,
                     // What a soft mount gives up could be executed late, over what was written since.
                     gathers: !config.options.write_through && !config.options.soft,
+                    bulk_lanes: true,
                 };
                 let what = format!("cannot mount {} on {}", config.shown, config.target.display());
                 let client = Client::connect(client, groups).map_err(|error| {

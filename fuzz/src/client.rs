@@ -321,6 +321,7 @@ fn exchange(input: &Input<'_>, pace: Pace) -> Option<usize> {
                 checksums: Checksums::Auto,
                 leases: input.leases,
                 gathers: true,
+                bulk_lanes: true,
                 replay_window: REPLAY_WINDOW,
                 suspect: END_MAX,
             };

@@ -61,13 +61,22 @@ pub struct ClientConfig {
     pub leases: bool,
     /// Answer writes before the server has them, where it grants leases for that. Without `leases` it means nothing.
     pub gathers: bool,
+    /// Bulk data have connections of their own, so that nothing small waits behind them. Else a client has half as many: for those that are one of thousands.
+    pub bulk_lanes: bool,
+}
+
+impl ClientConfig {
+    /// Connections for each worker.
+    fn lanes_each(&self) -> usize {
+        1 + usize::from(self.bulk_lanes)
+    }
 }
 
 /// A file system over a session to one server.
 pub struct Client {
     pub(crate) config: ClientConfig,
     pub(crate) groups: Vec<Arc<Group>>,
-    /// Control lane of worker i at 2i, bulk lane at 2i + 1.
+    /// The control lane of each worker, behind each its bulk lane if they have such.
     pub(crate) lanes: Vec<Arc<Lane>>,
     pub(crate) slots: Slots,
     /// For what frees others, so that it never waits behind what waits.
@@ -98,7 +107,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the server and its export: two connections for each group.
+    /// Connects to the server and its export: two connections for each group, or one.
     pub fn connect(config: ClientConfig, groups: &[Arc<Group>]) -> Result<Arc<Client>, ConnectError> {
         let mut instance = [0; 16];
         let server = config.server.clone();
@@ -122,7 +131,9 @@ impl Client {
         }
         let client = Arc::new_cyclic(|this: &Weak<Client>| Client {
             groups: groups.to_vec(),
-            lanes: (0..groups.len() * 2).map(|index| Arc::new(Lane::new(index, this.clone()))).collect(),
+            lanes: (0..groups.len() * config.lanes_each())
+                .map(|index| Arc::new(Lane::new(index, this.clone())))
+                .collect(),
             slots: Slots::new(hello.slots),
             slots_releasing: Slots::new(hello.slots),
             opens: Opens::default(),
@@ -174,10 +185,26 @@ impl Client {
         lock(&self.root).clone()
     }
 
+    /// Of the worker, for small requests, or else for bulk data if there are such.
+    pub(crate) fn lane_of(&self, worker: usize, bulk: bool) -> &Arc<Lane> {
+        let each = self.config.lanes_each();
+        &self.lanes[worker * each + usize::from(bulk).min(each - 1)]
+    }
+
+    /// Which are for control.
+    pub(crate) fn control_lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.lanes.iter().step_by(self.config.lanes_each())
+    }
+
+    fn is_bulk(&self, index: usize) -> bool {
+        index % self.config.lanes_each() == 1
+    }
+
     fn start_lane(&self, index: usize, link: Link) -> Result<(), ConnectError> {
         let lane = &self.lanes[index];
-        let mode = Mode { bulk: index % 2 == 1, shared: false, suspect: self.config.suspect };
-        let connection = Connection::start(&self.groups[index / 2], link, mode, self.pool.clone(), lane.clone())
+        let mode = Mode { bulk: self.is_bulk(index), shared: false, suspect: self.config.suspect };
+        let group = &self.groups[index / self.config.lanes_each()];
+        let connection = Connection::start(group, link, mode, self.pool.clone(), lane.clone())
             .map_err(|source| ConnectError::Local { server: self.config.server.clone(), source })?;
         if lane.connected(connection, self.opens.epoch()) {
             return Ok(());
@@ -194,7 +221,7 @@ impl Client {
             |from: usize| (from..from + count).map(|at| at % count).find(|at| !self.lanes[*at].is_connected());
         while let Some(index) = missing(*next) {
             *next = index + 1;
-            let kind = if index % 2 == 0 { LaneKind::Control } else { LaneKind::Bulk };
+            let kind = if self.is_bulk(index) { LaneKind::Bulk } else { LaneKind::Control };
             let session = lock(&self.session).clone();
             let (mut link, hello) = self.greeting.join(Some(&session), kind)?;
             self.greeted(&hello);

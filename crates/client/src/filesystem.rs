@@ -92,7 +92,7 @@ impl Exchange {
 impl Client {
     fn lane(&self, bulk: bool) -> &Arc<Lane> {
         let worker = self.groups.iter().position(|group| group.is_current()).unwrap_or(0);
-        &self.lanes[worker * 2 + usize::from(bulk)]
+        self.lane_of(worker, bulk)
     }
 
     /// Whether a request cannot be answered any more.

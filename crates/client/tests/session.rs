@@ -113,6 +113,24 @@ fn writes_of_all_sizes_arrive_whole() {
     }
 }
 
+/// Of a client that is one of thousands.
+#[test]
+fn bulk_data_go_by_the_one_connection_that_there_is() {
+    let (server, server_group) = server(Arc::new(Synthetic { size: FILE_SIZE }));
+    let groups = vec![group(1), group(1)];
+    let config = ClientConfig { bulk_lanes: false, ..config(&server, "/zero") };
+    let pair = Pair { client: Client::connect(config, &groups).unwrap(), server, server_group, groups };
+    assert!(pair.client.status_json().contains(r#""connections":2,"#), "{}", pair.client.status_json());
+    let open = open_file(&pair);
+    for length in [4096, 8193, 1 << 20] {
+        assert_eq!(read(&pair, open, 0, length).len(), length as usize);
+        let source = Source::Memory(vec![7; length as usize].into());
+        let write = WriteAt { open, offset: 0, append: false, stable: false };
+        let written = wait(&pair.groups[0], pair.client.write(&context(), write, source)).unwrap();
+        assert_eq!(written.count, length);
+    }
+}
+
 #[test]
 fn many_requests_are_under_way_at_once() {
     let pair = pair(1);

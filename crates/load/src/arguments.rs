@@ -154,6 +154,9 @@ pub struct Sessions {
     /// The file that all of them read
     #[arg(long, value_name = "FILE")]
     pub name: Option<String>,
+    /// Two connections for each client, one of them for bulk data, as mounts have for each worker; else one
+    #[arg(long)]
+    pub bulk_lanes: bool,
     /// Processes that share the clients
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=PROCESSES_MAX))]
     pub processes: u32,

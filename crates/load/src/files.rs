@@ -35,7 +35,11 @@ pub fn workers(count: u32) -> Result<Vec<Arc<Group>>, Failure> {
 }
 
 /// A client without leases: each of its operations is a request to the server.
-pub fn connect(target: &Target, name: String, groups: &[Arc<Group>]) -> Result<Arc<Client>, Failure> {
+pub fn connect(
+    target: &Target,
+    name: String,
+    (groups, bulk_lanes): (&[Arc<Group>], bool),
+) -> Result<Arc<Client>, Failure> {
     let config = ClientConfig {
         server: target.server.clone(),
         export: target.export.clone(),
@@ -49,6 +53,7 @@ pub fn connect(target: &Target, name: String, groups: &[Arc<Group>]) -> Result<A
         checksums: Checksums::Auto,
         leases: false,
         gathers: false,
+        bulk_lanes,
     };
     Client::connect(config, groups).map_err(|error| format!("{error}; {}", error.hint()))
 }

@@ -40,9 +40,9 @@ struct Job {
 /// Does what the command line says.
 pub fn run(arguments: &Io) -> Result<(), Failure> {
     let length = check(arguments)?;
-    process::raise_descriptors(u64::from(arguments.workers) * 2, 2)?;
+    process::raise_descriptors(u64::from(arguments.workers) * 2)?;
     let groups = files::workers(arguments.workers)?;
-    let client = files::connect(&arguments.target, "aqueduct-load".into(), &groups)?;
+    let client = files::connect(&arguments.target, "aqueduct-load".into(), (&groups, true))?;
     let measured = measure(arguments, length, &client, &groups);
     client.disconnect();
     groups.iter().for_each(|group| group.stop());

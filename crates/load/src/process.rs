@@ -10,9 +10,9 @@ use crate::Failure;
 /// Descriptors for all that is not a connection: standard streams, and two of each worker.
 const DESCRIPTORS_KEPT: u64 = 192;
 
-/// Raises the limit on open files to what is needed for `connections`, each with so many descriptors.
-pub fn raise_descriptors(connections: u64, each: u64) -> Result<(), Failure> {
-    let needed = connections * each + DESCRIPTORS_KEPT;
+/// Raises the limit on open files to what is needed for `connections`.
+pub fn raise_descriptors(connections: u64) -> Result<(), Failure> {
+    let needed = connections + DESCRIPTORS_KEPT;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return Ok(());

@@ -25,7 +25,7 @@ const THREADS_MAX: usize = 64;
 /// Serves until the process is ended.
 pub fn run(arguments: &Serve) -> Result<(), Failure> {
     // What it does not get is told to clients that come when there are no more.
-    let _ = process::raise_descriptors(Limits::default().connections_max as u64, 1);
+    let _ = process::raise_descriptors(Limits::default().connections_max as u64);
     let threads_min = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let threads_max = THREADS_MAX.max(threads_min);
     let settings = Settings { name: "load-serve".into(), threads_min, threads_max, spin_max: SPIN_MAX };

@@ -20,10 +20,6 @@ use crate::process;
 /// Threads that connect clients: each handshake waits for the server.
 const CONNECTORS: usize = 8;
 
-/// Of each client: for control and for bulk data, each with the worker's duplicate.
-const CONNECTIONS: u64 = 2;
-const DESCRIPTORS: u64 = 2;
-
 /// How long a client rests after an error, so that a server that is away is not asked in a tight loop.
 const REST: Duration = Duration::from_millis(100);
 
@@ -78,6 +74,7 @@ fn summary(arguments: &Sessions, measured: Vec<Measured>) -> serde_json::Value {
         "op": arguments.op.name(),
         "clients": counts.len(),
         "processes": measured.len(),
+        "connections": counts.len() * (1 + usize::from(arguments.bulk_lanes)),
         "block": arguments.block,
         "seconds": seconds,
         "operations": operations,
@@ -106,7 +103,7 @@ struct Worker {
 
 /// Connects the clients of this process, has all of them work when `ready` returns, and says what they did.
 fn measure(arguments: &Sessions, ready: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Measured, Failure> {
-    process::raise_descriptors(u64::from(arguments.clients) * CONNECTIONS, DESCRIPTORS)?;
+    process::raise_descriptors(u64::from(arguments.clients) * (1 + u64::from(arguments.bulk_lanes)))?;
     let groups = files::workers(arguments.workers)?;
     let began = Instant::now();
     let clients = connect(arguments, &groups)?;
@@ -134,7 +131,7 @@ fn connect(arguments: &Sessions, groups: &[Arc<Group>]) -> Result<Vec<Arc<Client
             return;
         }
         let group = std::slice::from_ref(&groups[number % groups.len()]);
-        let client = files::connect(&arguments.target, format!("load{number}"), group);
+        let client = files::connect(&arguments.target, format!("load{number}"), (group, arguments.bulk_lanes));
         let mut connected = connected.lock().unwrap_or_else(|poison| poison.into_inner());
         match (&mut *connected, client) {
             (Ok(clients), Ok(client)) => clients.push(client),
@@ -228,6 +225,9 @@ impl Member {
             [("--clients", u64::from(clients)), ("--seconds", arguments.seconds), ("--block", arguments.block)];
         for (name, number) in numbers.into_iter().chain([("--workers", u64::from(arguments.workers))]) {
             command.args([name, &number.to_string()]);
+        }
+        if arguments.bulk_lanes {
+            command.arg("--bulk-lanes");
         }
         if let Some(name) = &arguments.name {
             command.args(["--name", name]);

@@ -336,7 +336,7 @@ impl Client {
             let header = Header { body_length: (frame.len() - HEADER_SIZE) as u32, ..Header::new(Kind::CallbackReply) };
             frame[..HEADER_SIZE].copy_from_slice(&header.encode());
             // Without a connection the server asks again on the next.
-            let _told = self.lanes.iter().step_by(2).any(|lane| lane.send_frame_in(epoch, &frame));
+            let _told = self.control_lanes().any(|lane| lane.send_frame_in(epoch, &frame));
         }
     }
 }

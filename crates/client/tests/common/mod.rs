@@ -66,6 +66,7 @@ pub fn client_config(server: SocketAddr, export: &str) -> ClientConfig {
         checksums: Checksums::Auto,
         leases: false,
         gathers: true,
+        bulk_lanes: true,
     }
 }
 
