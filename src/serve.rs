@@ -64,7 +64,7 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<(Arc<Server>, Watche
     let options = Options {
         key,
         boot: boot()?,
-        opens_max: host::opens_max(config.opens_max, config.exports.len()),
+        opens_max: host::opens_max(config.opens_max, config.exports.len(), config.limits.connections_max),
         keep_unlinked: true,
         read_ahead: config.read_ahead,
         ..Options::default()

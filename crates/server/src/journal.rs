@@ -5,7 +5,7 @@
 //! the start the file is as long as it will ever be. Head and records are sealed: checksum u32 (CRC32C of what follows), length u32, and so many bytes. Those of
 //! a record are sequence u32, operation u16, kind u8, 0, and then for a reply its header and body, for an intent what the module `intent` wrote.
 //!
-//! Each change is one `pwrite` into the page cache: whole when the process dies. Whoever has a session holds the lock (flock) of its file.
+//! Each change is one `pwrite` into the page cache: whole when the process dies. Whose sessions these are, and which of the files are open, is in `stored`.
 //!
 //! **When the machine dies**, what was not on the disk is lost, so that a file may be older than what was done, and a record torn. A file is believed all the
 //! same if its export is *durable*: what changes names and attributes is on the disk before it is answered, and an intent before its request is
@@ -27,7 +27,6 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,6 +35,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::keeper::now;
 use crate::session::{Session, lock};
+use crate::stored::{Keeper, Opened, Owners, Stored, remove};
 
 /// The layout of these files: others are not read.
 const FORMAT: u32 = 2;
@@ -132,6 +132,8 @@ pub(crate) struct Folder {
     listen: String,
     verifier: u64,
     keeper: Keeper,
+    opened: Arc<Opened>,
+    owners: Owners,
     lapses: Arc<Lapses>,
 }
 
@@ -159,18 +161,13 @@ struct Lapse {
 pub(crate) struct Journal(Mutex<Option<Arc<Kept>>>);
 
 struct Kept {
-    file: File,
-    path: PathBuf,
+    stored: Arc<Stored>,
     durable: bool,
     keeper: Keeper,
     /// As it stands in the file.
     head: Mutex<Head>,
     lapses: Arc<Lapses>,
 }
-
-/// A thread for what takes the permissions of this process: the threads that execute requests act as whoever asked last.
-#[derive(Clone)]
-struct Keeper(Sender<Box<dyn FnOnce() + Send>>);
 
 /// A session as an earlier process left it.
 pub(crate) struct Left {
@@ -183,7 +180,7 @@ pub(crate) struct Left {
 /// Why a file says nothing about a session of ours.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
-    /// Its owner is another server, or alive.
+    /// Its owner is another server.
     #[error("it is another server's")]
     Foreign,
     /// The machine was booted since, and what was done then was not made stable: it may be lost, and what this says may be older still.
@@ -197,35 +194,6 @@ enum Unusable {
     Io(#[from] io::Error),
 }
 
-impl Keeper {
-    /// Starts the thread, which acts as the calling one does; it ends with the last who might have something for it.
-    fn start() -> io::Result<Keeper> {
-        let (sender, tasks) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
-        std::thread::Builder::new().name("sessions".into()).spawn(move || tasks.iter().for_each(|task| task()))?;
-        Ok(Keeper(sender))
-    }
-
-    fn run_later(&self, task: impl FnOnce() + Send + 'static) {
-        let _ = self.0.send(Box::new(task)); // the thread lives as long as there is a sender
-    }
-
-    fn run<T: Send + 'static>(&self, task: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-        let (done, result) = mpsc::sync_channel(1);
-        self.run_later(move || drop(done.send(task())));
-        result.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
-    }
-
-    fn remove(&self, path: PathBuf, durable: bool) {
-        self.run_later(move || {
-            remove(&path);
-            // Else the next boot would wait for a client that has gone.
-            if durable && let Some(Err(error)) = path.parent().map(|folder| File::open(folder)?.sync_all()) {
-                tracing::warn!(path = %path.display(), %error, "the memory of a session may come back");
-            }
-        });
-    }
-}
-
 impl Folder {
     /// The folder at `path`, made if need be, of a server that listens on `listen`.
     pub(crate) fn open(path: &Path, listen: String, verifier: u64) -> io::Result<Folder> {
@@ -234,16 +202,23 @@ impl Folder {
             File::open(above)?.sync_all()?;
         }
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
-        lock_folder(path)?;
-        let keeper = Keeper::start()?;
+        let _folder = lock_folder(path)?;
+        let (keeper, server) = (Keeper::start("sessions")?, crc32c::crc32c(listen.as_bytes()));
+        let owners = Owners::find(path, server)?;
         let lapses = Lapses {
             folder: path.to_owned(),
-            path: path.join(format!("leases-{:08x}", crc32c::crc32c(listen.as_bytes()))),
+            path: path.join(format!("leases-{server:08x}")),
             boot: boot.clone(),
             keeper: keeper.clone(),
             present: Mutex::default(),
         };
-        Ok(Folder { path: path.to_owned(), boot, listen, verifier, keeper, lapses: Arc::new(lapses) })
+        let (path, opened, lapses) = (path.to_owned(), Opened::new()?, Arc::new(lapses));
+        Ok(Folder { path, boot, listen, verifier, keeper, opened, owners, lapses })
+    }
+
+    /// Leaves all sessions to the next process, when their journals are closed.
+    pub(crate) fn leave(&self) {
+        self.owners.leave();
     }
 
     /// The head of a session of this server, of an export that is durable or not, which for so long believes what it was granted leases on.
@@ -284,12 +259,13 @@ impl Folder {
     /// The file of a new session.
     pub(crate) fn create(&self, head: &Head) -> io::Result<Journal> {
         let (sealed, durable) = (head.sealed()?, head.durable);
-        let (folder, path) = (self.path.clone(), self.path.join(format!("{:016x}", head.session)));
+        let (folder, path) = (self.path.clone(), self.path.join(self.owners.name(head.session)));
         let (own, keeper) = (path.clone(), self.keeper.clone());
         let length = (HEAD_SIZE + head.slots as usize * 2 * PAIR_SIZE) as u64;
         let file = self.keeper.run(move || create(&folder, &own, (&sealed, length), durable))?;
         let (head, lapses) = (Mutex::new(head.clone()), self.lapses.clone());
-        Ok(Journal(Mutex::new(Some(Arc::new(Kept { file, path, durable, keeper, head, lapses })))))
+        let stored = self.opened.store(path, file);
+        Ok(Journal(Mutex::new(Some(Arc::new(Kept { stored, durable, keeper, head, lapses })))))
     }
 
     /// The sessions that earlier processes of this server left, that `serves` still knows, at most so many. Files that are no use to anybody are
@@ -303,8 +279,7 @@ impl Folder {
         let (mut left, mut believed) = (Vec::new(), Duration::ZERO);
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).filter(|name| name.len() == 16);
-            let Some(id) = name.and_then(|name| u64::from_str_radix(name, 16).ok()) else { continue };
+            let Some(id) = self.owners.may_have(&path)? else { continue };
             let left_there = self.read(&path, id).and_then(|session| match serves(&session.head) {
                 true => Ok(session),
                 false => Err(Unusable::NotServed(session.head.export)),
@@ -331,10 +306,6 @@ impl Folder {
 
     fn read(&self, path: &Path, id: u64) -> Result<Left, Unusable> {
         let mut file = OpenOptions::new().read(true).write(true).open(path)?;
-        match file.try_lock() {
-            Err(fs::TryLockError::WouldBlock) => return Err(Unusable::Foreign),
-            locked => locked.map_err(io::Error::from)?,
-        }
         let mut room = Vec::new();
         (&mut file).take(HEAD_SIZE as u64).read_to_end(&mut room)?;
         let damaged = |_| Unusable::Damaged("its head is none");
@@ -354,10 +325,10 @@ impl Folder {
             return Err(Unusable::Damaged("it has more records than slots"));
         }
         let slots = read_records(&read_data(&file, length_max)?, head.boot != self.boot)?;
-        let (path, durable, written) = (path.to_owned(), head.durable, Mutex::new(head.clone()));
+        let (durable, written) = (head.durable, Mutex::new(head.clone()));
         head.boot.clone_from(&self.boot); // should it be written anew, for the next process of this boot
-        let kept =
-            Kept { file, path, durable, keeper: self.keeper.clone(), head: written, lapses: self.lapses.clone() };
+        let (stored, keeper) = (self.opened.store(path.to_owned(), file), self.keeper.clone());
+        let kept = Kept { stored, durable, keeper, head: written, lapses: self.lapses.clone() };
         Ok(Left { head, journal: Journal(Mutex::new(Some(Arc::new(kept)))), slots })
     }
 }
@@ -416,8 +387,9 @@ impl Kept {
             return Ok(());
         }
         *present = head; // also if it cannot be written: then the session is given up, and what it may believe has to be known
-        self.file.write_all_at(&present.sealed()?, 0)?;
-        if self.durable { self.file.sync_data() } else { Ok(()) }
+        let file = self.stored.file()?;
+        file.write_all_at(&present.sealed()?, 0)?;
+        if self.durable { file.sync_data() } else { Ok(()) }
     }
 }
 
@@ -451,8 +423,7 @@ fn read_data(file: &File, length: usize) -> io::Result<Vec<u8>> {
 fn create(folder: &Path, path: &Path, (head, length): (&[u8], u64), durable: bool) -> io::Result<File> {
     let folder = lock_folder(folder)?;
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-    let written = file.try_lock().map_err(io::Error::from).and_then(|()| {
-        file.write_all_at(head, 0)?;
+    let written = file.write_all_at(head, 0).and_then(|()| {
         file.set_len(length)?;
         if durable { file.sync_all().and_then(|()| folder.sync_all()) } else { Ok(()) }
     });
@@ -584,11 +555,11 @@ impl Journal {
         let (sequence, op) = (request.sequence.to_le_bytes(), request.op.to_le_bytes());
         let prefix = [&sequence[..], &op, &[kind, 0]];
         let at = offset(request, room);
-        let written = match seal(prefix.iter().chain(content), RECORD_SIZE) {
-            Some(sealed) if stable && kept.durable => write_stable(&kept.file, &sealed, at),
-            Some(sealed) => kept.file.write_all_at(&sealed, at),
+        let written = kept.stored.file().and_then(|file| match seal(prefix.iter().chain(content), RECORD_SIZE) {
+            Some(sealed) if stable && kept.durable => write_stable(&file, &sealed, at),
+            Some(sealed) => file.write_all_at(&sealed, at),
             None => Err(io::ErrorKind::InvalidInput.into()),
-        };
+        });
         if let Err(error) = written {
             self.give_up(&kept, &error);
         }
@@ -602,17 +573,11 @@ impl Journal {
             return Ok(());
         }
         let head = Head { durable: false, ..head.clone() };
-        kept.file.write_all_at(&head.sealed()?, 0)?;
-        kept.file.sync_data()?;
-        let Kept { file, path, keeper, lapses, .. } = &**kept;
-        *kept = Arc::new(Kept {
-            file: file.try_clone()?,
-            path: path.clone(),
-            durable: false,
-            keeper: keeper.clone(),
-            head: Mutex::new(head),
-            lapses: lapses.clone(),
-        });
+        let file = kept.stored.file()?;
+        file.write_all_at(&head.sealed()?, 0)?;
+        file.sync_data()?;
+        let (stored, keeper, lapses) = (kept.stored.clone(), kept.keeper.clone(), kept.lapses.clone());
+        *kept = Arc::new(Kept { stored, durable: false, keeper, head: Mutex::new(head), lapses });
         Ok(())
     }
 
@@ -644,12 +609,12 @@ impl Journal {
         if lock(&self.0).take().is_none() {
             return; // another request has
         }
-        tracing::error!(path = %kept.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");
+        tracing::error!(path = %kept.stored.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");
         let believes = lock(&kept.head).believes();
         if !believes.is_zero() {
             kept.lapses.note(now() + believes, now());
         }
-        kept.keeper.remove(kept.path.clone(), kept.durable);
+        kept.keeper.remove(kept.stored.path.clone(), kept.durable);
     }
 
     /// Leaves the file to the next process.
@@ -660,7 +625,7 @@ impl Journal {
     /// The session has ended.
     pub(crate) fn remove(&self) {
         if let Some(kept) = lock(&self.0).take() {
-            kept.keeper.remove(kept.path.clone(), kept.durable);
+            kept.keeper.remove(kept.stored.path.clone(), kept.durable);
         }
     }
 }
@@ -680,12 +645,6 @@ fn write_stable(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
 fn offset(request: &Header, room: Room) -> u64 {
     let index = u64::from(request.slot) * 2 + u64::from(request.class == Class::Releasing);
     HEAD_SIZE as u64 + index * PAIR_SIZE as u64 + if room == Room::Intent { RECORD_SIZE as u64 } else { 0 }
-}
-
-fn remove(path: &Path) {
-    if let Err(error) = fs::remove_file(path) {
-        tracing::warn!(path = %path.display(), %error, "could not remove the memory of a session");
-    }
 }
 
 /// Checksum, length and content; `None` if that takes more room than there is.
@@ -740,12 +699,14 @@ mod tests {
                 journal.note_leases(Duration::from_secs(5));
             }
             let kept = lock(&journal.0).take().and_then(Arc::into_inner).unwrap();
-            let file = File::open(&kept.path).unwrap(); // nothing can be written there
-            *lock(&journal.0) = Some(Arc::new(Kept { file, ..kept }));
+            let path = kept.stored.path.clone();
+            let file = File::open(&path).unwrap(); // nothing can be written there
+            *lock(&journal.0) = Some(Arc::new(Kept { stored: server.opened.store(path, file), ..kept }));
             writes(&journal);
             assert!(!journal.survives());
             server.keeper.run(|| Ok(())).unwrap();
-            let left = fs::read_dir(folder.path()).unwrap().count();
+            let is_own = |entry: &fs::DirEntry| !entry.file_name().to_string_lossy().starts_with("server-");
+            let left = fs::read_dir(folder.path()).unwrap().filter(|entry| is_own(entry.as_ref().unwrap())).count();
             let until = open().lapsed_at(now()).saturating_sub(now());
             assert_eq!(left, usize::from(!until.is_zero()), "its own file has gone");
             until
@@ -753,7 +714,9 @@ mod tests {
         let request = Header::new(aqueduct_wire::Kind::Request);
         assert_eq!(waits(false, &|journal| journal.intend(&request, b"", true)), Duration::ZERO);
         assert!(waits(false, &|journal| journal.note_leases(Duration::from_secs(5))) > Duration::from_secs(4));
-        fs::remove_dir_all(folder.path()).unwrap();
+        for entry in fs::read_dir(folder.path()).unwrap() {
+            fs::remove_file(entry.unwrap().path()).unwrap();
+        }
         assert!(waits(true, &|journal| journal.intend(&request, b"", true)) > Duration::from_secs(4));
     }
 }

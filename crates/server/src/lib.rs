@@ -25,6 +25,7 @@ mod session;
 mod sink;
 mod slots;
 mod status;
+mod stored;
 
 pub use access::{ANONYMOUS_ID, Access, Squash};
 pub use failpoint::Moment;

@@ -72,12 +72,12 @@ pub fn export_id(name: &str) -> u32 {
 /// What a server takes on, each with its cost.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Sessions. An idle one costs its two connections and, once it has changed things, its reply memory: at most 2 x `slots` replies of
-    /// about 300 bytes. One that is written down costs a descriptor and, on disk, at most 8 KiB for each slot and 16 KiB.
+    /// Sessions. An idle one costs its connections and, once it has changed things, its reply memory: at most 2 x `slots` replies of
+    /// about 300 bytes. One that is written down costs, on disk, at most 8 KiB for each slot and 16 KiB; of all those 1024 files are open at most.
     pub sessions_max: usize,
-    /// Connections, with a session or without: about 2 KiB and two descriptors each. See `frame_memory` and `unsent_memory` for what they hold.
+    /// Connections, with a session or without: about 2 KiB and a descriptor each. See `frame_memory` and `unsent_memory` for what they hold.
     pub connections_max: usize,
-    /// Connections that have no session yet, of one address and in all: about 2 KiB and two descriptors each.
+    /// Connections that have no session yet, of one address and in all: about 2 KiB and a descriptor each.
     pub unjoined_per_address_max: usize,
     /// See `unjoined_per_address_max`.
     pub unjoined_max: usize,
@@ -394,6 +394,7 @@ impl Server {
                 None => self.free(session),
             }
         }
+        self.folder.get().into_iter().for_each(Folder::leave);
         for listener in lock(&self.listeners).drain(..) {
             lock(&listener.registration).take(); // which keeps the listener
         }

@@ -131,6 +131,11 @@ impl Machine {
         self.server = Some((server, group));
     }
 
+    /// Where a session is written down.
+    fn file_of(&self, session: &HelloReply) -> String {
+        format!("sessions/{:016x}.{:08x}-0", session.session, crc32c::crc32c(self.address.as_bytes()))
+    }
+
     fn server(&self) -> &Arc<Server> {
         &self.server.as_ref().unwrap().0
     }
@@ -235,7 +240,7 @@ fn repeat(machine: &mut Machine, build: Build, torn: bool, check: fn(&Path, Answ
         let op = encode_request(&context(), &build(&client), &mut body);
         let peer = &mut client.peer;
         machine.dies(moment, || _ = peer.request(op, (1, 1), &body));
-        let session = format!("sessions/{:016x}", client.session.session);
+        let session = machine.file_of(&client.session);
         let tear = |disk: &Path| {
             if torn {
                 // Of the reply's record only the first part has come to the disk.
@@ -327,7 +332,7 @@ fn an_append_is_done_once_over_a_power_failure() {
             encode_write(&context(), &append, &mut body);
             let peer = &mut client.peer;
             machine.dies(Moment::Executed, || peer.send_with(Op::Write, (1, 1), &body, b"once"));
-            let session = format!("sessions/{:016x}", client.session.session);
+            let session = machine.file_of(&client.session);
             let sync = |disk: &Path| {
                 if synced {
                     File::open(disk.join("export/file")).unwrap().sync_all().unwrap();
@@ -374,7 +379,7 @@ fn an_append_that_was_lost_is_done_again_beside_those_of_others() {
             encode_write(&context(), &append, &mut body);
             let peer = &mut client.peer;
             machine.dies(Moment::Remembered, || peer.send_with(Op::Write, (1, 1), &body, b"mine"));
-            let session = format!("sessions/{:016x}", client.session.session);
+            let session = machine.file_of(&client.session);
             let sync = |disk: &Path| File::open(disk.join(&session)).unwrap().sync_data().unwrap();
             // Sometimes its length is there all the same.
             let lose = |disk: &Path| {
@@ -404,7 +409,7 @@ fn what_is_not_there_of_an_append_is_not_said_to_be() {
         encode_write(&context(), &append, &mut body);
         let (data, peer) = ([7; 10_000], &mut client.peer);
         machine.dies(Moment::Executed, || peer.send_with(Op::Write, (1, 1), &body, &data));
-        let session = format!("sessions/{:016x}", client.session.session);
+        let session = machine.file_of(&client.session);
         let sync = |disk: &Path| File::open(disk.join(&session)).unwrap().sync_data().unwrap();
         let lengthen = |disk: &Path| {
             let file = fs::OpenOptions::new().write(true).open(disk.join("export/file")).unwrap();

@@ -293,8 +293,10 @@ fn a_session_that_ends_with_the_machine_outlives_every_process_of_this_boot() {
 fn files_of_others_are_left_alone() {
     let change = |path: &std::path::Path, bytes| rewrite(path, bytes, |head| head["listen"] = "10.0.0.1:7170".into());
     assert_eq!(after(change), (false, true));
+    // A process of this server that lives, as where another container has the same addresses.
     let lock = |path: &std::path::Path, _: Vec<u8>| {
-        let file = std::fs::File::open(path).unwrap();
+        let owner = path.extension().unwrap().to_str().unwrap();
+        let file = std::fs::File::open(path.with_file_name(format!("server-{owner}"))).unwrap();
         file.lock().unwrap();
         std::mem::forget(file);
     };
@@ -305,7 +307,7 @@ fn files_of_others_are_left_alone() {
 fn a_session_that_cannot_be_written_down_goes_on_without() {
     let mut fixture = Fixture::surviving();
     let folder = fixture.sessions.as_ref().unwrap().path().to_owned();
-    std::fs::remove_dir(&folder).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
     let (mut peer, session, root) = fixture.attached();
     peer.ask((0, 1), &make_directory(&root, "d")).unwrap();
     fixture.restart();

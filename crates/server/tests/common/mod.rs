@@ -200,10 +200,11 @@ impl Fixture {
         self.start_again(limits());
     }
 
-    /// The files of sessions.
+    /// The files of sessions, and not what the process has locked.
     pub fn files(&self) -> Vec<std::path::PathBuf> {
         let entries = std::fs::read_dir(self.sessions.as_ref().unwrap()).unwrap();
-        entries.map(|entry| entry.unwrap().path()).collect()
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths.filter(|path| !path.file_name().unwrap().to_str().unwrap().starts_with("server-")).collect()
     }
 
     pub fn connect(&self) -> Peer {
