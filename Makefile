@@ -10,7 +10,9 @@ PACKAGES_TEST := $(PACKAGES_DEMO) acl attr rsync sqlite3 tar python3 iproute2 ut
 PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar diffutils rsync iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server openssh-server openssh-client glusterfs-server glusterfs-client bindfs \
 	nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-dev xfsprogs python3-matplotlib
 
-.PHONY: build test lint demo bench bench-compare fuzz faults soak mutations setup setup-demo setup-bench setup-fuzz install clean
+.PHONY: build test lint demo bench bench-compare bench-scale fuzz faults soak mutations setup setup-demo setup-bench setup-fuzz install clean
+
+.PHONY: build test lint demo bench bench-scale fuzz faults soak mutations setup setup-demo setup-bench setup-fuzz install clean
 
 build:
 	cargo build --release --locked
@@ -28,12 +30,17 @@ demo: setup-demo build
 
 # Aqueduct mounted, its client library and its wire alone, beside the local directory, its peers and iperf3: see bench/README.md. ARGS="--runs 1 --size 512" makes it short, ARGS="--only small-files" measures a part.
 bench: setup-bench build
-	[[ ! -d crates/load ]] || cargo build --release --locked -p aqueduct-load
+	cargo build --release --locked -p aqueduct-load
 	bench/run --program $(abspath $(TARGET))/release/aqueduct $(ARGS)
 
 # What got slower or faster, by the records of past runs: the newest beside the ones before. ARGS="--fail-slower 0.9" fails on what is slower.
 bench-compare:
 	python3 bench/compare.py $(ARGS)
+
+# One server with 1 to 10,000 clients: see docs/scale.md. ARGS="--rows stat --runs 1" measures a part.
+bench-scale: setup-demo build
+	cargo build --release --locked -p aqueduct-load
+	ulimit -n $$(ulimit -Hn) && python3 bench/scale.py --programs $(abspath $(TARGET))/release $(ARGS)
 
 # Every parser of foreign bytes under libFuzzer, FUZZ_SECONDS (60) each. ARGS="frame reply" names targets. Takes a C++ compiler.
 fuzz: setup-fuzz
