@@ -20,8 +20,9 @@ use super::names::{Entry, Step};
 use super::registers::{Length, Record, Word};
 use crate::history::{BLOCK, BLOCKS, Call, Event, History, How, NAMES, PAGE, PATHS, Place, RECORD, Value, WORD, runs};
 
-/// Errors of a mount that lost its server, its session or its life.
-const LOSSES: [i32; 6] = [libc::EIO, libc::ENOTCONN, libc::ECONNABORTED, libc::ESTALE, libc::EINTR, libc::ENODEV];
+/// Errors of a mount that lost its server, its session or its life; ECANCELED and EINTR are of requests that the kernel was handing to its ring then.
+const LOSSES: [i32; 7] =
+    [libc::EIO, libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::ESTALE, libc::EINTR, libc::ENODEV];
 
 /// A block's words: those of a read begin where they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
