@@ -12,7 +12,6 @@ PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar diffutils rsync iprou
 
 .PHONY: build test lint demo bench bench-compare bench-scale fuzz faults soak mutations setup setup-demo setup-bench setup-fuzz install clean
 
-
 build:
 	cargo build --release --locked
 

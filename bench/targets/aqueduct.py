@@ -32,14 +32,15 @@ class Aqueduct(Target):
         self.version_of = (program, "--version")
 
     def serve(self):
-        server = self.spawn(self.program, "serve", "--listen", "127.0.0.1:0", "--state", self.folder / "state",
-                            self.backing, stdout=subprocess.PIPE, text=True)
-        line = server.stdout.readline()
+        self.start_server(self.program, "--state", self.folder / "state", self.backing)
+        self.server.stdout.readline()  # the export
+
+    def start_server(self, program, *arguments):
+        self.server = self.spawn(program, "serve", "--listen", "127.0.0.1:0", *arguments, stdout=subprocess.PIPE, text=True)
+        line = self.server.stdout.readline()
         if not line.startswith("listening on "):
-            raise Unavailable(f"aqueduct serve: {(self.folder / 'log').read_text().strip()}")
+            raise Unavailable(f"{program} serve: {(self.folder / 'log').read_text().strip()}")
         self.port = line.rsplit(":", 1)[1].strip()
-        server.stdout.readline()
-        self.server = server
 
     def attach(self, point):
         mount = self.spawn_mount(point, self.program, "mount", *self.options, f"127.0.0.1:{self.port}:{self.backing}")
@@ -109,16 +110,13 @@ class Library(Unmounted, Aqueduct):
     name = "aqueduct-library"
     note = f"the client library without FUSE (aqueduct-load); {LIBRARY_DEPTH} requests under way in the sequential rows"
 
-    def __init__(self, work, program):
-        super().__init__(work, program)
-        self.note = Library.note
-
     def serve(self):
         self.load = need_load(self.program)
+        self.export = self.backing
         super().serve()
 
     def perform(self, load, size, seconds):
-        return loads.program((self.load, "io", f"127.0.0.1:{self.port}:{self.backing}"), load, self.data(), size, seconds)
+        return loads.program((self.load, "io", f"127.0.0.1:{self.port}:{self.export}"), load, self.data(), size, seconds)
 
 
 class Wire(Library):
@@ -127,20 +125,10 @@ class Wire(Library):
     name = "wire"
     note = f"Aqueduct's client library and server with nothing behind it; {LIBRARY_DEPTH} requests under way in the sequential rows"
 
-    def __init__(self, work, program):
-        super().__init__(work, program)
-        self.note = Wire.note
-
     def serve(self):
         self.load = need_load(self.program)
-        self.server = self.spawn(self.load, "serve", "--listen", "127.0.0.1:0", "--size", str(FILE_BYTES), stdout=subprocess.PIPE, text=True)
-        line = self.server.stdout.readline()
-        if not line.startswith("listening on "):
-            raise Unavailable(f"aqueduct-load serve: {(self.folder / 'log').read_text().strip()}")
-        self.port = line.rsplit(":", 1)[1].strip()
-
-    def perform(self, load, size, seconds):
-        return loads.program((self.load, "io", f"127.0.0.1:{self.port}:/"), load, self.data(), size, seconds)
+        self.export = "/"
+        self.start_server(self.load, "--size", str(FILE_BYTES))
 
     def remove_data(self):
         pass  # nothing was kept

@@ -39,10 +39,12 @@ const FILE: u64 = 2;
 const LOOKUP: u32 = 1;
 const FORGET: u32 = 2;
 const INIT: u32 = 26;
+const INTERRUPT: u32 = 36;
 const DESTROY: u32 = 38;
+const NOTIFY_REPLY: u32 = 41;
 const BATCH_FORGET: u32 = 42;
-/// Those without an answer, or not always with one; 36 is INTERRUPT, 41 NOTIFY_REPLY.
-const UNANSWERED: [u32; 5] = [FORGET, 36, DESTROY, 41, BATCH_FORGET];
+/// Those without an answer, or not always with one.
+const UNANSWERED: [u32; 5] = [FORGET, INTERRUPT, DESTROY, NOTIFY_REPLY, BATCH_FORGET];
 /// No operation: it is refused without asking the file system.
 const NONE: u32 = 9999;
 
