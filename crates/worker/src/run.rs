@@ -33,8 +33,13 @@ const SPIN_MIN: Duration = Duration::from_micros(10);
 /// Whoever yields and has the processor again after this time has lost it to a program that computes.
 const CROWDED_AFTER: Duration = Duration::from_micros(500);
 
-/// So long nobody spins then: each yield would cost a time slice (4 ms) before what is waited for is looked at, where a sleeping thread is woken when it comes.
-const CROWDED_FOR: Duration = Duration::from_secs(1);
+/// If something had come meanwhile, it came too late by a part of that: a sleeping thread would have been woken when it came. So nobody spins for so many times as long, which
+/// keeps what is lost below a sixteenth; twice as long each time that it happens again soon, up to the longest.
+const CROWDED_FACTOR: u32 = 16;
+const CROWDED_MAX: Duration = Duration::from_secs(1);
+
+/// So many yields that lost nothing, and a loss is the first again. On a virtual machine the host takes a processor away now and then.
+const CALM_YIELDS: u32 = 1000;
 
 /// A thread above the minimum ends after this much idleness.
 const EXTRA_THREAD_IDLE: Duration = Duration::from_secs(10);
@@ -185,6 +190,34 @@ fn start_sentinel(group: &Arc<Group>) -> io::Result<()> {
     Ok(())
 }
 
+/// What others who want a thread's processor have cost it.
+#[derive(Default)]
+struct Crowd {
+    until: Option<Instant>,
+    /// For how long nobody spun the last time.
+    pause: Duration,
+    /// Since then.
+    yields: u32,
+}
+
+impl Crowd {
+    fn lets_spin(&mut self, now: Instant) -> bool {
+        self.until = self.until.filter(|until| now < *until);
+        self.until.is_none()
+    }
+
+    /// Something was found when the processor came back, which had been away for so long.
+    fn found_after(&mut self, lost: Duration) {
+        if lost <= CROWDED_AFTER {
+            return;
+        }
+        let again = if self.yields < CALM_YIELDS { self.pause * 2 } else { Duration::ZERO };
+        self.pause = again.max(lost * CROWDED_FACTOR).min(CROWDED_MAX);
+        self.until = Some(Instant::now() + self.pause);
+        self.yields = 0;
+    }
+}
+
 /// A thread's turning of a group.
 pub(crate) struct Turn<'a> {
     group: &'a Arc<Group>,
@@ -192,8 +225,7 @@ pub(crate) struct Turn<'a> {
     events: Vec<epoll::Event>,
     /// How long to look for more before sleeping: what has paid lately.
     spin: Duration,
-    /// Until when others want this processor.
-    crowded_until: Option<Instant>,
+    crowd: Crowd,
     /// Events that came without any wait, one after the other.
     backlog: u32,
 }
@@ -203,7 +235,7 @@ impl<'a> Turn<'a> {
         let before = CURRENT.replace(Some(group.clone()));
         let events_max = if group.settings.threads_max > 1 { 1 } else { EVENTS_PER_WAIT };
         let spin = group.settings.spin_max.min(SPIN_MIN);
-        Turn { group, before, events: Vec::with_capacity(events_max), spin, crowded_until: None, backlog: 0 }
+        Turn { group, before, events: Vec::with_capacity(events_max), spin, crowd: Crowd::default(), backlog: 0 }
     }
 
     /// One turn: tasks, output, timers, wait, events. Returns whether there was anything to do. `done` is asked before sleeping.
@@ -297,14 +329,14 @@ impl<'a> Turn<'a> {
 
     /// Looks for events without sleeping, unless another thread does. Returns whether any came.
     fn spin(&mut self, began: Instant, done: &dyn Fn() -> bool) -> bool {
-        self.crowded_until = self.crowded_until.filter(|until| began < *until);
-        let spins = !self.spin.is_zero() && self.crowded_until.is_none();
+        let spins = !self.spin.is_zero() && self.crowd.lets_spin(began);
         if !spins || self.group.spinning.swap(true, Ordering::SeqCst) {
             return false;
         }
-        let mut first = true;
+        let (mut first, mut lost) = (true, Duration::ZERO);
         let found = loop {
             if self.poll(Some(Duration::ZERO)) {
+                self.crowd.found_after(lost);
                 break true;
             }
             first = false;
@@ -314,9 +346,8 @@ impl<'a> Turn<'a> {
             // Whoever this thread has just answered may wait for this core: a spin that keeps it makes everybody slower than none.
             let yielded = Instant::now();
             std::thread::yield_now();
-            if yielded.elapsed() > CROWDED_AFTER {
-                self.crowded_until = Some(Instant::now() + CROWDED_FOR);
-            }
+            lost = yielded.elapsed();
+            self.crowd.yields = self.crowd.yields.saturating_add(1);
         };
         self.group.spinning.store(false, Ordering::SeqCst);
         self.backlog = if found && first { self.backlog + 1 } else { 0 };
@@ -378,5 +409,31 @@ fn readiness(flags: epoll::EventFlags) -> Readiness {
         read: gone || flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP),
         write: gone || flags.contains(epoll::EventFlags::OUT),
         gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_loses_the_processor_spins_no_more_for_a_while() {
+        let mut crowd = Crowd::default();
+        let lost = 2 * CROWDED_AFTER;
+        assert!(crowd.lets_spin(Instant::now()));
+        crowd.found_after(CROWDED_AFTER);
+        assert!(crowd.lets_spin(Instant::now()), "that was not long");
+        let began = Instant::now();
+        crowd.found_after(lost);
+        assert_eq!(crowd.pause, lost * CROWDED_FACTOR);
+        assert!(!crowd.lets_spin(began + crowd.pause / 2));
+        assert!(crowd.lets_spin(began + 2 * CROWDED_MAX));
+        crowd.found_after(lost);
+        assert_eq!(crowd.pause, lost * CROWDED_FACTOR * 2, "soon again");
+        (0..20).for_each(|_| crowd.found_after(lost));
+        assert_eq!(crowd.pause, CROWDED_MAX);
+        crowd.yields = CALM_YIELDS;
+        crowd.found_after(lost);
+        assert_eq!(crowd.pause, lost * CROWDED_FACTOR, "after a calm while it is the first");
     }
 }
