@@ -1,7 +1,7 @@
 //! The open files and directories of all clients.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -10,6 +10,7 @@ use aqueduct_fs::{ClientId, Errno, Handle, OpenFlags, OpenId};
 
 use crate::ahead::Streams;
 use crate::listing::Listing;
+use crate::lock;
 use crate::locks::Inode;
 
 /// The parts of the table, each with its own lock: 16 keep apart as many threads as a server has.
@@ -74,6 +75,7 @@ impl OpenFile {
 }
 
 type ById = RwLock<HashMap<u64, Arc<OpenFile>>>;
+type ByClient = Mutex<HashMap<ClientId, HashSet<u64>>>;
 type ByInode = RwLock<HashMap<Inode, usize>>;
 type ByHandle = RwLock<HashMap<Box<[u8]>, Vec<Arc<OpenFile>>>>;
 
@@ -82,6 +84,7 @@ type ByHandle = RwLock<HashMap<Box<[u8]>, Vec<Arc<OpenFile>>>>;
 pub(crate) struct Opens {
     by_id: [ById; SHARDS],
     by_handle: [ByHandle; SHARDS],
+    by_client: [ByClient; SHARDS],
     /// How often each file is open; directories do not count.
     by_inode: [ByInode; SHARDS],
     next: AtomicU64,
@@ -96,6 +99,7 @@ impl Opens {
         Opens {
             by_id: Default::default(),
             by_handle: Default::default(),
+            by_client: Default::default(),
             by_inode: Default::default(),
             next: AtomicU64::new(first_id()),
             count: AtomicUsize::new(0),
@@ -132,6 +136,10 @@ impl Opens {
     fn handles(&self, handle: &[u8]) -> &ByHandle {
         // The last bytes are a MAC, as good as random.
         &self.by_handle[usize::from(handle.last().copied().unwrap_or(0)) % SHARDS]
+    }
+
+    fn clients(&self, client: ClientId) -> &ByClient {
+        &self.by_client[client.0 as usize % SHARDS]
     }
 
     fn inodes(&self, inode: Inode) -> &ByInode {
@@ -175,6 +183,7 @@ impl Opens {
                 return Err(Errno::EBUSY);
             }
         };
+        lock(self.clients(open.client)).entry(open.client).or_default().insert(open.id.0);
         if open.listing.is_some() {
             self.listings.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -216,6 +225,12 @@ impl Opens {
                 entry.remove();
             }
         }
+        if let MapEntry::Occupied(mut entry) = lock(self.clients(client)).entry(client) {
+            entry.get_mut().remove(&id.0);
+            if entry.get().is_empty() {
+                entry.remove();
+            }
+        }
         self.count.fetch_sub(1, Ordering::Relaxed);
         if open.listing.is_some() {
             self.listings.fetch_sub(1, Ordering::Relaxed);
@@ -233,12 +248,8 @@ impl Opens {
 
     /// The opens of a client.
     pub(crate) fn of_client(&self, client: ClientId) -> Vec<OpenId> {
-        let mut ids = Vec::new();
-        for shard in &self.by_id {
-            let opens = shard.read().unwrap_or_else(|poison| poison.into_inner());
-            ids.extend(opens.values().filter(|open| open.client == client).map(|open| open.id));
-        }
-        ids
+        let opens = lock(self.clients(client));
+        opens.get(&client).into_iter().flatten().map(|id| OpenId(*id)).collect()
     }
 }
 
@@ -293,6 +304,11 @@ mod tests {
         assert!(opens.of_handle(b"handle").is_none());
         assert!(!opens.has_file(Inode { device: 1, number: 1 }));
         assert_eq!((opens.count(), opens.files()), (0, 0));
+        assert_eq!((opens.of_client(ClientId(1)), opens.of_client(ClientId(2))), (vec![], vec![]));
+        assert!(
+            opens.by_client.iter().all(|clients| lock(clients).is_empty()),
+            "a client that has gone takes no memory"
+        );
     }
 
     #[test]
