@@ -10,6 +10,7 @@ import sys
 
 import data
 import names
+import neighbour
 import report
 import small_files
 import small_writes
@@ -18,7 +19,7 @@ import store
 import targets
 from commands import HERE, Unavailable
 
-SECTIONS = {"data": data.Rows, "names": names.Rows, "small-files": small_files.Rows, "small-writes": small_writes.Rows}
+SECTIONS = {"data": data.Rows, "names": names.Rows, "neighbour": neighbour.Rows, "small-files": small_files.Rows, "small-writes": small_writes.Rows}
 TREES = {"small-files", "small-writes"}  # what needs the trees
 
 

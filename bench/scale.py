@@ -156,10 +156,12 @@ def show(row, figures):
             lines.append([str(count), cell(values, "resident_kib", part), cell(values, "slab_kib", part), cell(values, "cpu_seconds", hundredth)])
     else:
         eight = statistics.median(value["per_second"] for value in figures[8]) if figures.get(8) else None
-        lines = [["clients", "per s", "of 8 clients'", "slowest/fastest", "connected in s"]]
+        is_bulk = row.startswith("read")
+        lines = [["clients", *(["MiB/s"] if is_bulk else []), "per s", "of 8 clients'", "slowest/fastest", "connected in s"]]
         for count, values in figures.items():
             share = f"{statistics.median(value['per_second'] for value in values) / eight:.2f}" if values and eight else "-"
-            lines.append([str(count), cell(values, "per_second", whole), share, cell(values, "fairness", hundredth),
+            rate = [cell([{"rate": value["per_second"] * BLOCK / report.MIB} for value in values], "rate", whole)] if is_bulk else []
+            lines.append([str(count), *rate, cell(values, "per_second", whole), share, cell(values, "fairness", hundredth),
                           cell(values, "connect_seconds", hundredth)])
     report.table(lines)
 

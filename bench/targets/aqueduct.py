@@ -19,7 +19,7 @@ class Aqueduct(Target):
 
     name = "aqueduct"
     note = "defaults: cache=lease"
-    rows = ("data", "names")
+    rows = ("data", "names", "neighbour")
 
     def __init__(self, work, program, cache=None, io_uring=True):
         self.options = []

@@ -38,7 +38,7 @@ class Target:
     networked = False
     mounted = True
     keeps_times = True  # also where a program sets the time of modification alone, as tar does
-    rows = ("data", "names", "small-files", "small-writes")
+    rows = ("data", "names", "neighbour", "small-files", "small-writes")
     version_of = ()     # a command that says which version this is
 
     def __init__(self, work):
