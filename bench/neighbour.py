@@ -67,7 +67,7 @@ class Rows(figures.Rows):
     def record(self, record):
         super().record(record)
         for target, pauses in self.longest.items():
-            record.add(section=self.name, target=target, row="longest pause of computing", unit="ms", values=[round(pause, 2) for pause in pauses])
+            record.add(section=self.name, target=target, row="longest pause of computing", unit="ms", median=round(statistics.median(pauses), 2), values=[round(pause, 2) for pause in pauses])
 
 
 def read_rate(target):
