@@ -53,6 +53,15 @@ pub enum Command {
     Status(Status),
     /// Release the locks of a client that is in the way, on the server's machine
     ReleaseLocks(ReleaseLocks),
+    /// Measure file systems and networks, as IOR, mdtest and OSU's tests do
+    #[command(after_help = "\
+Examples:
+  aqueduct bench io -w -r -t 1m -b 1g -o /mnt/testfile
+  aqueduct bench io --help             IOR's options, and more")]
+    Bench {
+        #[command(subcommand)]
+        command: aqueduct_bench::Command,
+    },
     /// Make the key that servers and clients of a cluster share
     #[command(after_help = "\
 Examples:

@@ -49,6 +49,12 @@ impl Failure {
     }
 }
 
+impl From<aqueduct_bench::Failure> for Failure {
+    fn from(aqueduct_bench::Failure { what, why, hint, is_usage }: aqueduct_bench::Failure) -> Failure {
+        Failure { what, why, hint, code: if is_usage { USAGE } else { FAILED } }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "aqueduct: {}\n     why: {}\n      do: {}", self.what, self.why, self.hint)

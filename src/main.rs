@@ -70,6 +70,7 @@ fn run(Arguments { verbose, command }: Arguments) -> Result<ExitCode, Failure> {
         }
         Command::Status(arguments) => status::run(&arguments),
         Command::ReleaseLocks(arguments) => locks::release(&arguments),
+        Command::Bench { command } => aqueduct_bench::run(command).map_err(Failure::from),
         Command::Keygen { file } => keyfile::generate(&file).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => {
             docs::completions(shell);

@@ -25,8 +25,8 @@ const DEVELOPMENT: [&str; 3] = ["aqueduct-model", "aqueduct-fuzz", "aqueduct-loa
 /// The binary, which knows all.
 const ROOT: &str = "aqueduct";
 
-/// Those who feed each parser, and have clients load servers.
-const KNOW_ALL: [&str; 3] = [ROOT, "aqueduct-fuzz", "aqueduct-load"];
+/// Those who feed each parser, have clients load servers, and measure any layer.
+const KNOW_ALL: [&str; 4] = [ROOT, "aqueduct-fuzz", "aqueduct-load", "aqueduct-bench"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,0 +1,24 @@
+//! Benchmarks as HPC engineers know them, on any mounted file system, straight on Aqueduct's client, or on the network alone.
+//!
+//! - [`io`]: data, with IOR's options, columns and JSON.
+//! - [`meta`]: names, with mdtest's options and tables.
+//! - [`net`]: messages, as OSU's tests define latency and bandwidth.
+//! - [`ranks`]: the processes of one measurement, on one host or many, and what they tell each other.
+//! - [`sweep`]: a matrix of measurements, repeated in random order until they are certain enough, and resumed when they were interrupted.
+//! - [`stats`]: what can be said of repeated measurements, pure.
+//! - [`record`]: how they are written down.
+//! - [`report`]: what people read: tables, charts, a page of HTML, and the comparison of two runs.
+
+pub mod cli;
+mod failure;
+pub mod io;
+pub mod meta;
+pub mod net;
+pub mod ranks;
+pub mod record;
+pub mod report;
+pub mod stats;
+pub mod sweep;
+
+pub use cli::{Command, run};
+pub use failure::Failure;

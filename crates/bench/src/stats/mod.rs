@@ -1,0 +1,1 @@
+//! What can be said of repeated measurements. Pure.
