@@ -68,3 +68,24 @@ pub struct Sample {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<u64>,
 }
+
+/// What a benchmark says of one operation of one repetition, a JSON line each, where its `--measured FILE` asks for it: a [`Sample`] without what only a sweep knows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// As of [`Sample::op`].
+    pub op: String,
+    /// Which repetition within this call, from 0.
+    pub repeat: u32,
+    /// As of [`Sample::value`].
+    pub value: f64,
+    /// As of [`Sample::unit`].
+    pub unit: String,
+    /// As of [`Sample::seconds`].
+    pub seconds: f64,
+    /// As of [`Sample::more`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub more: BTreeMap<String, Value>,
+    /// As of [`Sample::series`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<u64>,
+}
