@@ -12,7 +12,7 @@ pub enum Command {
     /// Measure data, with IOR's options
     Io(io::Arguments),
     /// Measure names, with mdtest's options
-    Meta(meta::Arguments),
+    Meta(Box<meta::Arguments>),
     /// Measure the network between ranks, as OSU's tests do
     Net(net::Arguments),
     /// Measure a matrix of parameters, repeated in random order
@@ -25,7 +25,7 @@ pub enum Command {
 pub fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Io(arguments) => io::run(arguments),
-        Command::Meta(arguments) => meta::run(arguments),
+        Command::Meta(arguments) => meta::run(*arguments),
         Command::Net(arguments) => net::run(arguments),
         Command::Sweep(arguments) => sweep::run(arguments),
         Command::Report(arguments) => report::run(arguments),
