@@ -123,6 +123,7 @@ The configuration file:
                                    # unless given: watch where that can be had, else poll
   external_age_seconds = 60        # the oldest that clients keep; 60 with watch, 3 with poll
   sync = true                      # false: names and attributes reach the disk later, faster, and may be lost with the machine
+  rate = \"160MB/s\"                # data read and written, all clients together (MB: 10^6 bytes); unlimited, unless given
   hosts = [\"10.0.0.0/8\", \"node17\"]  # who may mount it; everybody, unless given
   read_only_hosts = [\"192.0.2.7\"]  # who may besides, and change nothing
   squash = \"root\"                  # who acts as the anonymous user: root, all, none;
@@ -172,6 +173,9 @@ pub struct Serve {
     /// How changes that others than clients make come to light, in the exports DIR [default: watch, poll where others than this machine make them]
     #[arg(long, value_name = "HOW")]
     pub external: Option<ExternalChoice>,
+    /// Hold each of the exports DIR to this rate of data, read and written, as 160MB/s [default: unlimited]
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<String>,
     /// Let only clients in that have one of the keys in this file: see 'aqueduct keygen'
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,

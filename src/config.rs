@@ -95,13 +95,11 @@ impl ServeConfig {
         let file = arguments.config.as_deref().map_or_else(|| Ok(File::default()), File::read)?;
         let listen = if arguments.listen.is_empty() { &file.listen } else { &arguments.listen };
         let checksums = arguments.checksum.or(file.checksum).map_or(Checksums::Auto, ChecksumChoice::checksums);
-        let key = arguments.key.or(file.key);
+        let key = arguments.key.clone().or(file.key);
         let listen = resolve_listen(listen, key.is_some() || arguments.insecure || file.insecure)?;
         let keys = key.as_deref().map_or_else(|| Ok(Vec::new()), keyfile::load)?;
         let mut exports = file.export;
-        exports.extend(
-            arguments.dirs.into_iter().map(|path| FileExport::of_argument(path, arguments.squash, arguments.external)),
-        );
+        exports.extend(arguments.dirs.iter().map(|path| FileExport::of_argument(path.clone(), &arguments)));
         if exports.is_empty() {
             return Err(Failure::usage(
                 "cannot serve",
@@ -431,7 +429,16 @@ mod tests {
         let usual = |name, read_only, squash| {
             let access = Access { squash, ..Access::default() };
             let external = ExternalConfig::default();
-            ExportConfig { path: root.clone(), name, read_only, cross_mounts: false, sync: true, external, access }
+            ExportConfig {
+                path: root.clone(),
+                name,
+                read_only,
+                cross_mounts: false,
+                sync: true,
+                rate: None,
+                external,
+                access,
+            }
         };
         let data = ExternalConfig { choice: Some(ExternalChoice::Poll), age: Some(Duration::from_millis(1500)) };
         let by_path = usual(by_path, false, Some(Squash::All));

@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use ipnet::{IpNet, Ipv4Net};
 use serde::Deserialize;
 
+use crate::args;
 use crate::external::{ExternalChoice, ExternalConfig};
 use crate::failure::Failure;
 
@@ -24,6 +25,8 @@ pub struct ExportConfig {
     pub cross_mounts: bool,
     /// What changes names or attributes is on the disk before it is answered.
     pub sync: bool,
+    /// Bytes of data per second, read and written; `None`: as fast as it goes.
+    pub rate: Option<u64>,
     pub external: ExternalConfig,
     pub access: Access,
 }
@@ -55,6 +58,7 @@ pub struct FileExport {
     read_only: bool,
     cross_mounts: bool,
     sync: Option<bool>,
+    rate: Option<String>,
     external: Option<ExternalChoice>,
     external_age_seconds: Option<f64>,
     squash: Option<SquashChoice>,
@@ -77,8 +81,9 @@ struct FileRange {
 
 impl FileExport {
     /// One of the command line.
-    pub fn of_argument(path: PathBuf, squash: Option<SquashChoice>, external: Option<ExternalChoice>) -> FileExport {
-        FileExport { path: Some(path), squash, external, ..FileExport::default() }
+    pub fn of_argument(path: PathBuf, arguments: &args::Serve) -> FileExport {
+        let (squash, external, rate) = (arguments.squash, arguments.external, arguments.rate.clone());
+        FileExport { path: Some(path), squash, external, rate, ..FileExport::default() }
     }
 
     /// Looks the directory and the hosts up, and checks the rest. `read_only`: all exports are.
@@ -92,6 +97,10 @@ impl FileExport {
         };
         let what = format!("cannot serve {}", path.display());
         let access = self.access(&what)?;
+        let rate = self.rate.as_deref().map(rate).transpose().map_err(|why| {
+            let hint = "write it as rate = \"160MB/s\": a number with B/s, kB/s, MB/s, GB/s (1000) or KiB/s, MiB/s, GiB/s (1024), 1 MB/s or more";
+            Failure::usage(&what, why, hint)
+        })?;
         let external = ExternalConfig::resolve(&what, self.external, self.external_age_seconds)?;
         let path = std::fs::canonicalize(path)
             .map_err(|error| Failure::new(&what, error, "name a directory that exists and that this user may enter"))?;
@@ -109,7 +118,8 @@ impl FileExport {
             return Err(Failure::usage(what, "its name is empty or has a line break", "give it another name"));
         }
         let (read_only, cross_mounts) = (self.read_only || read_only, self.cross_mounts);
-        Ok(ExportConfig { path, name, read_only, cross_mounts, sync: self.sync.unwrap_or(true), external, access })
+        let sync = self.sync.unwrap_or(true);
+        Ok(ExportConfig { path, name, read_only, cross_mounts, sync, rate, external, access })
     }
 
     fn access(&self, what: &str) -> Result<Access, Failure> {
@@ -166,6 +176,34 @@ impl FileExport {
     }
 }
 
+/// The slowest rate: a request of 1 MiB then takes a second, and nobody believes yet that the server is dead.
+const RATE_MIN: f64 = 1e6;
+
+/// Faster than anything.
+const RATE_MAX: f64 = 1e15;
+
+/// Bytes per second, of `160MB/s` and the like.
+fn rate(text: &str) -> Result<u64, String> {
+    let bad = || format!("'{text}' is no rate");
+    let (number, unit) = text.split_at(text.find(|character: char| character.is_ascii_alphabetic()).ok_or_else(bad)?);
+    let factor = match unit {
+        "B/s" => 1.0,
+        "kB/s" => 1e3,
+        "MB/s" => 1e6,
+        "GB/s" => 1e9,
+        "KiB/s" => 1024.0,
+        "MiB/s" => 1024.0 * 1024.0,
+        "GiB/s" => 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(bad()),
+    };
+    let rate = number.trim().parse::<f64>().map_err(|_| bad())? * factor;
+    if (RATE_MIN..=RATE_MAX).contains(&rate) {
+        Ok(rate.round() as u64)
+    } else {
+        Err(format!("'{text}' is no rate that can be kept"))
+    }
+}
+
 /// The networks that a text stands for: one as `10.0.0.0/8`, an address, or the addresses that a name has now.
 fn networks(text: &str) -> Result<Vec<IpNet>, String> {
     if let Ok(network) = text.parse::<IpNet>() {
@@ -214,13 +252,28 @@ mod tests {
     }
 
     #[test]
+    fn rates_are_decimal_or_binary() {
+        let rate = |text: &str| export(&format!("rate = '{text}'")).map(|export| export.rate);
+        assert_eq!(rate("160MB/s"), Ok(Some(160_000_000)));
+        assert_eq!(rate("1.5 MiB/s"), Ok(Some(1_572_864)));
+        assert_eq!([rate("1000000B/s"), rate("1000kB/s")], [Ok(Some(1_000_000)), Ok(Some(1_000_000))]);
+        assert_eq!(export("").unwrap().rate, None);
+        for bad in ["", "160", "MB/s", "160MB", "160mb/s", "-5MB/s", "0.1MB/s", "nanMB/s", "infMB/s", "1e300GB/s"] {
+            assert!(rate(bad).unwrap_err().contains("MiB/s"), "{bad}");
+        }
+    }
+
+    #[test]
     fn an_export_allows_what_is_usual_unless_it_says_otherwise() {
         assert_eq!(access(""), Access::default());
         let said = access("squash = 'all'\nanonymous_uid = 71\nanonymous_gid = 72\nhosts = ['10.0.0.0/8']");
         assert_eq!((said.squash, said.anonymous_uid, said.anonymous_gid), (Some(Squash::All), 71, 72));
         assert_eq!(said.hosts, Some(networks_of(&["10.0.0.0/8"])));
-        let by_argument = FileExport::of_argument("/tmp".into(), Some(SquashChoice::None), None).resolve(true).unwrap();
+        let by_argument =
+            args::Serve { squash: Some(SquashChoice::None), rate: Some("2GiB/s".into()), ..args::Serve::default() };
+        let by_argument = FileExport::of_argument("/tmp".into(), &by_argument).resolve(true).unwrap();
         assert_eq!((by_argument.access.squash, by_argument.read_only), (Some(Squash::None), true));
+        assert_eq!(by_argument.rate, Some(2 << 30));
         assert!(export("squash = 'some'").unwrap_err().contains("`all`"), "the choices are named");
         assert!(export("anonymous_gid = 4294967295").unwrap_err().contains("anonymous_gid is no id"));
         assert!(FileExport::default().resolve(false).unwrap_err().to_string().contains("no path"));

@@ -3,12 +3,14 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_fs::FileSystem;
 use aqueduct_fs::readonly::ReadOnly;
+use aqueduct_fs::throttled::{Clock, Throttled};
 use aqueduct_posix::{Options, Posix, Watcher};
 use aqueduct_server::{Export, Server, ServerConfig, StartError, export_id};
 use aqueduct_worker::{Group, Settings};
@@ -37,7 +39,8 @@ pub fn run(arguments: args::Serve) -> Result<ExitCode, Failure> {
     }
     for export in &config.exports {
         let read_only = if export.read_only { " (read-only)" } else { "" };
-        output::line(format_args!("export {}{read_only}: {}", export.name, export.path.display()));
+        let rate = export.rate.map_or_else(String::new, |rate| format!(" (at most {} MB/s)", rate as f64 / 1e6));
+        output::line(format_args!("export {}{read_only}{rate}: {}", export.name, export.path.display()));
     }
     notify("READY=1");
     wait(signals, &config, &server);
@@ -73,7 +76,7 @@ fn start(config: &ServeConfig, group: Arc<Group>) -> Result<(Arc<Server>, Watche
     let mut verifier = 0;
     let mut choices = Choices::new(&config.exports);
     for export in &config.exports {
-        let (export, writable, of_export) = open(export, &options, &mut choices)?;
+        let (export, writable, of_export) = open(export, &options, &mut choices, &group)?;
         exports.push(export);
         verifier = together(verifier, of_export);
         writable_exports.extend(writable);
@@ -142,6 +145,7 @@ fn open(
     export: &ExportConfig,
     options: &Options,
     choices: &mut Choices<'_>,
+    group: &Arc<Group>,
 ) -> Result<(Export, Option<Arc<Posix>>, u64), Failure> {
     let id = export_id(&export.name);
     let keep_unlinked = options.keep_unlinked && !export.read_only;
@@ -157,6 +161,12 @@ fn open(
         let posix = Arc::new(posix);
         (posix.clone(), Some(posix))
     };
+    let filesystem = match export.rate {
+        Some(rate) => {
+            Arc::new(Throttled::new(filesystem, rate, Timers { group: group.clone(), start: Instant::now() }))
+        }
+        None => filesystem,
+    };
     let export = Export {
         name: export.name.clone(),
         id,
@@ -168,6 +178,22 @@ fn open(
         external,
     };
     Ok((export, writable, verifier))
+}
+
+/// The group's timers, for what waits for its turn.
+struct Timers {
+    group: Arc<Group>,
+    start: Instant,
+}
+
+impl Clock for Timers {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(self.group.sleep(duration))
+    }
 }
 
 /// Waits for a signal, then drains; a second signal ends the process at once.

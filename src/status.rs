@@ -234,6 +234,7 @@ fn server_text(server: &Map<String, Value>) -> String {
                 string(&export["name"]),
                 string(&export["path"]),
                 access(export),
+                limit(export),
                 hosts(access_rules),
                 squash(access_rules),
                 string(&export["external"]),
@@ -241,7 +242,10 @@ fn server_text(server: &Map<String, Value>) -> String {
             ]
         })
         .collect();
-    text.push_str(&render(&["EXPORT", "DIRECTORY", "ACCESS", "HOSTS", "SQUASHED", "OUTSIDE", ">CLIENTS"], &exports));
+    text.push_str(&render(
+        &["EXPORT", "DIRECTORY", "ACCESS", "LIMIT", "HOSTS", "SQUASHED", "OUTSIDE", ">CLIENTS"],
+        &exports,
+    ));
     text.push_str(&data_text(&list("exports")));
     // Sessions without an export are those who ask, as we do.
     let sessions: Vec<Vec<String>> = list("sessions")
@@ -298,6 +302,11 @@ fn rates(entry: &Value) -> [String; 3] {
 
 fn access(entry: &Value) -> String {
     if entry["read_only"] == json!(true) { "read" } else { "read, write" }.to_owned()
+}
+
+/// The rate to which an export is held; decimal, as it was written.
+fn limit(export: &Value) -> String {
+    export["data"]["rate"].as_f64().map_or_else(|| "-".to_owned(), |rate| format!("{} MB/s", rate / 1e6))
 }
 
 /// Who may mount an export.
@@ -373,7 +382,9 @@ mod tests {
         let cells: Vec<_> =
             text.lines().last().unwrap().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(cells, ["/x", "2", "5.2 ms", "3", "3.0 MiB", "2.0 MiB", "1.0 MiB", "4", "4.0 KiB", "3"], "{text}");
-        assert_eq!(data_text(&[old]), "");
+        assert_eq!(data_text(&[old.clone()]), "");
+        let held = json!({ "data": { "rate": 160_000_000 } });
+        assert_eq!([limit(&held), limit(&old)], ["160 MB/s", "-"]);
         let fresh = json!({ "name": "/x", "data": { "read_ahead": { "on": false, "streams": 0, "latency_us": null, "waits": 0,
             "issued": 0, "used": 0, "wasted": 0 }, "writes": { "requests": 0, "bytes": 0, "continued": 0 } } });
         let text = data_text(&[fresh]);

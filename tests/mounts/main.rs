@@ -36,4 +36,5 @@ mod recovery;
 mod scribble;
 #[path = "../harness/sys.rs"]
 mod sys;
+mod throttled;
 mod waiting;

@@ -16,6 +16,7 @@ pub mod outside;
 pub mod readonly;
 pub mod request;
 pub mod synthetic;
+pub mod throttled;
 pub mod types;
 
 use std::sync::Arc;

@@ -188,7 +188,7 @@ pub struct Written {
     pub offset: u64,
 }
 
-/// What a file system has read ahead and written since its start; they only grow, but for `streams` and `latency`.
+/// What a file system has read ahead and written since its start; they only grow, but for `streams`, `latency` and `rate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataCounters {
     /// It reads ahead.
@@ -211,6 +211,10 @@ pub struct DataCounters {
     pub written: u64,
     /// Those that began where the one before in the same open had ended, and appends.
     pub continued: u64,
+    /// The rate to which all are held, in bytes per second.
+    pub rate: Option<u64>,
+    /// Reads and writes that had to wait for that.
+    pub throttled: u64,
 }
 
 bitflags::bitflags! {

@@ -246,6 +246,7 @@ impl Prefetch {
             writes: of(&self.writes),
             written: of(&self.written),
             continued: of(&self.continued),
+            ..DataCounters::default()
         }
     }
 }

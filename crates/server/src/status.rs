@@ -92,6 +92,9 @@ fn data_json(counters: DataCounters) -> Value {
             // Requests that a client might have gathered: each began where the one before had ended.
             "continued": counters.continued,
         },
+        // Bytes per second; null: as fast as it goes. Reads and writes that had to wait for it.
+        "rate": counters.rate,
+        "throttled": counters.throttled,
     })
 }
 
