@@ -10,7 +10,7 @@ use crate::{Failure, io, meta, net, report, sweep};
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Measure data, with IOR's options
-    Io(io::Arguments),
+    Io(Box<io::Arguments>),
     /// Measure names, with mdtest's options
     Meta(Box<meta::Arguments>),
     /// Measure the network between ranks, as OSU's tests do
@@ -24,7 +24,7 @@ pub enum Command {
 /// Runs a benchmark.
 pub fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
-        Command::Io(arguments) => io::run(arguments),
+        Command::Io(arguments) => io::run(*arguments),
         Command::Meta(arguments) => meta::run(*arguments),
         Command::Net(arguments) => net::run(arguments),
         Command::Sweep(arguments) => sweep::run(arguments),

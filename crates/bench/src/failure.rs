@@ -3,8 +3,10 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use serde::{Deserialize, Serialize};
+
 /// An error for the command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// What was tried, and on what.
     pub what: String,

@@ -19,6 +19,7 @@ pub mod record;
 pub mod report;
 pub mod stats;
 pub mod sweep;
+mod sys;
 
 pub use cli::{Command, run};
 pub use failure::Failure;

@@ -1,16 +1,165 @@
-//! See the crate.
+//! Data, as IOR measures them: its options, its patterns, its columns and its JSON.
+//!
+//! [`plan`] is what the options mean together, [`pattern`] which bytes each rank moves in which order, [`data`] what they hold; all pure. [`phase`] is
+//! the inner loop, over one of the interfaces of [`api`] ([`local`], [`projected`]); [`run`] a rank's way through the phases together with the others;
+//! [`results`] what all of them measured, and [`output`] how that is shown.
+
+mod api;
+mod arguments;
+mod clock;
+mod data;
+mod directives;
+mod json;
+mod local;
+mod measured;
+mod output;
+mod pattern;
+mod phase;
+mod plan;
+mod progress;
+mod projected;
+mod results;
+mod run;
+mod size;
+mod table;
+mod tally;
+mod target;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use clap::Args;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+pub use arguments::{Api, Arguments, Format, Named};
+pub use data::Packet;
 
 use crate::Failure;
+use crate::ranks::Team;
 
-/// The options.
-#[derive(Debug, Args)]
-pub struct Arguments {}
+/// What a process ends with that was interrupted: as shells count it, 128 and the signal.
+const INTERRUPTED: u8 = 130;
 
 /// Runs it.
-pub fn run(_arguments: Arguments) -> Result<ExitCode, Failure> {
-    Err(Failure::new("this benchmark", "it is not made yet", "wait for it"))
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let mut team = Team::alone();
+    test(arguments, &mut team)
+}
+
+/// The test, as one rank of a team. Rank 0 alone says what went wrong.
+fn test(arguments: Arguments, team: &mut Team) -> Result<ExitCode, Failure> {
+    let is_first = team.rank() == 0;
+    match together(arguments, team) {
+        Ok(code) => Ok(code),
+        Err(failure) if is_first => Err(failure),
+        Err(_) => Ok(ExitCode::FAILURE),
+    }
+}
+
+fn together(arguments: Arguments, team: &mut Team) -> Result<ExitCode, Failure> {
+    let mut seed = [0; 8];
+    let failed = |error| Failure::new("choosing a seed", error, "give one with --random-offset-seed");
+    getrandom::fill(&mut seed).map_err(failed)?;
+    let seed = team.broadcast(u64::from_le_bytes(seed)).map_err(run::lost)?;
+    let plan = plan::Plan::new(arguments, &team.hosts(), seed)?;
+    let reached = target::reach(&plan.options, team.rank());
+    let (mut names, files) = agreed(team, reached)?;
+    let checked = if team.rank() == 0 { target::check(&plan, &mut *names) } else { Ok(api::Space::default()) };
+    if plan.options.dry_run {
+        let space = agreed(team, checked)?;
+        if team.rank() == 0 {
+            print!("{}", target::describe(&plan, &space));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let printer = checked.and_then(|space| {
+        let header = output::Header::new(&plan, space);
+        (team.rank() == 0).then(|| output::Printer::start(&plan, header)).transpose()
+    });
+    let printer = agreed(team, printer)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        let heard = signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
+        heard
+            .map_err(|error| Failure::new("listening to signals", error, "see whether the system is out of memory"))?;
+    }
+    let mut runner = run::Runner::new((&plan, team), (names, files), printer, stop)?;
+    let end = runner.run()?;
+    if end.interrupted {
+        if team.rank() == 0 {
+            eprintln!("interrupted: {} of {} repetitions are complete", end.repetitions, plan.options.repetitions);
+        }
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(if end.wrong > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What came out here, if it did everywhere; else the first rank's failure.
+fn agreed<T>(team: &mut Team, result: Result<T, Failure>) -> Result<T, Failure> {
+    let (value, failure) = match result {
+        Ok(value) => (Some(value), None),
+        Err(failure) => (None, Some(failure)),
+    };
+    let failures = team.gather_for_all(failure).map_err(run::lost)?;
+    match (value, failures.into_iter().flatten().next()) {
+        (Some(value), None) => Ok(value),
+        (_, Some(failure)) => Err(failure),
+        (None, None) => Err(Failure::new("preparing the test", "a task has failed", "see what it says")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    /// The options of a command line, with all directives.
+    pub(super) fn parsed(options: &[&str]) -> Arguments {
+        let line = Line::try_parse_from(["io"].iter().chain(options)).unwrap_or_else(|error| panic!("{error}"));
+        directives::apply(line.arguments).unwrap()
+    }
+
+    fn plan(options: &[&str], ranks: usize) -> Result<plan::Plan, Failure> {
+        let line = Line::try_parse_from(["io"].iter().chain(options)).unwrap_or_else(|error| panic!("{error}"));
+        plan::Plan::new(line.arguments, &vec!["host".to_owned(); ranks], 1)
+    }
+
+    /// The plan of a command line for so many ranks on one host.
+    pub(super) fn planned(options: &[&str], ranks: usize) -> plan::Plan {
+        plan(options, ranks).unwrap_or_else(|failure| panic!("{options:?}: {failure}"))
+    }
+
+    /// Why there is none.
+    #[track_caller]
+    pub(super) fn refused(options: &[&str], ranks: usize) -> Failure {
+        match plan(options, ranks) {
+            Err(failure) => failure,
+            Ok(plan) => panic!("{options:?} make {plan:?}"),
+        }
+    }
+
+    #[test]
+    fn letters_and_names_say_the_same() {
+        let letters = "-a uring -A 1 -b 2m -B -C -d 1 -D 2 -e -E -F -g -G 3 -i 4 -j 5 -k -K -l o -m -o f -q -Q 6 -r -R -s 7 -t 1m -T 8 -u -v -w -W -X -9 -Y -z -Z";
+        let names = "--api uring --refNum 1 --blockSize 2m --posix.odirect --reorderTasksConstant --interTestDelay 1 --deadlineForStonewalling 2 \
+                     --fsync --useExistingTestFile --filePerProc --intraTestBarriers --setTimeStampSignature 3 --repetitions 4 --outlierThreshold 5 \
+                     --keepFile --keepFileWithError --dataPacketType offset --multiFile --testFile f --quitOnError --taskPerNodeOffset 6 --readFile \
+                     --checkRead --segmentCount 7 --transferSize 1m --maxTimeDuration 8 --uniqueDir --verbose --writeFile --checkWrite \
+                     --reorderTasksRandomSeed -9 --fsyncPerWrite --randomOffset --reorderTasksRandom";
+        let [letters, names] = [letters, names].map(|line| parsed(&line.split_whitespace().collect::<Vec<_>>()));
+        assert_eq!(format!("{letters:?}"), format!("{names:?}"));
+        assert_eq!(letters.reorder_seed, -9);
+        // Flags can be written together, values without a space: scripts do both.
+        let together = parsed(&["-wrFCek", "-b4m", "-t=1m"]);
+        assert!(together.write && together.read && together.file_per_rank && together.fsync && together.keep);
+        assert_eq!((together.block, together.transfer), (4 << 20, 1 << 20));
+    }
 }
