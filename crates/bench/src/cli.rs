@@ -18,7 +18,7 @@ pub enum Command {
     /// Measure a matrix of parameters, repeated in random order
     Sweep(sweep::Arguments),
     /// Show and compare what was measured
-    Report(report::Arguments),
+    Report(Box<report::Arguments>),
 }
 
 /// Runs a benchmark.
@@ -28,6 +28,6 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Meta(arguments) => meta::run(*arguments),
         Command::Net(arguments) => net::run(arguments),
         Command::Sweep(arguments) => sweep::run(arguments),
-        Command::Report(arguments) => report::run(arguments),
+        Command::Report(arguments) => report::run(&arguments),
     }
 }
