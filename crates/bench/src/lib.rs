@@ -6,7 +6,7 @@
 //! - [`ranks`]: the processes of one measurement, on one host or many, and what they tell each other.
 //! - [`sweep`]: a matrix of measurements, repeated in random order until they are certain enough, and resumed when they were interrupted.
 //! - [`stats`]: what can be said of repeated measurements, pure.
-//! - [`record`]: how they are written down.
+//! - [`record`]: how they are written down; [`parquet`]: as a table for pandas, DuckDB and Polars.
 //! - [`report`]: what people read: tables, charts, a page of HTML, and the comparison of two runs.
 
 pub mod cli;
@@ -14,6 +14,7 @@ mod failure;
 pub mod io;
 pub mod meta;
 pub mod net;
+pub mod parquet;
 pub mod ranks;
 pub mod record;
 pub mod report;

@@ -1,9 +1,14 @@
 //! How measurements are written down: JSON lines, the first of each run being its environment.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::Failure;
 
 /// The version of this format: readers refuse what is newer.
 pub const SCHEMA: u32 = 1;
@@ -88,4 +93,65 @@ pub struct Measured {
     /// As of [`Sample::series`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<u64>,
+}
+
+/// All lines of a file. A last one that was being written when its program ended is left out.
+pub fn read(path: &Path) -> Result<Vec<Line>, Failure> {
+    let what = format!("cannot read measurements from {}", path.display());
+    let hint = "name a file of JSON lines that a benchmark has written: samples.jsonl in a sweep's folder of results";
+    let failed = |why: &dyn std::fmt::Display| Failure::new(&what, why, hint);
+    let mut text = BufReader::new(File::open(path).map_err(|error| failed(&error))?);
+    let mut lines = Vec::new();
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        if text.read_until(b'\n', &mut line).map_err(|error| failed(&error))? == 0 {
+            break;
+        }
+        match serde_json::from_slice::<Line>(&line) {
+            Ok(Line::Environment(environment)) if environment.schema > SCHEMA => {
+                let why = format!(
+                    "line {number} is of format {}, and this program knows formats to {SCHEMA}",
+                    environment.schema
+                );
+                return Err(Failure::new(&what, why, "read it with the program that has written it, or a newer one"));
+            }
+            Ok(known) => lines.push(known),
+            Err(_) if !line.ends_with(b"\n") => break,
+            Err(error) => return Err(failed(&format!("line {number}: {error}"))),
+        }
+    }
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Vec<Line>, Failure> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        read(file.path())
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let environment = Line::Environment(Environment { schema: SCHEMA, ..Environment::default() });
+        let sample = Line::Sample(Sample { value: 0.1, warmup: true, series: vec![1, 2], ..Sample::default() });
+        let lines = vec![environment, sample];
+        let text: Vec<String> = lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
+        assert_eq!(read_text(&format!("{}\n", text.join("\n"))).unwrap(), lines);
+        assert_eq!(read_text(&format!("{}\n{}", text[0], &text[1][..20])).unwrap(), lines[..1], "torn");
+        assert_eq!(read_text("").unwrap(), []);
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_told() {
+        assert!(read_text("{\"kind\": \"other\"}\n").unwrap_err().why.starts_with("line 1"));
+        let newer = Line::Environment(Environment { schema: SCHEMA + 1, ..Environment::default() });
+        assert!(
+            read_text(&format!("{}\n", serde_json::to_string(&newer).unwrap())).unwrap_err().why.contains("format 2")
+        );
+        assert!(read(Path::new("/nowhere")).is_err());
+    }
 }
