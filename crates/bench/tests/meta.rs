@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command as Program, ExitCode, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use aqueduct_bench::{Command, Failure, meta, record, run};
 use clap::{Args, Command as Line, FromArgMatches};
@@ -175,4 +177,88 @@ fn records_have_each_ranks_rate() {
     let (_, measured) = measure(folder.path(), "-n 5 -F -C").unwrap();
     let Value::Array(ranks) = &measured[0].more["ranks"] else { panic!("{measured:?}") };
     assert_eq!((ranks.len(), measured[0].more["tasks"].as_u64()), (1, Some(1)));
+}
+
+/// Runs the program in a directory; what it has printed.
+fn program(folder: &Path, options: &str) -> Output {
+    let directory = folder.join("test");
+    Program::new(env!("CARGO_BIN_EXE_aqueduct-bench"))
+        .args(["meta", "-d", directory.to_str().unwrap()])
+        .args(options.split_whitespace())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn ranks_work_together() {
+    let folder = tempfile::tempdir().unwrap();
+    for (options, files) in [("-u", 60), ("-N 1", 60), ("-S", 60), ("-c", 60), ("-u -N 1 -R", 60), ("-l 3 -s 2", 20)] {
+        let output = program(folder.path(), &format!("-n 20 -w 9 -e 9 -X --ranks 3 --json {options}"));
+        assert!(output.status.success(), "{options}: {}", String::from_utf8_lossy(&output.stderr));
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let creation = &document["tests"][0]["iterations"][0]["File creation"];
+        assert_eq!(creation["operations"].as_u64(), Some(files), "{options}: {document}");
+        let removal = &document["tests"][0]["iterations"][0]["File removal"]["operations"];
+        assert_eq!(removal.as_u64(), Some(if options == "-S" { 20 } else { files }), "{options}");
+        assert_eq!(tree(folder.path()), Vec::<String>::new(), "{options}");
+        if options.starts_with("-l") {
+            let tasks: Vec<_> =
+                document["tests"].as_array().unwrap().iter().map(|test| test["tasks"].clone()).collect();
+            assert_eq!(tasks, [1, 3]);
+        }
+    }
+}
+
+#[test]
+fn the_output_is_that_of_mdtest() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = program(folder.path(), "-n 10 -F --ranks 2 -i 2");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "-- started at ",
+        "was launched with 2 total task(s) on 1 node(s)\n",
+        "Nodemap: 11\n",
+        "2 tasks, 20 files\n",
+        "SUMMARY rate (in ops/sec): (of 2 iterations)\n",
+        "\n   File creation ",
+        "\n   Tree removal ",
+        "\n-- finished at ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("Directory creation"), "{text}");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_failure_of_one_rank_is_told_once() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(program(folder.path(), "-C -F -n 5 --ranks 2").status.success());
+    fs::remove_file(folder.path().join("test/test-dir.0-0/mdtest_tree.0/file.mdtest.1.3")).unwrap();
+    let output = program(folder.path(), "-T -F -n 5 --ranks 2");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert_eq!(text.matches("rank 1 cannot go on").count(), 1, "{text}");
+    assert!(text.contains("file.mdtest.1.3"), "{text}");
+}
+
+#[test]
+fn ctrl_c_removes_what_was_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("test");
+    let mut child = Program::new(env!("CARGO_BIN_EXE_aqueduct-bench"))
+        .args(["meta", "-d", directory.to_str().unwrap(), "-n", "1m", "-F", "-C", "-W", "60", "--ranks", "2"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let made = directory.join("test-dir.0-0/mdtest_tree.0/file.mdtest.1.9");
+    let end = Instant::now() + Duration::from_secs(30);
+    while !made.exists() && Instant::now() < end {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!directory.exists(), "{:?}", tree(folder.path()).len());
 }

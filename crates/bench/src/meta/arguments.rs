@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
+use crate::ranks;
+
 /// The most iterations; each keeps a few hundred bytes of results.
 const ITERATIONS_MAX: i64 = 100_000;
 
@@ -11,7 +13,7 @@ const ITERATIONS_MAX: i64 = 100_000;
 const SECONDS_MAX: i64 = 86_400;
 
 /// The options of `bench meta`: mdtest's letters, and a long name for each.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, PartialEq, Args)]
 #[command(after_help = "\
 Examples:
   aqueduct bench meta -n 10000 -d /mnt/scratch/md          create, stat, read and remove files and directories
@@ -19,6 +21,8 @@ Examples:
   aqueduct bench meta -z 3 -b 5 -I 20 -N 1 -d /mnt/md      a tree, each rank looks at what its neighbour made
   aqueduct bench meta -F -C -n 1000000 -W 300 -x wall -d /mnt/md   as many files as fit 300 s, as the IO500 does;
   aqueduct bench meta -F -T -n 1000000 -x wall -d /mnt/md          then stat them
+  aqueduct bench meta -n 1000 -u -d /mnt/md --hosts node1:8,node2:8   16 ranks, started by ssh
+  srun -n 256 aqueduct bench meta -n 1000 -u -d /mnt/md    or by Slurm, or by mpiexec
   aqueduct bench meta -n 1000000 -d /mnt/md --dry-run      say what it would make, and whether that fits
 
 What is counted: every rank does -n of each operation (rounded down to the same number for each directory of
@@ -101,23 +105,27 @@ pub struct Arguments {
     pub stonewall_status: Option<PathBuf>,
 
     /// Each phase uses what the rank N before made, on another host where there are several (0: its own)
-    #[arg(short = 'N', long = "stride", value_name = "N", default_value_t = 0, help_heading = "Ranks")]
+    #[arg(short = 'N', long = "stride", value_name = "N", default_value_t = 0, help_heading = "Tests")]
     pub stride: usize,
     /// Ranks of the first test
-    #[arg(short = 'f', long = "first", value_name = "N", requires = "last", help_heading = "Ranks")]
+    #[arg(short = 'f', long = "first", value_name = "N", requires = "last", help_heading = "Tests")]
     pub first: Option<usize>,
     /// Ranks of the last test
-    #[arg(short = 'l', long = "last", value_name = "N", help_heading = "Ranks")]
+    #[arg(short = 'l', long = "last", value_name = "N", help_heading = "Tests")]
     pub last: Option<usize>,
     /// So many ranks more for each test
-    #[arg(short = 's', long = "task-stride", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Ranks")]
+    #[arg(short = 's', long = "task-stride", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Tests")]
     pub task_stride: u32,
     /// No barriers between phases
-    #[arg(short = 'B', long = "no-barriers", help_heading = "Ranks")]
+    #[arg(short = 'B', long = "no-barriers", help_heading = "Tests")]
     pub no_barriers: bool,
     /// Rank 0 makes and removes everything
-    #[arg(short = 'c', long = "collective", help_heading = "Ranks")]
+    #[arg(short = 'c', long = "collective", help_heading = "Tests")]
     pub collective: bool,
+
+    /// How the ranks come to be.
+    #[command(flatten)]
+    pub team: ranks::Options,
 
     /// mknod instead of open
     #[arg(short = 'k', long = "mknod", help_heading = "How it is done")]

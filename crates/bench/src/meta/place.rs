@@ -3,11 +3,17 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::StatVfs;
 
 use crate::Failure;
 use crate::meta::plan::{Needs, Plan};
+
+/// How often, and how far apart, a directory is removed into which others still write.
+const CLEAN_UP_TRIES: u32 = 50;
+const CLEAN_UP_PAUSE: Duration = Duration::from_millis(100);
 
 const GIB: f64 = (1u64 << 30) as f64;
 const MEBI: f64 = (1u64 << 20) as f64;
@@ -148,11 +154,21 @@ impl Made {
     /// The run ends early: removes all that it has made. What cannot be removed is named.
     pub fn clean_up(self) {
         for test in &self.tests {
-            match fs::remove_dir_all(test) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    eprintln!("aqueduct: cannot remove {}: {error}", test.display());
+            // Where a rank was lost, others may be at work for a moment yet.
+            let mut left = CLEAN_UP_TRIES;
+            let outcome = loop {
+                match fs::remove_dir_all(test) {
+                    Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && left > 0 => {
+                        left -= 1;
+                        thread::sleep(CLEAN_UP_PAUSE);
+                    }
+                    outcome => break outcome,
                 }
-                _ => {}
+            };
+            if let Err(error) =
+                outcome.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+            {
+                eprintln!("aqueduct: cannot remove {}: {error}", test.display());
             }
         }
         self.finish();

@@ -158,12 +158,6 @@ pub struct Plan {
     pub arguments: Arguments,
 }
 
-impl PartialEq for Arguments {
-    fn eq(&self, other: &Arguments) -> bool {
-        format!("{self:?}") == format!("{other:?}")
-    }
-}
-
 const WHAT: &str = "cannot measure names";
 
 fn usage(why: impl std::fmt::Display, hint: &str) -> Failure {

@@ -4,8 +4,6 @@ use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,7 +12,6 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::Failure;
 use crate::meta::arguments::Arguments;
@@ -24,7 +21,7 @@ use crate::meta::plan::{Needs, Plan};
 use crate::meta::results::{self, Iteration, Shown};
 use crate::meta::session::{Problem, Session, State, Stop};
 use crate::meta::target::{Manner, Posix};
-use crate::ranks::{Team, TeamError};
+use crate::ranks::{Options, Team};
 
 /// Items of a rank that can be put in random order: 8 bytes each, 1 GiB.
 const RANDOM_ITEMS_MAX: u64 = 1 << 27;
@@ -42,25 +39,23 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             "take fewer with -n or -I, or leave out -R",
         ));
     }
-    let mut team = Team::alone();
-    let tests = plan.tests(team.size())?;
     if arguments.dry_run {
-        print!("{}", dry_run(&plan, team.size()));
-        place::check_room(&plan, plan.needs(team.size()))?;
+        let ranks = planned(&arguments.team);
+        plan.tests(ranks)?;
+        print!("{}", dry_run(&plan, ranks));
+        place::check_room(&plan, plan.needs(ranks))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let stop = watch_signals()?;
-    let run = Run::new(&plan, &mut team, stop)?;
-    run.all(&tests)
+    let mut team = Team::start(&arguments.team)?;
+    let result = plan.tests(team.size()).and_then(|tests| Run::new(&plan, &mut team)?.all(&tests));
+    team.finish(result)
 }
 
-fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, stop.clone())
-            .map_err(|error| Failure::new("cannot watch for Ctrl-C", error, "see whether signals are blocked"))?;
-    }
-    Ok(stop)
+/// How many ranks the options ask for.
+fn planned(options: &Options) -> usize {
+    let slots = |host: &String| host.rsplit_once(':').and_then(|(_, slots)| slots.parse().ok()).unwrap_or(1);
+    let hosts: usize = options.hosts.iter().map(slots).sum();
+    options.ranks.unwrap_or(hosts.max(1))
 }
 
 /// What a run would do.
@@ -83,7 +78,6 @@ fn dry_run(plan: &Plan, ranks: usize) -> String {
 struct Run<'a> {
     plan: &'a Plan,
     team: &'a mut Team,
-    stop: Arc<AtomicBool>,
     progress: ProgressBar,
     target: Posix,
     made: Made,
@@ -97,7 +91,7 @@ struct Run<'a> {
 type Test = (usize, Vec<Iteration>);
 
 impl<'a> Run<'a> {
-    fn new(plan: &'a Plan, team: &'a mut Team, stop: Arc<AtomicBool>) -> Result<Run<'a>, Failure> {
+    fn new(plan: &'a Plan, team: &'a mut Team) -> Result<Run<'a>, Failure> {
         let arguments = &plan.arguments;
         let manner = Manner {
             write: arguments.write_bytes as usize,
@@ -108,7 +102,7 @@ impl<'a> Run<'a> {
             verify_read: arguments.verify_read,
         };
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_secs());
-        let seed = team.broadcast(arguments.random_seed.unwrap_or(time)).map_err(lost)?;
+        let seed = team.broadcast(arguments.random_seed.unwrap_or(time))?;
         let order = arguments.random.then(|| {
             let mut order: Vec<u64> = (0..plan.items()).collect();
             order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed.wrapping_add(team.rank() as u64)));
@@ -122,7 +116,6 @@ impl<'a> Run<'a> {
             began: Timestamp::now(),
             plan,
             team,
-            stop,
             order,
             seed,
         })
@@ -135,7 +128,7 @@ impl<'a> Run<'a> {
         match outcome {
             Ok(()) => {
                 self.made.finish();
-                let damaged = self.team.gather(self.target.damaged).map_err(lost)?;
+                let damaged = self.team.gather(self.target.damaged)?;
                 let damaged: u64 = damaged.unwrap_or_default().iter().sum();
                 if damaged > 0 {
                     eprintln!(
@@ -150,10 +143,9 @@ impl<'a> Run<'a> {
                 }
                 self.made.clean_up();
                 match stop {
-                    Stop::Lost(error) => Err(lost(error)),
+                    Stop::Lost(error) => Err(error.into()),
                     Stop::Together(Problem::Interrupted) => Ok(ExitCode::from(INTERRUPTED)),
-                    Stop::Together(Problem::Failed { what, why, hint }) if shows => Err(Failure::new(what, why, hint)),
-                    Stop::Together(_) => Ok(ExitCode::FAILURE),
+                    Stop::Together(Problem::Failed { what, why, hint }) => Err(Failure::new(what, why, hint)),
                 }
             }
         }
@@ -224,7 +216,6 @@ impl<'a> Run<'a> {
             team: &mut *self.team,
             names: names.clone(),
             target: &mut self.target,
-            stop: &self.stop,
             progress: &self.progress,
             items,
             order: self.order.as_deref(),
@@ -413,10 +404,6 @@ fn status_failure(path: &Path, error: &std::io::Error) -> Failure {
         error,
         "name with -x the file of a run that made files (-C -W)",
     )
-}
-
-fn lost(error: TeamError) -> Failure {
-    Failure::new("the ranks cannot go on together", error, "see what the rank that ended has said")
 }
 
 #[cfg(test)]

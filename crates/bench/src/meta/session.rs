@@ -1,8 +1,6 @@
 //! The phases of a run, done by all ranks together.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -70,8 +68,6 @@ pub struct Session<'a> {
     pub names: Names<'a>,
     /// What is measured.
     pub target: &'a mut Posix,
-    /// Raised by Ctrl-C.
-    pub stop: &'a Arc<AtomicBool>,
     /// Rank 0's operations.
     pub progress: &'a ProgressBar,
     /// Items of each rank: fewer than planned after a stonewall.
@@ -222,7 +218,7 @@ impl<'a> Session<'a> {
 
     fn delay(&mut self) -> Result<(), Stop> {
         let end = Instant::now() + Duration::from_secs(self.plan.arguments.pre_delay);
-        while Instant::now() < end && !self.stop.load(Ordering::Relaxed) {
+        while Instant::now() < end && !self.team.interrupted() {
             thread::sleep(NAP.min(end.saturating_duration_since(Instant::now())));
         }
         Ok(())
@@ -240,7 +236,7 @@ impl<'a> Session<'a> {
         let mut paths = names.items(kind, owner);
         let mut part = Part::default();
         for item in items {
-            if self.stop.load(Ordering::Relaxed) {
+            if self.team.interrupted() {
                 return (part, Some(Problem::Interrupted));
             }
             let (path, stamp) = paths.path(item);
@@ -416,7 +412,7 @@ impl<'a> Session<'a> {
         let mut part = Part::default();
         for owner in self.trees() {
             for (test, directory) in (0..self.plan.loops).flat_map(|test| (0..directories).map(move |at| (test, at))) {
-                if self.stop.load(Ordering::Relaxed) {
+                if self.team.interrupted() {
                     return (part, Some(Problem::Interrupted));
                 }
                 let path = self.names.directory(test, owner, order(directory));
