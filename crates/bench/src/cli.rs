@@ -14,7 +14,7 @@ pub enum Command {
     /// Measure names, with mdtest's options
     Meta(Box<meta::Arguments>),
     /// Measure the network between ranks, as OSU's tests do
-    Net(net::Arguments),
+    Net(Box<net::Arguments>),
     /// Measure a matrix of parameters, repeated in random order
     Sweep(sweep::Arguments),
     /// Show and compare what was measured
@@ -26,7 +26,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Io(arguments) => io::run(*arguments),
         Command::Meta(arguments) => meta::run(*arguments),
-        Command::Net(arguments) => net::run(arguments),
+        Command::Net(arguments) => net::run(*arguments),
         Command::Sweep(arguments) => sweep::run(arguments),
         Command::Report(arguments) => report::run(&arguments),
     }

@@ -36,6 +36,11 @@ use crate::Failure;
 use launch::Children;
 use star::Star;
 
+/// The addresses of this host, in this process's network namespace: those first that others are likely to reach.
+pub fn own_addresses() -> Vec<std::net::IpAddr> {
+    address::own()
+}
+
 /// Why ranks could not work together.
 #[derive(Debug, thiserror::Error)]
 pub enum TeamError {
@@ -236,7 +241,12 @@ impl Team {
             return Ok(ExitCode::FAILURE);
         }
         let was_told = star.fail(self.hosts[self.rank].clone(), &failure);
-        if self.rank != 0 && was_told { Ok(failure.code()) } else { Err(star.failure().unwrap_or(failure)) }
+        match star.failure() {
+            _ if self.rank != 0 && was_told => Ok(failure.code()),
+            // What makes no sense makes none anywhere: it is this rank's own.
+            Some(first) if !failure.is_usage => Err(first),
+            _ => Err(failure),
+        }
     }
 }
 

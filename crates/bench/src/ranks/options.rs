@@ -13,7 +13,7 @@ pub const RANKS_MAX: usize = 16_384;
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Ranks")]
 pub struct Options {
-    /// Start this many ranks, each a process [default: 1, or one for each slot of --hosts]; under mpiexec or srun, which start them, only the first so many take part
+    /// Start this many ranks, each a process [default: as many as are needed, or one for each slot of --hosts]; under mpiexec or srun, which start them, only the first so many take part
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// Start the ranks on these hosts by ssh, with the same program, directory and arguments; AQUEDUCT_BENCH_SSH replaces 'ssh', as in 'ssh -p 2222'
@@ -25,6 +25,9 @@ pub struct Options {
     /// Where the ranks that a launcher starts meet, if they cannot find out by themselves: rank 0's address, or a file that all can reach. AQUEDUCT_BENCH_SECRET keeps strangers out of the former
     #[arg(long, value_name = "HOST:PORT|FILE")]
     pub rendezvous: Option<String>,
+    /// How many there are if nothing says it; 0 is 1.
+    #[arg(skip)]
+    pub usual: usize,
 }
 
 /// A host, and how many ranks it may have.
@@ -72,11 +75,13 @@ pub(super) fn placement(options: &Options) -> Result<Vec<String>, Failure> {
     let hosts = options.hosts.iter().map(|text| slots(text)).collect::<Result<Vec<_>, _>>()?;
     let wanted = options.ranks.map(check_ranks).transpose()?;
     if hosts.is_empty() {
-        return Ok(vec![String::new(); wanted.unwrap_or(1)]);
+        return Ok(vec![String::new(); wanted.unwrap_or(options.usual.max(1))]);
     }
     let given: usize = hosts.iter().map(|slots| slots.count.unwrap_or(1)).sum();
-    let ranks = check_ranks(wanted.unwrap_or(given))?;
+    // Hosts without a number are filled up.
     let all_given = hosts.iter().all(|slots| slots.count.is_some());
+    let least = if all_given { given } else { given.max(options.usual) };
+    let ranks = check_ranks(wanted.unwrap_or(least))?;
     if ranks > given && all_given {
         return Err(Failure::usage(
             format!("--ranks {ranks} on hosts with {given} slots"),

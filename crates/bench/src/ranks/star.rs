@@ -32,6 +32,8 @@ struct Failed {
     /// In its own words: what, why, what to do.
     #[serde(default)]
     words: Option<[String; 3]>,
+    #[serde(default)]
+    is_usage: bool,
 }
 
 /// One rank's connections: at rank 0 one to each other, elsewhere one to rank 0.
@@ -114,9 +116,9 @@ impl Star {
         if self.lost.is_some() {
             return false;
         }
-        let Failure { what, why, hint, .. } = failure;
+        let Failure { what, why, hint, is_usage } = failure;
         let words = Some([what.clone(), why.clone(), hint.clone()]);
-        let failed = Failed { rank: self.rank, host, reason: format!("{what}: {why}"), words };
+        let failed = Failed { rank: self.rank, host, reason: format!("{what}: {why}"), words, is_usage: *is_usage };
         self.tell(&failed);
         self.lost = Some(failed);
         true
@@ -124,9 +126,10 @@ impl Star {
 
     /// What another rank has failed of, in its own words.
     pub(super) fn failure(&self) -> Option<Failure> {
-        let Failed { rank, host, words, .. } = self.lost.as_ref().filter(|failed| failed.rank != self.rank)?;
+        let Failed { rank, host, words, is_usage, .. } =
+            self.lost.as_ref().filter(|failed| failed.rank != self.rank)?;
         let [what, why, hint] = words.clone()?;
-        Some(Failure::new(format!("rank {rank} on {host}: {what}"), why, hint))
+        Some(Failure { is_usage: *is_usage, ..Failure::new(format!("rank {rank} on {host}: {what}"), why, hint) })
     }
 
     /// This rank ends without a word.
@@ -143,7 +146,8 @@ impl Star {
             return;
         }
         if let Err(reason) = channel.send(op, sequence, body) {
-            let failed = Failed { rank: channel.rank, host: channel.host.clone(), reason, words: None };
+            let failed =
+                Failed { rank: channel.rank, host: channel.host.clone(), reason, words: None, is_usage: false };
             self.lose(failed);
         }
     }
@@ -164,6 +168,7 @@ impl Star {
                 host: String::new(),
                 reason: format!("it cannot wait for the others: {error}"),
                 words: None,
+                is_usage: false,
             }),
         }
         for event in events {
@@ -176,7 +181,8 @@ impl Star {
                     let _ = epoll::delete(&self.epoll, &channel.socket);
                     let is_orderly = channel.ended || channel.waiting.iter().any(|message| message.op == Op::End);
                     channel.ended = true;
-                    let failed = Failed { rank: channel.rank, host: channel.host.clone(), reason, words: None };
+                    let failed =
+                        Failed { rank: channel.rank, host: channel.host.clone(), reason, words: None, is_usage: false };
                     if !is_orderly {
                         self.lose(failed);
                     }
@@ -196,6 +202,7 @@ impl Star {
                     host: channel.host.clone(),
                     reason: format!("it says of its failure what makes no sense: {error}"),
                     words: None,
+                    is_usage: false,
                 });
                 // Others than rank 0 speak for themselves alone.
                 let failed = match self.rank {
