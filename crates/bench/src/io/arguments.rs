@@ -6,6 +6,7 @@ use clap::{ArgAction, Args, ValueEnum};
 
 use super::data::Packet;
 use super::size;
+use crate::ranks;
 
 /// The most of each: what fits a machine, with room to spare.
 const DEPTH_MAX: i64 = 4096;
@@ -115,6 +116,9 @@ pub struct Arguments {
     /// A file for each repetition, with its number behind the name
     #[arg(short = 'm', long = "multiFile")]
     pub multi_file: bool,
+    /// Tasks, each a process, as --ranks; under mpiexec or srun, which start them, only the first so many take part
+    #[arg(short = 'N', long = "numTasks", value_name = "N", conflicts_with = "ranks")]
+    pub tasks: Option<usize>,
     /// Full name of the test file; with '@' between several, a task of -F takes one of them
     #[arg(short = 'o', long = "testFile", value_name = "FILE", default_value = "testFile")]
     pub file: String,
@@ -191,6 +195,16 @@ pub struct Arguments {
     /// What has only a name, by -O.
     #[arg(skip)]
     pub named: Named,
+    /// How the tasks come to be.
+    #[command(flatten)]
+    pub ranks: ranks::Options,
+}
+
+impl Arguments {
+    /// How the tasks come to be, with what `-N` says of it.
+    pub fn team(&self) -> ranks::Options {
+        ranks::Options { ranks: self.tasks.or(self.ranks.ranks), ..self.ranks.clone() }
+    }
 }
 
 /// Options that only `-O` gives.

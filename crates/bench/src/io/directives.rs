@@ -80,6 +80,7 @@ fn number(arguments: &mut Arguments, name: &str, value: &str) -> Result<bool, St
         "outlierthreshold" => arguments.outlier = arguments::seconds(value)?,
         "settimestampsignature" => arguments.stamp = whole()?,
         "repetitions" => arguments.repetitions = Some(whole()?).filter(|count| *count > 0).ok_or_else(bad)?,
+        "numtasks" => arguments.tasks = Some(whole()? as usize),
         "taskpernodeoffset" => arguments.task_offset = whole()?,
         "reordertasksrandom" => arguments.reorder_random = value.parse().map_err(|_| bad())?,
         "reordertasksrandomseed" => arguments.reorder_seed = value.parse().map_err(|_| bad())?,

@@ -26,42 +26,59 @@ mod tally;
 mod target;
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 pub use arguments::{Api, Arguments, Format, Named};
 pub use data::Packet;
 
 use crate::Failure;
-use crate::ranks::Team;
+use crate::ranks::{Team, TeamError};
 
 /// What a process ends with that was interrupted: as shells count it, 128 and the signal.
 const INTERRUPTED: u8 = 130;
 
-/// Runs it.
+/// Runs it, as one of the ranks.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let mut team = Team::alone();
-    test(arguments, &mut team)
-}
-
-/// The test, as one rank of a team. Rank 0 alone says what went wrong.
-fn test(arguments: Arguments, team: &mut Team) -> Result<ExitCode, Failure> {
-    let is_first = team.rank() == 0;
-    match together(arguments, team) {
-        Ok(code) => Ok(code),
-        Err(failure) if is_first => Err(failure),
-        Err(_) => Ok(ExitCode::FAILURE),
+    let arguments = directives::apply(arguments)?;
+    let mut team = Team::start(&arguments.team())?;
+    match together(arguments, &mut team) {
+        Ok(code) => team.finish(Ok(code)),
+        Err(Trouble::Own(failure)) => team.finish(Err(failure)),
+        // All have ended in order.
+        Err(Trouble::Known(failure)) => {
+            let is_first = team.rank() == 0;
+            let ended = team.finish(Ok(ExitCode::FAILURE));
+            if is_first { Err(failure) } else { ended }
+        }
     }
 }
 
-fn together(arguments: Arguments, team: &mut Team) -> Result<ExitCode, Failure> {
+/// Why a test does not come to its end.
+#[derive(Debug)]
+enum Trouble {
+    /// All ranks know it, so that one says it for all.
+    Known(Failure),
+    /// Only this rank knows it.
+    Own(Failure),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Trouble {
+        Trouble::Own(failure)
+    }
+}
+
+impl From<TeamError> for Trouble {
+    fn from(error: TeamError) -> Trouble {
+        Trouble::Own(error.into())
+    }
+}
+
+fn together(arguments: Arguments, team: &mut Team) -> Result<ExitCode, Trouble> {
     let mut seed = [0; 8];
     let failed = |error| Failure::new("choosing a seed", error, "give one with --random-offset-seed");
     getrandom::fill(&mut seed).map_err(failed)?;
-    let seed = team.broadcast(u64::from_le_bytes(seed)).map_err(run::lost)?;
-    let plan = plan::Plan::new(arguments, &team.hosts(), seed)?;
+    let seed = team.broadcast(u64::from_le_bytes(seed))?;
+    let plan = plan::Plan::new(arguments, &team.hosts(), seed).map_err(Trouble::Known)?;
     let reached = target::reach(&plan.options, team.rank());
     let (mut names, files) = agreed(team, reached)?;
     let checked = if team.rank() == 0 { target::check(&plan, &mut *names) } else { Ok(api::Space::default()) };
@@ -77,15 +94,7 @@ fn together(arguments: Arguments, team: &mut Team) -> Result<ExitCode, Failure> 
         (team.rank() == 0).then(|| output::Printer::start(&plan, header)).transpose()
     });
     let printer = agreed(team, printer)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        let heard = signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), stop.clone())
-            .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
-        heard
-            .map_err(|error| Failure::new("listening to signals", error, "see whether the system is out of memory"))?;
-    }
-    let mut runner = run::Runner::new((&plan, team), (names, files), printer, stop)?;
-    let end = runner.run()?;
+    let end = run::Runner::new((&plan, team), (names, files), printer)?.run()?;
     if end.interrupted {
         if team.rank() == 0 {
             eprintln!("interrupted: {} of {} repetitions are complete", end.repetitions, plan.options.repetitions);
@@ -96,16 +105,16 @@ fn together(arguments: Arguments, team: &mut Team) -> Result<ExitCode, Failure> 
 }
 
 /// What came out here, if it did everywhere; else the first rank's failure.
-fn agreed<T>(team: &mut Team, result: Result<T, Failure>) -> Result<T, Failure> {
+fn agreed<T>(team: &mut Team, result: Result<T, Failure>) -> Result<T, Trouble> {
     let (value, failure) = match result {
         Ok(value) => (Some(value), None),
         Err(failure) => (None, Some(failure)),
     };
-    let failures = team.gather_for_all(failure).map_err(run::lost)?;
+    let failures = team.gather_for_all(failure)?;
     match (value, failures.into_iter().flatten().next()) {
         (Some(value), None) => Ok(value),
-        (_, Some(failure)) => Err(failure),
-        (None, None) => Err(Failure::new("preparing the test", "a task has failed", "see what it says")),
+        (_, Some(failure)) => Err(Trouble::Known(failure)),
+        (None, None) => Err(Failure::new("preparing the test", "a task has failed", "see what it says").into()),
     }
 }
 
@@ -129,7 +138,7 @@ mod tests {
 
     fn plan(options: &[&str], ranks: usize) -> Result<plan::Plan, Failure> {
         let line = Line::try_parse_from(["io"].iter().chain(options)).unwrap_or_else(|error| panic!("{error}"));
-        plan::Plan::new(line.arguments, &vec!["host".to_owned(); ranks], 1)
+        plan::Plan::new(directives::apply(line.arguments)?, &vec!["host".to_owned(); ranks], 1)
     }
 
     /// The plan of a command line for so many ranks on one host.

@@ -1,7 +1,7 @@
 //! The inner loop: one rank's transfers, one after the other. It neither allocates nor prints nor locks.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::api::Transfers;
 use super::clock::{self, Nanos};
@@ -43,8 +43,6 @@ pub struct Work<'a> {
     pub sync_each: bool,
     /// End at the first wrong data.
     pub quit_on_error: bool,
-    /// The user wants it to end.
-    pub stop: &'a AtomicBool,
     /// Bytes so far, for those who watch.
     pub moved: &'a AtomicU64,
 }
@@ -93,9 +91,15 @@ impl Tally {
 }
 
 impl Work<'_> {
-    /// Runs until all is done, the deadline has passed, or the user has had enough. It can go on from there, with another limit and deadline.
-    pub fn run<T: Transfers>(&mut self, transfers: &mut T, tally: &mut Tally) -> io::Result<()> {
-        let mut started = tally.done;
+    /// Runs until all is done, the deadline has passed, or `stop` says that it is enough, which is asked once in a tick of the kernel's clock. It can go on
+    /// from there, with another limit and deadline.
+    pub fn run<T: Transfers>(
+        &mut self,
+        transfers: &mut T,
+        tally: &mut Tally,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> io::Result<()> {
+        let (mut started, mut asked) = (tally.done, 0);
         let mut ends = false;
         loop {
             while !ends && started < self.limit && !tally.free.is_empty() {
@@ -116,9 +120,11 @@ impl Work<'_> {
             tally.free.push(slot);
             let now = clock::tick();
             tally.series.add(now, self.transfer);
-            ends = self.deadline.is_some_and(|deadline| now >= deadline)
-                || self.stop.load(Ordering::Relaxed)
-                || (self.quit_on_error && tally.wrong > 0);
+            if now != asked {
+                ends = stop() || self.deadline.is_some_and(|deadline| now >= deadline);
+                asked = now;
+            }
+            ends |= self.quit_on_error && tally.wrong > 0;
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::arguments::{Api, Arguments};
 use super::pattern::{Layout, Nodes, RANDOM_TRANSFERS_MAX, Reorder};
-use super::{directives, size};
+use super::size;
 use crate::Failure;
 
 /// IOR's data are words of 8 bytes.
@@ -30,9 +30,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What the options say, for ranks on these hosts, or why they cannot be meant. The seed is that of `-z`, if none was given.
-    pub fn new(options: Arguments, hosts: &[String], seed: u64) -> Result<Plan, Failure> {
-        let mut options = directives::apply(options)?;
+    /// What the options say, with all directives in them, for ranks on these hosts, or why they cannot be meant. The seed is that of `-z`, if none was given.
+    pub fn new(mut options: Arguments, hosts: &[String], seed: u64) -> Result<Plan, Failure> {
         if !(options.write || options.read || options.check_write || options.check_read) {
             (options.write, options.read) = (true, true);
         }

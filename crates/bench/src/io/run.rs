@@ -2,9 +2,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::Trouble;
 use super::api::Names;
 use super::clock::{self, Nanos};
 use super::data::Signature;
@@ -22,8 +23,8 @@ use crate::sys::Aligned;
 /// While it waits between repetitions a rank looks so often whether the user has had enough.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Barriers by which the clocks of hosts are compared.
-const CLOCK_ROUNDS: usize = 9;
+/// Clocks that differ by less are the same one, read twice.
+const SAME_CLOCK: Nanos = 10_000;
 
 /// How a test ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +47,6 @@ pub struct Runner<'a> {
     /// What a check should read.
     expected: Aligned,
     stamp: u32,
-    stop: Arc<AtomicBool>,
     moved: Arc<AtomicU64>,
     /// How many transfers each rank has written.
     written: Vec<u64>,
@@ -76,18 +76,13 @@ struct Pass {
     source: u64,
 }
 
-pub(super) fn lost(error: TeamError) -> Failure {
-    Failure::new("working together with the other tasks", error, "see what that host and its task say")
-}
-
 impl<'a> Runner<'a> {
     /// Made before anything is timed; `printer` at rank 0.
     pub fn new(
         (plan, team): (&'a Plan, &'a mut Team),
         (names, mut files): (Box<dyn Names>, Files),
         printer: Option<Printer>,
-        stop: Arc<AtomicBool>,
-    ) -> Result<Runner<'a>, Failure> {
+    ) -> Result<Runner<'a>, Trouble> {
         let options = &plan.options;
         let checks = options.check_read || options.check_write;
         let length = if checks { plan.layout.transfer as usize } else { 0 };
@@ -103,7 +98,7 @@ impl<'a> Runner<'a> {
         let tally = Tally::new(files.any().depth(), options.latency);
         let limit = options.named.wear_out_iterations;
         let written = vec![if limit > 0 { limit } else { u64::MAX }; team.size()];
-        let offsets = compare_clocks(team).map_err(lost)?;
+        let offsets = compare_clocks(team)?;
         Ok(Runner {
             plan,
             team,
@@ -112,7 +107,6 @@ impl<'a> Runner<'a> {
             tally,
             expected,
             stamp: options.stamp,
-            stop,
             moved,
             written,
             offsets,
@@ -127,7 +121,7 @@ impl<'a> Runner<'a> {
     }
 
     /// All repetitions. What is complete stays printed, whatever happens to the rest.
-    pub fn run(&mut self) -> Result<End, Failure> {
+    pub fn run(&mut self) -> Result<End, Trouble> {
         let mut end = End::default();
         let mut failure = None;
         for repetition in 0..self.plan.options.repetitions {
@@ -161,17 +155,19 @@ impl<'a> Runner<'a> {
 
     /// Removes what a repetition has left that did not come to its end.
     fn abandon(&mut self, repetition: u32) {
-        if !self.plan.options.keep {
+        let options = &self.plan.options;
+        let keeps = options.keep || (self.wrong > 0 && options.keep_with_error);
+        if options.write && !keeps {
             // There is a failure already that says more.
             let _ = self.remove_own(repetition);
         }
     }
 
-    fn repetition(&mut self, repetition: u32) -> Result<Verdict, Failure> {
+    fn repetition(&mut self, repetition: u32) -> Result<Verdict, Trouble> {
         let (plan, rank) = (self.plan, self.rank());
         let options = &plan.options;
         let stamp = if options.stamp > 0 { options.stamp } else { jiff::Timestamp::now().as_second() as u32 };
-        self.stamp = self.team.broadcast(stamp).map_err(lost)?;
+        self.stamp = self.team.broadcast(stamp)?;
         let mut damaged = false;
         let mut verdict = Verdict::default();
         if options.write {
@@ -202,15 +198,15 @@ impl<'a> Runner<'a> {
         Ok(verdict)
     }
 
-    fn pause(&self, seconds: f64) {
+    fn pause(&mut self, seconds: f64) {
         let until = clock::now() + (seconds * 1e9) as Nanos;
-        while clock::now() < until && !self.stop.load(Ordering::Relaxed) {
+        while clock::now() < until && !self.team.interrupted() {
             std::thread::sleep(LOOK.min(Duration::from_nanos((until - clock::now()).max(0) as u64)));
         }
     }
 
     /// Opens, moves data, closes; then all hear what came of it.
-    fn pass(&mut self, pass: Pass) -> Result<Verdict, Failure> {
+    fn pass(&mut self, pass: Pass) -> Result<Verdict, Trouble> {
         let plan = self.plan;
         let file = plan.file(pass.source, pass.repetition);
         let name = if pass.kind == Kind::Write { "write" } else { pass.op.unwrap_or("check") };
@@ -228,15 +224,15 @@ impl<'a> Runner<'a> {
             Kind::Read => {}
         }
         self.moved.store(0, Ordering::Relaxed);
-        self.team.barrier().map_err(lost)?;
-        self.timed(pass, &file, signature, &mut outcome).map_err(lost)?;
+        self.team.barrier()?;
+        self.timed(pass, &file, signature, &mut outcome)?;
         let damage = self.tally.damage.iter();
         outcome.damage = damage.map(|(offset, difference)| Damage::new(&file, *offset, difference)).collect();
         (outcome.done, outcome.wrong) = (self.tally.done, self.tally.wrong);
         outcome.latencies = self.tally.latencies.as_ref().map(|latencies| latencies.sparse());
         outcome.series = self.tally.series.bins().to_vec();
-        outcome.interrupted = self.stop.load(Ordering::Relaxed);
-        self.team.barrier().map_err(lost)?;
+        outcome.interrupted = self.team.interrupted();
+        self.team.barrier()?;
         if outcome.failure.is_none() && (plan.options.file_per_rank || self.team.rank() == 0) {
             outcome.size = self.names.size(&file).ok().flatten().map_or(0, |(size, _)| size);
         }
@@ -275,7 +271,6 @@ impl<'a> Runner<'a> {
             deadline: None,
             sync_each: options.fsync_each,
             quit_on_error: options.quit_on_error,
-            stop: &self.stop,
             moved: &self.moved,
         };
         if pass.kind == Kind::Write {
@@ -288,14 +283,14 @@ impl<'a> Runner<'a> {
         let deadline = self.plan.deadline().filter(|_| pass.op.is_some());
         work.deadline = deadline.map(|deadline| from + deadline.as_nanos() as Nanos);
         if outcome.failure.is_none() {
-            keep(outcome, self.files.run(&mut work, &mut self.tally));
+            keep(outcome, self.files.run(&mut work, &mut self.tally, &mut || self.team.interrupted()));
         }
         if deadline.is_some() && options.named.wear_out {
             outcome.stonewall = Some((clock::now() - from, self.tally.done));
             let most = self.team.gather_for_all(self.tally.done)?.into_iter().max().unwrap_or_default();
             (work.limit, work.deadline) = (work.limit.min(most), None);
             if outcome.failure.is_none() {
-                keep(outcome, self.files.run(&mut work, &mut self.tally));
+                keep(outcome, self.files.run(&mut work, &mut self.tally, &mut || self.team.interrupted()));
             }
         }
         if pass.kind == Kind::Write && options.fsync && outcome.failure.is_none() {
@@ -312,15 +307,15 @@ impl<'a> Runner<'a> {
     }
 
     /// Rank 0 hears of all outcomes and says what is to be done.
-    fn conclude(&mut self, pass: Pass, outcome: Outcome) -> Result<Verdict, Failure> {
-        let outcomes = self.team.gather(outcome).map_err(lost)?;
+    fn conclude(&mut self, pass: Pass, outcome: Outcome) -> Result<Verdict, Trouble> {
+        let outcomes = self.team.gather(outcome)?;
         let mut verdict = Verdict::default();
         if let Some(outcomes) = outcomes {
             verdict = self.judge(pass, &outcomes);
         }
-        let verdict = self.team.broadcast(verdict).map_err(lost)?;
+        let verdict = self.team.broadcast(verdict)?;
         match verdict.failure {
-            Some(failure) => Err(failure),
+            Some(failure) => Err(Trouble::Known(failure)),
             None => Ok(verdict),
         }
     }
@@ -400,19 +395,19 @@ impl<'a> Runner<'a> {
     }
 
     /// All remove their files; how long that takes is shown.
-    fn remove(&mut self, repetition: u32) -> Result<(), Failure> {
+    fn remove(&mut self, repetition: u32) -> Result<(), Trouble> {
         let from = clock::now();
-        self.team.barrier().map_err(lost)?;
+        self.team.barrier()?;
         let failure = self.remove_own(repetition).err();
-        let failures = self.team.gather_for_all(failure).map_err(lost)?;
+        let failures = self.team.gather_for_all(failure)?;
         let seconds = clock::seconds(clock::now() - from);
         if let Some(failure) = failures.into_iter().flatten().next() {
-            return Err(failure);
+            return Err(Trouble::Known(failure));
         }
-        match &mut self.report {
-            Some(Report { printer, progress }) => progress.hidden(|| printer.removed(Removal { repetition, seconds })),
-            None => Ok(()),
+        if let Some(Report { printer, progress }) = &mut self.report {
+            progress.hidden(|| printer.removed(Removal { repetition, seconds }))?;
         }
+        Ok(())
     }
 
     fn remove_own(&mut self, repetition: u32) -> Result<(), Failure> {
@@ -442,12 +437,12 @@ impl<'a> Runner<'a> {
     }
 
     /// How much was written in another run.
-    fn read_status(&mut self) -> Result<(), Failure> {
+    fn read_status(&mut self) -> Result<(), Trouble> {
         let Some(path) = self.plan.options.named.status_file.as_deref() else {
             return Ok(());
         };
         let found = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
-        let found = self.team.broadcast(found.unwrap_or_default()).map_err(lost)?;
+        let found = self.team.broadcast(found.unwrap_or_default())?;
         if found > 0 {
             self.written.fill(found);
         } else if let Some(Report { printer, .. }) = &self.report {
@@ -457,27 +452,12 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// By how much each rank's clock is ahead of rank 0's, at rank 0: nothing on the same host; elsewhere the median of what comes out when all leave a
-/// barrier, which is right to the time that a message takes.
+/// By how much each rank's clock is ahead of rank 0's, at rank 0.
 fn compare_clocks(team: &mut Team) -> Result<Vec<Nanos>, TeamError> {
-    let mut left = [0; CLOCK_ROUNDS];
-    for time in &mut left {
-        team.barrier()?;
-        *time = clock::now();
-    }
-    let all = team.gather((clock::identity(), left.to_vec()))?.unwrap_or_default();
-    let Some((here, first)) = all.first() else {
-        return Ok(Vec::new());
-    };
-    let ahead = |(identity, times): &(String, Vec<Nanos>)| {
-        if identity == here {
-            return 0;
-        }
-        let mut differences: Vec<Nanos> = times.iter().zip(first).map(|(other, own)| other - own).collect();
-        differences.sort_unstable();
-        differences.get(differences.len() / 2).copied().unwrap_or_default()
-    };
-    Ok(all.iter().map(ahead).collect())
+    let shared = (team.time() * 1e9) as Nanos;
+    let ahead = clock::now() - shared;
+    let ahead = if ahead.abs() < SAME_CLOCK { 0 } else { ahead };
+    Ok(team.gather(ahead)?.unwrap_or_default())
 }
 
 fn show_damage(printer: &Printer, pass: Pass, outcomes: &[Outcome], (wrong, stamp): (u64, u32)) {

@@ -32,11 +32,11 @@ impl Files {
     }
 
     /// The inner loop.
-    pub fn run(&mut self, work: &mut Work<'_>, tally: &mut Tally) -> io::Result<()> {
+    pub fn run(&mut self, work: &mut Work<'_>, tally: &mut Tally, stop: &mut dyn FnMut() -> bool) -> io::Result<()> {
         match self {
-            Files::Posix(files) => work.run(files, tally),
-            Files::Uring(files) => work.run(&mut **files, tally),
-            Files::Projected(files) => work.run(files, tally),
+            Files::Posix(files) => work.run(files, tally, stop),
+            Files::Uring(files) => work.run(&mut **files, tally, stop),
+            Files::Projected(files) => work.run(files, tally, stop),
         }
     }
 }
