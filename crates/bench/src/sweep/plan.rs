@@ -131,6 +131,7 @@ impl Plan {
             let what = format!("{} measures nothing", source.path.display());
             return Err(Failure::usage(what, "repeat is 0", "give measure.repeat one or more"));
         }
+        duration(&plan.file.run.takes, 0.0)?;
         plan.check_calls(source)?;
         Ok(plan)
     }
@@ -213,6 +214,8 @@ impl Plan {
                     for part in &self.steps[step].parts {
                         let call = self.call(visit, system, step, part);
                         let call = call.map_err(|why| source.wrong(&part.at, why))?;
+                        let at = self.file.run.bytes.as_ref().map_or(part.at.clone(), Spanned::span);
+                        self.bytes(visit, system, step, part).map_err(|why| source.wrong(&at, why))?;
                         call.check().map_err(|why| {
                             source.wrong(&part.at, format!("{} does not take this: {why}", call.shown()))
                         })?;
