@@ -30,10 +30,14 @@ impl Group {
     }
 }
 
-/// All groups, sorted by system, point and operation; warm-ups are left out.
+/// All groups, sorted by system, point and operation, those in the order in which they come; warm-ups are left out.
 pub fn groups<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Vec<Group> {
+    let mut ops: Vec<String> = Vec::new();
     let mut by_key: BTreeMap<(String, String, String), Group> = BTreeMap::new();
     for sample in samples.into_iter().filter(|sample| !sample.warmup) {
+        if !ops.contains(&sample.op) {
+            ops.push(sample.op.clone());
+        }
         let parameters = serde_json::to_string(&sample.parameters).unwrap_or_default();
         let key = (sample.system.clone(), sample.op.clone(), parameters);
         let group = by_key.entry(key).or_insert_with(|| Group {
@@ -46,10 +50,11 @@ pub fn groups<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Vec<Group> {
         group.values.push(sample.value);
     }
     let mut groups: Vec<Group> = by_key.into_values().collect();
+    let place = |group: &Group| ops.iter().position(|op| *op == group.op);
     groups.sort_by(|a, b| {
         let points = a.parameters.values().zip(b.parameters.values()).map(|(a, b)| compare(a, b));
         let by_point = points.fold(Ordering::Equal, Ordering::then);
-        a.system.cmp(&b.system).then(by_point).then_with(|| b.op.cmp(&a.op))
+        a.system.cmp(&b.system).then(by_point).then_with(|| place(a).cmp(&place(b)))
     });
     groups
 }

@@ -188,16 +188,22 @@ impl Plan {
         if call.bench != Bench::Io {
             return Ok(0);
         }
-        let number = |option: &str, unless: u64| {
-            let joined = call.arguments.iter().rev().find_map(|word| word.strip_prefix(option)?.parse::<String>().ok());
-            let at = call.arguments.iter().rposition(|word| word == option);
-            let text = at.and_then(|at| call.arguments.get(at + 1).cloned()).or(joined);
-            text.and_then(|text| super::value::size(&text)).unwrap_or(unless)
-        };
         // IOR's own defaults.
-        let bytes = number("-b", 1 << 20).checked_mul(number("-s", 1)).and_then(|b| b.checked_mul(number("-N", 1)));
+        let factors = [(["-b", "--blockSize"], 1 << 20), (["-s", "--segmentCount"], 1), (["-N", "--ranks"], 1)];
+        let number = |(options, unless): ([&str; 2], u64)| {
+            let found = options.iter().find_map(|option| last_value(&call.arguments, option));
+            found.and_then(|text| super::value::size(&text)).unwrap_or(unless)
+        };
+        let bytes = factors.into_iter().map(number).try_fold(1u64, u64::checked_mul);
         bytes.ok_or_else(|| "this moves more bytes than can be counted".to_owned())
     }
+}
+
+/// What an option is given, the last time that it stands there: `-b 1m`, `-b1m`, `--blockSize=1m`.
+fn last_value(arguments: &[String], option: &str) -> Option<String> {
+    let at = arguments.iter().rposition(|word| word.starts_with(option))?;
+    let rest = arguments[at].strip_prefix(option)?;
+    if rest.is_empty() { arguments.get(at + 1).cloned() } else { Some(rest.trim_start_matches('=').to_owned()) }
 }
 
 impl Call {
@@ -222,5 +228,65 @@ impl Call {
             let text = error.to_string();
             text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps_of(text: &str) -> Result<Vec<Step>, Failure> {
+        let text = format!("name = 'x'\n[[system]]\nname = 'a'\ndir = '/'\n{text}");
+        let source = Source { path: "a.toml".into(), text };
+        steps(&source, &source.parse(false)?.run)
+    }
+
+    fn files(text: &str) -> Vec<(String, bool)> {
+        let parts = steps_of(text).unwrap().into_iter().flat_map(|step| step.parts);
+        parts.map(|part| (format!("{} {}", part.name, part.file), part.is_kept)).collect()
+    }
+
+    #[test]
+    fn files_are_kept_while_they_are_needed() {
+        let found = files("[run]\nbench = 'io'\nsequence = ['write', 'read', 'write+read', 'read']");
+        let expected = [
+            ("write data", true),
+            ("read data", true),
+            ("write data.write", false),
+            ("read data", true),
+            ("read data", false),
+        ];
+        assert_eq!(found, expected.map(|(name, is_kept)| (name.to_owned(), is_kept)));
+    }
+
+    #[test]
+    fn each_benchmark_has_steps_of_its_own() {
+        let names = |text: &str| steps_of(text).map(|all| all.into_iter().map(|step| step.name).collect::<Vec<_>>());
+        assert_eq!(names("[run]\nbench = 'io'").unwrap(), ["write", "read"]);
+        assert_eq!(names("[run]\nbench = 'meta'").unwrap(), ["meta"]);
+        assert_eq!(names("[run]\nbench = 'net'").unwrap(), ["net"]);
+        let steps = "[run]\nbench = 'command'\n[run.steps]\nzoo = 'true'\nape = 'true'";
+        assert_eq!(names(steps).unwrap(), ["zoo", "ape"], "in the order of the file");
+        assert!(names("[run]\nbench = 'command'").unwrap_err().why.contains("no steps"));
+        assert!(names("[run]\nbench = 'command'\noptions = '-x'\n[run.steps]\ngo = 'true'").is_err());
+    }
+
+    #[test]
+    fn combinations_that_mean_nothing_are_refused() {
+        let why = |text: &str| steps_of(&format!("[run]\nbench = 'io'\nsequence = {text}")).unwrap_err().why;
+        assert!(why("['read']").contains("nothing has written"));
+        assert!(why("['write+read']").contains("nothing has written"));
+        assert!(why("['write', 'write+write']").contains("twice"));
+        assert!(why("['write', 'verify']").contains("no verify"));
+        assert!(why("[]").contains("no steps"));
+    }
+
+    #[test]
+    fn options_give_their_last_value() {
+        let words = |text: &str| split(text).unwrap();
+        assert_eq!(last_value(&words("-b 1m -t 4k -b 2m"), "-b"), Some("2m".to_owned()));
+        assert_eq!(last_value(&words("-b4k"), "-b"), Some("4k".to_owned()));
+        assert_eq!(last_value(&words("--blockSize=8k"), "--blockSize"), Some("8k".to_owned()));
+        assert_eq!(last_value(&words("-t 4k -b"), "-b"), None);
     }
 }
