@@ -174,7 +174,7 @@ mod columns {
             Values::Truth(_) => (Physical::BOOLEAN, None),
             Values::Text(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
             Values::Time(_) => {
-                let micros = LogicalType::Timestamp { is_adjusted_to_u_t_c: true, unit: TimeUnit::MICROS };
+                let micros = LogicalType::timestamp(true, TimeUnit::MICROS);
                 (Physical::INT64, Some(micros))
             }
         };
