@@ -10,7 +10,7 @@ PACKAGES_TEST := $(PACKAGES_DEMO) acl attr rsync sqlite3 tar python3 iproute2 ut
 PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar diffutils rsync iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server openssh-server openssh-client glusterfs-server glusterfs-client bindfs \
 	nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-dev xfsprogs python3-matplotlib
 
-.PHONY: build test lint demo bench bench-compare bench-scale fuzz faults soak mutations setup setup-demo setup-bench setup-fuzz install clean
+.PHONY: build test lint demo bench bench-compare bench-scale experiment fuzz faults soak mutations setup setup-demo setup-bench setup-fuzz install clean
 
 build:
 	cargo build --release --locked
@@ -23,7 +23,9 @@ lint:
 	.ci/check lint
 
 # A source tree served, mounted and worked on, beside the same work done locally.
-demo: setup-demo build
+# Without the charts and Parquet of `aqueduct bench report`, which take longest to build.
+demo: setup-demo
+	cargo build --release --locked --no-default-features
 	AQUEDUCT=$(TARGET)/release/aqueduct demo/run
 
 # Aqueduct mounted, its client library and its wire alone, beside the local directory, its peers and iperf3: see bench/README.md. ARGS="--runs 1 --size 512" makes it short, ARGS="--only small-files" measures a part.
@@ -39,6 +41,10 @@ bench-compare:
 bench-scale: setup-demo build
 	cargo build --release --locked -p aqueduct-load
 	ulimit -n $$(ulimit -Hn) && python3 bench/scale.py --programs $(abspath $(TARGET))/release $(ARGS)
+
+# An experiment, NAME (dvs): what a paper measured, measured again, with what is expected of it. ARGS="--reduced" takes minutes, ARGS="--dry-run" says what would be done. As root.
+experiment: setup-demo build
+	AQUEDUCT=$(abspath $(TARGET))/release/aqueduct experiments/run $(or $(NAME),dvs) $(ARGS)
 
 # Every parser of foreign bytes under libFuzzer, FUZZ_SECONDS (60) each. ARGS="frame reply" names targets. Takes a C++ compiler.
 fuzz: setup-fuzz
