@@ -382,7 +382,7 @@ mod tests {
         let cells: Vec<_> =
             text.lines().last().unwrap().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(cells, ["/x", "2", "5.2 ms", "3", "3.0 MiB", "2.0 MiB", "1.0 MiB", "4", "4.0 KiB", "3"], "{text}");
-        assert_eq!(data_text(&[old.clone()]), "");
+        assert_eq!(data_text(std::slice::from_ref(&old)), "");
         let held = json!({ "data": { "rate": 160_000_000 } });
         assert_eq!([limit(&held), limit(&old)], ["160 MB/s", "-"]);
         let fresh = json!({ "name": "/x", "data": { "read_ahead": { "on": false, "streams": 0, "latency_us": null, "waits": 0,
