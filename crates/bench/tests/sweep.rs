@@ -500,6 +500,8 @@ fn a_target_must_be_there_and_have_room() {
     let output = Sweep::new(&text).run(&[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(said(&output).contains("cannot measure ours in") && said(&output).contains("nowhere"), "{}", said(&output));
+    let started = text.replace("name = \"native\"", "name = \"native\"\nstart = \"mkdir FOLDER/nowhere\"");
+    done(&Sweep::new(&started).run(&[]));
     let text = PLAIN.replace("name = \"ours\"", "name = \"ours\"\ndir = \"FOLDER\"");
     let output = Sweep::new(&text.replace("[run]\n", "[run]\nbytes = '{transfer} * 1t'\n")).run(&["--dry-run"]);
     assert_eq!(output.status.code(), Some(1));
