@@ -521,3 +521,35 @@ fn parquet_is_written_or_refused_at_once() {
         assert!(said(&output).contains("--features reports") && !sweep.path("results").exists());
     }
 }
+
+/// What a sweep of a benchmark of ours has measured: operations with their units, in order.
+#[track_caller]
+fn ours(run: &str) -> Vec<(String, String)> {
+    let sweep = Sweep::new(&format!(
+        "name = 'ours'\n{run}\n[measure]\nrepeat = 1\ntimeout = '60s'\n[[system]]\nname = 'native'\ndir = 'FOLDER'\n"
+    ));
+    done(&sweep.run(&[]));
+    let left: Vec<_> = fs::read_dir(sweep.folder.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(left.len(), 2, "the file and the results: {left:?}");
+    let samples = sweep.samples();
+    assert!(samples.iter().all(|sample| sample.value > 0.0), "{samples:?}");
+    samples.into_iter().map(|sample| (sample.op, sample.unit)).collect()
+}
+
+#[test]
+fn io_is_measured_with_ranks() {
+    let found = ours(
+        "[matrix]\ntransfer = ['64k']\n[run]\nbench = 'io'\noptions = '--ranks 2 -b 1m -t {transfer} -F'\nsequence = ['write', 'read', 'write+read']",
+    );
+    let ops: Vec<&str> = found.iter().map(|(op, _)| op.as_str()).collect();
+    assert_eq!(ops, ["write", "read", "write (write+read)", "read (write+read)"]);
+    assert!(found.iter().all(|(_, unit)| unit == "MiB/s"), "{found:?}");
+}
+
+#[test]
+fn names_and_messages_are_measured() {
+    let found = ours("[run]\nbench = 'meta'\noptions = '-n 20 -F'");
+    assert!(found.len() > 2 && found.iter().all(|(_, unit)| unit == "op/s"), "{found:?}");
+    let found = ours("[run]\nbench = 'net'\noptions = 'latency -m 8:32 -i 20 -x 5'");
+    assert_eq!(found.len(), 3, "8, 16 and 32 bytes: {found:?}");
+}

@@ -118,7 +118,7 @@ pub struct Run {
     pub bytes: Option<Spanned<String>>,
     /// How long one call takes, for the plan, until some have been measured.
     pub takes: Option<Spanned<String>>,
-    /// What a benchmark says with a figure that is a parameter: `size` of messages.
+    /// What a benchmark says with a figure that is a parameter: `size` of messages, which net has unless told.
     #[serde(default)]
     pub keys: Vec<String>,
 }
@@ -289,6 +289,10 @@ impl Source {
             let at = error.span().unwrap_or_default();
             self.wrong(&at, error.message())
         })?;
+        if file.run.bench == Bench::Net && file.run.keys.is_empty() {
+            // It measures one message size after another, in one call.
+            file.run.keys.push("size".to_owned());
+        }
         if !is_reduced {
             return Ok(file);
         }

@@ -269,6 +269,7 @@ impl<'a> Runner<'a> {
         let mut samples = Vec::new();
         let mut said = Vec::new();
         for (system, found) in of_system.into_iter().zip(measured) {
+            self.check_distinct(&found).map_err(Trouble::Failed)?;
             let repeats = found.iter().map(|measured| measured.repeat).max().unwrap_or(0).saturating_add(1);
             for measured in found {
                 let name = label(&measured.op, &plan.steps[step], visit.is_all);
@@ -282,6 +283,19 @@ impl<'a> Runner<'a> {
             }
         }
         Ok((samples, said))
+    }
+
+    /// What would count as repetitions of the same must differ in them.
+    fn check_distinct(&self, found: &[Measured]) -> Result<(), String> {
+        let mut seen = BTreeSet::new();
+        for measured in found {
+            let keys: Vec<Option<&Value>> = self.plan.file.run.keys.iter().map(|key| measured.more.get(key)).collect();
+            if !seen.insert(json!([measured.op, measured.repeat, keys]).to_string()) {
+                let (op, repeat) = (&measured.op, measured.repeat);
+                return Err(format!("it says {op} of repetition {repeat} twice: name in keys of [run] what differs"));
+            }
+        }
+        Ok(())
     }
 
     /// What a call has measured, with what only the sweep knows.
