@@ -43,9 +43,6 @@ use results::{Results, SAMPLES};
 use runner::{End, Runner};
 use template::Names;
 
-/// The exit code of what Ctrl-C ended.
-const INTERRUPTED: u8 = 130;
-
 /// How a file looks; `experiments/example.toml` has every key.
 const HELP: &str = r#"A sweep file:
   name = "blocks"
@@ -136,7 +133,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         if let End::Stopped = end {
             let done = steps_done(&plan);
             eprintln!("Stopped: {done} steps are done, in {}. The same command goes on.", plan.results.display());
-            return Ok(ExitCode::from(INTERRUPTED));
+            return Ok(ExitCode::from(process::INTERRUPTED as u8));
         }
         if let End::Complete(failures) = &end
             && !failures.is_empty()

@@ -28,6 +28,9 @@ const SAID_MAX: u64 = 2000;
 /// What does not end within this, though asked, is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The exit code of what Ctrl-C ended.
+pub const INTERRUPTED: i32 = 130;
+
 /// How often is looked whether the user wants to stop.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
@@ -45,10 +48,12 @@ pub enum Trouble {
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Set by Ctrl-C, a lost terminal, and a polite kill.
+    /// Set by Ctrl-C, a lost terminal, and a polite kill. A second one ends the program at once: what cleans up may hang.
     pub fn on_signals() -> std::io::Result<Stop> {
         let stop = Stop::default();
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+            // Looked at before the flag is set, so that it counts from the second on.
+            signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop.0))?;
             signal_hook::flag::register(signal, Arc::clone(&stop.0))?;
         }
         Ok(stop)

@@ -78,13 +78,7 @@ impl Results {
             options.read(true).write(true).create(true).truncate(false).open(folder.join(name))
         };
         let journal = open(JOURNAL).map_err(|error| failed(&error))?;
-        flock(&journal, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            Failure::new(
-                format!("cannot keep results in {}", folder.display()),
-                "another sweep does so at this moment",
-                "wait for it, or name another folder by --results",
-            )
-        })?;
+        lock(&journal, folder)?;
         let samples = open(SAMPLES).map_err(|error| failed(&error))?;
         let mut results = Results {
             folder: folder.to_owned(),
@@ -212,6 +206,17 @@ impl Results {
     }
 }
 
+/// A folder has one sweep at a time, for as long as its journal is open.
+fn lock(journal: &File, folder: &Path) -> Result<(), Failure> {
+    flock(journal, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        Failure::new(
+            format!("cannot keep results in {}", folder.display()),
+            "another sweep does so at this moment",
+            "wait for it, or name another folder by --results",
+        )
+    })
+}
+
 /// Moves old results into a folder of their own beside the new.
 pub fn set_aside(folder: &Path, time: &str) -> Result<Option<PathBuf>, Failure> {
     let aside = folder.join(format!("before-{time}"));
@@ -223,6 +228,8 @@ pub fn set_aside(folder: &Path, time: &str) -> Result<Option<PathBuf>, Failure> 
     if old.is_empty() {
         return Ok(None);
     }
+    let journal = File::open(folder.join(JOURNAL)).ok();
+    journal.as_ref().map_or(Ok(()), |journal| lock(journal, folder))?;
     fs::create_dir_all(&aside).map_err(io)?;
     // The journal first: samples without one are not taken for results.
     for path in old {
@@ -295,6 +302,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let _first = open(folder.path()).unwrap();
         assert!(open(folder.path()).unwrap_err().why.contains("another sweep"));
+        assert!(set_aside(folder.path(), "now").unwrap_err().why.contains("another sweep"));
     }
 
     #[test]
