@@ -87,9 +87,9 @@ impl Star {
         Err(TeamError::Lost { rank, host, reason })
     }
 
-    /// Whether a rank's own failure has ended the measurement, which rank 0 reports.
+    /// Whether what has ended the measurement is reported by rank 0: another rank's failure, or its own in its own words. Of a rank 0 that has vanished there are none.
     pub(super) fn is_lost_elsewhere(&self) -> bool {
-        self.rank != 0 && self.lost.as_ref().is_some_and(|failed| failed.rank != 0)
+        self.rank != 0 && self.lost.as_ref().is_some_and(|failed| failed.rank != 0 || failed.words.is_some())
     }
 
     /// A rank is lost: the others are told, by rank 0.
