@@ -348,6 +348,22 @@ fn ranks_of_open_mpi_find_each_other() {
     }
 }
 
+/// What srun tells its tasks, without Slurm: they are on the step's first node, and the port follows from the job.
+#[test]
+fn ranks_of_a_slurm_step_find_each_other() {
+    let job = std::process::id().to_string();
+    let task = |rank: usize| {
+        let mut command = measurement("talk", "");
+        command.env("SLURM_JOB_ID", &job).env("SLURM_STEP_ID", "0").env("SLURM_STEP_NODELIST", "localhost");
+        command.env("SLURM_PROCID", rank.to_string()).env("SLURM_STEP_NUM_TASKS", "3").spawn().unwrap()
+    };
+    for (rank, child) in [2, 0, 1].map(|rank| (rank, task(rank))) {
+        let (output, text) = ended(child);
+        assert!(output.status.success() && text.contains(&format!("rank {rank} of 3 on")), "{text}");
+        assert_eq!(text.contains("the ranks share no secret"), rank == 0, "{text}");
+    }
+}
+
 /// An SSH server of our own, if there can be one: how it is reached. It has keys that live as long as the folder.
 fn ssh_server(directory: &Path) -> Option<(Child, String)> {
     if !is_there("ssh") || !Path::new("/usr/sbin/sshd").exists() || !is_there("ssh-keygen") {

@@ -314,9 +314,11 @@ fn connect(arguments: &Arguments, pairs: Pairs, team: &mut Team) -> Result<(Vec<
                     "give a network that the hosts are in",
                 ));
             }
-            wires::connect(&addresses, &token, arguments.streams, congestion)
+            wires::connect(&addresses, &token, (arguments.streams, congestion))
         }
-        (Role::Receives(_), Some(listener)) => listener.accept(&token, arguments.streams, congestion),
+        (Role::Receives(_), Some(listener)) => {
+            listener.accept(&token, (arguments.streams, congestion), || team.interrupted())
+        }
         _ => Ok(Vec::new()),
     };
     let wires = wires.map_err(|why| refused(role, why))?;

@@ -88,7 +88,7 @@ impl Wire {
     pub(super) fn receive(&self, buffer: &mut [u8], stop: &AtomicBool) -> Result<(), Broken> {
         let mut filled = 0;
         while filled < buffer.len() {
-            match rustix::net::recv(&self.socket, &mut buffer[filled..], RecvFlags::WAITALL) {
+            match rustix::net::recv(&self.socket, &mut buffer[filled..], RecvFlags::empty()) {
                 Ok((0, _)) => return Err(Broken::Failed("the other end has closed the connection".into())),
                 Ok((_, count)) => filled += count,
                 Err(Errno::AGAIN | Errno::INTR) if stop.load(Ordering::Relaxed) => return Err(Broken::Stopped),
@@ -154,16 +154,19 @@ pub(super) fn listen() -> Result<Listener, String> {
 }
 
 impl Listener {
-    /// Takes so many connections that begin with the token.
+    /// Takes so many connections that begin with the token, unless `ends` says that it is in vain.
     pub(super) fn accept(
         self,
         token: &[u8; TOKEN_LENGTH],
-        streams: usize,
-        congestion: Option<&str>,
+        (streams, congestion): (usize, Option<&str>),
+        mut ends: impl FnMut() -> bool,
     ) -> Result<Vec<Wire>, String> {
         let mut wires: Vec<Option<Wire>> = (0..streams).map(|_| None).collect();
         let end = Instant::now() + MEET_MAX;
         while wires.iter().any(Option::is_none) {
+            if ends() {
+                return Err("the measurement has ended".into());
+            }
             if Instant::now() > end {
                 return Err(format!("the sender has not made all connections within {MEET_MAX:?}"));
             }
@@ -209,10 +212,9 @@ impl Wire {
 pub(super) fn connect(
     addresses: &[SocketAddr],
     token: &[u8; TOKEN_LENGTH],
-    streams: usize,
-    congestion: Option<&str>,
+    (streams, congestion): (usize, Option<&str>),
 ) -> Result<Vec<Wire>, String> {
-    let mut why = "there is no address to connect to".to_owned();
+    let mut why = Vec::new();
     for address in addresses {
         let wires = (0..streams as u32).map(|number| {
             let socket = socket::connect(*address, CONNECT_MAX).map_err(|error| error.to_string())?;
@@ -229,8 +231,8 @@ pub(super) fn connect(
         });
         match wires.collect() {
             Ok(wires) => return Ok(wires),
-            Err(error) => why = format!("{address}: {error}"),
+            Err(error) => why.push(format!("{address}: {error}")),
         }
     }
-    Err(why)
+    Err(why.join("; "))
 }

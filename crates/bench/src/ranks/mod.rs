@@ -237,6 +237,9 @@ impl Team {
             Err(failure) => Err(failure),
         };
         let Err(failure) = result else { return result };
+        if !failure.is_usage {
+            star.listen();
+        }
         if star.is_lost_elsewhere() {
             return Ok(ExitCode::FAILURE);
         }

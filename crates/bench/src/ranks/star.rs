@@ -14,6 +14,9 @@ use crate::Failure;
 /// How long a wait in the kernel lasts before signals are looked at again.
 const TICK: Duration = Duration::from_millis(200);
 
+/// The failure of a rank is known to the others within this time, where it is not held up.
+const FOLLOWS: Duration = Duration::from_millis(200);
+
 /// How often a rank that measures looks at what the others tell.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -122,6 +125,13 @@ impl Star {
         self.tell(&failed);
         self.lost = Some(failed);
         true
+    }
+
+    /// Waits a moment for what others tell: a failure here may follow from one of theirs.
+    pub(super) fn listen(&mut self) {
+        if self.lost.is_none() {
+            self.receive(FOLLOWS);
+        }
     }
 
     /// What another rank has failed of, in its own words.
