@@ -79,7 +79,9 @@ pub(crate) struct Submission {
 impl Ring {
     /// As many buffers as requests can be under way, of `length` bytes each.
     pub(crate) fn new(depth: u32, length: usize) -> io::Result<Ring> {
-        let ring = IoUring::builder().setup_single_issuer().build(depth.next_power_of_two())?;
+        let entries = depth.next_power_of_two();
+        // Kernels before 6.0 do not know that one thread alone submits, and only work a little more.
+        let ring = IoUring::builder().setup_single_issuer().build(entries).or_else(|_| IoUring::new(entries))?;
         let buffers = (0..depth).map(|_| Aligned::new(length)).collect::<io::Result<Vec<_>>>()?;
         let busy = vec![false; buffers.len()];
         Ok(Ring { ring, buffers, busy, file: None })

@@ -90,11 +90,7 @@ impl<'a> Runner<'a> {
         let expected = expected
             .map_err(|error| Failure::new("memory for checking data", error, "give smaller transfers with -t"))?;
         let moved = Arc::new(AtomicU64::new(0));
-        let (written, read) = plan.moved();
-        let report = printer.map(|printer| {
-            let progress = Progress::start(written.saturating_add(read), plan.layout.ranks, moved.clone());
-            Report { printer, progress }
-        });
+        let report = printer.map(|printer| Report { printer, progress: Progress::start(plan, moved.clone()) });
         let tally = Tally::new(files.any().depth(), options.latency);
         let limit = options.named.wear_out_iterations;
         let written = vec![if limit > 0 { limit } else { u64::MAX }; team.size()];
@@ -338,7 +334,7 @@ impl<'a> Runner<'a> {
         let plan = self.plan;
         let bytes = verdict.done.iter().sum::<u64>() * plan.layout.transfer;
         self.moved.store(0, Ordering::Relaxed);
-        progress.add(bytes);
+        progress.add(bytes, pass.op.is_some());
         let reported = progress.hidden(|| {
             if verdict.damaged {
                 show_damage(printer, pass, outcomes, (wrong, self.stamp));
