@@ -16,6 +16,9 @@ const ROWS_MAX: usize = 32;
 /// Ratios are drawn from this seed, so that a report of the same records is the same report.
 const SEED: u64 = 0x6171_7565_6475_6374;
 
+/// Facts within facts are told one by one down to here.
+const FACT_DEPTH_MAX: usize = 4;
+
 /// Facts that differ from run to run, and say nothing about where they ran.
 const FLEETING: [&str; 12] =
     ["time", "start", "uptime", "load", "steal", "pid", "free", "available", "cached", "boot", "command", "directory"];
@@ -216,12 +219,13 @@ fn pair(new: &Point, base: &Point, (index, other): (usize, usize), factor: f64) 
 
 /// What is not the same; what changes by itself comes last.
 pub fn differences(base: &[Environment], new: &[Environment]) -> Vec<Difference> {
-    let names: BTreeSet<&String> = base.iter().chain(new).flat_map(|run| run.facts.keys()).collect();
-    let values = |runs: &[Environment], name: &str| -> BTreeSet<String> {
-        runs.iter().map(|run| run.facts.get(name).map_or("not known".to_owned(), shown)).collect()
+    let (base, new): (Vec<_>, Vec<_>) = (base.iter().map(facts).collect(), new.iter().map(facts).collect());
+    let names: BTreeSet<&String> = base.iter().chain(&new).flat_map(BTreeMap::keys).collect();
+    let values = |runs: &[BTreeMap<String, String>], name: &str| -> BTreeSet<String> {
+        runs.iter().map(|facts| facts.get(name).map_or("not known".to_owned(), Clone::clone)).collect()
     };
     let all = names.into_iter().filter_map(|name| {
-        let (one, two) = (values(base, name), values(new, name));
+        let (one, two) = (values(&base, name), values(&new, name));
         let text = |all: BTreeSet<String>| {
             if all.is_empty() { "not known".to_owned() } else { all.into_iter().collect::<Vec<_>>().join(" | ") }
         };
@@ -237,6 +241,31 @@ pub fn differences(base: &[Environment], new: &[Environment]) -> Vec<Difference>
     all
 }
 
+/// The facts of a run, those within others too: `mounts.native.type`.
+pub fn facts(run: &Environment) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for (name, value) in &run.facts {
+        flatten(name.clone(), value, 0, &mut found);
+    }
+    found
+}
+
+fn flatten(name: String, value: &Value, depth: usize, found: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Object(inner) if depth < FACT_DEPTH_MAX && !inner.is_empty() => {
+            for (inner_name, value) in inner {
+                flatten(format!("{name}.{inner_name}"), value, depth + 1, found);
+            }
+        }
+        Value::Array(all) if all.iter().all(|value| !value.is_object() && !value.is_array()) => {
+            found.insert(name, all.iter().map(shown).collect::<Vec<_>>().join(", "));
+        }
+        value => {
+            found.insert(name, shown(value));
+        }
+    }
+}
+
 /// Whether a fact changes by itself.
 pub fn is_fleeting(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -244,7 +273,7 @@ pub fn is_fleeting(name: &str) -> bool {
 }
 
 /// A fact as text.
-pub fn shown(value: &Value) -> String {
+fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -322,7 +351,7 @@ mod tests {
     fn where_it_ran_is_compared_too() {
         let run = |kernel: &str, load: f64| Environment {
             facts: [
-                ("kernel".to_owned(), json!(kernel)),
+                ("host".to_owned(), json!({"kernel": kernel, "cpus": 4})),
                 ("load_1min".to_owned(), json!(load)),
                 ("cpu".to_owned(), json!("x")),
             ]
@@ -331,6 +360,6 @@ mod tests {
         };
         let found = differences(&[run("6.1", 0.5)], &[run("6.12", 0.7)]);
         let found: Vec<_> = found.iter().map(|difference| (difference.name.as_str(), difference.is_fleeting)).collect();
-        assert_eq!(found, [("kernel", false), ("load_1min", true)]);
+        assert_eq!(found, [("host.kernel", false), ("load_1min", true)]);
     }
 }

@@ -200,6 +200,25 @@ fn summary_table(page: &mut String, data: &Data, points: &[&Point]) {
         }),
     );
     page.push_str("</details>\n");
+    further(page, data, points, &names);
+}
+
+/// Whatever else was measured.
+fn further(page: &mut String, data: &Data, points: &[&Point], settings: &[String]) {
+    let (names, rows) = text::further(data, points);
+    if names.is_empty() {
+        return;
+    }
+    page.push_str("<details><summary>Measured with it (medians)</summary>\n");
+    let headings = ["Op", "System"].into_iter().map(str::to_owned);
+    head(page, "further", headings.chain(settings.iter().chain(&names).map(|name| format!(">{name}"))));
+    for (point, cells) in points.iter().zip(rows) {
+        page.push_str("<tr>");
+        place_cells(page, point, settings);
+        numbers(page, cells.iter().map(String::as_str));
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</tbody></table></div>\n</details>\n");
 }
 
 fn notes(page: &mut String, report: &Report<'_>) {
@@ -221,13 +240,9 @@ fn environments(page: &mut String, runs: &[Environment]) {
             safe::xml(&run.run),
             safe::xml(&run.time)
         ));
-        for (name, value) in &run.facts {
-            let shown = match value {
-                serde_json::Value::Array(all) => all.iter().map(compare::shown).collect::<Vec<_>>().join("\n"),
-                other => compare::shown(other),
-            };
-            let shown = safe::xml_lines(&shown).replace('\n', "<br/>");
-            page.push_str(&format!("<tr><th>{}</th><td class=\"wrap\">{shown}</td></tr>\n", safe::xml(name)));
+        for (name, value) in compare::facts(run) {
+            let shown = safe::xml_lines(&value).replace('\n', "<br/>");
+            page.push_str(&format!("<tr><th>{}</th><td class=\"wrap\">{shown}</td></tr>\n", safe::xml(&name)));
         }
         page.push_str("</tbody></table></div>\n");
         if !run.plan.is_empty() {

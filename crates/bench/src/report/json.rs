@@ -45,7 +45,7 @@ pub fn report(report: &Report<'_>, compared: &Data) -> Value {
         "title": report.title,
         "runs": report.data.runs,
         "constant": settings(&report.data.constant),
-        "points": report.data.points.iter().map(point).collect::<Vec<_>>(),
+        "points": report.data.points.iter().map(|one| point(report.data, one)).collect::<Vec<_>>(),
         "comparison": comparison,
         "conditions": outcomes.collect::<Vec<_>>(),
         "notes": report.notes,
@@ -63,12 +63,14 @@ fn place(point: &Point) -> Map<String, Value> {
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-fn point(point: &Point) -> Value {
+fn point(data: &Data, point: &Point) -> Value {
     let mut value = place(point);
     value.insert("unit".to_owned(), json!(point.unit));
     if let Value::Object(summary) = json!(point.summary) {
         value.extend(summary);
     }
     value.insert("values".to_owned(), json!(point.values));
+    let more = point.samples.iter().filter_map(|index| data.samples.get(*index)).map(|sample| &sample.more);
+    value.insert("more".to_owned(), json!(more.collect::<Vec<_>>()));
     Value::Object(value)
 }

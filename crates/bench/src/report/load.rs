@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use crate::Failure;
-use crate::record::{Environment, Line, SCHEMA, Sample};
+use crate::record::{Environment, Line, Measured, SCHEMA, Sample};
 
 /// The most of one file that is read.
 pub const FILE_BYTES_MAX: u64 = 2 << 30;
@@ -117,28 +117,28 @@ fn read(
             *twice += 1;
             continue;
         }
-        match parse(text) {
+        match parse(text, path, number) {
             Ok(line) => records.add(line, path, number)?,
+            // As when a run is killed: everything before it is whole.
+            Err(problem) if !is_whole => {
+                records
+                    .notes
+                    .push(format!("{}:{number}, the last line, was cut off, and left out: {problem}", path.display()));
+            }
             Err(problem) if skip_damaged => {
                 records.skipped += 1;
                 if records.skipped <= NAMED_MAX {
                     records.notes.push(format!("{}:{number} was left out: {problem}", path.display()));
                 }
             }
-            Err(problem) => return Err(damaged(path, number, &problem, is_whole)),
+            Err(problem) => {
+                let why = format!("{}:{number}: {problem}", path.display());
+                let hint = "is it a file of a benchmark? --skip-damaged leaves such lines out, and names them";
+                return Err(Failure::new(what(), why, hint));
+            }
         }
     }
     Ok(())
-}
-
-fn damaged(path: &Path, number: usize, problem: &str, is_whole: bool) -> Failure {
-    let why = format!("{}:{number}: {problem}", path.display());
-    let hint = if is_whole {
-        "is it a file of 'aqueduct bench sweep'? --skip-damaged leaves such lines out, and names them"
-    } else {
-        "the last line was cut off, as when a run is killed: --skip-damaged leaves it out"
-    };
-    Failure::new(format!("cannot read {}", path.display()), why, hint)
 }
 
 /// Tells lines apart that are not the same; two digests, so that chance makes none equal.
@@ -152,15 +152,30 @@ fn digest(text: &[u8]) -> u128 {
     half(0) << 64 | half(1)
 }
 
-fn parse(text: &[u8]) -> Result<Line, String> {
-    let line: Line = serde_json::from_slice(text).map_err(|error| {
-        let position = if error.line() > 0 { format!(" (column {})", error.column()) } else { String::new() };
+fn parse(text: &[u8], path: &Path, number: usize) -> Result<Line, String> {
+    let said = |error: serde_json::Error| {
         let text = error.to_string();
         let text = text.split(" at line ").next().unwrap_or_default();
-        format!("{}{position}", super::safe::plain(text))
-    })?;
+        // Of a line that is well formed the column says nothing.
+        let column = if error.is_data() { String::new() } else { format!(" (column {})", error.column()) };
+        format!("{}{column}", super::safe::plain(text))
+    };
+    let value: serde_json::Value = serde_json::from_slice(text).map_err(said)?;
+    let line = if value.is_object() && value.get("kind").is_none() {
+        Line::Sample(measured(serde_json::from_value(value).map_err(said)?, path, number))
+    } else {
+        serde_json::from_value(value).map_err(said)?
+    };
     check(&line)?;
     Ok(line)
+}
+
+/// What a single benchmark says of itself with --measured: its file stands for the run and for the system.
+fn measured(measured: Measured, path: &Path, number: usize) -> Sample {
+    let Measured { op, repeat, value, unit, seconds, more, series } = measured;
+    let system = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let (run, order) = (path.display().to_string(), u32::try_from(number).unwrap_or(u32::MAX));
+    Sample { run, system, op, repeat, order, value, unit, seconds, more, series, ..Sample::default() }
 }
 
 fn check(line: &Line) -> Result<(), String> {
@@ -259,21 +274,32 @@ mod tests {
 
     #[test]
     fn a_cut_line_is_told_from_a_wrong_one() {
-        let failure = of(format!("{SAMPLE}\n{}", &SAMPLE[..50]).as_bytes(), false).unwrap_err();
-        assert!(failure.hint.contains("cut off"), "{failure}");
+        let records = of(format!("{SAMPLE}\n{}", &SAMPLE[..50]).as_bytes(), false).unwrap();
+        assert_eq!(records.samples.len(), 1);
+        assert!(records.notes[0].contains("a.jsonl:2, the last line, was cut off"), "{:?}", records.notes);
+    }
+
+    #[test]
+    fn what_one_benchmark_says_is_read_as_well() {
+        let line = r#"{"op":"write","repeat":2,"value":7.5,"unit":"MiB/s","seconds":1.0}"#;
+        let records = of(format!("{line}\n").as_bytes(), false).unwrap();
+        let sample = &records.samples[0];
+        assert_eq!((sample.system.as_str(), sample.op.as_str(), sample.value, sample.repeat), ("a", "write", 7.5, 2));
+        assert!(of(b"{}\n", false).unwrap_err().why.contains("missing field `op`"));
     }
 
     #[test]
     fn figures_that_are_none_are_refused() {
         for (from, to) in [("1.5", "1e999"), ("1.5", "null"), (":1.0}", ":-1.0}"), ("\"read\"", "\"\"")] {
-            assert!(of(SAMPLE.replace(from, to).as_bytes(), false).is_err(), "{to}");
+            let line = format!("{}\n", SAMPLE.replace(from, to));
+            assert!(of(line.as_bytes(), false).is_err(), "{to}");
         }
     }
 
     #[test]
     fn a_newer_format_is_refused() {
         let text = r#"{"kind":"environment","schema":99,"run":"r","time":"","name":"","plan":"","facts":{}}"#;
-        assert!(of(text.as_bytes(), false).unwrap_err().why.contains("newer version"));
+        assert!(of(format!("{text}\n").as_bytes(), false).unwrap_err().why.contains("newer version"));
     }
 
     #[test]

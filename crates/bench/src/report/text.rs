@@ -6,6 +6,8 @@ use super::compare::{self, Comparison};
 use super::data::{Data, Point};
 use super::unit::{self, figure};
 use super::{Report, safe};
+use crate::record::Sample;
+use crate::stats::Summary;
 
 /// How many letters a bar has at most.
 const BAR: usize = 12;
@@ -15,6 +17,9 @@ const SPARKS_MAX: usize = 16;
 
 /// The longest fact that is shown whole.
 const FACT_MAX: usize = 90;
+
+/// The most further figures of an operation that are shown.
+const FURTHER_MAX: usize = 24;
 
 /// Blocks by eighths: of a bar from the left, and of a sparkline from below.
 const ACROSS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
@@ -66,9 +71,12 @@ pub fn report(report: &Report<'_>, compared: &Data) -> String {
         text.push_str(&format!("\n{} ({})\n", safe::plain(op), safe::plain(unit)));
         text.push_str(&summary_table(report.data, &points).render());
         outliers(&mut text, report.data, &points);
+        if let Some(table) = further_table(report.data, &points) {
+            text.push_str(&format!("Measured with it (medians):\n{}", table.render()));
+        }
     }
     if report.data.points.iter().any(|point| point.summary.n > 1) {
-        text.push_str("\n95 % interval: of the mean, by Student's t. CV: standard deviation / mean. Runs: the repetitions in the order they were measured.\n");
+        text.push_str("\n95 % interval: of the mean, by Student's t. CV: standard deviation / mean. Last columns: the mean as a bar from 0, and the repetitions in the order they were measured, between their least and greatest.\n");
     }
     for outcome in report.outcomes {
         let said = super::verdict(outcome, report.strict);
@@ -95,11 +103,11 @@ fn environment(text: &mut String, data: &Data) {
     for run in &data.runs {
         text.push_str(&format!("Run {} at {}\n", safe::plain(&run.run), safe::plain(&run.time)));
     }
-    let names: BTreeSet<&String> = data.runs.iter().flat_map(|run| run.facts.keys()).collect();
+    let all: Vec<_> = data.runs.iter().map(compare::facts).collect();
+    let names: BTreeSet<&String> = all.iter().flat_map(|facts| facts.keys()).collect();
     let mut rows = Vec::new();
     for name in names {
-        let values: BTreeSet<String> =
-            data.runs.iter().filter_map(|run| run.facts.get(name)).map(compare::shown).collect();
+        let values: BTreeSet<&String> = all.iter().filter_map(|facts| facts.get(name)).collect();
         let shown: Vec<_> = values.iter().map(|value| short(&safe::plain_lines(value).replace('\n', "; "))).collect();
         rows.push(vec![format!("  {}", safe::plain(name)), shown.join(" | ")]);
     }
@@ -166,7 +174,43 @@ fn summary_table(data: &Data, points: &[&Point]) -> Table {
         row.extend([bar(point.summary.mean, greatest), sparks(&point.values)]);
         row
     });
-    Table { headings: headings.chain(["Mean".to_owned(), "Runs".to_owned()]).collect(), rows: rows.collect() }
+    Table { headings: headings.chain(["Bar".to_owned(), "In order".to_owned()]).collect(), rows: rows.collect() }
+}
+
+/// The names and medians of whatever else was measured with the values, by point.
+pub fn further(data: &Data, points: &[&Point]) -> (Vec<String>, Vec<Vec<String>>) {
+    let samples =
+        |point: &Point| -> Vec<&Sample> { point.samples.iter().filter_map(|index| data.samples.get(*index)).collect() };
+    let all = points.iter().flat_map(|point| samples(point)).flat_map(|sample| &sample.more);
+    let names: BTreeSet<&String> = all.filter(|(_, value)| value.is_number()).map(|(name, _)| name).collect();
+    let names: Vec<&String> = names.into_iter().take(FURTHER_MAX).collect();
+    let cell = |point: &Point, name: &str| {
+        let values: Vec<f64> = samples(point).iter().filter_map(|sample| sample.more.get(name)?.as_f64()).collect();
+        Summary::of(&values).map_or("-".to_owned(), |summary| figure(summary.median))
+    };
+    let rows = points.iter().map(|point| names.iter().map(|name| cell(point, name)).collect()).collect();
+    (names.into_iter().cloned().collect(), rows)
+}
+
+fn further_table(data: &Data, points: &[&Point]) -> Option<Table> {
+    let (names, cells) = further(data, points);
+    if names.is_empty() {
+        return None;
+    }
+    let settings = columns(data, points);
+    let headings = ["Op", "System"].map(str::to_owned).into_iter();
+    let headings = headings.chain(settings.iter().chain(&names).map(|name| format!(">{}", safe::plain(name))));
+    let rows = points.iter().zip(cells).map(|(point, cells)| {
+        let mut row = vec![safe::plain(&point.op), safe::plain(&point.system)];
+        row.extend(
+            settings
+                .iter()
+                .map(|name| point.place.get(name).map_or("-".to_owned(), |setting| safe::plain(&setting.text))),
+        );
+        row.extend(cells);
+        row
+    });
+    Some(Table { headings: headings.collect(), rows: rows.collect() })
 }
 
 /// A bar from zero.

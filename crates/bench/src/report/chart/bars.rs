@@ -51,9 +51,13 @@ fn of_unit(wish: &Wish<'_>, unit: &str, points: &[&Point]) -> Vec<Chart> {
     let count = groups.len().div_ceil(GROUPS_MAX);
     let size = groups.len().div_ceil(count.max(1)).max(1);
     let parts = groups.chunks(size).enumerate().map(|(part, groups)| {
-        let ops: std::collections::BTreeSet<_> =
-            groups.iter().flat_map(|group| &group.1).flatten().map(|point| &point.op).collect();
-        let ops: Vec<_> = ops.into_iter().map(|op| safe::plain(op)).collect();
+        let mut ops: Vec<String> = Vec::new();
+        for point in groups.iter().flat_map(|group| &group.1).flatten() {
+            let op = safe::plain(&point.op);
+            if !ops.contains(&op) {
+                ops.push(op);
+            }
+        }
         let of = if count > 1 { format!(" ({} of {count})", part + 1) } else { String::new() };
         let title = format!("{}: {}{of}", ops.join(", "), unit::quantity(unit).to_lowercase());
         chart(wish, (title, unit), groups, &kinds)
@@ -119,8 +123,7 @@ fn chart(
         }
     };
     let rows = groups.iter().map(|group| group.1.iter().map(|point| point.map(bar)).collect());
-    let dots =
-        if has_dots { " Dots: the single values, in the order they were measured; ringed: outliers." } else { "" };
+    let dots = if has_dots { " Rings: the single values; red ones are outliers." } else { "" };
     Chart {
         kind: Kind::Bars,
         title,
