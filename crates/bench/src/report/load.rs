@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::Failure;
 use crate::record::{Environment, Line, Measured, SCHEMA, Sample};
 
@@ -22,6 +24,9 @@ pub const RUNS_MAX: usize = 10_000;
 pub const NAMES_MAX: usize = 256;
 /// The most damaged lines that are named one by one.
 const NAMED_MAX: usize = 10;
+
+/// What single benchmarks say beside their figures that tells points apart.
+const SETTINGS: [&str; 8] = ["size", "window", "streams", "congestion", "pairs", "tasks", "transfer", "block"];
 
 /// What was read, in the order of the files.
 #[derive(Debug, Default)]
@@ -160,7 +165,7 @@ fn parse(text: &[u8], path: &Path, number: usize) -> Result<Line, String> {
         let column = if error.is_data() { String::new() } else { format!(" (column {})", error.column()) };
         format!("{}{column}", super::safe::plain(text))
     };
-    let value: serde_json::Value = serde_json::from_slice(text).map_err(said)?;
+    let value: Value = serde_json::from_slice(text).map_err(said)?;
     let line = if value.is_object() && value.get("kind").is_none() {
         Line::Sample(measured(serde_json::from_value(value).map_err(said)?, path, number))
     } else {
@@ -173,9 +178,14 @@ fn parse(text: &[u8], path: &Path, number: usize) -> Result<Line, String> {
 /// What a single benchmark says of itself with --measured: its file stands for the run and for the system.
 fn measured(measured: Measured, path: &Path, number: usize) -> Sample {
     let Measured { op, repeat, value, unit, seconds, more, series } = measured;
+    // Messages of two sizes are no repetitions of each other.
+    let is_setting = |name: &str, value: &Value| {
+        SETTINGS.contains(&name) && (value.is_number() || value.is_string() || value.is_boolean())
+    };
+    let (parameters, more) = more.into_iter().partition(|(name, value)| is_setting(name, value));
     let system = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let (run, order) = (path.display().to_string(), u32::try_from(number).unwrap_or(u32::MAX));
-    Sample { run, system, op, repeat, order, value, unit, seconds, more, series, ..Sample::default() }
+    Sample { run, system, parameters, op, repeat, order, value, unit, seconds, more, series, ..Sample::default() }
 }
 
 fn check(line: &Line) -> Result<(), String> {
@@ -281,10 +291,12 @@ mod tests {
 
     #[test]
     fn what_one_benchmark_says_is_read_as_well() {
-        let line = r#"{"op":"write","repeat":2,"value":7.5,"unit":"MiB/s","seconds":1.0}"#;
+        let line =
+            r#"{"op":"write","repeat":2,"value":7.5,"unit":"MiB/s","seconds":1.0,"more":{"size":8,"latency_p50":0.1}}"#;
         let records = of(format!("{line}\n").as_bytes(), false).unwrap();
         let sample = &records.samples[0];
         assert_eq!((sample.system.as_str(), sample.op.as_str(), sample.value, sample.repeat), ("a", "write", 7.5, 2));
+        assert!(sample.parameters.contains_key("size") && sample.more.contains_key("latency_p50"), "sizes stay apart");
         assert!(of(b"{}\n", false).unwrap_err().why.contains("missing field `op`"));
     }
 
