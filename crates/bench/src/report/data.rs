@@ -154,7 +154,7 @@ pub struct Data {
     pub runs: Vec<Environment>,
     /// Without those for warming up.
     pub samples: Vec<Sample>,
-    /// By operation and system in the order of their first appearance, then by place.
+    /// By operation in the order of their first appearance, then by system and place.
     pub points: Vec<Point>,
     /// The parameters that are not the same everywhere.
     pub varying: Vec<String>,
@@ -256,12 +256,10 @@ impl Data {
     fn group(&mut self, by_run: bool) -> Result<(), Failure> {
         let mut rank: BTreeMap<&str, usize> = BTreeMap::new();
         for sample in &self.samples {
-            for name in [&sample.op, &sample.system] {
-                let next = rank.len();
-                rank.entry(name).or_insert(next);
-            }
+            let next = rank.len();
+            rank.entry(&sample.op).or_insert(next);
         }
-        type Key<'a> = (usize, &'a str, usize, Place);
+        type Key<'a> = (usize, &'a str, &'a str, Place);
         let mut groups: BTreeMap<Key<'_>, Vec<usize>> = BTreeMap::new();
         for (index, sample) in self.samples.iter().enumerate() {
             let settings = sample.parameters.iter().map(|(name, value)| (name.clone(), Setting::of(name, value)));
@@ -270,7 +268,7 @@ impl Data {
                 place.insert("run".to_owned(), Setting { text: sample.run.clone(), number: None });
             }
             let ranked = |name: &str| rank.get(name).copied().unwrap_or_default();
-            groups.entry((ranked(&sample.op), &sample.unit, ranked(&sample.system), place)).or_default().push(index);
+            groups.entry((ranked(&sample.op), &sample.unit, &sample.system, place)).or_default().push(index);
             if groups.len() > POINTS_MAX {
                 let why = format!("there are more than {POINTS_MAX} points");
                 return Err(Failure::new("cannot report", why, "choose some with --only NAME=VALUE"));
@@ -342,15 +340,10 @@ impl Data {
         found
     }
 
-    /// All systems, in order.
+    /// All systems, by name: the order of measuring is random, and a system looks the same in the reports of all runs.
     pub fn systems(&self) -> Vec<&str> {
-        let mut found: Vec<&str> = Vec::new();
-        for point in &self.points {
-            if !found.contains(&point.system.as_str()) {
-                found.push(&point.system);
-            }
-        }
-        found
+        let all: BTreeSet<&str> = self.points.iter().map(|point| point.system.as_str()).collect();
+        all.into_iter().collect()
     }
 }
 
@@ -432,6 +425,14 @@ pub mod tests {
         let none = ["op=write".parse().unwrap()];
         assert!(Data::of(records(), How { filters: &none, by_run: false }).is_err());
         assert!("clients".parse::<Filter>().is_err());
+    }
+
+    #[test]
+    fn systems_have_the_same_order_in_every_run() {
+        let measured = |names: [&str; 3]| data(names.map(|name| sample(name, json!({}), 0, 1.0)).into());
+        let (one, two) = (measured(["b", "a", "c"]), measured(["c", "b", "a"]));
+        assert_eq!((one.systems(), two.systems()), (vec!["a", "b", "c"], vec!["a", "b", "c"]));
+        assert_eq!(one.points.iter().map(|point| point.system.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
     }
 
     #[test]
