@@ -1,6 +1,6 @@
 //! Samples as one flat table in a Parquet file, for pandas, DuckDB and Polars.
 //!
-//! Each sample is a row. Columns are those of [`Sample`], one for each parameter, by its name, and one for each figure in `more`, as `more_NAME`. A
+//! Each sample is a row. Columns are those of [`Sample`](crate::record::Sample), one for each parameter, by its name, and one for each figure in `more`, as `more_NAME`. A
 //! name that a column has already becomes `parameter_NAME`. A column holds whole numbers, numbers, truth values or text, whichever all its values are.
 
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Data, as IOR measures them: its options, its patterns, its columns and its JSON.
 //!
-//! [`plan`] is what the options mean together, [`pattern`] which bytes each rank moves in which order, [`data`] what they hold; all pure. [`phase`] is
-//! the inner loop, over one of the interfaces of [`api`] ([`local`], [`projected`]); [`run`] a rank's way through the phases together with the others;
-//! [`results`] what all of them measured, and [`output`] how that is shown.
+//! `plan` is what the options mean together, `pattern` which bytes each rank moves in which order, `data` what they hold; all pure. `phase` is
+//! the inner loop, over one of the interfaces of `api` (`local`, `projected`); [`run`] a rank's way through the phases together with the others;
+//! `results` what all of them measured, and `output` how that is shown.
 
 mod api;
 mod arguments;

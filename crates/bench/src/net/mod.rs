@@ -3,7 +3,7 @@
 //! Ranks are paired as osu_mbw_mr pairs them, and all pairs measure at the same time, each by the clock of its sender. A message is one call that sends and one that
 //! receives; nothing is polled: both ends wait in the kernel. The sockets are those of Aqueduct's own connections (`net::socket`).
 //!
-//! [`plan`] says what is measured how often, [`wires`] are the connections, [`measure`] the loops, [`summary`] what all pairs come to, [`output`] how that is shown.
+//! `plan` says what is measured how often, `wires` are the connections, `measure` the loops, `summary` what all pairs come to, `output` how that is shown.
 
 mod measure;
 mod output;

@@ -1,6 +1,6 @@
 //! A matrix of measurements: repeated in random order until they are certain enough, resumed when they were interrupted, and judged by what was expected.
 //!
-//! - [`file`]: what a sweep file says, and [`expect`]: what it expects.
+//! - `file`: what a sweep file says, and [`expect`]: what it expects.
 //! - [`plan`], [`steps`], [`cost`]: all that follows from it before anything runs.
 //! - [`runner`]: the order of things; [`process`]: the benchmarks it calls; [`machine`]: where that happens.
 //! - [`results`]: what is on the disk, so that an interruption loses nothing.
