@@ -6,7 +6,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
 PACKAGES_DEMO := git gcc libc6-dev make fuse3 coreutils
-PACKAGES_TEST := $(PACKAGES_DEMO) acl attr rsync sqlite3 tar python3 iproute2 util-linux e2fsprogs btrfs-progs quota libcap2-bin psmisc procps python3-lmdb python3-h5py
+PACKAGES_TEST := $(PACKAGES_DEMO) acl attr rsync sqlite3 tar python3 iproute2 util-linux e2fsprogs btrfs-progs quota libcap2-bin psmisc procps python3-lmdb python3-h5py fonts-dejavu-core
 PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar diffutils rsync iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server openssh-server openssh-client glusterfs-server glusterfs-client bindfs \
 	nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-dev xfsprogs python3-matplotlib
 
