@@ -556,15 +556,3 @@ fn pictures_say_how_to_be_built() {
     let place = Place::new();
     assert!(place.bad(2, &["none.jsonl", "--png", "png"]).contains("--features reports"));
 }
-
-/// Leaves the records of all generators where the environment says, to look at.
-#[test]
-#[ignore = "writes files to look at, where REPORT_FIXTURES says"]
-fn fixtures_to_look_at() {
-    let folder = PathBuf::from(std::env::var_os("REPORT_FIXTURES").unwrap());
-    Recorder::new("2026-11-20T09:30:00Z-a1b2", 1, "6.1.0").clients(0.99).write(&folder.join("clients.jsonl"));
-    Recorder::new("2026-11-21T10:30:00Z-c3d4", 2, "6.12.0").clients(0.93).write(&folder.join("clients-new.jsonl"));
-    Recorder::new("2026-11-20T09:30:00Z-a1b2", 3, "6.1.0").matrix().write(&folder.join("matrix.jsonl"));
-    Recorder::new("2026-11-20T09:30:00Z-a1b2", 4, "6.1.0").messages().write(&folder.join("messages.jsonl"));
-    Recorder::new("2026-11-20T09:30:00Z-a1b2", 5, "6.1.0").names().write(&folder.join("names.jsonl"));
-}

@@ -79,6 +79,54 @@ impl Sink for MemorySink {
     }
 }
 
+/// Memory for the reads of a program that measures, one after the other: what is read replaces what was read before, and takes no new memory.
+#[derive(Clone, Debug, Default)]
+pub struct ReadBuffer(Arc<Mutex<Vec<u8>>>);
+
+impl ReadBuffer {
+    /// Where the next read of at most `length` bytes ends up.
+    pub fn sink(&self, length: usize) -> Box<dyn Sink> {
+        let mut memory = self.with(std::mem::take);
+        memory.resize(length, 0);
+        Box::new(Filling { memory, buffer: self.clone() })
+    }
+
+    /// Uses what was read last.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(|poison| poison.into_inner()))
+    }
+}
+
+struct Filling {
+    memory: Vec<u8>,
+    buffer: ReadBuffer,
+}
+
+impl Sink for Filling {
+    fn file(&mut self, file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize> {
+        self.memory.resize(length, 0);
+        read_full(file, &mut self.memory, offset)
+    }
+
+    fn bytes(&mut self, data: &[u8]) -> io::Result<()> {
+        self.memory.clear();
+        self.memory.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn memory(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.memory.resize(length, 0);
+        Some(&mut self.memory)
+    }
+
+    fn finish(self: Box<Self>, valid: usize) -> io::Result<()> {
+        let Filling { mut memory, buffer } = *self;
+        memory.truncate(valid);
+        buffer.with(|place| *place = memory);
+        Ok(())
+    }
+}
+
 /// Reads until the buffer is full or the file ends; returns the bytes read.
 pub fn read_full(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;

@@ -1,12 +1,10 @@
 //! A client of a server, and files by their paths.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_client::{Client, ClientConfig};
-use aqueduct_fs::{
-    ClientId, Context, Credential, FileSystem, Groups, Handle, OpenFlags, OpenId, Request, SetAttr, Sink,
-};
+use aqueduct_fs::{ClientId, Context, Credential, FileSystem, Groups, Handle, OpenFlags, OpenId, Request, SetAttr};
 use aqueduct_wire::Checksums;
 use aqueduct_worker::{Group, Settings};
 use rustix::process::{getegid, geteuid, getgroups};
@@ -94,47 +92,6 @@ pub async fn open(client: &Client, path: &str, flags: OpenFlags, new: bool) -> R
     let open = Request::Open { handle: entry.handle.bytes(), flags };
     let opened = client.call(&context, open).await.and_then(|reply| reply.opened()).map_err(failed)?;
     Ok((opened.id, entry.attr.size))
-}
-
-/// Memory for reads, one after the other: what is read replaces what was read before.
-#[derive(Clone, Default)]
-pub struct Buffer(Arc<Mutex<Vec<u8>>>);
-
-impl Buffer {
-    /// Where the next read of at most `length` bytes ends up.
-    pub fn sink(&self, length: usize) -> Box<dyn Sink> {
-        let mut memory = std::mem::take(&mut *self.0.lock().unwrap_or_else(|poison| poison.into_inner()));
-        memory.resize(length, 0);
-        Box::new(Filling { memory, buffer: self.clone() })
-    }
-}
-
-struct Filling {
-    memory: Vec<u8>,
-    buffer: Buffer,
-}
-
-impl Sink for Filling {
-    fn file(&mut self, file: std::os::fd::BorrowedFd<'_>, offset: u64, length: usize) -> std::io::Result<usize> {
-        self.memory.resize(length, 0);
-        aqueduct_fs::data::read_full(file, &mut self.memory, offset)
-    }
-
-    fn bytes(&mut self, data: &[u8]) -> std::io::Result<()> {
-        self.memory.clear();
-        self.memory.extend_from_slice(data);
-        Ok(())
-    }
-
-    fn memory(&mut self, length: usize) -> Option<&mut [u8]> {
-        self.memory.resize(length, 0);
-        Some(&mut self.memory)
-    }
-
-    fn finish(self: Box<Self>, _valid: usize) -> std::io::Result<()> {
-        *self.buffer.0.lock().unwrap_or_else(|poison| poison.into_inner()) = self.memory;
-        Ok(())
-    }
 }
 
 /// Places that have nothing to do with each other (splitmix64, Steele, Lea and Flood 2014): the same in each run.

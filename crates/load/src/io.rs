@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use aqueduct_client::Client;
+use aqueduct_fs::data::ReadBuffer;
 use aqueduct_fs::{Context, FileSystem, OpenFlags, OpenId, ReadAt, Request, Source, WriteAt};
 use aqueduct_worker::{Group, wait};
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use serde_json::json;
 
 use crate::Failure;
 use crate::arguments::{Io, IoOp};
-use crate::files::{self, Buffer, Places};
+use crate::files::{self, Places};
 use crate::process;
 
 /// Bytes under way of all jobs: they are in memory.
@@ -162,7 +163,7 @@ fn work(depth: u32, jobs: &[Arc<Job>], groups: &[Arc<Group>]) -> Result<(), Fail
 impl Job {
     /// One request after the other until there are no more, or another has failed.
     async fn run(&self, number: u64, failed: &AtomicBool) -> Result<(), Failure> {
-        let (context, buffer, mut places) = (files::caller(), Buffer::default(), Places(number << 32));
+        let (context, buffer, mut places) = (files::caller(), ReadBuffer::default(), Places(number << 32));
         while let Some((offset, length)) = self.place(&mut places).filter(|_| !failed.load(Ordering::Relaxed)) {
             let moved = if self.op.writes() {
                 self.write(&context, offset, length).await
@@ -203,7 +204,7 @@ impl Job {
         &self,
         context: &Context,
         offset: u64,
-        (length, buffer): (u64, &Buffer),
+        (length, buffer): (u64, &ReadBuffer),
     ) -> Result<u64, aqueduct_fs::Errno> {
         let read = ReadAt { open: self.open, offset, length: length as u32 };
         Ok(self.client.read(context, read, buffer.sink(length as usize)).await? as u64)

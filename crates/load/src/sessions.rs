@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use aqueduct_client::Client;
+use aqueduct_fs::data::ReadBuffer;
 use aqueduct_fs::{Errno, FileSystem, Handle, OpenFlags, OpenId, ReadAt, Request};
 use aqueduct_worker::{Group, wait};
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use serde_json::json;
 
 use crate::Failure;
 use crate::arguments::{SessionOp, Sessions};
-use crate::files::{self, Buffer, Places};
+use crate::files::{self, Places};
 use crate::process;
 
 /// Threads that connect clients: each handshake waits for the server.
@@ -178,7 +179,7 @@ fn work(arguments: &Sessions, workers: Vec<Worker>, groups: &[Arc<Group>]) -> Re
         let own = group.clone();
         group.spawn(async move {
             let (mut operations, mut errors, mut places) = (0, 0, Places(worker.number << 32));
-            let buffer = Buffer::default();
+            let buffer = ReadBuffer::default();
             while Instant::now() < until {
                 match worker.operate((&buffer, length), &mut places).await {
                     Ok(()) => operations += 1,
@@ -200,7 +201,7 @@ fn work(arguments: &Sessions, workers: Vec<Worker>, groups: &[Arc<Group>]) -> Re
 }
 
 impl Worker {
-    async fn operate(&self, (buffer, length): (&Buffer, u32), places: &mut Places) -> Result<(), Errno> {
+    async fn operate(&self, (buffer, length): (&ReadBuffer, u32), places: &mut Places) -> Result<(), Errno> {
         let context = files::caller();
         let Some((open, blocks)) = self.file else {
             let stat = Request::GetAttr { handle: self.root.bytes(), open: None };

@@ -3,11 +3,12 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use aqueduct_client::{Client, ClientConfig, ConnectError};
+use aqueduct_fs::data::ReadBuffer;
 use aqueduct_fs::{
     ClientId, Context, Credential, Errno, FileSystem, Groups, Handle, OpenFlags, OpenId, ReadAt, Reply, Request, Sink,
     Source, TRANSFER_SIZE_MAX, WriteAt,
@@ -193,54 +194,8 @@ impl Names for Arc<Session> {
 
 /// Where a request's data are received, and what is written.
 struct Part {
-    received: Received,
+    received: ReadBuffer,
     length: usize,
-}
-
-/// Memory for reads, one after the other: what is read replaces what was read before.
-#[derive(Clone, Default)]
-struct Received(Arc<Mutex<Vec<u8>>>);
-
-impl Received {
-    fn with<T>(&self, work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn sink(&self, length: usize) -> Box<dyn Sink> {
-        let mut memory = self.with(std::mem::take);
-        memory.resize(length, 0);
-        Box::new(Receiving { memory, to: self.clone() })
-    }
-}
-
-struct Receiving {
-    memory: Vec<u8>,
-    to: Received,
-}
-
-impl Sink for Receiving {
-    fn file(&mut self, file: std::os::fd::BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize> {
-        self.memory.resize(length, 0);
-        aqueduct_fs::data::read_full(file, &mut self.memory, offset)
-    }
-
-    fn bytes(&mut self, data: &[u8]) -> io::Result<()> {
-        self.memory.clear();
-        self.memory.extend_from_slice(data);
-        Ok(())
-    }
-
-    fn memory(&mut self, length: usize) -> Option<&mut [u8]> {
-        self.memory.resize(length, 0);
-        Some(&mut self.memory)
-    }
-
-    fn finish(self: Box<Self>, valid: usize) -> io::Result<()> {
-        let Receiving { mut memory, to } = *self;
-        memory.truncate(valid);
-        to.with(|place| *place = memory);
-        Ok(())
-    }
 }
 
 type Moving = Pin<Box<dyn Future<Output = Result<(), Errno>> + Send>>;
@@ -260,7 +215,7 @@ pub struct Projected {
 impl Projected {
     /// With so many transfers of this length under way.
     pub fn new(session: Arc<Session>, depth: u32, length: usize) -> Projected {
-        let part = |at: usize| Part { received: Received::default(), length: TRANSFER_SIZE_MAX.min(length - at) };
+        let part = |at: usize| Part { received: ReadBuffer::default(), length: TRANSFER_SIZE_MAX.min(length - at) };
         let transfer = || (0..length).step_by(TRANSFER_SIZE_MAX).map(part).collect();
         let parts: Vec<Vec<Part>> = (0..depth).map(|_| transfer()).collect();
         let under_way = parts.iter().map(|parts| Vec::with_capacity(parts.len())).collect();
