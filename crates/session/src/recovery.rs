@@ -1,25 +1,23 @@
 //! After the server was restarted: has again what was open and locked, before anything else is asked.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use aqueduct_fs::{ClientId, Context, Errno, Request};
+use aqueduct_fs::{ClientId, Context, Errno, OpenId, Request, WriteAt, Written};
 use aqueduct_net::Link;
 use aqueduct_wire::{Class, Flags, Header, Kind, Op};
+use bytes::Bytes;
 
-use crate::client::Client;
-use crate::connect::ConnectError;
-use crate::opens::Lists;
+use crate::connect::{AGAIN, ConnectError};
+use crate::holder::Recovery;
+use crate::opens::{Lists, Opens};
 use crate::replay::Replayed;
+use crate::session::Session;
 
-/// Between two tries while the server waits for other clients: it gives them some seconds.
-pub(crate) const AGAIN: Duration = Duration::from_millis(20);
-
-impl Client {
+impl Session {
     /// The session is the one that was, at a server that was restarted: opens and locks are had again, while nobody else can take them.
     pub(crate) fn recover(&self, link: &mut Link, verifier: u64) -> Result<(), ConnectError> {
         let lists = self.leave_epoch();
-        let opens_lost = self.reopen_all(link, &lists)? + self.open_local(link)?;
+        let opens_lost = self.reopen_all(link, &lists)? + self.reopen_unknown(link)?;
         let mut locks_lost = 0;
         for (credential, open, owner, space, lock) in &lists.locks {
             let context = Context::new(ClientId(0), credential.clone());
@@ -29,8 +27,12 @@ impl Client {
             }
         }
         let replayed = self.replay(link, verifier)?;
-        let held = self.recover_held(link)?;
+        let held = match &self.holder {
+            Some(holder) => holder.send_held(&mut Recovering { session: self, link })?,
+            None => 0,
+        };
         let header = Header { op: Op::Recovered as u16, ..Header::new(Kind::Request) };
+        self.settling.store(true, Ordering::SeqCst);
         loop {
             let (reply, _) = self.greeting.exchange(link, header, &[], Kind::Reply)?;
             match Errno::from_raw(reply.status as i32) {
@@ -40,8 +42,7 @@ impl Client {
                 error => return Err(self.greeting.broken(error)),
             }
         }
-        self.unrestored.store(false, Ordering::SeqCst);
-        self.gather.take_up();
+        self.settle();
         tracing::debug!(server = %self.config.server, held, "what had been held back has come to the server");
         self.report("the server was restarted", &lists, (opens_lost, locks_lost), replayed);
         Ok(())
@@ -59,11 +60,12 @@ impl Client {
             self.opens.fail(&handle, Errno::EIO);
         }
         let lists = self.leave_epoch();
-        let lost = self.reopen_all(link, &lists)? + self.open_local(link)?;
-        self.lose_held();
+        let lost = self.reopen_all(link, &lists)? + self.reopen_unknown(link)?;
+        if let Some(holder) = &self.holder {
+            holder.lose_held(&mut Recovering { session: self, link });
+        }
         let replayed = self.replay(link, verifier)?;
-        self.unrestored.store(false, Ordering::SeqCst);
-        self.gather.take_up();
+        self.settle();
         let lost = (lost + with_locks.len(), with_locks.len());
         self.report("the server has given up the session", &lists, lost, replayed);
         Ok(())
@@ -71,14 +73,16 @@ impl Client {
 
     /// What was sent before the restart is answered no more.
     fn leave_epoch(&self) -> Lists {
+        let _alone = self.joins.write().unwrap_or_else(|poison| poison.into_inner());
+        self.settling.store(false, Ordering::SeqCst);
         let lists = self.opens.begin_epoch();
         self.window.begin_epoch(self.opens.epoch());
-        self.gather.ground(self.opens.epoch());
-        if let Some(leases) = &self.leases {
-            leases.begin_epoch(self.opens.epoch());
+        if let Some(holder) = &self.holder {
+            holder.epoch_begins(self.opens.epoch());
         }
-        for lane in &self.lanes {
-            lane.close("its session begins anew");
+        for link in &self.links {
+            link.close("its session begins anew");
+            link.lose_waits();
         }
         lists
     }
@@ -100,24 +104,18 @@ impl Client {
         Ok(lost)
     }
 
-    /// Opens what programs have open without the server's knowledge, in slots for what frees others, who may wait for it; what finds none is opened when it is used.
-    fn open_local(&self, link: &mut Link) -> Result<usize, ConnectError> {
-        self.open_locals(|context, request| {
-            let Some(mut slot) = self.slots_releasing.take_free() else { return Ok(None) };
-            slot.sent = true;
-            let mut body = Vec::new();
-            let op = aqueduct_wire::encode_request(context, request, &mut body);
-            let (slot, sequence) = (slot.slot, slot.sequence);
-            let class = Class::Releasing;
-            let header = Header { op: op as u16, class, slot, sequence, ..Header::new(Kind::Request) };
-            let (reply, body) = self.greeting.exchange(link, header, &body, Kind::Reply)?;
-            if reply.status != 0 {
-                return Ok(Some(Err(Errno::from_raw(reply.status as i32))));
-            }
-            let reply = aqueduct_wire::decode_reply(op, &body).map_err(|error| self.greeting.broken(error))?;
-            self.opens.note(self.opens.epoch(), context, request, &reply);
-            Ok(Some(reply.opened().map(|opened| opened.id)))
-        })
+    /// What the layers above have open without the server's knowledge.
+    fn reopen_unknown(&self, link: &mut Link) -> Result<usize, ConnectError> {
+        self.holder.as_ref().map_or(Ok(0), |holder| holder.reopen(&mut Recovering { session: self, link }))
+    }
+
+    /// All is as it was before: what was held up meanwhile goes on.
+    pub(crate) fn settle(&self) {
+        self.settling.store(false, Ordering::SeqCst);
+        self.unrestored.store(false, Ordering::SeqCst);
+        if let Some(holder) = &self.holder {
+            holder.goes_on();
+        }
     }
 
     pub(crate) fn recovery_call(
@@ -139,8 +137,20 @@ impl Client {
         let mut body = Vec::new();
         let op = aqueduct_wire::encode_request(context, request, &mut body);
         let header = Header { op: op as u16, flags, ..Header::new(Kind::Request) };
-        let (reply, _) = self.greeting.exchange(link, header, &body, Kind::Reply)?;
-        Ok(if reply.status == 0 { Ok(()) } else { Err(Errno::from_raw(reply.status as i32)) })
+        loop {
+            let (reply, _) = self.greeting.exchange(link, header, &body, Kind::Reply)?;
+            match Errno::from_raw(reply.status as i32) {
+                _ if reply.status == 0 => return Ok(Ok(())),
+                error if !self.is_to_wait(flags, error) => return Ok(Err(error)),
+                _ => std::thread::sleep(AGAIN),
+            }
+        }
+    }
+
+    /// What was held back is not taken as long as servers of data may still write what they were
+    /// given before the restart.
+    pub(crate) fn is_to_wait(&self, flags: Flags, error: Errno) -> bool {
+        flags.contains(Flags::HELD) && error == Errno::EAGAIN && !self.closing.load(Ordering::SeqCst)
     }
 
     fn report(&self, reason: &str, lists: &Lists, (opens_lost, locks_lost): (usize, usize), replayed: Replayed) {
@@ -158,5 +168,76 @@ impl Client {
                 "some of what was open or locked is lost: these descriptors give EIO until they are closed; programs that hold them have to open the files again"
             );
         }
+    }
+}
+
+/// A session on the link on which it is recovered.
+struct Recovering<'a> {
+    session: &'a Session,
+    link: &'a mut Link,
+}
+
+impl Recovery for Recovering<'_> {
+    fn epoch(&self) -> u64 {
+        self.session.opens.epoch()
+    }
+
+    fn server(&self) -> &str {
+        self.session.server()
+    }
+
+    fn is_closing(&self) -> bool {
+        self.session.is_closing()
+    }
+
+    fn opens(&self) -> &Opens {
+        &self.session.opens
+    }
+
+    fn call(
+        &mut self,
+        context: &Context,
+        request: &Request<'_>,
+        flags: Flags,
+    ) -> Result<Result<(), Errno>, ConnectError> {
+        self.session.recovery_call_as(self.link, context, request, flags)
+    }
+
+    /// In a slot for what frees others, who may wait for it.
+    fn open(
+        &mut self,
+        context: &Context,
+        request: &Request<'_>,
+    ) -> Result<Option<Result<OpenId, Errno>>, ConnectError> {
+        let Recovering { session, link } = self;
+        let Some(mut slot) = session.slots_releasing.take_free() else { return Ok(None) };
+        slot.sent = true;
+        let mut body = Vec::new();
+        let op = aqueduct_wire::encode_request(context, request, &mut body);
+        let class = Class::Releasing;
+        let (number, sequence) = (slot.slot, slot.sequence);
+        let header = Header { op: op as u16, class, slot: number, sequence, ..Header::new(Kind::Request) };
+        let (reply, body) = session.greeting.exchange(link, header, &body, Kind::Reply)?;
+        slot.settled = true;
+        if reply.status != 0 {
+            return Ok(Some(Err(Errno::from_raw(reply.status as i32))));
+        }
+        let reply = aqueduct_wire::decode_reply(op, &body).map_err(|error| session.greeting.broken(error))?;
+        session.opens.note(session.opens.epoch(), context, request, &reply);
+        Ok(Some(reply.opened().map(|opened| opened.id)))
+    }
+
+    fn write_held(
+        &mut self,
+        context: &Context,
+        write: WriteAt,
+        data: &Bytes,
+    ) -> Result<Result<Written, Errno>, ConnectError> {
+        let written = self.session.recovery_write(self.link, context, (write, Flags::HELD), data)?;
+        if let Ok(written) = written {
+            let kept = self.session.keep_written((write, self.session.opens.epoch()), written, data.clone());
+            debug_assert!(kept, "nobody else begins an epoch");
+        }
+        Ok(written)
     }
 }

@@ -1,16 +1,4 @@
-//! Writes, modes and times that are held back under exclusive leases: they were answered to their programs, and the server does not know of them yet.
-//!
-//! - [`file`]: those of one file, pure.
-//! - [`Gather`]: those of all files, shared by threads.
-//! - [`send`]: how they come to the server.
-//!
-//! Small writes are gathered to large ones, and large ones go at once, several at a time. Nothing waits for longer than [`HELD_MAX`]. While something of a file
-//! is held back, it counts as being changed by this client: nothing that is kept of it is used (see [`cache`](crate::cache)).
-
-mod file;
-mod send;
-#[cfg(test)]
-mod tests;
+//! What is held back of all files, shared by threads.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,16 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::{Attr, Credential, SetAttr};
+use aqueduct_fs::SetAttr;
+use aqueduct_metrics::Counter;
+use aqueduct_worker::lock;
 use bytes::Bytes;
 
-use crate::lane::lock;
-pub(crate) use file::{Content, Piece, Place};
-use file::{FLYING_MAX, File, PIECE_COST};
-
-/// How long a write is held back at most, about. [`send`] looks [`LOOKS`] times in that time.
-const HELD_MAX: Duration = Duration::from_secs(1);
-const LOOKS: u32 = 4;
+use super::file::{FLYING_MAX, File, PIECE_COST, Piece, Place};
 
 /// What all that is held back or under way costs at most, in bytes, and at first: see [`DRAIN_MAX`].
 const COST_MAX: usize = 32 << 20;
@@ -60,26 +44,17 @@ pub(crate) struct Which<'a> {
     pub(crate) hash: u64,
 }
 
-/// What becomes of a write.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Adding {
-    /// It is held back, and can be answered.
-    Held,
-    /// There is too much already.
-    Full,
-    /// It may not be.
-    Refused,
-}
-
-/// Who is told when the first write of a file is held back, and when the last has been answered.
-pub(crate) trait Begun {
-    /// Whether writes may be held back now; with `first`, that they are from now on, unless it says no.
-    fn begin(&self, which: Which<'_>, first: bool) -> bool;
-    /// The server has them all, which reach so far. Returns the number of this event among others.
+/// Whoever's leases cover what is held back.
+pub(crate) trait Covers: Send + Sync {
+    /// The server has all that was held back of a file, which reaches so far. Returns the number
+    /// of this event among others.
     fn end(&self, handle: &[u8], end: u64) -> u64;
-    /// What the attributes of a file of which something is held back, written so far, are when somebody has set these; `None`: only the server can say whether
-    /// he may.
-    fn set(&self, which: Which<'_>, by: &Credential, set: &SetAttr, end: u64) -> Option<Attr>;
+
+    /// Something of a file has failed: what its attributes are only the server knows.
+    fn forget_own(&self, handle: &[u8]);
+
+    /// Something has come to the server: who waits for that may look again.
+    fn landed(&self);
 }
 
 type Files = HashMap<Arc<[u8]>, File>;
@@ -118,11 +93,11 @@ pub(crate) struct Gather {
 #[derive(Default)]
 pub(crate) struct Counters {
     /// Writes that were held back.
-    pub(crate) held: AtomicU64,
+    pub(crate) held: Counter,
     /// Changes of attributes that were.
-    pub(crate) set: AtomicU64,
+    pub(crate) set: Counter,
     /// Requests by which they came to the server.
-    pub(crate) sent: AtomicU64,
+    pub(crate) sent: Counter,
 }
 
 impl Default for Gather {
@@ -198,82 +173,12 @@ impl Gather {
         self.has(which) || self.ends[which.hash as usize % ENDS].load(Ordering::SeqCst) > number
     }
 
-    /// Takes a write that its program is answered before the server is.
-    pub(crate) fn add(&self, which: Which<'_>, place: &Place, data: &Bytes, begun: &dyn Begun) -> Adding {
-        let mut files = self.shard(which.hash);
-        if self.is_grounded.load(Ordering::SeqCst) {
-            return Adding::Refused;
-        }
-        let known = files.get_mut(which.handle);
-        if !self.may_take(data.len()) || !begun.begin(which, false) {
-            return Adding::Refused;
-        }
-        if !known.as_ref().is_none_or(|file| file.has_room(data.len())) || !self.has_room(data.len()) {
-            return Adding::Full;
-        }
-        let number = self.next.fetch_add(1, Ordering::SeqCst);
-        let file = match known {
-            Some(file) => file,
-            None => {
-                if self.files.load(Ordering::SeqCst) >= FILES_MAX {
-                    return Adding::Full;
-                }
-                // Counted before its lease is looked at for the last time: whoever gives that back looks here afterwards.
-                self.files.fetch_add(1, Ordering::SeqCst);
-                if !begun.begin(which, true) {
-                    self.files.fetch_sub(1, Ordering::SeqCst);
-                    return Adding::Refused;
-                }
-                files.entry(which.handle.into()).or_insert_with(File::new)
-            }
-        };
-        let before = file.cost();
-        file.add(place, data, number);
-        self.cost.fetch_add(file.cost() - before, Ordering::SeqCst);
-        self.counters.held.fetch_add(1, Ordering::Relaxed);
-        Adding::Held
-    }
-
-    /// Takes attributes that somebody sets: what they are now, if he may be answered before the server is.
-    pub(crate) fn set(&self, which: Which<'_>, place: &Place, set: &SetAttr, begun: &dyn Begun) -> Option<Attr> {
-        let mut files = self.shard(which.hash);
-        if self.is_grounded.load(Ordering::SeqCst) || !begun.begin(which, false) || !self.has_room(0) {
-            return None;
-        }
-        let known = files.get_mut(which.handle);
-        let is_new = known.is_none();
-        if is_new {
-            if self.files.load(Ordering::SeqCst) >= FILES_MAX {
-                return None;
-            }
-            // As in `add`.
-            self.files.fetch_add(1, Ordering::SeqCst);
-            if !begun.begin(which, true) {
-                self.files.fetch_sub(1, Ordering::SeqCst);
-                return None;
-            }
-        }
-        let has_room = known.as_ref().is_none_or(|file| file.has_room(0));
-        let end = known.as_ref().map_or(0, |file| file.end());
-        // Counted before it is so: whoever opens the file now looks here.
-        self.sets.fetch_add(1, Ordering::SeqCst);
-        let attr = if has_room { begun.set(which, &place.credential, set, end) } else { None };
-        let Some(attr) = attr else {
-            self.sets.fetch_sub(1, Ordering::SeqCst);
-            if is_new {
-                begun.end(which.handle, 0);
-                self.files.fetch_sub(1, Ordering::SeqCst);
-            }
-            return None;
-        };
-        let number = self.next.fetch_add(1, Ordering::SeqCst);
-        let file = files.entry(which.handle.into()).or_insert_with(File::new);
-        let before = (file.cost(), file.sets());
-        file.set(place, set, number);
-        self.cost.fetch_add(file.cost() - before.0, Ordering::SeqCst);
-        self.sets.fetch_sub(1 + before.1 - file.sets(), Ordering::SeqCst);
-        self.counters.set.fetch_add(1, Ordering::Relaxed);
-        Some(attr)
+    /// Looks at a file, of which something may be held back if its leases let it be. Nobody else
+    /// looks at it meanwhile. `None`: the session begins anew.
+    pub(crate) fn enter<'a>(&'a self, which: Which<'a>) -> Option<Entered<'a>> {
+        let files = self.shard(which.hash);
+        let is_grounded = self.is_grounded.load(Ordering::SeqCst);
+        (!is_grounded).then_some(Entered { gather: self, files, which, is_counted: false })
     }
 
     /// Whether a write is not too large for the wire to be held back.
@@ -287,14 +192,14 @@ impl Gather {
     }
 
     /// All that is held back of a file is to go now. Returns the mark up to which it is; `None`: there is nothing.
-    fn seal(&self, which: Which<'_>) -> Option<u64> {
+    pub(super) fn seal(&self, which: Which<'_>) -> Option<u64> {
         let mut files = self.shard(which.hash);
         let next = self.next.load(Ordering::SeqCst);
         files.get_mut(which.handle).map(|file| file.seal(next))
     }
 
     /// The files with something that waits since `age` or longer, all of which is to go now.
-    fn seal_all(&self, age: Duration) -> Vec<Arc<[u8]>> {
+    pub(super) fn seal_all(&self, age: Duration) -> Vec<Arc<[u8]>> {
         let (mut sealed, now) = (Vec::new(), Instant::now());
         for shard in &self.shards {
             let mut files = lock(shard);
@@ -310,7 +215,7 @@ impl Gather {
     }
 
     /// The next piece of a file that may go, and the epoch in which it may.
-    fn take_off(&self, which: Which<'_>) -> Option<(Piece, u64)> {
+    pub(super) fn take_off(&self, which: Which<'_>) -> Option<(Piece, u64)> {
         let mut files = self.shard(which.hash);
         // Looked at first: were it that of a session which begins just now, a piece that its recovery sends would go once more after that.
         let epoch = self.epoch.load(Ordering::SeqCst);
@@ -322,15 +227,15 @@ impl Gather {
     }
 
     /// Whether a piece is under way, and no recovery has seen to it.
-    fn is_flying(&self, which: Which<'_>, number: u64) -> bool {
+    pub(super) fn is_flying(&self, which: Which<'_>, number: u64) -> bool {
         self.shard(which.hash).get(which.handle).is_some_and(|file| file.is_flying(number))
     }
 
     /// A piece has been answered after so long, if no recovery has seen to it.
-    fn land(&self, which: Which<'_>, number: u64, took: Duration, begun: &dyn Begun) {
+    pub(super) fn land(&self, which: Which<'_>, number: u64, took: Duration, covers: &dyn Covers) {
         let flying_max = self.flying_max.load(Ordering::Relaxed);
         self.flying_max.store(if took <= FAST { FLYING_MAX.min(flying_max + 1) } else { 1 }, Ordering::Relaxed);
-        self.change(which, begun, |file| {
+        self.change(which, covers, |file| {
             let (before, pieces) = (file.cost(), file.pieces());
             file.land(number);
             self.pace(took * pieces as u32 / flying_max as u32, before - file.cost());
@@ -352,17 +257,17 @@ impl Gather {
     }
 
     /// The first piece of a file of which nothing is under way.
-    fn first(&self, which: Which<'_>) -> Option<Piece> {
+    pub(super) fn first(&self, which: Which<'_>) -> Option<Piece> {
         self.shard(which.hash).get_mut(which.handle)?.first()
     }
 
     /// It has been seen to.
-    fn drop_first(&self, which: Which<'_>, begun: &dyn Begun) {
-        self.change(which, begun, File::drop_first);
+    pub(super) fn drop_first(&self, which: Which<'_>, covers: &dyn Covers) {
+        self.change(which, covers, File::drop_first);
     }
 
     /// Changes a file, which is forgotten when nothing is left of it, and wakes who waits.
-    fn change(&self, which: Which<'_>, begun: &dyn Begun, change: impl FnOnce(&mut File)) {
+    fn change(&self, which: Which<'_>, covers: &dyn Covers, change: impl FnOnce(&mut File)) {
         let mut files = self.shard(which.hash);
         let Entry::Occupied(mut entry) = files.entry(which.handle.into()) else { return };
         let file = entry.get_mut();
@@ -372,7 +277,7 @@ impl Gather {
         self.sets.fetch_sub(before.1 - file.sets(), Ordering::SeqCst);
         let mut wakers = std::mem::take(&mut file.wakers);
         if file.is_empty() {
-            let end = begun.end(which.handle, file.end());
+            let end = covers.end(which.handle, file.end());
             self.ends[which.hash as usize % ENDS].fetch_max(end, Ordering::SeqCst);
             self.last_end.fetch_max(end, Ordering::SeqCst);
             entry.remove();
@@ -384,7 +289,7 @@ impl Gather {
     }
 
     /// Ready when nothing of a file is left that came before the mark.
-    fn poll_gone(&self, which: Which<'_>, mark: u64, task: &mut TaskContext<'_>) -> Poll<()> {
+    pub(super) fn poll_gone(&self, which: Which<'_>, mark: u64, task: &mut TaskContext<'_>) -> Poll<()> {
         match self.shard(which.hash).get_mut(which.handle).filter(|file| file.has_below(mark)) {
             Some(file) => {
                 file.wakers.push(task.waker().clone());
@@ -395,7 +300,7 @@ impl Gather {
     }
 
     /// Ready when there is room for so many bytes more of a file.
-    fn poll_room(&self, which: Which<'_>, length: usize, task: &mut TaskContext<'_>) -> Poll<()> {
+    pub(super) fn poll_room(&self, which: Which<'_>, length: usize, task: &mut TaskContext<'_>) -> Poll<()> {
         let files = self.shard(which.hash);
         let mut waiting = lock(&self.waiting);
         let has_room = files.get(which.handle).is_none_or(|file| file.has_room(length))
@@ -430,22 +335,111 @@ impl Gather {
     }
 
     /// All files of which something is held back.
-    fn files(&self) -> Vec<Arc<[u8]>> {
+    pub(super) fn files(&self) -> Vec<Arc<[u8]>> {
         self.shards.iter().flat_map(|shard| lock(shard).keys().cloned().collect::<Vec<_>>()).collect()
     }
 
     /// Whether somebody is to look after what waits for long, which the caller does from now on.
-    fn begin_watch(&self) -> bool {
+    pub(super) fn begin_watch(&self) -> bool {
         !self.is_watched.load(Ordering::SeqCst) && !self.is_watched.swap(true, Ordering::SeqCst)
     }
 
     /// Whether he may go.
-    fn end_watch(&self) -> bool {
+    pub(super) fn end_watch(&self) -> bool {
         if !self.is_empty() {
             return false;
         }
         self.is_watched.store(false, Ordering::SeqCst);
         // Looked at after the flag fell: whoever holds back something later has it watched anew.
         self.is_empty() || !self.begin_watch()
+    }
+}
+
+/// One file, while it is decided whether something of it is held back.
+pub(crate) struct Entered<'a> {
+    gather: &'a Gather,
+    files: MutexGuard<'a, Files>,
+    which: Which<'a>,
+    /// It counts as one of which something is held back, and nothing is yet.
+    is_counted: bool,
+}
+
+impl<'a> Entered<'a> {
+    fn file(&self) -> Option<&File> {
+        self.files.get(self.which.handle)
+    }
+
+    /// Whether nothing of it is held back yet.
+    pub(crate) fn is_first(&self) -> bool {
+        self.file().is_none()
+    }
+
+    /// Whether there is room for so many bytes more, of this file and of all.
+    pub(crate) fn has_room(&self, length: usize) -> bool {
+        self.file().is_none_or(|file| file.has_room(length)) && self.gather.has_room(length)
+    }
+
+    /// How far it has been written.
+    pub(crate) fn end(&self) -> u64 {
+        self.file().map_or(0, File::end)
+    }
+
+    /// The first that is held back of it is about to be: it counts from now on, before its leases
+    /// are looked at for the last time. Whoever gives them back looks here afterwards. False:
+    /// there are too many files.
+    pub(crate) fn count(&mut self) -> bool {
+        let has_room = self.gather.files.load(Ordering::SeqCst) < FILES_MAX;
+        if has_room {
+            self.gather.files.fetch_add(1, Ordering::SeqCst);
+            self.is_counted = true;
+        }
+        has_room
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut File, u64)) {
+        let number = self.gather.next.fetch_add(1, Ordering::SeqCst);
+        let file = self.files.entry(self.which.handle.into()).or_insert_with(File::new);
+        let before = (file.cost(), file.sets());
+        change(file, number);
+        let (cost, sets) = (file.cost() - before.0, file.sets() - before.1);
+        self.gather.cost.fetch_add(cost, Ordering::SeqCst);
+        self.gather.sets.fetch_add(sets, Ordering::SeqCst);
+        self.is_counted = false; // it has come
+    }
+
+    /// Holds back a write.
+    pub(crate) fn add(self, place: &Place, data: &Bytes) {
+        self.gather.counters.held.increment();
+        self.change(|file, number| file.add(place, data, number));
+    }
+
+    /// Attributes are about to be held back: they count from now on, so that whoever opens the
+    /// file sees it before they are so.
+    pub(crate) fn count_set(&self) -> Setting<'a> {
+        self.gather.sets.fetch_add(1, Ordering::SeqCst);
+        Setting(self.gather)
+    }
+
+    /// Holds back attributes that somebody sets.
+    pub(crate) fn set(self, place: &Place, set: &SetAttr) {
+        self.gather.counters.set.increment();
+        self.change(|file, number| file.set(place, set, number));
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if self.is_counted {
+            self.gather.files.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Attributes that are being set count.
+pub(crate) struct Setting<'a>(&'a Gather);
+
+impl Drop for Setting<'_> {
+    fn drop(&mut self) {
+        self.0.sets.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -1,24 +1,23 @@
-//! The operations of a client: each is one exchange with the server.
+//! One request and its reply: sent on a link of its worker, in a slot where it changes something,
+//! and sent again when its connection breaks.
 
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::{
-    Call, ClientId, Context, DirPage, Errno, FileSystem, LockKind, OpenFlags, ReadAt, Reply, Request, Sink, Source,
-    WriteAt, Written,
-};
+use aqueduct_fs::{Context, Errno, Reply, Request, Sink};
 use aqueduct_net::Frame;
-use aqueduct_wire::{Class, Flags, HEADER_SIZE, Header, Kind, Op};
+use aqueduct_wire::{Class, Flags, GiveUp, HEADER_SIZE, Header, Kind, Op, STATUS_MOVED};
 use bytes::Bytes;
 
-use crate::cache::{self, Brought};
-use crate::client::Client;
-use crate::lane::{Answer, Lane, Ticket, delivered};
-use crate::opens::used;
-use crate::replay::Done;
+use crate::holder::{Brought, now};
+use crate::lane::{Lane, Wish};
+use crate::link::{Answer, Link, Ticket};
+use crate::rails::Direction;
+use crate::requests::{class_of, is_repeatable};
+use crate::session::Session;
 use crate::slots::SlotGuard;
 
 /// Data up to this size travel with control messages: their copy costs less than the wait behind bulk data would.
@@ -38,12 +37,20 @@ pub(crate) struct Exchange {
     pub(crate) repeatable: bool,
     /// It was held back.
     pub(crate) held: bool,
+    /// Its body begins with extensions.
+    pub(crate) extended: bool,
+    /// Its answer is waited for however long it takes, also where others are given up.
+    pub(crate) patient: bool,
     /// It makes sense on connections of this epoch only; EIO when there are none any more.
     pub(crate) only_in: Option<u64>,
     /// Room for the header, then the body.
     pub(crate) frame: Vec<u8>,
     pub(crate) payload: Option<Bytes>,
     pub(crate) sink: Option<Box<dyn Sink>>,
+    /// Bulk data that come, in bytes.
+    pub(crate) comes: u64,
+    /// The rail that it was cut for.
+    pub(crate) rail: Option<usize>,
 }
 
 impl Exchange {
@@ -55,11 +62,29 @@ impl Exchange {
             changes: false,
             repeatable: false,
             held: false,
+            extended: false,
+            patient: false,
             only_in: None,
             frame,
             payload: None,
             sink: None,
+            comes: 0,
+            rail: None,
         }
+    }
+
+    fn data(&self) -> Option<(Direction, u64)> {
+        match &self.payload {
+            _ if !self.bulk => None,
+            Some(payload) => Some((Direction::Out, payload.len() as u64)),
+            None => (self.comes > 0).then_some((Direction::In, self.comes)),
+        }
+    }
+
+    /// Whether it may have been begun where it was lost, and must have ended there before it is
+    /// asked for anew: it changes something, and no slot says that it is the same.
+    fn is_fenced(&self, slot: Option<&SlotGuard<'_>>) -> bool {
+        slot.is_none() && matches!(self.op, Op::Write | Op::SetAttr | Op::Reopen | Op::SetLock)
     }
 
     fn header(&self, slot: Option<&SlotGuard<'_>>) -> Header {
@@ -67,6 +92,7 @@ impl Exchange {
         header.op = self.op as u16;
         header.class = self.class;
         header.flags.set(Flags::HELD, self.held);
+        header.flags.set(Flags::EXTENDED, self.extended);
         header.body_length = (self.frame.len() - HEADER_SIZE) as u32;
         header.payload_length = self.payload.as_ref().map_or(0, |payload| payload.len() as u32);
         if let Some(slot) = slot {
@@ -77,9 +103,14 @@ impl Exchange {
     }
 
     /// `None`: there is no connection on which it may be sent.
-    fn send_on<'a>(&mut self, lane: &'a Lane, header: &mut Header) -> Option<Ticket<'a>> {
-        let place = (header, self.only_in);
-        match lane.send(place, &mut self.frame, self.payload.clone(), self.sink.take()) {
+    fn send_on<'a>(
+        &mut self,
+        link: &'a Link,
+        header: &mut Header,
+        load: Option<(Direction, u64)>,
+    ) -> Option<Ticket<'a>> {
+        let place = (header, self.only_in, self.patient);
+        match link.send(place, &mut self.frame, self.payload.clone(), (self.sink.take(), load)) {
             Ok(ticket) => Some(ticket),
             Err(sink) => {
                 self.sink = sink;
@@ -89,8 +120,8 @@ impl Exchange {
     }
 }
 
-impl Client {
-    fn lane(&self, bulk: bool) -> &Arc<Lane> {
+impl Session {
+    pub(crate) fn lane(&self, bulk: bool) -> &Lane {
         let worker = self.groups.iter().position(|group| group.is_current()).unwrap_or(0);
         self.lane_of(worker, bulk)
     }
@@ -108,12 +139,13 @@ impl Client {
         mut exchange: Exchange,
         brought: &mut Brought,
     ) -> Result<(Frame, u64), Errno> {
-        self.counters.operations.fetch_add(1, Ordering::Relaxed);
+        self.counters.operations.increment();
         let class = exchange.class;
-        let mut slot = if exchange.changes { Some(self.slots(class).take(&context.cancel).await?) } else { None };
+        let mut slot = if exchange.changes { Some(self.slot(context, class).await?) } else { None };
         let mut session = self.session_number.load(Ordering::SeqCst);
         let mut flags = Flags::empty();
-        let mut asked = self.config.soft.then(Instant::now);
+        let is_soft = self.config.soft && !exchange.patient;
+        let mut asked = is_soft.then(Instant::now);
         loop {
             if self.is_in_vain(&exchange) {
                 return Err(Errno::EIO);
@@ -128,28 +160,33 @@ impl Client {
                 flags = Flags::empty();
             }
             let lane = self.lane(exchange.bulk);
+            let data = exchange.data().filter(|_| self.rails.are_many());
+            let link = lane.choose(&self.rails, Wish { data, rail: exchange.rail.take() });
             let mut header = exchange.header(slot.as_ref());
             header.flags |= flags;
-            if self.leases.as_ref().is_some_and(|leases| leases.is_on()) {
+            if self.holder.as_ref().is_some_and(|holder| holder.asks()) {
                 header.flags |= Flags::LEASES | brought.asks;
-                brought.sent = cache::now();
+                brought.sent = now();
             }
-            match exchange.send_on(lane, &mut header) {
-                None => self.wait_for_connection(context, lane).await?,
-                Some(ticket) => {
+            match exchange.send_on(link, &mut header, data) {
+                None => self.wait_for_connection((context, is_soft), lane).await?,
+                Some(mut ticket) => {
                     brought.is_open = true;
                     slot.iter_mut().for_each(|slot| slot.sent = true);
-                    if self.config.soft {
-                        self.watch();
-                    }
-                    match self.answer(context, lane, (exchange.op, &ticket), &mut slot).await? {
+                    self.watch();
+                    match self.answer(context, (exchange.op, &ticket), &mut slot).await? {
                         Answered::Frame(frame) => {
                             (brought.epoch, brought.is_open) = (ticket.epoch, false);
+                            self.count_answer(&exchange, &frame, (&mut ticket, &mut slot));
                             return Ok((self.open_answer(frame, brought)?, ticket.epoch));
                         }
                         Answered::Lost(sink) => exchange.sink = sink,
                     }
                     flags |= Flags::RETRY;
+                    self.counters.repeated.increment();
+                    if exchange.is_fenced(slot.as_ref()) {
+                        self.fence(context, ticket.number).await?;
+                    }
                     if exchange.changes && slot.is_none() {
                         // A lock that was pending: ask anew. Should the first wait still be granted, it is the same owner's lock.
                         flags = Flags::empty();
@@ -166,15 +203,63 @@ impl Client {
         }
     }
 
+    fn count_answer(
+        &self,
+        exchange: &Exchange,
+        frame: &Frame,
+        (ticket, slot): (&mut Ticket<'_>, &mut Option<SlotGuard<'_>>),
+    ) {
+        ticket.is_answered();
+        let waited = exchange.changes && slot.is_none(); // for a lock
+        let took = (!waited).then(|| ticket.sent.elapsed());
+        self.counters.answered(exchange.op, frame.header.status, took);
+        slot.iter_mut().for_each(|slot| slot.settled = true);
+    }
+
+    /// A slot for a request.
+    async fn slot(&self, context: &Context, class: Class) -> Result<SlotGuard<'_>, Errno> {
+        if let Some(slot) = self.slots(class).take_free() {
+            return Ok(slot);
+        }
+        let began = Instant::now();
+        let slot = self.slots(class).take(&context.cancel).await;
+        self.counters.slot_wait.record_duration(began.elapsed());
+        slot
+    }
+
     /// The result in an answer's frame, after what it says of leases.
     fn open_answer(&self, mut frame: Frame, brought: &mut Brought) -> Result<Frame, Errno> {
-        if let Some(leases) = self.leases.as_ref().filter(|_| frame.header.flags.contains(Flags::RENEWS)) {
-            leases.renew(brought.epoch, brought.sent);
+        if let Some(holder) = self.holder.as_ref().filter(|_| frame.header.flags.contains(Flags::RENEWS)) {
+            holder.renewed(brought.epoch, brought.sent);
+        }
+        if frame.header.flags.contains(Flags::EXTENDED) {
+            self.take_extensions(&mut frame)?;
         }
         if frame.header.flags.contains(Flags::GRANTS) {
             self.take_grants(&mut frame, brought)?;
         }
-        if frame.header.status == 0 { Ok(frame) } else { Err(Errno::from_raw(frame.header.status as i32)) }
+        match frame.header.status {
+            0 => Ok(frame),
+            STATUS_MOVED => {
+                let map = aqueduct_wire::Map::decode(&frame.body);
+                tracing::error!(?map, server = %self.config.server, "the server sends this client elsewhere, where it cannot go yet");
+                Err(Errno::EIO)
+            }
+            number if number < STATUS_MOVED => Err(Errno::from_raw(number as i32)),
+            // No errno: a status of a later release.
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Takes what was added off the start of a reply's body. Nothing of it is asked for yet.
+    fn take_extensions(&self, frame: &mut Frame) -> Result<(), Errno> {
+        let (_, rest) = aqueduct_wire::Extensions::take(&frame.body).map_err(|error| {
+            tracing::error!(%error, server = %self.config.server, "the server sent extensions that make no sense");
+            Errno::EPROTO
+        })?;
+        let length = frame.body.len() - rest.len();
+        frame.body.drain(..length);
+        Ok(())
     }
 
     /// Takes the leases off the start of a reply's body.
@@ -189,14 +274,9 @@ impl Client {
         Ok(())
     }
 
-    fn slots(&self, class: Class) -> &crate::slots::Slots {
-        if class == Class::Releasing { &self.slots_releasing } else { &self.slots }
-    }
-
     async fn answer<'a>(
         &self,
         context: &Context,
-        lane: &Lane,
         (op, ticket): (Op, &Ticket<'_>),
         slot: &mut Option<SlotGuard<'a>>,
     ) -> Result<Answered, Errno> {
@@ -208,7 +288,7 @@ impl Client {
                     return Poll::Ready(answer);
                 }
                 if cancelled.is_none() && context.cancel.poll(task).is_ready() {
-                    lane.send_frame(&cancel_frame(ticket.id));
+                    ticket.link.send_frame(&cancel_frame(ticket.id));
                     cancelled = Some(Box::pin(self.groups[0].sleep(CANCEL_SETTLED_MAX)));
                 }
                 match &mut cancelled {
@@ -221,14 +301,15 @@ impl Client {
                 Answer::Pending if op != Op::SetLock => {
                     // It would never be looked at again, and is what no timeout ends.
                     pending = true;
-                    lane.close("the server has something wait that does not");
+                    ticket.link.close("the server has something wait that does not");
                 }
                 Answer::Pending => {
                     pending = true;
+                    slot.iter_mut().for_each(|slot| slot.settled = true);
                     *slot = None;
                     if cancelled.is_some() {
                         // The first CANCEL may have come before the server knew the request to wait.
-                        lane.send_frame(&cancel_frame(ticket.id));
+                        ticket.link.send_frame(&cancel_frame(ticket.id));
                     }
                 }
                 Answer::Frame(frame) => return Ok(Answered::Frame(frame)),
@@ -240,9 +321,31 @@ impl Client {
         }
     }
 
+    /// Has the server end what came by a link that is lost, and waits until it has: what is asked
+    /// for anew must not be executed beside it.
+    pub(crate) fn fence<'a>(
+        &'a self,
+        context: &'a Context,
+        link: u32,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Errno>> + Send + 'a>> {
+        Box::pin(async move {
+            let mut frame = vec![0; HEADER_SIZE];
+            GiveUp { link, floor: 0, surviving: Vec::new() }.encode(&mut frame);
+            let exchange = Exchange::new(Op::GiveUp, frame);
+            match self.exchange(context, exchange, &mut Brought::default()).await {
+                // Of a link that it does not know it says that it has ended.
+                Ok(_) => Ok(()),
+                Err(error) => {
+                    tracing::debug!(link, %error, server = %self.config.server, "a link could not be given up");
+                    Err(error)
+                }
+            }
+        })
+    }
+
     /// Waits for the lane to be connected again: for ever, or for the time of a soft mount; EINTR when cancelled.
-    async fn wait_for_connection(&self, context: &Context, lane: &Lane) -> Result<(), Errno> {
-        let mut limit = self.config.soft.then(|| Box::pin(self.groups[0].sleep(self.config.timeout)));
+    async fn wait_for_connection(&self, (context, is_soft): (&Context, bool), lane: &Lane) -> Result<(), Errno> {
+        let mut limit = is_soft.then(|| Box::pin(self.groups[0].sleep(self.config.timeout)));
         poll_fn(|task| {
             if lane.poll_connected(task).is_ready() || self.closing.load(Ordering::SeqCst) {
                 return Poll::Ready(Ok(()));
@@ -258,147 +361,45 @@ impl Client {
         .await
     }
 
-    /// Runs a task that gives up requests after the time of a soft mount, as long as there are any.
+    /// Something is under way: what has to look after it does.
     fn watch(&self) {
+        if self.config.soft {
+            self.watch_times();
+        }
+        if self.rails.are_many() {
+            self.watch_rails();
+        }
+    }
+
+    /// Runs a task that gives up requests after the time of a soft mount, as long as there are
+    /// any.
+    fn watch_times(&self) {
         if self.watching.swap(true, Ordering::SeqCst) {
             return;
         }
-        let (lanes, timeout, group) = (self.lanes.clone(), self.config.timeout, self.groups[0].clone());
+        let (links, timeout, group) = (self.links.clone(), self.config.timeout, self.groups[0].clone());
         let this = self.this.clone();
         self.groups[0].spawn(async move {
             loop {
                 group.sleep(timeout / 4).await;
-                lanes.iter().for_each(|lane| lane.time_out(timeout));
+                links.iter().for_each(|link| link.time_out(timeout));
                 let Some(client) = this.upgrade() else { return };
                 client.watching.store(false, Ordering::SeqCst);
                 // Looked at after the flag fell: whoever sends later starts a watcher of its own.
-                if !lanes.iter().any(|lane| lane.is_busy()) || client.watching.swap(true, Ordering::SeqCst) {
+                if !links.iter().any(|link| link.is_busy()) || client.watching.swap(true, Ordering::SeqCst) {
                     return;
                 }
             }
         });
     }
 
-    pub(crate) async fn answer_call(
-        &self,
-        context: &Context,
-        request: Request<'_>,
-        brought: &mut Brought,
-    ) -> Result<Reply, Errno> {
-        self.answer_call_in(class_of(&request), context, request, brought).await
-    }
-
-    /// The same, in a slot of this class.
-    pub(crate) async fn answer_call_in(
-        &self,
-        class: Class,
-        context: &Context,
-        request: Request<'_>,
-        brought: &mut Brought,
-    ) -> Result<Reply, Errno> {
-        if request == Request::Root {
-            return Ok(Reply::Entry(self.root())); // as it was attached: whoever asks wants the handle
-        }
-        if let Request::Release { open } | Request::ReleaseDirectory { open } = request
-            && self.opens.end(open)
-        {
-            self.window.close(open);
-            return Ok(Reply::Done);
-        }
-        self.opens.check(used(&request).into_iter().flatten())?;
-        let kept = self.before(context, &request).await?;
-        let answer = self.send_call_for(context, (class, &request), brought).await;
-        if let Request::Release { open } = request {
-            self.window.close(open);
-        }
-        let (reply, mut epoch) = match answer {
-            // Its session ended while it was under way.
-            Err(Errno::EBADF) => return self.answer_lost(&request),
-            answer => answer?,
-        };
-        if let Some(mark) = kept {
-            self.settle_kept((context, mark), &request, &reply, epoch).await?;
-        }
-        while !self.opens.note(epoch, context, &request, &reply) {
-            // The server was restarted since it answered, and the recovery could not know of this.
-            let again = again(&request, &reply);
-            epoch = self.send_call_for(context, (class, &again), &mut Brought::default()).await?.1;
-        }
-        match request {
-            Request::Sync { open, .. } => self.opens.error(open)?,
-            Request::Flush { open, .. } => self.opens.error_at_close(open)?,
-            _ => {}
-        }
-        Ok(reply)
-    }
-
-    /// Writes, and asks for what `brought` says.
-    pub(crate) async fn write_asking(
-        &self,
-        context: &Context,
-        (write, data): (WriteAt, Bytes),
-        brought: &mut Brought,
-    ) -> Result<Written, Errno> {
-        self.opens.check([write.open])?;
-        self.opens.error(write.open)?;
-        if self.window.is_full() {
-            self.window.room(&context.cancel).await?;
-        }
-        let mut frame = vec![0; HEADER_SIZE];
-        aqueduct_wire::encode_write(context, &write, &mut frame);
-        let bulk = data.len() > SMALL;
-        let payload = Some(data.clone());
-        let exchange = Exchange { bulk, changes: true, payload, ..Exchange::new(Op::Write, frame) };
-        let sent = self.exchange(context, exchange, brought).await;
-        let (reply, epoch) = sent.map_err(|error| self.opens.explain(error, [write.open]))?;
-        let written = aqueduct_wire::decode_reply(Op::Write, &reply.body).map_err(|_| Errno::EPROTO)?.written()?;
-        self.counters.bytes_written.fetch_add(u64::from(written.count), Ordering::Relaxed);
-        if written.verifier != 0 && self.window.is_on() {
-            self.keep(context, Done { write, written, epoch }, data).await?;
-        }
-        Ok(written)
-    }
-
-    /// Asks for the first bytes of files. The answer's body is for [`aqueduct_wire::decode_fetched`].
-    pub(crate) async fn fetch_files(
-        &self,
-        context: &Context,
-        handles: &[&[u8]],
-        brought: &mut Brought,
-    ) -> Result<Vec<u8>, Errno> {
-        let mut frame = vec![0; HEADER_SIZE];
-        aqueduct_wire::encode_fetch(context, handles, aqueduct_wire::FETCH_LENGTH_MAX, &mut frame);
-        let exchange = Exchange { bulk: true, ..Exchange::new(Op::Fetch, frame) };
-        Ok(self.exchange(context, exchange, brought).await?.0.body)
-    }
-
-    /// Asks for the first pages of directories, with inodes.
-    pub(crate) async fn list(
-        &self,
-        context: &Context,
-        handles: &[&[u8]],
-        brought: &mut Brought,
-    ) -> Result<Vec<Result<DirPage, Errno>>, Errno> {
-        let mut frame = vec![0; HEADER_SIZE];
-        aqueduct_wire::encode_list(context, handles, &mut frame);
-        let (reply, _) = self.exchange(context, Exchange::new(Op::List, frame), brought).await?;
-        aqueduct_wire::decode_listed(&reply.body).map_err(|_| Errno::EPROTO)
-    }
-
-    /// The answer about an open that the server does not know: it may be lost since we looked.
-    fn answer_lost(&self, request: &Request<'_>) -> Result<Reply, Errno> {
-        if let Request::Release { open } | Request::ReleaseDirectory { open } = *request {
-            self.opens.lose(open); // which forgets it, as it is ending
-            return Ok(Reply::Done);
-        }
-        Err(self.opens.explain(Errno::EBADF, used(request).into_iter().flatten()))
-    }
-
+    /// Sends a request. Returns its reply and the epoch in which it came.
     pub(crate) async fn send_call(&self, context: &Context, request: &Request<'_>) -> Result<(Reply, u64), Errno> {
         self.send_call_for(context, (class_of(request), request), &mut Brought::default()).await
     }
 
-    async fn send_call_for(
+    /// The same in a slot of a class, with what is asked for beside.
+    pub(crate) async fn send_call_for(
         &self,
         context: &Context,
         (class, request): (Class, &Request<'_>),
@@ -417,36 +418,6 @@ impl Client {
     }
 }
 
-/// What has the effect of an answered request on the opens and locks of a server that has forgotten it.
-fn again<'a>(request: &Request<'a>, reply: &'a Reply) -> Request<'a> {
-    match reply {
-        Reply::Opened(opened) | Reply::Created(_, opened) => Request::Reopen { open: opened.id, token: &opened.token },
-        _ => request.clone(),
-    }
-}
-
-/// Whether a request that was perhaps executed in a session that is over may be sent in the next one: it only concerns what ended with the session.
-fn is_repeatable(request: &Request<'_>) -> bool {
-    match request {
-        Request::Open { flags, .. } => !flags.contains(OpenFlags::TRUNCATE),
-        Request::OpenDirectory { .. } | Request::Access { .. } => true,
-        request => frees_others(request),
-    }
-}
-
-/// Whether others may wait for what this request gives up.
-pub(crate) fn frees_others(request: &Request<'_>) -> bool {
-    match request {
-        Request::Flush { .. } | Request::Release { .. } | Request::ReleaseDirectory { .. } => true,
-        Request::SetLock { lock, .. } => lock.kind == LockKind::Unlock,
-        _ => false,
-    }
-}
-
-fn class_of(request: &Request<'_>) -> Class {
-    if frees_others(request) { Class::Releasing } else { Class::Ordinary }
-}
-
 enum Answered {
     Frame(Frame),
     Lost(Option<Box<dyn Sink>>),
@@ -460,35 +431,4 @@ fn cancel_frame(request: u64) -> Vec<u8> {
     header.body_length = (frame.len() - HEADER_SIZE) as u32;
     frame[..HEADER_SIZE].copy_from_slice(&header.encode());
     frame
-}
-
-impl FileSystem for Client {
-    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
-        Call::waiting(async move { self.answer_call(context, request, &mut Brought::default()).await })
-    }
-
-    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
-        Call::waiting(async move {
-            self.opens.check([read.open])?;
-            let mut frame = vec![0; HEADER_SIZE];
-            aqueduct_wire::encode_read(context, &read, &mut frame);
-            let bulk = read.length as usize > SMALL;
-            let exchange = Exchange { bulk, sink: Some(sink), ..Exchange::new(Op::Read, frame) };
-            let read = self
-                .exchange(context, exchange, &mut Brought::default())
-                .await
-                .map_err(|error| self.opens.explain(error, [read.open]))?;
-            let count = delivered(read.0.payload)?;
-            self.counters.bytes_read.fetch_add(count as u64, Ordering::Relaxed);
-            Ok(count)
-        })
-    }
-
-    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
-        let Source::Memory(data) = source;
-        Call::waiting(async move { self.write_asking(context, (write, data), &mut Brought::default()).await })
-    }
-
-    /// The server frees what a session held when it ends; within a session the front end is the only client.
-    fn depart(&self, _client: ClientId) {}
 }

@@ -12,12 +12,14 @@ use aqueduct_fs::{
 };
 use aqueduct_net::Link;
 use aqueduct_wire::{Flags, HEADER_SIZE, Header, Kind, Op};
+use aqueduct_worker::lock;
 use bytes::Bytes;
 
-use crate::cache::Brought;
-use crate::client::Client;
-use crate::connect::ConnectError;
-use crate::filesystem::Exchange;
+use crate::connect::{AGAIN, ConnectError};
+use crate::exchange::Exchange;
+use crate::holder::Brought;
+use crate::requests::frees_others;
+use crate::session::Session;
 use crate::window::{Keeping, Through, Unstable};
 
 /// How often a commit is begun anew whose open has gone meanwhile: by the program's close, and by restarts of the server.
@@ -45,7 +47,7 @@ fn again(open: OpenId, offset: u64) -> WriteAt {
     WriteAt { open, offset, append: false, stable: false }
 }
 
-impl Client {
+impl Session {
     /// Keeps what was written until it is stable.
     pub(crate) async fn keep(&self, context: &Context, mut done: Done, data: Bytes) -> Result<(), Errno> {
         let data = data.slice(..data.len().min(done.written.count as usize));
@@ -104,30 +106,38 @@ impl Client {
     }
 
     /// Before a request is sent: commits what it would get into disorder with, and what is to be stable for those who take its lock.
-    /// Returns the mark for [`settle_kept`](Client::settle_kept).
+    /// Returns the mark for [`settle_kept`](Session::settle_kept).
     pub(crate) async fn before(&self, context: &Context, request: &Request<'_>) -> Result<Option<u64>, Errno> {
         let Some(mark) = self.window.mark() else { return Ok(None) };
         let first = match request {
             Request::Fallocate { open, .. } | Request::CopyRange { to: open, .. } => self.opens.handle(*open),
             Request::SetLock { open, .. } | Request::Flush { open, .. } | Request::Release { open }
-                if crate::filesystem::frees_others(request) =>
+                if frees_others(request) =>
             {
                 self.opens.locked(*open)
             }
             _ => None,
         };
-        if let Some(unstable) = first.and_then(|handle| self.window.unstable(&handle))
-            && let Err(error) = self.commit(&unstable, &context.cancel).await
+        // Others who wait are let in all the same: of what is lost, write, fsync and close tell.
+        if let Some(handle) = first
+            && let Err(error) = self.make_stable(&handle, &context.cancel).await
+            && !frees_others(request)
         {
-            if error != Errno::EINTR {
-                self.give_up(&unstable, error);
-            }
-            // Others who wait are let in all the same: of what is lost, write, fsync and close tell.
-            if !crate::filesystem::frees_others(request) {
-                return Err(error);
-            }
+            return Err(error);
         }
         Ok(Some(mark))
+    }
+
+    /// Makes stable what is kept of an inode. Whoever has it open hears of an error, too.
+    pub async fn make_stable(&self, handle: &[u8], cancel: &Cancel) -> Result<(), Errno> {
+        let Some(unstable) = self.window.unstable(handle) else { return Ok(()) };
+        let result = self.commit(&unstable, cancel).await;
+        if let Err(error) = result
+            && error != Errno::EINTR
+        {
+            self.give_up(&unstable, error);
+        }
+        result
     }
 
     /// After a request was answered in `epoch`: what it made stable or cut off is not kept any more.
@@ -257,7 +267,9 @@ impl Client {
         if error == Errno::ESTALE && unstable.through.closed {
             return; // it was removed, and nobody has it open
         }
-        self.opens.fail(&unstable.handle, error);
+        if !self.opens.fail(&unstable.handle, error) && error == Errno::ESTALE {
+            return; // the same, since this was asked for
+        }
         tracing::error!(server = %self.config.server, %error, "what was written to a file could not be made stable: programs that have it open get this error from write, fsync and close");
     }
 
@@ -265,7 +277,7 @@ impl Client {
     pub(crate) fn leave_stable(&self) {
         self.window.leave();
         let end = Instant::now() + LEAVE_MAX;
-        while !self.window.is_empty() && Instant::now() < end && self.lanes.iter().any(|lane| lane.is_connected()) {
+        while !self.window.is_empty() && Instant::now() < end && self.is_linked() {
             self.relieve();
             std::thread::sleep(LEAVE_STEP);
         }
@@ -277,7 +289,7 @@ impl Client {
     /// In a recovery, when what was open is so again: sends again what was lost, unless the server's verifier says that nothing was. Returns what was sent.
     pub(crate) fn replay(&self, link: &mut Link, server: u64) -> Result<Replayed, ConnectError> {
         let mut replayed = Replayed::default();
-        if *crate::lane::lock(&self.verifier) == server {
+        if *lock(&self.verifier) == server {
             return Ok(replayed);
         }
         for unstable in self.window.all_unstable() {
@@ -286,7 +298,7 @@ impl Client {
                 Err(error) => self.give_up(&unstable, error),
             }
         }
-        *crate::lane::lock(&self.verifier) = server;
+        *lock(&self.verifier) = server;
         Ok(replayed)
     }
 
@@ -357,11 +369,15 @@ impl Client {
         let mut body = Vec::new();
         aqueduct_wire::encode_write(context, &write, &mut body);
         let header = Header { op: Op::Write as u16, flags, ..Header::new(Kind::Request) };
-        let (reply, body) = self.greeting.exchange_with(link, header, (&body, data), Kind::Reply)?;
-        if reply.status != 0 {
-            return Ok(Err(Errno::from_raw(reply.status as i32)));
-        }
-        let written = aqueduct_wire::decode_reply(Op::Write, &body).map_err(|error| self.greeting.broken(error))?;
+        let answer = loop {
+            let (reply, answer) = self.greeting.exchange_with(link, header, (&body, data), Kind::Reply)?;
+            match Errno::from_raw(reply.status as i32) {
+                _ if reply.status == 0 => break answer,
+                error if !self.is_to_wait(flags, error) => return Ok(Err(error)),
+                _ => std::thread::sleep(AGAIN),
+            }
+        };
+        let written = aqueduct_wire::decode_reply(Op::Write, &answer).map_err(|error| self.greeting.broken(error))?;
         Ok(written.written())
     }
 

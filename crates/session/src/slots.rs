@@ -5,8 +5,7 @@ use std::sync::Mutex;
 use std::task::{Poll, Waker};
 
 use aqueduct_fs::{Cancel, Errno};
-
-use crate::lane::lock;
+use aqueduct_worker::lock;
 
 /// The free slots of one class, and who waits for one.
 pub(crate) struct Slots(Mutex<State>);
@@ -28,6 +27,8 @@ pub(crate) struct SlotGuard<'a> {
     pub(crate) sequence: u32,
     /// Set once the request may have reached the server: only then is the sequence used up.
     pub(crate) sent: bool,
+    /// Set once the server has answered: until then it lets no later request of the slot begin.
+    pub(crate) settled: bool,
 }
 
 impl Slots {
@@ -60,10 +61,15 @@ impl Slots {
         Some(self.lend(&mut state, slot, sequence))
     }
 
+    /// How many are on loan.
+    pub(crate) fn lent(&self) -> usize {
+        lock(&self.0).lent.iter().filter(|is_lent| **is_lent).count()
+    }
+
     fn lend(&self, state: &mut State, slot: u32, sequence: u32) -> SlotGuard<'_> {
         state.lent[slot as usize] = true;
         // 0 stands for a request that has no slot.
-        SlotGuard { slots: self, slot, sequence: sequence.wrapping_add(1).max(1), sent: false }
+        SlotGuard { slots: self, slot, sequence: sequence.wrapping_add(1).max(1), sent: false, settled: false }
     }
 
     /// A new session begins, with this many slots. Slots that are on loan keep their sequence: their request may be sent in either session, and a
@@ -84,7 +90,12 @@ impl Drop for SlotGuard<'_> {
         let mut state = lock(&self.slots.0);
         state.lent[self.slot as usize] = false;
         if self.slot < state.count {
-            state.free.push((self.slot, sequence));
+            match self.sent && !self.settled {
+                // What was given up may still be executed: the slot is taken again when there is
+                // no other.
+                true => state.free.insert(0, (self.slot, sequence)),
+                false => state.free.push((self.slot, sequence)),
+            }
         }
         // All are woken, since the first may have been cancelled: waiting for a slot is rare, and few win nothing by it.
         let waiters = std::mem::take(&mut state.waiters);
@@ -121,6 +132,23 @@ mod tests {
             (0..4).map(|_| take(&slots).map(std::mem::ManuallyDrop::new).unwrap().slot).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, [0, 1, 2, 3]);
+    }
+
+    /// What was given up may still be executed, and a later request of its slot would wait for its
+    /// end.
+    #[test]
+    fn a_slot_whose_request_was_given_up_is_taken_last() {
+        let slots = Slots::new(3);
+        let mut given_up = take(&slots).unwrap();
+        given_up.sent = true;
+        let number = given_up.slot;
+        drop(given_up);
+        let mut answered = take(&slots).unwrap();
+        (answered.sent, answered.settled) = (true, true);
+        drop(answered);
+        let rest: Vec<_> = (0..3).map(|_| take(&slots).unwrap()).collect();
+        assert!(rest[..2].iter().all(|guard| guard.slot != number) && rest[2].slot == number);
+        assert_eq!(rest[2].sequence, 2);
     }
 
     #[test]

@@ -5,13 +5,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aqueduct_fs::{Context, Credential, Errno, Lock, LockKind, LockSpace, OpenFlags, OpenId, Opened, Reply, Request};
+use aqueduct_worker::lock;
 
-use crate::lane::lock;
 use crate::window::Through;
 
 /// The opens and locks of a client. The server bounds their number: it refuses what goes beyond its own limits.
 #[derive(Default)]
-pub(crate) struct Opens {
+pub struct Opens {
     state: Mutex<State>,
     /// How many opens are lost, so that nobody looks for one where there is none.
     lost: AtomicUsize,
@@ -73,7 +73,7 @@ pub(crate) struct Lists {
 
 impl Opens {
     /// The number of the present epoch: connections belong to the one in which they were made.
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         lock(&self.state).epoch
     }
 
@@ -114,16 +114,22 @@ impl Opens {
     }
 
     /// Data that were written to an inode cannot be made stable: whoever has it open hears of it until he closes it.
-    pub(crate) fn fail(&self, handle: &[u8], error: Errno) {
+    /// Whether anybody has it open.
+    pub(crate) fn fail(&self, handle: &[u8], error: Errno) -> bool {
         let mut state = lock(&self.state);
-        for open in state.opens.values_mut().filter(|open| *open.handle == *handle && open.error.is_none()) {
-            open.error = Some(error);
-            self.failed.fetch_add(1, Ordering::SeqCst);
+        let mut is_open = false;
+        for open in state.opens.values_mut().filter(|open| *open.handle == *handle) {
+            is_open = true;
+            if open.error.is_none() {
+                open.error = Some(error);
+                self.failed.fetch_add(1, Ordering::SeqCst);
+            }
         }
+        is_open
     }
 
     /// Something that was written to an inode and answered has not come to the server: whoever writes to it hears of it through each of his opens.
-    pub(crate) fn fail_late(&self, handle: &[u8], wrote: &[OpenId], error: Errno) {
+    pub fn fail_late(&self, handle: &[u8], wrote: &[OpenId], error: Errno) {
         let mut state = lock(&self.state);
         for (id, open) in state.opens.iter_mut().filter(|(_, open)| open.writes && *open.handle == *handle) {
             if open.late.replace(Late { error, wrote: wrote.contains(id) }).is_none() {
@@ -133,7 +139,7 @@ impl Opens {
     }
 
     /// The error that sticks to an open, or one that has not been told yet, which is told with this.
-    pub(crate) fn error(&self, id: OpenId) -> Result<(), Errno> {
+    pub fn error(&self, id: OpenId) -> Result<(), Errno> {
         if self.failed.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
@@ -146,7 +152,7 @@ impl Opens {
 
     /// The same, for who closes a descriptor. It goes on to be told: a process that is just being forked closes the descriptors of the one that writes, and nobody
     /// looks at what its closes return.
-    pub(crate) fn error_at_close(&self, id: OpenId) -> Result<(), Errno> {
+    pub fn error_at_close(&self, id: OpenId) -> Result<(), Errno> {
         if self.failed.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
@@ -157,12 +163,12 @@ impl Opens {
     }
 
     /// Whether it is an open of a directory.
-    pub(crate) fn is_directory(&self, id: OpenId) -> bool {
+    pub fn is_directory(&self, id: OpenId) -> bool {
         lock(&self.state).opens.get(&id).is_some_and(|open| open.directory)
     }
 
     /// The inode of an open.
-    pub(crate) fn handle(&self, id: OpenId) -> Option<Box<[u8]>> {
+    pub fn handle(&self, id: OpenId) -> Option<Box<[u8]>> {
         lock(&self.state).opens.get(&id).map(|open| open.handle.clone())
     }
 
@@ -174,12 +180,12 @@ impl Opens {
     }
 
     /// Whether this client has any locks on an inode.
-    pub(crate) fn has_locks(&self, handle: &[u8]) -> bool {
+    pub fn has_locks(&self, handle: &[u8]) -> bool {
         self.locked.load(Ordering::SeqCst) > 0 && lock(&self.state).locks.contains_key(handle)
     }
 
     /// Whether this client has POSIX locks on an inode.
-    pub(crate) fn has_posix_locks(&self, handle: &[u8]) -> bool {
+    pub fn has_posix_locks(&self, handle: &[u8]) -> bool {
         let state = lock(&self.state);
         state.locks.get(handle).is_some_and(|locks| locks.iter().any(|held| held.space == LockSpace::Posix))
     }
@@ -192,8 +198,30 @@ impl Opens {
         Some((open.handle.clone(), Through { open: id, credential, token, closed: false }))
     }
 
+    /// What opens it again.
+    pub fn token(&self, id: OpenId) -> Option<Box<[u8]>> {
+        lock(&self.state).opens.get(&id).map(|open| open.token.clone())
+    }
+
+    /// Writes down what another server's token has opened here, which the server answered in
+    /// `epoch`. False: a recovery has begun since.
+    pub(crate) fn adopt(
+        &self,
+        epoch: u64,
+        context: &Context,
+        (handle, writes): (&[u8], bool),
+        opened: &Opened,
+    ) -> bool {
+        let mut state = lock(&self.state);
+        let is_present = state.epoch == epoch;
+        if is_present && !state.opens.contains_key(&opened.id) {
+            state.open(context, (handle, false), opened, writes);
+        }
+        is_present
+    }
+
     /// EIO when one of these opens is lost.
-    pub(crate) fn check(&self, ids: impl IntoIterator<Item = OpenId>) -> Result<(), Errno> {
+    pub fn check(&self, ids: impl IntoIterator<Item = OpenId>) -> Result<(), Errno> {
         if self.lost.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
@@ -331,24 +359,6 @@ fn matters(request: &Request<'_>) -> bool {
     )
 }
 
-/// The opens that a request uses.
-pub(crate) fn used(request: &Request<'_>) -> [Option<OpenId>; 2] {
-    match request {
-        Request::GetAttr { open, .. } | Request::SetAttr { open, .. } => [*open, None],
-        Request::Flush { open, .. }
-        | Request::Sync { open, .. }
-        | Request::Commit { open, .. }
-        | Request::Fallocate { open, .. }
-        | Request::Seek { open, .. }
-        | Request::ReadDirectory { open, .. }
-        | Request::SyncDirectory { open, .. }
-        | Request::GetLock { open, .. }
-        | Request::SetLock { open, .. } => [Some(*open), None],
-        Request::CopyRange { from, to, .. } => [Some(*from), Some(*to)],
-        _ => [None, None],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use aqueduct_fs::ClientId;
@@ -376,6 +386,19 @@ mod tests {
             opens.begin_epoch().locks.iter().map(|(.., lock)| (lock.start, lock.end, lock.kind)).collect();
         ranges.sort_by_key(|range| range.0);
         ranges
+    }
+
+    #[test]
+    fn who_has_a_file_open_hears_of_a_failure_and_nobody_else() {
+        let opens = Opens::default();
+        assert!(!opens.fail(b"inode", Errno::ESTALE), "nobody has it open");
+        open(&opens, 1);
+        assert!(!opens.fail(b"another", Errno::ESTALE));
+        assert_eq!(opens.error(OpenId(1)), Ok(()));
+        assert!(opens.fail(b"inode", Errno::ESTALE) && opens.fail(b"inode", Errno::EIO), "the first one stays");
+        assert_eq!(opens.error(OpenId(1)), Err(Errno::ESTALE));
+        assert!(opens.note(opens.epoch(), &context(), &Request::Release { open: OpenId(1) }, &Reply::Done));
+        assert!(!opens.fail(b"inode", Errno::ESTALE), "it was closed meanwhile");
     }
 
     #[test]

@@ -11,9 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use aqueduct_fs::{Cancel, Credential, Errno, OpenId};
+use aqueduct_worker::lock;
 use bytes::Bytes;
-
-use crate::lane::lock;
 
 /// What a kept write takes beside its data, about: its entry here, and the request whose memory the data are part of.
 const ENTRY_SIZE: usize = 256;
@@ -25,7 +24,7 @@ const CLOSED_MAX: usize = 4096;
 const COMMITTERS_MAX: usize = 4;
 
 /// The window of one client.
-pub(crate) struct Window {
+pub struct Window {
     /// In bytes; 0: nothing is kept.
     limit: usize,
     /// Those kept. Written under the lock, and read without it.
@@ -47,6 +46,8 @@ struct State {
     /// Files that nobody has open and of which something is kept.
     closed: usize,
     committers: usize,
+    /// The client has left: nothing is kept any more, and nobody waits.
+    has_ended: bool,
     /// Everything is to be committed, since the client leaves.
     leaves: bool,
     waiting: Vec<Waker>,
@@ -109,12 +110,13 @@ impl Window {
         Window { limit, bytes: AtomicUsize::new(0), is_watched: AtomicBool::new(false), state: Mutex::default() }
     }
 
-    pub(crate) fn limit(&self) -> usize {
+    /// How many bytes may be kept; 0: none are.
+    pub fn limit(&self) -> usize {
         self.limit
     }
 
     /// The bytes kept.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
@@ -126,16 +128,20 @@ impl Window {
         self.bytes() == 0
     }
 
-    pub(crate) fn is_full(&self) -> bool {
+    /// Whether writers wait for room.
+    pub fn is_full(&self) -> bool {
         self.is_on() && self.bytes() >= self.limit
     }
 
-    /// Waits while it is full; EINTR when cancelled before.
+    /// Waits while it is full; EINTR when cancelled before, EIO when the client leaves.
     pub(crate) async fn room(&self, cancel: &Cancel) -> Result<(), Errno> {
         poll_fn(|task| {
             let mut state = lock(&self.state);
             if !self.is_full() {
                 return Poll::Ready(Ok(()));
+            }
+            if state.has_ended {
+                return Poll::Ready(Err(Errno::EIO));
             }
             if cancel.poll(task).is_ready() {
                 return Poll::Ready(Err(Errno::EINTR));
@@ -353,6 +359,15 @@ impl Window {
         self.is_empty() || self.is_watched.swap(true, Ordering::SeqCst)
     }
 
+    /// The client has left: whoever waits for room waits in vain.
+    pub(crate) fn end(&self) {
+        let mut state = lock(&self.state);
+        state.has_ended = true;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
     /// From now on everything is to be committed.
     pub(crate) fn leave(&self) {
         lock(&self.state).leaves = true;
@@ -480,6 +495,19 @@ mod tests {
         assert!(window.is_full());
         window.settle(b"b", first.mark, Some(7));
         assert!(!window.is_full() && kept(&window, b"b").len() == 2);
+    }
+
+    #[test]
+    fn who_waits_for_room_does_not_when_the_client_leaves() {
+        let window = Window::new(1);
+        keep(&window, 1, b"a", 0, b"full");
+        let cancel = Cancel::default();
+        let mut room = std::pin::pin!(window.room(&cancel));
+        let mut task = std::task::Context::from_waker(Waker::noop());
+        assert!(room.as_mut().poll(&mut task).is_pending());
+        window.end();
+        assert_eq!(room.poll(&mut task), Poll::Ready(Err(Errno::EIO)));
+        assert!(lock(&window.state).waiting.is_empty());
     }
 
     #[test]
