@@ -3,14 +3,29 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aqueduct_fuse::STATUS_XATTR;
+use aqueduct_metrics::status::MountStatus;
+
+/// The most bytes of a mount's answer; the kernel's limit for extended attributes.
+const ANSWER_MAX: usize = 64 << 10;
 
 /// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mount {
+    /// The directory that is mounted on.
     pub target: PathBuf,
+    /// The file system's type.
     pub kind: String,
+    /// What is mounted, as the file system says it.
     pub source: String,
+    /// Nothing can be changed through it.
     pub read_only: bool,
+    /// Its options, those of the mount point first, then the file system's.
+    pub options: Vec<String>,
 }
 
 impl Mount {
@@ -35,8 +50,43 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let kind = text(rest.next()?);
     let source = text(rest.next()?);
     let superblock = rest.next().unwrap_or_default();
-    let mut options = options.split(|byte| *byte == b',').chain(superblock.split(|byte| *byte == b','));
-    Some(Mount { target, kind, source, read_only: options.any(|option| option == b"ro") })
+    let both = options.split(|byte| *byte == b',').chain(superblock.split(|byte| *byte == b','));
+    let options: Vec<String> = both.map(text).collect();
+    Some(Mount { target, kind, source, read_only: options.iter().any(|option| option == "ro"), options })
+}
+
+/// A look at mounts, each on a thread that may never come back: what they tell of themselves, or
+/// why they do not. One that says nothing for `patience` does not answer.
+pub fn ask(mounts: &[Mount], patience: Duration) -> Vec<Result<MountStatus, String>> {
+    let (sender, answers) = mpsc::channel();
+    for (index, mount) in mounts.iter().enumerate() {
+        let (sender, target) = (sender.clone(), mount.target.clone());
+        // Whoever asked may have lost patience: then nobody wants the answer.
+        let ask = move || drop(sender.send((index, ask_one(&target))));
+        if let Err(error) = thread::Builder::new().spawn(ask) {
+            tracing::warn!(%error, "cannot ask {}", mount.target.display());
+        }
+    }
+    drop(sender);
+    let mut found: Vec<_> = mounts.iter().map(|_| Err("does not answer".to_owned())).collect();
+    let end = Instant::now() + patience;
+    while let Ok((index, answer)) = answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        found[index] = answer;
+    }
+    found
+}
+
+fn ask_one(target: &Path) -> Result<MountStatus, String> {
+    let mut buffer = vec![0; ANSWER_MAX];
+    let length = rustix::fs::getxattr(target, STATUS_XATTR, &mut buffer).map_err(|error| match error {
+        rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED => {
+            "dead: clear it with 'aqueduct umount'".to_owned()
+        }
+        rustix::io::Errno::ACCESS => "another user's".to_owned(),
+        rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => "does not tell".to_owned(),
+        error => error.to_string(),
+    })?;
+    serde_json::from_slice(&buffer[..length]).map_err(|error| format!("its answer cannot be read: {error}"))
 }
 
 /// Undoes the kernel's `\ooo` for space, tab, newline and backslash.
@@ -89,10 +139,18 @@ mod tests {
             kind: "fuse.aqueduct".into(),
             source: "host:/ex port".into(),
             read_only: true,
+            options: ["rw", "relatime", "ro", "user_id=0"].map(str::to_owned).into(),
         };
         assert_eq!(parse(line), Some(expected));
         assert_eq!(parse(b""), None);
         assert!(all().unwrap().iter().any(|mount| mount.target == Path::new("/proc")));
+    }
+
+    #[test]
+    fn who_is_no_mount_of_ours_tells_nothing() {
+        let mount = Mount { target: "/nonexistent".into(), ..Mount::default() };
+        let answers = ask(&[mount], Duration::from_secs(20));
+        assert!(matches!(&answers[..], [Err(why)] if why.contains("No such file")), "{answers:?}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Key files: the cluster's keys as text, one a line. Who has the file is a member.
+//! Key files: keys as text, one a line. Who has a file of the cluster's keys is a member, and may
+//! make the keys of nodes; who has a node's is that node.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -6,18 +7,43 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use aqueduct_wire::{KEY_LENGTH, KEYS_MAX, Key};
+use aqueduct_wire::{ClientKey, KEY_LENGTH, KEYS_MAX, Key, NODE_NAME_LENGTH_MAX, NodeName};
 
 use crate::failure::Failure;
 
 /// What a key begins with in its file: what it is, and which form of it.
 const PREFIX: &str = "aqueduct-key-1:";
 
+/// The same for the key of a node; its name and another colon follow.
+const NODE_PREFIX: &str = "aqueduct-node-1:";
+
 /// A file of keys and comments is not longer than this, in bytes; what is longer is something else.
 const LENGTH_MAX: u64 = 64 << 10;
 
-/// Reads the keys of a file, at least one: a client uses the first, a server accepts each.
+/// Reads the cluster's keys of a file, at least one: a server accepts each, and the keys of nodes
+/// that are made of it.
 pub fn load(path: &Path) -> Result<Vec<Key>, Failure> {
+    let keys = load_any(path)?.into_iter();
+    let of_cluster = keys.map(|key| match key.node {
+        None => Ok(key.key),
+        Some(node) => Err(Failure::new(
+            format!("cannot use the key file {}", path.display()),
+            format!("it has the key of node {node}, and a server needs the cluster's"),
+            "name the file that 'aqueduct keygen' made without --node: nodes' keys are made of that one",
+        )),
+    });
+    of_cluster.collect()
+}
+
+/// Reads the key that a client uses: the first of its file, the cluster's or a node's.
+pub fn load_client(path: &Path) -> Result<ClientKey, Failure> {
+    let first = load_any(path)?.into_iter().next();
+    first.ok_or_else(|| {
+        Failure::new(format!("cannot use the key file {}", path.display()), "it has no key", "name another")
+    })
+}
+
+fn load_any(path: &Path) -> Result<Vec<ClientKey>, Failure> {
     let what = || format!("cannot use the key file {}", path.display());
     let text = read(path).map_err(|error| {
         let hint = match error.kind() {
@@ -37,7 +63,7 @@ pub fn load(path: &Path) -> Result<Vec<Key>, Failure> {
         ));
     }
     parse(&text.bytes).map_err(|why| {
-        Failure::new(what(), why, format!("give it one key a line ({PREFIX} and {} hexadecimal digits), as 'aqueduct keygen' does; lines that begin with # are comments", 2 * KEY_LENGTH))
+        Failure::new(what(), why, format!("give it one key a line ({PREFIX}, or {NODE_PREFIX}NAME:, and {} hexadecimal digits), as 'aqueduct keygen' does; lines that begin with # are comments", 2 * KEY_LENGTH))
     })
 }
 
@@ -58,7 +84,7 @@ fn read(path: &Path) -> io::Result<Text> {
 }
 
 /// The keys of a text. What is wrong is told without showing any of it.
-fn parse(bytes: &[u8]) -> Result<Vec<Key>, String> {
+fn parse(bytes: &[u8]) -> Result<Vec<ClientKey>, String> {
     if bytes.len() as u64 > LENGTH_MAX {
         return Err(format!("it is longer than {} KiB", LENGTH_MAX >> 10));
     }
@@ -66,11 +92,19 @@ fn parse(bytes: &[u8]) -> Result<Vec<Key>, String> {
     let lines = text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let mut keys = Vec::new();
     for (at, line) in lines {
-        let digits =
-            line.strip_prefix(PREFIX).ok_or_else(|| format!("line {} does not begin with {PREFIX}", at + 1))?;
+        let at = at + 1;
+        let (node, digits, before) = match (line.strip_prefix(PREFIX), line.strip_prefix(NODE_PREFIX)) {
+            (Some(digits), _) => (None, digits, PREFIX),
+            (None, Some(rest)) => {
+                let (name, digits) = rest.split_once(':').ok_or_else(|| format!("line {at} names no node"))?;
+                let name = NodeName::new(name).ok_or_else(|| format!("line {at} has no name that a node may have"))?;
+                (Some(name), digits, "the node's name")
+            }
+            (None, None) => return Err(format!("line {at} does not begin with {PREFIX} or {NODE_PREFIX}")),
+        };
         let key = from_hex(digits)
-            .ok_or_else(|| format!("line {} has no {} hexadecimal digits behind {PREFIX}", at + 1, 2 * KEY_LENGTH))?;
-        keys.push(Key::new(key));
+            .ok_or_else(|| format!("line {at} has no {} hexadecimal digits behind {before}", 2 * KEY_LENGTH))?;
+        keys.push(ClientKey { key: Key::new(key), node });
     }
     match keys.len() {
         0 => Err("it has no key".into()),
@@ -94,7 +128,25 @@ pub fn generate(path: &Path) -> Result<(), Failure> {
     let mut key = [0; KEY_LENGTH];
     getrandom::fill(&mut key)
         .map_err(|error| Failure::new("cannot make a key", error, "see why the kernel gives no random bytes"))?;
-    let mut line = String::from(PREFIX);
+    store(path, PREFIX, &key)
+}
+
+/// Writes the key of a node, made of the first of the cluster's keys, into a new file.
+pub fn generate_node(node: &str, cluster: &Path, path: &Path) -> Result<(), Failure> {
+    let name = NodeName::new(node).ok_or_else(|| {
+        let why = format!(
+            "a node's name has 1 to {NODE_NAME_LENGTH_MAX} letters, digits, dots, hyphens and underscores, and begins and ends with a letter or digit"
+        );
+        Failure::usage(format!("cannot make a key for node '{node}'"), why, "give it its host name, for example")
+    })?;
+    let keys = load(cluster)?;
+    let Some(key) = keys.first() else { return Ok(()) }; // there is one at least
+    store(path, &format!("{NODE_PREFIX}{name}:"), key.of_node(&name).bytes())
+}
+
+/// Writes a key into a new file.
+fn store(path: &Path, before: &str, key: &[u8; KEY_LENGTH]) -> Result<(), Failure> {
+    let mut line = String::from(before);
     for byte in key {
         let _ = write!(line, "{byte:02x}"); // into memory
     }
@@ -157,6 +209,28 @@ mod tests {
     }
 
     #[test]
+    fn a_nodes_key_is_made_of_the_clusters() {
+        let folder = tempfile::tempdir().unwrap();
+        let [cluster, node, again, other] = ["cluster", "node", "again", "other"].map(|name| folder.path().join(name));
+        generate(&cluster).unwrap();
+        generate_node("gpu-7", &cluster, &node).unwrap();
+        assert_eq!(fs::metadata(&node).unwrap().mode() & 0o7777, 0o600);
+        let key = load_client(&node).unwrap();
+        let name = NodeName::new("gpu-7").unwrap();
+        assert_eq!(key.key, load(&cluster).unwrap()[0].of_node(&name));
+        assert_eq!(key.node, Some(name));
+        generate_node("gpu-7", &cluster, &again).unwrap();
+        generate_node("gpu-8", &cluster, &other).unwrap();
+        assert!(load_client(&again).unwrap() == key && load_client(&other).unwrap().key != key.key);
+        assert_eq!(load_client(&cluster).unwrap(), load(&cluster).unwrap()[0].clone().into());
+        // A server cannot use it, nor is another node's made of it.
+        assert!(load(&node).unwrap_err().to_string().contains("key of node gpu-7"));
+        assert!(generate_node("n", &node, &folder.path().join("n")).unwrap_err().to_string().contains("gpu-7"));
+        assert!(generate_node("a b", &cluster, &folder.path().join("n")).unwrap_err().to_string().contains("letters"));
+        assert!(generate_node("n", &cluster, &other).unwrap_err().to_string().contains("exists"));
+    }
+
+    #[test]
     fn a_file_has_keys_and_comments() {
         let text = format!("# the new one\n{}\n  # the old one, until May\r\n  {}", line('a'), line('5'));
         let keys = loaded(0o600, text.as_bytes()).unwrap();
@@ -183,6 +257,10 @@ mod tests {
         refused(format!("{}abcabc\n", line('a')).as_bytes(), "line 2");
         refused(format!("{PREFIX}abcabc\n").as_bytes(), "line 1 has no 64 hex");
         refused(line('g').as_bytes(), "line 1 has no 64 hex");
+        refused(b"aqueduct-node-1:n7\n", "line 1 names no node");
+        refused(b"aqueduct-node-1:n 7:abcabc\n", "no name that a node may have");
+        refused(b"aqueduct-node-1:n7:abcabc\n", "line 1 has no 64 hex");
+        refused(b"aqueduct-key-2:abcabc\n", "line 1 does not begin with");
         refused(line('é').as_bytes(), "line 1 has no 64 hex");
         refused(format!("{PREFIX}{}\n", "abcabc".repeat(11)).as_bytes(), "line 1 has no 64 hex");
         refused(line('a').repeat(KEYS_MAX + 1).as_bytes(), "has 9 keys");
@@ -195,7 +273,7 @@ mod tests {
     proptest! {
         /// Whatever is in a file: keys within their limit, or a reason that shows nothing of it.
         #[test]
-        fn any_text_has_keys_or_is_refused(parts in prop::collection::vec("[0-9a-fA-F]{64}|aqueduct-key-1:|#|\n| |\\PC{0,3}", 0..40), noise in any::<[u8; 4]>()) {
+        fn any_text_has_keys_or_is_refused(parts in prop::collection::vec("[0-9a-fA-F]{64}|aqueduct-key-1:|aqueduct-node-1:|n7:|#|\n| |\\PC{0,3}", 0..40), noise in any::<[u8; 4]>()) {
             for bytes in [parts.concat().into_bytes(), [parts.concat().as_bytes(), &noise].concat()] {
                 match parse(&bytes) {
                     Ok(keys) => prop_assert!((1..=KEYS_MAX).contains(&keys.len())),

@@ -5,8 +5,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 
+/// The secret.
 pub type Key = [u8; 32];
 
 const FILE_NAME: &str = "mac.key";
@@ -15,7 +16,7 @@ const FILE_NAME: &str = "mac.key";
 pub fn load_or_create(state: &Path) -> Result<Key, Failure> {
     let path = path(state);
     let failed = |why: &dyn std::fmt::Display, hint: String| {
-        Err(Failure::new(format!("cannot use the server's key {}", path.display()), why, hint))
+        Err(Failure::new(format!("cannot use the server's key {}", path.display()), why, hint).of(Kind::State))
     };
     match read(&path)
         .or_else(|error| if error.kind() == ErrorKind::NotFound { create(state, &path) } else { Err(error) })
@@ -28,6 +29,14 @@ pub fn load_or_create(state: &Path) -> Result<Key, Failure> {
     }
 }
 
+/// A key for a server that keeps none.
+pub fn random() -> Result<Key, Failure> {
+    let mut key = Key::default();
+    getrandom::fill(&mut key)
+        .map_err(|error| Failure::new("cannot make a key", error, "see why the kernel gives no random bytes"))?;
+    Ok(key)
+}
+
 /// Where the key of a server with this state folder lies.
 pub fn path(state: &Path) -> PathBuf {
     state.join(FILE_NAME)
@@ -36,6 +45,20 @@ pub fn path(state: &Path) -> PathBuf {
 /// Reads the key of a server that has been started with this state folder.
 pub fn load(state: &Path) -> io::Result<Key> {
     read(&path(state))
+}
+
+/// Reads a key from its file.
+pub fn load_from(path: &Path) -> io::Result<Key> {
+    read(path)
+}
+
+/// Makes a key where there is none yet.
+pub fn create_at(path: &Path) -> io::Result<()> {
+    let mut key = Key::default();
+    getrandom::fill(&mut key).map_err(io::Error::other)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(&key)?;
+    file.sync_all()
 }
 
 fn read(path: &Path) -> io::Result<Key> {

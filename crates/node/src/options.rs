@@ -6,11 +6,15 @@ use std::time::Duration;
 use aqueduct_client::SUSPECT_MIN;
 use aqueduct_fs::caching::{Caching, Rules};
 use aqueduct_fuse::CacheMode;
-use aqueduct_wire::Checksums;
-use clap::ValueEnum;
-use serde::Deserialize;
+use aqueduct_net::routes::Way;
 
+use crate::attach::{PATIENCE, REPLAY_WINDOW, SUSPECT};
+use crate::choice::{ChecksumChoice, Choice};
+use crate::exporting::MetricsSettings;
 use crate::failure::Failure;
+use crate::processors::CpuChoice;
+use crate::rails::{Rail, RailOptions};
+use crate::routes;
 
 /// Every option that means something here, and what.
 const OPTIONS: &[(&str, &str)] = &[
@@ -19,7 +23,12 @@ const OPTIONS: &[(&str, &str)] = &[
     ("default_permissions", "this kernel checks mode and ACLs too, beside the server's (on with cache=lease)"),
     ("nosuid, noexec", "no set-id programs, no programs"),
     ("dev, nodev", "open device files, or not (nodev: FUSE checks no permission for them)"),
+    ("devices", "the same as dev, for mount(8) and /etc/fstab: mount(8) keeps dev to itself, and hands on nodev alone"),
     ("noatime", "reading leaves access times alone"),
+    (
+        "remount",
+        "change a mount that is there, as root: to ro or rw, nosuid or suid, nodev or devices, noexec or exec, noatime or atime; what is not named stays; with bind: of this mount point alone",
+    ),
     (
         "strict_unlock",
         "with cache=lease: each close ends the fcntl locks of its process, also of a file opened for reading and locked since; costs a request for each",
@@ -54,6 +63,11 @@ const OPTIONS: &[(&str, &str)] = &[
     ),
     ("port=PORT", "the server's port (7170), unless the source names it"),
     (
+        "route=NET@GATEWAY[:PORT]",
+        "servers HOST@NET are reached through the router at GATEWAY; again for further networks and routers, which share the connections; behind it :hops=N (1), and :priority=N (0; those with the smallest number first)",
+    ),
+    ("routes=FILE", "the file of networks and routes (/etc/aqueduct/routes.toml, if it is there)"),
+    (
         "io_uring=auto|off",
         "the kernel's requests come by io_uring where it offers that (auto; it does from Linux 6.14 on with the parameter enable_uring of its module fuse), or by /dev/fuse",
     ),
@@ -61,7 +75,22 @@ const OPTIONS: &[(&str, &str)] = &[
         "read_ahead=SIZE",
         "how far the kernel reads ahead for programs that read files from beginning to end (2M), set when root mounts; 0: as far as it does by itself",
     ),
+    (
+        "rails=auto|single|RAIL[,RAIL...]",
+        "the ways to the server that are used at once, each [LOCAL/]HOST[:PORT][@NET] with LOCAL an address or interface of this machine; auto: one for each pair of interfaces of both sides in one subnet, or of an interface and a gateway; single: as the routing table says (the default)",
+    ),
+    (
+        "rail_policy=adaptive|stripe|independent",
+        "adaptive: by rate, round trip and load, long reads cut (the default); stripe: in turn, long reads cut in equal parts; independent: each worker stays on one rail",
+    ),
+    ("rail_suspect=SECONDS", "a rail that is silent for so long, while others are not, is given up (1; 0.2 to 60)"),
+    ("metrics=ADDR:PORT", "tell metrics there by HTTP, at /metrics, to Prometheus and its like"),
+    ("metrics_token=FILE", "only to who sends the token in this file; needed where others than this machine can ask"),
     ("workers=N", "threads with connections of their own, 1 to 64 (2)"),
+    (
+        "cpus=LIST|near",
+        "the processors that these threads run on, as 0-3+8; near: those near the network cards by which the server is reached; turns io_uring off, whose threads follow the programs",
+    ),
 ];
 
 /// What others read, or what is so anyway.
@@ -76,10 +105,7 @@ const IGNORED: &[&str] = &[
     "nouser",
     "owner",
     "group",
-    "suid",
-    "exec",
     "async",
-    "atime",
     "relatime",
     "norelatime",
     "strictatime",
@@ -98,9 +124,6 @@ const IGNORED: &[&str] = &[
 const WORKERS: usize = 2;
 const WORKERS_MAX: usize = 64;
 
-/// A soft mount waits this long unless told otherwise: longer than a server takes to restart.
-const SOFT_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// How far the kernel reads ahead. It asks for the next MiB while a program reads the one before, also where the round trip takes as long as the copy. Against the kernel's
 /// own 128 KiB one program that reads a file is 1.3 to 2 times as fast (docs/datapath.md); who faults in a mapping is given as much around it.
 const READ_AHEAD: usize = 2 << 20;
@@ -111,69 +134,79 @@ const READ_AHEAD_MIN: usize = 64 << 10;
 /// More is memory that a program fills which reads only the beginning.
 const READ_AHEAD_MAX: usize = 64 << 20;
 
-/// What a mount keeps, in bytes, until the server has it on its disk: a second of a fast network's traffic, and little beside what the kernel would
-/// let a program write to a local disk before it has to wait.
-const REPLAY_WINDOW: usize = 256 << 20;
-
 /// Less would have nearly each write committed by itself: two of the longest under way in two workers.
 const REPLAY_WINDOW_MIN: usize = 4 << 20;
-
-/// A server that answers nothing for so long, not even the questions of the kernel, is taken for gone: longer than what a network loses is sent again.
-const SUSPECT: Duration = Duration::from_secs(5);
-/// Whether what travels has checksums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum ChecksumChoice {
-    /// Where the other side is another machine, and where it insists
-    Auto,
-    /// Always: who adds none is not talked to
-    On,
-    /// Never
-    Off,
-}
-
-impl ChecksumChoice {
-    /// As the libraries know it.
-    pub fn checksums(self) -> Checksums {
-        match self {
-            ChecksumChoice::Auto => Checksums::Auto,
-            ChecksumChoice::On => Checksums::On,
-            ChecksumChoice::Off => Checksums::Off,
-        }
-    }
-}
 
 /// The options of one mount, resolved.
 #[derive(Debug, PartialEq)]
 pub struct Options {
+    /// Nothing can be changed through the mount.
     pub read_only: bool,
+    /// Users other than the one who mounts may enter.
     pub allow_other: bool,
+    /// The kernel checks mode and ACLs too.
     pub default_permissions: bool,
+    /// No set-id programs.
     pub nosuid: bool,
+    /// No device files.
     pub nodev: bool,
+    /// No programs.
     pub noexec: bool,
+    /// Reading leaves access times alone.
     pub noatime: bool,
+    /// Each close ends the fcntl locks of its process.
     pub strict_unlock: bool,
+    /// Nothing that was written is held back.
     pub write_through: bool,
+    /// Writes are synchronous.
     pub sync: bool,
+    /// Changes of directories are synchronous.
     pub dirsync: bool,
+    /// Requests give EIO when the server has not answered for `timeout`.
     pub soft: bool,
+    /// With `soft`: how long to wait.
     pub timeout: Duration,
+    /// A server that answers nothing for so long is connected to anew.
     pub suspect: Duration,
+    /// What the kernel keeps.
     pub cache: CacheMode,
     /// It was asked for, and is not just the default.
     pub cache_is_said: bool,
     /// How much the kernel keeps of what leases cover: in general, and by patterns of paths.
     pub caching: Caching,
+    /// The same for parts of the mount; the last that fits counts.
     pub caching_rules: Vec<(String, Caching)>,
+    /// Attributes are believed for so long.
     pub attr_timeout: Duration,
+    /// Names are believed for so long.
     pub entry_timeout: Duration,
+    /// The file with the key that the server has too.
     pub key: Option<PathBuf>,
+    /// Whether what travels has checksums.
     pub checksum: ChecksumChoice,
+    /// The server's port, unless the source names it.
     pub port: Option<u16>,
+    /// Ways to networks that have a name.
+    pub ways: Vec<Way>,
+    /// The file of further ones.
+    pub routes: Option<PathBuf>,
+    /// The ways to the server that are used at once.
+    pub rails: RailOptions,
+    /// Where metrics are told.
+    pub metrics: MetricsSettings,
+    /// Threads with connections of their own.
     pub workers: usize,
+    /// Where they run; `None`: wherever this process may.
+    pub cpus: Option<CpuChoice>,
+    /// The kernel's requests come by io_uring where it offers that.
     pub io_uring: bool,
+    /// Bits of FUSE's INIT that the kernel is taken not to offer.
+    pub init_without: u64,
+    /// The highest minor version of FUSE's protocol to agree on; `None`: whatever both know.
+    pub init_minor: Option<u32>,
+    /// How far the kernel reads ahead, in bytes; 0: as far as it does by itself.
     pub read_ahead: usize,
+    /// What is not on the server's disk yet is kept up to so many bytes.
     pub replay_window: usize,
 }
 
@@ -193,7 +226,7 @@ impl Default for Options {
             sync: false,
             dirsync: false,
             soft: false,
-            timeout: SOFT_TIMEOUT,
+            timeout: PATIENCE,
             suspect: SUSPECT,
             cache: CacheMode::Lease,
             cache_is_said: false,
@@ -204,8 +237,15 @@ impl Default for Options {
             key: None,
             checksum: ChecksumChoice::Auto,
             port: None,
+            ways: Vec::new(),
+            routes: None,
+            rails: RailOptions::default(),
+            metrics: MetricsSettings::default(),
             workers: WORKERS,
+            cpus: None,
             io_uring: true,
+            init_without: 0,
+            init_minor: None,
             read_ahead: READ_AHEAD,
             replay_window: REPLAY_WINDOW,
         }
@@ -226,11 +266,13 @@ pub fn help() -> String {
 pub fn is_known(option: &str) -> bool {
     let mut scratch = Options::default();
     is_ignored(option)
+        || option == "remount"
         || scratch.flag(option)
         || option.split_once('=').is_some_and(|(key, _)| names().any(|name| name == key))
 }
 
-fn is_ignored(option: &str) -> bool {
+/// Whether it is for others to read, or so anyway.
+pub(crate) fn is_ignored(option: &str) -> bool {
     option.is_empty()
         || IGNORED.contains(&option)
         || option.starts_with("x-")
@@ -243,19 +285,34 @@ fn names() -> impl Iterator<Item = &'static str> {
     OPTIONS.iter().flat_map(|(names, _)| names.split(", ")).map(|name| name.split('=').next().unwrap_or(name))
 }
 
+/// The options of a list, trimmed, with those that follow a rail and are rails too put together
+/// with it: its list has commas as that of the options has.
+fn with_rails(list: &[String]) -> Vec<String> {
+    let mut options: Vec<String> = Vec::with_capacity(list.len());
+    for option in list.iter().map(|option| option.trim()) {
+        let is_option = is_ignored(option) || names().any(|name| name == option);
+        match options.last_mut().filter(|last| last.starts_with("rails=") && !is_option && Rail::is_one(option)) {
+            Some(rails) => *rails = format!("{rails},{option}"),
+            None => options.push(option.to_owned()),
+        }
+    }
+    options
+}
+
 impl Options {
     /// What the options of a command line mean; the last of several wins.
     pub fn parse(list: &[String], is_root: bool) -> Result<Options, Failure> {
         let mut options = Options { allow_other: is_root, ..Options::default() };
-        for option in list.iter().map(|option| option.trim()) {
+        for option in with_rails(list) {
+            let option = option.as_str();
             let known = is_ignored(option) || options.flag(option);
             if let Some((key, value)) = option.split_once('=').filter(|_| !known) {
                 options.set(key, value)?;
             } else if option == "remount" {
                 return Err(Failure::usage(
-                    "cannot change a mount while it is mounted",
-                    "remount is not supported",
-                    "unmount it and mount it again with the other options",
+                    "cannot mount with the option remount",
+                    "it is for mounts that are there",
+                    "leave it out, or use 'aqueduct mount -o remount,...' or mount(8)",
                 ));
             } else if !known {
                 return Err(unknown(option));
@@ -319,17 +376,20 @@ impl Options {
     }
 
     /// Sets an option without a value; false: there is no such.
-    fn flag(&mut self, name: &str) -> bool {
+    pub(crate) fn flag(&mut self, name: &str) -> bool {
         let (field, value) = match name {
             "ro" => (&mut self.read_only, true),
             "rw" => (&mut self.read_only, false),
             "allow_other" => (&mut self.allow_other, true),
             "default_permissions" => (&mut self.default_permissions, true),
             "nosuid" => (&mut self.nosuid, true),
-            "dev" => (&mut self.nodev, false),
+            "suid" => (&mut self.nosuid, false),
+            "dev" | "devices" => (&mut self.nodev, false),
             "nodev" => (&mut self.nodev, true),
             "noexec" => (&mut self.noexec, true),
+            "exec" => (&mut self.noexec, false),
             "noatime" => (&mut self.noatime, true),
+            "atime" => (&mut self.noatime, false),
             "strict_unlock" => (&mut self.strict_unlock, true),
             "write_through" => (&mut self.write_through, true),
             "sync" => (&mut self.sync, true),
@@ -342,47 +402,56 @@ impl Options {
         true
     }
 
+    fn set_cache(&mut self, value: &str) -> Result<(), Failure> {
+        match value.split_once(':') {
+            Some((mode, pattern)) => {
+                let caching = caching(mode).ok_or_else(|| {
+                    bad_value(
+                        "cache",
+                        value,
+                        "lease, none or immutable, and a pattern: close-to-open is for whole mounts",
+                    )
+                })?;
+                self.caching_rules.push((pattern.to_owned(), caching));
+            }
+            None => {
+                (self.cache, self.caching) = match (value, caching(value)) {
+                    ("none", _) => (CacheMode::None, Caching::None),
+                    ("close-to-open", _) => (CacheMode::CloseToOpen, Caching::Lease),
+                    (_, Some(caching)) => (CacheMode::Lease, caching),
+                    _ => return Err(bad_value("cache", value, "lease, none, close-to-open or immutable")),
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
         match key {
             "timeo" => self.timeout = seconds(key, value)?.max(Duration::from_millis(100)),
             "suspect" => {
-                let suspect = seconds(key, value)?;
-                let expected = "seconds, 2 or more";
-                self.suspect =
-                    Some(suspect).filter(|s| *s >= SUSPECT_MIN).ok_or_else(|| bad_value(key, value, expected))?;
+                let suspect = Some(seconds(key, value)?).filter(|suspect| *suspect >= SUSPECT_MIN);
+                self.suspect = suspect.ok_or_else(|| bad_value(key, value, "seconds, 2 or more"))?;
             }
             "attr_timeout" => self.attr_timeout = seconds(key, value)?,
             "entry_timeout" => self.entry_timeout = seconds(key, value)?,
-            "cache" => match value.split_once(':') {
-                Some((mode, pattern)) => {
-                    let caching = caching(mode).ok_or_else(|| {
-                        bad_value(
-                            key,
-                            value,
-                            "lease, none or immutable, and a pattern: close-to-open is for whole mounts",
-                        )
-                    })?;
-                    self.caching_rules.push((pattern.to_owned(), caching));
-                }
-                None => {
-                    (self.cache, self.caching) = match (value, caching(value)) {
-                        ("none", _) => (CacheMode::None, Caching::None),
-                        ("close-to-open", _) => (CacheMode::CloseToOpen, Caching::Lease),
-                        (_, Some(caching)) => (CacheMode::Lease, caching),
-                        _ => return Err(bad_value(key, value, "lease, none, close-to-open or immutable")),
-                    }
-                }
-            },
+            "cache" => self.set_cache(value)?,
             "checksum" => {
-                let choice = ChecksumChoice::from_str(value, false);
-                self.checksum = choice.map_err(|_| bad_value(key, value, "auto, on or off"))?;
+                self.checksum =
+                    ChecksumChoice::by_name(value).ok_or_else(|| bad_value(key, value, "auto, on or off"))?;
             }
-            "key" if value.is_empty() => return Err(bad_value(key, value, "the path of a key file")),
+            "key" | "routes" | "metrics_token" if value.is_empty() => {
+                return Err(bad_value(key, value, "the path of a file"));
+            }
             "key" => self.key = Some(value.into()),
             "port" => {
                 let port = value.parse().ok().filter(|port| *port != 0);
                 self.port = Some(port.ok_or_else(|| bad_value(key, value, "a port, 1 to 65535"))?);
             }
+            "metrics" => self.metrics.address = Some(value.to_owned()),
+            "metrics_token" => self.metrics.token = Some(value.into()),
+            "route" => self.ways.push(routes::parse(value)?),
+            "routes" => self.routes = Some(value.into()),
             "replay_window" => {
                 self.replay_window = size(value)
                     .filter(|size| *size == 0 || *size >= REPLAY_WINDOW_MIN)
@@ -395,19 +464,37 @@ impl Options {
                     _ => return Err(bad_value(key, value, "auto or off")),
                 };
             }
+            "init_without" => self.init_without = bits(value).ok_or_else(|| bad_value(key, value, BITS))?,
+            "init_minor" => self.init_minor = Some(value.parse().map_err(|_| bad_value(key, value, "a number"))?),
             "read_ahead" => {
                 self.read_ahead = size(value)
                     .filter(|size| *size == 0 || (READ_AHEAD_MIN..=READ_AHEAD_MAX).contains(size))
                     .ok_or_else(|| bad_value(key, value, "0 or a size from 64K to 64M, such as 4M"))?;
             }
+            "rails" | "rail_policy" | "rail_suspect" => {
+                self.rails.set(key, value).map_err(|expected| bad_value(key, value, expected))?;
+            }
             "workers" => {
                 let workers = value.parse().ok().filter(|workers| (1..=WORKERS_MAX).contains(workers));
                 self.workers = workers.ok_or_else(|| bad_value(key, value, "a number from 1 to 64"))?;
             }
+            "cpus" => self.cpus = Some(value.parse().map_err(|_| bad_value(key, value, CPUS))?),
             _ => return Err(unknown(&format!("{key}={value}"))),
         }
         Ok(())
     }
+}
+
+/// What `cpus` takes.
+const CPUS: &str = "near, or processors such as 0-3+8";
+
+/// What `init_without` takes: for tests of what is done on kernels without these capabilities, as
+/// `init_minor` is, and so not among the options that are told to users.
+const BITS: &str = "numbers of bits, 0 to 63, joined by +";
+
+/// Numbers of bits, joined by `+`.
+fn bits(text: &str) -> Option<u64> {
+    text.split('+').try_fold(0, |all, bit| Some(all | 1u64.checked_shl(bit.parse().ok()?)?))
 }
 
 /// How much may be kept, by the name of the mode.
@@ -421,7 +508,7 @@ fn caching(mode: &str) -> Option<Caching> {
 }
 
 /// Bytes, with K, M or G for powers of 1024.
-fn size(value: &str) -> Option<usize> {
+pub(crate) fn size(value: &str) -> Option<usize> {
     let units = [(['K', 'k'], 10), (['M', 'm'], 20), (['G', 'g'], 30)];
     let united = units.iter().find_map(|(unit, shift)| Some((value.strip_suffix(*unit)?, *shift)));
     let (digits, shift) = united.unwrap_or((value, 0));
@@ -472,13 +559,21 @@ mod tests {
         let value = |name: &str| match name {
             "cache" => "cache=none".to_owned(),
             "replay_window" => "replay_window=64M".to_owned(),
-            "timeo" | "suspect" | "attr_timeout" | "entry_timeout" | "key" | "port" | "workers" => format!("{name}=3"),
+            "timeo" | "suspect" | "attr_timeout" | "entry_timeout" | "key" | "port" | "workers" | "cpus" => {
+                format!("{name}=3")
+            }
             "checksum" => "checksum=on".to_owned(),
             "io_uring" => "io_uring=off".to_owned(),
             "read_ahead" => "read_ahead=1M".to_owned(),
+            "route" => "route=net2@10.1.0.1".to_owned(),
+            "routes" => "routes=/r".to_owned(),
+            "rails" => "rails=auto".to_owned(),
+            "rail_policy" => "rail_policy=stripe".to_owned(),
+            "rail_suspect" => "rail_suspect=0.5".to_owned(),
+            "metrics" | "metrics_token" => format!("{name}=/m"),
             name => name.to_owned(),
         };
-        for name in names() {
+        for name in names().filter(|name| *name != "remount") {
             parse(&value(name)).unwrap();
             assert!(is_known(&value(name)), "{name}");
         }
@@ -540,6 +635,15 @@ mod tests {
         ] {
             assert!(parse(refused).is_err(), "{refused}");
         }
+    }
+
+    #[test]
+    fn routes_are_added_to_each_other() {
+        let options = parse("route=net2@10.1.0.1,route=net2@10.1.0.2:hops=2,routes=/r").unwrap();
+        let ways: Vec<String> = options.ways.iter().map(routes::text).collect();
+        assert_eq!(ways, ["net2@10.1.0.1:7171", "net2@10.1.0.2:7171:hops=2"]);
+        assert_eq!(options.routes, Some("/r".into()));
+        assert!(parse("route=10.1.0.1").is_err() && parse("routes=").is_err());
     }
 
     #[test]
