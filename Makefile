@@ -6,11 +6,12 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
 PACKAGES_DEMO := git gcc libc6-dev make fuse3 coreutils
-PACKAGES_TEST := $(PACKAGES_DEMO) acl attr rsync sqlite3 tar python3 iproute2 util-linux e2fsprogs btrfs-progs quota libcap2-bin psmisc procps python3-lmdb python3-h5py fonts-dejavu-core
+PACKAGES_LAB := $(PACKAGES_DEMO) python3 iproute2 nftables ethtool util-linux
+PACKAGES_TEST := $(PACKAGES_LAB) acl attr rsync sqlite3 tar e2fsprogs btrfs-progs quota libcap2-bin psmisc procps crun postgresql python3-lmdb python3-h5py fonts-dejavu-core prometheus slurm-wlm munge
 PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar diffutils rsync iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server openssh-server openssh-client glusterfs-server glusterfs-client bindfs \
 	nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-dev xfsprogs python3-matplotlib
 
-.PHONY: build test lint demo bench bench-compare bench-scale experiment fuzz faults soak mutations setup setup-demo setup-bench setup-fuzz install clean
+.PHONY: build test lint demo bench bench-compare bench-scale experiment fuzz faults soak test-long mutations setup setup-demo setup-lab setup-bench setup-fuzz install clean
 
 build:
 	cargo build --release --locked
@@ -42,8 +43,10 @@ bench-scale: setup-demo build
 	cargo build --release --locked -p aqueduct-load
 	ulimit -n $$(ulimit -Hn) && python3 bench/scale.py --programs $(abspath $(TARGET))/release $(ARGS)
 
-# An experiment, NAME (dvs): what a paper measured, measured again, with what is expected of it. ARGS="--reduced" takes minutes, ARGS="--dry-run" says what would be done. As root.
-experiment: setup-demo build
+# An experiment, NAME (dvs, fta, interfaces, router): what a paper measured, measured again, with
+# what is expected of it. ARGS="--reduced" takes minutes, ARGS="--dry-run" says what would be
+# done. As root.
+experiment: setup-lab build
 	AQUEDUCT=$(abspath $(TARGET))/release/aqueduct experiments/run $(or $(NAME),dvs) $(ARGS)
 
 # Every parser of foreign bytes under libFuzzer, FUZZ_SECONDS (60) each. ARGS="frame reply" names targets. Takes a C++ compiler.
@@ -56,22 +59,36 @@ faults: setup
 	RECORD=$(if $(RECORD),$(CURDIR)/tests/faults/records/$(shell date +%F).jsonl) COMMIT=$(shell git rev-parse --short HEAD) \
 	FAULTS=$(or $(FAULTS),$(if $(SEED),,1000)) cargo test --locked --test faults -- --nocapture nothing_is_lost
 
-# What programs on up to eight mounts did and saw, HISTORIES (10000) of them, under stops, cuts, kills and restarts, checked against every order that could be.
-# CACHE=none and CACHE=close-to-open are other modes of caching than lease, OPTIONS=... more options of the mounts, SEED=7 plays one seed (HISTORIES=100 as often); WEATHER=60,35,5,6 is how
-# many in a thousand have a mount that is far away, and troubles of less than half a second, of seconds, and longer than a lease; WHOLE=1 prints all of a bad history;
-# THEME=Gathered plays only histories of small writes that are held back. As root.
+# What programs on up to eight mounts did and saw, HISTORIES (10000) of them, under stops, cuts,
+# kills and restarts, checked against every order that could be. CACHE=none and
+# CACHE=close-to-open are other modes of caching than lease, OPTIONS=... more options of the
+# mounts, SEED=7 plays one seed (HISTORIES=100 as often); WEATHER=60,35,5,6 is how many in a
+# thousand have a mount that is far away, and troubles of less than half a second, of seconds,
+# and longer than a lease; WHOLE=1 prints all of a bad history; THEME=Gathered plays only
+# histories of small writes that are held back; ROUTERS=2 has all mounts go through two routers
+# in a row, RAILS=2 has each use two rails, both as in `make faults`. As root.
 soak: setup
 	HISTORIES=$(or $(HISTORIES),$(if $(SEED),1,10000)) cargo test --locked --test histories -- --ignored --nocapture soak
+
+# What takes longer than `make test`: 1,000 faults, 10,000 histories, the mounts as on older
+# kernels, all mutations, in parts by seed. Each part that passed is done for this commit, as
+# tests/long/records says; run it again to go on. ARGS="soak" chooses parts by words, DRY=1 only
+# names them. As root.
+test-long: setup
+	tests/long/run $(ARGS)
 
 # What protects users, taken out one by one: a test must fail each time. ARGS="locks" chooses by words of the names, or of their tests.
 mutations: setup
 	tests/mutations/run $(ARGS)
 
 setup:
-	@packaging/install-packages $(PACKAGES_TEST)
+	@packaging/install-packages --no-start $(PACKAGES_TEST)
 
 setup-demo:
 	@packaging/install-packages $(PACKAGES_DEMO)
+
+setup-lab:
+	@packaging/install-packages $(PACKAGES_LAB)
 
 setup-bench:
 	@packaging/install-packages $(PACKAGES_BENCH)

@@ -57,7 +57,12 @@ class Served:
                 file.write(os.urandom(report.MIB))
         command = [options.programs / "aqueduct-load", "serve", "--size", str(FILE_SIZE)]
         if not diskless:
-            command = [options.programs / "aqueduct", "serve", "--listen", "127.0.0.1:0", "--state", self.home / "state", data]
+            # By TCP: clients of a loopback address would take the Unix socket. Who measures is
+            # root.
+            by_tcp = self.home / "by-tcp.toml"
+            by_tcp.write_text('local_sockets = ""\n')
+            command = [options.programs / "aqueduct", "serve", "--config", by_tcp, "--squash", "none"]
+            command += ["--listen", "127.0.0.1:0", "--state", self.home / "state", data]
         # It says at its end that it ends, which is no news here.
         environment = {"RUST_LOG": "warn", **os.environ}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)

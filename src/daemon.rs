@@ -24,7 +24,7 @@ pub fn run(mount: &Mount, verbose: u8) -> Result<ExitCode, Failure> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("aqueduct").args(["mount", "--background"]).args((0..verbose).map(|_| "--verbose"));
     command.args(mount.local.then_some("--local"));
-    for option in &mount.options {
+    for option in mount.all_options() {
         command.arg("-o").arg(option);
     }
     command.arg("--").arg(&mount.source).arg(&mount.target);

@@ -79,7 +79,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         man(folder.path()).unwrap();
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
-        for command in ["serve", "mount", "umount", "status", "release-locks", "keygen", "completions", "man"] {
+        for command in [
+            "serve",
+            "mount",
+            "route",
+            "umount",
+            "status",
+            "release-locks",
+            "cp",
+            "sync",
+            "verify",
+            "keygen",
+            "completions",
+            "man",
+        ] {
             assert!(read(&format!("aqueduct-{command}.1")).contains("Example"), "{command}");
         }
         assert!(read("mount.aqueduct.8").contains("\n  cache=lease|none|close\\-to\\-open|immutable"));

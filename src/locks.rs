@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use aqueduct_client::{ConnectError, release_locks, server_locks};
+use aqueduct_node::{PORT, default_state, server_address, state_key, state_key_path};
 use aqueduct_wire::Key;
 use serde_json::{Value, json};
 
-use crate::config::{PORT, default_state, server_address};
 use crate::failure::Failure;
 use crate::table::{render, span};
-use crate::{args, key, output};
+use crate::{args, output};
 
 /// A server that says nothing for so long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -59,9 +59,9 @@ fn address(server: Option<&str>) -> String {
 /// The key that only who may read the server's state folder has.
 fn administrator(state: Option<&Path>, what: &str) -> Result<Key, Failure> {
     let folder = state.map_or_else(default_state, |state| Ok(state.to_owned()))?;
-    let secret = key::load(&folder).map_err(|error| {
+    let secret = state_key(&folder).map_err(|error| {
         let hint = "run this on the server's machine as the user that the server runs as (mostly root), with its folder as --state";
-        Failure::new(what, format!("{}: {error}", key::path(&folder).display()), hint)
+        Failure::new(what, format!("{}: {error}", state_key_path(&folder).display()), hint)
     })?;
     Ok(Key::of_administrator(&secret))
 }

@@ -1,31 +1,36 @@
-//! The command line of Aqueduct: arguments, configuration, wiring. What it does is in the libraries.
+//! The command line of Aqueduct: arguments, output, signals, the background. What it does is in
+//! the libraries.
 
 #![forbid(unsafe_code)]
 
+mod agent;
+mod agents;
 mod args;
-mod config;
+mod batch;
 mod daemon;
+mod diagnose;
 mod docs;
-mod exports;
-mod external;
+mod doctor;
 mod failure;
-mod host;
-mod key;
-mod keyfile;
 mod locks;
 mod log;
 mod mount;
-mod mounts;
-mod options;
 mod output;
+mod rails;
+mod route;
 mod serve;
+mod service;
 mod status;
 mod table;
+mod transfer;
+mod transfers;
 mod umount;
+mod volume;
 
 use std::path::Path;
 use std::process::ExitCode;
 
+use aqueduct_node::keyfile;
 use clap::Parser;
 use tracing::Level;
 
@@ -36,7 +41,8 @@ fn main() -> ExitCode {
     // mount(8) and umount(8) call the program by other names.
     let name = std::env::args_os().next().unwrap_or_default();
     let result = match Path::new(&name).file_name().and_then(|name| name.to_str()) {
-        Some("mount.aqueduct") => {
+        // The second is how mount(8) looks for it by the type of a mount that is there.
+        Some("mount.aqueduct" | "mount.fuse.aqueduct") => {
             let helper = MountHelper::parse();
             log::start(Level::WARN, helper.verbose.into(), false);
             mount::run_helper(helper)
@@ -46,6 +52,8 @@ fn main() -> ExitCode {
             log::start(Level::WARN, helper.verbose.into(), false);
             umount::run_helper(&helper)
         }
+        // As servers of data start it beside them.
+        Some(aqueduct_node::WATCH_NAME) => return aqueduct_node::watch(),
         _ => run(Arguments::parse()),
     };
     result.unwrap_or_else(|failure| {
@@ -58,20 +66,41 @@ fn run(Arguments { verbose, command }: Arguments) -> Result<ExitCode, Failure> {
     let (usual, background) = match &command {
         Command::Serve(_) => (Level::INFO, false),
         Command::Mount(mount) => (Level::INFO, mount.background),
+        Command::Route(route) if route.command.is_none() => (Level::INFO, false),
+        Command::Agents { command: agents::Command::Run(_) } => (Level::INFO, false),
         _ => (Level::WARN, false),
     };
     log::start(usual, verbose, background);
     match command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Mount(arguments) => mount::run(&arguments, verbose),
+        Command::Route(arguments) => route::run(&arguments),
         Command::Umount(arguments) => umount::run(&arguments.target, arguments.how()),
+        Command::Cp(arguments) => transfer::run_copy(arguments, verbose),
+        Command::Sync(arguments) => transfer::run_sync(&arguments, verbose),
+        Command::Verify(arguments) => transfer::run_verify(&arguments),
+        Command::Transfers { command } => transfers::run(command),
         Command::Status(args::Status { locks: true, server, state, json, .. }) => {
             locks::list(server.as_deref(), state.as_deref(), json)
         }
         Command::Status(arguments) => status::run(&arguments),
+        Command::Doctor { json } => doctor::run(json),
         Command::ReleaseLocks(arguments) => locks::release(&arguments),
         Command::Bench { command } => aqueduct_bench::run(command).map_err(Failure::from),
-        Command::Keygen { file } => keyfile::generate(&file).map(|()| ExitCode::SUCCESS),
+        Command::Diagnose(arguments) => diagnose::run(&arguments),
+        Command::Net { command: args::Net::Probe(command) } => {
+            aqueduct_bench::probe::run(command).map_err(Failure::from)
+        }
+        Command::Net { command: args::Net::Rails(arguments) } => rails::run(&arguments),
+        Command::Keygen { node, key, file } => {
+            let made = match node {
+                Some(node) => keyfile::generate_node(&node, &key, &file),
+                None => keyfile::generate(&file),
+            };
+            made.map(|()| ExitCode::SUCCESS).map_err(Failure::from)
+        }
+        Command::Agents { command } => agents::run(command),
+        Command::Volume { command } => volume::run(&command),
         Command::Completions { shell } => {
             docs::completions(shell);
             Ok(ExitCode::SUCCESS)

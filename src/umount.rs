@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use aqueduct_fuse::{MountError, Unmount};
+use aqueduct_node::mounts;
 
+use crate::args;
 use crate::failure::{Failure, MOUNT_FAILED};
-use crate::{args, mounts};
 
 /// Ends the mount on a directory, also when its process has died.
 pub fn run(target: &Path, how: Unmount) -> Result<ExitCode, Failure> {

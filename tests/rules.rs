@@ -13,11 +13,32 @@ const FILE_LINES_MAX: usize = 800;
 /// Longer functions do more than one thing.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// What every library may know.
-const COMMON: [&str; 3] = ["aqueduct-fs", "aqueduct-wire", "aqueduct-worker"];
+/// Each package may use those before it, never the reverse. Some are still to come.
+const ORDER: [&str; 17] = [
+    "aqueduct-fs",
+    "aqueduct-metrics",
+    "aqueduct-wire",
+    "aqueduct-worker",
+    "aqueduct-net",
+    "aqueduct-posix",
+    "aqueduct-server",
+    "aqueduct-session",
+    "aqueduct-client",
+    "aqueduct-fuse",
+    "aqueduct-observe",
+    "aqueduct-node",
+    "aqueduct-agents",
+    "aqueduct-transfer",
+    "aqueduct-bench",
+    "aqueduct-diagnose",
+    ROOT,
+];
+
+/// Tells metrics by HTTP, beside the data path: the one that has a runtime.
+const HAS_RUNTIME: &str = "aqueduct-observe";
 
 /// Only these libraries know about sockets' owner.
-const KNOW_NET: [&str; 2] = ["aqueduct-server", "aqueduct-client"];
+const KNOW_NET: [&str; 2] = ["aqueduct-server", "aqueduct-session"];
 
 /// Crates that are for tests and benchmarks only; nobody may need them.
 const DEVELOPMENT: [&str; 3] = ["aqueduct-model", "aqueduct-fuzz", "aqueduct-load"];
@@ -25,8 +46,9 @@ const DEVELOPMENT: [&str; 3] = ["aqueduct-model", "aqueduct-fuzz", "aqueduct-loa
 /// The binary, which knows all.
 const ROOT: &str = "aqueduct";
 
-/// Those who feed each parser, have clients load servers, and measure any layer.
-const KNOW_ALL: [&str; 4] = [ROOT, "aqueduct-fuzz", "aqueduct-load", "aqueduct-bench"];
+/// Those who put servers and mounts together, feed each parser, have clients load servers, and
+/// measure any layer.
+const KNOW_ALL: [&str; 5] = [ROOT, "aqueduct-node", "aqueduct-fuzz", "aqueduct-load", "aqueduct-bench"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -209,20 +231,25 @@ fn none(found: Vec<String>, rule: &str) {
 }
 
 #[test]
-fn dependencies_form_a_star() {
+fn dependencies_go_one_way() {
     let packages = dependencies();
+    let place = |package: &str| ORDER.iter().position(|known| *known == package);
     let mut broken = Vec::new();
-    for (package, needs) in &packages {
+    for (package, needs) in packages.iter().filter(|(package, _)| !DEVELOPMENT.contains(&package.as_str())) {
+        let Some(own) = place(package) else {
+            broken.push(format!("{package} has no place in the order"));
+            continue;
+        };
         for need in needs.iter().filter(|need| packages.contains_key(*need)) {
-            let net = need == "aqueduct-net" && KNOW_NET.contains(&package.as_str());
-            let allowed = KNOW_ALL.contains(&package.as_str()) || COMMON.contains(&need.as_str()) || net;
-            if !allowed || DEVELOPMENT.contains(&need.as_str()) {
+            let net = need != "aqueduct-net" || KNOW_NET.contains(&package.as_str());
+            if place(need).is_none_or(|of| of >= own) || !(net || KNOW_ALL.contains(&package.as_str())) {
                 broken.push(format!("{package} needs {need}"));
             }
         }
     }
-    none(broken, "libraries depend on fs, wire and worker; server and client also on net; only the binary knows all");
+    none(broken, "each crate may use those before it in the order; of the libraries only server and session know net");
     assert!(packages.contains_key(ROOT) && packages["aqueduct-server"].contains("aqueduct-net"), "{packages:?}");
+    assert!(packages["aqueduct-client"].contains("aqueduct-session"), "{packages:?}");
 }
 
 #[test]
@@ -232,6 +259,7 @@ fn the_lower_crates_know_none_above() {
         packages[package].iter().filter(|need| packages.contains_key(*need)).collect()
     };
     assert_eq!(local("aqueduct-fs"), Vec::<&String>::new());
+    assert_eq!(local("aqueduct-metrics"), Vec::<&String>::new());
     assert_eq!(local("aqueduct-worker"), Vec::<&String>::new());
     assert!(local("aqueduct-wire").iter().all(|need| *need == "aqueduct-fs"), "{:?}", local("aqueduct-wire"));
 }
@@ -259,7 +287,7 @@ fn the_protocol_has_no_sockets_and_no_clock() {
 #[test]
 fn the_data_path_has_no_runtime() {
     let packages = dependencies();
-    for (package, needs) in &packages {
+    for (package, needs) in packages.iter().filter(|(package, _)| *package != HAS_RUNTIME) {
         for runtime in ["tokio", "async-std", "smol", "futures"] {
             assert!(!needs.contains(runtime), "{package} needs {runtime}: we have workers of our own");
         }
@@ -374,6 +402,353 @@ fn every_mutation_fits_the_code() {
         (count != 1).then(|| format!("{name:?}: found {count} times in {}", field("file")))
     });
     none(misfits.collect(), "what a mutation replaces stands exactly once in its file");
+}
+
+/// The modules of a crate, as far as they use each other.
+mod modules {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// A module by its path in the crate; empty: the root.
+    pub type Module = Vec<String>;
+
+    /// What uses what.
+    pub type Graph = BTreeMap<Module, BTreeSet<Module>>;
+
+    /// A path in the source of a module.
+    struct Path {
+        segments: Vec<String>,
+        /// The name under which an import is known; `None`: used where it stands.
+        import: Option<String>,
+        /// It is only handed on.
+        is_public: bool,
+    }
+
+    fn tokens(code: &str) -> Vec<&str> {
+        let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+        let (mut found, mut rest) = (Vec::new(), code);
+        while let Some(first) = rest.chars().next() {
+            let length = match first {
+                _ if is_word(first) => rest.find(|letter| !is_word(letter)).unwrap_or(rest.len()),
+                ':' if rest.starts_with("::") => 2,
+                _ => first.len_utf8(),
+            };
+            let (token, behind) = rest.split_at(length);
+            rest = behind;
+            if !first.is_whitespace() {
+                found.push(token);
+            }
+        }
+        found
+    }
+
+    /// The tokens without what is only there for tests.
+    fn product<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
+        const TEST: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
+        let (mut kept, mut at) = (Vec::new(), 0);
+        while at < tokens.len() {
+            if !tokens[at..].starts_with(&TEST) {
+                kept.push(tokens[at]);
+                at += 1;
+                continue;
+            }
+            let mut depth = 0;
+            loop {
+                match tokens.get(at) {
+                    Some(&"{") => depth += 1,
+                    Some(&"}") => depth -= 1,
+                    _ => {}
+                }
+                let ends = matches!(tokens.get(at), None | Some(&"}") | Some(&";")) && depth == 0;
+                at += 1;
+                if ends {
+                    break;
+                }
+            }
+        }
+        kept
+    }
+
+    fn is_name(token: &str) -> bool {
+        token.starts_with(|letter: char| letter.is_alphabetic() || letter == '_')
+    }
+
+    /// The paths of one tree of imports, from `at` on; returns where it ends.
+    fn tree(tokens: &[&str], mut at: usize, start: &[String], is_public: bool, found: &mut Vec<Path>) -> usize {
+        let mut segments = start.to_vec();
+        while let Some(token) = tokens.get(at) {
+            match *token {
+                "{" => {
+                    at += 1;
+                    while tokens.get(at).is_some_and(|token| *token != "}") {
+                        at = tree(tokens, at, &segments, is_public, found);
+                        at += usize::from(tokens.get(at) == Some(&","));
+                    }
+                    return at + 1;
+                }
+                "self" if !segments.is_empty() => {}
+                "::" => {}
+                name if name == "*" || is_name(name) => segments.push(name.to_owned()),
+                _ => break,
+            }
+            at += 1;
+            if tokens.get(at) == Some(&"as") {
+                let import = tokens.get(at + 1).map(|name| (*name).to_owned());
+                found.push(Path { segments, import, is_public });
+                return at + 2;
+            }
+        }
+        let import = segments.last().cloned();
+        found.push(Path { segments, import, is_public });
+        at
+    }
+
+    /// The paths in a source, and the names that stand in it outside of imports.
+    fn paths(code: &str) -> (Vec<Path>, BTreeSet<String>) {
+        let all = tokens(code);
+        let tokens = product(&all);
+        let (mut found, mut names) = (Vec::new(), BTreeSet::new());
+        // Depths at which modules inside of the file begin.
+        let (mut inner, mut depth, mut at) = (Vec::new(), 0, 0);
+        while at < tokens.len() {
+            let before = found.len();
+            match tokens[at] {
+                "{" => depth += 1,
+                "}" => {
+                    depth -= 1;
+                    inner.pop_if(|begun| *begun == depth);
+                }
+                "mod" if tokens.get(at + 2) == Some(&"{") => inner.push(depth),
+                "use" if tokens.get(at + 1) != Some(&"<") => {
+                    let is_public = at > 0 && (tokens[at - 1] == "pub" || tokens[at - 1] == ")");
+                    at = tree(&tokens, at + 1, &[], is_public, &mut found);
+                }
+                name if is_name(name) && (at == 0 || tokens[at - 1] != "::") => {
+                    let mut segments = vec![name.to_owned()];
+                    while tokens.get(at + 1) == Some(&"::") && tokens.get(at + 2).is_some_and(|next| is_name(next)) {
+                        segments.push(tokens[at + 2].to_owned());
+                        at += 2;
+                    }
+                    names.extend(segments.iter().cloned());
+                    if segments.len() > 1 {
+                        found.push(Path { segments, import: None, is_public: false });
+                    }
+                }
+                _ => {}
+            }
+            for path in found.iter_mut().skip(before) {
+                // Out of modules inside of the file.
+                let outward = path.segments.iter().take_while(|segment| *segment == "super").count().min(inner.len());
+                path.segments.drain(..outward);
+                if outward > 0 && path.segments.first().is_none_or(|first| first != "super") {
+                    path.segments.insert(0, "self".to_owned());
+                }
+            }
+            at += 1;
+        }
+        (found, names)
+    }
+
+    /// The sources of a crate, read.
+    struct Crate {
+        paths: BTreeMap<Module, (Vec<Path>, BTreeSet<String>)>,
+    }
+
+    impl Crate {
+        /// The modules in which what a path stands for is defined. One that hands on what others
+        /// define is passed through.
+        fn targets(&self, from: &Module, path: &[String], tries: usize) -> BTreeSet<Module> {
+            let mut module = from.clone();
+            let mut rest = path;
+            match path.first().map(String::as_str) {
+                Some("crate") => (module, rest) = (Vec::new(), &path[1..]),
+                Some("self") => rest = &path[1..],
+                Some("super") => {
+                    while let Some(("super", behind)) = rest.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+                        module.pop();
+                        rest = behind;
+                    }
+                }
+                Some(first) if self.paths.contains_key(&[&module[..], &[first.to_owned()]].concat()) => {}
+                _ => return BTreeSet::new(),
+            }
+            while let Some((first, behind)) = rest.split_first() {
+                let child = [&module[..], std::slice::from_ref(first)].concat();
+                if !self.paths.contains_key(&child) {
+                    break;
+                }
+                (module, rest) = (child, behind);
+            }
+            let handed_on = |name: Option<&String>| {
+                let imports = self.paths[&module].0.iter().filter(move |path| {
+                    let known = path.import.as_ref();
+                    known.is_some() && (name.is_none() && path.is_public || name.is_some() && known == name)
+                });
+                imports.flat_map(|path| self.targets(&module, &path.segments, tries - 1)).collect::<BTreeSet<_>>()
+            };
+            let item = rest.first().filter(|item| *item != "*");
+            let through = if tries == 0 { BTreeSet::new() } else { handed_on(item) };
+            match item {
+                Some(_) if !through.is_empty() => through,
+                Some(_) => BTreeSet::from([module]),
+                None => &through | &BTreeSet::from([module]),
+            }
+        }
+    }
+
+    /// Which module uses which, of sources by their modules, without comments and strings. What a
+    /// module only hands on it does not use.
+    pub fn graph(sources: &BTreeMap<Module, String>) -> Graph {
+        let paths = sources.iter().map(|(module, code)| (module.clone(), paths(code))).collect();
+        let read = Crate { paths };
+        let uses = |(module, (paths, names)): (&Module, &(Vec<Path>, BTreeSet<String>))| {
+            let is_used =
+                |path: &&Path| !path.is_public || path.import.as_ref().is_some_and(|name| names.contains(name));
+            let targets = paths.iter().filter(is_used).flat_map(|path| read.targets(module, &path.segments, 8));
+            (module.clone(), targets.filter(|target| target != module).collect())
+        };
+        read.paths.iter().map(uses).collect()
+    }
+
+    /// The shortest way from a module back to itself.
+    fn circle(graph: &Graph, from: &Module) -> Option<Vec<Module>> {
+        let mut ways = std::collections::VecDeque::from([vec![from.clone()]]);
+        let mut seen = BTreeSet::new();
+        while let Some(way) = ways.pop_front() {
+            for next in &graph[way.last()?] {
+                if next == from {
+                    return Some(way);
+                }
+                if graph.contains_key(next) && seen.insert(next.clone()) {
+                    ways.push_back([&way[..], std::slice::from_ref(next)].concat());
+                }
+            }
+        }
+        None
+    }
+
+    /// Circles, each module of which can reach all others, and the shortest of each as text.
+    pub fn circles(graph: &Graph) -> Vec<String> {
+        let shown = |module: &Module| if module.is_empty() { "crate".to_owned() } else { module.join("::") };
+        let (mut told, mut found) = (BTreeSet::new(), Vec::new());
+        for module in graph.keys() {
+            let Some(circle) = circle(graph, module) else { continue };
+            if !circle.iter().any(|module| told.contains(module)) {
+                let names: Vec<String> = circle.iter().chain([module]).map(shown).collect();
+                found.push(names.join(" -> "));
+            }
+            told.extend(circle);
+        }
+        found
+    }
+}
+
+/// Each crate's sources by their modules.
+fn crates() -> BTreeMap<String, BTreeMap<modules::Module, String>> {
+    let mut crates = BTreeMap::<String, BTreeMap<modules::Module, String>>::new();
+    for path in sources().iter().filter(|path| !is_test(path)) {
+        let inside = path.strip_prefix(root()).unwrap();
+        let mut parts: Vec<String> = inside.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+        let at = parts.iter().position(|part| part == "src").unwrap();
+        let mut module = parts.split_off(at + 1);
+        let last = module.pop().unwrap();
+        if !matches!(&*last, "lib.rs" | "main.rs" | "mod.rs") {
+            module.push(last.trim_end_matches(".rs").to_owned());
+        }
+        let code = code(&fs::read_to_string(path).unwrap());
+        let name = parts.get(1).cloned().unwrap_or_else(|| ROOT.to_owned());
+        crates.entry(name).or_default().entry(module).or_default().push_str(&code);
+    }
+    crates
+}
+
+/// Crates that keep a circle among their modules for now, and why. The others have none, and get
+/// none.
+const CIRCLES: [(&str, &str); 8] = [
+    ("bench", "nothing stands on it"),
+    ("fuse", "channels and rings, caches and inodes know each other"),
+    ("model", "a program for tests: how an operation is made knows what profiles there are"),
+    ("net", "a connection knows whether its peer lives, and that its connection"),
+    ("posix", "listings know what is open, and opens how far they are listed"),
+    ("server", "sessions, their journals and the server know each other"),
+    ("wire", "requests know how long their replies may be, and replies what they answer"),
+    ("worker", "a group turns its threads, and they it"),
+];
+
+#[test]
+fn modules_use_each_other_one_way() {
+    let mut broken = Vec::new();
+    let crates = crates();
+    for (name, sources) in crates.iter().filter(|(name, _)| CIRCLES.iter().all(|(may, _)| may != name)) {
+        let graph = modules::graph(sources);
+        broken.extend(modules::circles(&graph).into_iter().map(|circle| format!("{name}: {circle}")));
+    }
+    none(broken, "what a module uses does not use it, by whatever way");
+    let client = modules::graph(&crates["client"]);
+    let module = |path: &str| path.split("::").map(str::to_owned).collect::<modules::Module>();
+    assert!(
+        client[&module("cache::held")].contains(&module("writeback::table")),
+        "what is handed on is found: {client:?}"
+    );
+}
+
+#[test]
+fn a_planted_circle_is_found() {
+    let circles = |sources: &[(&str, &str)]| {
+        let module = |path: &str| path.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        let sources = sources.iter().map(|(path, source)| (module(path), code(source))).collect();
+        modules::circles(&modules::graph(&sources))
+    };
+    let none = Vec::<String>::new();
+    let b = ("b", "use crate::c::{D, e::F};");
+    assert_eq!(circles(&[("", "mod a; mod b;"), ("a", "use super::b;"), b, ("c", ""), ("c::e", "")]), none);
+    assert_eq!(circles(&[("", ""), ("a", "use super::b;"), ("b", "fn f() { crate::a::g() }")]), ["a -> b -> a"]);
+    assert_eq!(circles(&[("", ""), ("a", "use crate::{x::Y, b::Z};"), ("b", "use super::a as c;")]), ["a -> b -> a"]);
+    let long = [("", ""), ("a", "use crate::b::B;"), ("b", "impl crate::c::C {}"), ("c", "fn f(a: crate::a::A) {}")];
+    assert_eq!(circles(&long), ["a -> b -> c -> a"]);
+    // A parent that hands on is no step of a circle, and is passed through; one that has something
+    // of its own is.
+    let facade = ("p", "mod a; mod b; pub use a::A;");
+    assert_eq!(circles(&[("", ""), facade, ("p::a", ""), ("p::b", "use super::A;")]), none);
+    assert_eq!(
+        circles(&[("", ""), facade, ("p::a", "use super::b::B;"), ("p::b", "use super::A;")]),
+        ["p::a -> p::b -> p::a"]
+    );
+    assert_eq!(circles(&[("", ""), ("p", "use a::A; pub struct P;"), ("p::a", "use super::P;")]), ["p -> p::a -> p"]);
+    assert_eq!(
+        circles(&[("", ""), ("p", "pub use a::A; struct P(A);"), ("p::a", "use super::P;")]),
+        ["p -> p::a -> p"]
+    );
+    // What stands in tests, in comments or in a module inside of the file does not count.
+    let tests = "#[cfg(test)]\nmod tests { use crate::b::B; }\n// crate::b\nmod inner { use super::C; }";
+    assert_eq!(circles(&[("", "struct C;"), ("a", tests), ("b", "use crate::a::A;")]), none);
+}
+
+/// A metric that nobody records says nothing, and one that nobody tells is recorded in vain.
+#[test]
+fn every_metric_is_told() {
+    let rows = fs::read_to_string(root().join("crates/metrics/src/rows.rs")).unwrap();
+    let constants: Vec<&str> = rows.lines().filter_map(|line| line.split_once(": ")?.0.trim().into()).collect();
+    let is_constant = |name: &&str| name.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_');
+    let constants: Vec<&str> = constants.into_iter().filter(is_constant).collect();
+    assert!(constants.len() > 60, "{constants:?}");
+    let metrics = root().join("crates/metrics");
+    let told: BTreeSet<String> = sources()
+        .iter()
+        .filter(|path| !path.starts_with(&metrics) && !is_test(path))
+        .flat_map(|path| {
+            let code = code(&fs::read_to_string(path).unwrap());
+            let named = code.split("put").skip(1).filter_map(|rest| rest.split("table::").nth(1));
+            named.map(|rest| words(rest).next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+        })
+        .chain(net_rows())
+        .collect();
+    none(constants.into_iter().filter(|row| !told.contains(*row)).map(str::to_owned).collect(), "each metric is told");
+}
+
+/// Those that connections tell stand in a list.
+fn net_rows() -> Vec<String> {
+    let source = code(&fs::read_to_string(root().join("crates/net/src/counters.rs")).unwrap());
+    source.split("(&table::").skip(1).map(|rest| words(rest).next().unwrap_or_default().to_owned()).collect()
 }
 
 #[test]

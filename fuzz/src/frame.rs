@@ -32,12 +32,12 @@ pub(crate) fn seal(header: &mut [u8; HEADER_SIZE]) {
 
 /// A header of every kind, with and without flags, each with a trailer behind it.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let kinds = (1..=15).filter_map(Kind::from_code);
+    let kinds = (1..=19).filter_map(Kind::from_code);
     let headers = kinds.flat_map(|kind| {
         let plain = Header::new(kind);
         let full = Header {
             class: Class::Releasing,
-            flags: Flags::all(),
+            flags: if kind.is_extensible() { Flags::all() } else { Flags::all() - Flags::EXTENDED },
             op: 17,
             status: 2,
             slot: 7,
@@ -48,7 +48,6 @@ pub fn seeds() -> Vec<Vec<u8>> {
             content_checksum: 5,
             epoch: 6,
             tag: [3; 8],
-            credits: 4,
             ..plain
         };
         [plain, full]

@@ -96,7 +96,9 @@ impl FileSystem for Script {
         Call::ready(self.reply(Op::Write).and_then(Reply::written).map(limit))
     }
 
-    fn depart(&self, _client: ClientId) {}
+    fn depart(&self, _client: ClientId) -> Call<'_, ()> {
+        Call::ready(Ok(()))
+    }
 }
 
 /// A session with its kernel.
@@ -113,7 +115,9 @@ struct World {
 }
 
 thread_local! {
-    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+    /// Made with a world in it, so that the thread forgets it before what it keeps for workers:
+    /// dropping the world's group needs that.
+    static WORLD: RefCell<Option<World>> = RefCell::new(Some(World::new()));
 }
 
 /// A request as the kernel sends it.
@@ -159,7 +163,7 @@ impl World {
             cache: CacheMode::CloseToOpen,
             attr_timeout: Duration::from_secs(1),
             entry_timeout: Duration::from_secs(1),
-            status: Some(Box::new(|_| "fine".into())),
+            status: Some(Box::new(|_, _| "fine".into())),
             ..Config::default()
         };
         let init = message(INIT, 0, &fields(&[7, 45, 131_072, u32::MAX, u32::MAX, 0]));

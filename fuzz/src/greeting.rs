@@ -1,8 +1,8 @@
 //! The bodies around requests: Hello, Challenge, Proof, Attach, Cancel and their replies. The first byte says which.
 
 use aqueduct_wire::{
-    Attach, AttachReply, CancelOutcome, CancelReply, Capabilities, Challenge, Hello, HelloReply, Lane, Proof,
-    decode_cancel, encode_cancel,
+    Attach, AttachReply, CancelOutcome, CancelReply, Capabilities, Challenge, Hello, HelloReply, Lane, NodeName, Proof,
+    ServerId, ServerIdentity, decode_cancel, encode_cancel,
 };
 
 use crate::samples;
@@ -69,10 +69,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
         .encode(&mut seeds[3]);
     encode_cancel(99, &mut seeds[4]);
     Challenge { nonce: [5; 32] }.encode(&mut seeds[5]);
-    Proof { proof: [6; 32] }.encode(&mut seeds[6]);
+    Proof { key: Some([6; 32]), session: Some([7; 32]) }.encode(&mut seeds[6]);
     CancelReply { outcome: CancelOutcome::Never }.encode(&mut seeds[7]);
     seeds[8][0] = 0;
-    Hello { nonce: Some([8; 32]), ..hello() }.encode(&mut seeds[8]);
+    let (server, node) = (Some(ServerId([4; 16])), NodeName::new("node7"));
+    Hello { server, keyed: true, node, ..hello() }.encode(&mut seeds[8]);
     seeds
 }
 
@@ -81,12 +82,15 @@ pub(crate) fn hello() -> Hello {
         version_min: 1,
         version_max: 3,
         capabilities: Capabilities::all(),
+        server: None,
         session: 5,
-        secret: [6; 16],
+        link: 2,
         lane: Lane::Bulk,
         client_instance: [7; 16],
         client_name: "client.example".into(),
-        nonce: None,
+        nonce: [8; 32],
+        keyed: false,
+        node: None,
     }
 }
 
@@ -98,10 +102,12 @@ fn hello_reply() -> HelloReply {
         secret: [6; 16],
         verifier: 8,
         slots: 256,
-        credits: 1024,
         payload_max: 1 << 20,
         lease_seconds: 0,
         server_name: "server.example".into(),
         recovering: true,
+        server: ServerIdentity { id: ServerId([4; 16]), incarnation: 2 },
+        addresses: vec!["10.0.0.5:7170".into()],
+        ..HelloReply::default()
     }
 }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::PathBuf;
 
-use aqueduct_server::{Server, ServerConfig};
+use aqueduct_server::{Server, ServerConfig, StartError};
 use aqueduct_wire::{Header, Kind, Op, encode_reply};
 use tempfile::TempDir;
 
@@ -24,7 +24,7 @@ const FORGOTTEN: u8 = 3;
 
 /// The rooms of four slots in two classes: for a reply and an intent each.
 const RECORDS: usize = 16;
-const HEAD: &[u8] = br#"{"format":2,"boot":"BOOT","listen":"","session":1,"secret":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"client":"client","peer":"127.0.0.1:1","export":"zero","slots":4,"durable":false,"verifier":8}"#;
+const HEAD: &[u8] = br#"{"format":3,"boot":"BOOT","server":"00000000000000000000000000000000","session":1,"secret":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"client":"client","origin":{"node":null,"peer":{"Network":"127.0.0.1:1"}},"export":"zero","slots":4,"durable":false,"verifier":8}"#;
 
 /// What all inputs share.
 struct World {
@@ -83,8 +83,13 @@ impl World {
         let file = if how & 1 == 0 { self.sealed(parts)? } else { parts.to_vec() };
         fs::write(&self.file, file).expect("there is room for a file");
         let config = ServerConfig { sessions: Some(self.folder.path().to_path_buf()), ..config() };
-        let server = Server::start(config, Turner::new().group).expect("the folder is ours");
-        Some(server.is_recovering())
+        match Server::start(config, Turner::new().group) {
+            Ok(server) => Some(server.is_recovering()),
+            // What another release has written is kept for it, and a server that cannot read it
+            // does not start.
+            Err(StartError::Sessions { .. }) => Some(false),
+            Err(error) => panic!("the folder is ours: {error}"),
+        }
     }
 }
 

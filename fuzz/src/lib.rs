@@ -6,11 +6,13 @@
 
 pub mod client;
 pub mod directory;
+pub mod extra;
 pub mod frame;
 pub mod fuse;
 pub mod greeting;
 pub mod journal;
 pub mod message;
+pub mod place;
 pub mod posix;
 pub mod receive;
 pub mod samples;
@@ -35,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "greeting", run: greeting::run, seeds: greeting::seeds, length_max: 512 },
     Target { name: "request", run: message::request, seeds: message::request_seeds, length_max: 2048 },
     Target { name: "reply", run: message::reply, seeds: message::reply_seeds, length_max: 2048 },
+    Target { name: "extra", run: extra::run, seeds: extra::seeds, length_max: 1024 },
     Target { name: "directory", run: directory::run, seeds: directory::seeds, length_max: 2048 },
     Target { name: "receive", run: receive::run, seeds: receive::seeds, length_max: 4096 },
     Target { name: "server", run: server::run, seeds: server::seeds, length_max: 8192 },
@@ -42,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "journal", run: journal::run, seeds: journal::seeds, length_max: 4096 },
     Target { name: "posix", run: posix::run, seeds: posix::seeds, length_max: 512 },
     Target { name: "fuse", run: fuse::run, seeds: fuse::seeds, length_max: 1024 },
+    Target { name: "place", run: place::run, seeds: place::seeds, length_max: 512 },
 ];
 
 /// The target of this name.

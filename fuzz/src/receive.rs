@@ -275,7 +275,7 @@ fn sample(with_trailers: bool) -> Vec<u8> {
 fn trailer_seed() -> Vec<u8> {
     let mut seed = vec![0];
     let header = Header { flags: Flags::TRAILER | Flags::CHECKSUM, slot: 1, ..Header::new(Kind::Reply) };
-    push(&mut seed, header, &[], &[8; 50], Some(Sealer::new(None, true).trailer(20, &[8; 50])));
+    push(&mut seed, header, &[], &[8; 50], Some(Sealer::new(None, true).trailer(20, &[], &[8; 50])));
     seed
 }
 

@@ -17,9 +17,14 @@ pub(crate) fn context() -> Context {
 
 /// A request of each operation, in the order of their codes.
 pub(crate) fn requests() -> Vec<Request<'static>> {
+    requests_of(OPEN, OPEN)
+}
+
+/// The same, about this file and this directory where they are about what is open.
+pub(crate) fn requests_of(open: OpenId, directory: OpenId) -> Vec<Request<'static>> {
     use Request::*;
     let (handle, parent, name) = (HANDLE, HANDLE, &b"name"[..]);
-    let (open, mode, umask, owner) = (OPEN, 0o100644, 0o022, 77);
+    let (mode, umask, owner) = (0o100644, 0o022, 77);
     let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::TRUNCATE;
     let at = SetTime::At(Time { seconds: -1, nanos: 999_999_999 });
     let set = aqueduct_fs::SetAttr {
@@ -57,9 +62,9 @@ pub(crate) fn requests() -> Vec<Request<'static>> {
         Seek { open, offset: 1, to: SeekTo::Hole },
         CopyRange { from: open, from_offset: 1, to: open, to_offset: 2, length: 3 },
         OpenDirectory { handle },
-        ReadDirectory { open, cookie: 5, size: 4096, plus: true },
-        ReleaseDirectory { open },
-        SyncDirectory { open, data_only: false },
+        ReadDirectory { open: directory, cookie: 5, size: 4096, plus: true },
+        ReleaseDirectory { open: directory },
+        SyncDirectory { open: directory, data_only: false },
         GetXattr { handle, name: b"user.a", size: 64 },
         SetXattr { handle, name: b"user.a", value: b"a value", mode: XattrMode::Replace },
         ListXattr { handle, size: 0 },

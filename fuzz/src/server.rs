@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use aqueduct_fs::synthetic::Synthetic;
 use aqueduct_fs::{OpenFlags, OpenId, ReadAt, Request, SetAttr, WriteAt};
-use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig, export_id};
+use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig, Squash, export_id};
 use aqueduct_wire::{
-    Attach, AttachReply, Capabilities, Checksums, Flags, Header, Hello, HelloReply, Kind, LeaseId, Op, Opener, Sealer,
-    decode_fetched, decode_leases, decode_listed, decode_reply, encode_cancel, encode_compound, encode_fetch,
-    encode_leases, encode_read, encode_release_locks, encode_request, encode_write, take_grants,
+    Attach, AttachReply, Capabilities, Flags, Header, Hello, HelloReply, Kind, LeaseId, Op, Opener, Sealer,
+    ServerIdentity, decode_fetched, decode_leases, decode_listed, decode_reply, encode_cancel, encode_compound,
+    encode_fetch, encode_leases, encode_read, encode_release_locks, encode_request, encode_write, take_grants,
 };
 
 use tempfile::TempDir;
@@ -51,20 +51,17 @@ pub(crate) fn config() -> ServerConfig {
         filesystem: Arc::new(Synthetic { size: 1 << 20 }),
         read_only: false,
         path: String::new(),
-        access: Access::default(),
+        access: Access { squash: Some(Squash::None), ..Access::default() },
         durable: false,
         external: External::None,
     };
+    let identity = Some(ServerIdentity::default());
     ServerConfig {
-        listen: Vec::new(),
         name: "server.example".into(),
+        identity,
         verifier: 8,
-        limits: Limits::default(),
         exports: vec![export],
-        keys: Vec::new(),
-        administrator: None,
-        checksums: Checksums::Auto,
-        sessions: None,
+        ..ServerConfig::default()
     }
 }
 

@@ -60,4 +60,4 @@ macro_rules! targets {
     };
 }
 
-targets! { frame greeting request reply directory receive server client journal posix fuse }
+targets! { frame greeting request reply extra directory receive server client journal posix fuse place }

@@ -1,6 +1,10 @@
 //! A server and its mounts, each behind a proxy of its own, as processes that end and come back.
+//! With ROUTERS=N there are N routers in a row between the proxies and the server. With RAILS=N
+//! each mount has N proxies, and uses all of them.
 
+use std::cell::Cell;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +14,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::common::{
-    Process, SOON, aqueduct, is_mounted, mount_point, mount_sessions, mount_status, server_status, wait_until,
-    with_transport,
+    Process, SOON, aqueduct, free_address, is_mounted, mount_point, mount_sessions, mount_status, run, server_status,
+    wait_until, with_transport,
 };
-use crate::proxy::Proxy;
+use crate::proxy::{Cut, FAIR, Proxy, Weather};
 
 /// A mount ends when nobody has it any more; a test elsewhere that has made a mount namespace of its own may have it for a while.
 const MOUNT_ENDS: Duration = Duration::from_secs(100);
@@ -26,13 +30,99 @@ pub struct Cluster {
     exports: Vec<PathBuf>,
     address: String,
     server: Option<Process>,
+    /// Of a volume: those that serve data, with their places in its file.
+    data: Vec<Option<Process>>,
+    /// The file of the volume that its servers are.
+    volume: Option<PathBuf>,
     starts: usize,
     pub mounts: Vec<Mounted>,
+    /// None before a volume: its servers tell addresses of their own network.
+    routers: Option<Routers>,
+}
+
+/// Routers in a row. Who comes by them needs a key.
+struct Routers {
+    key: PathBuf,
+    _processes: Vec<Process>,
+    /// Of the first.
+    address: String,
+    hops: usize,
+}
+
+impl Routers {
+    /// As many as ROUTERS says.
+    fn start(home: &Path) -> Option<Routers> {
+        let hops = std::env::var("ROUTERS").ok()?.parse().expect("ROUTERS is a number");
+        let key = home.join("key");
+        run(aqueduct().arg("keygen").arg(&key)).succeeded();
+        let mut routers = Routers { key, _processes: Vec::new(), address: String::new(), hops };
+        for hop in (0..hops).rev() {
+            let [config, control, log] = ["toml", "sock", "log"].map(|end| home.join(format!("router-{hop}.{end}")));
+            // The last is in the servers' network, and each other one knows the next.
+            let own = if hop + 1 == hops { "servers" } else { "between" };
+            let next = match routers.address.as_str() {
+                "" => String::new(),
+                next => format!("[[route]]\nnetwork = 'servers'\ngateways = ['{next}']\n"),
+            };
+            let network = format!("[[network]]\nname = '{own}'\nports = []\n");
+            let text = format!("listen = ['127.0.0.1:0@{own}']\ncontrol = {control:?}\n{network}{next}");
+            fs::write(&config, text).unwrap();
+            let process = Process::start(aqueduct().arg("route").arg("--config").arg(&config), &log);
+            wait_until("the router listens", SOON, || process.output().contains("listening on"));
+            let output = process.output();
+            let line = output.lines().find_map(|line| line.strip_prefix("listening on ")).unwrap();
+            routers.address = line.split_once('@').unwrap().0.to_owned();
+            routers._processes.push(process);
+        }
+        (hops > 0).then_some(routers)
+    }
+}
+
+/// The ways of a mount to its server. What happens to the network happens to one of them after the
+/// other, and then to all at once.
+pub struct Wires {
+    proxies: Vec<Proxy>,
+    turn: Cell<usize>,
+}
+
+impl Wires {
+    /// As many as RAILS says, else one.
+    fn start(server: &str) -> Wires {
+        let count = std::env::var("RAILS").map_or(1, |text| text.parse().expect("RAILS is a number"));
+        Wires { proxies: (0..count).map(|_| Proxy::start(server)).collect(), turn: Cell::new(0) }
+    }
+
+    /// Where the mount finds its server.
+    fn address(&self) -> SocketAddr {
+        self.proxies[0].address
+    }
+
+    /// What the mount has to be told of them.
+    fn options(&self) -> String {
+        let all: Vec<String> = self.proxies.iter().map(|proxy| proxy.address.to_string()).collect();
+        if all.len() < 2 { String::new() } else { format!(",rails={},rail_suspect=0.5", all.join(",")) }
+    }
+
+    /// Those to which something happens now.
+    fn next(&self) -> &[Proxy] {
+        let turn = self.turn.replace(self.turn.get() + 1) % (self.proxies.len() + 1);
+        self.proxies.get(turn..=turn).unwrap_or(&self.proxies)
+    }
+
+    pub fn set_weather(&self, weather: Weather) {
+        let chosen = if weather == FAIR { &self.proxies } else { self.next() };
+        chosen.iter().for_each(|proxy| proxy.set_weather(weather));
+    }
+
+    /// Breaks connections, as [`Proxy::cut_where`] does.
+    pub fn cut_where(&self, how: Cut, mut chosen: impl FnMut(usize) -> bool) -> usize {
+        self.next().iter().map(|proxy| proxy.cut_where(how, &mut chosen)).sum()
+    }
 }
 
 pub struct Mounted {
     pub point: PathBuf,
-    pub proxy: Proxy,
+    pub proxy: Wires,
     source: String,
     options: String,
     /// None while it is dead.
@@ -45,23 +135,100 @@ impl Cluster {
     pub fn start(home: &Path, exports: &[PathBuf], config: &str, mounts: &[(usize, &str)]) -> Cluster {
         fs::write(home.join("aqueduct.toml"), config).unwrap();
         let address = "127.0.0.1:0".to_owned();
-        let mut cluster = Cluster {
+        let cluster = Cluster {
             home: home.to_owned(),
             exports: exports.to_vec(),
             address,
             server: None,
+            data: Vec::new(),
+            volume: None,
             starts: 0,
             mounts: Vec::new(),
+            routers: Routers::start(home),
         };
+        cluster.start_all(mounts)
+    }
+
+    /// The same of a volume of one export before which there are several servers. Its mounts go to
+    /// them past their proxies, as soon as they know them.
+    pub fn start_volume(
+        home: &Path,
+        export: &Path,
+        (config, servers): (&str, usize),
+        mounts: &[(usize, &str)],
+    ) -> Cluster {
+        fs::write(home.join("aqueduct.toml"), config).unwrap();
+        let addresses: Vec<String> = (0..servers).map(|_| free_address()).collect();
+        let file = home.join("volume.toml");
+        let server = |(number, address): (usize, &String)| {
+            format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", export.display())
+        };
+        let text: String = addresses.iter().enumerate().map(server).collect();
+        fs::write(&file, format!("name = 'v'\nmode = 'cluster'\ncoherent = true\n{text}")).unwrap();
+        run(aqueduct().args(["volume", "create"]).arg(&file)).succeeded();
+        let mut cluster = Cluster {
+            home: home.to_owned(),
+            exports: vec![export.to_owned()],
+            address: addresses[0].clone(),
+            server: None,
+            data: (1..servers).map(|_| None).collect(),
+            volume: Some(file),
+            starts: 0,
+            mounts: Vec::new(),
+            routers: None,
+        };
+        (0..servers - 1).for_each(|number| cluster.start_data(number));
+        cluster.start_all(mounts)
+    }
+
+    fn start_all(mut self, mounts: &[(usize, &str)]) -> Cluster {
+        let cluster = &mut self;
         cluster.start_server();
         for (number, (export, options)) in mounts.iter().enumerate() {
-            let proxy = Proxy::start(&cluster.address);
-            let source = format!("{}:{}", proxy.address, exports[*export].display());
-            let options = (*options).to_owned();
+            let mut options = (*options).to_owned();
+            let behind = cluster.routers.as_ref().map_or(&cluster.address, |routers| &routers.address);
+            let proxy = Wires::start(behind);
+            // Each server of a volume would have rails of its own.
+            if cluster.volume.is_none() {
+                options.push_str(&proxy.options());
+            }
+            let source = match (&cluster.volume, &cluster.routers) {
+                (Some(_), _) => format!("v@{}:/", proxy.address()),
+                (None, None) => format!("{}:{}", proxy.address(), cluster.exports[*export].display()),
+                (None, Some(routers)) => {
+                    let route = format!("route=servers@{}:hops={}", proxy.address(), routers.hops);
+                    options.push_str(&format!(",key={},{route}", routers.key.display()));
+                    format!("{}@servers:{}", cluster.address, cluster.exports[*export].display())
+                }
+            };
             cluster.mounts.push(Mounted { point: mount_point(), proxy, source, options, process: None, starts: 0 });
             wait_until("the mount is there", SOON, || cluster.is_mounted_again(number));
         }
-        cluster
+        self
+    }
+
+    /// Starts a server of data, with the state that it had.
+    pub fn start_data(&mut self, number: usize) {
+        let log = self.home.join(format!("data-{number}-{:03}.log", self.starts));
+        self.starts += 1;
+        let mut command = aqueduct();
+        command.args(["serve", "--server", &format!("s{}", number + 1), "--volume"]).args(&self.volume);
+        command.args(["--squash", "none", "--state"]).arg(self.home.join(format!("state-{number}")));
+        let mut process = Process::start(&mut command, &log);
+        await_address(&mut process);
+        self.data[number] = Some(process);
+    }
+
+    /// Kills a server of data.
+    pub fn kill_data(&mut self, number: usize) {
+        let mut process = self.data[number].take().expect("a server");
+        process.signal(Signal::KILL);
+        process.ends_within(SOON);
+    }
+
+    /// The servers of data.
+    pub fn data(&self) -> &[Option<Process>] {
+        &self.data
     }
 
     pub fn server(&self) -> Option<&Process> {
@@ -77,18 +244,19 @@ impl Cluster {
         let log = self.home.join(format!("server-{:03}.log", self.starts));
         self.starts += 1;
         let mut command = aqueduct();
-        command.args(["serve", "--listen", &self.address, "--state"]).arg(self.home.join("state"));
-        command.arg("--config").arg(self.home.join("aqueduct.toml")).args(&self.exports);
-        let mut process = Process::start(&mut command, &log);
-        let started = Instant::now();
-        self.address = loop {
-            let output = process.output();
-            if let Some(line) = output.lines().find_map(|line| line.strip_prefix("listening on ")) {
-                break line.trim().to_owned();
-            }
-            assert!(process.has_ended().is_none() && started.elapsed() < SOON, "the server does not listen: {output}");
-            thread::sleep(Duration::from_millis(3));
+        command.arg("serve");
+        match &self.volume {
+            Some(file) => command.args(["--server", "s0", "--volume"]).arg(file),
+            None => command.args(["--listen", &self.address]).args(&self.exports),
         };
+        // Mounts come through proxies: to the server they are other machines.
+        command.args(["--squash", "none", "--config"]).arg(self.home.join("aqueduct.toml"));
+        command.arg("--state").arg(self.home.join("state"));
+        if let Some(routers) = &self.routers {
+            command.arg("--key").arg(&routers.key);
+        }
+        let mut process = Process::start(&mut command, &log);
+        self.address = await_address(&mut process);
         self.server = Some(process);
     }
 
@@ -132,7 +300,9 @@ impl Cluster {
     }
 
     pub fn status(&self) -> Value {
-        server_status(&self.address)
+        let Some(routers) = &self.routers else { return server_status(&self.address) };
+        let text = run(aqueduct().args(["status", "--json", &self.address, "--key"]).arg(&routers.key)).succeeded();
+        serde_json::from_str::<Value>(&text).unwrap()["server"].take()
     }
 
     /// Writes that mounts have held back since they were started, and the requests that came of them.
@@ -196,6 +366,19 @@ impl Cluster {
             wrong.push(format!("{sessions} sessions are left in the state folder"));
         }
         wrong
+    }
+}
+
+/// Waits until a server listens, and says where.
+fn await_address(process: &mut Process) -> String {
+    let started = Instant::now();
+    loop {
+        let output = process.output();
+        if let Some(line) = output.lines().find_map(|line| line.strip_prefix("listening on ")) {
+            return line.trim().to_owned();
+        }
+        assert!(process.has_ended().is_none() && started.elapsed() < SOON, "the server does not listen: {output}");
+        thread::sleep(Duration::from_millis(3));
     }
 }
 

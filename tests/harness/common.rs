@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs::{self, File, Permissions};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -236,6 +237,34 @@ pub fn aqueduct() -> Command {
     Command::new(env!("CARGO_BIN_EXE_aqueduct"))
 }
 
+/// The program where every user may run it, in `home`: the folder of the build may be closed to
+/// others, as below /root.
+pub fn program_for_all(home: &Path) -> PathBuf {
+    let program = home.join("aqueduct");
+    fs::copy(env!("CARGO_BIN_EXE_aqueduct"), &program).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+/// `unshare` with a mount namespace of its own; `None`, and why, where that cannot be.
+pub fn own_mounts() -> Option<Command> {
+    if !have(&["unshare"]) {
+        return None;
+    }
+    let tried = Command::new("unshare").args(["-m", "true"]).output().unwrap();
+    if !tried.status.success() {
+        let said = String::from_utf8_lossy(&tried.stderr);
+        skip(&format!(
+            "needs a mount namespace, whose root has to be a mount point (mount --bind / /): {}",
+            said.trim()
+        ));
+        return None;
+    }
+    let mut command = Command::new("unshare");
+    command.arg("-m");
+    Some(command)
+}
+
 /// A fresh directory, on tmpfs where there is one, that everybody may enter.
 pub fn directory() -> TempDir {
     let memory = Path::new("/dev/shm");
@@ -280,6 +309,11 @@ fn directory_below(path: &Path) -> TempDir {
     let directory = tempfile::Builder::new().prefix("aqueduct-test-").tempdir_in(path).unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     directory
+}
+
+/// An address of loopback that nobody has at the moment.
+pub fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
 /// A server on a free port of loopback (or where it was told).
@@ -398,12 +432,39 @@ pub fn mount_status(point: &Path) -> Value {
 /// The options of a mount, and how it takes its requests: by io_uring where the kernel can (it is told to offer that), or all by /dev/fuse with TRANSPORT=dev.
 pub fn with_transport(options: &str) -> String {
     static OFFERED: Once = Once::new();
+    let kernel = as_on_kernel().filter(|_| !options.contains("init_without"));
+    let options = &[Some(options), kernel].into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+    let options = &options.join(",");
     if std::env::var_os("TRANSPORT").is_some_and(|transport| transport == "dev") {
         return if options.is_empty() { "io_uring=off".to_owned() } else { format!("{options},io_uring=off") };
     }
     // An older kernel has no such parameter: there all mounts use /dev/fuse anyway.
     OFFERED.call_once(|| drop(fs::write("/sys/module/fuse/parameters/enable_uring", "Y")));
     options.to_owned()
+}
+
+/// What has a mount do without what the KERNEL of the environment has not, in the headers of whose
+/// sources (`include/uapi/linux/fuse.h`) these are: 22 is MAX_PAGES, 23 CACHE_SYMLINKS, 28
+/// HANDLE_KILLPRIV_V2, 29 SETXATTR_EXT, 30 INIT_EXT, 35 HAS_EXPIRE_ONLY, 36 DIRECT_IO_ALLOW_MMAP,
+/// 38 NO_EXPORT_SUPPORT, 41 OVER_IO_URING.
+pub fn as_on_kernel() -> Option<&'static str> {
+    let kernel = std::env::var("KERNEL").ok()?;
+    Some(match kernel.as_str() {
+        "4.18" => "init_minor=27,init_without=22+23+28+29+30+35+36+38+41",
+        "5.10" => "init_minor=32,init_without=28+29+30+35+36+38+41",
+        "6.1" => "init_minor=37,init_without=35+36+38+41",
+        "6.12" => "init_minor=41,init_without=41",
+        _ => panic!("KERNEL={kernel} is none of 4.18, 5.10, 6.1, 6.12"),
+    })
+}
+
+/// Whether the kernel keeps names for mounts; else it says so.
+pub fn keeps_names() -> bool {
+    let keeps = as_on_kernel().is_none();
+    if !keeps {
+        skip("needs INC_EPOCH, by which a kernel forgets all names at once (Linux 6.16)");
+    }
+    keeps
 }
 
 /// A mount in the foreground of its own process.

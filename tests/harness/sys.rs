@@ -1,7 +1,10 @@
 //! System calls that the standard library and rustix do not have: record locks, timers, whole-process credentials.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// What a record lock does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +78,13 @@ pub fn alarm(milliseconds: u32) -> io::Result<()> {
     }
 }
 
+/// truncate(2), by name.
+pub fn truncate(path: &Path, size: i64) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path ends with NUL and outlives the call.
+    check(unsafe { libc::truncate64(path.as_ptr(), size) })
+}
+
 /// Gives up root for good, in all threads.
 pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: no memory is passed: there are no groups.
@@ -107,18 +117,36 @@ pub fn store_all_shared<T: Copy>(fd: BorrowedFd<'_>, length: usize, at: usize, v
     mapping.sync()
 }
 
-/// The first bytes of a file, shared and writable, until it is dropped.
+/// The first bytes of a file, shared, until it is dropped.
 pub struct Mapping {
     base: *mut libc::c_void,
     length: usize,
 }
 
 impl Mapping {
+    /// Writable.
     pub fn new(fd: BorrowedFd<'_>, length: usize) -> io::Result<Mapping> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        Mapping::at(fd, 0, length, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// To be loaded from only.
+    pub fn read_only(fd: BorrowedFd<'_>, length: usize) -> io::Result<Mapping> {
+        Mapping::at(fd, 0, length, libc::PROT_READ)
+    }
+
+    /// Not of the first bytes, but of those from `offset`, a whole number of pages.
+    pub fn at(fd: BorrowedFd<'_>, offset: i64, length: usize, protection: i32) -> io::Result<Mapping> {
         // SAFETY: a mapping of our own at a place that the kernel chooses.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd.as_raw_fd(), offset) };
         if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Mapping { base, length }) }
+    }
+
+    /// The byte at a place.
+    pub fn load(&self, at: usize) -> u8 {
+        assert!(at < self.length);
+        // SAFETY: it lies inside.
+        unsafe { self.base.cast::<u8>().add(at).read_volatile() }
     }
 
     /// Stores each value in one piece.

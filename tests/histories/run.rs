@@ -36,6 +36,8 @@ pub struct Setting {
     pub mounts: usize,
     pub options: String,
     pub promise: Promise,
+    /// Of the volume; 0: there is one server, and no volume.
+    pub servers: usize,
 }
 
 /// What some histories were, together.
@@ -84,7 +86,10 @@ impl Arena {
         [&export, &control].iter().for_each(|path| fs::create_dir(path).unwrap());
         let mounts = vec![(0, setting.options.as_str()); setting.mounts];
         let config = format!("[limits]\nlease_seconds = {}\n", LEASE.as_secs());
-        let cluster = Cluster::start(home.path(), std::slice::from_ref(&export), &config, &mounts);
+        let cluster = match setting.servers {
+            0 => Cluster::start(home.path(), std::slice::from_ref(&export), &config, &mounts),
+            servers => Cluster::start_volume(home.path(), &export, (&config, servers), &mounts),
+        };
         let listener = UnixListener::bind(control.join("orders")).unwrap();
         let mut arena = Arena {
             home,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::checker::Promise;
 use crate::common::within;
-use crate::plan::{Theme, Weather, plan};
+use crate::plan::{Theme, Trouble, Weather, plan};
 use crate::run::{Arena, Setting, Tally};
 
 /// Mounts of a soak.
@@ -42,7 +42,7 @@ fn soak_weather() -> Weather {
 fn setting(mounts: usize, cache: &str, options: &str) -> Setting {
     let promise = if cache == "close-to-open" { Promise::CloseToOpen } else { Promise::Linearizable };
     let more = if options.is_empty() { String::new() } else { format!(",{options}") };
-    Setting { mounts, options: format!("cache={cache}{more}"), promise }
+    Setting { mounts, options: format!("cache={cache}{more}"), promise, servers: 0 }
 }
 
 /// Plays histories, until something with the word `wanted` is found if there is one; what was found is printed.
@@ -90,8 +90,23 @@ fn line(tally: &Tally) -> String {
 }
 
 fn sample(cache: &'static str, seeds: std::ops::Range<u64>) {
+    sample_of(0, cache, seeds);
+}
+
+/// Histories in which a server is killed or stopped.
+fn with_servers_in_trouble(first: u64, count: usize) -> impl Iterator<Item = u64> {
+    let is_one = |trouble: &Trouble| matches!(trouble, Trouble::KillServer(_) | Trouble::StopServer(_));
+    let has_one = move |seed: &u64| {
+        plan(*seed, SAMPLE_MOUNTS, &SAMPLE_WEATHER).troubles.iter().any(|(_, trouble)| is_one(trouble))
+    };
+    (first..).filter(has_one).take(count)
+}
+
+/// Of a volume of so many servers; 0: of one server.
+fn sample_of(servers: usize, cache: &'static str, seeds: impl Iterator<Item = u64> + Send + 'static) {
     within(SAMPLE_MAX, move || {
-        let tally = play(&setting(SAMPLE_MOUNTS, cache, ""), seeds, &SAMPLE_WEATHER, None);
+        let setting = Setting { servers, ..setting(SAMPLE_MOUNTS, cache, "") };
+        let tally = play(&setting, seeds, &SAMPLE_WEATHER, None);
         println!("{cache}: {}", line(&tally));
         assert_eq!(tally.violations, 0);
         let (held, requests) = tally.gathered;
@@ -109,6 +124,11 @@ fn every_history_has_an_order() {
 #[test]
 fn every_history_under_leases_has_an_order() {
     sample("lease", 100..150);
+}
+
+#[test]
+fn every_history_of_a_volume_has_an_order() {
+    sample_of(3, "lease", (200..240).chain(with_servers_in_trouble(300, 12)));
 }
 
 #[test]
@@ -133,12 +153,14 @@ fn caches_that_lie_are_found() {
     });
 }
 
-/// `make soak`: HISTORIES of them, with the mode CACHE and more OPTIONS for the mounts; SEED replays one as often; of the THEME alone, if there is one.
+/// `make soak`: HISTORIES of them, with the mode CACHE and more OPTIONS for the mounts, of a
+/// volume of so many SERVERS; SEED replays one as often; of the THEME alone, if there is one.
 #[test]
 #[ignore = "make soak"]
 fn soak() {
     let cache = std::env::var("CACHE").ok().filter(|cache| !cache.is_empty()).unwrap_or("lease".to_owned());
-    let setting = setting(MOUNTS, &cache, &std::env::var("OPTIONS").unwrap_or_default());
+    let servers = variable("SERVERS").unwrap_or_default() as usize;
+    let setting = Setting { servers, ..setting(MOUNTS, &cache, &std::env::var("OPTIONS").unwrap_or_default()) };
     let count = variable("HISTORIES").unwrap_or(if variable("SEED").is_some() { 1 } else { 10_000 });
     let seed = variable("SEED");
     let first = variable("FIRST_SEED").unwrap_or(1);

@@ -61,6 +61,11 @@ fn resource(trouble: &Trouble) -> (usize, usize) {
     }
 }
 
+/// Which server of data something happens to for so long, if it is one of those.
+fn data(cluster: &Cluster, time: Duration) -> Option<usize> {
+    (time.as_millis() as usize % (cluster.data().len() + 1)).checked_sub(1)
+}
+
 /// False when it has to be tried again.
 fn step(cluster: &mut Cluster, trouble: &Trouble, begins: bool) -> bool {
     let signal = if begins { Signal::STOP } else { Signal::CONT };
@@ -69,9 +74,16 @@ fn step(cluster: &mut Cluster, trouble: &Trouble, begins: bool) -> bool {
     };
     match *trouble {
         Trouble::StopMount(mount, _) => cluster.mount_process(mount).expect("it runs").signal(signal),
-        Trouble::StopServer(_) => cluster.server().expect("it runs").signal(signal),
-        Trouble::KillServer(_) if begins => drop(cluster.end_server(Signal::KILL)),
-        Trouble::KillServer(_) => cluster.start_server(),
+        Trouble::StopServer(time) => match data(cluster, time) {
+            Some(number) => cluster.data()[number].as_ref().expect("it runs").signal(signal),
+            None => cluster.server().expect("it runs").signal(signal),
+        },
+        Trouble::KillServer(time) => match (data(cluster, time), begins) {
+            (Some(number), true) => cluster.kill_data(number),
+            (Some(number), false) => cluster.start_data(number),
+            (None, true) => drop(cluster.end_server(Signal::KILL)),
+            (None, false) => cluster.start_server(),
+        },
         Trouble::KillMount(mount) if begins => cluster.kill_mount(mount),
         Trouble::KillMount(mount) => return cluster.is_mounted_again(mount),
         Trouble::Cut(mount) if begins => drop(cluster.mounts[mount].proxy.cut_where(Cut::Reset, |_| true)),

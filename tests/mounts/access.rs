@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::common::{Mount, SOON, Server, aqueduct, directory, errno, have, run, shell, test, wait_until, within};
 use crate::network::{ADDRESSES, Network};
+use crate::proxy::Proxy;
 use crate::sys;
 
 const PORT: u16 = 7170;
@@ -89,6 +90,74 @@ fn root_of_another_machine_is_nobody() {
     });
 }
 
+/// Who comes through a forwarder on the server's machine is of another one, however near the
+/// forwarder is.
+#[test]
+fn root_through_a_forwarder_is_nobody() {
+    test(|| {
+        let export = open_directory();
+        fs::write(export.path().join("roots"), "x").unwrap();
+        let server = Server::start(&[export.path()]);
+        let proxy = Proxy::start(&server.address);
+        let forwarded = format!("{}:{}", proxy.address, export.path().display());
+        let forwarded = Mount::start(&mut aqueduct(), &[&forwarded], "");
+        fs::write(forwarded.join("mine"), "x").unwrap();
+        assert_eq!(owner(&export.path().join("mine")), (65_534, 65_534));
+        assert_eq!(errno(chown(forwarded.join("roots"), Some(1), None)), Errno::PERM.raw_os_error());
+        // It is not told of exports for others, nor of anything else that only root of the machine
+        // is.
+        let status = run(aqueduct().args(["status", "--json", &proxy.address.to_string()])).succeeded();
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let sessions = status["server"]["sessions"].as_array().unwrap();
+        let asker = sessions.iter().find(|session| session["export"].is_null()).expect("who asks");
+        assert!(asker["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{asker}");
+        drop(forwarded);
+    });
+}
+
+/// Mounts of a loopback address take the server's socket by themselves, and so are root of its
+/// machine.
+#[test]
+fn a_mount_of_this_machine_takes_the_servers_socket() {
+    test(|| {
+        let export = open_directory();
+        let server = Server::start(&[export.path()]);
+        let port = server.address.rsplit_once(':').unwrap().1;
+        let socket = format!("/run/aqueduct/{port}.sock");
+        let by_path = format!("unix:{socket}:{}", export.path().display());
+        let mounts = [server.mount(export.path()), Mount::start(&mut aqueduct(), &[&by_path], "")];
+        for (number, mount) in mounts.iter().enumerate() {
+            let name = format!("file{number}");
+            fs::write(mount.join(&name), "x").unwrap();
+            assert_eq!(owner(&export.path().join(&name)), (0, 0));
+        }
+        let status = server.status();
+        let sessions: Vec<_> =
+            status["sessions"].as_array().unwrap().iter().filter(|session| session["export"].is_string()).collect();
+        assert_eq!(sessions.len(), 2);
+        for session in sessions {
+            assert!(session["peer"].as_str().unwrap().starts_with("local uid=0 pid="), "{session}");
+            assert_eq!(session["squash"], "none");
+        }
+        let asked = run(aqueduct().args(["status", &format!("unix:{socket}")])).succeeded();
+        assert!(asked.contains(export.path().to_str().unwrap()), "{asked}");
+        // They come back to it, also after a death that leaves the socket behind.
+        let (address, home) = server.kill();
+        assert!(Path::new(&socket).exists());
+        let server = Server::start_at(home, &mut aqueduct(), &["--listen", &address], &[export.path()]);
+        for mount in &mounts {
+            fs::write(mount.join("again"), "x").unwrap();
+        }
+        assert_eq!(owner(&export.path().join("again")), (0, 0));
+        drop(mounts);
+        // Whoever ends in order leaves nothing behind.
+        let mut server = server;
+        server.process.signal(rustix::process::Signal::TERM);
+        server.process.ends_within(SOON);
+        assert!(!Path::new(&socket).exists());
+    });
+}
+
 #[test]
 fn hosts_are_let_in_as_listed() {
     within(NETWORK_MAX, || {
@@ -117,7 +186,10 @@ fn hosts_are_let_in_as_listed() {
             run(network.inside(0).args(["mount", &source]).arg(nowhere.path())).failed()
         };
         let told = refused(export.path().to_str().unwrap());
-        assert!(told.contains("does not let this machine mount") && told.contains("127.0.0.1 is not among"), "{told}");
+        assert!(
+            told.contains("does not let this machine mount") && told.contains("local uid=0 is not among"),
+            "{told}"
+        );
         assert!(told.contains("'hosts'"), "what to do about it: {told}");
         assert!(refused("/none").contains("it has: none"), "an export that it may not mount is not named");
         // It may see the status; so may the reader, but another machine is not told of the export.

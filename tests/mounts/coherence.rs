@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, Gid, Uid, XattrFlags, chownat, getxattr, removexattr, setxattr};
 
 use crate::common::{Mount, One, Pair, errno, test};
+use crate::kernels::BEFORE_6_6;
 use crate::sys;
 
 fn names(path: &Path) -> HashSet<String> {
@@ -24,7 +25,7 @@ const CACHES: [&str; 2] = ["cache=none", "cache=lease"];
 
 #[test]
 fn data_written_on_one_mount_is_read_on_the_other() {
-    test(|| CACHES.iter().for_each(|options| data_is_seen(&Pair::with(options))));
+    test(|| CACHES.iter().chain(&BEFORE_6_6).for_each(|options| data_is_seen(&Pair::with(options))));
 }
 
 /// Descriptors of one file on both mounts, and a name that is opened anew each time.

@@ -49,7 +49,11 @@ fn mends(serve: &[&str], options: &str) {
     const WORKERS: usize = 2;
     const FILES: usize = 24;
     let export = directory();
-    let server = Server::start_with(&mut aqueduct(), &[&["--listen", "127.0.0.1:0"], serve].concat(), &[export.path()]);
+    let server = Server::start_with(
+        &mut aqueduct(),
+        &[&["--listen", "127.0.0.1:0", "--squash", "none"], serve].concat(),
+        &[export.path()],
+    );
     let proxy = Proxy::start(&server.address);
     let mount = Mount::start(&mut aqueduct(), &[&format!("{}:{}", proxy.address, export.path().display())], options);
     proxy.set_weather(Weather { flips_every: PIECES_APART, ..FAIR });

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::common::{Mount, Pair, Process, Server, directory, have, run_within, shell, skip, wait_until, within};
+use crate::exports::{Shared, WAYS};
 
 /// A test may take so long, in both modes; all but those that wait for a grace time take seconds.
 const TEST_MAX: Duration = Duration::from_secs(180);
@@ -164,6 +165,31 @@ fn sqlite_with_a_rollback_journal_is_written_from_two_clients() {
             all_at_once(&[&pair.left, &pair.right, &pair.left, &pair.right], INSERT);
             for mount in [&pair.left, &pair.right] {
                 assert_eq!(says(mount, COUNT), "ok 120 120\n", "{mode} {journal}");
+            }
+        }
+    });
+}
+
+/// As through one export: locks are the inode's.
+#[test]
+fn sqlite_is_written_through_two_exports_of_one_directory() {
+    in_each_mode("sqlite3", |mode| {
+        for inner in WAYS {
+            let shared = Shared::new(inner, mode);
+            let insert = INSERT.replace("'db'", "'DIR/db'");
+            let script = |directory: &str| insert.replace("DIR", directory);
+            let left = if inner.is_empty() { "." } else { inner };
+            create_sqlite(&shared.right, "delete");
+            std::thread::scope(|scope| {
+                for number in 0..4 {
+                    let (mount, directory) = if number % 2 == 0 { (&shared.left, left) } else { (&shared.right, ".") };
+                    let (script, number) = (script(directory), number.to_string());
+                    scope.spawn(move || run_within(PROGRAM_MAX, &mut python(mount, &script, &[&number])).succeeded());
+                }
+            });
+            for (mount, directory) in [(&shared.left, left), (&shared.right, ".")] {
+                let count = COUNT.replace("'db'", &format!("'{directory}/db'"));
+                assert_eq!(says(mount, &count), "ok 120 120\n", "{mode} {inner:?}");
             }
         }
     });

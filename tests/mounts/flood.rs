@@ -92,11 +92,14 @@ impl Peer {
             version_max: VERSION,
             // Who administers would have to prove it.
             capabilities: Capabilities::all() - Capabilities::ADMINISTRATOR,
+            server: None,
             session: 0,
-            secret: [0; 16],
+            link: 0,
             lane,
             client_instance: [1; 16],
-            nonce: None,
+            nonce: [2; aqueduct_wire::NONCE_LENGTH],
+            keyed: false,
+            node: None,
             client_name: "flooder".into(),
         };
         let mut body = Vec::new();
@@ -152,7 +155,10 @@ impl Peer {
 fn site() -> One {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    One::new()
+    let site = One::new();
+    // Over TCP who floods is nobody.
+    fs::set_permissions(site.export.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    site
 }
 
 /// Floods the server while an honest client works and checks what it reads; then that the memory stayed within its bound.
@@ -331,6 +337,40 @@ fn frames_that_are_not_finished_are_bounded() {
     });
 }
 
+/// Also when they come from the honest client's own address.
+#[test]
+fn frames_that_are_not_finished_hold_up_nobody_who_is_at_work() {
+    within(Duration::from_secs(120), || {
+        let site = site();
+        // Its connections have carried data before.
+        fs::write(site.path("before"), vec![1; 8 << 20]).unwrap();
+        let (path, over) = (site.path("honest"), Arc::new(AtomicBool::new(false)));
+        let honest = thread::spawn({
+            let over = over.clone();
+            move || {
+                let (mut rounds, mut longest) = (0, Duration::ZERO);
+                while !over.load(Ordering::SeqCst) {
+                    let mut file = fs::File::create(&path).unwrap();
+                    let began = Instant::now();
+                    file.write_all(&[7; 300_000]).unwrap();
+                    file.sync_all().unwrap();
+                    longest = longest.max(began.elapsed());
+                    rounds += 1;
+                }
+                (rounds, longest)
+            }
+        });
+        let target = Target { from: IpAddr::V4(Ipv4Addr::LOCALHOST), ..target(&site) };
+        leave_unfinished(&target, 300, Duration::from_secs(6));
+        over.store(true, Ordering::SeqCst);
+        let (rounds, longest) = honest.join().unwrap();
+        println!("{rounds} rounds, the longest {longest:?}");
+        // Whoever holds room in vain is found out after 2 s.
+        assert!(rounds > 0 && longest < Duration::from_millis(1500), "{rounds} rounds, the longest {longest:?}");
+        drop(site);
+    });
+}
+
 #[test]
 fn thousands_of_sessions_are_held_in_little_memory() {
     within(Duration::from_secs(120), || {
@@ -388,7 +428,9 @@ fn locks_are_bounded() {
 fn a_server_without_descriptors_rests_and_goes_on() {
     test(|| {
         let export = directory();
-        let server = Server::start(&[export.path()]);
+        // Its peers come by TCP, and do what root does.
+        let arguments = ["--listen", "127.0.0.1:0", "--squash", "none"];
+        let server = Server::start_with(&mut aqueduct(), &arguments, &[export.path()]);
         let pid = server.process.pid();
         // It has more than that, and gets no other.
         let limit = |current| Rlimit { current: Some(current), maximum: Some(4096) };

@@ -1,8 +1,8 @@
 //! How servers, mounts and waiting programs end.
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::agent::Agent;
 use crate::common::{
     FileSystem, Mount, One, Process, SOON, Server, aqueduct, directory, directory_for_devices, disk_directory, errno,
-    have, is_mounted, mount_point, run, shell, skip, test, wait_until,
+    have, is_mounted, mount_point, own_mounts, program_for_all, run, shell, skip, test, wait_until,
 };
 use crate::proxy::Proxy;
 
@@ -347,7 +347,9 @@ fn a_killed_client_leaves_nothing_behind() {
 /// A mount whose connections can be cut.
 fn through_proxy() -> (Proxy, One) {
     let export = directory();
-    let server = Server::start(&[export.path()]);
+    // What comes through a forwarder is not this machine's root.
+    let arguments = ["--listen", "127.0.0.1:0", "--squash", "none"];
+    let server = Server::start_with(&mut aqueduct(), &arguments, &[export.path()]);
     let proxy = Proxy::start(&server.address);
     let source = format!("{}:{}", proxy.address, export.path().display());
     let mount = Mount::start(&mut aqueduct(), &[&source], "");
@@ -444,13 +446,12 @@ fn a_restarted_server_is_found_again() {
 #[test]
 fn a_plain_user_mounts_through_fusermount3() {
     test(|| {
-        if !have(&["setpriv", "fusermount3", "unshare", "bash"]) {
+        if !have(&["setpriv", "fusermount3", "bash"]) {
             return;
         }
+        let Some(mut unshare) = own_mounts() else { return };
         let home = directory_for_devices();
-        let program = home.path().join("aqueduct");
-        fs::copy(env!("CARGO_BIN_EXE_aqueduct"), &program).unwrap();
-        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        program_for_all(home.path());
         let prepare = "cp -a /dev/fuse fuse; chmod 666 fuse; mkdir source local remote state; echo theirs > source/file
                        chown -R 65534:65534 source local remote state";
         shell(home.path(), prepare).succeeded();
@@ -480,7 +481,7 @@ fn a_plain_user_mounts_through_fusermount3() {
             wait $local; wait $remote
             if grep $here/ /proc/self/mounts; then echo left; fi
         "#;
-        let output = run(Command::new("unshare").args(["-m", "bash", "-euc", script]).current_dir(home.path()));
+        let output = run(unshare.args(["bash", "-euc", script]).current_dir(home.path()));
         if output.status.code() == Some(77) {
             return skip("devices cannot be bound here");
         }
@@ -496,9 +497,7 @@ fn a_plain_users_server_serves_that_user() {
             return;
         }
         let (home, point) = (directory(), mount_point());
-        let program = home.path().join("aqueduct");
-        fs::copy(env!("CARGO_BIN_EXE_aqueduct"), &program).unwrap();
-        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        let program = program_for_all(home.path());
         shell(home.path(), "mkdir export state; chown 1000:1000 export state").succeeded();
         let (export, state) = (home.path().join("export"), home.path().join("state"));
         let mut command = Command::new("setpriv");
@@ -522,9 +521,10 @@ fn a_plain_users_server_serves_that_user() {
 #[test]
 fn fstab_and_mount_use_the_helper() {
     test(|| {
-        if !have(&["unshare", "mount", "umount"]) {
+        if !have(&["mount", "umount"]) {
             return;
         }
+        let Some(mut unshare) = own_mounts() else { return };
         let export = directory();
         fs::write(export.path().join("file"), "by fstab\n").unwrap();
         let server = Server::start(&[export.path()]);
@@ -542,9 +542,9 @@ fn fstab_and_mount_use_the_helper() {
         fs::write(&fstab, line).unwrap();
         let overlay =
             format!("mount -t overlay overlay -o lowerdir={}:{s} {s}", home.path().display(), s = sbin.display());
-        let inside = |script: &str| {
+        let mut inside = |script: &str| {
             let script = format!("{overlay} || exit 77\n{script}");
-            run(Command::new("unshare").args(["-m", "sh", "-euc", &script]).current_dir(home.path()))
+            run(unshare.args(["sh", "-euc", &script]).current_dir(home.path()))
         };
         let (point_text, fstab) = (point.display(), fstab.display());
         let output = inside(&format!(
@@ -589,6 +589,21 @@ fn the_helper_speaks_mount_8() {
     });
 }
 
+/// How often the threads of a process that has nothing to do may wake in 3 s.
+const IDLE_WAKES_MAX: u64 = 100;
+
+/// How often the threads of a process have gone to sleep.
+fn sleeps(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks
+        .map(|task| {
+            let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+            let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches:"));
+            line.and_then(|line| line.split_whitespace().last()?.parse::<u64>().ok()).unwrap()
+        })
+        .sum()
+}
+
 #[test]
 fn an_idle_mount_sleeps() {
     test(|| {
@@ -597,16 +612,15 @@ fn an_idle_mount_sleeps() {
         let one = One::over(quiet.directory(), "");
         fs::write(one.path("file"), "x").unwrap();
         thread::sleep(Duration::from_millis(500));
-        let ticks = |pid: u32| -> u64 {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-            let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-            fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-        };
+        // Clocks of silence look some five times and wake a few threads: 31 times in all at the
+        // server, never at the mount (measured). A thread that looks every 5 ms wakes 600 times.
+        // Processor time would say less: a slow machine takes four times as much for each.
         let pids = [one.mount.process.pid(), one.server.process.pid()];
-        let before = pids.map(ticks);
+        let before = pids.map(sleeps);
         thread::sleep(Duration::from_secs(3));
-        let after = pids.map(ticks);
-        assert!(before.iter().zip(&after).all(|(before, after)| after - before <= 1), "{before:?} {after:?}");
+        let after = pids.map(sleeps);
+        let most = before.iter().zip(&after).map(|(before, after)| after - before).max().unwrap();
+        assert!(most <= IDLE_WAKES_MAX, "{before:?} {after:?}");
         drop(one);
     });
 }

@@ -15,7 +15,7 @@ const OPERATIONS: usize = 300;
 const SEEDS_MIN: u64 = 5;
 
 /// Runs seed after seed for `time`.
-fn assert_alike(reference: &Path, subjects: &[&Mount], first: u64, time: Duration) {
+pub fn assert_alike(reference: &Path, subjects: &[&Mount], first: u64, time: Duration) {
     let settings = Settings {
         reference: reference.to_owned(),
         subjects: subjects.iter().map(|mount| mount.path().to_owned()).collect::<Vec<PathBuf>>(),

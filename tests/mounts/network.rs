@@ -70,17 +70,26 @@ impl Network {
 
     /// Drops all that comes from a client, and all that comes to it, or what of it `which` says; nobody is told.
     fn cut_where(&self, number: usize, [from, to]: [&str; 2]) {
-        for (place, device, which) in [(0, format!("veth{number}"), from), (number, "eth0".into(), to)] {
-            let chain = format!("type filter hook ingress device \"{device}\" priority 0;");
-            self.nft(place, &format!("add table netdev cut{number}"));
-            self.nft(place, &format!("add chain netdev cut{number} c {{ {chain} }}"));
-            self.nft(place, &format!("add rule netdev cut{number} c {which} drop"));
-        }
+        self.drop_at(number, (&format!("veth{number}"), 0), from);
+        self.drop_at(number, ("eth0", number), to);
+    }
+
+    /// Drops what comes in at a device of a place, or what of it `which` says.
+    fn drop_at(&self, number: usize, (device, place): (&str, usize), which: &str) {
+        let chain = format!("type filter hook ingress device \"{device}\" priority 0;");
+        self.nft(place, &format!("add table netdev cut{number}"));
+        self.nft(place, &format!("add chain netdev cut{number} c {{ {chain} }}"));
+        self.nft(place, &format!("add rule netdev cut{number} c {which} drop"));
     }
 
     /// Cuts a client off, silently.
     pub fn cut(&self, number: usize) {
         self.cut_where(number, ["meta protocol != 0", "meta protocol != 0"]);
+    }
+
+    /// Cuts only what comes to a client, silently; what it sends arrives.
+    pub fn deafen(&self, number: usize) {
+        self.drop_at(number, ("eth0", number), "meta protocol != 0");
     }
 
     /// Cuts one connection of a client, which has this port.
@@ -91,6 +100,8 @@ impl Network {
     /// Mends what was cut.
     pub fn heal(&self, number: usize) {
         for place in [0, number] {
+            // One that is not there cannot be deleted.
+            self.nft(place, &format!("add table netdev cut{number}"));
             self.nft(place, &format!("delete table netdev cut{number}"));
         }
     }

@@ -93,6 +93,36 @@ fn a_long_cut_goes_unnoticed() {
     cut_for(Duration::from_secs(12));
 }
 
+/// Longer than what a client has that has left: 5 s until it is noticed, and 5 s of grace.
+const ONE_WAY: Duration = Duration::from_secs(13);
+
+#[test]
+fn a_cut_of_one_direction_ends_no_session() {
+    within(Duration::from_secs(120), || {
+        let Some(site) = Site::with("", "") else { return };
+        let mut held = agent_at(&site.left.join("locked"));
+        let mut other = agent_at(&site.right.join("locked"));
+        held.ask("process 0 W 0 0").unwrap();
+        for busy in [false, true] {
+            site.network.deafen(1);
+            let cut = Instant::now();
+            if busy {
+                held.tell("writeat 0 0 mine!");
+            }
+            while cut.elapsed() < ONE_WAY {
+                assert_eq!(other.ask("process 0 W 0 0"), Err(libc::EAGAIN), "{:?} after the cut", cut.elapsed());
+                sleep(Duration::from_millis(200));
+            }
+            site.network.heal(1);
+            if busy {
+                assert_eq!(held.answer_within(GOES_ON).expect("it goes on"), Ok("5".into()));
+            }
+            assert_eq!(held.ask("writeat 0 0 again"), Ok("5".into()), "its lock is its own still");
+        }
+        drop((held, other, site));
+    });
+}
+
 #[test]
 fn a_client_that_vanished_loses_its_locks_and_comes_back() {
     within(Duration::from_secs(120), || {

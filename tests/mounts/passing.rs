@@ -12,7 +12,9 @@ use rustix::fs::{AtFlags, CWD, Gid, Timespec, Timestamps, Uid, utimensat};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tempfile::TempDir;
 
-use crate::common::{Pair, Process, Server, directory_for_devices, have, run, shell, within};
+use crate::common::{
+    One, Pair, Process, Server, directory_for_devices, disk_directory, have, run, shell, test, within,
+};
 
 /// Each of some hundred steps is a program or two, in three places.
 const STEPS_MAX: Duration = Duration::from_secs(150);
@@ -329,6 +331,52 @@ fn a_set_gid_bit_is_set_by_who_is_in_the_group_of_now() {
                 0o2755,
                 "of group {group}, which it was not before"
             );
+        }
+    });
+}
+
+/// What ends the capabilities of a program file, as a plain user: one that may write it, and one
+/// that owns it.
+const ENDS_CAPABILITIES: &str = "
+for change in 'truncate -s 100' 'truncate -s 20000' 'fallocate -l 30000' 'fallocate -p -o 0 -l 4096' 'tee -a' 'chgrp 1001'
+do for user in 1000 1002
+do
+    head -c 10000 /dev/zero > file; chown 1000:1000 file; chmod 666 file; setcap cap_net_raw+ep file
+    echo x | setpriv --reuid=$user --regid=1000 --groups=1001 $change file > /dev/null 2>&1 && status=0 || status=$?
+    echo \"$change as $user: $status\" $(stat -c '%s %g' file) $(getcap file)
+    rm file
+done; done
+head -c 10 /dev/zero > file; chmod 666 file; setcap cap_net_raw+ep file
+setpriv --reuid=1000 --regid=1000 --clear-groups setcap -r file 2> /dev/null || echo refused $(getcap file)
+";
+
+/// As on a local file system: who may write is not refused, and gains nothing.
+#[test]
+fn changes_of_files_with_capabilities_are_not_refused() {
+    test(|| {
+        if !have(&["setpriv", "setcap", "getcap", "fallocate", "truncate"]) {
+            return;
+        }
+        let local = disk_directory();
+        let said = |directory: &Path| {
+            fs::set_permissions(directory, Permissions::from_mode(0o777)).unwrap();
+            shell(directory, ENDS_CAPABILITIES).succeeded()
+        };
+        let expected = said(local.path());
+        assert!(expected.contains("truncate -s 100 as 1002: 0 100 1000\n"), "{expected}");
+        for mode in ["cache=none", "cache=lease", "cache=close-to-open"] {
+            let one = One::over(disk_directory(), &format!("{mode},allow_other"));
+            let found = said(one.mount.path());
+            for (found, expected) in found.lines().zip(expected.lines()) {
+                // The kernel asks to end them before it knows that the change is refused, which
+                // who may write may have.
+                let is_refused = expected.starts_with("chgrp 1001 as 1002");
+                assert!(
+                    found == expected || is_refused && found.starts_with("chgrp 1001 as 1002: 1"),
+                    "{mode}: {found}, {expected}"
+                );
+            }
+            assert_eq!(found.lines().count(), expected.lines().count());
         }
     });
 }

@@ -18,7 +18,9 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::agent::Agent;
-use crate::common::{Mount, Process, SOON, Server, aqueduct, directory, have, run, skip, wait_until, within};
+use crate::common::{
+    Mount, Process, SOON, Server, aqueduct, directory, have, own_mounts, run, skip, wait_until, within,
+};
 use crate::sys;
 
 const TEST_MAX: Duration = Duration::from_secs(150);
@@ -46,9 +48,10 @@ impl Machine {
     /// Nothing when this machine has no loop devices, or not what the file system takes.
     fn new(kind: &'static str, lines: &'static str) -> Option<Machine> {
         let mkfs = format!("mkfs.{kind}");
-        if !have(&["unshare", "nsenter", "losetup", &mkfs]) {
+        if !have(&["nsenter", "losetup", &mkfs]) {
             return None;
         }
+        let mut keeper = own_mounts()?;
         let home = directory();
         let (image, disk, boot) = (home.path().join("image"), home.path().join("disk"), home.path().join("boot"));
         File::create(&image).unwrap().set_len(IMAGE_SIZE).unwrap();
@@ -59,8 +62,7 @@ impl Machine {
             skip(&format!("there are no loop devices: {}", attached.text));
             return None;
         }
-        let mut keeper = Command::new("unshare");
-        keeper.args(["--mount", "sleep", "infinity"]).stdin(Stdio::null());
+        keeper.args(["sleep", "infinity"]).stdin(Stdio::null());
         let keeper = Process::start(&mut keeper, &home.path().join("log"));
         let own = fs::read_link("/proc/self/ns/mnt").unwrap();
         wait_until("the namespace is there", SOON, || {

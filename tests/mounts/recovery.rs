@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::agent::Agent;
-use crate::common::{One, Pair, SOON, Server, directory, disk_directory, skip, test, wait_until};
+use crate::common::{One, Pair, SOON, Server, aqueduct, directory, disk_directory, skip, test, wait_until};
 
 #[test]
 fn descriptors_are_as_they_were_after_a_kill_of_the_server() {
@@ -124,5 +124,61 @@ fn what_is_kept_is_made_stable_when_it_is_quiet() {
         }
         wait_until("nothing is kept any more", Duration::from_secs(45), || kept() == 0);
         assert_eq!(fs::read(one.path("file")).unwrap(), vec![7; 8 << 20]);
+    });
+}
+
+/// Another server has come to the address, and serves the same directory: the mount says so, gives
+/// it nothing, and goes on when its own is back.
+#[test]
+fn a_foreign_server_at_the_address_is_told_and_left_alone() {
+    test(|| {
+        let One { mount, server, export } = One::new();
+        let content = || fs::read_to_string(export.path().join("file")).unwrap();
+        let mut agent = Agent::start();
+        agent.ask(&format!("open 0 {} rwc", mount.join("file").display())).unwrap();
+        agent.ask("writeat 0 0 before").unwrap();
+        agent.ask("sync 0").unwrap();
+        let (address, home) = server.kill();
+        let listen = ["--listen", &address];
+        let foreign = Server::start_with(&mut aqueduct(), &listen, &[export.path()]);
+        agent.ask("writeat 0 6 ,after").unwrap();
+        agent.tell("sync 0");
+        wait_until("the mount says who is there", SOON, || {
+            let said = mount.process.output();
+            said.contains("there is another server than the one that was mounted")
+                && said.contains("give the server its address back")
+        });
+        assert!(agent.is_waiting(), "for its own server");
+        assert_eq!((foreign.sessions(), content().as_str()), (0, "before"));
+        drop(foreign);
+        let _own = Server::start_at(home, &mut aqueduct(), &listen, &[export.path()]);
+        agent.answer_within(SOON).expect("it goes on").unwrap();
+        assert_eq!(content(), "before,after");
+    });
+}
+
+/// What takes long because the server itself was stopped is not blamed on its disk.
+#[test]
+fn a_server_that_was_stopped_blames_no_disk() {
+    test(|| {
+        let (export, home) = (directory(), directory());
+        let config = home.path().join("aqueduct.toml");
+        fs::write(&config, "[limits]\nslow_operation_seconds = 2.5\n").unwrap();
+        // A read of a MiB takes a second there.
+        let arguments = ["--config", config.to_str().unwrap(), "--listen", "127.0.0.1:0", "--rate", "1MB/s"];
+        let server = Server::start_with(&mut aqueduct(), &arguments, &[export.path()]);
+        fs::write(export.path().join("file"), vec![7; 4 << 20]).unwrap();
+        let mount = server.mount_with(export.path(), "cache=none,suspect=60");
+        let mut agent = Agent::start();
+        agent.ask(&format!("open 0 {} r", mount.join("file").display())).unwrap();
+        agent.tell("readat 0 0 1048576");
+        thread::sleep(Duration::from_millis(300));
+        server.process.signal(Signal::STOP);
+        thread::sleep(Duration::from_secs(5));
+        server.process.signal(Signal::CONT);
+        agent.answer_within(SOON).expect("it goes on").unwrap();
+        let said = server.process.output();
+        assert!(said.contains("this process did not run for"), "{said}");
+        assert!(!said.contains("the backing file system took"), "{said}");
     });
 }

@@ -3,6 +3,7 @@
 //! - [`io`]: data, with IOR's options, columns and JSON.
 //! - [`meta`]: names, with mdtest's options and tables.
 //! - [`net`]: messages, as OSU's tests define latency and bandwidth.
+//! - [`probe`]: how far a server is, by which ways, and what is wrong with them.
 //! - [`ranks`]: the processes of one measurement, on one host or many, and what they tell each other.
 //! - [`sweep`]: a matrix of measurements, repeated in random order until they are certain enough, and resumed when they were interrupted.
 //! - [`stats`]: what can be said of repeated measurements, pure.
@@ -15,6 +16,7 @@ pub mod io;
 pub mod meta;
 pub mod net;
 pub mod parquet;
+pub mod probe;
 pub mod ranks;
 pub mod record;
 pub mod report;

@@ -4,14 +4,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_bench::record::Measured;
-use aqueduct_posix::{Options, Posix};
-use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig, export_id};
-use aqueduct_wire::Checksums;
-use aqueduct_worker::{Group, Settings};
+use aqueduct_node::{ExportSettings, ServeConfig, Server, SquashChoice};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -297,34 +293,16 @@ fn an_interruption_keeps_what_was_measured_and_removes_files() {
 
 /// Has a server serve a directory while `test` runs.
 fn with_server(directory: &Path, test: impl FnOnce(&str)) {
-    let settings = Settings { name: "server".into(), threads_min: 2, threads_max: 2, spin_max: Duration::ZERO };
-    let group = Group::new(settings).unwrap();
-    let export = Export {
-        name: "/e/x".into(),
-        id: export_id("/e/x"),
-        filesystem: Arc::new(Posix::open(directory, Options::default()).unwrap()),
-        read_only: false,
-        path: "none".into(),
-        access: Access::default(),
-        durable: false,
-        external: External::None,
-    };
-    let config = ServerConfig {
+    let export =
+        ExportSettings { name: Some("/e/x".into()), squash: Some(SquashChoice::None), ..ExportSettings::of(directory) };
+    let config = ServeConfig {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
-        name: "server".into(),
-        verifier: 1,
-        limits: Limits::default(),
-        exports: vec![export],
-        keys: Vec::new(),
-        administrator: None,
-        checksums: Checksums::Auto,
-        sessions: None,
+        exports: vec![export.resolve().unwrap()],
+        ..ServeConfig::default()
     };
-    let server = Server::start(config, group.clone()).unwrap();
+    let server = Server::start(&config).unwrap();
     test(&format!("{}:/e/x", server.addresses()[0]));
-    server.shutdown(Duration::from_secs(5));
-    group.stop();
-    group.join();
+    server.stop();
 }
 
 #[test]

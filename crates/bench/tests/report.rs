@@ -342,6 +342,35 @@ fn single_runs_get_no_error_bars() {
     }
 }
 
+/// Two repetitions that scatter have an interval from far below nothing, which no throughput is.
+#[test]
+fn an_interval_pulls_no_axis_below_zero() {
+    let mut recorder = Recorder::new("r", 3, "6.18");
+    for (clients, values) in [(1, [100.0, 300.0]), (2, [250.0, 260.0])] {
+        for (value, repeat) in values.into_iter().zip(0..) {
+            recorder.lines.push(Line::Sample(Sample {
+                run: "r".into(),
+                system: "a".into(),
+                parameters: [("clients".to_owned(), json!(clients))].into(),
+                op: "read".into(),
+                repeat,
+                value,
+                unit: "MB/s".into(),
+                ..Sample::default()
+            }));
+        }
+    }
+    let place = Place::new();
+    let file = recorder.write(&place.path("scatter.jsonl"));
+    place.good(&[file.to_str().unwrap(), "--svg", place.path("svg").to_str().unwrap()]);
+    let drawings = place.drawings("svg");
+    let has_bar = |svg: &String| svg.contains("95 % interval");
+    assert!(drawings.values().any(has_bar), "{:?}", drawings.keys());
+    for (name, svg) in &drawings {
+        assert!(!svg.contains(">-") && !svg.contains(">\u{2212}"), "{name} has a tick below zero: {svg}");
+    }
+}
+
 #[test]
 fn bars_begin_at_zero() {
     let place = Place::new();

@@ -1,24 +1,22 @@
-//! A [`FileSystem`](aqueduct_fs::FileSystem) over a session to a server.
+//! A [`FileSystem`](aqueduct_fs::FileSystem) over the sessions of a volume, in rooms of which each
+//! knows those before it:
 //!
-//! Each worker of the client has two connections of its own, one for control and one for bulk data, so that a request is sent, and its reply received, on
-//! the thread where it arose. The session, its slots and the counters are shared. A connection that breaks is made again; what was under way
-//! on it is sent again, in its slot, where the server remembers whether it was done.
-//!
-//! [`Cached`] answers from memory what the server grants leases on.
+//! 1. `aqueduct-session`, a crate of its own: one server.
+//! 2. `volume`: the sessions as one, with opens of its own.
+//! 3. `writeback`: what is held back, and how it comes to its server.
+//! 4. `cache`: what is kept under leases, and what may be held back under them.
+//! 5. `stack`: all of it put together, for front ends. [`Cached`] answers from memory what the
+//!    servers grant leases on.
 
 mod cache;
-mod client;
-mod connect;
-mod filesystem;
-mod gather;
-mod lane;
-mod opens;
-mod recovery;
-mod replay;
-mod slots;
-mod window;
+mod stack;
+mod volume;
+mod writeback;
 
-pub use aqueduct_net::SUSPECT_MIN;
-pub use cache::Cached;
-pub use client::{Client, ClientConfig};
-pub use connect::{ConnectError, KeyProblem, release_locks, server_locks, server_status};
+pub use aqueduct_session::{
+    Address, AskError, Asker, ConnectError, Fault, KeyProblem, LocalEnd, PADDING_MAX, PATHS_MAX, Path, Policy,
+    RAIL_SUSPECT, RAIL_SUSPECT_MIN, RailPaths, RailState, RailsConfig, SUSPECT_MIN, SessionConfig, boottime,
+    release_locks, server_locks, server_status, volume_map,
+};
+pub use stack::{Cached, Client, ClientConfig};
+pub use volume::{Map, MoverConfig, Spread};

@@ -135,8 +135,7 @@ impl Mount {
 
     /// Requests sent to the server so far.
     fn requests(&self) -> u64 {
-        let status: serde_json::Value = serde_json::from_str(&self.client.status_json()).unwrap();
-        status["operations"].as_u64().unwrap()
+        self.client.status().operations
     }
 }
 

@@ -4,11 +4,12 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aqueduct_client::{Client, ClientConfig};
+use aqueduct_client::{Client, SessionConfig};
 use aqueduct_fs::*;
 use aqueduct_wire::*;
 use common::*;
@@ -43,39 +44,60 @@ fn hello() -> HelloReply {
         secret: [6; 16],
         verifier: 8,
         slots: 4,
-        credits: 16,
         payload_max: 1 << 20,
         lease_seconds: 0,
         server_name: "server".into(),
-        recovering: false,
+        ..HelloReply::default()
     }
 }
 
 /// Lets everybody in, and answers each request by `reply`, for ever; false ends the connection.
 fn hostile_server(reply: fn(&mut TcpStream, &Header) -> bool) -> SocketAddr {
+    hostile_server_that(|_| {}, reply)
+}
+
+/// The same, which does something `first` before it says which export there is.
+fn hostile_server_that(
+    first: impl Fn(&mut TcpStream) + Clone + Send + 'static,
+    reply: fn(&mut TcpStream, &Header) -> bool,
+) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let serve = move |mut stream: TcpStream| {
         while let Some(header) = receive(&mut stream) {
             match (header.kind, Op::from_code(header.op)) {
                 (Kind::Hello, _) => answer(&mut stream, &header, Kind::HelloReply, |body| hello().encode(body)),
-                (_, Some(Op::Attach)) => answer(&mut stream, &header, Kind::Reply, |body| {
-                    let root = Entry { handle: Handle::new(b"root").unwrap(), attr: Attr::default() };
-                    AttachReply { root, export_id: 1, read_only: false, age_max: 0, one_user: false }.encode(body);
-                }),
-                (Kind::Request, _) if !reply(&mut stream, &header) => return,
+                (_, Some(Op::Attach)) => {
+                    first(&mut stream);
+                    answer(&mut stream, &header, Kind::Reply, |body| {
+                        let root = Entry { handle: Handle::new(b"root").unwrap(), attr: Attr::default() };
+                        AttachReply { root, export_id: 1, read_only: false, age_max: 0, one_user: false }.encode(body);
+                    });
+                }
+                (Kind::Request | Kind::Acknowledge, _) if !reply(&mut stream, &header) => return,
                 _ => {}
             }
         }
     };
-    thread::spawn(move || listener.incoming().for_each(|stream| drop(thread::spawn(move || serve(stream.unwrap())))));
+    let serve = move |stream| {
+        drop(thread::spawn({
+            let serve = serve.clone();
+            move || serve(stream)
+        }))
+    };
+    thread::spawn(move || listener.incoming().for_each(|stream| serve(stream.unwrap())));
     address
 }
 
 /// How an operation of a soft mount ends, and after how long.
 fn stat(server: SocketAddr) -> (Result<Reply, Errno>, Duration) {
     let group = group(1);
-    let config = ClientConfig { soft: true, timeout: SOFT, suspect: NEVER, ..client_config(server, "/e") };
+    let config = in_session(client_config(server, "/e"), |session| SessionConfig {
+        soft: true,
+        timeout: SOFT,
+        suspect: NEVER,
+        ..session
+    });
     let client = Client::connect(config, std::slice::from_ref(&group)).unwrap();
     let (sender, receiver) = channel();
     let (asker, start) = (client.clone(), Instant::now());
@@ -107,4 +129,32 @@ fn a_soft_mount_gives_up_a_server_that_has_everything_wait() {
         true
     });
     assert_eq!(stat(server).0, Err(Errno::EIO));
+}
+
+/// Whether its client is there it may ask at any time, and tell it something: a recovery that
+/// takes that for its answer would begin anew.
+#[test]
+fn a_server_may_ask_and_tell_before_it_answers() {
+    const NUMBER: u32 = 5;
+    let server = hostile_server_that(
+        |stream| {
+            let notice = Header { class: Class::Callback, sequence: NUMBER, ..Header::new(Kind::Notice) };
+            let ping = Header { request: 77, ..Header::new(Kind::Ping) };
+            stream.write_all(&[notice.encode(), ping.encode()].concat()).unwrap();
+            let pong = receive(stream).unwrap();
+            assert_eq!((pong.kind, pong.request), (Kind::Pong, 77));
+        },
+        |stream, header| {
+            let is_heard = header.kind == Kind::Acknowledge && header.sequence == NUMBER;
+            if is_heard {
+                HEARD.store(true, Ordering::SeqCst);
+            } else if header.kind == Kind::Request {
+                answer(stream, header, Kind::Reply, |_| {});
+            }
+            true
+        },
+    );
+    static HEARD: AtomicBool = AtomicBool::new(false);
+    let _answered = stat(server);
+    assert!(HEARD.load(Ordering::SeqCst), "what was told is acknowledged");
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use aqueduct_client::{Client, ClientConfig, ConnectError, KeyProblem, server_status};
+use aqueduct_client::{Client, ClientConfig, ConnectError, KeyProblem, SessionConfig, server_status};
 use aqueduct_fs::synthetic::Synthetic;
 use aqueduct_fs::*;
 use aqueduct_server::{Limits, Server, ServerConfig};
@@ -43,7 +43,8 @@ fn server_within(limits: Limits, filesystem: Arc<dyn FileSystem>, keys: Vec<Key>
 }
 
 fn config(server: &Server, export: &str) -> ClientConfig {
-    ClientConfig { timeout: Duration::from_secs(5), ..client_config(server.addresses()[0], export) }
+    let patient = |session| SessionConfig { timeout: Duration::from_secs(5), ..session };
+    in_session(client_config(server.addresses()[0], export), patient)
 }
 
 /// `workers`: 1 for threads of the client's own, 0 to turn its groups in the test's thread.
@@ -55,7 +56,11 @@ fn pair(workers: usize) -> Pair {
 fn pair_with(workers: usize, key: Option<Key>) -> Pair {
     let (server, server_group) = server_with(Arc::new(Synthetic { size: FILE_SIZE }), key.iter().cloned().collect());
     let groups = vec![group(workers)];
-    let client = Client::connect(ClientConfig { key, ..config(&server, "/zero") }, &groups).unwrap();
+    let client = Client::connect(
+        in_session(config(&server, "/zero"), |session| SessionConfig { key: key.map(Into::into), ..session }),
+        &groups,
+    )
+    .unwrap();
     Pair { server, server_group, client, groups }
 }
 
@@ -118,9 +123,9 @@ fn writes_of_all_sizes_arrive_whole() {
 fn bulk_data_go_by_the_one_connection_that_there_is() {
     let (server, server_group) = server(Arc::new(Synthetic { size: FILE_SIZE }));
     let groups = vec![group(1), group(1)];
-    let config = ClientConfig { bulk_lanes: false, ..config(&server, "/zero") };
+    let config = in_session(config(&server, "/zero"), |session| SessionConfig { bulk_lanes: false, ..session });
     let pair = Pair { client: Client::connect(config, &groups).unwrap(), server, server_group, groups };
-    assert!(pair.client.status_json().contains(r#""connections":2,"#), "{}", pair.client.status_json());
+    assert_eq!(pair.client.status().connections, 2);
     let open = open_file(&pair);
     for length in [4096, 8193, 1 << 20] {
         assert_eq!(read(&pair, open, 0, length).len(), length as usize);
@@ -201,14 +206,14 @@ fn a_client_with_the_key_reads_and_writes() {
         assert_eq!(written.count, length);
     }
     let address = pair.server.addresses()[0].to_string();
-    assert!(server_status(&address, Some(key(1)), Duration::from_secs(5)).is_ok());
+    assert!(server_status(&address, Some(key(1).into()), Duration::from_secs(5)).is_ok());
     assert!(server_status(&address, None, Duration::from_secs(5)).is_err());
 }
 
 /// The problem that a client with this key has.
 #[track_caller]
 fn problem(address: String, key: Option<Key>) -> KeyProblem {
-    match server_status(&address, key, Duration::from_secs(5)) {
+    match server_status(&address, key.map(Into::into), Duration::from_secs(5)) {
         Err(error @ ConnectError::Key { problem, .. }) => {
             assert!(error.hint().contains("key=FILE") || error.hint().contains("--key"), "{}", error.hint());
             problem
@@ -252,11 +257,10 @@ fn impostor(answer: Header) -> String {
             secret: [0; 16],
             verifier: 0,
             slots: 4,
-            credits: 4,
             payload_max: 1 << 20,
             lease_seconds: 0,
             server_name: "impostor".into(),
-            recovering: false,
+            ..HelloReply::default()
         };
         let mut body = Vec::new();
         if answer.status == 0 {
@@ -316,16 +320,21 @@ fn who_has_no_key_makes_nobody_give_up_a_session() {
     let (server, server_group) = server_within(Limits::default(), filesystem, vec![key(1)]);
     let (address, lies, streams) = between(server.addresses()[0]);
     let groups = [group(1)];
-    let config = ClientConfig { server: address, key: Some(key(1)), ..config(&server, "/zero") };
+    let config = in_session(config(&server, "/zero"), |session| SessionConfig {
+        server: address,
+        key: Some(key(1).into()),
+        ..session
+    });
     let client = Client::connect(config, &groups).unwrap();
     lies.store(true, Ordering::SeqCst);
     streams.lock().unwrap().drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     let end = Instant::now() + Duration::from_secs(20);
-    while lies.load(Ordering::SeqCst) || !client.status_json().contains("\"connections\":2") {
+    while lies.load(Ordering::SeqCst) || client.status().connections != 2 {
         assert!(Instant::now() < end);
         std::thread::sleep(Duration::from_millis(1));
     }
-    let status = server_status(&server.addresses()[0].to_string(), Some(key(1)), Duration::from_secs(5)).unwrap();
+    let status =
+        server_status(&server.addresses()[0].to_string(), Some(key(1).into()), Duration::from_secs(5)).unwrap();
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["exports"][0]["clients"], 1, "it has no other session than before: {status}");
     client.disconnect();

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use aqueduct_fs::layer::Layer;
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
 use aqueduct_server::{Server, ServerConfig};
@@ -19,18 +20,20 @@ struct Failing {
     go_on: Mutex<Receiver<()>>,
 }
 
-impl FileSystem for Failing {
-    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
+impl Layer for Failing {
+    type Below = Posix;
+
+    fn below(&self) -> &Posix {
+        &self.below
+    }
+
+    fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
         if let Request::Commit { .. } = request {
             let _ = self.asked.send(()); // nobody listens when the test has ended
             let _ = self.go_on.lock().unwrap().recv_timeout(LONG); // an end of the sender says so for ever
             return Call::ready(Err(Errno::EIO));
         }
-        self.below.call(context, request)
-    }
-
-    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
-        self.below.read(context, read, sink)
+        self.below.ask(context, request)
     }
 
     fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
@@ -39,14 +42,6 @@ impl FileSystem for Failing {
             Call::Ready(Some(Ok(written))) => Call::ready(Ok(Written { verifier: 7, ..written })),
             other => other,
         }
-    }
-
-    fn depart(&self, client: ClientId) {
-        self.below.depart(client);
-    }
-
-    fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
-        self.below.inode(client, open)
     }
 }
 

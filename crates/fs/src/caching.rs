@@ -10,10 +10,8 @@ use std::time::Duration;
 
 use globset::{GlobBuilder, GlobMatcher};
 
-use crate::{
-    Answer, Call, ClientId, Context, DataCounters, Errno, FileSystem, Handle, Hold, Keep, LockSeen, OpenId, ReadAt,
-    Reply, Request, Sink, Source, WriteAt, Written,
-};
+use crate::layer::Layer;
+use crate::{Answer, Call, Context, Errno, FileSystem, Handle, Hold, Keep, OpenId, Reply, Request};
 
 /// How much of a part of a tree may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,9 +235,11 @@ fn keep(caching: Caching, request: &Request<'_>, answer: Answer) -> Answer {
     }
 }
 
-impl<F: FileSystem> FileSystem for Ruled<F> {
-    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
-        Call::waiting(async move { self.ask(context, request).await?.result })
+impl<F: FileSystem> Layer for Ruled<F> {
+    type Below = F;
+
+    fn below(&self) -> &F {
+        &self.below
     }
 
     fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
@@ -261,29 +261,5 @@ impl<F: FileSystem> FileSystem for Ruled<F> {
             Caching::Lease => self.below.hold_data(handle),
             Caching::Immutable => Some(Hold::new(())),
         }
-    }
-
-    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
-        self.below.read(context, read, sink)
-    }
-
-    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
-        self.below.write(context, write, source)
-    }
-
-    fn depart(&self, client: ClientId) {
-        self.below.depart(client);
-    }
-
-    fn locks(&self, limit: usize) -> (Vec<LockSeen>, usize) {
-        self.below.locks(limit)
-    }
-
-    fn data_counters(&self) -> Option<DataCounters> {
-        self.below.data_counters()
-    }
-
-    fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
-        self.below.inode(client, open)
     }
 }

@@ -25,6 +25,15 @@ impl<'a, T> Call<'a, T> {
     pub fn waiting(future: impl Future<Output = Result<T, Errno>> + Send + 'a) -> Call<'a, T> {
         Call::Waiting(Box::pin(future))
     }
+
+    /// The result of a call that has completed; `None`: it waits. For who knows that the file
+    /// system does not.
+    pub fn now(self) -> Option<Result<T, Errno>> {
+        match self {
+            Call::Ready(result) => result,
+            Call::Waiting(_) => None,
+        }
+    }
 }
 
 impl<T: Unpin> Future for Call<'_, T> {

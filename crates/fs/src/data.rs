@@ -18,8 +18,11 @@ pub trait Sink: Send {
     /// Takes these bytes. An error means that nothing was delivered.
     fn bytes(&mut self, data: &[u8]) -> io::Result<()>;
 
-    /// `length` bytes of memory to receive into, if this sink is memory; their content is unspecified at first. Data may come in pieces: asked again
-    /// with the same length, it gives the same memory, untouched. `None`: use one of the others.
+    /// `length` bytes of memory to receive into, if this sink is memory; their content is
+    /// unspecified at first. Data may come in pieces: asked again with the same length, it gives
+    /// the same memory, untouched. It stays where it is until the sink is used in another way or
+    /// dropped, wherever the sink itself is moved: parts of it may be filled by others meanwhile
+    /// (see [`parts`](crate::parts)). `None`: use one of the others.
     fn memory(&mut self, length: usize) -> Option<&mut [u8]>;
 
     /// All has come, and the first `valid` bytes of it are good: deliver.

@@ -3,9 +3,11 @@
 //! The layer translates the owners in requests and replies. As whom an operation is done is the business of whoever makes its [`Context`], by
 //! [`IdMaps::credential`]: below and in the layer, contexts have the server's numbers.
 
+use std::sync::Arc;
+
+use crate::layer::Layer;
 use crate::{
-    Attr, Call, ClientId, Context, Credential, DataCounters, Errno, FileSystem, Groups, Handle, LockSeen, OpenId,
-    ReadAt, Reply, Request, SetAttr, Sink, Source, WriteAt, Written, XattrMode, acl,
+    Answer, Attr, Call, Context, Credential, Errno, FileSystem, Groups, Reply, Request, SetAttr, XattrMode, acl,
 };
 
 /// Ids `client..client + count` of the clients are `server..server + count` on the server.
@@ -19,13 +21,13 @@ pub struct IdRange {
     pub count: u32,
 }
 
-/// A map from clients' to the server's ids and back.
+/// A map from clients' to the server's ids and back. It is shared by its copies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdMap {
     /// In the order of the clients' ids.
-    to_server: Vec<IdRange>,
+    to_server: Arc<[IdRange]>,
     /// In the order of the server's ids.
-    to_client: Vec<IdRange>,
+    to_client: Arc<[IdRange]>,
     others: Option<u32>,
 }
 
@@ -85,8 +87,8 @@ impl IdMap {
         let overlap_at_clients = |(one, other)| IdMapError::OverlapAtClients(one, other);
         let overlap_on_server = |(one, other)| IdMapError::OverlapOnServer(one, other);
         Ok(IdMap {
-            to_server: sorted(ranges, |range| range.client).map_err(overlap_at_clients)?,
-            to_client: sorted(ranges, |range| range.server).map_err(overlap_on_server)?,
+            to_server: sorted(ranges, |range| range.client).map_err(overlap_at_clients)?.into(),
+            to_client: sorted(ranges, |range| range.server).map_err(overlap_on_server)?.into(),
             others,
         })
     }
@@ -172,20 +174,26 @@ impl<F: FileSystem> Mapped<F> {
         (handle, name): (&'a [u8], &'a [u8]),
         value: &[u8],
         mode: XattrMode,
-    ) -> Call<'a, Reply> {
+    ) -> Call<'a, Answer> {
         let mut value = value.to_vec();
         match self.maps.acl_to_server(&mut value) {
             // The value lives as long as the call.
             Ok(()) => Call::waiting(async move {
-                self.below.call(context, Request::SetXattr { handle, name, value: &value, mode }).await
+                self.below.ask(context, Request::SetXattr { handle, name, value: &value, mode }).await
             }),
             Err(error) => Call::ready(Err(error)),
         }
     }
 }
 
-impl<F: FileSystem> FileSystem for Mapped<F> {
-    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
+impl<F: FileSystem> Layer for Mapped<F> {
+    type Below = F;
+
+    fn below(&self) -> &F {
+        &self.below
+    }
+
+    fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
         let request = match request {
             Request::SetAttr { handle, open, set } => {
                 Request::SetAttr { handle, open, set: self.maps.set_to_server(set) }
@@ -196,39 +204,14 @@ impl<F: FileSystem> FileSystem for Mapped<F> {
             request => request,
         };
         let is_acl = matches!(&request, Request::GetXattr { name, .. } if acl::is_acl(name));
-        let translate = move |result: Result<Reply, Errno>| self.maps.reply_to_client(result?, is_acl);
-        match self.below.call(context, request) {
-            Call::Ready(result) => Call::Ready(result.map(translate)),
-            Call::Waiting(future) => Call::waiting(async move { translate(future.await) }),
+        let translate = move |answer: Answer| {
+            let result = answer.result.and_then(|reply| self.maps.reply_to_client(reply, is_acl));
+            Answer { result, ..answer }
+        };
+        match self.below.ask(context, request) {
+            Call::Ready(answer) => Call::Ready(answer.map(|answer| answer.map(translate))),
+            Call::Waiting(future) => Call::waiting(async move { future.await.map(translate) }),
         }
-    }
-
-    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
-        self.below.read(context, read, sink)
-    }
-
-    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
-        self.below.write(context, write, source)
-    }
-
-    fn depart(&self, client: ClientId) {
-        self.below.depart(client);
-    }
-
-    fn locks(&self, limit: usize) -> (Vec<LockSeen>, usize) {
-        self.below.locks(limit)
-    }
-
-    fn data_counters(&self) -> Option<DataCounters> {
-        self.below.data_counters()
-    }
-
-    fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
-        self.below.inode(client, open)
-    }
-
-    fn inode_name<'a>(&self, handle: &'a [u8]) -> Option<(u64, &'a [u8])> {
-        self.below.inode_name(handle)
     }
 }
 

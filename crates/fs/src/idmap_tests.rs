@@ -3,8 +3,11 @@ use std::sync::Mutex;
 
 use proptest::prelude::*;
 
-use super::*;
-use crate::{DirEntry, DirPage, Entry, MemorySink, Opened, SetTime};
+use super::{IdMap, IdMapError, IdMaps, IdRange, Mapped};
+use crate::{
+    Attr, Call, ClientId, Context, Credential, DirEntry, DirPage, Entry, Errno, FileSystem, Groups, Handle, MemorySink,
+    OpenId, Opened, ReadAt, Reply, Request, SetAttr, SetTime, Sink, Source, WriteAt, Written, XattrMode,
+};
 
 fn range(client: u32, server: u32, count: u32) -> IdRange {
     IdRange { client, server, count }
@@ -150,12 +153,13 @@ impl FileSystem for Below {
         Call::ready(Ok(Written { count: source.length() as u32, verifier: 3, offset: 0 }))
     }
 
-    fn depart(&self, client: ClientId) {
+    fn depart(&self, client: ClientId) -> Call<'_, ()> {
         self.asked.lock().unwrap().push(format!("{client:?}"));
+        Call::ready(Ok(()))
     }
 
-    fn inode(&self, _client: ClientId, _open: OpenId) -> Option<Handle> {
-        Handle::new(b"inode")
+    fn inode(&self, _client: ClientId, _open: OpenId) -> Call<'_, Handle> {
+        Call::ready(Handle::new(b"inode").ok_or(Errno::EBADF))
     }
 }
 
@@ -239,9 +243,9 @@ fn data_and_ends_pass_untouched() {
     let written = done(mapped.write(&context, write, Source::Memory(bytes.clone())));
     assert_eq!(written, Ok(Written { count: 1000, verifier: 3, offset: 0 }));
     assert_eq!(mapped.below.last(), format!("{write:?} at {:?}", bytes.as_ptr()), "the same memory");
-    mapped.depart(ClientId(9));
+    assert_eq!(done(mapped.depart(ClientId(9))), Ok(()));
     assert_eq!(mapped.below.last(), "ClientId(9)");
-    assert_eq!(mapped.inode(ClientId(1), OpenId(1)), Handle::new(b"inode"));
+    assert_eq!(done(mapped.inode(ClientId(1), OpenId(1))).ok(), Handle::new(b"inode"));
 }
 
 #[test]

@@ -8,14 +8,20 @@ pub mod caching;
 pub mod call;
 pub mod context;
 pub mod data;
+pub mod dataonly;
 pub mod dirpage;
 pub mod errno;
 pub mod idmap;
+pub mod late;
+pub mod layer;
 pub mod lease;
+pub mod multiplexed;
 pub mod outside;
+pub mod parts;
 pub mod readonly;
 pub mod request;
 pub mod synthetic;
+mod sys;
 pub mod throttled;
 pub mod types;
 
@@ -55,7 +61,9 @@ pub struct ReadAt {
     pub length: u32,
 }
 
-/// The operations that a file system answers.
+/// The operations that a file system answers. Those that may have to ask somebody else return a
+/// [`Call`], so that who uses one need not know whether it can answer at once; what they do not is
+/// known to the file system without asking.
 pub trait FileSystem: Send + Sync {
     /// Any operation that moves no bulk data.
     fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply>;
@@ -69,6 +77,7 @@ pub trait FileSystem: Send + Sync {
     }
 
     /// Whether what is read of the file from now on may be kept: until what is returned is dropped, nobody is told to forget it.
+    /// It is about the leases that this file system has, so that nobody has to be asked.
     fn hold_data(&self, _handle: &[u8]) -> Option<Hold> {
         None
     }
@@ -79,17 +88,18 @@ pub trait FileSystem: Send + Sync {
     /// Writes all of `source`, or as much as fits before an error.
     fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written>;
 
-    /// The client has gone: ends its opens and locks, and the waits for locks.
-    fn depart(&self, client: ClientId);
+    /// The client has gone: ends its opens and locks, and the waits for locks. Nothing of it is
+    /// executed any more.
+    fn depart(&self, client: ClientId) -> Call<'_, ()>;
 
     /// The locks that clients have and wait for, those first for whose files somebody waits: at most `limit` of them, and how many there are.
-    fn locks(&self, _limit: usize) -> (Vec<LockSeen>, usize) {
-        (Vec::new(), 0)
+    fn locks(&self, _limit: usize) -> Call<'_, (Vec<LockSeen>, usize)> {
+        Call::ready(Ok((Vec::new(), 0)))
     }
 
-    /// The handle of what a client has open; `None`: there is no such open, or the file system cannot tell at once.
-    fn inode(&self, _client: ClientId, _open: OpenId) -> Option<Handle> {
-        None
+    /// The handle of what a client has open; EBADF: there is no such open.
+    fn inode(&self, _client: ClientId, _open: OpenId) -> Call<'_, Handle> {
+        Call::ready(Err(Errno::EBADF))
     }
 
     /// What has been read ahead and written; `None`: nobody counts.
@@ -104,6 +114,7 @@ pub trait FileSystem: Send + Sync {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<F: FileSystem + ?Sized> FileSystem for Arc<F> {
     fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
         (**self).call(context, request)
@@ -125,15 +136,15 @@ impl<F: FileSystem + ?Sized> FileSystem for Arc<F> {
         (**self).write(context, write, source)
     }
 
-    fn depart(&self, client: ClientId) {
-        (**self).depart(client);
+    fn depart(&self, client: ClientId) -> Call<'_, ()> {
+        (**self).depart(client)
     }
 
-    fn locks(&self, limit: usize) -> (Vec<LockSeen>, usize) {
+    fn locks(&self, limit: usize) -> Call<'_, (Vec<LockSeen>, usize)> {
         (**self).locks(limit)
     }
 
-    fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
+    fn inode(&self, client: ClientId, open: OpenId) -> Call<'_, Handle> {
         (**self).inode(client, open)
     }
 

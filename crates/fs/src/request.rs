@@ -111,6 +111,47 @@ pub enum Reply {
 }
 
 impl Request<'_> {
+    /// What it uses, or ends, of what is open; not what it opens.
+    pub fn opens(&self) -> [Option<OpenId>; 2] {
+        use Request::*;
+        match *self {
+            GetAttr { open, .. } | SetAttr { open, .. } => [open, None],
+            Flush { open, .. }
+            | Release { open }
+            | Sync { open, .. }
+            | Commit { open, .. }
+            | ReadDirectory { open, .. }
+            | ReleaseDirectory { open }
+            | SyncDirectory { open, .. }
+            | Fallocate { open, .. }
+            | Seek { open, .. }
+            | GetLock { open, .. }
+            | SetLock { open, .. } => [Some(open), None],
+            CopyRange { from, to, .. } => [Some(from), Some(to)],
+            Root
+            | Lookup { .. }
+            | ReadLink { .. }
+            | Symlink { .. }
+            | MakeNode { .. }
+            | MakeDirectory { .. }
+            | Unlink { .. }
+            | RemoveDirectory { .. }
+            | Rename { .. }
+            | Link { .. }
+            | Open { .. }
+            | Create { .. }
+            | CreateUnnamed { .. }
+            | Reopen { .. }
+            | OpenDirectory { .. }
+            | Statfs { .. }
+            | GetXattr { .. }
+            | SetXattr { .. }
+            | ListXattr { .. }
+            | RemoveXattr { .. }
+            | Access { .. } => [None, None],
+        }
+    }
+
     /// Whether the operation may change what another operation can see (data, names, attributes, locks): what a read-only export refuses
     /// is a part of it, see [`Request::writes`].
     pub fn changes_state(&self) -> bool {

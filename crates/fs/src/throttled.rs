@@ -6,16 +6,18 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use crate::layer::Layer;
 use crate::{
-    Answer, Call, ClientId, Context, DataCounters, Errno, FileSystem, Handle, Hold, LockSeen, OpenId, ReadAt, Reply,
-    Request, Sink, Source, WriteAt, Written,
+    Answer, Call, ClientId, Context, DataCounters, Errno, FileSystem, ReadAt, Reply, Request, Sink, Source, WriteAt,
+    Written,
 };
 
 /// How much of its rate an idle bucket saves, as time: who waits for its turn is woken late on a busy machine, by some milliseconds where this was measured, and
 /// asks for the next bytes a round trip later. What would be lost with that is made up for from here; more would only be a burst.
 pub const BURST: Duration = Duration::from_millis(10);
 
-/// Whoever looks from within the server (what an append came to) is no client, and does not wait: these looks must be answered at once.
+/// Whoever looks from within the server (what an append came to) is no client: what it reads is
+/// not sent to anybody, and not counted.
 const NOBODY: ClientId = ClientId(0);
 
 /// Time, and the wait for it, from outside: this crate has neither.
@@ -64,8 +66,9 @@ impl Bucket {
 
 /// The layer; see the module. Requests have their turn in the order in which they come, whoever sends them.
 ///
-/// A read waits before it is executed. A write is executed at once and answered when its bytes would have flowed: the server knows under a lock where an
-/// append will end up, and may not wait under it. So in its first moment a store may be given what clients can have under way, and in the long run its rate.
+/// A read waits before it is executed. A write is executed at once and answered when its bytes
+/// would have flowed: how many those are is known only then. So in its first moment a store may be
+/// given what clients can have under way, and in the long run its rate.
 pub struct Throttled<F> {
     below: F,
     rate: u64,
@@ -164,14 +167,11 @@ impl<F: fmt::Debug> fmt::Debug for Throttled<F> {
     }
 }
 
-impl<F: FileSystem> FileSystem for Throttled<F> {
-    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
-        let copies = matches!(request, Request::CopyRange { .. });
-        let call = self.below.call(context, request);
-        if !copies {
-            return call;
-        }
-        self.after(call, |reply| if let Reply::Size(bytes) = reply { *bytes } else { 0 })
+impl<F: FileSystem> Layer for Throttled<F> {
+    type Below = F;
+
+    fn below(&self) -> &F {
+        &self.below
     }
 
     fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
@@ -181,10 +181,6 @@ impl<F: FileSystem> FileSystem for Throttled<F> {
             return call;
         }
         self.after(call, |answer| if let Ok(Reply::Size(bytes)) = &answer.result { *bytes } else { 0 })
-    }
-
-    fn hold_data(&self, handle: &[u8]) -> Option<Hold> {
-        self.below.hold_data(handle)
     }
 
     fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
@@ -209,25 +205,9 @@ impl<F: FileSystem> FileSystem for Throttled<F> {
         self.after(self.below.write(context, write, source), |written| u64::from(written.count))
     }
 
-    fn depart(&self, client: ClientId) {
-        self.below.depart(client);
-    }
-
-    fn locks(&self, limit: usize) -> (Vec<LockSeen>, usize) {
-        self.below.locks(limit)
-    }
-
-    fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
-        self.below.inode(client, open)
-    }
-
     fn data_counters(&self) -> Option<DataCounters> {
         let waits = self.state().waits;
         self.below.data_counters().map(|below| DataCounters { rate: Some(self.rate), throttled: waits, ..below })
-    }
-
-    fn inode_name<'a>(&self, handle: &'a [u8]) -> Option<(u64, &'a [u8])> {
-        self.below.inode_name(handle)
     }
 }
 

@@ -1,12 +1,17 @@
-use std::sync::Arc;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::task::{Context as Task, Poll, Waker};
 
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::*;
+use super::{Bucket, Clock, Duration, Throttled};
 use crate::synthetic::Synthetic;
-use crate::{Credential, Groups, MemorySink};
+use crate::{
+    Call, ClientId, Context, Credential, Errno, FileSystem, Groups, MemorySink, OpenId, ReadAt, Request, Source,
+    WriteAt,
+};
 
 const MEGABYTE: u64 = 1_000_000;
 

@@ -100,7 +100,39 @@ pub struct Attr {
     pub btime: Time,
 }
 
+impl Time {
+    /// A time as statx(2) tells it.
+    pub fn of_statx(time: rustix::fs::StatxTimestamp) -> Time {
+        Time { seconds: time.tv_sec, nanos: time.tv_nsec }
+    }
+}
+
+/// A device number: the major in the upper, the minor in the lower 32 bits.
+pub fn device_number(major: u32, minor: u32) -> u64 {
+    (u64::from(major) << 32) | u64::from(minor)
+}
+
 impl Attr {
+    /// What statx(2) tells.
+    pub fn of_statx(stat: &rustix::fs::Statx) -> Attr {
+        let has_birth = stat.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0;
+        Attr {
+            ino: stat.stx_ino,
+            mode: u32::from(stat.stx_mode),
+            nlink: stat.stx_nlink,
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+            rdev: device_number(stat.stx_rdev_major, stat.stx_rdev_minor),
+            size: stat.stx_size,
+            blocks: stat.stx_blocks,
+            blksize: stat.stx_blksize,
+            atime: Time::of_statx(stat.stx_atime),
+            mtime: Time::of_statx(stat.stx_mtime),
+            ctime: Time::of_statx(stat.stx_ctime),
+            btime: if has_birth { Time::of_statx(stat.stx_btime) } else { Time::default() },
+        }
+    }
+
     /// The file type bits of the mode (`S_IFMT`).
     pub fn kind(&self) -> u32 {
         self.mode & libc::S_IFMT

@@ -70,7 +70,9 @@ impl FileSystem for Tree {
         Call::ready(Err(Errno::EROFS))
     }
 
-    fn depart(&self, _: ClientId) {}
+    fn depart(&self, _: ClientId) -> Call<'_, ()> {
+        Call::ready(Ok(()))
+    }
 }
 
 fn ruled(default: Caching, rules: &[(&str, Caching)]) -> Ruled<Tree> {

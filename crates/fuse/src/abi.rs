@@ -8,6 +8,9 @@ pub const MINOR: u32 = 45;
 /// The lowest minor version served: Linux 4.11 brought parallel directory operations and the handling of set-id bits, and 4.18 is the oldest
 /// kernel of a supported distribution (7.26).
 pub const MINOR_MIN: u32 = 26;
+/// The first minor version at which attributes of an answer that crosses a notification are not
+/// believed (Linux 5.10).
+pub const MINOR_ATTRIBUTES: u32 = 32;
 /// The first minor version with INC_EPOCH.
 pub const MINOR_EPOCH: u32 = 44;
 /// The first minor version with NOFLUSH.
@@ -162,6 +165,7 @@ messages! {
     NotifyInvalInode [24] { ino: u64, off: i64, len: i64 }
     NotifyInvalEntry [16] { parent: u64, namelen: u32, flags: u32 }
     NotifyDelete [24] { parent: u64, child: u64, namelen: u32, padding: u32 }
+    NotifyStore [24] { node: u64, offset: u64, size: u32, padding: u32 }
     NotifyRetrieve [32] { unique: u64, node: u64, offset: u64, size: u32, padding: u32 }
 }
 
@@ -221,6 +225,7 @@ pub mod opcode {
 pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
+    pub const STORE: i32 = 4;
     pub const RETRIEVE: i32 = 5;
     pub const DELETE: i32 = 6;
     pub const INC_EPOCH: i32 = 8;

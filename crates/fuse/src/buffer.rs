@@ -5,11 +5,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use aqueduct_worker::Group;
+use aqueduct_worker::{Group, lock};
 use bytes::Bytes;
 
 use crate::abi::{Field, InHeader, WriteIn};
-use crate::lock;
 use crate::sys::Pages;
 
 /// Before the data of a WRITE stand these headers. A request is read to the end of the first page less these, so that the data begin on a page.

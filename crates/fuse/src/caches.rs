@@ -13,12 +13,13 @@ use std::sync::{Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Aspects, Hold, Keep, Observer, OpenId};
+use aqueduct_worker::lock;
 
 use crate::init::Negotiated;
 use crate::nodes::{Listing, Marks};
 use crate::notify::{self, Notification};
 use crate::session::Shared;
-use crate::{CacheMode, Config, abi, lock};
+use crate::{CacheMode, Config, abi};
 
 /// What an answer lets the kernel keep has to reach it within this time: timeouts begin when the kernel reads them, and a server gives away what a
 /// silent client holds two seconds after it ran out.
@@ -46,20 +47,29 @@ const OTHER_TIMES: u32 = 100_000;
 pub(crate) struct Policy {
     /// Answers say what may be kept.
     pub(crate) leases: bool,
+    /// Attributes too: the kernel does not believe those of an answer that crosses a recall (Linux
+    /// 5.10).
+    pub(crate) attributes: bool,
     /// Names too: they can be recalled, and the kernel checks permission on the way along them.
     pub(crate) names: bool,
-    /// Pages too: before Linux 6.6 pages stay as they were when a descriptor writes past them, and files open for writing cannot be mapped without them.
+    /// What may be read(2) from pages is true: such as no lease covers are dropped before.
     pub(crate) pages: bool,
+    /// Files that are open for direct I/O can be mapped shared (Linux 6.6). Where they cannot,
+    /// whatever may be read is opened cached.
+    pub(crate) maps_direct: bool,
 }
 
 impl Policy {
     pub(crate) fn new(config: &Config, negotiated: &Negotiated) -> Policy {
         let has = |flag| negotiated.flags.contains(flag);
         let leases = config.cache == CacheMode::Lease;
+        let maps_direct = has(abi::InitFlags::DIRECT_IO_ALLOW_MMAP);
         Policy {
             leases,
+            attributes: leases && negotiated.minor >= abi::MINOR_ATTRIBUTES,
             names: leases && negotiated.minor >= abi::MINOR_EPOCH && has(abi::InitFlags::POSIX_ACL),
-            pages: leases && has(abi::InitFlags::DIRECT_IO_ALLOW_MMAP),
+            pages: leases || config.cache == CacheMode::None && !maps_direct,
+            maps_direct,
         }
     }
 }
@@ -89,10 +99,11 @@ impl Kept {
 
     pub(crate) fn leased(keep: Keep, policy: Policy) -> Kept {
         let names = if policy.names { keep.names } else { Duration::ZERO };
-        let ends = keep.attributes > Duration::ZERO || names > Duration::ZERO;
+        let attributes = if policy.attributes { keep.attributes } else { Duration::ZERO };
+        let ends = attributes > Duration::ZERO || names > Duration::ZERO;
         let lease = Lease { _hold: keep.hold, said: ends.then(now) };
-        let Keep { attributes, is_written, data, .. } = keep;
-        Kept { attributes, is_written, names, data: data && policy.pages, lease }
+        let Keep { is_written, data, .. } = keep;
+        Kept { attributes, is_written, names, data, lease }
     }
 
     /// For how long the attributes of a node may be used. Who reads a file from pages that may be changed under him has to ask before each read: the kernel takes the end
@@ -116,6 +127,11 @@ impl Kept {
 }
 
 impl Lease {
+    /// Behind pages, which end with the lease only.
+    pub(crate) fn of_pages(hold: Hold) -> Lease {
+        Lease { _hold: Some(hold), said: None }
+    }
+
     /// Whether it is too late to tell the kernel, or to have told it.
     pub(crate) fn is_stale(&self) -> bool {
         self.said.is_some_and(|said| now().saturating_sub(said) > STALE_AFTER)
@@ -186,6 +202,20 @@ impl Listings {
     }
 }
 
+/// What a file holds in its last page.
+pub(crate) struct Tail {
+    pub(crate) offset: u64,
+    pub(crate) data: Vec<u8>,
+    /// A lease is held until the kernel has it.
+    pub(crate) is_leased: bool,
+}
+
+impl Tail {
+    fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+}
+
 /// Tells the kernel what it has to forget.
 pub(crate) struct KernelCaches(pub(crate) Weak<Shared>);
 
@@ -251,12 +281,19 @@ impl Shared {
         }
         if aspects.intersects(Aspects::ATTRIBUTES | Aspects::DATA) {
             let before = self.nodes.marks(node);
-            let pages = aspects.contains(Aspects::DATA) && before.has_pages();
+            let has_pages = aspects.contains(Aspects::DATA) && before.has_pages();
+            // Where files that are written are cached a page may be locked until its WRITE is
+            // answered, which may wait for this very recall. None of their pages is leased: they
+            // are dropped before the next read(2), and soon for who has them mapped.
+            let pages = has_pages && before.cached_writers == 0;
             let offset = if pages { 0 } else { -1 };
             let is_new = || self.nodes.is_new(node, NEW) && !self.ended();
             insist(|| self.tell(&notify::inval_inode(node, offset, 0)), is_new);
             if pages {
                 self.nodes.mark(node, |marks| marks.dropped(before));
+            } else if has_pages {
+                self.nodes.mark(node, Marks::distrust);
+                self.page_drops.drop_soon(node);
             }
         }
     }
@@ -328,15 +365,23 @@ impl Shared {
         if nanos < HALF { nanos + distance } else { nanos - distance }
     }
 
-    /// An open file of a node reads from pages.
-    pub(crate) fn caches(&self, node: u64, open: OpenId) {
-        lock(&self.cached).insert(open);
-        self.nodes.mark(node, |marks| marks.cached_opens += 1);
+    /// An open file of a node reads from pages, and may write through them.
+    pub(crate) fn caches(&self, node: u64, open: OpenId, writes: bool) {
+        lock(&self.cached).insert(open, writes);
+        self.nodes.mark(node, |marks| {
+            marks.cached_opens += 1;
+            marks.cached_writers += u32::from(writes);
+        });
+    }
+
+    /// Whether an open file reads from pages, and writes through them.
+    pub(crate) fn reads_pages(&self, open: OpenId) -> bool {
+        self.policy.pages && lock(&self.cached).contains_key(&open)
     }
 
     /// Whether an open directory reads from pages.
     pub(crate) fn is_cached(&self, open: OpenId) -> bool {
-        self.policy.names && lock(&self.cached).contains(&open)
+        self.policy.names && lock(&self.cached).contains_key(&open)
     }
 
     /// Whether the kernel may go on reading a listing from its pages, given for how long it could be told of one now.
@@ -356,8 +401,13 @@ impl Shared {
 
     /// An open file of a node is closed.
     pub(crate) fn caches_no_more(&self, node: u64, open: OpenId) {
-        if self.policy.leases && lock(&self.cached).remove(&open) {
-            self.nodes.mark(node, |marks| marks.cached_opens = marks.cached_opens.saturating_sub(1));
+        if self.policy.pages
+            && let Some(writes) = lock(&self.cached).remove(&open)
+        {
+            self.nodes.mark(node, |marks| {
+                marks.cached_opens = marks.cached_opens.saturating_sub(1);
+                marks.cached_writers = marks.cached_writers.saturating_sub(u32::from(writes));
+            });
         }
     }
 
@@ -368,6 +418,20 @@ impl Shared {
             self.tell(&notify::inval_inode(node, 0, 0));
             self.nodes.mark(node, |marks| marks.dropped(before));
         }
+    }
+
+    /// Tells the kernel the size of a file by the data at its end. Waits as the other.
+    pub(crate) fn store_tail(&self, node: u64, tail: &Tail) {
+        let before = self.nodes.marks(node);
+        self.nodes.mark(node, |marks| {
+            marks.stores_size(tail.end());
+            marks.fill(tail.is_leased);
+        });
+        // What is on its way to the kernel with a smaller size is not believed then, whatever the
+        // size that it has.
+        self.tell(&notify::inval_inode(node, -1, 0));
+        self.tell(&notify::store(node, tail.offset, &tail.data));
+        self.nodes.mark(node, |marks| marks.gave(before));
     }
 }
 

@@ -1,9 +1,9 @@
 //! From a request of the kernel to an operation of the file system, and from its result to the reply.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use aqueduct_fs::{Answer, Cancel, Context, Credential, Entry, Errno, OpenId, Reply, Request};
+use aqueduct_fs::{Answer, Cancel, Context, Credential, Entry, Errno, Hold, OpenId, Reply, Request};
 use bytes::Bytes;
 
 use crate::abi::{self, AttrOut, EntryOut, Field, InHeader, opcode};
@@ -25,6 +25,8 @@ pub(crate) struct Job {
     pub(crate) frame: Bytes,
     pub(crate) context: Context,
     pub(crate) responder: Responder,
+    /// When it came.
+    pub(crate) began: Instant,
     /// Others may wait for it.
     _release: Option<Release>,
 }
@@ -69,6 +71,15 @@ impl Outcome {
         }
     }
 
+    /// Until the kernel has it, this is not given back.
+    pub(crate) fn holding(self, hold: Option<Hold>) -> Outcome {
+        match (self, hold.map(Lease::of_pages)) {
+            (Outcome::Granted(body, grant), Some(lease)) => Outcome::Granted(body, Grant { lease, ..grant }),
+            (Outcome::Done(body), Some(lease)) => Outcome::Granted(body, Grant { lease, ..Grant::default() }),
+            (outcome, _) => outcome,
+        }
+    }
+
     /// With these bytes, of which the kernel may keep what the lease says.
     pub(crate) fn kept(body: Vec<u8>, kept: Kept) -> Outcome {
         Outcome::Granted(body, Grant { lease: kept.into_lease(), ..Grant::default() })
@@ -83,7 +94,7 @@ impl Job {
         let credential = Credential { uid, gid, groups: shared.groups.of(pid, uid, gid) };
         let context = Context { client: shared.config.client, credential, pid, cancel: Cancel::default() };
         let release = (header.opcode == opcode::RELEASE).then(|| shared.releases.enter());
-        Job { shared, header, frame, context, responder, _release: release }
+        Job { shared, header, frame, context, responder, began: Instant::now(), _release: release }
     }
 
     /// What follows the header.
@@ -164,7 +175,7 @@ impl Job {
     /// are dropped first; the same with listings that nobody answers for.
     pub(crate) fn attributes_valid(&self, nodeid: u64, attr: &aqueduct_fs::Attr, kept: &Kept) -> (u64, u32) {
         convert::timeout(match () {
-            () if !self.shared.policy.leases => kept.attributes,
+            () if !self.shared.policy.pages => kept.attributes,
             () if attr.is_regular() => kept.attributes_of_file(self.shared.nodes.marks(nodeid)),
             () if attr.is_directory() && self.reads_stale_listing(nodeid) => Duration::ZERO,
             () => kept.attributes,
@@ -181,6 +192,9 @@ impl Job {
     pub(crate) fn told(&self, nodeid: u64, attr: &aqueduct_fs::Attr) {
         if attr.mode & (libc::S_ISUID | libc::S_ISGID) != 0 && attr.is_regular() {
             self.shared.nodes.mark(nodeid, |marks| marks.set_id = true);
+        }
+        if self.shared.policy.pages && attr.is_regular() {
+            self.shared.nodes.mark(nodeid, |marks| marks.tell_size(attr.size));
         }
     }
 
@@ -210,21 +224,27 @@ impl Job {
     pub(crate) async fn changes_size(&self, nodeid: u64) -> Option<Turn> {
         let Shared { policy, nodes, sizes, .. } = &*self.shared;
         // Most files nobody reads from pages while they are written.
-        let may_be_read = policy.leases && (nodes.marks(nodeid).cached_opens > 0 || sizes.is_used(nodeid));
+        let may_be_read = policy.pages && (nodes.marks(nodeid).cached_opens > 0 || sizes.is_used(nodeid));
         if may_be_read { Some(sizes.enter(nodeid, Use::Change, &self.context.cancel).await) } else { None }
     }
 
     /// The data of a file were changed: pages that the kernel was fetching meanwhile may be older.
     pub(crate) fn written(&self, nodeid: u64) {
-        if self.shared.policy.leases {
+        if self.shared.policy.pages {
             self.shared.nodes.mark(nodeid, Marks::distrust);
         }
         self.changed(nodeid);
     }
 
+    /// A file was emptied with its opening, which the kernel sees by itself.
+    pub(crate) fn emptied(&self, nodeid: u64) {
+        self.shared.nodes.mark(nodeid, |marks| marks.tell_size(0));
+        self.written(nodeid);
+    }
+
     /// Whether the kernel may read from pages of this node that no lease covers.
     pub(crate) fn reads_unleased_pages(&self, nodeid: u64) -> bool {
-        self.shared.policy.leases && self.shared.nodes.marks(nodeid).reads_unleased_pages()
+        self.shared.policy.pages && self.shared.nodes.marks(nodeid).reads_unleased_pages()
     }
 
     /// Whether the kernel may read a listing from pages of which nobody knows any more whether they are true.
@@ -281,6 +301,7 @@ pub(crate) async fn run(job: &Job) {
             Ok(Outcome::Delivered) => return,
             Err(errno) => {
                 tracing::debug!(opcode = job.header.opcode, node = job.header.nodeid, %errno, "request failed");
+                job.shared.metrics.failed(job.header.opcode);
                 return job.responder.failed(errno);
             }
         }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{GROUPS_MAX, Groups};
+use aqueduct_worker::lock;
 
 use crate::caller::{self, Caller};
-use crate::lock;
 
 /// How long what was read counts: reading takes some 15 us, a request 20, and a second is the delay that programs (and administrators) accept of setgroups.
 const FRESH: Duration = Duration::from_secs(1);

@@ -14,6 +14,9 @@ use crate::{CacheMode, Config, Device, StartError};
 /// The kernel sends INIT from within mount(2), so it waits already; a connection that stays silent this long is none.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The least that the kernel lets be read at once (FUSE_MIN_READ_BUFFER).
+const MIN_READ_BUFFER: usize = 8192;
+
 /// What a kernel that does not know MAX_PAGES transfers, whatever it is told: 32 pages.
 const MAX_TRANSFER_OLD: u32 = 128 << 10;
 
@@ -46,16 +49,8 @@ pub(crate) fn negotiate(
     let deadline = Instant::now() + PATIENCE;
     let mut buffer = pool.take()?;
     loop {
-        wait(fd, deadline)?;
-        let length = match device::read(fd, buffer.request_area()) {
-            Read::Request(length) => length,
-            Read::Empty => continue,
-            Read::Ended => return Err(StartError::Ended),
-        };
-        let (header, body) = InHeader::parse(buffer.request(length)).ok_or(StartError::NoInit)?;
-        if header.opcode != opcode::INIT {
-            return Err(StartError::NoInit);
-        }
+        let length = receive(fd, buffer.request_area(), deadline)?;
+        let (header, body) = parse(buffer.request(length))?;
         let answer = answer(body, config, has_rings);
         let (error, out) = match &answer {
             Ok((out, _)) => (0, out.to_vec()),
@@ -67,6 +62,49 @@ pub(crate) fn negotiate(
             return Ok(negotiated);
         }
     }
+}
+
+/// What is offered by the first request of a connection, which stays unanswered.
+pub(crate) fn peek(device: &Device) -> Result<Offered, StartError> {
+    let mut buffer = [0; MIN_READ_BUFFER];
+    let length = receive(device.fd.as_fd(), &mut buffer, Instant::now() + PATIENCE)?;
+    offered(parse(&buffer[..length])?.1)
+}
+
+/// Waits for a request, and returns its length.
+fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8], deadline: Instant) -> Result<usize, StartError> {
+    loop {
+        wait(fd, deadline)?;
+        match device::read(fd, buffer) {
+            Read::Request(length) => return Ok(length),
+            Read::Empty => {}
+            Read::Ended => return Err(StartError::Ended),
+        }
+    }
+}
+
+/// The header and body of an INIT.
+fn parse(request: &[u8]) -> Result<(InHeader, &[u8]), StartError> {
+    InHeader::parse(request).filter(|(header, _)| header.opcode == opcode::INIT).ok_or(StartError::NoInit)
+}
+
+/// What a kernel says of itself in INIT.
+#[derive(Clone, Copy)]
+pub(crate) struct Offered {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    pub(crate) flags: InitFlags,
+    max_readahead: u32,
+}
+
+fn offered(body: &[u8]) -> Result<Offered, StartError> {
+    let (init, rest) = InitIn::parse(body).ok_or(StartError::NoInit)?;
+    let mut flags = InitFlags::from_bits_retain(init.flags.into());
+    if flags.contains(InitFlags::INIT_EXT) && rest.len() >= size_of::<u32>() {
+        let flags2 = u32::take(&mut &rest[..]);
+        flags |= InitFlags::from_bits_retain(u64::from(flags2) << 32);
+    }
+    Ok(Offered { major: init.major, minor: init.minor, flags, max_readahead: init.max_readahead })
 }
 
 fn wait(fd: BorrowedFd<'_>, deadline: Instant) -> Result<(), StartError> {
@@ -81,22 +119,17 @@ fn wait(fd: BorrowedFd<'_>, deadline: Instant) -> Result<(), StartError> {
 
 /// The answer to one INIT. A kernel of a later major version is told ours, and asks again with it.
 fn answer(body: &[u8], config: &Config, has_rings: bool) -> Result<(InitOut, Option<Negotiated>), StartError> {
-    let (init, rest) = InitIn::parse(body).ok_or(StartError::NoInit)?;
+    let init = offered(body)?;
     if init.major > MAJOR {
         return Ok((InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() }, None));
     }
     if init.major < MAJOR || init.minor < MINOR_MIN {
         return Err(StartError::KernelTooOld { major: init.major, minor: init.minor });
     }
-    let mut offered = InitFlags::from_bits_retain(init.flags.into());
-    if offered.contains(InitFlags::INIT_EXT) && rest.len() >= size_of::<u32>() {
-        let flags2 = u32::take(&mut &rest[..]);
-        offered |= InitFlags::from_bits_retain(u64::from(flags2) << 32);
-    }
     let mut wanted = wanted(config);
     // The kernel then waits for the rings before it sends anything.
     wanted.set(InitFlags::OVER_IO_URING, has_rings);
-    let flags = wanted & offered;
+    let flags = wanted & init.flags & !InitFlags::from_bits_retain(config.withheld);
     let sized = flags.contains(InitFlags::MAX_PAGES);
     let max_transfer = if sized { config.max_transfer } else { MAX_TRANSFER_OLD };
     let minor = init.minor.min(config.minor_max);

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::Cancel;
+use aqueduct_worker::lock;
 
 use crate::caller::{self, Caller};
-use crate::lock;
 use crate::slots::Slots;
 
 /// How long a request is under way before its caller is looked at, and how often from then on. Half a second is what a user who pressed Ctrl-C

@@ -18,11 +18,14 @@ mod dispatch;
 mod groups;
 mod init;
 mod interrupt;
+mod metrics;
 mod mount;
 mod nodes;
 mod notify;
+mod offer;
 mod ops;
 mod pages;
+mod places;
 mod readahead;
 mod reader;
 mod releases;
@@ -38,14 +41,16 @@ mod tests;
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Errno, Observer, TRANSFER_SIZE_MAX};
+use aqueduct_metrics::Snapshot;
 
 pub use device::Device;
 pub use init::Negotiated;
-pub use mount::{MountError, MountOptions, Unmount, mount, unmount};
+pub use mount::{MountError, MountOptions, Remount, Unmount, mount, remount, unmount};
+pub use offer::{Feature, Offer, OfferError, offered};
 pub use session::{Session, start};
 
 /// The extended attribute of a mount's root that tells how the mount fares; see [`Config::status`].
@@ -55,21 +60,22 @@ pub const STATUS_XATTR: &str = "aqueduct.status";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheMode {
     /// Nothing: each read(2) and write(2) is a request. Only mappings, and sendfile and splice, use the page cache. Before Linux 6.6 a file
-    /// opened for reading and writing is cached, because it could not be mapped shared otherwise.
+    /// opened for reading is cached, because it could not be mapped shared otherwise; its pages
+    /// are dropped before each read(2).
     #[default]
     None,
     /// The page cache, dropped at each open and when size or mtime have changed; attributes are fetched again at each open.
     CloseToOpen,
     /// What the file system says with each answer ([`FileSystem::ask`](aqueduct_fs::FileSystem::ask)), until the [`Observer`] is told otherwise. Names only
-    /// with [`Config::posix_acl`] and Linux 6.16 or later; data only with Linux 6.6 or later.
+    /// with [`Config::posix_acl`] and Linux 6.16 or later.
     Lease,
 }
 
 /// Takes whom to tell what the kernel has to forget.
 pub type Observed = Box<dyn FnOnce(Arc<dyn Observer>) + Send + Sync>;
 
-/// Tells how a mount fares.
-pub type Status = Box<dyn Fn(&Negotiated) -> String + Send + Sync>;
+/// Tells how a mount fares, with what the front end has counted.
+pub type Status = Box<dyn Fn(&Negotiated, Snapshot) -> String + Send + Sync>;
 
 /// How a mount is served.
 pub struct Config {
@@ -101,6 +107,8 @@ pub struct Config {
     pub observed: Option<Observed>,
     /// The highest minor version of the protocol to agree on; lower than what is served only in tests.
     pub minor_max: u32,
+    /// Bits of INIT that the kernel is taken not to offer; for tests of what is done without them.
+    pub withheld: u64,
     /// Closing a file that was opened for reading is not told, which spares a request for each: locks that its process has taken on the file since stay until they are
     /// unlocked, or until the last close of what they were taken through. POSIX wants them to end.
     pub spares_flush: bool,
@@ -123,6 +131,7 @@ impl Default for Config {
             status: None,
             observed: None,
             minor_max: abi::MINOR,
+            withheld: 0,
             spares_flush: false,
             io_uring: true,
         }
@@ -169,8 +178,4 @@ pub enum StartError {
     /// The operating system refused something.
     #[error("cannot serve the mount: {0}")]
     Io(#[from] io::Error),
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
 }

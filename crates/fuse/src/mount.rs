@@ -82,6 +82,8 @@ pub enum MountError {
     Mounted { target: PathBuf, holder: String },
     #[error("cannot unmount {0}: it is in use; end the programs that use it (fuser -vm {0}), or unmount lazily", target.display())]
     Busy { target: PathBuf },
+    #[error("cannot make the mount on {0} read-only: files there are open for writing; close them (fuser -vm {0} shows who has them)", target.display())]
+    OpenForWriting { target: PathBuf },
     #[error("cannot unmount {}: nothing is mounted there; name the directory itself, not a link to it or a path below it (see findmnt)", target.display())]
     NotMounted { target: PathBuf },
     #[error(
@@ -106,6 +108,32 @@ pub enum MountError {
 pub fn mount(target: &Path, options: &MountOptions) -> Result<Device, MountError> {
     let target = check_target(target)?;
     if rustix::process::geteuid().is_root() { mount_as_root(target, options) } else { mount_by_helper(target, options) }
+}
+
+/// What of a mount is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remount {
+    /// All of it, wherever it is seen.
+    Whole,
+    /// What is seen at the target: a bind mount, or the mount point itself.
+    MountPoint,
+}
+
+/// Has the kernel treat a mount of ours otherwise, as root: read-only or not, with set-id
+/// programs, device files, programs and access times or not. All of these are as `options` say
+/// afterwards; the other options stay as they are.
+pub fn remount(target: &Path, options: &MountOptions, what: Remount) -> Result<(), MountError> {
+    let target = target.to_owned();
+    let flags = match what {
+        Remount::Whole => flags(options),
+        Remount::MountPoint => flags(options) | MountFlags::BIND,
+    };
+    let result = rustix::mount::mount_remount(&target, flags, c"");
+    result.map_err(io::Error::from).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => MountError::OpenForWriting { target },
+        Some(libc::EPERM | libc::EACCES) => MountError::NotPermitted { action: "change the mount on", target, error },
+        _ => MountError::Io { action: "change the mount on", target, error },
+    })
 }
 
 /// Finds out what is wrong with a target before anything is tried, and makes its path absolute.

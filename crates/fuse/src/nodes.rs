@@ -2,15 +2,18 @@
 //!
 //! A node id is never used for two inodes, so that a request that was under way when the kernel forgot an inode cannot reach another one.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use aqueduct_worker::lock;
+
 use crate::abi::ROOT_ID;
 use crate::caches::LISTING_ENTERED;
-use crate::lock;
+use crate::places::Places;
 
 /// Workers rarely meet at one of 16 locks; a node id holds its shard in its lowest bits.
 const SHARD_BITS: u32 = 4;
@@ -22,6 +25,8 @@ pub(crate) struct Nodes {
     hasher: RandomState,
     began: Instant,
     shards: [Mutex<Shard>; SHARDS],
+    /// Where the kernel knows directories.
+    pub(crate) places: Places,
 }
 
 #[derive(Default)]
@@ -73,8 +78,11 @@ pub(crate) struct Marks {
     pub(crate) set_id: bool,
     /// Somebody asked for a POSIX lock of it.
     pub(crate) locked: bool,
-    /// How many open files of it read from pages.
+    /// How many open files of it read from pages, and how many of them write through them.
     pub(crate) cached_opens: u32,
+    pub(crate) cached_writers: u32,
+    /// The least and the greatest size that the kernel may believe, once it was told one.
+    sizes: Option<(u64, u64)>,
     /// How often the kernel asked for pages of it, and up to which of these it has dropped them. Numbers that only grow, so that of two who have
     /// pages dropped at once none takes what came meanwhile for what it saw; beyond 2^32 their differences are right.
     fills: u32,
@@ -119,6 +127,43 @@ impl Marks {
         }
     }
 
+    /// The kernel was given pages that it did not ask for, which it need not have dropped with
+    /// those that there were when the marks were as `before`.
+    pub(crate) fn gave(&mut self, before: Marks) {
+        if self.dropped != before.dropped {
+            self.fill(false);
+        }
+    }
+
+    /// The kernel is told a size in an answer, which it need not believe unless it is the first,
+    /// or sees it by itself.
+    pub(crate) fn tell_size(&mut self, size: u64) {
+        let (least, greatest) = self.sizes.unwrap_or((size, size));
+        self.sizes = Some((least.min(size), greatest.max(size)));
+    }
+
+    /// The kernel knows that a write has ended at so many bytes, so that the file has as many.
+    pub(crate) fn wrote_to(&mut self, end: u64) {
+        let (least, greatest) = self.sizes.unwrap_or((end, end));
+        self.sizes = Some((least.max(end), greatest.max(end)));
+    }
+
+    /// The kernel is about to be made to believe a size, if its own is smaller. What it was told
+    /// before in answers it believes no more.
+    pub(crate) fn stores_size(&mut self, size: u64) {
+        self.sizes = Some((size, size));
+    }
+
+    /// What becomes of the size that the kernel believes.
+    pub(crate) fn compare_size(&self, size: u64) -> Ordering {
+        match self.sizes {
+            Some((least, _)) if least < size => Ordering::Greater,
+            Some((_, greatest)) if greatest > size => Ordering::Less,
+            Some(_) => Ordering::Equal,
+            None => Ordering::Greater,
+        }
+    }
+
     /// The file is changed through this mount, or everything is to be forgotten: no lease covers the pages that there are.
     pub(crate) fn distrust(&mut self) {
         self.unleased = self.fills;
@@ -154,7 +199,8 @@ fn is_later(number: u32, than: u32) -> bool {
 impl Nodes {
     /// A table that knows the root only.
     pub(crate) fn new(root: &[u8]) -> Nodes {
-        Nodes { root: root.into(), hasher: RandomState::new(), began: Instant::now(), shards: Default::default() }
+        let (hasher, began) = (RandomState::new(), Instant::now());
+        Nodes { root: root.into(), hasher, began, shards: Default::default(), places: Places::default() }
     }
 
     /// Milliseconds since the table was made.
@@ -226,6 +272,7 @@ impl Nodes {
         node.get_mut().lookups = node.get().lookups.saturating_sub(count);
         if node.get().lookups == 0 {
             shard.by_handle.remove(&node.remove().handle);
+            self.places.forget(id);
             if shard.by_id.is_empty() {
                 // A tree walk leaves room for all it met: give it back.
                 shard.by_id.shrink_to_fit();

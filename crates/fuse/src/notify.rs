@@ -1,6 +1,6 @@
 //! Notifications: what we tell the kernel unasked. Encoders only; [`Session`](crate::Session) sends them.
 
-use crate::abi::{Field, NotifyDelete, NotifyInvalEntry, NotifyInvalInode, NotifyRetrieve, notify};
+use crate::abi::{Field, NotifyDelete, NotifyInvalEntry, NotifyInvalInode, NotifyRetrieve, NotifyStore, notify};
 
 /// A notification: its code and its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +33,14 @@ pub(crate) fn delete(parent: u64, child: u64, name: &[u8]) -> Notification {
 /// Makes every cached name be looked up again.
 pub(crate) fn inc_epoch() -> Notification {
     Notification { code: notify::INC_EPOCH, body: Vec::new() }
+}
+
+/// Puts what a file holds from `offset` to its end into pages. A size that is greater than the
+/// kernel's is the kernel's from then on.
+pub(crate) fn store(node: u64, offset: u64, data: &[u8]) -> Notification {
+    let mut body = NotifyStore { node, offset, size: data.len() as u32, padding: 0 }.to_vec();
+    body.extend_from_slice(data);
+    Notification { code: notify::STORE, body }
 }
 
 /// Has the kernel send a request of this number, a NOTIFY_REPLY without data, to the queue of the calling thread's processor. It refuses to

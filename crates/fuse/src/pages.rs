@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, Weak};
 
-use aqueduct_worker::Done;
+use aqueduct_worker::{Done, lock};
 
-use crate::lock;
+use crate::caches::Tail;
 use crate::session::Shared;
 
-/// The nodes whose pages are to be dropped, in the order in which they were asked for.
+/// The nodes whose pages are to be dropped, in the order in which that was asked for, and what is
+/// to be stored then.
 #[derive(Default)]
 pub(crate) struct PageDrops {
     queue: Mutex<Queue>,
@@ -19,8 +20,14 @@ pub(crate) struct PageDrops {
 
 #[derive(Default)]
 struct Queue {
-    drops: VecDeque<(u64, Option<Arc<Done>>)>,
+    drops: VecDeque<Drop>,
     closed: bool,
+}
+
+struct Drop {
+    node: u64,
+    tail: Option<Tail>,
+    done: Option<Arc<Done>>,
 }
 
 impl PageDrops {
@@ -32,9 +39,10 @@ impl PageDrops {
     }
 
     fn work(&self, shared: &Weak<Shared>) {
-        while let Some((node, done)) = self.next() {
+        while let Some(Drop { node, tail, done }) = self.next() {
             if let Some(shared) = shared.upgrade() {
                 shared.drop_unleased_pages(node);
+                tail.iter().for_each(|tail| shared.store_tail(node, tail));
             }
             if let Some(done) = done {
                 done.set();
@@ -43,7 +51,7 @@ impl PageDrops {
     }
 
     /// The next, also what is left when this is closed: somebody may wait for it.
-    fn next(&self) -> Option<(u64, Option<Arc<Done>>)> {
+    fn next(&self) -> Option<Drop> {
         let mut queue = lock(&self.queue);
         loop {
             if let Some(next) = queue.drops.pop_front() {
@@ -56,10 +64,10 @@ impl PageDrops {
         }
     }
 
-    fn push(&self, node: u64, done: Option<Arc<Done>>) {
+    fn push(&self, node: u64, tail: Option<Tail>, done: Option<Arc<Done>>) {
         let mut queue = lock(&self.queue);
         if !queue.closed {
-            queue.drops.push_back((node, done));
+            queue.drops.push_back(Drop { node, tail, done });
             self.changed.notify_one();
         } else if let Some(done) = done {
             drop(queue);
@@ -69,13 +77,20 @@ impl PageDrops {
 
     /// Drops the pages of a node soon.
     pub(crate) fn drop_soon(&self, node: u64) {
-        self.push(node, None);
+        self.push(node, None, None);
     }
 
     /// Drops the pages of a node that no lease covers. When it has returned, none is left of those that the kernel had asked for before.
     pub(crate) async fn drop_now(&self, node: u64) {
         let done = Arc::new(Done::default());
-        self.push(node, Some(done.clone()));
+        self.push(node, None, Some(done.clone()));
+        done.wait().await;
+    }
+
+    /// As [`drop_now`](PageDrops::drop_now), and then has the kernel know the end of the file.
+    pub(crate) async fn refresh(&self, node: u64, tail: Tail) {
+        let done = Arc::new(Done::default());
+        self.push(node, Some(tail), Some(done.clone()));
         done.wait().await;
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-use aqueduct_worker::{Group, Readiness, Ready, Registration, Wide};
+use aqueduct_worker::{Group, Readiness, Ready, Registration, Wide, lock};
 use bytes::Bytes;
 
 use crate::abi::{BatchForgetIn, Field, ForgetIn, ForgetOne, InHeader, InterruptIn, ReadIn, WriteIn, opcode};
@@ -17,7 +17,6 @@ use crate::channel::{Channel, Responder};
 use crate::device::{DeviceChannel, Read};
 use crate::dispatch::Job;
 use crate::interrupt::Verdict;
-use crate::lock;
 use crate::releases::Reading;
 use crate::serve::serve_now;
 use crate::session::Shared;
@@ -155,7 +154,10 @@ impl Reader {
         match header.opcode {
             opcode::FORGET => self.forget(header.nodeid, body),
             opcode::BATCH_FORGET => self.forget_batch(body),
-            opcode::INTERRUPT => self.interrupt(&header, body),
+            opcode::INTERRUPT => {
+                self.shared.metrics.interrupts.increment();
+                self.interrupt(&header, body);
+            }
             // The answer to a notification that asks for data, which we do not send; it wants no reply.
             opcode::NOTIFY_REPLY => {}
             _ => return self.answer(group, &header, buffer, length, reading),
@@ -165,12 +167,14 @@ impl Reader {
 
     fn forget(&self, node: u64, body: &[u8]) {
         if let Some((forget, _)) = ForgetIn::parse(body) {
+            self.shared.metrics.forgotten.increment();
             self.shared.nodes.forget(node, forget.nlookup);
         }
     }
 
     fn forget_batch(&self, body: &[u8]) {
         let Some((batch, mut rest)) = BatchForgetIn::parse(body) else { return };
+        self.shared.metrics.forgotten.add(batch.count.into());
         for _ in 0..batch.count {
             let Some((one, after)) = ForgetOne::parse(rest) else { return };
             self.shared.nodes.forget(one.nodeid, one.nlookup);
@@ -207,6 +211,7 @@ impl Reader {
             (Bytes::copy_from_slice(buffer.request(length)), Some(buffer))
         };
         let responder = Responder::new(self.channel.clone(), header.unique);
+        self.shared.metrics.by_device.increment();
         let job = Job::new(self.shared.clone(), *header, frame, responder);
         drop(reading); // a release is entered with its job
         if !small {

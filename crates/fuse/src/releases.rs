@@ -11,9 +11,8 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use aqueduct_fs::Cancel;
-use aqueduct_worker::Group;
+use aqueduct_worker::{Group, lock};
 
-use crate::lock;
 use crate::slots::Slots;
 
 /// Looks at a thread that is just reading before it is left to run; then one look at a time.

@@ -61,6 +61,7 @@ async fn serve(job: Job, group: Weak<Group>) {
         poll
     })
     .await;
+    job.shared.metrics.answered(job.header.opcode, job.began.elapsed());
 }
 
 /// Looks after the callers of what stays under way; ends when nothing is.

@@ -1,6 +1,6 @@
 //! A mount that is served: what its requests share, its start and its end.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -8,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use aqueduct_fs::{
     Cancel, Context, Credential, Entry, FileSystem, Handle, Observer, OpenId, Reply, Request, TRANSFER_SIZE_MAX,
 };
-use aqueduct_worker::Group;
+use aqueduct_metrics::Snapshot;
+use aqueduct_worker::{Group, lock};
 
 use crate::buffer::Pool;
 use crate::caches::{KernelCaches, Listings, Policy};
@@ -16,15 +17,17 @@ use crate::device::DeviceChannel;
 use crate::groups::GroupCache;
 use crate::init::{self, Negotiated};
 use crate::interrupt::Interrupts;
+use crate::metrics::Metrics;
 use crate::nodes::Nodes;
 use crate::notify::{self, Notification};
 use crate::pages::PageDrops;
+use crate::places::EntryDrops;
 use crate::readahead;
 use crate::reader::{Reader, Readers};
 use crate::releases::Releases;
 use crate::ring::{self, Rings};
 use crate::sizes::Sizes;
-use crate::{Config, Device, StartError, abi, device, lock, mount};
+use crate::{Config, Device, StartError, abi, device, mount};
 
 /// The least a request buffer holds beside its headers: an extended attribute of the largest size, and what the kernel insists on.
 const BUFFER_DATA_MIN: usize = 128 << 10;
@@ -42,15 +45,17 @@ pub(crate) struct Shared {
     pub(crate) listings: Listings,
     /// When the kernel was last made to forget all names, by the clock of the nodes.
     pub(crate) epoch_began: AtomicU64,
-    /// The open files and directories that read from pages; under leases.
-    pub(crate) cached: Mutex<HashSet<OpenId>>,
+    /// The open files and directories that read from pages, and whether they write through them.
+    pub(crate) cached: Mutex<HashMap<OpenId, bool>>,
     /// How often the kernel was made to forget all names.
     pub(crate) epoch: AtomicU32,
     /// How often the kernel was told another time than that of a change.
     pub(crate) times_told: AtomicU32,
     pub(crate) page_drops: Arc<PageDrops>,
+    pub(crate) entry_drops: Arc<EntryDrops>,
     pub(crate) sizes: Arc<Sizes>,
     pub(crate) pool: Arc<Pool>,
+    pub(crate) metrics: Metrics,
     pub(crate) readers: Readers,
     pub(crate) rings: Rings,
     /// The descriptor that notifications are written to.
@@ -91,6 +96,7 @@ impl Shared {
             tracing::debug!(nodes = self.nodes.count(), "the mount has ended");
             self.interrupts.cancel_all();
             self.page_drops.close();
+            self.entry_drops.close();
         }
     }
 
@@ -104,7 +110,8 @@ impl Shared {
             std::mem::take(&mut end.callbacks)
         };
         // Releases that the kernel had queued when it was unmounted never reach us.
-        self.filesystem.depart(self.config.client);
+        // One that has to ask others for that has a session of its own, which ends with the mount.
+        drop(self.filesystem.depart(self.config.client));
         callbacks.into_iter().for_each(|callback| callback());
         self.finished.notify_all();
     }
@@ -115,8 +122,14 @@ impl Shared {
         self.releases.settled(cancel).await;
     }
 
+    /// What [`Config::status`] tells of the mount.
+    pub(crate) fn status(&self) -> Option<String> {
+        self.config.status.as_ref().map(|status| status(&self.negotiated, Snapshot::of(self)))
+    }
+
     /// Sends a notification. False: the kernel knows no such inode or name.
     pub(crate) fn notify(&self, notification: &Notification) -> io::Result<bool> {
+        self.metrics.notified(notification.code);
         match device::write(self.control.fd(), 0, notification.code, &[&notification.body]) {
             Ok(()) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
@@ -201,8 +214,10 @@ fn start_mounted(
         epoch: AtomicU32::new(0),
         times_told: AtomicU32::new(0),
         page_drops: Arc::default(),
+        entry_drops: Arc::default(),
         sizes: Arc::default(),
         pool,
+        metrics: Metrics::default(),
         readers: Readers::default(),
         rings: Rings::default(),
         control: channels[0].clone(),
@@ -212,9 +227,10 @@ fn start_mounted(
         finished: Condvar::new(),
     });
     let mut session = Session { shared: shared.clone(), readers: Vec::new(), target };
-    if shared.policy.leases {
+    if shared.policy.pages {
         shared.page_drops.start(Arc::downgrade(&shared))?;
     }
+    shared.entry_drops.start(Arc::downgrade(&shared))?;
     if let Some(observed) = observed {
         observed(session.observer());
     }
@@ -277,6 +293,17 @@ impl Session {
     /// What was agreed with the kernel.
     pub fn negotiated(&self) -> Negotiated {
         self.shared.negotiated
+    }
+
+    /// What [`Config::status`] tells of it.
+    pub fn status(&self) -> Option<String> {
+        self.shared.status()
+    }
+
+    /// What tells, at any time, what has been counted; nothing once the mount has gone.
+    pub fn metrics(&self) -> impl Fn() -> Snapshot + Send + Sync + 'static {
+        let shared = Arc::downgrade(&self.shared);
+        move || shared.upgrade().map_or_else(Snapshot::default, |shared| Snapshot::of(&*shared))
     }
 
     /// How many inodes the kernel knows, the root aside.

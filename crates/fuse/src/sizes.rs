@@ -16,9 +16,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use aqueduct_fs::Cancel;
-use aqueduct_worker::{Done, Group};
-
-use crate::lock;
+use aqueduct_worker::{Done, Group, lock};
 
 const SHARDS: usize = 16;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
-use crate::lock;
+use aqueduct_worker::lock;
 
 /// More threads than ever serve a mount; beyond, two share a word, and what it tells becomes vague.
 const SLOTS: usize = 64;

@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use aqueduct_fs::{
-    Call, Cancel, ClientId, Context, Errno, FileSystem, OpenFlags, ReadAt, Reply, Request, Sink, Source, WriteAt,
-    Written,
-};
+use aqueduct_fs::layer::Layer;
+use aqueduct_fs::{Call, Cancel, Context, Errno, FileSystem, OpenFlags, Request};
 use aqueduct_worker::{Group, Settings};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair, sockopt};
@@ -27,6 +25,7 @@ mod leases;
 #[path = "../tests/memory/mod.rs"]
 #[allow(dead_code, reason = "shared with the tests of real mounts")]
 mod memory;
+mod metrics;
 
 use memory::Memory;
 
@@ -282,8 +281,12 @@ fn open_flags_follow_cache_mode_and_version() {
     let cached = || Config { cache: CacheMode::CloseToOpen, ..Config::default() };
     let parallel = || Config { parallel_writes: true, ..Config::default() };
     assert_eq!(of(45, Config::default(), libc::O_RDWR), FopenFlags::DIRECT_IO);
-    assert_eq!(of(31, Config::default(), libc::O_RDONLY), FopenFlags::DIRECT_IO);
+    // What may be read could not be mapped shared otherwise; what is appended to has no pages that
+    // are at the right place.
+    assert_eq!(of(31, Config::default(), libc::O_RDONLY), FopenFlags::empty());
     assert_eq!(of(31, Config::default(), libc::O_RDWR), FopenFlags::empty());
+    assert_eq!(of(31, Config::default(), libc::O_WRONLY), FopenFlags::DIRECT_IO);
+    assert_eq!(of(31, Config::default(), libc::O_RDWR | libc::O_APPEND), FopenFlags::DIRECT_IO);
     assert_eq!(of(45, cached(), libc::O_RDWR), FopenFlags::empty());
     let both = FopenFlags::DIRECT_IO | FopenFlags::PARALLEL_DIRECT_WRITES;
     assert_eq!(of(45, parallel(), libc::O_WRONLY), both);
@@ -575,27 +578,21 @@ struct SlowRelease {
     gate: Cancel,
 }
 
-impl FileSystem for SlowRelease {
-    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
+impl Layer for SlowRelease {
+    type Below = Memory;
+
+    fn below(&self) -> &Memory {
+        &self.memory
+    }
+
+    fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, aqueduct_fs::Answer> {
         if !matches!(request, Request::Release { .. }) {
-            return self.memory.call(context, request);
+            return self.memory.ask(context, request);
         }
         Call::waiting(async move {
             std::future::poll_fn(|task| self.gate.poll(task)).await;
-            self.memory.call(context, request).await
+            self.memory.ask(context, request).await
         })
-    }
-
-    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
-        self.memory.read(context, read, sink)
-    }
-
-    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
-        self.memory.write(context, write, source)
-    }
-
-    fn depart(&self, client: ClientId) {
-        self.memory.depart(client);
     }
 }
 

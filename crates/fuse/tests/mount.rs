@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::Groups;
 use aqueduct_fs::synthetic::Synthetic;
-use aqueduct_fuse::{CacheMode, Config, MountError, MountOptions, Unmount, mount, start, unmount};
+use aqueduct_fuse::{
+    CacheMode, Config, Feature, MountError, MountOptions, OfferError, Unmount, mount, offered, start, unmount,
+};
 use common::{Mounted, eventually, everybody, groups};
 use memory::Memory;
 
@@ -249,7 +251,7 @@ fn special_operations_work() {
 
 #[test]
 fn the_root_tells_its_status() {
-    let config = Config { status: Some(Box::new(|_| "{\"ok\":true}".into())), ..Config::default() };
+    let config = Config { status: Some(Box::new(|_, _| "{\"ok\":true}".into())), ..Config::default() };
     let mounted = Mounted::new(Arc::new(Memory::default()), config);
     let out = mounted.python("import os; print(os.getxattr('.', 'aqueduct.status').decode())");
     assert_eq!(out.trim(), "{\"ok\":true}");
@@ -580,4 +582,20 @@ fn churn_with_notifications_and_kills_comes_to_its_end() {
     mounted.sh("rm -rf ./*; test -z \"$(ls)\"");
     eventually("removed files are forgotten", || mounted.session.nodes() == 0);
     eventually("all is released", || memory.open_count() == 0);
+}
+
+#[test]
+fn what_the_kernel_offers_is_asked_by_a_mount_that_ends() {
+    let target = tempfile::tempdir().unwrap();
+    let offer = match offered(target.path()) {
+        Err(OfferError::Mount(MountError::NoDevice { error })) => return println!("skipped: no /dev/fuse: {error}"),
+        offer => offer.unwrap(),
+    };
+    assert!(offer.minor >= 26 && offer.has(Feature::LargeRequests), "{offer:?}");
+    // It is an ordinary directory again, on which the same can be asked.
+    fs::write(target.path().join("file"), "x").unwrap();
+    fs::remove_file(target.path().join("file")).unwrap();
+    assert_eq!(offered(target.path()).unwrap(), offer);
+    let gone = target.path().join("gone");
+    assert!(matches!(offered(&gone), Err(OfferError::Mount(MountError::TargetMissing { .. }))));
 }

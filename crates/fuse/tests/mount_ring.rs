@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use aqueduct_fs::{Call, ClientId, Context, Errno, FileSystem, ReadAt, Reply, Request, Sink, Source, WriteAt, Written};
+use aqueduct_fs::layer::Layer;
+use aqueduct_fs::{Call, Context, Errno, FileSystem, ReadAt, Sink};
 use aqueduct_fuse::{Config, mount as mount_at, start};
 use mount::common::{Mounted, eventually, everybody, groups};
 use mount::memory::Memory;
@@ -24,9 +25,11 @@ struct Keeping {
     gate: Mutex<()>,
 }
 
-impl FileSystem for Keeping {
-    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
-        self.inner.call(context, request)
+impl Layer for Keeping {
+    type Below = Memory;
+
+    fn below(&self) -> &Memory {
+        &self.inner
     }
 
     fn read<'a>(&'a self, context: &'a Context, read: ReadAt, mut sink: Box<dyn Sink>) -> Call<'a, usize> {
@@ -37,14 +40,6 @@ impl FileSystem for Keeping {
         assert!(sink.memory(read.length as usize).is_some());
         *self.kept.lock().unwrap() = Some(sink);
         Call::ready(Err(Errno::EIO))
-    }
-
-    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
-        self.inner.write(context, write, source)
-    }
-
-    fn depart(&self, client: ClientId) {
-        self.inner.depart(client);
     }
 }
 

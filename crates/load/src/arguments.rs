@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use aqueduct_node::Place;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// The most of each kind: what fits a process, with room to spare.
@@ -177,18 +178,13 @@ pub struct Target {
 }
 
 impl std::str::FromStr for Target {
-    type Err = &'static str;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Target, Self::Err> {
-        const FORM: &str = "it must be HOST:PORT:EXPORT, such as 127.0.0.1:7170:/srv/data or [::1]:7170:/srv/data";
-        // An address of IPv6 has colons of its own.
-        let host = text.find(']').filter(|_| text.starts_with('[')).map_or(0, |end| end + 1);
-        let host = text[host..].find(':').ok_or(FORM)? + host;
-        let (port, export) = text[host + 1..].split_once(':').ok_or(FORM)?;
-        if host == 0 || export.is_empty() || port.parse::<u16>().is_err() {
-            return Err(FORM);
-        }
-        Ok(Target { server: text[..host + 1 + port.len()].to_owned(), export: export.to_owned() })
+        let place = Place::parse(text, |_| false).ok().filter(|place| place.volume.is_none());
+        let place =
+            place.ok_or("it must be HOST:PORT:EXPORT, such as 127.0.0.1:7170:/srv/data or [::1]:7170:/srv/data")?;
+        Ok(Target { server: place.server(None), export: place.export })
     }
 }
 
@@ -222,7 +218,7 @@ mod tests {
         let target = |text: &str| text.parse::<Target>().map(|target| (target.server, target.export));
         assert_eq!(target("a:1:/e"), Ok(("a:1".into(), "/e".into())));
         assert_eq!(target("[::1]:7170:/a:b"), Ok(("[::1]:7170".into(), "/a:b".into())));
-        for bad in ["", ":", "a", "a:1", "a:1:", "a:x:/e", ":1:/e", "a:99999:/e", "[::1:7170:/e"] {
+        for bad in ["", ":", "a", "a:1", "a:1:", "v@a:1:/e", ":1:/e", "a:99999:/e", "[::1:7170:/e"] {
             assert!(target(bad).is_err(), "{bad}");
         }
     }

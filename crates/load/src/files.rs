@@ -1,34 +1,17 @@
 //! A client of a server, and files by their paths.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use aqueduct_client::{Client, ClientConfig};
-use aqueduct_fs::{ClientId, Context, Credential, FileSystem, Groups, Handle, OpenFlags, OpenId, Request, SetAttr};
-use aqueduct_wire::Checksums;
-use aqueduct_worker::{Group, Settings};
-use rustix::process::{getegid, geteuid, getgroups};
+use aqueduct_fs::{FileSystem, Handle, OpenFlags, OpenId, Request, SetAttr};
+use aqueduct_node::{AttachConfig, Attachment, Carriers, caller, tool_workers};
+use aqueduct_worker::Group;
 
-use crate::Failure;
 use crate::arguments::Target;
+use crate::failure::Failure;
 
-/// The longest that a thread looks again before it sleeps, as in a mount.
-const SPIN_MAX: Duration = Duration::from_micros(200);
-
-/// A server of which nothing is heard for so long is connected to anew, as mounts do.
-const SUSPECT: Duration = Duration::from_secs(5);
-
-/// What is written and not stable yet, as mounts keep it.
-const REPLAY_WINDOW: usize = 256 << 20;
-
-/// Groups of one thread each, as the workers of a mount are.
+/// Threads that carry requests, as the workers of a mount are.
 pub fn workers(count: u32) -> Result<Vec<Arc<Group>>, Failure> {
-    let worker = |index| {
-        Group::new(Settings { name: format!("load{index}"), threads_min: 1, threads_max: 1, spin_max: SPIN_MAX })
-    };
-    (0..count)
-        .map(worker)
-        .collect::<Result<_, _>>()
+    tool_workers(count as usize)
         .map_err(|error| format!("cannot start {count} workers: {error}; check the limits on processes and open files"))
 }
 
@@ -37,34 +20,13 @@ pub fn connect(
     target: &Target,
     name: String,
     (groups, bulk_lanes): (&[Arc<Group>], bool),
-) -> Result<Arc<Client>, Failure> {
-    let config = ClientConfig {
-        server: target.server.clone(),
-        export: target.export.clone(),
-        name,
-        read_only: false,
-        soft: false,
-        timeout: SUSPECT,
-        key: None,
-        replay_window: REPLAY_WINDOW,
-        suspect: SUSPECT,
-        checksums: Checksums::Auto,
-        leases: false,
-        gathers: false,
-        bulk_lanes,
-    };
-    Client::connect(config, groups).map_err(|error| format!("{error}; {}", error.hint()))
-}
-
-/// Whoever runs this process.
-pub fn caller() -> Context {
-    let groups = getgroups().unwrap_or_default().iter().map(|group| group.as_raw()).collect();
-    let groups = Groups::Known(groups);
-    Context::new(ClientId(0), Credential { uid: geteuid().as_raw(), gid: getegid().as_raw(), groups })
+) -> Result<Attachment, Failure> {
+    let config = AttachConfig { name, bulk_lanes, ..AttachConfig::new(&target.server, &target.export) };
+    Attachment::connect(&config, Carriers::Shared(groups)).map_err(|error| format!("{error}; {}", error.hint()))
 }
 
 /// Opens the file at `path` below the export: made and emptied if it is `new`. Gives its size too.
-pub async fn open(client: &Client, path: &str, flags: OpenFlags, new: bool) -> Result<(OpenId, u64), Failure> {
+pub async fn open(client: &dyn FileSystem, path: &str, flags: OpenFlags, new: bool) -> Result<(OpenId, u64), Failure> {
     let context = caller();
     let failed = |error| {
         let hint = if new { "see whether its directory is there" } else { "make it with 'io --op write'" };

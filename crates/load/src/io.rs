@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use aqueduct_client::Client;
 use aqueduct_fs::data::ReadBuffer;
 use aqueduct_fs::{Context, FileSystem, OpenFlags, OpenId, ReadAt, Request, Source, WriteAt};
+use aqueduct_node::{caller, end_workers};
 use aqueduct_worker::{Group, wait};
 use bytes::Bytes;
 use serde_json::json;
 
-use crate::Failure;
 use crate::arguments::{Io, IoOp};
+use crate::failure::Failure;
 use crate::files::{self, Places};
 use crate::process;
 
@@ -21,7 +21,7 @@ const UNDER_WAY_MAX: u64 = 4 << 30;
 
 /// A file, or a part of one, and what is done with it.
 struct Job {
-    client: Arc<Client>,
+    client: Arc<dyn FileSystem>,
     name: String,
     open: OpenId,
     op: IoOp,
@@ -43,10 +43,10 @@ pub fn run(arguments: &Io) -> Result<(), Failure> {
     let length = check(arguments)?;
     process::raise_descriptors(u64::from(arguments.workers) * 2)?;
     let groups = files::workers(arguments.workers)?;
-    let client = files::connect(&arguments.target, "aqueduct-load".into(), (&groups, true))?;
-    let measured = measure(arguments, length, &client, &groups);
-    client.disconnect();
-    groups.iter().for_each(|group| group.stop());
+    let attached = files::connect(&arguments.target, "aqueduct-load".into(), (&groups, true))?;
+    let measured = measure(arguments, length, &attached.filesystem(), &groups);
+    drop(attached);
+    end_workers(&groups);
     println!("{}", measured?);
     Ok(())
 }
@@ -74,7 +74,7 @@ fn check(arguments: &Io) -> Result<u64, Failure> {
 fn measure(
     arguments: &Io,
     length: u64,
-    client: &Arc<Client>,
+    client: &Arc<dyn FileSystem>,
     groups: &[Arc<Group>],
 ) -> Result<serde_json::Value, Failure> {
     let mut jobs = (0..u64::from(arguments.jobs))
@@ -91,7 +91,7 @@ fn measure(
         synced.collect::<Result<Vec<_>, _>>()?;
     }
     let (seconds, used) = (began.elapsed().as_secs_f64(), process::processor_time() - used);
-    let context = files::caller();
+    let context = caller();
     for job in &jobs {
         // What matters has been made stable, and the session ends next.
         let _ = wait(&groups[0], client.call(&context, Request::Release { open: job.open }));
@@ -112,12 +112,12 @@ fn measure(
 }
 
 /// The job of this number, with its file open: what it needs before it is measured.
-async fn open(arguments: &Io, (number, length): (u64, u64), client: &Arc<Client>) -> Result<Job, Failure> {
+async fn open(arguments: &Io, (number, length): (u64, u64), client: &Arc<dyn FileSystem>) -> Result<Job, Failure> {
     let Io { op, block, shared, .. } = *arguments;
     let name = if shared { arguments.name.clone() } else { format!("{}.{number}", arguments.name) };
     let flags = if op.writes() { OpenFlags::READ | OpenFlags::WRITE } else { OpenFlags::READ };
     let new = op == IoOp::Write && (!shared || number == 0);
-    let (open, size) = files::open(client, &name, flags, new).await?;
+    let (open, size) = files::open(&**client, &name, flags, new).await?;
     let start = if shared { number * length } else { 0 };
     if op != IoOp::Write && size < start + length {
         return Err(format!(
@@ -163,7 +163,7 @@ fn work(depth: u32, jobs: &[Arc<Job>], groups: &[Arc<Group>]) -> Result<(), Fail
 impl Job {
     /// One request after the other until there are no more, or another has failed.
     async fn run(&self, number: u64, failed: &AtomicBool) -> Result<(), Failure> {
-        let (context, buffer, mut places) = (files::caller(), ReadBuffer::default(), Places(number << 32));
+        let (context, buffer, mut places) = (caller(), ReadBuffer::default(), Places(number << 32));
         while let Some((offset, length)) = self.place(&mut places).filter(|_| !failed.load(Ordering::Relaxed)) {
             let moved = if self.op.writes() {
                 self.write(&context, offset, length).await
@@ -217,7 +217,7 @@ impl Job {
     }
 
     async fn sync(&self) -> Result<(), Failure> {
-        let (context, sync) = (files::caller(), Request::Sync { open: self.open, data_only: false });
+        let (context, sync) = (caller(), Request::Sync { open: self.open, data_only: false });
         let done = self.client.call(&context, sync).await;
         done.map(drop).map_err(|error| format!("making '{}' stable: {error}", self.name))
     }

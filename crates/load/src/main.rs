@@ -1,6 +1,7 @@
 //! `aqueduct-load`: loads a server through the client library, without mounts, and says how that went in one line of JSON.
 
 mod arguments;
+mod failure;
 mod files;
 mod io;
 mod process;
@@ -12,9 +13,6 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
-
-/// What a person is told: what was tried, on what, why it failed, what to do.
-pub type Failure = String;
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Descriptors for all that is not a connection: standard streams, and two of each worker.
 const DESCRIPTORS_KEPT: u64 = 192;

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use aqueduct_client::Client;
 use aqueduct_fs::data::ReadBuffer;
 use aqueduct_fs::{Errno, FileSystem, Handle, OpenFlags, OpenId, ReadAt, Request};
+use aqueduct_node::{Attachment, caller, end_workers};
 use aqueduct_worker::{Group, wait};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::Failure;
 use crate::arguments::{SessionOp, Sessions};
+use crate::failure::Failure;
 use crate::files::{self, Places};
 use crate::process;
 
@@ -95,7 +95,7 @@ fn summary(arguments: &Sessions, measured: Vec<Measured>) -> serde_json::Value {
 
 /// A client at work.
 struct Worker {
-    client: Arc<Client>,
+    client: Arc<dyn FileSystem>,
     root: Handle,
     /// What it reads, and of how many blocks.
     file: Option<(OpenId, u64)>,
@@ -109,22 +109,24 @@ fn measure(arguments: &Sessions, ready: &mut dyn FnMut() -> Result<(), Failure>)
     let began = Instant::now();
     let clients = connect(arguments, &groups)?;
     let connect_seconds = began.elapsed().as_secs_f64();
-    let workers =
-        clients.into_iter().enumerate().map(|(number, client)| wait(&groups[0], prepare(arguments, number, client)));
+    let workers = clients
+        .iter()
+        .map(Attachment::filesystem)
+        .enumerate()
+        .map(|(number, client)| wait(&groups[0], prepare(arguments, number, client)));
     let workers: Vec<Worker> = workers.collect::<Result<_, _>>()?;
     ready()?;
     let (began, used) = (Instant::now(), process::processor_time());
-    let clients: Vec<Arc<Client>> = workers.iter().map(|worker| worker.client.clone()).collect();
     let (counts, errors) = work(arguments, workers, &groups)?;
     let seconds = began.elapsed().as_secs_f64();
     let cpu_seconds = (process::processor_time() - used).as_secs_f64();
-    clients.iter().for_each(|client| client.disconnect());
-    groups.iter().for_each(|group| group.stop());
+    drop(clients);
+    end_workers(&groups);
     let memory_peak_kib = process::memory_peak_kib();
     Ok(Measured { counts, errors, connect_seconds, seconds, cpu_seconds, memory_peak_kib })
 }
 
-fn connect(arguments: &Sessions, groups: &[Arc<Group>]) -> Result<Vec<Arc<Client>>, Failure> {
+fn connect(arguments: &Sessions, groups: &[Arc<Group>]) -> Result<Vec<Attachment>, Failure> {
     let (next, connected) = (AtomicUsize::new(0), Mutex::new(Ok(Vec::new())));
     let connect_some = || loop {
         let number = next.fetch_add(1, Ordering::SeqCst);
@@ -150,13 +152,13 @@ fn connect(arguments: &Sessions, groups: &[Arc<Group>]) -> Result<Vec<Arc<Client
     connected.into_inner().unwrap_or_else(|poison| poison.into_inner())
 }
 
-async fn prepare(arguments: &Sessions, number: usize, client: Arc<Client>) -> Result<Worker, Failure> {
-    let context = files::caller();
+async fn prepare(arguments: &Sessions, number: usize, client: Arc<dyn FileSystem>) -> Result<Worker, Failure> {
+    let context = caller();
     let root = client.call(&context, Request::Root).await.and_then(|reply| reply.entry());
     let root = root.map_err(|error| format!("client {number}: the export's root: {error}"))?.handle;
     let mut file = None;
     if let Some(name) = arguments.name.as_ref().filter(|_| arguments.op == SessionOp::Read) {
-        let (open, size) = files::open(&client, name, OpenFlags::READ, false).await?;
+        let (open, size) = files::open(&*client, name, OpenFlags::READ, false).await?;
         if size < arguments.block {
             return Err(format!("'{name}' has {size} bytes, and a block has {}; make it longer", arguments.block));
         }
@@ -202,7 +204,7 @@ fn work(arguments: &Sessions, workers: Vec<Worker>, groups: &[Arc<Group>]) -> Re
 
 impl Worker {
     async fn operate(&self, (buffer, length): (&ReadBuffer, u32), places: &mut Places) -> Result<(), Errno> {
-        let context = files::caller();
+        let context = caller();
         let Some((open, blocks)) = self.file else {
             let stat = Request::GetAttr { handle: self.root.bytes(), open: None };
             return self.client.call(&context, stat).await.map(drop);

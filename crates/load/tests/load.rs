@@ -3,13 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
-use std::time::Duration;
 
-use aqueduct_posix::{Options, Posix};
-use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig, export_id};
-use aqueduct_wire::Checksums;
-use aqueduct_worker::{Group, Settings};
+use aqueduct_node::{ExportSettings, ServeConfig, Server, SquashChoice};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_aqueduct-load");
@@ -55,34 +50,16 @@ impl Drop for Served {
 
 /// Has a server serve a directory while `test` runs.
 fn with_directory(directory: &Path, test: impl FnOnce(&str)) {
-    let settings = Settings { name: "server".into(), threads_min: 2, threads_max: 2, spin_max: Duration::ZERO };
-    let group = Group::new(settings).unwrap();
-    let export = Export {
-        name: "/e".into(),
-        id: export_id("/e"),
-        filesystem: Arc::new(Posix::open(directory, Options::default()).unwrap()),
-        read_only: false,
-        path: "none".into(),
-        access: Access::default(),
-        durable: false,
-        external: External::None,
-    };
-    let config = ServerConfig {
+    let export =
+        ExportSettings { name: Some("/e".into()), squash: Some(SquashChoice::None), ..ExportSettings::of(directory) };
+    let config = ServeConfig {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
-        name: "server".into(),
-        verifier: 1,
-        limits: Limits::default(),
-        exports: vec![export],
-        keys: Vec::new(),
-        administrator: None,
-        checksums: Checksums::Auto,
-        sessions: None,
+        exports: vec![export.resolve().unwrap()],
+        ..ServeConfig::default()
     };
-    let server = Server::start(config, group.clone()).unwrap();
+    let server = Server::start(&config).unwrap();
     test(&format!("{}:/e", server.addresses()[0]));
-    server.shutdown(Duration::from_secs(5));
-    group.stop();
-    group.join();
+    server.stop();
 }
 
 fn io<'a>(target: &'a str, op: &'a str, more: &[&'a str]) -> Vec<&'a str> {

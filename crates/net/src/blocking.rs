@@ -1,11 +1,19 @@
 //! The handshake, before a connection belongs to a group: one frame out, one frame in, on a blocking socket with a time limit.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aqueduct_wire::{FrameError, FrameKeys, HEADER_SIZE, Header, Opener, Sealer};
+use aqueduct_wire::{FrameError, FrameKeys, HEADER_SIZE, Header, Kind, Opener, Sealer};
 use socket2::Socket;
+
+use crate::peer::Peer;
+use crate::receive::Frame;
+use crate::way::Way;
+
+/// Frames that are kept of those that a peer sends by itself before it answers.
+const ASIDE_MAX: usize = 1024;
 
 /// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
@@ -29,19 +37,44 @@ pub struct Link {
     pub(crate) socket: Socket,
     pub(crate) sealer: Sealer,
     pub(crate) opener: Opener,
+    /// It leads through a router.
+    pub(crate) way: Option<Arc<Way>>,
+    /// What the peer has sent by itself while it was asked.
+    pub(crate) aside: Vec<Frame>,
 }
 
 impl From<Socket> for Link {
     fn from(socket: Socket) -> Link {
-        Link { socket, sealer: Sealer::default(), opener: Opener::default() }
+        Link { socket, sealer: Sealer::default(), opener: Opener::default(), way: None, aside: Vec::new() }
     }
 }
 
 impl Link {
+    /// The router by which it leads.
+    pub fn gateway(&self) -> Option<SocketAddr> {
+        self.way.as_ref().map(|way| way.gateway)
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> std::io::Result<Peer> {
+        Peer::of(&self.socket)
+    }
+
+    /// The address at this end; `None`: it has none.
+    pub fn local_ip(&self) -> std::io::Result<Option<IpAddr>> {
+        Ok(self.socket.local_addr()?.as_socket().map(|address| address.ip().to_canonical()))
+    }
+
     /// From now on each frame has its tag, in both directions.
     pub fn set_keys(&mut self, keys: FrameKeys) {
         self.sealer.set_key(keys.send);
         self.opener = Opener::new(Some(keys.receive));
+    }
+
+    /// From now on each frame has this version, in both directions.
+    pub fn set_version(&mut self, version: u16) {
+        self.sealer.set_version(version);
+        self.opener.set_version(version);
     }
 
     /// From now on each frame that is sent has its checksum. Those that come are checked if they have one.
@@ -77,7 +110,7 @@ impl Link {
             let end = Instant::now() + timeout;
             let mut bytes = [0; HEADER_SIZE];
             read_exact(stream, &mut bytes, end)?;
-            let header = Header::decode(&bytes)?;
+            let header = self.opener.header(&bytes)?;
             if header.payload_length != 0 {
                 return Err(ExchangeError::Payload);
             }
@@ -101,21 +134,47 @@ impl Link {
         Ok((header, body))
     }
 
+    /// As [`exchange`](Link::exchange), of a peer that has let this side in: it may ask whether
+    /// this side is there, which is answered, and tell something by itself, which is kept for
+    /// whoever has the connection next.
+    pub fn ask(
+        &mut self,
+        header: Header,
+        content: (&[u8], &[u8]),
+        timeout: Duration,
+    ) -> Result<(Header, Vec<u8>), ExchangeError> {
+        let end = Instant::now() + timeout;
+        self.send(header, content, timeout)?;
+        loop {
+            let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            let (header, body) = self.receive_unchecked(left)?;
+            self.check(&header, &body)?;
+            match header.kind {
+                Kind::Ping => {
+                    self.send(Header { request: header.request, ..Header::new(Kind::Pong) }, (&[], &[]), timeout)?;
+                }
+                Kind::Callback | Kind::Completion | Kind::Notice if self.aside.len() < ASIDE_MAX => {
+                    self.aside.push(Frame::of_handshake(header, body));
+                }
+                _ => return Ok((header, body)),
+            }
+        }
+    }
+
     fn with_stream<T>(
         &self,
         timeout: Duration,
-        work: impl FnOnce(&mut TcpStream) -> Result<T, ExchangeError>,
+        work: impl FnOnce(&mut &Socket) -> Result<T, ExchangeError>,
     ) -> Result<T, ExchangeError> {
-        let mut stream = TcpStream::from(self.socket.try_clone()?);
-        crate::socket::set_timeouts(&stream, Some(timeout))?;
-        let result = work(&mut stream);
-        crate::socket::set_timeouts(&stream, None)?;
+        crate::socket::set_timeouts(&self.socket, Some(timeout))?;
+        let result = work(&mut &self.socket);
+        crate::socket::set_timeouts(&self.socket, None)?;
         result
     }
 }
 
 /// Fills the buffer before `end`, also when the peer sends a byte now and then.
-fn read_exact(stream: &mut TcpStream, buffer: &mut [u8], end: Instant) -> Result<(), ExchangeError> {
+fn read_exact(stream: &mut &Socket, buffer: &mut [u8], end: Instant) -> Result<(), ExchangeError> {
     let mut filled = 0;
     while filled < buffer.len() {
         let left = end.saturating_duration_since(Instant::now());
@@ -135,9 +194,7 @@ fn read_exact(stream: &mut TcpStream, buffer: &mut [u8], end: Instant) -> Result
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
-    use aqueduct_wire::Kind;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
 

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use crate::connection::{Connection, lock};
+use aqueduct_worker::lock;
+
+use crate::connection::Connection;
 use crate::receive::Frame;
 
 /// A frame up to this size, with its body, is not counted: it is what most requests have.
@@ -50,6 +52,11 @@ impl Budget {
     /// Connections that wait for room for a frame.
     pub fn waiters(&self) -> usize {
         self.waiters.iter().map(|waiters| waiters.load(Ordering::SeqCst)).sum()
+    }
+
+    /// Bytes that are held for frames, and for replies that nobody has read.
+    pub fn held(&self) -> (usize, usize) {
+        (self.frames.load(Ordering::Relaxed), self.unsent.load(Ordering::Relaxed))
     }
 
     /// Whether replies that nobody reads take more than they may.
@@ -160,6 +167,8 @@ pub(crate) struct Holding {
     came: AtomicU64,
     /// Its peer has held room in vain lately.
     pub(crate) hoards: AtomicBool,
+    /// It has yet to finish a frame that takes room.
+    unproven: AtomicBool,
     /// It waits for room for a frame.
     pub(crate) starved: AtomicBool,
     /// Frames that wait until replies are read.
@@ -181,6 +190,18 @@ fn since(then: &AtomicU64) -> Option<Duration> {
 }
 
 impl Holding {
+    /// Whether it has to leave half of the room to others.
+    pub(crate) fn leaves_half(&self) -> bool {
+        self.hoards.load(Ordering::Relaxed) || self.unproven.load(Ordering::Relaxed)
+    }
+
+    /// It has finished frames: with one that takes room it shows what it needs room for.
+    pub(crate) fn note_finished(&self, frames: &[Frame]) {
+        if self.unproven.load(Ordering::Relaxed) && frames.iter().any(Frame::has_room) {
+            self.unproven.store(false, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn unsent(&self) -> usize {
         self.unsent.load(Ordering::Relaxed)
     }
@@ -229,6 +250,24 @@ impl Holding {
 }
 
 impl Connection {
+    /// Until it has finished a frame that takes room it leaves half of the room to those that
+    /// have: many connections that begin frames and finish none do not hold up who is at work.
+    pub fn set_unproven(&self) {
+        self.holding().unproven.store(true, Ordering::Relaxed);
+    }
+
+    /// Another connection of its session has finished a frame that takes room.
+    pub fn set_proven(&self) {
+        if self.holding().unproven.swap(false, Ordering::Relaxed) {
+            self.resume();
+        }
+    }
+
+    /// Whether it has finished a frame that takes room, and is not known to hold any in vain.
+    pub fn is_proven(&self) -> bool {
+        !self.holding().leaves_half()
+    }
+
     /// Whether its peer has held room in vain lately: then it gets less of it.
     pub fn set_hoards(&self, hoards: bool) {
         if self.holding().hoards.swap(hoards, Ordering::Relaxed) && !hoards {

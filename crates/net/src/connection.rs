@@ -3,24 +3,27 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_fs::Sink;
-use aqueduct_wire::{Flags, FrameKeys, Header, Opener};
-use aqueduct_worker::{Flush, Group, Interest, Readiness, Ready, Registration};
+use aqueduct_wire::{Flags, FrameKeys, HEADER_SIZE, Header, Opener};
+use aqueduct_worker::{Flush, Group, Interest, Readiness, Ready, Registration, lock};
 use bytes::Bytes;
 use socket2::Socket;
 
 use crate::blocking::Link;
 use crate::budget::{Holding, UNSENT_FREE, UNSENT_PAUSES};
-use crate::liveness::Liveness;
+use crate::counters::Counters;
+use crate::liveness::{Liveness, was_cut};
+use crate::peer::Peer;
 use crate::pool::BufferPool;
 use crate::receive::{Frame, Plan, ReceiveError, Receiver};
 use crate::send::Sender;
-use crate::socket::{discard_unsent, guard};
+use crate::socket::{discard_unsent, guard, reset};
 use crate::sys::tcp_info;
+use crate::way::Way;
 
 /// While this many bytes wait to be sent, nothing more is received: a peer that does not read its replies gets no further requests served.
 const BACKLOG_PAUSES: usize = 4 << 20;
@@ -46,7 +49,7 @@ pub struct Closed {
     pub reason: String,
     /// The peer ended it between two frames.
     pub orderly: bool,
-    /// Nothing is heard of the peer any more; the path to it may be mended.
+    /// Nothing is heard of the peer any more, or the peer hears nothing; the path may be mended.
     pub vanished: bool,
 }
 
@@ -73,6 +76,15 @@ pub trait Endpoint: Send + Sync {
     /// What came is not a frame; the connection ends next. The peer can still be told why.
     fn damaged(&self, _connection: &Arc<Connection>, _reason: &str) {}
 
+    /// Where what the connection carries is counted, at present.
+    fn counters(&self) -> Option<&Counters> {
+        None
+    }
+
+    /// A router on the way of the connection stops, and the connection ends then: another is to
+    /// take its place before.
+    fn stopping(&self, _connection: &Arc<Connection>, _end: Instant) {}
+
     /// The connection has ended; nothing more will come. Called once.
     fn closed(&self, connection: &Arc<Connection>, closed: Closed);
 }
@@ -80,7 +92,7 @@ pub trait Endpoint: Send + Sync {
 /// A connection that belongs to a group and an endpoint.
 pub struct Connection {
     socket: Arc<Socket>,
-    peer: SocketAddr,
+    peer: Peer,
     mode: Mode,
     pool: BufferPool,
     endpoint: Arc<dyn Endpoint>,
@@ -92,12 +104,14 @@ pub struct Connection {
     checksums: AtomicBool,
     is_closed: AtomicBool,
     liveness: Liveness,
+    /// How often something has come, for [`signs`](Connection::signs).
+    heard: AtomicU32,
+    /// What the peer had acknowledged when something was on its way last.
+    moved: AtomicU64,
     holding: Holding,
+    /// It leads through a router.
+    way: Option<Arc<Way>>,
     this: Weak<Connection>,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
 impl Connection {
@@ -109,9 +123,9 @@ impl Connection {
         pool: BufferPool,
         endpoint: Arc<dyn Endpoint>,
     ) -> io::Result<Arc<Connection>> {
-        let Link { socket, sealer, opener } = link.into();
+        let Link { socket, sealer, opener, way, aside } = link.into();
         let checksums = AtomicBool::new(sealer.adds_checksums());
-        let peer = socket.peer_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+        let peer = Peer::of(&socket)?;
         guard(&socket, mode.suspect)?;
         let socket = Arc::new(socket);
         let connection = Arc::new_cyclic(|this| Connection {
@@ -127,8 +141,11 @@ impl Connection {
             group: Arc::downgrade(group),
             checksums,
             is_closed: AtomicBool::new(false),
-            liveness: Liveness::new(mode.suspect, Arc::downgrade(group)),
+            liveness: Liveness::new(matches!(peer, Peer::Network(_)), mode.suspect, Arc::downgrade(group)),
+            heard: AtomicU32::new(0),
+            moved: AtomicU64::new(0),
             holding: Holding::default(),
+            way,
             this: this.clone(),
         });
         // Registered under the lock: an event that comes at once finds the registration in place.
@@ -136,11 +153,22 @@ impl Connection {
         *registration =
             Some(group.register_shared(connection.socket.clone(), connection.interest(false), connection.clone())?);
         drop(registration);
+        aside.into_iter().for_each(|frame| connection.endpoint.frame(&connection, frame));
+        if let Some(way) = &connection.way {
+            let this = Arc::downgrade(&connection);
+            let tell = move |end| this.upgrade().into_iter().for_each(|this| this.endpoint.stopping(&this, end));
+            way.begin(group, mode.shared, mode.suspect, Arc::new(tell));
+        }
         Ok(connection)
     }
 
-    /// The other end's address.
-    pub fn peer(&self) -> SocketAddr {
+    /// The router by which it leads, and when it ends there, if that has been said.
+    pub fn gateway(&self) -> Option<(SocketAddr, Option<Instant>)> {
+        self.way.as_ref().map(|way| (way.gateway, way.end()))
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> Peer {
         self.peer
     }
 
@@ -154,10 +182,19 @@ impl Connection {
         self.bulk.store(bulk, Ordering::Relaxed);
     }
 
-    /// From now on each frame has its tag: what is sent, beginning with the next, and what comes.
-    pub fn set_keys(&self, keys: FrameKeys) {
-        lock(&self.receiver).set_opener(Opener::new(Some(keys.receive)));
-        lock(&self.sender).sealer().set_key(keys.send);
+    /// A proof has been looked at. From now on each frame has its tag, what is sent, beginning
+    /// with the next, and what comes; or none has, without keys.
+    pub fn set_keys(&self, keys: Option<FrameKeys>) {
+        let (receive, send) = keys.map(|keys| (keys.receive, keys.send)).unzip();
+        lock(&self.receiver).set_opener(Opener::new(receive));
+        send.into_iter().for_each(|key| lock(&self.sender).sealer().set_key(key));
+    }
+
+    /// From now on each frame has this version: what is sent, beginning with the next, and what
+    /// comes.
+    pub fn set_version(&self, version: u16) {
+        lock(&self.receiver).set_version(version);
+        lock(&self.sender).sealer().set_version(version);
     }
 
     /// From now on each frame that is sent has the checksum of its body and payload. Those that come are checked if they have one.
@@ -194,48 +231,61 @@ impl Connection {
         }
     }
 
-    /// Sends a frame whose payload is a range of a file, with a trailer. `header` holds everything but the payload's length. Returns the bytes
-    /// that were good, fewer than `length` if the file ended. An error of the file before anything was sent is returned; one of the
-    /// connection closes it.
-    pub fn send_file(&self, mut header: Header, file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize> {
+    /// Sends a frame whose payload is a range of a file, with a trailer. `header` holds everything
+    /// but the lengths. Returns the bytes that were good, fewer than `length` if the file ended.
+    /// An error of the file before anything was sent is returned; one of the connection closes it.
+    pub fn send_file(
+        &self,
+        (mut header, body): (Header, &[u8]),
+        file: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+    ) -> io::Result<usize> {
         header.flags |= Flags::TRAILER;
         if length <= COPY_MAX {
             let mut data = vec![0; length];
             let valid = aqueduct_fs::data::read_full(file, &mut data, offset)?;
-            self.send_bytes(header, &data[..valid]);
+            self.send_bytes((header, body), &data[..valid]);
             return Ok(valid);
         }
         if self.checksums.load(Ordering::SeqCst) {
-            return self.send_checked(header, file, offset, length);
+            return self.send_checked((header, body), file, offset, length);
         }
         // An error of the file's first byte has to be told as one: once the header is sent, only the length can.
         aqueduct_fs::data::read_full(file, &mut [0], offset)?;
         header.payload_length = length as u32;
         let mut sender = lock(&self.sender);
-        let result = sender.send_file(self.socket.as_fd(), &header.encode(), file, offset, length);
+        let result = sender.send_file(self.socket.as_fd(), &head(&header, body), file, offset, length);
         self.after_data(sender, result)
     }
 
     /// As [`send_file`](Connection::send_file), with a checksum: the data have to pass through memory.
-    fn send_checked(&self, header: Header, file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize> {
+    fn send_checked(
+        &self,
+        (header, body): (Header, &[u8]),
+        file: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+    ) -> io::Result<usize> {
         let mut buffer = self.pool.take(length);
         let valid = aqueduct_fs::data::read_full(file, buffer.memory(), offset)?;
         let data = buffer.into_bytes().slice(..valid);
         let header = Header { payload_length: valid as u32, flags: header.flags - Flags::TRAILER, ..header };
         let mut sender = lock(&self.sender);
-        let result = sender.send_whole(self.socket.as_fd(), &header.encode(), data);
+        let result = sender.send_whole(self.socket.as_fd(), &head(&header, body), data);
         self.after_data(sender, result.map(|()| valid))
     }
 
     /// After data were sent at once, perhaps not all of them.
-    fn after_data(&self, sender: MutexGuard<'_, Sender>, result: io::Result<usize>) -> io::Result<usize> {
+    fn after_data(&self, mut sender: MutexGuard<'_, Sender>, result: io::Result<usize>) -> io::Result<usize> {
+        self.count_sent(&mut sender);
         let paused = self.may_pause();
         self.note_unsent(&sender);
         let left = self.wants_room(&sender);
         drop(sender);
         match &result {
             Ok(_) => self.liveness.sent(&self.this),
-            Err(error) => self.close(format!("sending data: {error}")),
+            Err(error) => self.send_failed("sending data", error),
         }
         if paused {
             self.arm(true);
@@ -247,17 +297,17 @@ impl Connection {
     }
 
     /// Sends a frame whose payload is these bytes, with a trailer if the header's flags ask for one.
-    pub fn send_bytes(&self, mut header: Header, data: &[u8]) {
+    pub fn send_bytes(&self, (mut header, body): (Header, &[u8]), data: &[u8]) {
         header.payload_length = data.len() as u32;
         let mut sender = lock(&self.sender);
-        sender.head(&header.encode(), data);
+        sender.head(&head(&header, body), data);
         if data.len() <= COPY_MAX {
             sender.gather(data);
         } else {
             sender.append(Bytes::copy_from_slice(data));
         }
         if header.flags.contains(Flags::TRAILER) {
-            let trailer = sender.sealer().trailer(data.len() as u32, data);
+            let trailer = sender.sealer().trailer(data.len() as u32, body, data);
             sender.gather(&trailer.encode());
         }
         self.note_unsent(&sender);
@@ -272,6 +322,70 @@ impl Connection {
         self.end(Closed { reason, orderly: false, vanished: false });
     }
 
+    /// Ends the connection of a peer of which nothing is heard. It is reset, since an orderly end
+    /// would say that this side has gone.
+    pub fn vanish(&self, reason: String) {
+        self.end(Closed { reason, orderly: false, vanished: true });
+    }
+
+    /// A number that changes while anything comes from the peer.
+    pub fn heard(&self) -> u32 {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    /// A number that changes, from look to look, while the peer takes what is on its way to it:
+    /// then the path is slow, and not dead.
+    pub fn moved(&self) -> u64 {
+        let info = tcp_info(self.socket.as_fd()).ok();
+        if let Some(info) = info.filter(|info| info.unacknowledged > 0 || info.unsent > 0) {
+            self.moved.store(info.acknowledged, Ordering::Relaxed);
+        }
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// Whether the peer's machine has all that was sent. Of what goes over a Unix socket that is
+    /// so as soon as the socket has taken it.
+    pub fn is_taken(&self) -> bool {
+        let Ok(sender) = self.sender.try_lock() else { return false };
+        let info = tcp_info(self.socket.as_fd());
+        sender.backlog() == 0 && !info.is_ok_and(|info| info.unacknowledged > 0 || info.unsent > 0)
+    }
+
+    /// Whether something has come that this side has not taken yet.
+    pub fn has_unread(&self) -> bool {
+        rustix::io::ioctl_fionread(&*self.socket).is_ok_and(|bytes| bytes > 0)
+    }
+
+    /// The round trip as the kernel measures it; `None` where there is none.
+    pub fn round_trip(&self) -> Option<Duration> {
+        let info = tcp_info(self.socket.as_fd()).ok()?;
+        (info.round_trip > 0).then(|| Duration::from_micros(info.round_trip.into()))
+    }
+
+    /// Sending has failed. Of a peer that has gone, what it had sent before is received all the
+    /// same, as its goodbye may be the last of it; the end of that ends the connection.
+    fn send_failed(&self, what: &str, error: &io::Error) {
+        if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
+            let vanished = ReceiveError::is_silence_of(error);
+            return self.end(Closed { reason: format!("{what}: {error}"), orderly: false, vanished });
+        }
+        let mut sender = lock(&self.sender);
+        sender.break_off();
+        self.note_unsent(&sender);
+        drop(sender);
+        self.arm(true);
+    }
+
+    /// Whether what ended the receiving says that the peer does not hear this side any more.
+    fn is_cut(&self, error: &ReceiveError) -> bool {
+        let is_reset = match error {
+            ReceiveError::Socket(error) => error.kind() == io::ErrorKind::ConnectionReset,
+            ReceiveError::End => lock(&self.sender).is_broken(), // which was told of the reset
+            _ => false,
+        };
+        is_reset && tcp_info(self.socket.as_fd()).is_ok_and(|info| was_cut(&info, self.mode.suspect))
+    }
+
     /// Ends the connection of a peer that does not read: what waits for it goes nowhere.
     pub fn give_up(&self, reason: &str) {
         discard_unsent(&self.socket);
@@ -281,15 +395,15 @@ impl Connection {
     /// Sees whether the peer is there; when to look again, as long as anything is on its way.
     pub(crate) fn look(&self) -> Option<Duration> {
         let info = || tcp_info(self.socket.as_fd()).ok().filter(|_| !self.is_closed());
-        self.liveness.look(info, |reason| {
-            discard_unsent(&self.socket);
-            self.end(Closed { reason, orderly: false, vanished: true });
-        })
+        self.liveness.look(info, |reason| self.vanish(reason))
     }
 
     fn end(&self, closed: Closed) {
         if self.is_closed.swap(true, Ordering::SeqCst) {
             return;
+        }
+        if closed.vanished {
+            reset(&self.socket);
         }
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         let registration = lock(&self.registration).take();
@@ -378,13 +492,15 @@ impl Connection {
         };
         drop(registration);
         if let Err(error) = result {
-            self.close(format!("sending: {error}"));
+            self.send_failed("sending", &error);
         }
     }
 
     /// Sends what the socket takes.
     fn send_queued(&self, sender: &mut Sender) -> io::Result<()> {
-        let is_empty = sender.send(self.socket.as_fd(), rustix::net::SendFlags::empty(), false)?;
+        let sent = sender.send(self.socket.as_fd(), rustix::net::SendFlags::empty(), false);
+        self.count_sent(sender);
+        let is_empty = sent?;
         self.note_unsent(sender);
         if !is_empty
             && sender.backlog() > UNSENT_FREE
@@ -395,6 +511,13 @@ impl Connection {
             ));
         }
         Ok(())
+    }
+
+    fn count_sent(&self, sender: &mut Sender) {
+        let tally = sender.take_tally();
+        if let Some(counters) = self.endpoint.counters() {
+            counters.sent(tally);
+        }
     }
 
     /// Receives and has handled what is there. Returns whether watching goes on here, and not where frames were handed to.
@@ -416,12 +539,18 @@ impl Connection {
             let mut place = |header: &Header| endpoint.place(header);
             let takes = |header: &Header| endpoint.takes(header);
             let (pool, read_size) = (&self.pool, self.read_size());
-            let hoards = self.holding.hoards.load(Ordering::Relaxed);
+            let hoards = self.holding.leaves_half();
             let mut plan = Plan { pool, read_size, takes: &takes, hoards, starved: false, place: &mut place };
             let mut receiver = lock(&self.receiver);
             let result = receiver.receive(self.socket.as_fd(), &mut plan, &mut frames);
             self.holding.note_received(receiver.holds_room(), !frames.is_empty());
+            self.holding.note_finished(&frames);
+            let tally = receiver.take_tally();
+            self.heard.store(receiver.heard(), Ordering::Relaxed);
             drop(receiver);
+            if let Some(counters) = endpoint.counters() {
+                counters.received(tally);
+            }
             let starved = plan.starved;
             let drained = match result {
                 Ok(drained) => drained,
@@ -431,7 +560,8 @@ impl Connection {
                     if let ReceiveError::Frame(_) | ReceiveError::Refused(_) = &error {
                         self.endpoint.damaged(self, &error.to_string());
                     }
-                    self.end(Closed { reason: error.to_string(), orderly, vanished: error.is_silence() });
+                    let vanished = error.is_silence() || self.is_cut(&error);
+                    self.end(Closed { reason: error.to_string(), orderly, vanished });
                     return false;
                 }
             };
@@ -491,6 +621,15 @@ impl Connection {
     }
 }
 
+/// A frame's header, with the length of its body, and its body.
+fn head(header: &Header, body: &[u8]) -> Vec<u8> {
+    let header = Header { body_length: body.len() as u32, ..*header };
+    let mut head = Vec::with_capacity(HEADER_SIZE + body.len());
+    head.extend_from_slice(&header.encode());
+    head.extend_from_slice(body);
+    head
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         self.holding.note_unsent(0, self.pool.budget());
@@ -521,7 +660,7 @@ impl Flush for Connection {
         match result {
             Ok(()) if left || paused => self.arm(true),
             Ok(()) => {}
-            Err(error) => return self.close(format!("sending: {error}")),
+            Err(error) => return self.send_failed("sending", &error),
         }
         self.liveness.sent(&self.this);
     }

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver as Events, Sender as EventSender, channel};
 
 use aqueduct_wire::Kind;
-use aqueduct_worker::Settings;
+use aqueduct_worker::{Settings, lock};
 
 use super::*;
 use crate::Budget;
@@ -35,7 +35,10 @@ impl Endpoint for Listener {
         header.slot == SLOW
     }
 
-    fn frame(&self, _connection: &Arc<Connection>, frame: Frame) {
+    fn frame(&self, connection: &Arc<Connection>, frame: Frame) {
+        if frame.header.kind == Kind::Ping {
+            connection.send(&Header::new(Kind::Pong).encode(), None);
+        }
         if self.is_slow(&frame.header) {
             drop(lock(&self.slow));
         }
@@ -157,6 +160,31 @@ fn who_hoards_no_more_gets_as_much_as_others() {
 }
 
 #[test]
+fn who_has_finished_no_frame_leaves_half_to_who_has() {
+    let (world, budget) = World::new(4 << 20, 1 << 20);
+    let (mut worker, _worker) = world.connect();
+    worker.write_all(&[&head(7)[..], &[0; 7]].concat()).unwrap();
+    assert_eq!(world.frame(), 7);
+    let mut beginners: Vec<_> = (0..4)
+        .map(|_| {
+            let (mut peer, connection) = world.connect();
+            connection.set_unproven();
+            peer.write_all(&head(1 << 20)).unwrap();
+            (peer, connection)
+        })
+        .collect();
+    wait_until(|| budget.waiters() == 2);
+    worker.write_all(&[&head(1 << 20)[..], &vec![0; 1 << 20]].concat()).unwrap();
+    assert_eq!(world.frame(), 1 << 20, "there is room for it");
+    // A beginner that finishes its frame is as good.
+    let (first, connection) = &mut beginners[0];
+    assert!(!connection.is_proven());
+    first.write_all(&vec![0; 1 << 20]).unwrap();
+    assert_eq!(world.frame(), 1 << 20);
+    assert!(connection.is_proven());
+}
+
+#[test]
 fn what_was_read_with_a_slow_frame_is_handed_on_before_that_is_done() {
     const FRAMES: usize = 200;
     let slow = Header { slot: SLOW, ..Header::new(Kind::Request) }.encode();
@@ -192,4 +220,32 @@ fn who_paused_while_another_sent_all_is_listened_to_again() {
     peer.read_exact(&mut vec![0; UNSENT_PAUSES]).unwrap();
     peer.write_all(&head(0)).unwrap();
     assert_eq!(world.frame(), 0);
+}
+
+/// A peer's last words count, also when it does not read what is sent to it any more.
+#[test]
+fn what_a_peer_said_before_it_left_is_heard_although_nothing_reaches_it() {
+    for round in 0..50 {
+        let (world, _) = World::new(1 << 20, 1 << 20);
+        let (mut peer, connection) = world.connect();
+        // What is unread when it closes has its kernel reset the connection: the next thing that
+        // is sent fails.
+        connection.send(&[Header::new(Kind::Pong).encode(); 4].concat(), None);
+        peer.read_exact(&mut [0]).unwrap();
+        let slow = world.endpoint.slow.lock().unwrap();
+        let ask = Header { slot: SLOW, ..Header::new(Kind::Ping) };
+        peer.write_all(&ask.encode()).unwrap();
+        std::thread::sleep(Duration::from_millis(5)); // its frames come one by one
+        peer.write_all(&Header { payload_length: 3, ..Header::new(Kind::Request) }.encode()).unwrap();
+        peer.write_all(b"bye").unwrap();
+        drop(peer);
+        drop(slow);
+        // The answer to the first frame fails, perhaps before the second one is read.
+        for _ in 0..100 {
+            connection.send(&Header::new(Kind::Pong).encode(), None);
+        }
+        let mut heard = [world.frame(), world.frame()];
+        heard.sort_unstable(); // two threads may say so, each of one
+        assert_eq!(heard, [0, 3], "in round {round}");
+    }
 }

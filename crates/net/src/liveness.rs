@@ -55,9 +55,19 @@ pub(crate) fn judge(info: &TcpInfo, suspect: Duration) -> Verdict {
     }
 }
 
+/// Whether a peer that has reset the connection had heard nothing from here any more: it is cut
+/// off in one direction, and has not left. A process that is killed resets as well, when it has
+/// not read all that came; but then its kernel has just acknowledged what was sent, or had no time
+/// to.
+pub(crate) fn was_cut(info: &TcpInfo, suspect: Duration) -> bool {
+    info.retransmits >= TRIES_MIN || Duration::from_millis(info.sent_age.into()) >= suspect / 2
+}
+
 impl Liveness {
-    pub(crate) fn new(suspect: Duration, group: Weak<Group>) -> Liveness {
-        Liveness { suspect, group, watched: AtomicBool::new(false) }
+    /// `may_vanish`: the peer is reached over a network. The end of any other is told at once, and
+    /// nobody has to look for it.
+    pub(crate) fn new(may_vanish: bool, suspect: Duration, group: Weak<Group>) -> Liveness {
+        Liveness { suspect, group, watched: AtomicBool::new(!may_vanish) }
     }
 
     /// Something was sent: has the connection watched until all of it is acknowledged.
@@ -126,6 +136,16 @@ mod tests {
         assert_eq!(judge(&full, SUSPECT), Verdict::Later(SUSPECT / LOOKS));
         let slow = TcpInfo { retransmits: 1, ..waiting() };
         assert_eq!(judge(&slow, SUSPECT), Verdict::Later(SUSPECT / LOOKS));
+    }
+
+    #[test]
+    fn who_heard_nothing_any_more_was_cut_off() {
+        let unheard = TcpInfo { retransmits: 2, sent_age: 300, ..TcpInfo::default() };
+        assert!(was_cut(&unheard, SUSPECT));
+        let idle = TcpInfo { sent_age: 5000, ..TcpInfo::default() };
+        assert!(was_cut(&idle, SUSPECT), "its kernel's questions were not answered");
+        let killed = TcpInfo { retransmits: 0, sent_age: 20, ..TcpInfo::default() };
+        assert!(!was_cut(&killed, SUSPECT) && !was_cut(&TcpInfo { retransmits: 1, ..killed }, SUSPECT));
     }
 
     #[test]

@@ -3,13 +3,15 @@
 use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
 use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 use aqueduct_fs::Sink;
-use aqueduct_wire::{FrameError, HEADER_SIZE, Header, Opener, TRAILER_SIZE, Trailer};
+use aqueduct_wire::{Flags, FrameError, HEADER_SIZE, Header, Opener, TRAILER_SIZE, Trailer};
 use bytes::Bytes;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 
 use crate::budget::{Charge, FRAME_FREE};
+use crate::counters::Tally;
 use crate::pool::{BufferPool, PoolBuffer};
 
 /// What one system call may receive of frames' heads: some hundreds of small frames.
@@ -33,9 +35,31 @@ pub struct Frame {
     pub payload: Payload,
     /// The room that it takes, until it is executed.
     room: Option<Charge>,
+    /// When it was whole, if that may be asked for: with [`Flags::EXTENDED`].
+    came: Option<Instant>,
 }
 
 impl Frame {
+    fn new(header: Header, body: Vec<u8>, payload: Payload, room: Option<Charge>) -> Frame {
+        let came = header.flags.contains(Flags::EXTENDED).then(Instant::now);
+        Frame { header, body, payload, room, came }
+    }
+
+    /// One without payload, that came before its connection belonged to a group.
+    pub(crate) fn of_handshake(header: Header, body: Vec<u8>) -> Frame {
+        Frame::new(header, body, Payload::None, None)
+    }
+
+    /// When it was whole; known of one with [`Flags::EXTENDED`] only.
+    pub fn came(&self) -> Option<Instant> {
+        self.came
+    }
+
+    /// Whether it takes room.
+    pub(crate) fn has_room(&self) -> bool {
+        self.room.is_some()
+    }
+
     /// The room that it takes, for whoever keeps it from now on; `None`: it is so short that it is not counted.
     pub fn take_room(&mut self) -> Option<Charge> {
         self.room.take()
@@ -71,8 +95,13 @@ pub(crate) enum ReceiveError {
 impl ReceiveError {
     /// Whether the peer, or the way to it, has not answered the kernel's questions.
     pub(crate) fn is_silence(&self) -> bool {
+        matches!(self, ReceiveError::Socket(error) if ReceiveError::is_silence_of(error))
+    }
+
+    /// The same of an error of the socket.
+    pub(crate) fn is_silence_of(error: &io::Error) -> bool {
         use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
-        matches!(self, ReceiveError::Socket(error) if matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable))
+        matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
     }
 }
 
@@ -146,8 +175,12 @@ pub(crate) struct Receiver {
     leftover: Vec<u8>,
     /// Room for the frame that is not whole.
     charge: Option<Charge>,
+    /// How often something has come.
+    heard: u32,
     /// Nothing more is taken: what comes after a break could be anything, file content included.
     ended: bool,
+    /// What has come since it was last asked.
+    tally: Tally,
 }
 
 /// Bytes received and not yet consumed.
@@ -178,12 +211,35 @@ impl Input<'_> {
 
 impl Receiver {
     pub(crate) fn new(opener: Opener) -> Receiver {
-        Receiver { state: State::Header, opener, leftover: Vec::new(), charge: None, ended: false }
+        Receiver {
+            state: State::Header,
+            opener,
+            leftover: Vec::new(),
+            charge: None,
+            heard: 0,
+            ended: false,
+            tally: Tally::default(),
+        }
+    }
+
+    /// How often something has come.
+    pub(crate) fn heard(&self) -> u32 {
+        self.heard
+    }
+
+    /// What comes from now on has this version.
+    pub(crate) fn set_version(&mut self, version: u16) {
+        self.opener.set_version(version);
     }
 
     /// What comes from now on is checked by this.
     pub(crate) fn set_opener(&mut self, opener: Opener) {
         self.opener = opener;
+    }
+
+    /// What has come since this was last asked.
+    pub(crate) fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
     }
 
     /// Gives back the sink of a frame that will never be whole.
@@ -216,6 +272,7 @@ impl Receiver {
             let mut input = Input { scratch, start: 0, end, drained: false };
             let result = self.receive_into(socket, plan, &mut input, frames);
             self.ended = result.is_err();
+            self.tally.frames += frames.len() as u64;
             self.leftover.extend_from_slice(&input.scratch[input.start..input.end]);
             if self.leftover.is_empty() && self.leftover.capacity() > 4096 {
                 self.leftover = Vec::new();
@@ -271,6 +328,9 @@ impl Receiver {
         if received == 0 {
             return Err(if inside { ReceiveError::Truncated } else { ReceiveError::End });
         }
+        self.tally.calls += 1;
+        self.tally.bytes += received as u64;
+        self.heard = self.heard.wrapping_add(1);
         input.drained = received < wanted;
         if let State::Payload { filled, .. } = &mut self.state {
             *filled += received.min(wanted_direct);
@@ -288,7 +348,7 @@ impl Receiver {
         frames: &mut Vec<Frame>,
     ) -> Result<(), ReceiveError> {
         self.opener.check(&header, &body)?;
-        if header.payload_length > 0 || header.flags.contains(aqueduct_wire::Flags::TRAILER) {
+        if header.payload_length > 0 || header.flags.contains(Flags::TRAILER) {
             self.state = State::Payload { target: target(plan, &header), header, body, filled: 0 };
             return Ok(());
         }
@@ -297,7 +357,7 @@ impl Receiver {
             Some(sink) => Payload::Delivered(sink.finish(0).map(|()| 0)),
             None => Payload::None,
         };
-        frames.push(Frame { header, body, payload, room: self.charge.take() });
+        frames.push(Frame::new(header, body, payload, self.charge.take()));
         Ok(())
     }
 
@@ -341,7 +401,7 @@ impl Receiver {
         match std::mem::replace(&mut self.state, State::Header) {
             State::Header => {
                 let Some(bytes) = input.take_array::<HEADER_SIZE>() else { return Ok(false) };
-                let header = Header::decode(&bytes)?;
+                let header = self.opener.header(&bytes)?;
                 (plan.takes)(&header).map_err(ReceiveError::Refused)?;
                 return Ok(self.begin(plan, header));
             }
@@ -365,13 +425,13 @@ impl Receiver {
                     self.state = State::Payload { header, body, target, filled };
                     return Ok(false);
                 }
-                if header.flags.contains(aqueduct_wire::Flags::TRAILER) {
+                if header.flags.contains(Flags::TRAILER) {
                     self.state = State::Trailer { header, body, target };
                 } else if let Err(error) = header.check_content(&body, target.memory(length)) {
                     self.state = State::Payload { header, body, target, filled }; // its sink is handed back
                     return Err(error.into());
                 } else {
-                    frames.push(Frame { header, body, payload: target.finish(length), room: self.charge.take() });
+                    frames.push(Frame::new(header, body, target.finish(length), self.charge.take()));
                 }
             }
             State::Trailer { header, body, mut target } => {
@@ -389,7 +449,7 @@ impl Receiver {
                     }
                 };
                 let valid = (trailer.valid as usize).min(header.payload_length as usize);
-                frames.push(Frame { header, body, payload: target.finish(valid), room: self.charge.take() });
+                frames.push(Frame::new(header, body, target.finish(valid), self.charge.take()));
             }
         }
         Ok(true)

@@ -8,6 +8,8 @@ use aqueduct_wire::{Sealer, Trailer};
 use bytes::Bytes;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
+use crate::counters::Tally;
+
 /// Parts of one sendmsg; the kernel takes 1024, a few dozen already amortise the call.
 const PARTS_PER_SEND: usize = 32;
 
@@ -37,6 +39,10 @@ pub(crate) struct Sender {
     /// Bytes of the first chunk that have gone.
     gone: usize,
     backlog: usize,
+    /// What has gone since it was last asked.
+    tally: Tally,
+    /// The peer takes nothing any more: what is queued goes nowhere.
+    broken: bool,
 }
 
 impl Sender {
@@ -49,9 +55,25 @@ impl Sender {
         &mut self.sealer
     }
 
+    /// What has gone since this was last asked.
+    pub(crate) fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
+    }
+
     /// Bytes that wait to be sent.
     pub(crate) fn backlog(&self) -> usize {
         self.backlog
+    }
+
+    /// The peer takes nothing any more: forgets what waits, and what is queued from now on.
+    pub(crate) fn break_off(&mut self) {
+        self.discard();
+        self.broken = true;
+    }
+
+    /// Whether the peer takes nothing any more.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// Forgets what waits: nobody takes it any more.
@@ -70,6 +92,7 @@ impl Sender {
 
     /// Queues a frame's header and body; the payload has to follow, unless it comes with a trailer.
     pub(crate) fn head(&mut self, head: &[u8], payload: &[u8]) {
+        self.tally.frames += 1;
         self.gather(head);
         if let Some(Chunk::Gathered(chunk)) = self.chunks.back_mut() {
             let start = chunk.len() - head.len();
@@ -79,12 +102,18 @@ impl Sender {
 
     /// Queues bytes without copying them.
     pub(crate) fn append(&mut self, bytes: Bytes) {
+        if self.broken {
+            return;
+        }
         self.backlog += bytes.len();
         self.chunks.push_back(Chunk::Shared(bytes));
     }
 
     /// Queues bytes by copying them.
     pub(crate) fn gather(&mut self, bytes: &[u8]) {
+        if self.broken {
+            return;
+        }
         self.backlog += bytes.len();
         match self.chunks.back_mut() {
             Some(Chunk::Gathered(chunk)) if chunk.len() + bytes.len() <= CHUNK_SIZE => chunk.extend_from_slice(bytes),
@@ -111,6 +140,7 @@ impl Sender {
     }
 
     fn advance(&mut self, sent: usize) {
+        self.note_gone(sent);
         self.backlog -= sent;
         self.gone += sent;
         while let Some(front) = self.chunks.front() {
@@ -121,6 +151,12 @@ impl Sender {
             self.gone -= length;
             self.chunks.pop_front();
         }
+    }
+
+    /// A system call has taken so many bytes.
+    fn note_gone(&mut self, sent: usize) {
+        self.tally.calls += 1;
+        self.tally.bytes += sent as u64;
     }
 
     /// Sends everything queued, then a frame. Waits a little for room, unless there is none for what was queued before.
@@ -149,7 +185,10 @@ impl Sender {
         while has_room && sent < length {
             match rustix::fs::sendfile(socket, file, Some(&mut position), length - sent) {
                 Ok(0) => break,
-                Ok(count) => sent += count,
+                Ok(count) => {
+                    self.note_gone(count);
+                    sent += count;
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => has_room = false,
                 Err(error) if is_socket_error(error) => return Err(error.into()),

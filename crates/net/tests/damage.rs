@@ -123,7 +123,7 @@ fn reply(with_trailer: bool) -> (Vec<u8>, Vec<usize>) {
     bytes.extend_from_slice(&data());
     if with_trailer {
         places.extend([bytes.len() + 4, bytes.len() + 8]); // how much is valid, and the checksum
-        bytes.extend(sealer.trailer(LENGTH as u32 - 7, &data()).encode());
+        bytes.extend(sealer.trailer(LENGTH as u32 - 7, &[], &data()).encode());
     }
     (bytes, places)
 }

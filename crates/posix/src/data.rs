@@ -39,7 +39,7 @@ impl Posix {
             }
             Request::Fallocate { open, offset, length, flags } => {
                 let open = self.open_with(context, open, OpenFlags::WRITE)?;
-                sys::allocate(open.fd.as_fd(), flags.bits(), offset, length)?;
+                self.with_room(|| sys::allocate(open.fd.as_fd(), flags.bits(), offset, length))?;
                 self.settle_data(&open)?;
                 Ok(Reply::Done)
             }
@@ -118,7 +118,7 @@ impl Posix {
 
     fn write_to(&self, open: &OpenFile, write: WriteAt, data: &[u8], flags: ReadWriteFlags) -> Result<Written, Errno> {
         if write.append {
-            return append(open, data, flags);
+            return self.with_room(|| append(open, data, flags));
         }
         let offset = write.offset;
         if i64::try_from(offset).is_err() {
@@ -131,6 +131,7 @@ impl Posix {
                 Ok(0) => break,
                 Ok(written) => count += written,
                 Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) if self.let_go_of_departed() => {}
                 Err(error) if count == 0 => return Err(error.into()),
                 // What was written counts; the next write meets the error again.
                 Err(_) => break,

@@ -88,7 +88,7 @@ impl Posix {
                 made => {
                     let made = made?;
                     self.settle(made.as_fd())?;
-                    self.settle(directory.as_fd())?;
+                    self.settle_node(&directory)?;
                     made
                 }
             };

@@ -103,8 +103,8 @@ fn set_effective(effective: CapabilitySet) -> Result<(), Errno> {
     rustix::thread::set_capabilities(None, sets).map_err(Errno::from)
 }
 
-/// This thread acts as `credential` from now on.
-pub(crate) fn act_as(credential: &Credential) -> Result<(), Errno> {
+/// This thread acts as `credential` from now on, until [`restore`]. EPERM: this process may not.
+pub fn act_as(credential: &Credential) -> Result<(), Errno> {
     if !may_switch() {
         return if credential.uid == process().uid { Ok(()) } else { Err(Errno::EPERM) };
     }
@@ -123,6 +123,17 @@ pub(crate) fn act_as(credential: &Credential) -> Result<(), Errno> {
         let identity = Identity { uid: credential.uid, gid: credential.gid, groups };
         if thread.identity.as_ref() == Some(&identity) { stop_searching(thread) } else { switch(thread, identity) }
     })
+}
+
+/// A user of this machine by name, with all groups, as the user database has them.
+pub fn user(name: &str) -> Option<Credential> {
+    let (uid, gid) = crate::sys::user_by_name(name)?;
+    Some(Credential { uid, gid, groups: Groups::Known(crate::sys::groups_of_user(uid, gid).into()) })
+}
+
+/// The name of a user of this machine.
+pub fn name_of_user(uid: u32) -> Option<String> {
+    crate::sys::user_name(uid)?.into_string().ok()
 }
 
 /// Runs `operation`, which finds an inode and looks at it and so needs nobody's permission: as whoever this thread is, with the right to decode
@@ -234,6 +245,19 @@ pub(crate) fn with_search_right<T>(operation: impl FnOnce() -> Result<T, Errno>)
         return operation();
     }
     set_effective(process().search_right())?;
+    let result = operation();
+    set_effective(CapabilitySet::empty())?;
+    result
+}
+
+/// Runs `operation` as the caller, with the right to change the capabilities of files and no other
+/// that the caller lacks.
+pub(crate) fn with_file_capabilities<T>(operation: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let is_caller = |thread: &Thread| thread.identity.as_ref().is_some_and(|identity| identity.uid != process().uid);
+    if !may_switch() || !THREAD.with_borrow(is_caller) {
+        return operation();
+    }
+    set_effective(process().permitted & CapabilitySet::SETFCAP)?;
     let result = operation();
     set_effective(CapabilitySet::empty())?;
     result

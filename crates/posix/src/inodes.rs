@@ -16,6 +16,9 @@ use crate::{Posix, identity};
 const UTIME_OMIT: i64 = 0x3fff_fffe;
 const UTIME_NOW: i64 = 0x3fff_ffff;
 
+/// The attribute with the capabilities that a program file gives who runs it (linux/xattr.h).
+const CAPABILITIES: &[u8] = b"security.capability";
+
 impl Posix {
     pub(crate) fn answer_about_inode(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
@@ -26,7 +29,10 @@ impl Posix {
                 Err(rustix::io::Errno::NOENT) => Err(Errno::EINVAL),
                 Err(error) => Err(error.into()),
             },
-            Request::Statfs { handle } => statistics_of(self.node(handle)?.as_fd()).map(Reply::Statfs),
+            Request::Statfs { handle } => {
+                self.let_go_of_departed(); // what was removed is to be seen as room
+                statistics_of(self.node(handle)?.as_fd()).map(Reply::Statfs)
+            }
             Request::GetXattr { handle, name, size } => {
                 check_xattr_name(name)?;
                 let node = self.node(handle)?;
@@ -56,16 +62,10 @@ impl Posix {
                 };
                 let node = self.node(handle)?;
                 rustix::fs::setxattr(ProcPath::new(node.as_fd()).as_c_str(), name, value, flags)?;
-                self.settle(node.as_fd())?;
+                self.settle_node(&node)?;
                 Ok(Reply::Done)
             }
-            Request::RemoveXattr { handle, name } => {
-                check_xattr_name(name)?;
-                let node = self.node(handle)?;
-                rustix::fs::removexattr(ProcPath::new(node.as_fd()).as_c_str(), name)?;
-                self.settle(node.as_fd())?;
-                Ok(Reply::Done)
-            }
+            Request::RemoveXattr { handle, name } => self.remove_xattr(context, handle, name),
             Request::Access { handle, mask } => {
                 let node = self.node(handle)?;
                 match sys::access(node.as_fd(), mask) {
@@ -76,6 +76,29 @@ impl Posix {
             }
             _ => Err(Errno::ENOSYS),
         }
+    }
+
+    fn remove_xattr(&self, context: &Context, handle: &[u8], name: &[u8]) -> Result<Reply, Errno> {
+        check_xattr_name(name)?;
+        let node = self.node(handle)?;
+        let remove = || Ok(rustix::fs::removexattr(ProcPath::new(node.as_fd()).as_c_str(), name)?);
+        match remove() {
+            Err(Errno::EPERM) if name == CAPABILITIES && self.may_end_capabilities(context, &node, handle)? => {
+                identity::with_file_capabilities(remove)?;
+            }
+            result => result?,
+        }
+        self.settle_node(&node)?;
+        Ok(Reply::Done)
+    }
+
+    /// Whether the caller may change the file, or its group, at which the kernel itself would take
+    /// its capabilities away. A client's kernel has this asked for before it asks for the change.
+    /// Programs that just want them removed it has refused already, unless they may remove any.
+    fn may_end_capabilities(&self, context: &Context, node: &Node<'_>, handle: &[u8]) -> Result<bool, Errno> {
+        Ok(self.opens.is_written(context.client, handle)
+            || sys::access(node.as_fd(), AccessMask::WRITE).is_ok()
+            || see(node.as_fd())?.attr.uid == context.credential.uid)
     }
 
     /// Owner, permissions, size and times in this order, so that each may undo what the one before did on the side (a new owner clears the setuid
@@ -109,7 +132,7 @@ impl Posix {
             let times = Timestamps { last_access: timespec(set.atime)?, last_modification: timespec(set.mtime)? };
             sys::set_times(fd, &times)?;
         }
-        self.settle(fd)?;
+        self.settle_node(&node)?;
         Ok(self.tree.see(fd)?.attr)
     }
 }

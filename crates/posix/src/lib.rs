@@ -9,6 +9,8 @@
 
 mod ahead;
 mod data;
+mod departed;
+mod domain;
 mod files;
 mod identity;
 mod inodes;
@@ -38,15 +40,16 @@ use aqueduct_fs::{
 };
 use rustix::fs::{Mode, OFlags};
 
-pub use identity::restore;
+pub use domain::Domain;
+pub use identity::{act_as, name_of_user, restore, user};
 pub use watch::{CannotWatch, Origin, Watch, Watcher};
 
-use crate::locks::{Ask, Limits, Listed, Owner};
+use crate::locks::{Ask, Listed, Owner};
 use crate::opens::{OpenFile, Opens};
 use crate::prefetch::Prefetch;
 use crate::tree::{Node, Tree};
-use crate::unlinked::Unlinked;
-use crate::waits::{LockService, Outcome};
+use crate::unlinked::CannotKeep;
+use crate::waits::Outcome;
 
 /// The most opens of all clients unless said otherwise: 65,536 descriptors fit the hard limit of most systems (524,288), at about 1 KiB of kernel
 /// and 400 bytes of our memory each. The process's limit of descriptors should be higher by some thousands.
@@ -84,6 +87,8 @@ pub struct Options {
     pub keep_unlinked: bool,
     /// Whether files that are read in some order are read ahead of that, beyond what the kernel does.
     pub read_ahead: bool,
+    /// What this export shares with others of its server. A clone of these options shares it.
+    pub domain: Domain,
 }
 
 impl Default for Options {
@@ -102,6 +107,7 @@ impl Default for Options {
             handles: HandleSource::default(),
             keep_unlinked: false,
             read_ahead: true,
+            domain: Domain::default(),
         }
     }
 }
@@ -125,6 +131,18 @@ pub enum OpenError {
         path: PathBuf,
         /// What opening a descriptor again said.
         error: Errno,
+    },
+    /// Others have what the server would keep removed files in.
+    #[error(
+        "cannot serve {path}: {} and {} in it belong to others, and removed files that are open could not be kept; \
+         remove or rename one of them, and see who may write to that directory",
+        .names[0], .names[1], path = .path.display()
+    )]
+    Taken {
+        /// The directory.
+        path: PathBuf,
+        /// The names.
+        names: [String; 2],
     },
     /// The system refused otherwise.
     #[error("cannot serve {path}: {step} failed with {error}; see whether its file system is mounted and in order", path = .path.display())]
@@ -166,7 +184,7 @@ pub struct Statistics {
 pub struct Posix {
     tree: Tree,
     opens: Opens,
-    locks: LockService,
+    domain: Domain,
     boot: u64,
     /// Of the root's file system.
     verifier: u64,
@@ -196,29 +214,29 @@ impl Posix {
         sys::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)
             .map_err(|error| OpenError::NoProc { path: path.clone(), error })?;
         let place = std::fs::canonicalize(root).unwrap_or_else(|_| path.clone());
-        let tree = Tree::new(fd, &place, &options).map_err(|error| OpenError::System {
-            path,
-            step: "looking at it",
-            error,
+        let tree = Tree::new(fd, &place, &options).map_err(|error| match error {
+            CannotKeep::Taken(names) => OpenError::Taken { path, names },
+            CannotKeep::System(error) => OpenError::System { path, step: "looking at it", error },
         })?;
-        let (opens, locks) = (Opens::new(options.opens_max), LockService::new(Limits::default()));
+        let domain = options.domain.clone();
+        let opens = Opens::new(options.opens_max, domain.clone());
         let root = tree.root_fd();
         let (verifier, is_memory) = (stability::verifier(options.boot, root), stability::is_memory(root));
         let sync = options.sync && !is_memory;
         let prefetch = Prefetch::new(options.read_ahead, tree.root_device());
-        Ok(Posix { tree, opens, locks, boot: options.boot, verifier, is_memory, sync, prefetch })
+        Ok(Posix { tree, opens, domain, boot: options.boot, verifier, is_memory, sync, prefetch })
     }
 
     /// How much is in use.
     pub fn statistics(&self) -> Statistics {
-        let (locks, lock_waits) = self.locks.counts();
+        let (locks, lock_waits) = self.lock_counts();
         Statistics {
             opens: self.opens.count(),
             opens_max: self.opens.limit(),
             locks,
             lock_waits,
             table_inodes: self.tree.table_len(),
-            unlinked: self.tree.unlinked.as_ref().map_or(0, Unlinked::len),
+            unlinked: self.unlinked_len(),
             kernel_handles: self.tree.has_kernel_handles(),
             switches_identity: identity::may_switch(),
         }
@@ -295,21 +313,26 @@ impl Posix {
         match request {
             Request::Flush { open, owner } => {
                 let open = self.opens.get(context.client, open)?;
-                self.locks.flush(open.inode, Owner { client: context.client, owner });
+                self.domain.locks().flush(open.inode, Owner { client: context.client, owner });
                 open.late_error()?;
             }
             Request::Release { open } | Request::ReleaseDirectory { open } => self.end(context.client, open)?,
             Request::GetLock { open, owner, space, lock } => {
                 let open = self.opens.get(context.client, open)?;
-                return Ok(Reply::Lock(self.locks.test(&ask(&open, owner, space, lock))?));
+                return Ok(Reply::Lock(self.domain.locks().test(&ask(&open, owner, space, lock))?));
             }
             Request::SetLock { open, owner, space, lock, wait: false } => {
                 let open = self.opens.get(context.client, open)?;
-                self.locks.set(&open, &ask(&open, owner, space, lock), false, &context.cancel)?;
+                self.domain.locks().set(&open, &ask(&open, owner, space, lock), false, &context.cancel)?;
             }
             _ => return Err(Errno::ENOSYS),
         }
         Ok(Reply::Done)
+    }
+
+    /// The locked ranges and the waits of this export's clients: who has any has something open.
+    fn lock_counts(&self) -> (usize, usize) {
+        self.domain.locks().counts(|client| self.opens.has_client(client))
     }
 
     /// A lock for which the caller is ready to wait.
@@ -322,7 +345,7 @@ impl Posix {
         let outcome = self
             .opens
             .get(context.client, open)
-            .and_then(|open| self.locks.set(&open, &make(&open), true, &context.cancel));
+            .and_then(|open| self.domain.locks().set(&open, &make(&open), true, &context.cancel));
         match outcome {
             Ok(Outcome::Done) => Call::ready(Ok(Reply::Done)),
             Ok(Outcome::Waits(wait)) => Call::waiting(async { wait.await.map(|()| Reply::Done) }),
@@ -341,7 +364,15 @@ impl FileSystem for Posix {
             Request::SetLock { open, owner, space, lock, wait: true } => {
                 self.lock_waiting(context, open, |open| ask(open, owner, space, lock))
             }
-            request => Call::ready(self.answer(context, request)),
+            request => {
+                let answer = self.answer(context, request);
+                if matches!(answer, Err(Errno::ENOSPC | Errno::EDQUOT)) {
+                    // The next try finds their space. This one is not made again: it may be done,
+                    // and only its flush have failed.
+                    self.let_go_of_departed();
+                }
+                Call::ready(answer)
+            }
         }
     }
 
@@ -353,30 +384,32 @@ impl FileSystem for Posix {
         Call::ready(self.write_range(context, write, &source))
     }
 
-    fn depart(&self, client: ClientId) {
+    fn depart(&self, client: ClientId) -> Call<'_, ()> {
         for id in self.opens.of_client(client) {
             // Ended meanwhile by its own Release.
             let _ = self.end(client, id);
         }
-        self.locks.depart(client);
+        self.domain.locks().depart(client);
+        Call::ready(Ok(()))
     }
 
-    fn locks(&self, limit: usize) -> (Vec<LockSeen>, usize) {
-        let seen = self.locks.list(limit).into_iter().map(|(listed, age)| {
+    fn locks(&self, limit: usize) -> Call<'_, (Vec<LockSeen>, usize)> {
+        let is_ours = |client| self.opens.has_client(client);
+        let seen = self.domain.locks().list(limit, is_ours).into_iter().map(|(listed, age)| {
             let Listed { owner, space, open, lock, waits, .. } = listed;
             let path = self.opens.get(owner.client, open).ok().and_then(|open| sys::path_of(open.fd.as_fd()));
             LockSeen { client: owner.client, space, lock, waits, age, path }
         });
-        let (held, waits) = self.locks.counts();
-        (seen.collect(), held + waits)
+        let (held, waits) = self.lock_counts();
+        Call::ready(Ok((seen.collect(), held + waits)))
     }
 
     fn data_counters(&self) -> Option<DataCounters> {
         Some(self.prefetch.counters())
     }
 
-    fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
-        self.opens.get(client, open).ok().map(|open| open.handle.clone())
+    fn inode(&self, client: ClientId, open: OpenId) -> Call<'_, Handle> {
+        Call::ready(self.opens.get(client, open).map(|open| open.handle.clone()))
     }
 
     fn inode_name<'a>(&self, handle: &'a [u8]) -> Option<(u64, &'a [u8])> {

@@ -123,6 +123,7 @@ pub(crate) fn page(tree: &Tree, open: &OpenFile, wanted: &Wanted) -> Result<DirP
     let mut listing = lock(open.listing.as_ref().ok_or(Errno::ENOTDIR)?);
     let fd = open.fd.as_fd();
     let is_root = open.handle == *tree.root_handle();
+    let hides_folders = tree.hides_folders(open.inode);
     listing.go_to(fd, wanted.cookie)?;
     let mut page = DirPage::default();
     // Only whoever asks for inodes looks for names in what it is given.
@@ -139,7 +140,7 @@ pub(crate) fn page(tree: &Tree, open: &OpenFile, wanted: &Wanted) -> Result<DirP
             Err(error) => return Err(error),
         };
         let Record { ino, position, kind, name, length } = record;
-        let is_hidden = is_root && name == FOLDER;
+        let is_hidden = hides_folders && name.starts_with(FOLDER);
         if is_hidden || name.is_empty() || name.len() > aqueduct_fs::NAME_LENGTH_MAX {
             listing.advance(length, position);
             continue;

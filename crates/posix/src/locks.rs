@@ -229,8 +229,9 @@ impl Locks {
         self.now = now;
     }
 
-    /// At most `limit` of the locks that are held and waited for, those first for whose files somebody waits, file by file.
-    pub fn list(&self, limit: usize) -> Vec<Listed> {
+    /// At most `limit` of the locks that these clients have and wait for, those first for whose
+    /// files somebody waits, file by file.
+    pub fn list(&self, limit: usize, whose: impl Fn(ClientId) -> bool) -> Vec<Listed> {
         let (wanted, others): (Vec<_>, Vec<_>) = self.files.iter().partition(|(_, file)| !file.waits.is_empty());
         let listed = wanted.into_iter().chain(others).flat_map(|((_, space), file)| {
             let held = file.held.iter().flat_map(move |(owner, ranges)| {
@@ -246,12 +247,13 @@ impl Locks {
             });
             held.chain(waits)
         });
-        listed.take(limit).collect()
+        listed.filter(|listed| whose(listed.owner.client)).take(limit).collect()
     }
 
-    /// The held ranges and the waits of all clients.
-    pub fn counts(&self) -> (usize, usize) {
-        (self.total, self.waits.len())
+    /// The held ranges and the waits of these clients.
+    pub fn counts(&self, whose: impl Fn(ClientId) -> bool) -> (usize, usize) {
+        let of = self.counts.iter().filter(|(client, _)| whose(**client)).map(|(_, count)| (count.locks, count.waits));
+        of.fold((0, 0), |(locks, waits), (of_locks, of_waits)| (locks + of_locks, waits + of_waits))
     }
 
     /// What stands in the way of `ask`: the first such lock, or the asked one as `Unlock`. A POSIX test for `Unlock` finds the first of the owner's own

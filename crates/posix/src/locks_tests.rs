@@ -50,7 +50,7 @@ fn a_list_says_who_has_and_who_waits_since_when() {
     locks.set(&posix(1, WRITE, 10, 19), false).unwrap();
     locks.set_time(second(7));
     waits(locks.set(&posix(3, WRITE, 5, 5), true));
-    let listed = locks.list(2);
+    let listed = locks.list(2, |_| true);
     let seen =
         |listed: &Listed| (listed.owner, listed.open, listed.lock.start, listed.lock.end, listed.waits, listed.since);
     assert_eq!(
@@ -59,10 +59,10 @@ fn a_list_says_who_has_and_who_waits_since_when() {
         "joined, and first since somebody waits"
     );
     assert_eq!(seen(&listed[1]), (owner(3), OpenId(3), 5, 5, true, second(7)));
-    assert_eq!((listed.len(), locks.list(99).len(), locks.list(0).len()), (2, 12, 0));
+    assert_eq!((listed.len(), locks.list(99, |_| true).len(), locks.list(0, |_| true).len()), (2, 12, 0));
     locks.set_time(second(8));
     locks.set(&posix(1, UNLOCK, 0, 9), false).unwrap();
-    let listed: Vec<_> = locks.list(99).into_iter().filter(|listed| listed.lock.kind == WRITE).collect();
+    let listed: Vec<_> = locks.list(99, |_| true).into_iter().filter(|listed| listed.lock.kind == WRITE).collect();
     assert!(listed.iter().any(|listed| seen(listed) == (owner(3), OpenId(3), 5, 5, false, second(8))), "granted now");
     assert!(
         listed.iter().any(|listed| seen(listed) == (owner(1), OpenId(1), 10, 19, false, second(5))),
@@ -76,9 +76,9 @@ fn ranges_split_and_merge() {
     let mut locks = Locks::default();
     locks.set(&posix(1, WRITE, 0, u64::MAX), false).unwrap();
     locks.set(&posix(1, UNLOCK, 10, 19), false).unwrap();
-    assert_eq!(locks.counts().0, 2);
+    assert_eq!(locks.counts(|_| true).0, 2);
     locks.set(&posix(1, READ, 30, 39), false).unwrap();
-    assert_eq!(locks.counts().0, 4);
+    assert_eq!(locks.counts(|_| true).0, 4);
     assert_eq!(locks.set(&posix(2, WRITE, 10, 19), false), GRANTED);
     assert_eq!(locks.set(&posix(2, READ, 30, 39), false), GRANTED);
     assert_eq!(locks.set(&posix(2, READ, 30, 40), false), Err(Errno::EAGAIN));
@@ -89,7 +89,7 @@ fn ranges_split_and_merge() {
     assert_eq!(locks.test(&posix(3, UNLOCK, 15, 35)).unwrap().kind, UNLOCK);
     locks.set(&posix(2, UNLOCK, 0, u64::MAX), false).unwrap();
     locks.set(&posix(1, WRITE, 10, 39), false).unwrap();
-    assert_eq!(locks.counts().0, 1);
+    assert_eq!(locks.counts(|_| true).0, 1);
     assert_eq!(locks.set(&posix(1, READ, 5, 4), false), Err(Errno::EINVAL));
     locks.set(&posix(1, UNLOCK, 0, u64::MAX), false).unwrap();
     assert!(locks.files.is_empty() && locks.counts.is_empty(), "nothing stays behind");
@@ -183,7 +183,7 @@ fn flush_release_and_depart_end_what_they_should() {
     decided.sort_by_key(|(wait, _)| *wait);
     assert_eq!(decided, [(fifth, Ok(())), (sixth, Err(Errno::EINTR))]);
     locks.depart(ClientId(1));
-    assert_eq!(locks.counts(), (0, 0));
+    assert_eq!(locks.counts(|_| true), (0, 0));
     assert!(locks.files.is_empty() && locks.counts.is_empty() && locks.waiting.is_empty());
 }
 
@@ -213,7 +213,7 @@ fn all_clients_have_only_so_many() {
     assert_eq!(locks.set(&posix(9, WRITE, 0, 0), true), Err(Errno::ENOLCK));
     assert!(locks.cancel(wait));
     locks.set(&posix(0, UNLOCK, 0, 0), false).unwrap();
-    assert_eq!(locks.counts().0, 2);
+    assert_eq!(locks.counts(|_| true).0, 2);
     assert_eq!(locks.set(&posix(9, WRITE, 90, 90), false), GRANTED);
 }
 
@@ -229,9 +229,9 @@ fn unlocking_makes_only_so_many_as_well() {
     for free in [(5, 10), (20, 25), (15, 35)] {
         assert_eq!(locks.set(&posix(1, UNLOCK, free.0, free.1), false), GRANTED);
     }
-    assert_eq!(locks.counts().0, 3);
+    assert_eq!(locks.counts(|_| true).0, 3);
     assert_eq!(locks.set(&posix(1, UNLOCK, 0, u64::MAX), false), GRANTED);
-    assert_eq!(locks.counts().0, 0);
+    assert_eq!(locks.counts(|_| true).0, 0);
 }
 
 /// For each of the bytes 0..SPAN, and for all beyond as one more, who holds what.
@@ -376,7 +376,7 @@ proptest! {
             prop_assert_eq!(locks.take_decided(), expected);
             assert_equal(&locks, &bytes);
             let ranges: usize = locks.files.values().flat_map(|file| file.held.values()).map(Ranges::len).sum();
-            prop_assert_eq!(locks.counts(), (ranges, waiting.len()));
+            prop_assert_eq!(locks.counts(|_| true), (ranges, waiting.len()));
         }
     }
 }

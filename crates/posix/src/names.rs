@@ -27,7 +27,7 @@ impl Posix {
                 identity::with_umask(mode & PERMISSIONS, umask, |mode| {
                     rustix::fs::mknodat(directory.as_fd(), name, kind, Mode::from_raw_mode(mode), device)
                 })?;
-                self.settle(directory.as_fd())?;
+                self.settle_node(&directory)?;
                 self.look_up(&directory, name).map(Reply::Entry)
             }
             Request::MakeDirectory { parent, name, mode, umask } => {
@@ -36,22 +36,23 @@ impl Posix {
                 identity::with_umask(mode & PERMISSIONS, umask, |mode| {
                     rustix::fs::mkdirat(directory.as_fd(), name, Mode::from_raw_mode(mode))
                 })?;
-                self.settle(directory.as_fd())?;
+                self.settle_node(&directory)?;
                 self.look_up(&directory, name).map(Reply::Entry)
             }
             Request::Unlink { parent, name } => {
                 self.tree.check_name(parent, name, Errno::ENOENT)?;
                 let directory = self.directory(parent)?;
                 let place = (directory.as_fd(), name);
-                self.removing(context, place, || Ok(rustix::fs::unlinkat(place.0, name, AtFlags::empty())?))?;
-                self.settle(directory.as_fd())?;
+                let unlink = || Ok(rustix::fs::unlinkat(place.0, name, AtFlags::empty())?);
+                self.departing(parent, place, || self.removing(context, place, unlink))?;
+                self.settle_node(&directory)?;
                 Ok(Reply::Done)
             }
             Request::RemoveDirectory { parent, name } => {
                 self.tree.check_name(parent, name, Errno::ENOENT)?;
                 let directory = self.directory(parent)?;
                 rustix::fs::unlinkat(directory.as_fd(), name, AtFlags::REMOVEDIR)?;
-                self.settle(directory.as_fd())?;
+                self.settle_node(&directory)?;
                 Ok(Reply::Done)
             }
             Request::Rename { parent, name, new_parent, new_name, flags } => {
@@ -62,8 +63,8 @@ impl Posix {
                 let directory = self.directory(parent)?;
                 let node = self.node(handle)?;
                 self.link(context, &node, (directory.as_fd(), name))?;
-                self.settle(node.as_fd())?;
-                self.settle(directory.as_fd())?;
+                self.settle_node(&node)?;
+                self.settle_node(&directory)?;
                 self.look_up(&directory, name).map(Reply::Entry)
             }
             _ => Err(Errno::ENOSYS),
@@ -83,7 +84,7 @@ impl Posix {
         }
         let directory = self.directory(parent)?;
         rustix::fs::symlinkat(text, directory.as_fd(), name)?;
-        self.settle(directory.as_fd())?;
+        self.settle_node(&directory)?;
         self.look_up(&directory, name)
     }
 
@@ -108,11 +109,12 @@ impl Posix {
         if flags.intersects(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
             operation()?;
         } else {
-            self.removing(context, (to.as_fd(), new.1), operation)?;
+            let place = (to.as_fd(), new.1);
+            self.departing(new.0, place, || self.removing(context, place, operation))?;
         }
-        self.settle(to.as_fd())?;
+        self.settle_node(&to)?;
         if old.0 != new.0 {
-            self.settle(from.as_fd())?;
+            self.settle_node(&from)?;
         }
         if !self.tree.has_kernel_handles() {
             // The table learns the new places; whoever may not look there has no use for them.

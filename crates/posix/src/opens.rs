@@ -5,10 +5,12 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
 
 use aqueduct_fs::{ClientId, Errno, Handle, OpenFlags, OpenId};
 
 use crate::ahead::Streams;
+use crate::domain::Domain;
 use crate::listing::Listing;
 use crate::lock;
 use crate::locks::Inode;
@@ -59,10 +61,15 @@ pub(crate) struct Opening {
 impl OpenFile {
     /// Passes the result of making data stable on. The first failure sticks: what it lost stays lost, so that every later caller must hear of it.
     pub(crate) fn settle(&self, result: Result<(), Errno>) -> Result<(), Errno> {
+        self.note(&result);
+        result.and_then(|()| self.late_error())
+    }
+
+    /// Remembers what somebody else was told, as [`settle`](OpenFile::settle) does.
+    pub(crate) fn note(&self, result: &Result<(), Errno>) {
         if let Err(error @ (Errno::EIO | Errno::ENOSPC | Errno::EDQUOT)) = result {
             let _ = self.late_error.compare_exchange(0, error.raw(), Ordering::SeqCst, Ordering::SeqCst);
         }
-        result.and_then(|()| self.late_error())
     }
 
     /// The error that sticks.
@@ -76,7 +83,6 @@ impl OpenFile {
 
 type ById = RwLock<HashMap<u64, Arc<OpenFile>>>;
 type ByClient = Mutex<HashMap<ClientId, HashSet<u64>>>;
-type ByInode = RwLock<HashMap<Inode, usize>>;
 type ByHandle = RwLock<HashMap<Box<[u8]>, Vec<Arc<OpenFile>>>>;
 
 /// The table. Ids count up and never come back, not even after a restart: each table begins at a random number, so that what was open before can
@@ -85,38 +91,37 @@ pub(crate) struct Opens {
     by_id: [ById; SHARDS],
     by_handle: [ByHandle; SHARDS],
     by_client: [ByClient; SHARDS],
-    /// How often each file is open; directories do not count.
-    by_inode: [ByInode; SHARDS],
+    domain: Domain,
     next: AtomicU64,
     count: AtomicUsize,
-    files: AtomicUsize,
     listings: AtomicUsize,
     limit: usize,
+    /// When the log was told last that the table is full.
+    told_full: Mutex<Option<Instant>>,
 }
 
+/// A full table is told in the log again after this time.
+const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
 impl Opens {
-    pub(crate) fn new(limit: usize) -> Opens {
+    /// Of at most `limit` opens, whose files are counted in `domain`.
+    pub(crate) fn new(limit: usize, domain: Domain) -> Opens {
         Opens {
             by_id: Default::default(),
             by_handle: Default::default(),
             by_client: Default::default(),
-            by_inode: Default::default(),
+            domain,
             next: AtomicU64::new(first_id()),
             count: AtomicUsize::new(0),
-            files: AtomicUsize::new(0),
             listings: AtomicUsize::new(0),
             limit,
+            told_full: Mutex::default(),
         }
     }
 
     /// The opens at present.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
-    }
-
-    /// Those of them that are files.
-    pub(crate) fn files(&self) -> usize {
-        self.files.load(Ordering::SeqCst)
     }
 
     /// Those of them that are directories.
@@ -142,20 +147,31 @@ impl Opens {
         &self.by_client[client.0 as usize % SHARDS]
     }
 
-    fn inodes(&self, inode: Inode) -> &ByInode {
-        &self.by_inode[inode.number as usize % SHARDS]
-    }
-
     /// ENFILE when the table is full: asked before a file is created in vain.
     pub(crate) fn check_room(&self) -> Result<(), Errno> {
-        if self.count() < self.limit { Ok(()) } else { Err(Errno::ENFILE) }
+        if self.count() < self.limit { Ok(()) } else { Err(self.full()) }
+    }
+
+    /// What who opens one more gets; told in the log now and then.
+    fn full(&self) -> Errno {
+        let now = Instant::now();
+        let mut told = lock(&self.told_full);
+        if told.is_none_or(|told| now.duration_since(told) >= TOLD_AGAIN_AFTER) {
+            *told = Some(now);
+            tracing::warn!(
+                "a file could not be opened (ENFILE): {} are open in this export, the most that there may be. Raise opens_max, and the limit on descriptors \
+                 with it (LimitNOFILE= of the service, or ulimit -Hn)",
+                self.limit
+            );
+        }
+        Errno::ENFILE
     }
 
     /// A new open.
     pub(crate) fn insert(&self, opening: Opening) -> Result<Arc<OpenFile>, Errno> {
         if self.count.fetch_add(1, Ordering::Relaxed) >= self.limit {
             self.count.fetch_sub(1, Ordering::Relaxed);
-            return Err(Errno::ENFILE);
+            return Err(self.full());
         }
         let Opening { id, client, fd, handle, inode, flags, verifier, listing, is_memory } = opening;
         let id = id.unwrap_or_else(|| OpenId(self.next.fetch_add(1, Ordering::Relaxed)));
@@ -187,8 +203,7 @@ impl Opens {
         if open.listing.is_some() {
             self.listings.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.files.fetch_add(1, Ordering::SeqCst);
-            *write(self.inodes(open.inode)).entry(open.inode).or_default() += 1;
+            self.domain.files().opened(open.inode);
         }
         write(self.handles(open.handle.bytes())).entry(open.handle.bytes().into()).or_default().push(open.clone());
         Ok(open)
@@ -206,9 +221,21 @@ impl Opens {
         opens.get(handle)?.first().cloned()
     }
 
-    /// Whether any client has this file open.
+    /// Whether this client has the file open for writing.
+    pub(crate) fn is_written(&self, client: ClientId, handle: &[u8]) -> bool {
+        let opens = self.handles(handle).read().unwrap_or_else(|poison| poison.into_inner());
+        let writes = |open: &Arc<OpenFile>| open.client == client && open.flags.contains(OpenFlags::WRITE);
+        opens.get(handle).is_some_and(|opens| opens.iter().any(writes))
+    }
+
+    /// Whether any client has this file open, through whichever export.
     pub(crate) fn has_file(&self, inode: Inode) -> bool {
-        self.inodes(inode).read().unwrap_or_else(|poison| poison.into_inner()).contains_key(&inode)
+        self.domain.files().contains(inode)
+    }
+
+    /// Whether this client has anything open here.
+    pub(crate) fn has_client(&self, client: ClientId) -> bool {
+        lock(self.clients(client)).contains_key(&client)
     }
 
     /// Takes an open of this client out of the table; its descriptor closes when the last operation on it has ended.
@@ -235,13 +262,7 @@ impl Opens {
         if open.listing.is_some() {
             self.listings.fetch_sub(1, Ordering::Relaxed);
         } else {
-            if let MapEntry::Occupied(mut entry) = write(self.inodes(open.inode)).entry(open.inode) {
-                *entry.get_mut() -= 1;
-                if *entry.get() == 0 {
-                    entry.remove();
-                }
-            }
-            self.files.fetch_sub(1, Ordering::SeqCst);
+            self.domain.files().closed(open.inode);
         }
         Ok(open)
     }
@@ -285,7 +306,7 @@ mod tests {
 
     #[test]
     fn ids_never_come_back_and_belong_to_one_client() {
-        let opens = Opens::new(2);
+        let opens = Opens::new(2, Domain::default());
         let first = opens.insert(opening(1)).unwrap();
         let second = opens.insert(opening(2)).unwrap();
         assert_eq!(opens.insert(opening(1)).err(), Some(Errno::ENFILE));
@@ -303,7 +324,7 @@ mod tests {
         opens.remove(ClientId(2), second.id).unwrap();
         assert!(opens.of_handle(b"handle").is_none());
         assert!(!opens.has_file(Inode { device: 1, number: 1 }));
-        assert_eq!((opens.count(), opens.files()), (0, 0));
+        assert!(opens.count() == 0 && opens.domain.files().is_empty());
         assert_eq!((opens.of_client(ClientId(1)), opens.of_client(ClientId(2))), (vec![], vec![]));
         assert!(
             opens.by_client.iter().all(|clients| lock(clients).is_empty()),
@@ -313,7 +334,7 @@ mod tests {
 
     #[test]
     fn the_first_error_sticks() {
-        let open = Opens::new(1).insert(opening(1)).unwrap();
+        let open = Opens::new(1, Domain::default()).insert(opening(1)).unwrap();
         assert_eq!(open.settle(Ok(())), Ok(()));
         assert_eq!(open.settle(Err(Errno::EINVAL)), Err(Errno::EINVAL));
         assert_eq!(open.settle(Ok(())), Ok(()), "what loses nothing does not stick");

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::DataCounters;
+use aqueduct_metrics::Counter;
 use rustix::fs::Advice;
 use rustix::io::ReadWriteFlags;
 
@@ -42,14 +43,14 @@ pub(crate) struct Prefetch {
     /// Nanoseconds; 0: not known yet.
     latency: AtomicU64,
     room: Room,
-    asked: AtomicU64,
-    used: AtomicU64,
-    wasted: AtomicU64,
-    waits: AtomicU64,
+    asked: Counter,
+    used: Counter,
+    wasted: Counter,
+    waits: Counter,
     streams: AtomicUsize,
-    writes: AtomicU64,
-    written: AtomicU64,
-    continued: AtomicU64,
+    writes: Counter,
+    written: Counter,
+    continued: Counter,
 }
 
 /// What is left to do when a read has been answered.
@@ -84,14 +85,14 @@ impl Prefetch {
             began: Instant::now(),
             latency: AtomicU64::new(0),
             room: Room::new(),
-            asked: AtomicU64::new(0),
-            used: AtomicU64::new(0),
-            wasted: AtomicU64::new(0),
-            waits: AtomicU64::new(0),
+            asked: Counter::default(),
+            used: Counter::default(),
+            wasted: Counter::default(),
+            waits: Counter::default(),
             streams: AtomicUsize::new(0),
-            writes: AtomicU64::new(0),
-            written: AtomicU64::new(0),
-            continued: AtomicU64::new(0),
+            writes: Counter::sharded(),
+            written: Counter::sharded(),
+            continued: Counter::sharded(),
         }
     }
 
@@ -162,11 +163,11 @@ impl Prefetch {
         let plan = streams.read(Seen { at, length, waits, now }, &around);
         self.count_streams(known, streams.known());
         if waits {
-            self.waits.fetch_add(1, Ordering::Relaxed);
+            self.waits.increment();
         }
         if plan.used + plan.wasted > 0 {
-            self.used.fetch_add(plan.used, Ordering::Relaxed);
-            self.wasted.fetch_add(plan.wasted, Ordering::Relaxed);
+            self.used.add(plan.used);
+            self.wasted.add(plan.wasted);
             self.room.give_back(plan.used + plan.wasted, now);
         }
         plan
@@ -195,7 +196,7 @@ impl Prefetch {
             }
             return;
         }
-        self.asked.fetch_add(ask.bytes(), Ordering::Relaxed);
+        self.asked.add(ask.bytes());
         self.room.take(ask.bytes(), self.began.elapsed());
         ask.pieces().for_each(|(at, length)| self.will_need(open, at, length));
     }
@@ -218,7 +219,7 @@ impl Prefetch {
         if let Some(streams) = lock(&open.ahead).take() {
             let unread = streams.unread();
             self.count_streams(streams.known(), 0);
-            self.wasted.fetch_add(unread, Ordering::Relaxed);
+            self.wasted.add(unread);
             self.room.give_back(unread, self.began.elapsed());
         }
     }
@@ -226,26 +227,25 @@ impl Prefetch {
     /// A write of so many bytes has been made there; `None`: at the end of the file, wherever that was.
     pub(crate) fn wrote(&self, open: &OpenFile, at: Option<u64>, count: u32) {
         let count = u64::from(count);
-        self.writes.fetch_add(1, Ordering::Relaxed);
-        self.written.fetch_add(count, Ordering::Relaxed);
+        self.writes.increment();
+        self.written.add(count);
         if at.is_none_or(|at| open.written_to.swap(at + count, Ordering::Relaxed) == at) {
-            self.continued.fetch_add(1, Ordering::Relaxed);
+            self.continued.increment();
         }
     }
 
     pub(crate) fn counters(&self) -> DataCounters {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         DataCounters {
             reads_ahead: self.is_on,
             streams: self.streams.load(Ordering::Relaxed) as u64,
-            latency: Duration::from_nanos(of(&self.latency)),
-            waits: of(&self.waits),
-            asked: of(&self.asked),
-            used: of(&self.used),
-            wasted: of(&self.wasted),
-            writes: of(&self.writes),
-            written: of(&self.written),
-            continued: of(&self.continued),
+            latency: Duration::from_nanos(self.latency.load(Ordering::Relaxed)),
+            waits: self.waits.get(),
+            asked: self.asked.get(),
+            used: self.used.get(),
+            wasted: self.wasted.get(),
+            writes: self.writes.get(),
+            written: self.written.get(),
+            continued: self.continued.get(),
             ..DataCounters::default()
         }
     }

@@ -62,20 +62,29 @@ pub(crate) struct Token {
 /// Makes and checks MACs for one export.
 #[derive(Clone)]
 pub(crate) struct Seal {
+    /// Made of the server's key, the export's number and its root.
     key: [u8; 32],
-    export: u32,
+    owner: u64,
 }
 
 impl Seal {
-    pub(crate) fn new(key: [u8; 32], export: u32) -> Seal {
-        Seal { key, export }
+    /// For the export of this number, below the directory that the kernel calls `root`. The kernel
+    /// finds an inode by its handle wherever it lies, and does not tell where: so what was found
+    /// below one directory is nothing below another that has taken its place, in which nobody has
+    /// been told to serve it.
+    pub(crate) fn new(key: [u8; 32], export: u32, root: &KernelHandle) -> Seal {
+        let mut hasher = blake3::Hasher::new_keyed(&key);
+        hasher.update(&export.to_le_bytes());
+        // No handle or token begins with this letter.
+        let owner = hasher.clone().update(b"owner").finalize();
+        hasher.update(b"root").update(&root.kind.to_le_bytes()).update(root.bytes());
+        let owner = owner.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        Seal { key: *hasher.finalize().as_bytes(), owner }
     }
 
     fn mac(&self, bytes: &[u8]) -> [u8; MAC_SIZE] {
-        let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        hasher.update(&self.export.to_le_bytes()).update(bytes);
         let mut mac = [0; MAC_SIZE];
-        mac.copy_from_slice(&hasher.finalize().as_bytes()[..MAC_SIZE]);
+        mac.copy_from_slice(&blake3::keyed_hash(&self.key, bytes).as_bytes()[..MAC_SIZE]);
         mac
     }
 
@@ -94,8 +103,7 @@ impl Seal {
 
     /// Tells this export's files from those of others in one folder; the same after a restart.
     pub(crate) fn owner(&self) -> u64 {
-        // No handle or token begins with this letter.
-        u128::from_le_bytes(self.mac(b"owner")) as u64
+        self.owner
     }
 
     /// The handle of a place.
@@ -209,10 +217,14 @@ mod tests {
         Place::Own(KernelHandle::new(kind, bytes).unwrap())
     }
 
+    fn seal(key: u8, export: u32, root: &[u8]) -> Seal {
+        Seal::new([key; 32], export, &KernelHandle::new(1, root).unwrap())
+    }
+
     proptest! {
         #[test]
         fn handles_and_tokens_round_trip(kind: i32, bytes in prop::collection::vec(any::<u8>(), 0..=128), uid: u32, access in 0u32..1024) {
-            let seal = Seal::new([7; 32], 3);
+            let seal = seal(7, 3, b"root");
             let handle = seal.handle(&place(kind, &bytes)).unwrap();
             prop_assert_eq!(&handle, &seal.handle(&place(kind, &bytes)).unwrap());
             match seal.place(handle.bytes()).unwrap() {
@@ -228,7 +240,7 @@ mod tests {
 
         #[test]
         fn a_changed_handle_is_refused(at: prop::sample::Index, change in 1u8..) {
-            let seal = Seal::new([7; 32], 3);
+            let seal = seal(7, 3, b"root");
             let mut bytes = seal.handle(&place(1, b"abcdefgh")).unwrap().bytes().to_vec();
             let at = at.index(bytes.len());
             bytes[at] ^= change;
@@ -238,11 +250,15 @@ mod tests {
     }
 
     #[test]
-    fn another_export_or_key_is_refused() {
-        let seal = Seal::new([7; 32], 3);
+    fn another_export_key_or_root_is_refused() {
+        let seal = seal(7, 3, b"root");
         let handle = seal.handle(&place(1, b"abcdefgh")).unwrap();
-        assert!(Seal::new([7; 32], 4).place(handle.bytes()).is_err());
-        assert!(Seal::new([8; 32], 3).place(handle.bytes()).is_err());
+        let (export, key, root) = (self::seal(7, 4, b"root"), self::seal(8, 3, b"root"), self::seal(7, 3, b"other"));
+        for other in [&export, &key, &root] {
+            assert!(other.place(handle.bytes()).is_err());
+        }
+        assert_eq!(root.owner(), seal.owner(), "files that are kept have this name");
+        assert!(export.owner() != seal.owner() && key.owner() != seal.owner());
         assert!(seal.check_token(handle.bytes()).is_err());
     }
 }

@@ -7,7 +7,7 @@ use aqueduct_fs::Errno;
 use rustix::fs::OFlags;
 
 use crate::opens::OpenFile;
-use crate::tree::see;
+use crate::tree::{Node, see};
 use crate::{Posix, identity, sys};
 
 /// tmpfs and ramfs, as statfs(2) calls them: what is on them ends with the machine.
@@ -69,11 +69,23 @@ impl Posix {
         Ok(rustix::fs::syncfs(self.tree.root_fd())?)
     }
 
+    /// The same, of an inode that may have been found by somebody's open. The kernel tells of data
+    /// that it could not write once through each descriptor: whoever has that open is still told.
+    pub(crate) fn settle_node(&self, node: &Node<'_>) -> Result<(), Errno> {
+        let result = self.settle(node.as_fd());
+        if let Node::Open(open) = node {
+            open.note(&result);
+        }
+        result
+    }
+
     /// Makes the data of an open file stable that something else than a write has changed.
     pub(crate) fn settle_data(&self, open: &OpenFile) -> Result<(), Errno> {
-        if self.sync {
-            rustix::fs::fdatasync(open.fd.as_fd())?;
+        if !self.sync {
+            return Ok(());
         }
-        Ok(())
+        let result = rustix::fs::fdatasync(open.fd.as_fd()).map_err(Errno::from);
+        open.note(&result);
+        result
     }
 }

@@ -154,14 +154,37 @@ pub(crate) fn groups_of_user(uid: u32, gid: u32) -> Vec<u32> {
     Vec::new()
 }
 
-fn user_name(uid: u32) -> Option<CString> {
+/// The name of a user by the user database of this machine.
+pub(crate) fn user_name(uid: u32) -> Option<CString> {
+    user_entry(
+        // SAFETY: the pointers are to what is as large as said.
+        |entry, memory, size, found| unsafe { libc::getpwuid_r(uid, entry, memory, size, found) },
+        // SAFETY: the entry is filled in: its name ends with NUL.
+        |entry| unsafe { CStr::from_ptr(entry.pw_name) }.to_owned(),
+    )
+}
+
+/// The uid and primary gid of a user by the user database of this machine.
+pub(crate) fn user_by_name(name: &str) -> Option<(u32, u32)> {
+    let name = CString::new(name).ok()?;
+    user_entry(
+        // SAFETY: `name` ends with NUL, and the pointers are to what is as large as said.
+        |entry, memory, size, found| unsafe { libc::getpwnam_r(name.as_ptr(), entry, memory, size, found) },
+        |entry| (entry.pw_uid, entry.pw_gid),
+    )
+}
+
+/// An entry of the user database. `look_up` asks for it, with memory for its texts; `read` takes
+/// what is wanted from it.
+fn user_entry<T>(
+    look_up: impl Fn(*mut libc::passwd, *mut libc::c_char, usize, *mut *mut libc::passwd) -> libc::c_int,
+    read: impl Fn(&libc::passwd) -> T,
+) -> Option<T> {
     let mut memory = vec![0 as libc::c_char; 1024];
     loop {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found: *mut libc::passwd = std::ptr::null_mut();
-        // SAFETY: `entry` and `memory` are ours and as large as said; `found` points to `entry` or is null afterwards.
-        let result =
-            unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), memory.as_mut_ptr(), memory.len(), &raw mut found) };
+        let result = look_up(entry.as_mut_ptr(), memory.as_mut_ptr(), memory.len(), &raw mut found);
         if result == libc::ERANGE && memory.len() < USER_ENTRY_SIZE_MAX {
             memory.resize(memory.len() * 2, 0);
             continue;
@@ -169,8 +192,9 @@ fn user_name(uid: u32) -> Option<CString> {
         if result != 0 || found.is_null() {
             return None;
         }
-        // SAFETY: `found` is not null, so it points to `entry`, which is filled in; its name lies in `memory` and ends with NUL.
-        return Some(unsafe { CStr::from_ptr((*found).pw_name) }.to_owned());
+        // SAFETY: `found` is not null, so it points to `entry`, which the call has filled in. The
+        // texts of `entry` are in `memory`, which outlives this.
+        return Some(read(unsafe { &*found }));
     }
 }
 

@@ -5,14 +5,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use aqueduct_fs::{Attr, Entry, Errno, Handle, Time, check_name};
+use aqueduct_fs::{Attr, Entry, Errno, Handle, check_name, device_number};
 use rustix::fs::OFlags;
 
+use crate::departed::Name;
+use crate::domain::Domain;
 use crate::locks::Inode;
 use crate::opens::OpenFile;
 use crate::seal::{Place, Seal, TableKey};
+use crate::sys::KernelHandle;
 use crate::table::{Hint, Recent, TABLE_INODES_MAX, Table};
-use crate::unlinked::{FOLDER, Unlinked};
+use crate::unlinked::{CannotKeep, FOLDER, Unlinked};
 use crate::{HandleSource, Options, identity, lock, stability, sys};
 
 /// How deep a name may lie below a directory that is still open, for an inode of the table to be found again: twice the components that a
@@ -72,29 +75,11 @@ pub(crate) fn see_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Seen, E
 }
 
 fn seen(stat: rustix::fs::Statx) -> Seen {
-    let time = |time: rustix::fs::StatxTimestamp| Time { seconds: time.tv_sec, nanos: time.tv_nsec };
-    let number = |major: u32, minor: u32| (u64::from(major) << 32) | u64::from(minor);
-    let attr = Attr {
-        ino: stat.stx_ino,
-        mode: u32::from(stat.stx_mode),
-        nlink: stat.stx_nlink,
-        uid: stat.stx_uid,
-        gid: stat.stx_gid,
-        rdev: number(stat.stx_rdev_major, stat.stx_rdev_minor),
-        size: stat.stx_size,
-        blocks: stat.stx_blocks,
-        blksize: stat.stx_blksize,
-        atime: time(stat.stx_atime),
-        mtime: time(stat.stx_mtime),
-        ctime: time(stat.stx_ctime),
-        btime: if stat.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0 {
-            time(stat.stx_btime)
-        } else {
-            Time::default()
-        },
-    };
-    Seen { device: number(stat.stx_dev_major, stat.stx_dev_minor), attr }
+    Seen { device: device_number(stat.stx_dev_major, stat.stx_dev_minor), attr: Attr::of_statx(&stat) }
 }
+
+/// btrfs, as statfs(2) calls it.
+const BTRFS: u32 = 0x9123_683e;
 
 /// The tree below one directory.
 pub(crate) struct Tree {
@@ -114,12 +99,13 @@ pub(crate) struct Tree {
     /// A directory on each file system mounted below, by its id.
     mounts: Mutex<HashMap<u64, Arc<OwnedFd>>>,
     /// Removed files that are kept; `None`: none is.
-    pub(crate) unlinked: Option<Unlinked>,
+    pub(crate) unlinked: Option<Arc<Unlinked>>,
+    domain: Domain,
 }
 
 impl Tree {
     /// The tree below `path`, which `root` is.
-    pub(crate) fn new(root: OwnedFd, path: &Path, options: &Options) -> Result<Tree, Errno> {
+    pub(crate) fn new(root: OwnedFd, path: &Path, options: &Options) -> Result<Tree, CannotKeep> {
         let seen = see(&root)?;
         let taken = match options.handles {
             HandleSource::Kernel => probe_kernel_handles(root.as_fd()),
@@ -129,28 +115,35 @@ impl Tree {
         let directories_max = (limit / DIRECTORIES_SHARE).min(DIRECTORIES_MAX) as usize;
         let mut id = [0; 8];
         getrandom::fill(&mut id).map_err(|_| Errno::EIO)?;
+        let root_name = match taken {
+            Some(_) => sys::name_to_handle(root.as_fd())?.0,
+            // Handles end with this process anyway.
+            None => KernelHandle::new(0, &[]).ok_or(Errno::EIO)?,
+        };
         let mut tree = Tree {
             root_handle: Handle::new(b"none yet").ok_or(Errno::EIO)?,
             root_key: seen.key(),
             root_mount: taken.unwrap_or(-1),
             root_file_system: file_system_id(root.as_fd())?,
             path: path.to_path_buf(),
-            seal: Seal::new(options.key, options.export),
+            seal: Seal::new(options.key, options.export, &root_name),
             kernel_handles: taken.is_some(),
             cross_mounts: options.cross_mounts,
             table: Table::new(u64::from_le_bytes(id), TABLE_INODES_MAX, directories_max),
             directories: Mutex::new(Recent::new(directories_max)),
             mounts: Mutex::default(),
             unlinked: None,
+            domain: options.domain.clone(),
             root,
         };
         tree.root_handle = tree.handle(tree.root.as_fd(), &seen, None)?;
         if options.keep_unlinked && tree.kernel_handles {
             let sync = options.sync && !stability::is_memory(tree.root.as_fd());
             let how = (options.opens_max, sync);
-            let kept = Unlinked::new(tree.root.as_fd(), seen.device, tree.seal.owner(), how)?;
-            tree.unlinked = Some(kept);
+            let (root, owner) = (tree.root.as_fd(), tree.seal.owner());
+            tree.unlinked = Some(Unlinked::new(tree.domain.kept(), root, seen.device, owner, how)?);
         }
+        tree.domain.kept().add_root(seen.inode(), tree.unlinked.clone());
         Ok(tree)
     }
 
@@ -189,6 +182,19 @@ impl Tree {
         self.seal.inode_name(handle, self.root_file_system)
     }
 
+    /// By what an inode is known whose last name has gone.
+    pub(crate) fn name_of<'a>(&self, handle: &'a [u8]) -> Name<'a> {
+        match self.inode_name(handle) {
+            Some((file_system, handle)) if file_system != u64::MAX => Name { file_system, handle },
+            _ => Name { file_system: self.root_file_system, handle },
+        }
+    }
+
+    /// On which file system all of this tree lies; `None`: perhaps on several.
+    pub(crate) fn file_system(&self) -> Option<u64> {
+        (!self.cross_mounts).then_some(self.root_file_system)
+    }
+
     /// The device on which the root lies.
     pub(crate) fn root_device(&self) -> u64 {
         self.root_key.device
@@ -207,12 +213,33 @@ impl Tree {
         if let Some(directory) = lock(&self.directories).get(handle) {
             return Ok(Node::Shared(directory));
         }
-        let fd = match self.seal.place(handle)? {
+        let place = self.seal.place(handle)?;
+        match self.find(&place) {
+            Err(Errno::ESTALE) => self.departed(handle, &place),
+            found => found,
+        }
+    }
+
+    /// An inode that has just lost its last name, if it lost it where this tree finds it too:
+    /// through another mount, with other rights, it is not found.
+    fn departed(&self, handle: &[u8], place: &Place) -> Result<Node<'_>, Errno> {
+        let fd = self.domain.departed().find(self.name_of(handle)).ok_or(Errno::ESTALE)?;
+        let mount = match place {
+            Place::Own(_) => self.root_mount,
+            Place::Mounted(id, _) => sys::name_to_handle(self.mount(*id)?.as_fd())?.1,
+            Place::Table(..) => return Ok(Node::Shared(fd)), // by a name that no other tree has
+        };
+        if sys::name_to_handle(fd.as_fd())?.1 == mount { Ok(Node::Shared(fd)) } else { Err(Errno::ESTALE) }
+    }
+
+    /// The inode that is at a place.
+    fn find(&self, place: &Place) -> Result<Node<'_>, Errno> {
+        let fd = match place {
             Place::Own(_) | Place::Mounted(..) if !self.kernel_handles => return Err(Errno::ESTALE),
-            Place::Own(kernel) => decode(self.root.as_fd(), &kernel)?,
-            Place::Mounted(id, kernel) => decode(self.mount(id)?.as_fd(), &kernel)?,
-            Place::Table(id, _) if id != self.table.id => return Err(Errno::ESTALE),
-            Place::Table(_, key) => return identity::with_search_right(|| self.recall(&key)),
+            Place::Own(kernel) => decode(self.root.as_fd(), kernel)?,
+            Place::Mounted(id, kernel) => decode(self.mount(*id)?.as_fd(), kernel)?,
+            Place::Table(id, _) if *id != self.table.id => return Err(Errno::ESTALE),
+            Place::Table(_, key) => return identity::with_search_right(|| self.recall(key)),
         };
         Ok(Node::Own(fd))
     }
@@ -271,21 +298,35 @@ impl Tree {
         sys::open_name(directory, name, OFlags::PATH, 0, self.cross_mounts)
     }
 
-    /// [`check_name`], and `refusal` for the one name that clients can neither find (ENOENT) nor take (EPERM).
+    /// [`check_name`], and `refusal` for the names that clients can neither find (ENOENT) nor take
+    /// (EPERM).
     pub(crate) fn check_name(&self, parent: &[u8], name: &[u8], refusal: Errno) -> Result<(), Errno> {
         check_name(name)?;
-        if name == FOLDER && parent == self.root_handle.bytes() { Err(refusal) } else { Ok(()) }
+        if !name.starts_with(FOLDER) {
+            return Ok(());
+        }
+        let is_root = parent == self.root_handle.bytes() || self.hides_folders(see(self.resolve(parent)?)?.inode());
+        if is_root { Err(refusal) } else { Ok(()) }
+    }
+
+    /// Whether names that begin as a hidden folder's are reserved in this directory: it is the
+    /// root of this export, or of another that lies below this one.
+    pub(crate) fn hides_folders(&self, directory: Inode) -> bool {
+        self.domain.kept().is_root(directory)
     }
 
     /// Looks at the inode of a descriptor as clients see it: without links that they do not know of.
     pub(crate) fn see(&self, fd: BorrowedFd<'_>) -> Result<Seen, Errno> {
         let mut seen = see(fd)?;
-        let Some(unlinked) = &self.unlinked else { return Ok(seen) };
-        // A directory without subdirectories has two links, where they are counted at all.
-        let is_root = seen.key() == self.root_key && seen.attr.nlink > 2;
-        if unlinked.is_kept(seen.inode()) || (unlinked.has_folder() && is_root) {
+        let kept = self.domain.kept();
+        if kept.is_kept(seen.inode()) {
             seen.attr.nlink = seen.attr.nlink.saturating_sub(1);
-        } else if seen.attr.nlink > 1 && unlinked.has_folder() && !seen.attr.is_directory() {
+        } else if !kept.has_folders() {
+            return Ok(seen);
+        } else if seen.attr.is_directory() && seen.attr.nlink > 2 {
+            // A directory without subdirectories has two links, where they are counted at all.
+            seen.attr.nlink = seen.attr.nlink.saturating_sub(kept.folders_in(seen.inode())).max(2);
+        } else if seen.attr.nlink > 1 && !seen.attr.is_directory() {
             seen = see(fd)?; // a hidden link may have been counted, and forgotten since
         }
         Ok(seen)
@@ -386,5 +427,20 @@ fn decode(mount: BorrowedFd<'_>, kernel: &sys::KernelHandle) -> Result<OwnedFd, 
 
 /// The id of the file system on which the inode lies (f_fsid).
 fn file_system_id(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
-    Ok(rustix::fs::fstatvfs(fd)?.f_fsid)
+    let id = rustix::fs::fstatvfs(fd)?.f_fsid;
+    if rustix::fs::fstatfs(fd)?.f_type as u32 != BTRFS {
+        return Ok(id);
+    }
+    // Each subvolume has a number of its own: that of the file system, with its root's number in
+    // it, the halves exchanged (the kernel's btrfs_statfs). Handles contain the root's number and
+    // are good in the whole file system, which one export may show and another a part of.
+    match sys::name_to_handle(fd) {
+        Ok((kernel, _)) => Ok(id ^ subvolume_of(kernel.bytes()).unwrap_or(0).rotate_left(32)),
+        Err(_) => Ok(id),
+    }
+}
+
+/// The number of a subvolume's root in a handle of btrfs, which is its second word.
+fn subvolume_of(kernel: &[u8]) -> Option<u64> {
+    kernel.get(8..16)?.first_chunk().map(|word| u64::from_le_bytes(*word))
 }

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use aqueduct_fs::{AccessMask, ClientId, Context, Errno, OpenId};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -21,7 +21,8 @@ use crate::locks::Inode;
 use crate::tree::{Node, see, see_name};
 use crate::{Posix, identity, lock, sys};
 
-/// The folder's name. It is reserved in every export's root, so that it does not come to light where files are no longer kept.
+/// The folder's name. Names that begin so are reserved in every export's root, so that none comes
+/// to light where files are no longer kept.
 pub(crate) const FOLDER: &[u8] = b".aqueduct-unlinked";
 
 /// The locks that keep changes of one inode apart; changes of different inodes rarely meet.
@@ -30,90 +31,243 @@ const SHARDS: usize = 16;
 /// How the name of a file ends that never had a visible name and may still be given one (O_TMPFILE).
 const LINKABLE: &str = ".linkable";
 
-/// The files of one export that are kept.
+/// The kept files of all exports of a server, and the roots whose folders clients do not see.
+#[derive(Default)]
+pub(crate) struct Kept {
+    files: RwLock<HashMap<Inode, KeptFile>>,
+    count: AtomicUsize,
+    changes: [Mutex<()>; SHARDS],
+    /// The roots of all exports, each with those of them that keep files there.
+    roots: RwLock<HashMap<Inode, Vec<Arc<Unlinked>>>>,
+    /// One of them has, or had, a folder.
+    has_folders: AtomicBool,
+}
+
+/// A file that is kept.
+#[derive(Clone)]
+struct KeptFile {
+    /// It may be given a name.
+    linkable: bool,
+    keeper: Arc<Unlinked>,
+    folder: Folder,
+}
+
+/// Which of an export's two folders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Folder {
+    /// [`FOLDER`].
+    Usual,
+    /// The one with a name that nobody knows who has not seen it, where others have taken the
+    /// usual one.
+    Other,
+}
+
+const FOLDERS: [Folder; 2] = [Folder::Usual, Folder::Other];
+
+/// What there is under a folder's name.
+enum Found {
+    Absent,
+    /// Others might reach into it.
+    Foreign,
+    Ours(OwnedFd),
+}
+
+/// Why files cannot be kept in an export.
+pub(crate) enum CannotKeep {
+    /// Others have taken both names.
+    Taken([String; 2]),
+    /// The system refused.
+    System(Errno),
+}
+
+impl From<Errno> for CannotKeep {
+    fn from(error: Errno) -> CannotKeep {
+        CannotKeep::System(error)
+    }
+}
+
+impl Kept {
+    fn files(&self) -> RwLockReadGuard<'_, HashMap<Inode, KeptFile>> {
+        self.files.read().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn files_mut(&self) -> RwLockWriteGuard<'_, HashMap<Inode, KeptFile>> {
+        self.files.write().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn remember(&self, inode: Inode, file: KeptFile) {
+        let mut files = self.files_mut();
+        files.insert(inode, file);
+        self.count.store(files.len(), Ordering::Relaxed);
+    }
+
+    fn unremember(&self, inode: Inode) {
+        let mut files = self.files_mut();
+        files.remove(&inode);
+        self.count.store(files.len(), Ordering::Relaxed);
+    }
+
+    fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn get(&self, inode: Inode) -> Option<KeptFile> {
+        if self.len() == 0 { None } else { self.files().get(&inode).cloned() }
+    }
+
+    /// Whether the inode has a link that clients do not know of.
+    pub(crate) fn is_kept(&self, inode: Inode) -> bool {
+        self.len() > 0 && self.files().contains_key(&inode)
+    }
+
+    /// What is kept by an export.
+    fn of(&self, keeper: &Unlinked) -> Vec<Inode> {
+        let files = self.files();
+        files.iter().filter(|(_, file)| std::ptr::eq(&*file.keeper, keeper)).map(|(inode, _)| *inode).collect()
+    }
+
+    /// An export has this root, and keeps files there if it has a `keeper`.
+    pub(crate) fn add_root(&self, root: Inode, keeper: Option<Arc<Unlinked>>) {
+        let mut roots = self.roots.write().unwrap_or_else(|poison| poison.into_inner());
+        roots.entry(root).or_default().extend(keeper);
+    }
+
+    /// Whether this is the root of an export, where some names are reserved.
+    pub(crate) fn is_root(&self, inode: Inode) -> bool {
+        self.roots.read().unwrap_or_else(|poison| poison.into_inner()).contains_key(&inode)
+    }
+
+    /// Whether any export has, or had, a folder.
+    pub(crate) fn has_folders(&self) -> bool {
+        self.has_folders.load(Ordering::Relaxed)
+    }
+
+    /// The folders in this directory that clients do not know of.
+    pub(crate) fn folders_in(&self, inode: Inode) -> u32 {
+        let roots = self.roots.read().unwrap_or_else(|poison| poison.into_inner());
+        let Some(keepers) = roots.get(&inode) else { return 0 };
+        let has = |folder| keepers.iter().filter(move |keeper| keeper.exists(folder).load(Ordering::Relaxed));
+        has(Folder::Usual).count().min(1) as u32 + has(Folder::Other).count() as u32
+    }
+
+    /// Waits until nobody else changes the inode.
+    fn change<'a>(&'a self, keeper: &'a Arc<Unlinked>, inode: Inode) -> Change<'a> {
+        let sole = lock(&self.changes[inode.number as usize % SHARDS]);
+        Change { kept: self, keeper, inode, _sole: sole }
+    }
+}
+
+/// What an export needs to keep files.
 pub(crate) struct Unlinked {
+    root: OwnedFd,
+    device: u64,
     /// Begins the names of this export's files: the folder may be another export's as well.
     owner: u64,
-    device: u64,
     limit: usize,
     /// A hidden link is stable before the visible name goes.
     sync: bool,
-    /// By inode number: whether the file may be given a name.
-    kept: RwLock<HashMap<u64, bool>>,
-    count: AtomicUsize,
-    changes: [Mutex<()>; SHARDS],
-    /// The folder is there.
-    exists: AtomicBool,
+    /// Of [`FOLDERS`], whether there is a directory of that name.
+    exist: [AtomicBool; 2],
     /// The clients of the process before have reopened what they had.
     settled: AtomicBool,
 }
 
 /// The sole right to give an inode a hidden link or to take it away.
 pub(crate) struct Change<'a> {
-    unlinked: &'a Unlinked,
-    root: BorrowedFd<'a>,
-    number: u64,
+    kept: &'a Kept,
+    keeper: &'a Arc<Unlinked>,
+    inode: Inode,
     _sole: MutexGuard<'a, ()>,
 }
 
 impl Unlinked {
     /// Of at most `limit` files, and what an earlier process of this `owner` has left below `root`, which lies on `device`.
     pub(crate) fn new(
+        kept: &Kept,
         root: BorrowedFd<'_>,
         device: u64,
         owner: u64,
         (limit, sync): (usize, bool),
-    ) -> Result<Unlinked, Errno> {
-        let unlinked = Unlinked {
-            owner,
-            device,
-            limit,
-            sync,
-            kept: RwLock::default(),
-            count: AtomicUsize::new(0),
-            changes: Default::default(),
-            exists: AtomicBool::new(false),
-            settled: AtomicBool::new(false),
-        };
-        if let Some(folder) = unlinked.folder(root)? {
-            unlinked.find_left(folder.as_fd())?;
+    ) -> Result<Arc<Unlinked>, CannotKeep> {
+        let root = rustix::io::fcntl_dupfd_cloexec(root, 0).map_err(Errno::from)?;
+        let (exist, settled) = (Default::default(), AtomicBool::new(false));
+        let unlinked = Arc::new(Unlinked { root, device, owner, limit, sync, exist, settled });
+        let mut foreign = 0;
+        for folder in FOLDERS {
+            match unlinked.find(kept, folder)? {
+                Found::Ours(directory) => unlinked.find_left(kept, folder, directory.as_fd())?,
+                Found::Foreign => foreign += 1,
+                Found::Absent => {}
+            }
+        }
+        if foreign == FOLDERS.len() {
+            let names = FOLDERS.map(|folder| String::from_utf8_lossy(&unlinked.folder_name(folder)).into_owned());
+            return Err(CannotKeep::Taken(names));
         }
         Ok(unlinked)
     }
 
-    /// The folder; `None` when it is not there, or others might reach into it.
-    fn folder(&self, root: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
-        let folder = match sys::open_name(root, FOLDER, OFlags::RDONLY | OFlags::DIRECTORY, 0, false) {
-            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => None,
-            opened => Some(opened?),
-        };
-        self.exists.store(folder.is_some(), Ordering::Relaxed);
-        let Some(folder) = folder else { return Ok(None) };
-        let stat = sys::statx(&folder)?;
-        let is_private = stat.stx_uid == rustix::process::geteuid().as_raw() && stat.stx_mode & 0o077 == 0;
-        Ok(is_private.then_some(folder))
+    fn exists(&self, folder: Folder) -> &AtomicBool {
+        &self.exist[folder as usize]
     }
 
-    /// The folder, made if need be.
-    fn make_folder(&self, root: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-        if let Some(folder) = self.folder(root)? {
-            return Ok(folder);
+    fn folder_name(&self, folder: Folder) -> Vec<u8> {
+        match folder {
+            Folder::Usual => FOLDER.to_vec(),
+            Folder::Other => [FOLDER, format!("-{:016x}", self.owner).as_bytes()].concat(),
         }
-        match rustix::fs::mkdirat(root, FOLDER, Mode::RWXU) {
-            // Somebody else was faster, or it is not ours alone.
-            Ok(()) | Err(rustix::io::Errno::EXIST) => self.folder(root)?.ok_or(Errno::EACCES),
-            Err(error) => Err(error.into()),
+    }
+
+    /// The name of the folder that is used because others have taken the usual one.
+    pub(crate) fn other_folder(&self, kept: &Kept) -> Option<String> {
+        let is_taken = matches!(self.find(kept, Folder::Usual), Ok(Found::Foreign));
+        is_taken.then(|| String::from_utf8_lossy(&self.folder_name(Folder::Other)).into_owned())
+    }
+
+    /// Looks at what there is under the name of a folder.
+    fn find(&self, kept: &Kept, folder: Folder) -> Result<Found, Errno> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY;
+        let opened = sys::open_name(self.root.as_fd(), &self.folder_name(folder), how, 0, false);
+        self.exists(folder).store(opened.is_ok(), Ordering::Relaxed);
+        let directory = match opened {
+            Err(Errno::ENOENT) => return Ok(Found::Absent),
+            Err(Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => return Ok(Found::Foreign),
+            opened => opened?,
+        };
+        kept.has_folders.store(true, Ordering::Relaxed);
+        let stat = sys::statx(&directory)?;
+        let is_private = stat.stx_uid == rustix::process::geteuid().as_raw() && stat.stx_mode & 0o077 == 0;
+        Ok(if is_private { Found::Ours(directory) } else { Found::Foreign })
+    }
+
+    /// The folder to keep a file in, made if need be.
+    fn make_folder(&self, kept: &Kept) -> Result<(Folder, OwnedFd), Errno> {
+        for folder in FOLDERS {
+            let found = match self.find(kept, folder)? {
+                Found::Absent => {
+                    match rustix::fs::mkdirat(&self.root, self.folder_name(folder), Mode::RWXU) {
+                        // Somebody else was faster, or it is not ours alone.
+                        Ok(()) | Err(rustix::io::Errno::EXIST) => self.find(kept, folder)?,
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                found => found,
+            };
+            if let Found::Ours(directory) = found {
+                return Ok((folder, directory));
+            }
         }
+        Err(Errno::EACCES)
     }
 
     /// Finds what an earlier process has left.
-    fn find_left(&self, folder: BorrowedFd<'_>) -> Result<(), Errno> {
-        for entry in rustix::fs::Dir::read_from(folder)? {
+    fn find_left(self: &Arc<Self>, kept: &Kept, folder: Folder, directory: BorrowedFd<'_>) -> Result<(), Errno> {
+        for entry in rustix::fs::Dir::read_from(directory)? {
             let name = entry?.file_name().to_owned();
-            let Ok(seen) = see_name(folder, name.to_bytes()) else { continue };
+            let Ok(seen) = see_name(directory, name.to_bytes()) else { continue };
             for linkable in [false, true] {
                 if self.name(seen.attr.ino, linkable).as_bytes() == name.to_bytes() {
-                    self.remember(seen.attr.ino, linkable);
+                    kept.remember(seen.inode(), KeptFile { linkable, keeper: self.clone(), folder });
                 }
             }
         }
@@ -123,87 +277,40 @@ impl Unlinked {
     fn name(&self, number: u64, linkable: bool) -> String {
         format!("{:016x}.{number:x}{}", self.owner, if linkable { LINKABLE } else { "" })
     }
-
-    fn remember(&self, number: u64, linkable: bool) {
-        let mut kept = self.kept.write().unwrap_or_else(|poison| poison.into_inner());
-        kept.insert(number, linkable);
-        self.count.store(kept.len(), Ordering::Relaxed);
-    }
-
-    fn unremember(&self, number: u64) {
-        let mut kept = self.kept.write().unwrap_or_else(|poison| poison.into_inner());
-        kept.remove(&number);
-        self.count.store(kept.len(), Ordering::Relaxed);
-    }
-
-    /// The files kept.
-    pub(crate) fn len(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    /// Their inode numbers.
-    fn numbers(&self) -> Vec<u64> {
-        self.kept.read().unwrap_or_else(|poison| poison.into_inner()).keys().copied().collect()
-    }
-
-    /// Whether the inode is kept, and if so whether it may be given a name.
-    fn linkable(&self, inode: Inode) -> Option<bool> {
-        if self.len() == 0 || inode.device != self.device {
-            return None;
-        }
-        self.kept.read().unwrap_or_else(|poison| poison.into_inner()).get(&inode.number).copied()
-    }
-
-    /// Whether the inode has a link that clients do not know of.
-    pub(crate) fn is_kept(&self, inode: Inode) -> bool {
-        self.linkable(inode).is_some()
-    }
-
-    /// Whether the root has a folder that clients do not know of.
-    pub(crate) fn has_folder(&self) -> bool {
-        self.exists.load(Ordering::Relaxed)
-    }
-
-    /// Waits until nobody else changes the inode.
-    fn change<'a>(&'a self, root: BorrowedFd<'a>, number: u64) -> Change<'a> {
-        let sole = lock(&self.changes[number as usize % SHARDS]);
-        Change { unlinked: self, root, number, _sole: sole }
-    }
 }
 
 impl Change<'_> {
     /// Gives the inode of `fd` a hidden link. Takes the superuser's rights.
     fn keep(&self, fd: BorrowedFd<'_>, linkable: bool) -> bool {
-        let Change { unlinked, root, number, .. } = self;
-        if unlinked.len() >= unlinked.limit {
+        let Change { kept, keeper, inode, .. } = *self;
+        if kept.len() >= keeper.limit {
             return false;
         }
-        // Known before it is there: clients never see it.
-        unlinked.remember(*number, linkable);
-        let name = unlinked.name(*number, linkable);
-        let linked = unlinked.make_folder(*root).and_then(|folder| {
-            sys::link(fd, folder.as_fd(), name.as_bytes())?;
-            if unlinked.sync { Ok(rustix::fs::fsync(folder)?) } else { Ok(()) }
+        let linked = keeper.make_folder(kept).and_then(|(folder, directory)| {
+            // Known before it is there: clients never see it.
+            kept.remember(inode, KeptFile { linkable, keeper: keeper.clone(), folder });
+            sys::link(fd, directory.as_fd(), keeper.name(inode.number, linkable).as_bytes())?;
+            if keeper.sync { Ok(rustix::fs::fsync(directory)?) } else { Ok(()) }
         });
         if linked.is_err() {
-            unlinked.unremember(*number);
+            kept.unremember(inode);
         }
         linked.is_ok()
     }
 
-    /// Takes the hidden link away. Takes the superuser's rights.
+    /// Takes the hidden link away, whichever export has made it. Takes the superuser's rights.
     fn forget(&self) {
-        let Change { unlinked, root, number, .. } = self;
-        let Some(linkable) = unlinked.linkable(Inode { device: unlinked.device, number: *number }) else { return };
-        let name = unlinked.name(*number, linkable);
-        let removed = match unlinked.folder(*root) {
-            Ok(Some(folder)) => rustix::fs::unlinkat(folder, name, AtFlags::empty()).map_err(Errno::from),
-            Ok(None) => Ok(()),
+        let Change { kept, inode, .. } = *self;
+        let Some(KeptFile { linkable, keeper, folder }) = kept.get(inode) else { return };
+        let name = keeper.name(inode.number, linkable);
+        let removed = match keeper.find(kept, folder) {
+            Ok(Found::Ours(directory)) => rustix::fs::unlinkat(directory, name, AtFlags::empty()).map_err(Errno::from),
+            Ok(Found::Absent | Found::Foreign) => Ok(()),
             Err(error) => Err(error),
         };
         // A link that is still there is still not shown; the next process tries again.
         if matches!(removed, Ok(()) | Err(Errno::ENOENT)) {
-            unlinked.unremember(*number);
+            kept.unremember(inode);
         }
     }
 }
@@ -217,9 +324,20 @@ impl Posix {
     pub fn sweep_unlinked(&self) {
         let Some(unlinked) = &self.tree.unlinked else { return };
         unlinked.settled.store(true, Ordering::SeqCst);
-        for number in unlinked.numbers() {
-            self.forget_closed(Inode { device: unlinked.device, number });
+        for inode in self.domain.kept().of(unlinked) {
+            self.forget_closed(inode);
         }
+    }
+
+    /// Where removed files are kept, if others have taken the name of the usual folder.
+    pub fn other_folder(&self) -> Option<String> {
+        identity::restore();
+        self.tree.unlinked.as_ref()?.other_folder(self.domain.kept())
+    }
+
+    /// The files that this export keeps.
+    pub(crate) fn unlinked_len(&self) -> usize {
+        self.tree.unlinked.as_ref().map_or(0, |unlinked| self.domain.kept().of(unlinked).len())
     }
 
     /// Whether a client has the file open, or may say so yet.
@@ -229,13 +347,14 @@ impl Posix {
 
     /// Lets go of a kept file when nobody has it open any more.
     pub(crate) fn forget_closed(&self, inode: Inode) {
-        let Some(unlinked) = &self.tree.unlinked else { return };
-        if !unlinked.is_kept(inode) || self.may_be_open(unlinked, inode) {
+        // Another export may have kept it when it removed the last name.
+        let Some(KeptFile { keeper, .. }) = self.domain.kept().get(inode) else { return };
+        if self.may_be_open(&keeper, inode) {
             return;
         }
         identity::restore();
-        let change = unlinked.change(self.tree.root_fd(), inode.number);
-        if !self.may_be_open(unlinked, inode) {
+        let change = self.domain.kept().change(&keeper, inode);
+        if !self.may_be_open(&keeper, inode) {
             change.forget();
         }
     }
@@ -243,7 +362,7 @@ impl Posix {
     /// Ends an open and what hangs on it.
     pub(crate) fn end(&self, client: ClientId, id: OpenId) -> Result<(), Errno> {
         let open = self.opens.remove(client, id)?;
-        self.locks.release(&open);
+        self.domain.locks().release(&open);
         self.prefetch.ended(&open);
         self.forget_closed(open.inode);
         Ok(())
@@ -258,9 +377,10 @@ impl Posix {
     ) -> Result<(), Errno> {
         let Some(unlinked) = &self.tree.unlinked else { return operation() };
         let Some(inode) = self.open_inode(unlinked, directory, name) else { return operation() };
-        let change = unlinked.change(self.tree.root_fd(), inode.number);
+        let kept = self.domain.kept();
+        let change = kept.change(unlinked, inode);
         // What is kept already has a hidden link: should it be its only one by now, that is not the name that goes.
-        let last = if unlinked.is_kept(inode) { None } else { self.last_name(inode, directory, name) };
+        let last = if kept.is_kept(inode) { None } else { self.last_name(inode, directory, name) };
         let kept = match last {
             Some(fd) => identity::as_root(&context.credential, || Ok(change.keep(fd.as_fd(), false)))?,
             None => false,
@@ -278,7 +398,7 @@ impl Posix {
 
     /// The inode of a name, if it could be worth keeping: nothing is looked at while no file is open, and then only the name.
     fn open_inode(&self, unlinked: &Unlinked, directory: BorrowedFd<'_>, name: &[u8]) -> Option<Inode> {
-        if unlinked.settled.load(Ordering::SeqCst) && self.opens.files() == 0 {
+        if unlinked.settled.load(Ordering::SeqCst) && self.domain.files().is_empty() {
             return None;
         }
         let seen = see_name(directory, name).ok()?;
@@ -304,13 +424,14 @@ impl Posix {
         (directory, name): (BorrowedFd<'_>, &[u8]),
     ) -> Result<(), Errno> {
         let link = || sys::link(node.as_fd(), directory, name);
-        let Some(unlinked) = self.tree.unlinked.as_ref().filter(|unlinked| unlinked.len() > 0) else { return link() };
-        let inode = see(node.as_fd())?.inode();
-        if !unlinked.is_kept(inode) {
+        let kept = self.domain.kept();
+        if kept.len() == 0 {
             return link();
         }
-        let change = unlinked.change(self.tree.root_fd(), inode.number);
-        if unlinked.linkable(inode) == Some(false) && self.tree.see(node.as_fd())?.attr.nlink == 0 {
+        let inode = see(node.as_fd())?.inode();
+        let Some(KeptFile { keeper, .. }) = kept.get(inode) else { return link() };
+        let change = kept.change(&keeper, inode);
+        if kept.get(inode).is_some_and(|file| !file.linkable) && self.tree.see(node.as_fd())?.attr.nlink == 0 {
             return Err(Errno::ENOENT);
         }
         link()?;
@@ -331,7 +452,7 @@ impl Posix {
         let Some(unlinked) = self.tree.unlinked.as_ref().filter(|unlinked| unlinked.device == inode.device) else {
             return Ok(None);
         };
-        let change = unlinked.change(self.tree.root_fd(), inode.number);
+        let change = self.domain.kept().change(unlinked, inode);
         let kept = identity::as_root(&context.credential, || Ok(change.keep(fd, linkable)))?;
         Ok(kept.then_some(change))
     }

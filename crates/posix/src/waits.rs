@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use aqueduct_fs::{Cancel, ClientId, Errno, Lock};
 
 use crate::lock;
-use crate::locks::{Answer, Ask, Inode, Limits, Listed, Locks, Owner, WaitId};
+use crate::locks::{Answer, Ask, Inode, Listed, Locks, Owner, WaitId};
 use crate::opens::OpenFile;
 use crate::shared;
 
@@ -28,7 +28,7 @@ struct State {
     cells: HashMap<WaitId, Arc<Mutex<Cell>>>,
 }
 
-/// All locks of a file system.
+/// All locks of a [`Domain`](crate::Domain).
 pub(crate) struct LockService {
     state: Mutex<State>,
     /// From when the table's time counts.
@@ -41,12 +41,13 @@ pub(crate) enum Outcome<'a> {
     Waits(Wait<'a>),
 }
 
-impl LockService {
-    pub(crate) fn new(limits: Limits) -> LockService {
-        let state = State { locks: Locks::new(limits), ..State::default() };
-        LockService { state: Mutex::new(state), started: Instant::now() }
+impl Default for LockService {
+    fn default() -> LockService {
+        LockService { state: Mutex::default(), started: Instant::now() }
     }
+}
 
+impl LockService {
     /// Changes the table, and tells those whose waits it decided.
     fn change<T>(&self, change: impl FnOnce(&mut Locks, &mut HashMap<WaitId, Arc<Mutex<Cell>>>) -> T) -> T {
         let mut wakers = Vec::new();
@@ -117,16 +118,17 @@ impl LockService {
         self.change(|locks, _| locks.depart(client));
     }
 
-    /// At most `limit` of the locks that are held and waited for, each with how long that has been so.
-    pub(crate) fn list(&self, limit: usize) -> Vec<(Listed, Duration)> {
-        let listed = lock(&self.state).locks.list(limit);
+    /// At most `limit` of the locks that these clients have and wait for, each with how long that
+    /// has been so.
+    pub(crate) fn list(&self, limit: usize, whose: impl Fn(ClientId) -> bool) -> Vec<(Listed, Duration)> {
+        let listed = lock(&self.state).locks.list(limit, whose);
         let now = self.started.elapsed();
         listed.into_iter().map(|lock| (lock, now.saturating_sub(lock.since))).collect()
     }
 
-    /// The locked ranges and the waits.
-    pub(crate) fn counts(&self) -> (usize, usize) {
-        lock(&self.state).locks.counts()
+    /// The locked ranges and the waits of these clients.
+    pub(crate) fn counts(&self, whose: impl Fn(ClientId) -> bool) -> (usize, usize) {
+        lock(&self.state).locks.counts(whose)
     }
 
     fn cancel(&self, wait: WaitId) -> bool {

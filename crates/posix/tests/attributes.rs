@@ -124,3 +124,60 @@ fn the_file_system_tells_its_space_and_answers_access() {
         assert_eq!((attr.ino, attr.blocks, u64::from(attr.blksize)), (meta.ino(), meta.blocks(), meta.blksize()));
     });
 }
+
+/// CAP_NET_RAW, effective, in what the kernel keeps of a file's capabilities (struct vfs_cap_data,
+/// revision 2).
+const NET_RAW: [u32; 5] = [0x0200_0001, 1 << 13, 0, 0, 0];
+
+/// Whoever may change a file ends its capabilities thereby; nobody else does, and no other
+/// attribute goes this way.
+#[test]
+fn who_may_change_a_file_may_end_its_capabilities_and_nobody_else() {
+    if !is_root() {
+        return skip("other users take root");
+    }
+    everywhere(|served| {
+        let value: Vec<u8> = NET_RAW.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let path = served.path.join("file");
+        let end = |who: &Context, handle: &Handle, name| {
+            served.call(who, Request::RemoveXattr { handle: handle.bytes(), name })
+        };
+        let has = || {
+            aqueduct_posix::restore();
+            rustix::fs::getxattr(&path, "security.capability", &mut [0; 64][..]).is_ok()
+        };
+        let name = b"security.capability";
+        // The owner's; one that all may write; one of others, which a third had open before its
+        // mode changed.
+        for (mode, uid, may) in [(0o600, 1000, true), (0o666, 71, true), (0o644, 71, false)] {
+            let (file, open) = served.create(b"file");
+            served.release(open);
+            std::os::unix::fs::chown(&path, Some(uid), None).unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+            rustix::fs::setxattr(&path, "security.capability", &value, rustix::fs::XattrFlags::empty()).unwrap();
+            rustix::fs::setxattr(&path, "trusted.mine", b"x", rustix::fs::XattrFlags::empty()).unwrap();
+            let alice = context(2, user(1000, 1000, &[]));
+            assert!(end(&alice, &file.handle, b"trusted.mine").is_err());
+            assert_eq!(end(&alice, &file.handle, name), if may { Ok(Reply::Done) } else { Err(Errno::EPERM) });
+            assert_eq!(has(), !may);
+            assert_eq!(rustix::fs::getxattr(&path, "trusted.mine", &mut [0; 8][..]), Ok(1));
+            if !may {
+                // As alice: the right was for that one call.
+                let again =
+                    Request::SetXattr { handle: file.handle.bytes(), name, value: &value, mode: XattrMode::Any };
+                assert_eq!(served.call(&alice, again), Err(Errno::EPERM));
+                aqueduct_posix::restore();
+                std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+                let open = served.open_as(&alice, &file.handle, READ_WRITE).unwrap();
+                aqueduct_posix::restore();
+                std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+                let other = context(3, user(1000, 1000, &[]));
+                assert_eq!(end(&other, &file.handle, name), Err(Errno::EPERM), "of another client");
+                assert_eq!(end(&alice, &file.handle, name), Ok(Reply::Done), "it may still write");
+                served.call(&alice, Request::Release { open }).unwrap();
+            }
+            aqueduct_posix::restore();
+            std::fs::remove_file(&path).unwrap();
+        }
+    });
+}

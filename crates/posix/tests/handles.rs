@@ -86,6 +86,36 @@ fn forged_and_foreign_tokens_are_stale() {
     });
 }
 
+/// Nobody has told the server to serve the directory that was moved away.
+#[test]
+fn handles_and_tokens_are_stale_below_another_root() {
+    everywhere(|served| {
+        let (file, opened) = served.create_as(&context(1, own()), b"file", 0o644).unwrap();
+        let moved = served.path.with_extension("moved");
+        std::fs::rename(&served.path, &moved).unwrap();
+        std::fs::create_dir(&served.path).unwrap();
+        let replaced = served.restarted();
+        let reopen = |posix: &Posix| {
+            let request = Request::Reopen { open: opened.id, token: &opened.token };
+            block_on(posix.call(&context(1, own()), request))
+        };
+        for handle in [file.handle.bytes(), &served.root] {
+            assert_eq!(get(&replaced, handle), Err(Errno::ESTALE));
+        }
+        assert_eq!(reopen(&replaced), Err(Errno::ESTALE));
+        // The process that has served it so far goes on.
+        assert!(get(&served.posix, file.handle.bytes()).is_ok());
+        aqueduct_posix::restore();
+        std::fs::remove_dir(&served.path).unwrap();
+        std::fs::rename(&moved, &served.path).unwrap();
+        let back = served.restarted();
+        if served.posix.statistics().kernel_handles {
+            assert!(get(&back, file.handle.bytes()).is_ok() && get(&back, &served.root).is_ok());
+            assert!(reopen(&back).is_ok());
+        }
+    });
+}
+
 /// A client may try again on another connection while the first request still runs.
 #[test]
 fn what_is_opened_again_twice_at_once_is_open() {
@@ -153,8 +183,8 @@ fn one_inode_has_one_handle() {
     everywhere(|served| {
         let (file, open) = served.create(b"file");
         assert_eq!(served.lookup(&served.root, b"file").unwrap().handle, file.handle);
-        assert_eq!(served.posix.inode(ClientId(1), open), Some(file.handle.clone()));
-        assert_eq!(served.posix.inode(ClientId(2), open), None, "another client's open");
+        assert_eq!(served.posix.inode(ClientId(1), open).now(), Some(Ok(file.handle.clone())));
+        assert_eq!(served.posix.inode(ClientId(2), open).now(), Some(Err(Errno::EBADF)), "another client's open");
         served.release(open);
         assert_eq!(served.lookup(&served.root, b"file").unwrap().handle, file.handle);
         served.root_call(Request::Unlink { parent: &served.root, name: b"file" }).unwrap();

@@ -32,7 +32,7 @@ fn waiter(served: &Arc<Served>, open: OpenId, context: Context) -> std::thread::
         let served = served.clone();
         move || served.call(&context, set(open, 7, LockKind::Write, true))
     });
-    while served.posix.statistics().lock_waits == before {
+    while served.posix.statistics().lock_waits == before && !thread.is_finished() {
         std::thread::sleep(Duration::from_millis(1));
     }
     thread
@@ -63,7 +63,7 @@ fn a_wait_ends_when_the_lock_is_given_back() {
         |served, open| drop(served.root_call(set(open, 7, LockKind::Unlock, false)).unwrap()),
         |served, open| drop(served.root_call(Request::Flush { open, owner: 7 }).unwrap()),
         |served, open| served.release(open),
-        |served, _| served.posix.depart(ClientId(1)),
+        |served, _| drop(served.posix.depart(ClientId(1))),
     ];
     for give_back in give_back {
         let served = served();
@@ -87,7 +87,7 @@ fn a_wait_ends_by_cancel_flush_release_and_departure() {
             Errno::EINTR,
         ),
         (|served, open, _| drop(served.call(&context(2, own()), Request::Release { open }).unwrap()), Errno::EBADF),
-        (|served, _, _| served.posix.depart(ClientId(2)), Errno::EBADF),
+        (|served, _, _| drop(served.posix.depart(ClientId(2))), Errno::EBADF),
     ];
     for (end, error) in end {
         let served = served();
@@ -192,4 +192,109 @@ fn one_client_alone_has_the_shared_memory_of_a_database() {
         served.release(same);
         assert_eq!(served.call(&other, share(second, 7, true)), Ok(Reply::Done));
     }
+}
+
+/// Whether two exports of a server lead to one file by nesting or by being the same directory,
+/// with these handles.
+fn each_pair_of_exports(body: impl Fn(&Arc<Served>, &Arc<Served>, (OpenId, OpenId))) {
+    for handles in [HandleSource::Kernel, HandleSource::Table] {
+        for inner in ["", "inner"] {
+            let outer = Arc::new(serve(&std::env::temp_dir(), handles));
+            std::fs::create_dir_all(outer.path.join(inner)).unwrap();
+            std::fs::write(outer.path.join(inner).join("file"), "").unwrap();
+            let other = Arc::new(outer.beside(std::path::Path::new(inner)));
+            let parent = match inner {
+                "" => outer.root.clone(),
+                name => outer.lookup(&outer.root, name.as_bytes()).unwrap().handle.bytes().to_vec(),
+            };
+            let first = outer.open(&outer.lookup(&parent, b"file").unwrap().handle, READ_WRITE).unwrap();
+            let file = other.lookup(&other.root, b"file").unwrap();
+            let second = other.open_as(&context(2, own()), &file.handle, READ_WRITE).unwrap();
+            body(&outer, &other, (first, second));
+        }
+    }
+}
+
+#[test]
+fn locks_keep_apart_clients_of_two_exports_of_one_file() {
+    each_pair_of_exports(|outer, inner, (first, second)| {
+        let other = context(2, own());
+        for space in [LockSpace::Posix, LockSpace::Flock] {
+            let set =
+                |open, kind| Request::SetLock { open, owner: 7, space, lock: Lock { kind, ..WHOLE }, wait: false };
+            outer.root_call(set(first, LockKind::Write)).unwrap();
+            assert_eq!(inner.call(&other, set(second, LockKind::Read)), Err(Errno::EAGAIN), "{space:?}");
+            let test = Request::GetLock { open: second, owner: 7, space, lock: WHOLE };
+            assert_eq!(inner.call(&other, test), Ok(Reply::Lock(WHOLE)));
+            outer.root_call(set(first, LockKind::Unlock)).unwrap();
+            assert_eq!(inner.call(&other, set(second, LockKind::Write)), Ok(Reply::Done));
+            assert_eq!(outer.root_call(set(first, LockKind::Read)), Err(Errno::EAGAIN), "the other way");
+            inner.call(&other, set(second, LockKind::Unlock)).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_wait_ends_when_a_client_of_another_export_gives_the_lock_back_or_goes() {
+    each_pair_of_exports(|outer, inner, (first, second)| {
+        for departs in [false, true] {
+            outer.root_call(set(first, 7, LockKind::Write, false)).unwrap();
+            let waiting = waiter(inner, second, context(2, own()));
+            let (listed, all) = block_on(outer.posix.locks(9)).unwrap();
+            assert_eq!((listed.len(), all), (1, 1), "each export lists its own clients' locks");
+            let (listed, all) = block_on(inner.posix.locks(9)).unwrap();
+            assert!(listed.len() == 1 && all == 1 && listed[0].waits, "{listed:?}");
+            match departs {
+                true => block_on(outer.posix.depart(ClientId(1))).unwrap(),
+                false => drop(outer.root_call(set(first, 7, LockKind::Unlock, false)).unwrap()),
+            }
+            assert_eq!(waiting.join().unwrap(), Ok(Reply::Done));
+            inner.call(&context(2, own()), set(second, 7, LockKind::Unlock, false)).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_deadlock_across_two_exports_is_refused() {
+    each_pair_of_exports(|outer, inner, (first, second)| {
+        let range = |kind, at| Lock { start: at, end: at, kind, pid: 1 };
+        let set = |open, kind, at, wait| Request::SetLock {
+            open,
+            owner: 7,
+            space: LockSpace::Posix,
+            lock: range(kind, at),
+            wait,
+        };
+        let other = context(2, own());
+        outer.root_call(set(first, LockKind::Write, 0, false)).unwrap();
+        inner.call(&other, set(second, LockKind::Write, 1, false)).unwrap();
+        let waiting = std::thread::spawn({
+            let (inner, request) = (inner.clone(), set(second, LockKind::Write, 0, true));
+            move || inner.call(&context(2, own()), request)
+        });
+        while inner.posix.statistics().lock_waits == 0 && !waiting.is_finished() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(outer.root_call(set(first, LockKind::Write, 1, true)), Err(Errno::EDEADLK));
+        outer.release(first);
+        assert_eq!(waiting.join().unwrap(), Ok(Reply::Done));
+    });
+}
+
+/// A lock by which a database shares memory is one client's, whichever export the other came
+/// through.
+#[test]
+fn memory_of_a_database_is_had_through_one_export_at_a_time() {
+    let outer = serve(&std::env::temp_dir(), HandleSource::Kernel);
+    std::fs::write(outer.path.join("db-shm"), "").unwrap();
+    let other = outer.beside(std::path::Path::new(""));
+    let first = outer.open(&outer.lookup(&outer.root, b"db-shm").unwrap().handle, READ_WRITE).unwrap();
+    let file = other.lookup(&other.root, b"db-shm").unwrap();
+    let second = other.open_as(&context(2, own()), &file.handle, READ_WRITE).unwrap();
+    let lock = Lock { start: 128, end: 128, kind: LockKind::Read, pid: 1 };
+    let attach = |open| Request::SetLock { open, owner: 7, space: LockSpace::Posix, lock, wait: false };
+    outer.root_call(attach(first)).unwrap();
+    assert_eq!(other.call(&context(2, own()), attach(second)), Err(Errno::EBUSY));
+    outer.release(first);
+    assert_eq!(other.call(&context(2, own()), attach(second)), Ok(Reply::Done));
 }

@@ -4,8 +4,11 @@ mod common;
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use aqueduct_fs::*;
+use aqueduct_posix::HandleSource;
 use common::*;
 
 const REFUSED: [(&[u8], Errno); 6] = [
@@ -244,4 +247,99 @@ fn a_special_file_made_outside_keeps_its_attributes() {
         assert_eq!((entry.attr.mtime.seconds, entry.attr.mtime.nanos), (meta.mtime(), meta.mtime_nsec() as u32));
         assert_ne!(entry.attr.btime, Time::default());
     });
+}
+
+#[test]
+fn what_was_found_is_opened_a_moment_after_its_name_went() {
+    everywhere(|served| {
+        let (first, open) = served.create(b"name");
+        served.release(open);
+        put_another(served, b"name");
+        // Whoever comes with a handle of what is gone looks its name up once more, and is not to
+        // be late again.
+        assert_eq!(served.open(&first.handle, READ_WRITE), Err(Errno::ESTALE));
+        for unlinks in [false, true] {
+            let found = served.lookup(&served.root, b"name").unwrap().handle;
+            if unlinks {
+                served.root_call(Request::Unlink { parent: &served.root, name: b"name" }).unwrap();
+            } else {
+                put_another(served, b"name");
+            }
+            let open = served.open(&found, READ_WRITE).unwrap();
+            assert_eq!(served.read(open, 0, 100).unwrap(), b"content");
+            served.release(open);
+            let attr = served.attr(&found).unwrap();
+            assert_eq!((attr.nlink, attr.size), (0, 7));
+            let shorter = SetAttr { size: Some(3), mode: Some(0o600), ..SetAttr::default() };
+            assert_eq!(served.set(&context(1, own()), &found, shorter).unwrap().size, 3);
+            // Not for ever, and not where somebody looks for room.
+            if unlinks {
+                served.root_call(Request::Statfs { handle: &served.root }).unwrap();
+            }
+            let began = Instant::now();
+            while served.attr(&found).is_ok() {
+                assert!(!unlinks && began.elapsed() < Duration::from_secs(20), "it is let go of");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    });
+}
+
+/// What one client removes through one export is found by who comes late through another.
+#[test]
+fn what_was_found_through_one_export_is_opened_after_its_name_went_through_another() {
+    let served = serve(&std::env::temp_dir(), aqueduct_posix::HandleSource::Kernel);
+    let other = served.beside(Path::new("."));
+    let (_, open) = served.create(b"name");
+    served.release(open);
+    let first = other.lookup(&other.root, b"name").unwrap().handle;
+    put_another(&served, b"name");
+    assert_eq!(other.open(&first, READ_WRITE), Err(Errno::ESTALE));
+    let found = other.lookup(&other.root, b"name").unwrap().handle;
+    put_another(&served, b"name");
+    let open = other.open(&found, READ_WRITE).unwrap();
+    assert_eq!(other.read(open, 0, 100).unwrap(), b"content");
+    other.release(open);
+    // Who looks for room through either of them has what is held.
+    served.root_call(Request::Statfs { handle: &served.root }).unwrap();
+    assert_eq!(other.attr(&found).map(drop), Err(Errno::ESTALE));
+}
+
+/// Makes a file and renames it over another.
+fn put_another(served: &Served, name: &[u8]) {
+    let (_, open) = served.create(b"new");
+    served.write(open, 0, b"content").unwrap();
+    served.release(open);
+    let flags = RenameFlags::empty();
+    let rename =
+        Request::Rename { parent: &served.root, name: b"new", new_parent: &served.root, new_name: name, flags };
+    served.root_call(rename).unwrap();
+}
+
+#[test]
+fn what_others_removed_is_room_for_who_writes() {
+    if !is_root() {
+        return skip("mounting takes root");
+    }
+    let home = tempfile::tempdir().unwrap();
+    let mounted = rustix::mount::mount("none", home.path(), "tmpfs", rustix::mount::MountFlags::empty(), c"size=1m");
+    if mounted.is_err() {
+        return skip("a tmpfs cannot be mounted");
+    }
+    {
+        let served = serve(home.path(), HandleSource::Kernel);
+        let (stale, open) = served.create(b"name");
+        served.release(open);
+        served.root_call(Request::Unlink { parent: &served.root, name: b"name" }).unwrap();
+        assert_eq!(served.attr(&stale.handle), Err(Errno::ESTALE));
+        for round in 0..3 {
+            let (found, open) = served.create(b"name");
+            let written = served.write(open, 0, &vec![round; 700 << 10]);
+            assert_eq!(written, Ok(700 << 10), "what was removed before is room again");
+            served.release(open);
+            served.root_call(Request::Unlink { parent: &served.root, name: b"name" }).unwrap();
+            assert!(served.attr(&found.handle).is_ok(), "it is held");
+        }
+    }
+    rustix::mount::unmount(home.path(), rustix::mount::UnmountFlags::empty()).unwrap();
 }

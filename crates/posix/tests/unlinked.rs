@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use aqueduct_fs::*;
-use aqueduct_posix::Options;
+use aqueduct_posix::{OpenError, Options};
 use common::*;
 
 const FOLDER: &[u8] = b".aqueduct-unlinked";
@@ -377,18 +377,145 @@ fn what_others_remove_before_it_is_reopened_is_kept() {
     });
 }
 
+/// The folder that is used where others have taken the usual one.
+fn other_folder(served: &Served) -> PathBuf {
+    let name = served.posix.other_folder().expect("the usual one is taken");
+    assert!(name.len() > FOLDER.len() && name.as_bytes().starts_with(FOLDER), "{name}");
+    served.path.join(name)
+}
+
+/// Who may write to the root takes the folder's name, by one means or another, before the server
+/// needs it.
 #[test]
-fn a_folder_that_is_not_the_servers_alone_is_not_used() {
+fn files_are_kept_in_another_folder_when_others_have_taken_the_usual_one() {
+    type Take = fn(&Path);
+    let takes: [Take; 4] = [
+        |path| {
+            std::fs::create_dir(path).unwrap();
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
+        },
+        |path| {
+            std::fs::create_dir(path).unwrap();
+            std::os::unix::fs::chown(path, Some(1000), None).unwrap();
+        },
+        |path| std::fs::write(path, "").unwrap(),
+        |path| std::os::unix::fs::symlink("/tmp", path).unwrap(),
+    ];
+    for take in takes {
+        for before_the_start in [false, true] {
+            everywhere(true, |served| {
+                assert_eq!(served.posix.other_folder(), None);
+                let before = served.root_call(Request::Root).unwrap().entry().unwrap().attr.nlink;
+                take(&folder(served));
+                if before_the_start {
+                    served.restart();
+                    served.posix.sweep_unlinked();
+                }
+                let (entry, opened) = create(served, b"file");
+                served.write(opened.id, 0, b"before").unwrap();
+                unlink(served, b"file").unwrap();
+                let other = other_folder(served);
+                let count = || std::fs::read_dir(&other).unwrap().count();
+                assert_eq!((links(served, &entry), count()), (0, 1));
+                assert_eq!(served.root_call(Request::Root).unwrap().entry().unwrap().attr.nlink, before);
+                let name = other.file_name().unwrap().as_encoded_bytes();
+                assert_eq!(served.lookup(&served.root, name), Err(Errno::ENOENT));
+                served.restart();
+                reopen(served, &opened);
+                served.posix.sweep_unlinked();
+                assert_eq!(served.read(opened.id, 0, 100).unwrap(), b"before");
+                served.release(opened.id);
+                aqueduct_posix::restore();
+                assert_eq!(count(), 0);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_server_does_not_start_where_others_have_taken_both_folders() {
+    everywhere(true, |served| {
+        std::fs::write(folder(served), "").unwrap();
+        std::fs::write(other_folder(served), "").unwrap();
+        match served.try_restarted().err() {
+            Some(OpenError::Taken { path, names }) => {
+                assert_eq!(path, served.path);
+                assert!(names.iter().all(|name| served.path.join(name).exists()), "{names:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let read_only = Options { keep_unlinked: false, ..served.options() };
+        assert!(aqueduct_posix::Posix::open(&served.path, read_only).is_ok(), "what keeps nothing needs no folder");
+    });
+}
+
+/// A second export below the first one, or of the same directory.
+fn with_another_export(test: impl Fn(&mut Served, &mut Served, &[u8])) {
+    everywhere(true, |outer| {
+        for inner in ["inner", ""] {
+            std::fs::create_dir_all(outer.path.join(inner)).unwrap();
+            let mut other = outer.beside(Path::new(inner));
+            other.posix.sweep_unlinked();
+            let there = match inner {
+                "" => outer.root.clone(),
+                name => outer.lookup(&outer.root, name.as_bytes()).unwrap().handle.bytes().to_vec(),
+            };
+            test(outer, &mut other, &there);
+        }
+    });
+}
+
+#[test]
+fn the_folder_of_one_export_does_not_exist_through_another() {
+    with_another_export(|outer, inner, there| {
+        let before = outer.attr(&Handle::new(there).unwrap()).unwrap().nlink;
+        let (_, opened) = create(inner, b"file");
+        unlink(inner, b"file").unwrap();
+        assert_eq!(hidden(inner), 1);
+        assert_eq!(outer.attr(&Handle::new(there).unwrap()).unwrap().nlink, before);
+        let open = Request::OpenDirectory { handle: there };
+        let open = outer.root_call(open).unwrap().opened().unwrap().id;
+        for plus in [false, true] {
+            let list = Request::ReadDirectory { open, cookie: 0, size: 4096, plus };
+            let page = outer.root_call(list).unwrap().directory().unwrap();
+            assert!(!page.entries().any(|entry| entry.name == FOLDER));
+        }
+        assert_eq!(outer.lookup(there, FOLDER), Err(Errno::ENOENT));
+        let (parent, name) = (there, FOLDER);
+        let make = Request::MakeDirectory { parent, name, mode: 0o755, umask: 0 };
+        assert_eq!(outer.root_call(make), Err(Errno::EPERM));
+        let away = Request::Rename { parent, name, new_parent: parent, new_name: b"x", flags: RenameFlags::empty() };
+        assert_eq!(outer.root_call(away), Err(Errno::ENOENT));
+        inner.release(opened.id);
+        assert_eq!(hidden(inner), 0);
+    });
+}
+
+/// Which export the last name goes through does not matter.
+#[test]
+fn a_file_that_is_open_through_another_export_is_kept() {
+    with_another_export(|outer, inner, there| {
+        let (entry, opened) = create(inner, b"file");
+        inner.write(opened.id, 0, b"before").unwrap();
+        outer.root_call(Request::Unlink { parent: there, name: b"file" }).unwrap();
+        assert_eq!((links(inner, &entry), hidden(outer)), (0, 1));
+        Served::restart_together(&mut [outer, inner]);
+        assert_eq!(links(inner, &entry), 0, "known before it is reopened");
+        reopen(inner, &opened);
+        outer.posix.sweep_unlinked();
+        inner.posix.sweep_unlinked();
+        assert_eq!((inner.read(opened.id, 0, 100).unwrap(), hidden(outer)), (b"before".to_vec(), 1));
+        inner.release(opened.id);
+        assert_eq!((hidden(outer), hidden(inner)), (0, 0));
+        assert_eq!(inner.attr(&entry.handle), Err(Errno::ESTALE));
+    });
+}
+
+#[test]
+fn files_of_others_in_the_folder_are_left_alone() {
     everywhere(true, |served| {
         let wide = |mode| std::fs::set_permissions(folder(served), PermissionsExt::from_mode(mode)).unwrap();
         std::fs::create_dir(folder(served)).unwrap();
-        wide(0o777);
-        let (entry, opened) = create(served, b"file");
-        unlink(served, b"file").unwrap();
-        assert_eq!((links(served, &entry), hidden(served)), (0, 0));
-        served.write(opened.id, 0, b"as long as the process").unwrap();
-        served.release(opened.id);
-        // Files of others in it are left alone.
         wide(0o700);
         std::fs::write(folder(served).join("0123456789abcdef.1"), b"").unwrap();
         served.restart();

@@ -1,14 +1,17 @@
-//! Who may attach what, and as whom: decided once for each session, by its export and the address that it came from.
+//! Who may attach what, and as whom: decided once for each session, by its export and by whom its
+//! client is known to be.
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use aqueduct_fs::idmap::IdMaps;
+use aqueduct_fs::idmap::{IdMaps, Mapped};
 use aqueduct_fs::readonly::ReadOnly;
 use aqueduct_fs::{ClientId, Context, Credential, FileSystem, Groups};
-use aqueduct_wire::Caller;
+use aqueduct_wire::{Caller, NodeName};
 use ipnet::IpNet;
 
+use crate::origin::{Identity, Origin};
 use crate::server::Export;
 
 /// The user and group of nobody in particular, where Linux and NFS have them (the overflow ids of 16 bits).
@@ -36,20 +39,90 @@ impl Squash {
     }
 }
 
+/// An entry of a list of hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// Clients that come straight from there and have proved no name.
+    Network(IpNet),
+    /// The node that has proved this name, wherever it comes from.
+    Node(NodeName),
+    /// All nodes that have proved a name which begins so.
+    Nodes(String),
+}
+
+/// What an entry begins with that names nodes.
+const NODE_PREFIX: &str = "node:";
+
+impl Host {
+    /// The entry of a text that is a network (`10.0.0.0/8`), `node:NAME`, or `node:START*`;
+    /// `None`: it is none of these.
+    pub fn parse(text: &str) -> Option<Host> {
+        let Some(name) = text.strip_prefix(NODE_PREFIX) else { return text.parse().map(Host::Network).ok() };
+        let Some(start) = name.strip_suffix('*') else { return NodeName::new(name).map(Host::Node) };
+        // What begins a name is one with another letter behind it.
+        NodeName::new(&format!("{start}n")).map(|_| Host::Nodes(start.to_owned()))
+    }
+
+    /// Whether a client is meant.
+    fn has(&self, identity: &Identity) -> bool {
+        match (self, identity) {
+            (Host::Network(net), Identity::Host(host)) => net.contains(host),
+            // A mount of a loopback address comes over the Unix socket where it can: it has the
+            // same place in lists.
+            (Host::Network(net), Identity::User(_)) => {
+                [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].iter().any(|own| net.contains(own))
+            }
+            (Host::Node(name), Identity::Node(node)) => name.as_str() == &**node,
+            (Host::Nodes(start), Identity::Node(node)) => node.starts_with(start.as_str()),
+            _ => false,
+        }
+    }
+
+    /// Whether a client might be meant, whose address is not known if it is behind a router.
+    fn may_have(&self, identity: &Identity) -> bool {
+        match (self, identity) {
+            (Host::Network(_), Identity::Behind(_)) => true,
+            _ => self.has(identity),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::Network(net) => net.fmt(f),
+            Host::Node(name) => write!(f, "{NODE_PREFIX}{name}"),
+            Host::Nodes(start) => write!(f, "{NODE_PREFIX}{start}*"),
+        }
+    }
+}
+
 /// What an export allows to whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Who may attach; `None`: everybody.
-    pub hosts: Option<Vec<IpNet>>,
+    pub hosts: Option<Vec<Host>>,
     /// Who may attach and change nothing, whether `hosts` has them or not.
-    pub read_only_hosts: Vec<IpNet>,
-    /// `None`: root of other machines, and nobody of this one (loopback addresses).
+    pub read_only_hosts: Vec<Host>,
+    /// `None`: root of other machines, and nobody of this one, whose root comes over a Unix
+    /// socket.
     pub squash: Option<Squash>,
     /// As whom they act who may not act as themselves: ids of the server.
     pub anonymous_uid: u32,
     /// The same for groups.
     pub anonymous_gid: u32,
     /// Between the ids of clients and the server's, if they differ. Squashing comes after them.
+    pub maps: Option<IdMaps>,
+    /// Others instead, for some clients: the first that has a client counts.
+    pub host_maps: Vec<HostMaps>,
+}
+
+/// How the ids of some clients become the server's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostMaps {
+    /// Whose.
+    pub hosts: Vec<Host>,
+    /// `None`: they are the same on both sides.
     pub maps: Option<IdMaps>,
 }
 
@@ -62,27 +135,41 @@ impl Default for Access {
             anonymous_uid: ANONYMOUS_ID,
             anonymous_gid: ANONYMOUS_ID,
             maps: None,
+            host_maps: Vec::new(),
         }
     }
 }
 
-/// What one host may do with an export.
+/// What one client may do with an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rights {
     pub(crate) read_only: bool,
     pub(crate) squash: Squash,
+    /// Which of the maps for some clients; `None`: those of the export.
+    host_maps: Option<usize>,
 }
 
 impl Access {
-    /// What a host may do; `None`: nothing, not even attach.
-    pub(crate) fn rights(&self, host: IpAddr) -> Option<Rights> {
-        // An IPv4 client of a socket for both is shown as an IPv6 address.
-        let host = host.to_canonical();
-        let among = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&host));
-        let read_only = among(&self.read_only_hosts);
-        let may_attach = read_only || self.hosts.as_deref().is_none_or(among);
-        let usual = if host.is_loopback() { Squash::None } else { Squash::Root };
-        may_attach.then(|| Rights { read_only, squash: self.squash.unwrap_or(usual) })
+    /// What a client may do; `None`: nothing, not even attach.
+    pub(crate) fn rights(&self, origin: &Origin) -> Option<Rights> {
+        let identity = origin.identity();
+        let among = |hosts: &[Host]| hosts.iter().any(|host| host.has(&identity));
+        let listed = among(&self.read_only_hosts);
+        let may_attach = listed || self.hosts.as_deref().is_none_or(among);
+        // Where no list names who may change something, a name takes away no limit that its
+        // address has.
+        let by_address = || self.read_only_hosts.iter().any(|host| host.may_have(&origin.peer.into()));
+        let read_only = listed || (self.hosts.is_none() && by_address());
+        let usual = if origin.is_local() { Squash::None } else { Squash::Root };
+        let host_maps = self.host_maps.iter().position(|of| among(&of.hosts));
+        may_attach.then(|| Rights { read_only, squash: self.squash.unwrap_or(usual), host_maps })
+    }
+
+    fn maps(&self, rights: Rights) -> Option<&IdMaps> {
+        match rights.host_maps {
+            Some(at) => self.host_maps[at].maps.as_ref(),
+            None => self.maps.as_ref(),
+        }
     }
 }
 
@@ -95,11 +182,15 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    /// What a host gets; `None`: nothing.
-    pub(crate) fn new(export: &Arc<Export>, host: IpAddr) -> Option<Attached> {
+    /// What a client gets; `None`: nothing.
+    pub(crate) fn new(export: &Arc<Export>, origin: &Origin) -> Option<Attached> {
         let access = &export.access;
-        let rights = access.rights(host)?;
-        let filesystem = export.filesystem.clone();
+        let rights = access.rights(origin)?;
+        let below = export.filesystem.clone();
+        let filesystem: Arc<dyn FileSystem> = match access.maps(rights) {
+            Some(maps) => Arc::new(Mapped { below, maps: maps.clone() }),
+            None => below,
+        };
         Some(Attached {
             filesystem: if rights.read_only { Arc::new(ReadOnly(filesystem)) } else { filesystem },
             rights,
@@ -120,14 +211,19 @@ impl Attached {
         self.rights.squash
     }
 
-    /// Whether a host has the rights that the session was given; `None`: it has none at all.
-    pub(crate) fn suits(&self, host: IpAddr) -> Option<bool> {
-        self.export.access.rights(host).map(|rights| rights == self.rights)
+    /// Between its client's ids and the server's, if they differ.
+    pub(crate) fn maps(&self) -> Option<&IdMaps> {
+        self.export.access.maps(self.rights)
+    }
+
+    /// Whether a client has the rights that the session was given.
+    pub(crate) fn suits(&self, origin: &Origin) -> bool {
+        self.export.access.rights(origin) == Some(self.rights)
     }
 
     /// As whom a request is executed: the server's user for the client's, unless that one is squashed.
     pub(crate) fn context(&self, client: ClientId, caller: Caller) -> Context {
-        let credential = match &self.export.access.maps {
+        let credential = match self.maps() {
             Some(maps) => maps.credential(caller.credential),
             None => caller.credential,
         };
@@ -164,21 +260,33 @@ mod tests {
     use super::*;
     use crate::outside::External;
 
-    fn nets(texts: &[&str]) -> Vec<IpNet> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
+    fn nets(texts: &[&str]) -> Vec<Host> {
+        texts.iter().map(|text| Host::parse(text).unwrap()).collect()
     }
 
-    fn rights(access: &Access, host: &str) -> Option<(bool, Squash)> {
-        access.rights(host.parse().unwrap()).map(|rights| (rights.read_only, rights.squash))
+    fn host(text: &str) -> Origin {
+        Origin::anonymous(aqueduct_net::Peer::Network((text.parse::<IpAddr>().unwrap(), 1).into()))
+    }
+
+    fn process(uid: u32) -> Origin {
+        Origin::anonymous(aqueduct_net::Peer::Process { uid, pid: 1 })
+    }
+
+    fn rights(access: &Access, text: &str) -> Option<(bool, Squash)> {
+        access.rights(&host(text)).map(|rights| (rights.read_only, rights.squash))
     }
 
     #[test]
     fn without_a_word_everybody_may_and_only_root_of_this_machine_is_root() {
         let access = Access::default();
-        for host in ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"] {
-            assert_eq!(rights(&access, host), Some((false, Squash::None)), "{host}");
+        let own = rustix::process::geteuid().as_raw();
+        for (uid, squash) in [(0, Squash::None), (own, Squash::None), (own + 7, Squash::Root)] {
+            let rights = access.rights(&process(uid)).unwrap();
+            assert_eq!((rights.read_only, rights.squash), (false, squash), "{uid}");
         }
-        for host in ["10.0.0.1", "::ffff:10.0.0.1", "2001:db8::1", "fe80::1", "0.0.0.0", "::"] {
+        // What a forwarder on this machine passes on comes from a loopback address, whoever sent
+        // it.
+        for host in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.1", "::ffff:10.0.0.1", "2001:db8::1", "0.0.0.0"] {
             assert_eq!(rights(&access, host), Some((false, Squash::Root)), "{host}");
         }
         for squash in [Squash::None, Squash::Root, Squash::All] {
@@ -209,8 +317,65 @@ mod tests {
         ] {
             assert_eq!(rights(&access, host).map(|(read_only, _)| read_only), read_only, "{host}");
         }
+        assert_eq!(access.rights(&process(0)), None);
         let nobody = Access { hosts: Some(Vec::new()), ..Access::default() };
-        assert_eq!(rights(&nobody, "127.0.0.1"), None);
+        assert_eq!((rights(&nobody, "127.0.0.1"), nobody.rights(&process(0))), (None, None));
+        // A list with this machine's loopback address has who comes by its socket.
+        for own in ["127.0.0.0/8", "::1/128"] {
+            let near = Access { hosts: Some(nets(&[own])), ..Access::default() };
+            assert!(near.rights(&process(0)).is_some() && near.rights(&process(12)).is_some(), "{own}");
+        }
+    }
+
+    #[test]
+    fn behind_a_router_an_address_opens_nothing_and_its_limits_stand() {
+        let routed = |access: &Access, node: Option<&str>| {
+            let peer = host("10.0.0.1").peer.behind_router();
+            let origin = Origin { node: node.map(Arc::from), peer };
+            access.rights(&origin).map(|rights| (rights.read_only, rights.squash))
+        };
+        assert_eq!(routed(&Access::default(), None), Some((false, Squash::Root)));
+        let own = Origin::anonymous(process(0).peer.behind_router());
+        assert_eq!(Access::default().rights(&own).map(|rights| rights.squash), Some(Squash::Root));
+        let listed = Access { hosts: Some(nets(&["10.0.0.0/8", "0.0.0.0/0", "node:gpu*"])), ..Access::default() };
+        assert_eq!((routed(&listed, None), routed(&listed, Some("cpu1"))), (None, None));
+        assert_eq!(routed(&listed, Some("gpu1")), Some((false, Squash::Root)));
+        // Nobody knows whether it is the one that may change nothing.
+        let limited = Access { read_only_hosts: nets(&["192.0.2.7/32"]), ..Access::default() };
+        assert_eq!(routed(&limited, None).map(|rights| rights.0), Some(true));
+    }
+
+    #[test]
+    fn a_node_is_known_by_its_name_and_not_by_its_address() {
+        let access = Access {
+            hosts: Some(nets(&["10.0.0.0/8", "node:gpu*", "node:head"])),
+            read_only_hosts: nets(&["10.1.0.0/16", "node:gpu9"]),
+            ..Access::default()
+        };
+        let of = |name: &str, address: &str| {
+            let origin = Origin { node: Some(name.into()), ..host(address) };
+            access.rights(&origin).map(|rights| rights.read_only)
+        };
+        for (name, read_only) in
+            [("gpu1", Some(false)), ("gpu", Some(false)), ("gpu9", Some(true)), ("head", Some(false)), ("head2", None)]
+        {
+            for address in ["10.0.0.1", "10.1.2.3", "192.0.2.1"] {
+                assert_eq!(of(name, address), read_only, "{name} from {address}");
+            }
+        }
+        // A name that no list has is no way around a limit of its address.
+        let limited = Access { hosts: None, ..access.clone() };
+        let named = |address| limited.rights(&Origin { node: Some("new".into()), ..host(address) });
+        assert_eq!(["10.1.2.3", "192.0.2.1"].map(|address| named(address).unwrap().read_only), [true, false]);
+        // Root of this machine is that with or without a name.
+        let named = Origin { node: Some("head".into()), ..process(0) };
+        assert_eq!(access.rights(&named).map(|rights| rights.squash), Some(Squash::None));
+        for text in ["node:", "node:a b", "node:*b", "node:-*", "node", "10.0.0.0/40"] {
+            assert_eq!(Host::parse(text), None, "{text}");
+        }
+        for text in ["node:a.b-c", "node:a*", "node:*", "10.0.0.0/8"] {
+            assert_eq!(Host::parse(text).unwrap().to_string(), text);
+        }
     }
 
     fn attached(access: Access) -> Attached {
@@ -226,7 +391,7 @@ mod tests {
             durable: false,
             external: External::None,
         };
-        Attached::new(&Arc::new(export), "10.0.0.1".parse().unwrap()).unwrap()
+        Attached::new(&Arc::new(export), &host("10.0.0.1")).unwrap()
     }
 
     fn acts_as(attached: &Attached, uid: u32, gid: u32, groups: Groups) -> (u32, u32, Groups) {

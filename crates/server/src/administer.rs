@@ -5,9 +5,9 @@
 use serde_json::{Value, json};
 
 use aqueduct_fs::{Errno, LockKind, LockSeen, LockSpace};
+use aqueduct_worker::lock;
 
 use crate::server::Server;
-use crate::session::lock;
 
 /// The most locks of one list, which is made under the lock tables' own locks. What is not listed is counted.
 const LOCKS_LISTED_MAX: usize = 1024;
@@ -17,18 +17,18 @@ const LIST_LENGTH_MAX: usize = aqueduct_wire::BODY_LENGTH_MAX;
 
 impl Server {
     /// The locks that clients have and wait for, as JSON: those first for whose files somebody waits, as many as fit one frame.
-    pub(crate) fn locks_json(&self) -> String {
+    pub(crate) async fn locks_json(&self) -> Result<String, Errno> {
         let mut limit = LOCKS_LISTED_MAX;
         loop {
             let (mut listed, mut total) = (Vec::new(), 0);
             for export in &self.exports {
-                let (locks, of_export) = export.filesystem.locks(limit - listed.len());
+                let (locks, of_export) = export.filesystem.locks(limit - listed.len()).await?;
                 listed.extend(locks.iter().map(|lock| self.lock_json(&export.name, lock)));
                 total += of_export;
             }
             let text = json!({ "server": self.config.name, "locks_total": total, "locks": listed }).to_string();
             if text.len() <= LIST_LENGTH_MAX || listed.is_empty() {
-                return text;
+                return Ok(text);
             }
             limit = listed.len() / 2;
         }
@@ -41,7 +41,8 @@ impl Server {
         json!({
             "client_id": format!("{:016x}", seen.client.0),
             "client": session.as_ref().map(|session| session.name.clone()),
-            "peer": session.as_ref().map(|session| session.peer.to_string()),
+            "peer": session.as_ref().map(|session| session.origin.peer.to_string()),
+            "node": session.as_ref().and_then(|session| session.origin.node.as_deref().map(str::to_owned)),
             "export": export,
             "path": path,
             "family": match seen.space { LockSpace::Posix => "fcntl", LockSpace::Flock => "flock" },
@@ -59,7 +60,7 @@ impl Server {
     pub(crate) fn release_locks(&self, client: u64) -> Result<(), Errno> {
         let session = lock(&self.sessions).get(&client).cloned();
         let session = session.filter(|session| session.attached.get().is_some()).ok_or(Errno::ENOENT)?;
-        tracing::warn!(client = %session.name, peer = %session.peer, "an administrator has released the locks of a client, whose session ends");
+        tracing::warn!(client = %session.name, peer = %session.origin, "an administrator has released the locks of a client, whose session ends");
         self.end_session(&session);
         Ok(())
     }

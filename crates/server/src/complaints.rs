@@ -1,19 +1,22 @@
-//! What peers do wrong, told once for each address, kind and minute: a flood must not become one of the log, which keeps the first and the number.
+//! What peers do wrong, told once for each peer, kind and minute: a flood must not become one of
+//! the log, which keeps the first and the number.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt::Display;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use aqueduct_worker::lock;
+
+use crate::origin::Identity;
 use crate::server::Server;
-use crate::session::lock;
 
 /// So long one line stands for all of its kind.
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// Addresses and kinds that are told apart, about 100 bytes each; what goes beyond shares a line for each kind.
+/// Peers and kinds that are told apart, about 100 bytes each; what goes beyond shares a line for
+/// each kind.
 const REMEMBERED_MAX: usize = 4096;
 
 /// Kinds of what a peer does wrong.
@@ -58,20 +61,22 @@ enum Note {
     Suppress,
 }
 
+/// Of whom it is told, and what. `None`: of several, which share a line.
+type Key = (Option<Identity>, Complaint);
+
 /// What was told lately.
 #[derive(Default)]
-pub(crate) struct Complaints(Mutex<HashMap<(IpAddr, Complaint), Told>>);
+pub(crate) struct Complaints(Mutex<HashMap<Key, Told>>);
 
 impl Complaints {
-    fn note(&self, key: (IpAddr, Complaint), now: Instant) -> (Note, (IpAddr, Complaint)) {
+    fn note(&self, key: Key, now: Instant) -> (Note, Key) {
         let mut told = lock(&self.0);
         if told.len() >= REMEMBERED_MAX && !told.contains_key(&key) {
             told.retain(|_, told| told.until > now);
         }
-        let shared = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), key.1);
-        let key = if told.len() >= REMEMBERED_MAX && !told.contains_key(&key) { shared } else { key };
+        let key = if told.len() >= REMEMBERED_MAX && !told.contains_key(&key) { (None, key.1) } else { key };
         let fresh = Told { until: now + TOLD_AGAIN_AFTER, suppressed: 0 };
-        let note = match told.entry(key) {
+        let note = match told.entry(key.clone()) {
             Entry::Vacant(entry) => {
                 entry.insert(fresh);
                 Note::Tell
@@ -91,15 +96,16 @@ impl Complaints {
     }
 
     /// How often there were more.
-    fn sum_up(&self, key: &(IpAddr, Complaint)) -> u64 {
+    fn sum_up(&self, key: &Key) -> u64 {
         lock(&self.0).remove(key).map_or(0, |told| told.suppressed)
     }
 }
 
 impl Server {
     /// Logs what a peer did wrong, unless that was done within the minute.
-    pub(crate) fn complain(&self, peer: IpAddr, kind: Complaint, what: impl Display) {
-        let (note, key) = self.complaints.note((peer, kind), Instant::now());
+    pub(crate) fn complain(&self, peer: impl Into<Identity>, kind: Complaint, what: impl Display) {
+        let peer = peer.into();
+        let (note, key) = self.complaints.note((Some(peer.clone()), kind), Instant::now());
         match note {
             Note::Tell => tracing::warn!(%peer, "{what}"),
             Note::Suppress => {}
@@ -110,6 +116,7 @@ impl Server {
                     let Some(server) = server.upgrade() else { return };
                     let times = server.complaints.sum_up(&key);
                     let (peer, kind) = key;
+                    let peer = peer.map_or_else(|| "several".to_owned(), |peer| peer.to_string());
                     tracing::warn!(%peer, ?kind, times, "the like came more often within the minute");
                 });
             }
@@ -119,10 +126,12 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
-    fn address(number: u32) -> IpAddr {
-        IpAddr::V4(number.into())
+    fn address(number: u32) -> Option<Identity> {
+        Some(Identity::Host(IpAddr::V4(number.into())))
     }
 
     #[test]

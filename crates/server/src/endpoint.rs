@@ -1,26 +1,26 @@
 //! The server's half of a connection: the handshake, then what each frame is for.
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use aqueduct_fs::{Errno, Sink, TRANSFER_SIZE_MAX};
-use aqueduct_net::{Closed, Connection, Endpoint, Frame};
+use aqueduct_net::{Closed, Connection, Counters, Endpoint, Frame, Peer};
 use aqueduct_wire::{
-    CancelOutcome, CancelReply, Capabilities, Challenge, HEADER_SIZE, Header, Hello, HelloReply, Kind, Lane,
-    NONCE_LENGTH, Op, Proof, Transcript, VERSION,
+    CancelOutcome, CancelReply, Capabilities, Challenge, HEADER_SIZE, Header, Hello, HelloReply, Key, Kind, Lane,
+    NONCE_LENGTH, Op, PROOF_LENGTH, Proof, Route, RouteReply, RouteStatus, Target, Transcript, VERSION,
+    agree_on_version, session_is_proved,
 };
+use aqueduct_worker::lock;
 
 use crate::complaints::Complaint;
 use crate::execute;
+use crate::links::{self, Link};
+use crate::origin::{Identity, Origin};
 use crate::server::{Server, goodbye};
-use crate::session::{Session, lock};
+use crate::session::Session;
 
 /// Bytes of a frame that comes before there is a session: HELLO has at most some 350 in this version, and may grow.
 const GREETING_LENGTH_MAX: u32 = 4096;
-
-/// Requests that one connection may have under way: what a client's own limits never exceed.
-const CREDITS: u32 = 1024;
 
 /// One connection of a client.
 pub(crate) struct ServerEndpoint {
@@ -29,7 +29,9 @@ pub(crate) struct ServerEndpoint {
     challenged: Mutex<Option<Challenged>>,
     /// It has another key.
     is_stranger: AtomicBool,
-    peer: IpAddr,
+    peer: Peer,
+    /// A router passes on what comes.
+    is_routed: AtomicBool,
     /// It is counted among those without a session.
     is_counted: AtomicBool,
     joined: OnceLock<Joined>,
@@ -41,20 +43,38 @@ struct Challenged {
     transcript: Transcript,
 }
 
+/// A client whose greeting was answered as it had to be.
+struct Greeted {
+    hello: Hello,
+    checksums: bool,
+    /// What it has proved, if it was asked.
+    proved: Option<Proved>,
+}
+
+struct Proved {
+    transcript: Transcript,
+    /// The key that it has: the cluster's, its node's or the administrator's.
+    key: Option<Key>,
+    /// To be that of the session's secret.
+    session: Option<[u8; PROOF_LENGTH]>,
+}
+
 struct Joined {
     session: Arc<Session>,
+    link: Arc<Link>,
     lane: Lane,
     /// This connection has proved to have the administrator's key.
     administers: bool,
 }
 
 impl ServerEndpoint {
-    pub(crate) fn new(server: Arc<Server>, peer: IpAddr) -> ServerEndpoint {
+    pub(crate) fn new(server: Arc<Server>, peer: Peer) -> ServerEndpoint {
         ServerEndpoint {
             server,
             challenged: Mutex::default(),
             is_stranger: AtomicBool::new(false),
             peer,
+            is_routed: AtomicBool::new(false),
             is_counted: AtomicBool::new(true),
             joined: OnceLock::new(),
         }
@@ -63,7 +83,7 @@ impl ServerEndpoint {
     /// Counts no more among those without a session.
     pub(crate) fn joined_or_gone(&self) {
         if self.is_counted.swap(false, Ordering::SeqCst) {
-            self.server.joined_or_gone(self.peer);
+            self.server.joined_or_gone(self.peer.into());
         }
     }
 
@@ -76,7 +96,7 @@ impl ServerEndpoint {
                 if self.server.recovery.awaits_replays() {
                     return false;
                 }
-                self.server.complain(self.peer, Complaint::Unjoined, "ended a session: no ATTACH came in time");
+                self.server.complain(self.identity(), Complaint::Unjoined, "ended a session: no ATTACH came in time");
                 self.server.end_session(&joined.session);
             }
             Some(_) => {}
@@ -84,28 +104,66 @@ impl ServerEndpoint {
         true
     }
 
+    /// The other end, as far as it is known.
+    fn peer(&self) -> Peer {
+        if self.is_routed.load(Ordering::SeqCst) { self.peer.behind_router() } else { self.peer }
+    }
+
+    /// By what its client is known so far.
+    fn identity(&self) -> Identity {
+        self.joined.get().map_or_else(|| self.peer().into(), |joined| joined.session.origin.identity())
+    }
+
     pub(crate) fn has_session(&self) -> bool {
         self.joined.get().is_some()
     }
 
+    /// Answers as the last hop of a route. What comes by a router is nobody's of this machine.
+    fn route(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<(), String> {
+        let route = Route::decode(&frame.body).map_err(|error| format!("ROUTE: {error}"))?;
+        if lock(&self.challenged).is_some() || self.is_routed.swap(true, Ordering::SeqCst) {
+            return Err("ROUTE comes first, and once".into());
+        }
+        let (own, server) = (self.server.config.identity.id, &self.server);
+        let refused = match route.target {
+            Target::Router => Some("this is a server, and no router"),
+            Target::Server(meant) if meant != own => Some("another server is meant"),
+            _ if server.config.keys.is_empty() && server.is_on_loopback_alone() => Some(
+                "this server has no key and listens on loopback alone, so it takes nothing that comes by a router: give it a key",
+            ),
+            _ => None,
+        };
+        let status = if refused.is_some() { RouteStatus::Refused } else { RouteStatus::Open };
+        let text = refused.map_or_else(String::new, |why| format!("server {}: {why}", self.server.config.name));
+        let mut body = Vec::new();
+        RouteReply { status, hop: 0, text }.encode(&mut body);
+        send(connection, reply_header(Kind::RouteReply, &frame.header).checked(&body), &body);
+        refused.map_or(Ok(()), |why| Err(why.into()))
+    }
+
     fn hello(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<(), String> {
         let hello = Hello::decode(&frame.body).map_err(|error| format!("HELLO: {error}"))?;
-        if hello.version_min > VERSION || hello.version_max < VERSION {
+        if agree_on_version(hello.version_min, hello.version_max).is_none() {
             return Err(format!(
                 "this server speaks version {VERSION} of the protocol, you speak {} to {}: install the same release on both",
                 hello.version_min, hello.version_max
             ));
         }
-        let is_near = connection.peer().ip().to_canonical().is_loopback();
-        let checksums = self.server.config.checksums.agree(hello.capabilities, is_near)?;
-        let administers = hello.capabilities.contains(Capabilities::ADMINISTRATOR);
-        if self.server.config.keys.is_empty() && !administers {
-            self.join(connection, &hello, checksums, &frame.header);
-            return Ok(());
+        let own = self.server.config.identity.id;
+        if hello.server.is_some_and(|meant| meant != own) {
+            refuse(connection, &frame.header, Errno::EREMCHG);
+            return Err(format!("the client means another server: this one is {own}"));
         }
-        if hello.nonce.is_none() {
+        let checksums = self.server.config.checksums.agree(hello.capabilities, self.peer().is_near())?;
+        let administers = hello.capabilities.contains(Capabilities::ADMINISTRATOR);
+        let asks_key = !self.server.config.keys.is_empty() || administers;
+        if asks_key && !hello.keyed {
             refuse(connection, &frame.header, Errno::ENOKEY);
             return Err("this server lets only those in who have its key: mount with -o key=FILE".into());
+        }
+        if !asks_key && hello.session == 0 {
+            self.join(connection, Greeted { hello, checksums, proved: None }, &frame.header);
+            return Ok(());
         }
         let mut nonce = [0; NONCE_LENGTH];
         getrandom::fill(&mut nonce).map_err(|error| format!("cannot make a challenge: {error}"))?;
@@ -121,51 +179,86 @@ impl ServerEndpoint {
         Ok(())
     }
 
-    /// Lets in who has one of the keys. From its answer on, each frame of the connection has a tag.
+    /// Lets in who has proved to have one of the keys, if there are any, and the secret of the
+    /// session that it joins. From the answer to a key on, each frame of the connection has a tag.
     fn proof(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<(), String> {
-        let challenged = lock(&self.challenged).take().ok_or("the first frame must be HELLO, not Proof")?;
-        let Proof { proof } = Proof::decode(&frame.body).map_err(|error| format!("PROOF: {error}"))?;
+        let Challenged { hello, checksums, transcript } =
+            lock(&self.challenged).take().ok_or("the first frame must be HELLO, not Proof")?;
+        let proof = Proof::decode(&frame.body).map_err(|error| format!("PROOF: {error}"))?;
         let config = &self.server.config;
-        let administers = challenged.hello.capabilities.contains(Capabilities::ADMINISTRATOR);
-        let mut keys = if administers { config.administrator.as_slice() } else { &config.keys }.iter();
-        let Some(key) = keys.find(|key| key.has_made(&proof, &challenged.transcript)) else {
+        let administers = hello.capabilities.contains(Capabilities::ADMINISTRATOR);
+        if config.keys.is_empty() && !administers {
+            connection.set_keys(None);
+            let proved = Some(Proved { transcript, key: None, session: proof.session });
+            self.join(connection, Greeted { hello, checksums, proved }, &frame.header);
+            return Ok(());
+        }
+        let keys = if administers { config.administrator.as_slice() } else { &config.keys };
+        let keys = keys.iter().map(|key| match &hello.node {
+            Some(node) => key.of_node(node),
+            None => key.clone(),
+        });
+        let has_made = |key: &Key| proof.key.is_some_and(|proof| key.has_made(&proof, &transcript));
+        let Some(key) = { keys }.find(has_made) else {
             refuse(connection, &frame.header, Errno::EKEYREJECTED);
             self.is_stranger.store(true, Ordering::SeqCst);
-            return Err("the client's key is none of this server's".into());
+            return Err(match &hello.node {
+                Some(node) => format!("the key of node {node} is not made of one of this server's"),
+                None => "the client's key is none of this server's".into(),
+            });
         };
-        connection.set_keys(key.of_server(&challenged.transcript));
-        self.join(connection, &challenged.hello, challenged.checksums, &frame.header);
+        connection.set_keys(Some(key.of_server(&transcript)));
+        let proved = Some(Proved { transcript, key: Some(key), session: proof.session });
+        self.join(connection, Greeted { hello, checksums, proved }, &frame.header);
         Ok(())
     }
 
-    fn join(&self, connection: &Arc<Connection>, hello: &Hello, checksums: bool, request: &Header) {
-        let mut header = reply_header(Kind::HelloReply, request);
-        let session = match hello.session {
-            0 => self.server.new_session(hello.client_name.clone(), connection.peer()).ok_or(Errno::ENFILE),
-            id => self.server.find_session(id, &hello.secret).ok_or(Errno::ESTALE),
+    /// The session that is begun or joined.
+    fn session(&self, hello: &Hello, proved: Option<&Proved>, origin: &Origin) -> Result<Arc<Session>, Errno> {
+        if hello.session == 0 {
+            let secret = proved.and_then(|proved| Some(proved.key.as_ref()?.session_secret(&proved.transcript)));
+            return self.server.new_session(hello.client_name.clone(), origin.clone(), secret).ok_or(Errno::ENFILE);
+        }
+        let has_secret = |session: &Arc<Session>| {
+            proved.is_some_and(|proved| {
+                let proof = proved.session.as_ref();
+                proof.is_some_and(|proof| session_is_proved(&session.secret, proof, &proved.transcript))
+            })
         };
-        let session = session.and_then(|session| match session.admits(connection.peer()) {
+        self.server.session(hello.session).filter(has_secret).ok_or(Errno::ESTALE)
+    }
+
+    fn join(&self, connection: &Arc<Connection>, greeted: Greeted, request: &Header) {
+        let Greeted { hello, checksums, proved } = greeted;
+        let mut header = reply_header(Kind::HelloReply, request);
+        let version = agree_on_version(hello.version_min, hello.version_max).unwrap_or(VERSION);
+        let is_keyed = proved.as_ref().is_some_and(|proved| proved.key.is_some());
+        // Without its key's proof a name is none.
+        let node = hello.node.as_ref().filter(|_| is_keyed).map(|node| Arc::from(node.as_str()));
+        let origin = Origin { node, peer: self.peer() };
+        let session = self.session(&hello, proved.as_ref(), &origin);
+        let session = session.and_then(|session| match session.admits(&origin) {
             Err(error) => {
-                let what = format_args!("refused a connection: the session of {} is another host's", hello.client_name);
-                self.server.complain(self.peer, Complaint::Refused, what);
+                let what = format_args!("refused a connection: the session of {} is another's", hello.client_name);
+                self.server.complain(&origin, Complaint::Refused, what);
                 Err(error)
             }
-            Ok(()) => Ok(session),
-        });
-        let session = session.and_then(|session| match session.add_connection(connection) {
-            true => Ok(session),
-            false => Err(Errno::ESTALE),
+            Ok(()) => session.add_connection(connection, hello.link).map(|()| session),
         });
         let mut body = Vec::new();
         match session {
             Err(error) => header.status = error.raw() as u32,
             Ok(session) => {
-                self.reply(&session, checksums).encode(&mut body);
+                let tells_secret = hello.session == 0 && !is_keyed;
+                let secret = if tells_secret { session.secret } else { [0; 16] };
+                HelloReply { version, secret, ..self.reply(&session, checksums) }.encode(&mut body);
+                connection.set_hoards(self.server.hoarders.has(&session.origin.identity()));
                 connection.set_bulk(hello.lane == Lane::Bulk);
-                tracing::debug!(client = %hello.client_name, peer = %connection.peer(), lane = ?hello.lane, "a connection joined its session");
+                tracing::debug!(client = %hello.client_name, %origin, link = hello.link, lane = ?hello.lane, "a connection joined its session");
                 // Without the key's proof nobody comes here who says so.
                 let administers = hello.capabilities.contains(Capabilities::ADMINISTRATOR);
-                let joined = self.joined.get_or_init(|| Joined { session, lane: hello.lane, administers });
+                let link = session.add_link(hello.link, connection);
+                let joined = self.joined.get_or_init(|| Joined { session, link, lane: hello.lane, administers });
                 self.joined_or_gone();
                 if connection.is_closed() {
                     // Its end came before there was a session to tell.
@@ -177,9 +270,10 @@ impl ServerEndpoint {
             connection.add_checksums();
         }
         send(connection, header.checked(&body), &body);
+        connection.set_version(version);
         if let Some(joined) = self.joined.get().filter(|joined| joined.lane == Lane::Control) {
             joined.session.add_control(connection);
-            self.server.leases.recall_again(&joined.session, connection);
+            self.server.recall_again(&joined.session, connection);
         }
     }
 
@@ -195,26 +289,29 @@ impl ServerEndpoint {
                 | Capabilities::HELD_SETATTR
                 | in_use,
             session: session.id,
-            secret: session.secret,
+            secret: [0; 16],
             verifier: config.verifier,
             slots: session.slots(),
-            credits: CREDITS,
             payload_max: TRANSFER_SIZE_MAX as u32,
             lease_seconds: self.server.leases.lease().as_secs() as u32,
             server_name: config.name.clone(),
             recovering: session.is_recovering(),
+            server: config.identity,
+            volume: config.map.as_ref().map_or([0; 16], |map| map.volume),
+            epoch: config.map.as_ref().map_or(0, |map| map.epoch),
+            addresses: self.server.addresses_for(self.peer()).iter().map(ToString::to_string).collect(),
         }
     }
 
     /// A connection has left its session; more than once does no harm.
     fn left(&self, joined: &Joined, connection: &Arc<Connection>, vanished: bool) {
-        joined.session.cancel_waits_of(connection);
-        match joined.session.remove_connection(connection) {
-            Some(joins) => self.server.expire_later(&joined.session, joins, vanished),
+        joined.session.waits.left();
+        match joined.session.remove_connection(connection, vanished) {
+            Some(forsaken) => self.server.expire_later(&joined.session, forsaken),
             // What it was asked for there may be lost.
             None if joined.lane == Lane::Control => {
                 if let Some(other) = joined.session.control() {
-                    self.server.leases.recall_again(&joined.session, &other);
+                    self.server.recall_again(&joined.session, &other);
                 }
             }
             None => {}
@@ -224,21 +321,31 @@ impl ServerEndpoint {
     fn joined_frame(&self, joined: &Joined, connection: &Arc<Connection>, frame: Frame) -> Result<(), String> {
         match frame.header.kind {
             Kind::Request if [Op::Locks as u16, Op::ReleaseLocks as u16].contains(&frame.header.op) => {
-                self.administer(joined, connection, &frame);
+                self.administer(joined, connection, frame);
             }
-            Kind::Request => execute::request(&self.server, &joined.session, connection, frame),
+            Kind::Request => execute::request(&self.server, &joined.session, (&joined.link, connection), frame),
+            Kind::Retire => {
+                let link = aqueduct_wire::decode_retire(&frame.body).map_err(|error| format!("RETIRE: {error}"))?;
+                self.server.retire(&joined.session, link);
+            }
             Kind::Cancel => {
                 let request = aqueduct_wire::decode_cancel(&frame.body).map_err(|error| format!("CANCEL: {error}"))?;
-                let outcome = if joined.session.cancel(request) { CancelOutcome::Never } else { CancelOutcome::Done };
+                let outcome =
+                    if joined.session.waits.cancel(request) { CancelOutcome::Never } else { CancelOutcome::Done };
                 let mut body = Vec::new();
                 CancelReply { outcome }.encode(&mut body);
                 send(connection, reply_header(Kind::CancelReply, &frame.header), &body);
             }
             Kind::Ping => send(connection, reply_header(Kind::Pong, &frame.header), &[]),
+            Kind::Pong => {} // that something came is the answer
+            Kind::Acknowledge => lock(&joined.session.outbox).acknowledge(frame.header.sequence, connection),
             Kind::CallbackReply => {
                 let leases =
                     aqueduct_wire::decode_leases(&frame.body).map_err(|error| format!("CALLBACK REPLY: {error}"))?;
                 self.server.leases.returned(joined.session.client(), &leases);
+            }
+            Kind::Goodbye if frame.header.status == Errno::ETIMEDOUT.raw() as u32 => {
+                connection.vanish("the client hears nothing on it any more".into());
             }
             Kind::Goodbye => {
                 joined.session.said_goodbye.store(true, Ordering::SeqCst);
@@ -251,24 +358,36 @@ impl ServerEndpoint {
 }
 
 impl ServerEndpoint {
-    /// Answers what only an administrator may ask.
-    fn administer(&self, joined: &Joined, connection: &Arc<Connection>, frame: &Frame) {
+    /// Answers what only an administrator may ask. By a task, since file systems may have to ask
+    /// others for locks.
+    fn administer(&self, joined: &Joined, connection: &Arc<Connection>, mut frame: Frame) {
+        let asked = execute::extended::take(&joined.session, &self.server.config.role, &mut frame);
         let answer = if !joined.administers {
             let what = format_args!(
                 "refused {} to see or release locks: it has not the administrator's key",
                 joined.session.name
             );
-            self.server.complain(self.peer, Complaint::Refused, what);
-            Err(Errno::EPERM)
-        } else if frame.header.op == Op::Locks as u16 {
-            Ok(self.server.locks_json())
+            self.server.complain(self.identity(), Complaint::Refused, what);
+            Some(Err(Errno::EPERM))
         } else {
-            let session = aqueduct_wire::decode_release_locks(&frame.body).map_err(|error| error.errno());
-            session.and_then(|session| self.server.release_locks(session)).map(|()| String::new())
+            asked.as_ref().err().map(|error| Err(*error))
         };
-        let header =
-            execute::reply_header(&frame.header, Kind::Reply, answer.as_ref().map(drop).map_err(|error| *error));
-        send(connection, header, answer.unwrap_or_default().as_bytes());
+        let queue_time = asked.ok().and_then(|asked| asked.queue_time);
+        let (server, connection) = (self.server.clone(), connection.clone());
+        self.server.group.run_now(async move {
+            let answer = match answer {
+                Some(refused) => refused,
+                None if frame.header.op == Op::Locks as u16 => server.locks_json().await,
+                None => {
+                    let session = aqueduct_wire::decode_release_locks(&frame.body).map_err(|error| error.errno());
+                    session.and_then(|session| server.release_locks(session)).map(|()| String::new())
+                }
+            };
+            let result = answer.as_ref().map(drop).map_err(|error| *error);
+            let mut header = execute::reply_header(&frame.header, Kind::Reply, result);
+            let prefix = links::prefix(queue_time, &mut header);
+            send(&connection, header, &[&prefix, answer.unwrap_or_default().as_bytes()].concat());
+        });
     }
 }
 
@@ -314,6 +433,7 @@ impl Endpoint for ServerEndpoint {
             return; // the client hears GOODBYE in a moment
         }
         let result = match (self.joined.get(), frame.header.kind) {
+            (None, Kind::Route) => self.route(connection, &frame),
             (None, Kind::Hello) => self.hello(connection, &frame),
             (None, Kind::Proof) => self.proof(connection, &frame),
             (None, kind) => Err(format!("the first frame must be HELLO, not {kind:?}")),
@@ -328,13 +448,18 @@ impl Endpoint for ServerEndpoint {
     fn damaged(&self, connection: &Arc<Connection>, reason: &str) {
         if self.has_session() {
             let what = format_args!("closed a connection: {reason}"); // else `closed` says it
-            self.server.complain(connection.peer().ip(), Complaint::Damaged, what);
+            self.server.complain(self.identity(), Complaint::Damaged, what);
         }
         connection.send(&goodbye(reason), None);
         aqueduct_worker::Flush::flush(&**connection);
     }
 
+    fn counters(&self) -> Option<&Counters> {
+        Some(self.server.metrics.of(self.joined.get().map(|joined| joined.lane)))
+    }
+
     fn closed(&self, connection: &Arc<Connection>, closed: Closed) {
+        self.server.metrics.vanished.add(closed.vanished.into());
         self.server.connections.fetch_sub(1, Ordering::SeqCst);
         self.joined_or_gone();
         let Some(joined) = self.joined.get() else {
@@ -342,7 +467,7 @@ impl Endpoint for ServerEndpoint {
                 let what = format_args!("a connection ended before it had a session: {}", closed.reason);
                 let is_stranger = self.is_stranger.load(Ordering::SeqCst);
                 let kind = if is_stranger { Complaint::Stranger } else { Complaint::Unjoined };
-                self.server.complain(connection.peer().ip(), kind, what);
+                self.server.complain(self.peer(), kind, what);
             }
             return;
         };
@@ -350,6 +475,3 @@ impl Endpoint for ServerEndpoint {
         self.left(joined, connection, closed.vanished);
     }
 }
-
-/// The weak connections that a reply goes to besides its own.
-pub(crate) type Others = Vec<(Weak<Connection>, u64)>;

@@ -1,58 +1,325 @@
-//! One at a time: while what tells whether an operation was executed is looked at and written down, and the operation executed, no other client of this
-//! server does the like with the same name, or appends to the same file. Else two who race for a name, one of whom wins, could both be told that they
-//! won after the server died in between.
+//! One at a time: while what tells whether an operation was executed is looked at and written
+//! down, and the operation executed, no other client of this server does the like with the same
+//! name, or appends to the same file. Else two who race for a name, one of whom wins, could both
+//! be told that they won after the server died in between.
+//!
+//! An exclusion belongs to the operation and not to a thread: the operation may wait for others
+//! while it has it. Who waits for it holds no thread either, and gets it in the order of asking.
 
-use std::sync::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 
 use aqueduct_fs::{FileSystem, Handle, Request};
+use aqueduct_worker::lock;
+use hashbrown::HashTable;
 
 use crate::lease::InodeKey;
 use crate::server::Server;
-use crate::session::lock;
 
-/// Names and files share these locks: so many (8 KiB) that a slow operation holds up one in a thousand of the others.
-const LOCKS: usize = 1024;
+/// The parts of the table, each with its own lock, which is held for a look only: 64 keep apart as
+/// many threads as a server has.
+const SHARDS: usize = 64;
 
-pub(crate) struct Exclusion([Mutex<()>; LOCKS]);
+/// A hash of what is excluded, with a key of this process, so that nobody can make two meet. Two
+/// that meet all the same, once in 2^64 times, wait for each other without need.
+type Key = u64;
+
+/// Who has what at present, and who waits for it: at most one entry for each request under way.
+pub(crate) struct Exclusion {
+    hasher: RandomState,
+    shards: [Mutex<HashTable<Held>>; SHARDS],
+}
+
+/// What somebody has.
+struct Held {
+    key: Key,
+    waiting: VecDeque<Arc<Turn>>,
+}
+
+/// One who waits. Changed under the lock of the shard.
+#[derive(Default)]
+struct Turn(Mutex<TurnState>);
+
+#[derive(Default)]
+struct TurnState {
+    has_come: bool,
+    waker: Option<Waker>,
+}
+
+impl Turn {
+    /// Hands over; the waker is for whoever has let go of the shard.
+    fn give(&self) -> Option<Waker> {
+        let mut state = lock(&self.0);
+        state.has_come = true;
+        state.waker.take()
+    }
+
+    fn has_come(&self) -> bool {
+        lock(&self.0).has_come
+    }
+
+    fn poll(&self, task: &mut Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.0);
+        if state.has_come {
+            return Poll::Ready(());
+        }
+        state.waker = Some(task.waker().clone());
+        Poll::Pending
+    }
+}
 
 impl Default for Exclusion {
     fn default() -> Exclusion {
-        Exclusion([const { Mutex::new(()) }; LOCKS])
+        Exclusion { hasher: RandomState::new(), shards: [const { Mutex::new(HashTable::new()) }; SHARDS] }
+    }
+}
+
+impl Exclusion {
+    fn shard(&self, key: Key) -> &Mutex<HashTable<Held>> {
+        &self.shards[(key >> 32) as usize % SHARDS]
+    }
+
+    /// Has others kept away until what this gives is dropped.
+    fn take(&self, key: Key) -> Taking<'_> {
+        Taking { exclusion: self, key, turn: None, is_over: false }
+    }
+
+    /// Takes what nobody has; else queues.
+    fn take_or_queue(&self, key: Key) -> Option<Arc<Turn>> {
+        let mut shard = lock(self.shard(key));
+        match shard.find_mut(key, |held| held.key == key) {
+            Some(held) => {
+                let turn = Arc::new(Turn::default());
+                held.waiting.push_back(turn.clone());
+                Some(turn)
+            }
+            None => {
+                shard.insert_unique(key, Held { key, waiting: VecDeque::new() }, |held| held.key);
+                None
+            }
+        }
+    }
+
+    /// Hands over to whoever has waited longest.
+    fn release(&self, key: Key) {
+        let mut shard = lock(self.shard(key));
+        let Ok(mut held) = shard.find_entry(key, |held| held.key == key) else { return };
+        let waker = match held.get_mut().waiting.pop_front() {
+            Some(next) => next.give(),
+            None => {
+                held.remove();
+                None
+            }
+        };
+        drop(shard);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Waits for an exclusion. One that is dropped leaves the queue.
+struct Taking<'a> {
+    exclusion: &'a Exclusion,
+    key: Key,
+    turn: Option<Arc<Turn>>,
+    /// The exclusion is another's business: it was handed out.
+    is_over: bool,
+}
+
+impl<'a> Future for Taking<'a> {
+    type Output = Excluded<'a>;
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Excluded<'a>> {
+        if self.turn.is_none() {
+            self.turn = self.exclusion.take_or_queue(self.key);
+        }
+        if self.turn.as_ref().is_some_and(|turn| turn.poll(task).is_pending()) {
+            return Poll::Pending;
+        }
+        self.is_over = true;
+        Poll::Ready(Excluded { exclusion: self.exclusion, key: self.key })
+    }
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        let Some(turn) = self.turn.take().filter(|_| !self.is_over) else { return };
+        let mut shard = lock(self.exclusion.shard(self.key));
+        let has_come = turn.has_come();
+        if let Some(held) = shard.find_mut(self.key, |held| held.key == self.key).filter(|_| !has_come) {
+            held.waiting.retain(|other| !Arc::ptr_eq(other, &turn));
+        }
+        drop(shard);
+        if has_come {
+            self.exclusion.release(self.key);
+        }
+    }
+}
+
+/// Keeps others away until it is dropped.
+pub(crate) struct Excluded<'a> {
+    exclusion: &'a Exclusion,
+    key: Key,
+}
+
+impl Drop for Excluded<'_> {
+    fn drop(&mut self) {
+        self.exclusion.release(self.key);
     }
 }
 
 impl Server {
-    /// For an append to a file. As leases do, these locks go by the inode: more than one export may lead to it.
-    pub(crate) fn exclude_appends(&self, filesystem: &dyn FileSystem, handle: &Handle) -> MutexGuard<'_, ()> {
+    /// For an append to a file. As leases do, exclusions go by the inode: more than one export may
+    /// lead to it.
+    pub(crate) async fn exclude_appends(&self, filesystem: &dyn FileSystem, handle: &Handle) -> Excluded<'_> {
         let InodeKey(file) = self.leases.key(filesystem, handle.bytes());
-        lock(&self.exclusion.0[crc32c::crc32c(&file.to_le_bytes()) as usize % LOCKS])
+        self.exclusion.take(self.exclusion.hasher.hash_one(file)).await
     }
 
-    /// For what makes or removes names. Two are locked in one order, so that nobody waits for another who waits for him.
-    pub(crate) fn exclude_names(
+    /// For what makes or removes names. Two are taken in one order, so that nobody waits for
+    /// another who waits for the first.
+    pub(crate) async fn exclude_names(
         &self,
         filesystem: &dyn FileSystem,
         request: &Request<'_>,
-    ) -> [Option<MutexGuard<'_, ()>>; 2] {
-        let locks = &self.exclusion.0;
-        let place = |parent, name| {
+    ) -> [Option<Excluded<'_>>; 2] {
+        let exclusion = &self.exclusion;
+        let key = |parent, name: &[u8]| {
             let InodeKey(parent) = self.leases.key(filesystem, parent);
-            crc32c::crc32c_append(crc32c::crc32c(&parent.to_le_bytes()), name) as usize % LOCKS
+            exclusion.hasher.hash_one((parent, name))
         };
-        match *request {
+        let (one, other) = match *request {
             Request::Create { parent, name, .. }
             | Request::MakeDirectory { parent, name, .. }
             | Request::MakeNode { parent, name, .. }
             | Request::Symlink { parent, name, .. }
             | Request::Link { parent, name, .. }
             | Request::Unlink { parent, name }
-            | Request::RemoveDirectory { parent, name } => [Some(lock(&locks[place(parent, name)])), None],
+            | Request::RemoveDirectory { parent, name } => (key(parent, name), None),
             Request::Rename { parent, name, new_parent, new_name, .. } => {
-                let (one, other) = (place(parent, name), place(new_parent, new_name));
-                let first = lock(&locks[one.min(other)]);
-                [Some(first), (one != other).then(|| lock(&locks[one.max(other)]))]
+                let (one, other) = (key(parent, name), key(new_parent, new_name));
+                (one.min(other), Some(one.max(other)).filter(|_| one != other))
             }
-            _ => [None, None],
+            _ => return [None, None],
+        };
+        let first = exclusion.take(one).await;
+        let second = match other {
+            Some(other) => Some(exclusion.take(other).await),
+            None => None,
+        };
+        [Some(first), second]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    struct Waiting<'a> {
+        taking: Pin<Box<Taking<'a>>>,
+        wakes: Arc<Wakes>,
+    }
+
+    impl<'a> Waiting<'a> {
+        fn new(exclusion: &'a Exclusion, key: Key) -> Waiting<'a> {
+            Waiting { taking: Box::pin(exclusion.take(key)), wakes: Arc::default() }
+        }
+
+        fn poll(&mut self) -> Option<Excluded<'a>> {
+            let waker = Waker::from(self.wakes.clone());
+            match self.taking.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(excluded) => Some(excluded),
+                Poll::Pending => None,
+            }
+        }
+
+        fn is_woken(&self) -> bool {
+            self.wakes.0.load(Ordering::SeqCst) > 0
+        }
+    }
+
+    fn is_empty(exclusion: &Exclusion) -> bool {
+        exclusion.shards.iter().all(|shard| lock(shard).is_empty())
+    }
+
+    #[test]
+    fn who_asked_first_is_first_and_others_are_left_alone() {
+        let exclusion = Exclusion::default();
+        let [mut one, mut two, mut three, mut other] = [7, 7, 7, 8].map(|key| Waiting::new(&exclusion, key));
+        let first = one.poll().unwrap();
+        assert!(other.poll().is_some(), "what has another key");
+        assert!(two.poll().is_none() && three.poll().is_none() && two.poll().is_none());
+        drop(first);
+        assert_eq!((two.is_woken(), three.is_woken()), (true, false));
+        assert!(three.poll().is_none(), "who comes later does not overtake");
+        assert!(Waiting::new(&exclusion, 7).poll().is_none());
+        let second = two.poll().unwrap();
+        drop(second);
+        assert!(three.is_woken());
+        drop(three.poll().unwrap());
+        assert!(is_empty(&exclusion), "nothing is kept of what nobody has");
+    }
+
+    #[test]
+    fn who_goes_away_holds_nobody_up() {
+        let exclusion = Exclusion::default();
+        let [mut one, mut two, mut three, mut four] = [7; 4].map(|key| Waiting::new(&exclusion, key));
+        let first = one.poll().unwrap();
+        assert!(two.poll().is_none() && three.poll().is_none() && four.poll().is_none());
+        drop(two); // while it waits
+        drop(first);
+        assert!(three.is_woken());
+        drop(three); // when its turn has come, and before it knows
+        assert!(four.is_woken());
+        drop(four.poll().unwrap());
+        drop(Waiting::new(&exclusion, 7)); // before it asked
+        assert!(is_empty(&exclusion));
+    }
+
+    #[test]
+    fn threads_have_their_turns_one_at_a_time() {
+        const TURNS: usize = 2000;
+        let spin_max = std::time::Duration::ZERO;
+        let settings = aqueduct_worker::Settings { name: "test".into(), threads_min: 4, threads_max: 4, spin_max };
+        let group = aqueduct_worker::Group::new(settings).unwrap();
+        let (exclusion, inside) = (Arc::new(Exclusion::default()), Arc::new(AtomicUsize::new(0)));
+        let (done, all) = std::sync::mpsc::channel();
+        for _ in 0..8 {
+            let (exclusion, inside, done, group_of) = (exclusion.clone(), inside.clone(), done.clone(), group.clone());
+            group.spawn(async move {
+                for turn in 0..TURNS {
+                    let excluded = exclusion.take(7).await;
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "somebody else has it");
+                    if turn % 100 == 0 {
+                        // As one that waits for others.
+                        group_of.sleep(std::time::Duration::from_micros(100)).await;
+                    }
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    drop(excluded);
+                }
+                done.send(()).unwrap();
+            });
+        }
+        for _ in 0..8 {
+            all.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+        }
+        assert!(is_empty(&exclusion));
+        group.stop();
+        group.join();
     }
 }

@@ -1,34 +1,46 @@
 //! The execution of requests. A request runs on the thread that received it, from its decoding to its reply; only what has to wait for somebody
 //! else (a lock, another server) becomes a task that holds no thread.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::dirpage::ATTR_SIZE;
-use aqueduct_fs::{Aspects, Call, Context, Entry, Errno, FileSystem, Groups, OpenFlags, OpenId, Reply, Request};
+use aqueduct_fs::{Aspects, Context, Entry, Errno, FileSystem, Groups, OpenFlags, Reply, Request};
 use aqueduct_net::{Connection, Frame};
 use aqueduct_wire::{Flags, Grant, Granted, Header, Kind, Op, Subject};
+use aqueduct_worker::lock;
 
-use crate::access::{Attached, Squash};
+use crate::access::Attached;
 use crate::complaints::Complaint;
-use crate::endpoint::{Others, send};
+use crate::endpoint::send;
 use crate::failpoint::Moment;
 use crate::intent;
-use crate::journal::Record;
 use crate::lease::keeper::Change;
 use crate::lease::touch::{self, EXCLUSIVE, Found, Touched, Toucher};
 use crate::lease::{Looked, Verdict};
+use crate::links::{Asker, Link, Running};
 use crate::pressure::Room;
 use crate::recovery::takes_lock;
 use crate::repeat::{self, Repeat};
-use crate::server::{Export, Server};
-use crate::session::{self, Admission, Session};
+use crate::server::Server;
+use crate::session::Session;
 use crate::sink::ReplySink;
+use latest::Latest;
 
+mod admit;
+mod attach;
+pub(crate) mod extended;
+mod fence;
+mod latest;
 mod look;
+mod right;
 mod set;
+mod wait;
 mod write;
+
+use admit::Try;
 
 /// Operations whose cost is the disk's rather than the memory's.
 pub(crate) fn waits_for_disk(op: Op) -> bool {
@@ -65,64 +77,91 @@ pub(crate) fn changes_names_or_attributes(op: Op) -> bool {
     )
 }
 
-/// Bytes of export names that a client is told when it asks for one that there is not.
-const EXPORT_NAMES_LENGTH_MAX: usize = 64 << 10;
-
 /// One request under way.
 struct Job {
     server: Arc<Server>,
     session: Arc<Session>,
     connection: Arc<Connection>,
+    running: Running,
     header: Header,
     op: Op,
     started: Instant,
+    /// For how long the server had not run by then.
+    stopped: Duration,
     /// Nanoseconds of that it waited for others' leases.
     waited: AtomicU64,
     /// Its reply renews the session's leases.
     renews: bool,
+    /// It is executed in its slot, and nothing is remembered of it yet.
+    in_slot: AtomicBool,
+    asked: extended::Asked,
     /// Where its frame is counted.
     room: Mutex<Room>,
 }
 
 /// What has come of a request that changes something.
-enum Tried<'a> {
+enum Tried {
     /// It has to wait for others' leases.
     Wait,
     /// The server dies here, in a test.
     Dies,
-    /// It is executed; the stamp was taken before.
-    Call(Call<'a, Reply>, u64),
-}
-
-/// Which try of a request that changes something.
-enum Try {
-    /// `may_be_old`: or an earlier process was sent it, and has left nothing of it.
-    First { may_be_old: bool },
-    /// A repeat, of which an earlier process left this.
-    AfterRestart(Record),
+    /// It was executed; the stamp was taken before.
+    Done(Result<Reply, Errno>, u64),
 }
 
 /// Executes a request of a session and replies to it.
-pub(crate) fn request(server: &Arc<Server>, session: &Arc<Session>, connection: &Arc<Connection>, mut frame: Frame) {
+pub(crate) fn request(
+    server: &Arc<Server>,
+    session: &Arc<Session>,
+    (link, connection): (&Arc<Link>, &Arc<Connection>),
+    mut frame: Frame,
+) {
     let Some(op) = Op::from_code(frame.header.op) else {
         return send(connection, reply_header(&frame.header, Kind::Reply, Err(Errno::ENOSYS)), &[]);
     };
+    let asked = match extended::take(session, &server.config.role, &mut frame) {
+        Ok(asked) => asked,
+        Err(error) => return send(connection, reply_header(&frame.header, Kind::Reply, Err(error)), &[]),
+    };
+    let changes_unslotted = fence::changes_unslotted(&frame.header, op);
+    let Some(running) = link.enter(changes_unslotted) else { return };
     server.executing.fetch_add(1, Ordering::SeqCst);
     session.enter();
+    server.pulse.call(|| {
+        let server = server.weak();
+        move || server.upgrade().map(|server| server.executing.load(Ordering::SeqCst) > 0)
+    });
     let renews = !session.has_ended() && server.renews(session, &frame.header);
     let job = Job {
         server: server.clone(),
         session: session.clone(),
         connection: connection.clone(),
+        running,
         header: frame.header,
         op,
         started: Instant::now(),
+        stopped: server.pulse.missed(),
         waited: AtomicU64::new(0),
         renews,
+        in_slot: AtomicBool::new(false),
+        asked,
         room: Mutex::new(Room::of(frame.take_room())),
     };
     if session.has_ended() {
         return; // somebody else may have its locks already
+    }
+    // What changes something is bounded by its slots. If a repeat of it was refused here, its
+    // client would take the operation for one that was never executed.
+    let only_looks = job.header.sequence == 0
+        && !changes_unslotted
+        && !matches!(op, Op::Recovered | Op::GiveUp | Op::Commit | Op::Sync | Op::SyncDirectory);
+    let limits = &server.config.limits;
+    let is_beyond = || {
+        session.requests() > limits.requests_of_client_max
+            || server.executing.load(Ordering::Relaxed) > limits.requests_max
+    };
+    if only_looks && is_beyond() {
+        return job.reply(Kind::Reply, Err(Errno::EAGAIN), &[]);
     }
     server.group.run_now(async move { job.run(frame).await });
 }
@@ -143,10 +182,15 @@ pub(crate) fn reply_header(request: &Header, kind: Kind, result: Result<(), Errn
 impl Job {
     async fn run(self, frame: Frame) {
         let outcome = match (self.op, self.session.attached.get()) {
-            (Op::Attach, _) => self.attach(&frame.body),
+            (Op::Attach, _) => self.attach(&frame.body).await,
             (Op::Status, _) => self.status(),
             (Op::Recovered, _) => self.recovered(),
+            (Op::Map, _) => self.map(&frame.body),
+            (Op::GiveUp, _) => self.give_up(&frame.body).await,
+            (Op::Beat, _) => self.beat(&frame.body),
             (_, None) => Err(Errno::ENOTCONN),
+            (Op::Right, Some(attached)) => self.right(attached, &frame.body).await,
+            (Op::Revoke, Some(_)) => self.revoke(&frame.body).await,
             (Op::Read, Some(attached)) => self.read(attached, &frame.body).await,
             (Op::Write, Some(attached)) => self.write(attached, &frame.body, frame.payload).await,
             (Op::Fetch | Op::List, Some(attached)) => self.fetch(attached, &frame.body).await,
@@ -166,40 +210,67 @@ impl Job {
 
     fn send(&self, mut header: Header, body: &[u8]) {
         header.flags |= self.renewal();
-        send(&self.connection, header, body);
+        self.server.metrics.sent(self.op, header.status);
+        let prefix = self.prefix(&mut header);
+        match prefix.is_empty() {
+            true => send(&self.connection, header, body),
+            false => send(&self.connection, header, &[&prefix, body].concat()),
+        }
     }
 
     fn renewal(&self) -> Flags {
         if self.renews { Flags::RENEWS } else { Flags::empty() }
     }
 
-    fn note_duration(&self, kind: Kind) {
+    /// Since it came, without its waits for leases of others.
+    fn took(&self) -> Duration {
         let waited = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
-        let took = self.started.elapsed().saturating_sub(waited);
-        if took > self.server.config.limits.slow_operation && kind == Kind::Reply {
+        self.started.elapsed().saturating_sub(waited)
+    }
+
+    /// Counts how long it took.
+    fn answered(&self) -> Duration {
+        let took = self.took();
+        self.server.metrics.answered(self.op, took);
+        self.session.served(took);
+        took
+    }
+
+    fn note_duration(&self, kind: Kind) {
+        if kind != Kind::Reply {
+            return;
+        }
+        let took = self.answered();
+        let most = self.server.config.limits.slow_operation;
+        // What a server takes that is stopped itself is no disk's.
+        let stopped = || self.server.pulse.missed().saturating_sub(self.stopped);
+        if took > most && took.saturating_sub(stopped()) > most {
             let (op, client) = (self.op.name(), &self.session.name);
-            let what = format_args!("a slow operation: the backing file system took {took:.1?} for {op} of {client}");
-            self.server.complain(self.connection.peer().ip(), Complaint::Slow, what);
+            let job = self.job_told();
+            let what =
+                format_args!("a slow operation: the backing file system took {took:.1?} for {op} of {client}{job}");
+            self.server.complain(&self.session.origin, Complaint::Slow, what);
         }
     }
 
     /// Remembers a reply for repeats of the request, and sends it. Only this one grants leases.
     fn reply_once(&self, kind: Kind, result: Result<(), Errno>, body: &[u8], granted: &Granted) {
-        if self.server.failpoint.dies(Moment::Executed) {
-            return;
-        }
         let header = reply_header(&self.header, kind, result);
-        let others: Others = self.session.remember(&self.header, &header, body);
-        if self.server.failpoint.dies(Moment::Remembered) {
-            return;
-        }
+        let Some(others) = self.remember(&header, body) else { return };
         self.send_granting(header, body, granted);
         self.note_duration(kind);
-        for (connection, request) in others {
-            if let Some(connection) = connection.upgrade() {
-                send(&connection, Header { request, ..header }, body);
-            }
+        others.iter().for_each(|asker| asker.answer(header, body));
+    }
+
+    /// Remembers a reply, and returns who else has asked for it; `None`: the server dies here,
+    /// in a test.
+    fn remember(&self, header: &Header, body: &[u8]) -> Option<Vec<Asker>> {
+        if self.server.failpoint.dies(Moment::Executed) {
+            return None;
         }
+        let others = self.session.remember(&self.header, header, body);
+        self.in_slot.store(false, Ordering::Relaxed);
+        (!self.server.failpoint.dies(Moment::Remembered)).then_some(others)
     }
 
     fn send_granting(&self, header: Header, body: &[u8], granted: &Granted) {
@@ -212,85 +283,8 @@ impl Job {
         self.send(Header { flags: header.flags | Flags::GRANTS, ..header }, &granting);
     }
 
-    /// What there is to do for a request that changes something; `None`: it has been answered or will be.
-    fn admit(&self) -> Result<Option<Try>, Errno> {
-        match self.session.admit(&self.header, &self.connection) {
-            Admission::New { may_be_old } => Ok(Some(Try::First { may_be_old })),
-            Admission::Restored(record) => Ok(Some(Try::AfterRestart(record))),
-            Admission::Attached => Ok(None),
-            Admission::Remembered(header, body) => {
-                self.send(Header { request: self.header.request, ..header }, &body);
-                Ok(None)
-            }
-            Admission::Refused(reason) => {
-                let what = format_args!("refused a request of {} for {}: {reason}", self.session.name, self.op.name());
-                self.server.complain(self.connection.peer().ip(), Complaint::Request, what);
-                Err(Errno::EPROTO)
-            }
-        }
-    }
-
-    fn attach(&self, body: &[u8]) -> Result<(), Errno> {
-        let attach = aqueduct_wire::Attach::decode(body).map_err(|error| error.errno())?;
-        if self.server.recovery.awaits_replays() {
-            return Err(Errno::EAGAIN);
-        }
-        let Some(export) = self.server.export(attach.export) else {
-            self.reply(Kind::Reply, Err(Errno::ENOENT), self.exports_told().as_bytes());
-            return Ok(());
-        };
-        // Not where this connection comes from: others of the session were let in by the session's address.
-        let Some(attached) = Attached::new(export, self.session.peer.ip()) else {
-            self.refuse_attach(export);
-            return Ok(());
-        };
-        let attached = self.session.attached.get_or_init(|| attached);
-        if !Arc::ptr_eq(&attached.export, export) {
-            return Err(Errno::EBUSY);
-        }
-        let asks_leases = self.header.flags.contains(Flags::LEASES) && self.server.leases.is_on();
-        self.server.keep(&self.session, export, asks_leases);
-        let context = Context::new(self.session.client(), aqueduct_fs::Credential::root());
-        let Call::Ready(Some(root)) = attached.filesystem.call(&context, Request::Root) else {
-            return Err(Errno::EPROTO);
-        };
-        let reply = aqueduct_wire::AttachReply {
-            root: root?.entry()?,
-            export_id: export.id,
-            read_only: attached.is_read_only(),
-            age_max: export.external.age_max(),
-            one_user: attached.squash() == Squash::All || export.access.maps.is_some(),
-        };
-        let mut body = Vec::new();
-        reply.encode(&mut body);
-        self.reply(Kind::Reply, Ok(()), &body);
-        Ok(())
-    }
-
-    /// The names of what this client may attach, one a line.
-    fn exports_told(&self) -> String {
-        let host = self.session.peer.ip();
-        let mut told = String::new();
-        for export in self.server.exports.iter().filter(|export| export.access.rights(host).is_some()) {
-            if told.len() + export.name.len() < EXPORT_NAMES_LENGTH_MAX {
-                told.push_str(&export.name);
-                told.push('\n');
-            }
-        }
-        told
-    }
-
-    fn refuse_attach(&self, export: &Export) {
-        let (client, peer) = (&self.session.name, self.session.peer);
-        let host = peer.ip().to_canonical();
-        let what =
-            format_args!("refused to attach {} for {client}: the export's hosts do not have that address", export.name);
-        self.server.complain(peer.ip(), Complaint::Refused, what);
-        self.reply(Kind::Reply, Err(Errno::EACCES), format!("{host} is not among its hosts").as_bytes());
-    }
-
     fn status(&self) -> Result<(), Errno> {
-        self.reply(Kind::Reply, Ok(()), self.server.status_json(self.session.peer.ip()).as_bytes());
+        self.reply(Kind::Reply, Ok(()), self.server.status_json(&self.session.origin).as_bytes());
         Ok(())
     }
 
@@ -316,9 +310,11 @@ impl Job {
         }
         let mut header = reply_header(&self.header, Kind::Reply, Ok(()));
         header.flags |= self.renewal();
-        let sink = ReplySink { connection: self.connection.clone(), header };
+        let body = self.prefix(&mut header);
+        let sink = ReplySink { connection: self.connection.clone(), header, body };
         let count = attached.filesystem.read(&context, read, Box::new(sink)).await?;
         self.session.count(count, 0);
+        self.answered();
         Ok(())
     }
 
@@ -336,10 +332,8 @@ impl Job {
     }
 
     /// Before a request is executed: writes down what will tell whether it was. False: the server dies here, in a test.
-    fn intend(&self, intent: impl FnOnce() -> Option<Vec<u8>>) -> bool {
-        if self.session.survives()
-            && let Some(intent) = intent()
-        {
+    fn intend(&self, intent: Option<Vec<u8>>) -> bool {
+        if let Some(intent) = intent.filter(|_| self.session.survives()) {
             self.session.intend(&self.header, &intent);
         }
         !self.server.failpoint.dies(Moment::Intended)
@@ -360,14 +354,14 @@ impl Job {
                 _ => reclaims.then_some(Moment::Reclaimed),
             };
             let Some((result, stamp)) = self.call_looking(attached, &context, &request).await? else { return Ok(()) };
-            let granted = self.grants(attached, &request, &result, (stamp, None));
+            let granted = self.grants(attached, &request, &result, (stamp, None)).await;
             if !moment.is_some_and(|moment| self.server.failpoint.dies(moment)) {
                 self.finish(Kind::Reply, result, false, &granted);
             }
             return Ok(());
         }
         let mut in_grace = self.waits_for_grace(&request);
-        match self.admit()? {
+        match self.admit().await? {
             None => return Ok(()),
             Some(Try::First { .. }) => {}
             Some(Try::AfterRestart(record)) => match repeat::repeat(filesystem, &context, &request, record).await {
@@ -383,16 +377,16 @@ impl Job {
         match request {
             Request::SetLock { open, owner, space, lock, wait } if in_grace || wait => {
                 // What waits keeps neither its frame, whose room others need, nor the caller's groups, for which no lock asks.
-                drop((frame, std::mem::take(&mut *session::lock(&self.room))));
+                drop((frame, std::mem::take(&mut *aqueduct_worker::lock(&self.room))));
                 context.credential.groups = Groups::Known([].into());
                 let request = Request::SetLock { open, owner, space, lock, wait };
                 self.wait_for_lock(filesystem, &context, request, in_grace).await;
             }
             request => {
-                self.share_released(attached, &request);
+                self.share_released(attached, &request).await;
                 let mut change = self.change();
                 if let Some((result, stamp)) = self.call_once(attached, &context, &request, (&mut change, true)).await {
-                    let mut granted = self.grants(attached, &request, &result, (stamp, Some(&change)));
+                    let mut granted = self.grants(attached, &request, &result, (stamp, Some(&change))).await;
                     if let Ok(reply) = &result {
                         self.tell_changed((attached, &context), &request, &change, &mut granted).await;
                         self.tell_bare((attached, &context), (&request, reply), &mut granted).await;
@@ -430,8 +424,8 @@ impl Job {
         (change, survives): (&mut Change<'_>, bool),
     ) -> Option<(Result<Reply, Errno>, u64)> {
         loop {
-            match self.try_call(attached, context, request, (change, survives)) {
-                Tried::Call(call, stamp) => return Some((call.await, stamp)),
+            match self.try_call(attached, context, request, (change, survives)).await {
+                Tried::Done(result, stamp) => return Some((result, stamp)),
                 Tried::Dies => return None,
                 Tried::Wait => {}
             }
@@ -441,31 +435,46 @@ impl Job {
         }
     }
 
-    fn try_call<'a>(
+    async fn try_call(
         &self,
-        attached: &'a Attached,
-        context: &'a Context,
-        request: &Request<'a>,
+        attached: &Attached,
+        context: &Context,
+        request: &Request<'_>,
         (change, survives): (&mut Change<'_>, bool),
-    ) -> Tried<'a> {
+    ) -> Tried {
         let filesystem = &*attached.filesystem;
-        let _others_wait = self.server.keeps_sessions().then(|| self.server.exclude_names(filesystem, request));
-        let looks = self.server.leases.watches() || survives && self.session.survives();
-        let found = if looks { Found::of(filesystem, context, request) } else { Found::default() };
-        let touched = match self.touched(attached, |toucher| toucher.of(request, &found)) {
+        let is_noted = survives && self.session.survives();
+        // Until it is executed.
+        let _others_wait = match self.server.keeps_sessions() {
+            true => self.server.exclude_names(filesystem, request).await,
+            false => [None, None],
+        };
+        let found = match self.server.leases.watches() || is_noted {
+            true => Found::of(filesystem, context, request).await,
+            false => Found::default(),
+        };
+        let touched = match self.tells_changes(attached) {
+            true => self.toucher(attached).of(request, &found).await,
+            false => Ok(Touched::default()),
+        };
+        let touched = match touched {
             Ok(touched) => touched,
-            Err(error) => return Tried::Call(Call::ready(Err(error)), 0),
+            Err(error) => return Tried::Done(Err(error), 0),
         };
         match change.try_begin(&touched) {
             Verdict::Go => {}
             Verdict::Wait => return Tried::Wait,
-            Verdict::Late => return Tried::Call(Call::ready(Err(Errno::ESTALE)), 0),
+            Verdict::Late => return Tried::Done(Err(Errno::ESTALE), 0),
         }
-        if survives && !self.intend(|| intent::of(filesystem, context, request, &found)) {
+        let intent = match is_noted {
+            true => intent::of(filesystem, context, request, &found).await,
+            false => None,
+        };
+        if survives && !self.intend(intent) {
             return Tried::Dies;
         }
         let stamp = self.server.leases.stamp();
-        Tried::Call(filesystem.call(context, request.clone()), stamp)
+        Tried::Done(filesystem.call(context, request.clone()).await, stamp)
     }
 
     /// A change that this request is going to make.
@@ -473,24 +482,18 @@ impl Job {
         self.server.leases.change(self.session.client(), false)
     }
 
-    /// What this request changes.
-    fn touched(
-        &self,
-        attached: &Attached,
-        what: impl FnOnce(&Toucher<'_>) -> Result<Touched, Errno>,
-    ) -> Result<Touched, Errno> {
-        // Where nothing may be written, nothing is.
-        if !self.server.leases.watches() || attached.is_read_only() {
-            return Ok(Touched::default());
-        }
-        self.toucher(attached, what)
+    /// Whether what this request changes is of interest to others. Where nothing may be written,
+    /// nothing is.
+    fn tells_changes(&self, attached: &Attached) -> bool {
+        self.server.leases.watches() && !attached.is_read_only()
     }
 
-    fn toucher<T>(&self, attached: &Attached, what: impl FnOnce(&Toucher<'_>) -> T) -> T {
+    /// What knows what this request changes and looks at.
+    fn toucher<'a>(&'a self, attached: &'a Attached) -> Toucher<'a> {
         let (filesystem, client, leases) = (&*attached.filesystem, self.session.client(), &self.server.leases);
         // Who recovers opens what he had open, and others may wait for him.
         let looks = leases.may_hold_back() && !self.session.is_recovering();
-        what(&Toucher { filesystem, client, key: &|handle| leases.key(filesystem, handle), looks })
+        Toucher { filesystem, client, leases, looks }
     }
 
     /// A change that has begun, when nobody else keeps what it changes; `None`: the session or the server has ended before. ESTALE: what was held back is not
@@ -510,32 +513,45 @@ impl Job {
 
     /// Waits until a change is worth trying again. What waits is not under way: a server that ends does not wait for it. False: nobody does any more.
     async fn is_woken(&self, change: &Change<'_>) -> bool {
-        let is_wanted = || !self.session.has_ended() && !self.server.draining.load(Ordering::SeqCst);
-        if !is_wanted() {
+        self.is_wanted_after(change.woken()).await
+    }
+
+    /// Waits for somebody else, as something that is not under way. False: nobody wants the
+    /// request executed any more.
+    async fn is_wanted_after(&self, wait: impl Future<Output = ()>) -> bool {
+        if !self.is_wanted() {
             return false;
         }
         let since = Instant::now();
-        session::lock(&self.room).wait(&self.server.waiting);
+        lock(&self.room).wait(&self.server.waiting);
         self.server.executing.fetch_sub(1, Ordering::SeqCst);
-        change.woken().await;
+        wait.await;
         self.server.executing.fetch_add(1, Ordering::SeqCst);
-        self.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        is_wanted()
+        let waited = since.elapsed();
+        self.waited.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
+        self.server.metrics.lease_wait.record_duration(waited);
+        self.session.counters.own.lease_wait.add(waited.as_nanos() as u64);
+        self.is_wanted()
     }
 
     /// The leases that go with a result, if the client asks for any: on what was looked at after the stamp was taken.
-    fn grants(
+    async fn grants(
         &self,
         attached: &Attached,
         request: &Request<'_>,
         result: &Result<Reply, Errno>,
         looked: (u64, Option<&Change<'_>>),
     ) -> Granted {
-        let of = (&*attached.filesystem, self.session.client());
+        let listed = match *request {
+            Request::ReadDirectory { open, .. } if self.asks_leases() && result.is_ok() => {
+                attached.filesystem.inode(self.session.client(), open).await.ok()
+            }
+            _ => None,
+        };
         self.granted(looked, |grant| {
             let written = touch::opened_for_writing(request, result).filter(|_| self.asks_exclusive());
             if !written.is_some_and(|file| grant(Subject::Inode, file, EXCLUSIVE)) {
-                touch::grantable(of, request, result, &mut |of, handle, aspects| {
+                touch::grantable(listed.as_ref(), request, result, &mut |of, handle, aspects| {
                     grant(of, handle, aspects);
                 });
             }
@@ -543,14 +559,18 @@ impl Job {
     }
 
     /// Who closes a file says that he holds nothing back of it any more: others share it with him from now on.
-    fn share_released(&self, attached: &Attached, request: &Request<'_>) {
+    async fn share_released(&self, attached: &Attached, request: &Request<'_>) {
         let (leases, client) = (&self.server.leases, self.session.client());
         if let Request::Release { open } = *request
             && self.header.flags.contains(Flags::EXCLUSIVE)
-            && let Some(file) = attached.filesystem.inode(client, open)
+            && let Ok(file) = attached.filesystem.inode(client, open).await
         {
             leases.share(client, leases.key(&*attached.filesystem, file.bytes()));
         }
+    }
+
+    fn asks_leases(&self) -> bool {
+        self.renews && self.header.flags.contains(Flags::LEASES)
     }
 
     fn asks_exclusive(&self) -> bool {
@@ -564,7 +584,7 @@ impl Job {
         ask: impl FnOnce(&mut dyn FnMut(Subject, &[u8], Aspects) -> bool),
     ) -> Granted {
         let mut grants = Vec::new();
-        let asks = self.renews && self.header.flags.contains(Flags::LEASES);
+        let asks = self.asks_leases();
         let Some(attached) = self.session.attached.get().filter(|_| asks) else { return Granted::default() };
         let (leases, client) = (&self.server.leases, self.session.client());
         ask(&mut |subject, handle, aspects| {
@@ -585,8 +605,7 @@ impl Job {
         change: &Change<'_>,
         granted: &mut Granted,
     ) {
-        let asks = self.renews && self.header.flags.contains(Flags::LEASES);
-        let Some(handle) = touch::directory_changed(request).filter(|_| asks) else { return };
+        let Some(handle) = touch::directory_changed(request).filter(|_| self.asks_leases()) else { return };
         let stamp = self.server.leases.stamp();
         let look = attached.filesystem.call(context, Request::GetAttr { handle, open: None });
         let Ok(Reply::Attr(attr)) = look.await else { return };
@@ -628,43 +647,6 @@ impl Job {
         takes_lock(request) && !self.server.recovery.is_over() && !self.session.is_recovering()
     }
 
-    /// A lock that may have to wait: answered at once if it can be had; else PENDING, which frees slot and credit, and COMPLETION when it ends.
-    async fn wait_for_lock(
-        &self,
-        filesystem: &dyn FileSystem,
-        context: &Context,
-        request: Request<'_>,
-        in_grace: bool,
-    ) {
-        let mut call = if in_grace {
-            Call::waiting(async {
-                self.server.recovery.over(&context.cancel).await?;
-                filesystem.call(context, request).await
-            })
-        } else {
-            filesystem.call(context, request)
-        };
-        if let Some(result) = poll_once(&mut call).await {
-            return self.finish(Kind::Reply, result, true, &Granted::default());
-        }
-        let id = self.header.request;
-        let wait = (context.cancel.clone(), Arc::downgrade(&self.connection));
-        if !self.session.add_pending(id, wait, self.server.config.limits.pending_max) {
-            drop(call);
-            return self.finish(Kind::Reply, Err(Errno::ENOLCK), true, &Granted::default());
-        }
-        self.reply_once(Kind::Pending, Ok(()), &[], &Granted::default());
-        // What waits is not under way: a server that ends does not wait for it.
-        self.server.executing.fetch_sub(1, Ordering::SeqCst);
-        if self.connection.is_closed() {
-            context.cancel.raise();
-        }
-        let result = call.await;
-        self.server.executing.fetch_add(1, Ordering::SeqCst);
-        self.session.remove_pending(id);
-        self.finish(Kind::Completion, result, false, &Granted::default());
-    }
-
     /// Replies with the result of a call, remembering it if the request changed something.
     fn finish(&self, kind: Kind, result: Result<Reply, Errno>, changes: bool, granted: &Granted) {
         let mut body = Vec::new();
@@ -675,7 +657,7 @@ impl Job {
             let what = format_args!(
                 "refused {client} the shared memory of a database (SQLite's write-ahead log, LMDB), which another client has mapped: see 'aqueduct status --locks'"
             );
-            self.server.complain(self.connection.peer().ip(), Complaint::Shared, what);
+            self.server.complain(&self.session.origin, Complaint::Shared, what);
         }
         let result = result.map(|_| ());
         if changes {
@@ -706,10 +688,10 @@ impl Job {
     async fn compound(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
         let (caller, requests) = aqueduct_wire::decode_compound(body).map_err(|error| error.errno())?;
         let context = attached.context(self.session.client(), caller);
-        match self.admit()? {
+        match self.admit().await? {
             None => return Ok(()),
             Some(Try::First { .. }) => {
-                if !self.intend(|| Some(intent::of_compound(&context))) {
+                if !self.intend(Some(intent::of_compound(&context))) {
                     return Ok(());
                 }
             }
@@ -749,42 +731,12 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
+        if self.in_slot.load(Ordering::Relaxed) {
+            self.session.abandon(&self.header);
+        }
         self.server.executing.fetch_sub(1, Ordering::SeqCst);
         if self.session.leave() && !self.server.draining.load(Ordering::SeqCst) {
             self.server.free(&self.session);
         }
-    }
-}
-
-async fn poll_once<T: Unpin>(call: &mut Call<'_, T>) -> Option<Result<T, Errno>> {
-    std::future::poll_fn(|task| match std::pin::Pin::new(&mut *call).poll(task) {
-        std::task::Poll::Ready(result) => std::task::Poll::Ready(Some(result)),
-        std::task::Poll::Pending => std::task::Poll::Ready(None),
-    })
-    .await
-}
-
-/// What the requests of a compound may refer to: the latest inode and the latest open of those before.
-#[derive(Default)]
-struct Latest {
-    handle: Vec<u8>,
-    open: Option<OpenId>,
-}
-
-impl Latest {
-    fn note(&mut self, reply: &Reply) {
-        match reply {
-            Reply::Entry(entry) => self.handle = entry.handle.bytes().to_vec(),
-            Reply::Opened(opened) => self.open = Some(opened.id),
-            Reply::Created(entry, opened) => {
-                self.handle = entry.handle.bytes().to_vec();
-                self.open = Some(opened.id);
-            }
-            _ => {}
-        }
-    }
-
-    fn substitute<'a>(&'a self, request: Request<'a>) -> Request<'a> {
-        aqueduct_wire::substitute_latest(request, &self.handle, self.open)
     }
 }

@@ -28,17 +28,19 @@ const NOBODY: ClientId = ClientId(0);
 
 /// What to write down before a request is executed; `None`: executing it again does no harm, or nothing can tell. Until it is executed, nobody else may
 /// do anything with its names.
-pub(crate) fn of(
+pub(crate) async fn of(
     filesystem: &dyn FileSystem,
     context: &Context,
     request: &Request<'_>,
     found: &Found,
 ) -> Option<Vec<u8>> {
-    let has_xattr = |handle, name| match at_once(filesystem.call(context, Request::GetXattr { handle, name, size: 0 }))
-    {
-        Some(Ok(_)) => Some(true),
-        Some(Err(Errno::ENODATA)) => Some(false),
-        _ => None,
+    let has_xattr = async |handle, name| {
+        let look = Request::GetXattr { handle, name, size: 0 };
+        match filesystem.call(context, look).await {
+            Ok(_) => Some(true),
+            Err(Errno::ENODATA) => Some(false),
+            Err(_) => None,
+        }
     };
     let since = since().to_le_bytes();
     let made = |parent, name, mode: u32, rest: u32| {
@@ -61,23 +63,27 @@ pub(crate) fn of(
             let new = found.new_handle().map_or(&[][..], Handle::bytes);
             Some(fields(context, &[parent, name, found.handle()?.bytes(), new_parent, new_name, new]))
         }
-        Request::SetXattr { handle, name, value, mode: XattrMode::Create } if !has_xattr(handle, name)? => {
-            Some(fields(context, &[handle, name, &crc32c::crc32c(value).to_le_bytes()]))
+        Request::SetXattr { handle, name, value, mode: XattrMode::Create } => {
+            let is_absent = !has_xattr(handle, name).await?;
+            is_absent.then(|| fields(context, &[handle, name, &crc32c::crc32c(value).to_le_bytes()]))
         }
-        Request::RemoveXattr { handle, name } if has_xattr(handle, name)? => Some(fields(context, &[handle, name])),
+        Request::RemoveXattr { handle, name } => {
+            let is_there = has_xattr(handle, name).await?;
+            is_there.then(|| fields(context, &[handle, name]))
+        }
         _ => None,
     }
 }
 
 /// What to write down before data are appended. Until they are, nobody else may append to the file.
-pub(crate) fn of_append(
+pub(crate) async fn of_append(
     filesystem: &dyn FileSystem,
     context: &Context,
     (handle, open): (&Handle, OpenId),
     data: &[u8],
 ) -> Option<Vec<u8>> {
     let ask = Request::GetAttr { handle: handle.bytes(), open: Some(open) };
-    let size = at_once(filesystem.call(context, ask))?.ok()?.attr().ok()?.size;
+    let size = filesystem.call(context, ask).await.ok()?.attr().ok()?.size;
     let (length, checksum) = (data.len() as u32, crc32c::crc32c(data));
     Some(fields(context, &[handle.bytes(), &size.to_le_bytes(), &length.to_le_bytes(), &checksum.to_le_bytes()]))
 }
@@ -89,7 +95,7 @@ pub(crate) fn of_compound(context: &Context) -> Vec<u8> {
 
 /// The answer that an operation would have had, if it was executed; `None`: it was not. What cannot be looked at is taken for not executed: then
 /// the second try hears of it. `has_lost`: what was written may be lost although the file has become longer.
-pub(crate) fn settle(
+pub(crate) async fn settle(
     filesystem: &dyn FileSystem,
     (maps, has_lost): (Option<&IdMaps>, bool),
     (client, op): (ClientId, Op),
@@ -101,51 +107,51 @@ pub(crate) fn settle(
     match (op, &parts[..]) {
         (Op::Compound, []) => Some(Err(Errno::EIO)),
         (Op::Create, [parent, name, since, mode, flags]) => {
-            let entry = look.made(parent, name, time(since)?, number(mode)?)?;
+            let entry = look.made(parent, name, time(since)?, number(mode)?).await?;
             let flags = OpenFlags::from_bits(number(flags)?)?.difference(OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE);
-            let opened = look.ask(client, &Request::Open { handle: entry.handle.bytes(), flags });
+            let opened = look.ask(client, &Request::Open { handle: entry.handle.bytes(), flags }).await;
             Some(opened.and_then(Reply::opened).map(|opened| Reply::Created(entry, opened)))
         }
         (Op::MakeDirectory | Op::MakeNode, [parent, name, since, mode, _]) => {
-            look.made(parent, name, time(since)?, number(mode)?).map(|entry| Ok(Reply::Entry(entry)))
+            look.made(parent, name, time(since)?, number(mode)?).await.map(|entry| Ok(Reply::Entry(entry)))
         }
         (Op::Symlink, [parent, name, since, mode, checksum]) => {
-            let entry = look.made(parent, name, time(since)?, number(mode)?)?;
-            let text =
-                look.ask(NOBODY, &Request::ReadLink { handle: entry.handle.bytes() }).and_then(Reply::bytes).ok()?;
+            let entry = look.made(parent, name, time(since)?, number(mode)?).await?;
+            let ask = Request::ReadLink { handle: entry.handle.bytes() };
+            let text = look.ask(NOBODY, &ask).await.and_then(Reply::bytes).ok()?;
             (crc32c::crc32c(&text) == number(checksum)?).then_some(Ok(Reply::Entry(entry)))
         }
         (Op::Link, [parent, name, since, handle]) => {
-            let entry = look.up(parent, name).ok()?;
+            let entry = look.up(parent, name).await.ok()?;
             let is_ours = entry.handle.bytes() == *handle && nanoseconds(entry.attr.ctime) >= time(since)?;
             is_ours.then_some(Ok(Reply::Entry(entry)))
         }
         (Op::Unlink | Op::RemoveDirectory, [parent, name, before]) => {
-            (!look.leads_to(parent, name, before)?).then_some(Ok(Reply::Done))
+            (!look.leads_to(parent, name, before).await?).then_some(Ok(Reply::Done))
         }
         (Op::Rename, [parent, name, before, new_parent, new_name, new_before]) => {
-            let left = !look.leads_to(parent, name, before)?;
+            let left = !look.leads_to(parent, name, before).await?;
             // Where nothing has come to the new name, somebody else has taken the old one away.
-            let came = before == new_before || !look.leads_to(new_parent, new_name, new_before)?;
+            let came = before == new_before || !look.leads_to(new_parent, new_name, new_before).await?;
             (left && came).then_some(Ok(Reply::Done))
         }
         (Op::SetXattr, [handle, name, checksum]) => {
             let ask = Request::GetXattr { handle, name, size: XATTR_SIZE_MAX as u32 };
-            let value = look.ask(NOBODY, &ask).and_then(Reply::bytes).ok()?;
+            let value = look.ask(NOBODY, &ask).await.and_then(Reply::bytes).ok()?;
             (crc32c::crc32c(&value) == number(checksum)?).then_some(Ok(Reply::Done))
         }
         (Op::RemoveXattr, [handle, name]) => {
-            let found = look.ask(NOBODY, &Request::GetXattr { handle, name, size: 0 });
+            let found = look.ask(NOBODY, &Request::GetXattr { handle, name, size: 0 }).await;
             (found == Err(Errno::ENODATA)).then_some(Ok(Reply::Done))
         }
         (Op::Write, [handle, size, length, checksum]) => {
             let size = u64::from_le_bytes((*size).try_into().ok()?);
             let length = number(length)?;
-            let count = look.appended(handle, size, (length, number(checksum)?))?;
+            let count = look.appended(handle, size, (length, number(checksum)?)).await?;
             if has_lost && count < length {
                 return None; // whether a part is there can be told when it is sent again: see `find_append`
             }
-            Some(Ok(Reply::Written(Written { count, verifier: look.verifier(handle)?, offset: size })))
+            Some(Ok(Reply::Written(Written { count, verifier: look.verifier(handle).await?, offset: size })))
         }
         _ => None,
     }
@@ -156,21 +162,21 @@ const SEARCH_MAX: u64 = 16 << 20;
 
 /// An append that may have been executed although nothing tells: where its data stand in the file, from where they were meant to go (the end of the file as
 /// the client knew it) on, or the part of them that got there. Another client's append of the same data, lost in the same moment, would be taken for it.
-pub(crate) fn find_append(
+pub(crate) async fn find_append(
     filesystem: &dyn FileSystem,
     context: &Context,
     write: WriteAt,
     data: &[u8],
 ) -> Option<Written> {
     let look = Look { filesystem, caller: context.credential.clone(), owner: context.credential.uid };
-    let handle = filesystem.inode(context.client, write.open)?;
+    let handle = filesystem.inode(context.client, write.open).await.ok()?;
     let ask = Request::GetAttr { handle: handle.bytes(), open: None };
-    let size = look.ask(NOBODY, &ask).and_then(Reply::attr).ok()?.size;
+    let size = look.ask(NOBODY, &ask).await.and_then(Reply::attr).ok()?.size;
     let length = size.checked_sub(write.offset).filter(|length| (1..=SEARCH_MAX).contains(length))?;
     let mut tail = Vec::new();
     while (tail.len() as u64) < length {
         let part = (length as usize - tail.len()).min(TRANSFER_SIZE_MAX) as u32;
-        let read = look.read(handle.bytes(), write.offset + tail.len() as u64, part)?;
+        let read = look.read(handle.bytes(), write.offset + tail.len() as u64, part).await?;
         if read.is_empty() {
             break;
         }
@@ -181,19 +187,19 @@ pub(crate) fn find_append(
         None if !tail.is_empty() && data.starts_with(&tail) => (0, tail.len()),
         None => return None,
     };
-    let verifier = look.verifier(handle.bytes())?;
+    let verifier = look.verifier(handle.bytes()).await?;
     Some(Written { count: count as u32, verifier, offset: write.offset + at as u64 })
 }
 
 /// Whether others' data stand where these went before they were lost: neither these, nor nothing.
-pub(crate) fn is_taken(
+pub(crate) async fn is_taken(
     filesystem: &dyn FileSystem,
     context: &Context,
     (handle, offset): (&Handle, u64),
     data: &[u8],
 ) -> bool {
     let look = Look { filesystem, caller: context.credential.clone(), owner: context.credential.uid };
-    let found = look.read(handle.bytes(), offset, data.len() as u32).unwrap_or_default();
+    let found = look.read(handle.bytes(), offset, data.len() as u32).await.unwrap_or_default();
     !data.starts_with(&found) && found.iter().any(|byte| *byte != 0)
 }
 
@@ -207,26 +213,25 @@ struct Look<'a> {
 
 impl Look<'_> {
     /// As root, or where root may not, as the caller: a server that is not root's acts for one user only.
-    fn ask(&self, client: ClientId, request: &Request<'_>) -> Result<Reply, Errno> {
-        self.with_right(client, |context| {
-            at_once(self.filesystem.call(context, request.clone())).unwrap_or(Err(Errno::EIO))
-        })
-    }
-
-    fn with_right<T>(&self, client: ClientId, ask: impl Fn(&Context) -> Result<T, Errno>) -> Result<T, Errno> {
-        match ask(&Context::new(client, Credential::root())) {
-            Err(Errno::EPERM | Errno::EACCES) => ask(&Context::new(client, self.caller.clone())),
+    async fn ask(&self, client: ClientId, request: &Request<'_>) -> Result<Reply, Errno> {
+        let [root, caller] = self.contexts(client);
+        match self.filesystem.call(&root, request.clone()).await {
+            Err(Errno::EPERM | Errno::EACCES) => self.filesystem.call(&caller, request.clone()).await,
             result => result,
         }
     }
 
-    fn up(&self, parent: &[u8], name: &[u8]) -> Result<Entry, Errno> {
-        self.ask(NOBODY, &Request::Lookup { parent, name })?.entry()
+    fn contexts(&self, client: ClientId) -> [Context; 2] {
+        [Context::new(client, Credential::root()), Context::new(client, self.caller.clone())]
+    }
+
+    async fn up(&self, parent: &[u8], name: &[u8]) -> Result<Entry, Errno> {
+        self.ask(NOBODY, &Request::Lookup { parent, name }).await?.entry()
     }
 
     /// Whether a name leads to this inode; no handle: to none. `None`: nobody can tell.
-    fn leads_to(&self, parent: &[u8], name: &[u8], handle: &[u8]) -> Option<bool> {
-        match self.up(parent, name) {
+    async fn leads_to(&self, parent: &[u8], name: &[u8], handle: &[u8]) -> Option<bool> {
+        match self.up(parent, name).await {
             Ok(entry) => Some(entry.handle.bytes() == handle),
             Err(Errno::ENOENT) => Some(handle.is_empty()),
             Err(_) => None,
@@ -235,8 +240,8 @@ impl Look<'_> {
 
     /// What a name leads to that led nowhere before, if the caller can have made it: it is of that type, his, and not older, as far as the file system
     /// keeps births.
-    fn made(&self, parent: &[u8], name: &[u8], since: i128, mode: u32) -> Option<Entry> {
-        let entry = self.up(parent, name).ok()?;
+    async fn made(&self, parent: &[u8], name: &[u8], since: i128, mode: u32) -> Option<Entry> {
+        let entry = self.up(parent, name).await.ok()?;
         let mut wanted = Attr { mode, ..Attr::default() }.kind();
         if wanted == 0 {
             wanted = REGULAR; // mknod(2)
@@ -247,40 +252,38 @@ impl Look<'_> {
     }
 
     /// How much of an append stands in a file behind the size that it had: all, or as much as was written when the process died.
-    fn appended(&self, handle: &[u8], size: u64, (length, checksum): (u32, u32)) -> Option<u32> {
-        let attr = self.ask(NOBODY, &Request::GetAttr { handle, open: None }).and_then(Reply::attr).ok()?;
+    async fn appended(&self, handle: &[u8], size: u64, (length, checksum): (u32, u32)) -> Option<u32> {
+        let attr = self.ask(NOBODY, &Request::GetAttr { handle, open: None }).await.and_then(Reply::attr).ok()?;
         let count = attr.size.saturating_sub(size).min(u64::from(length)) as u32;
-        if count == length && crc32c::crc32c(&self.read(handle, size, length)?) != checksum {
+        if count == length && crc32c::crc32c(&self.read(handle, size, length).await?) != checksum {
             return None;
         }
         (count > 0).then_some(count)
     }
 
     /// What writes into a file say at present.
-    fn verifier(&self, handle: &[u8]) -> Option<u64> {
-        let open = self.ask(NOBODY, &Request::Open { handle, flags: OpenFlags::READ }).and_then(Reply::opened).ok()?.id;
-        let commit = self.ask(NOBODY, &Request::Commit { open, offset: 0, length: 0 }).and_then(Reply::written);
-        let released = self.ask(NOBODY, &Request::Release { open });
+    async fn verifier(&self, handle: &[u8]) -> Option<u64> {
+        let open = self.open(handle).await?;
+        let commit = self.ask(NOBODY, &Request::Commit { open, offset: 0, length: 0 }).await.and_then(Reply::written);
+        let released = self.ask(NOBODY, &Request::Release { open }).await;
         commit.and_then(|written| released.map(|_| written.verifier)).ok()
     }
 
-    fn read(&self, handle: &[u8], offset: u64, length: u32) -> Option<Vec<u8>> {
-        let open = self.ask(NOBODY, &Request::Open { handle, flags: OpenFlags::READ }).and_then(Reply::opened).ok()?.id;
-        let sink = MemorySink::default();
-        let read = self.with_right(NOBODY, |context| {
-            let read = ReadAt { open, offset, length };
-            at_once(self.filesystem.read(context, read, Box::new(sink.clone()))).unwrap_or(Err(Errno::EIO))
-        });
-        let released = self.ask(NOBODY, &Request::Release { open });
+    async fn read(&self, handle: &[u8], offset: u64, length: u32) -> Option<Vec<u8>> {
+        let open = self.open(handle).await?;
+        let (sink, read) = (MemorySink::default(), ReadAt { open, offset, length });
+        let [root, caller] = self.contexts(NOBODY);
+        let read = match self.filesystem.read(&root, read, Box::new(sink.clone())).await {
+            Err(Errno::EPERM | Errno::EACCES) => self.filesystem.read(&caller, read, Box::new(sink.clone())).await,
+            result => result,
+        };
+        let released = self.ask(NOBODY, &Request::Release { open }).await;
         read.and(released).ok().and_then(|_| sink.take())
     }
-}
 
-/// The result of a call that completes at once, as those of a local directory do.
-fn at_once<T>(call: Call<'_, T>) -> Option<Result<T, Errno>> {
-    match call {
-        Call::Ready(result) => result,
-        Call::Waiting(_) => None,
+    async fn open(&self, handle: &[u8]) -> Option<OpenId> {
+        let opened = self.ask(NOBODY, &Request::Open { handle, flags: OpenFlags::READ }).await;
+        Some(opened.and_then(Reply::opened).ok()?.id)
     }
 }
 

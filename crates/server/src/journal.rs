@@ -28,17 +28,20 @@ use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use aqueduct_wire::{Class, HEADER_SIZE, Header, SLOTS_MAX};
+use aqueduct_wire::{Class, HEADER_SIZE, Header, SLOTS_MAX, ServerId};
+use aqueduct_worker::lock;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::keeper::now;
-use crate::session::{Session, lock};
+use crate::metrics::JournalCounters;
+use crate::origin::StoredOrigin;
+use crate::session::Session;
 use crate::stored::{Keeper, Opened, Owners, Stored, remove};
 
 /// The layout of these files: others are not read.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// The room of a head: the longest name of an export (4 KiB), of a client, and a few hundred addresses.
 const HEAD_SIZE: usize = 16 << 10;
@@ -82,12 +85,13 @@ pub(crate) struct Head {
     format: u32,
     /// Of the machine.
     boot: String,
-    /// The addresses of the server: another server may use the same folder.
-    listen: String,
+    /// The identity of the server: another server may use the same folder.
+    #[serde(default)]
+    server: String,
     pub(crate) session: u64,
     pub(crate) secret: [u8; 16],
     pub(crate) client: String,
-    pub(crate) peer: std::net::SocketAddr,
+    pub(crate) origin: StoredOrigin,
     pub(crate) export: String,
     pub(crate) slots: u32,
     /// It outlives the machine: see the module.
@@ -103,6 +107,17 @@ pub(crate) struct Head {
     /// What it held back is not accepted any more: somebody may have looked at what was there before.
     #[serde(default)]
     broken: bool,
+}
+
+/// What every head says, of whichever release.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AnyHead {
+    format: u32,
+    boot: String,
+    server: String,
+    client: String,
+    durable: bool,
 }
 
 /// What is known of a slot's last request.
@@ -129,12 +144,13 @@ pub(crate) enum Outcome {
 pub(crate) struct Folder {
     path: PathBuf,
     boot: String,
-    listen: String,
+    server: String,
     verifier: u64,
     keeper: Keeper,
     opened: Arc<Opened>,
     owners: Owners,
     lapses: Arc<Lapses>,
+    counters: Arc<JournalCounters>,
 }
 
 /// The file that says until when clients may believe what they were granted whose sessions have no file of their own any more.
@@ -167,6 +183,7 @@ struct Kept {
     /// As it stands in the file.
     head: Mutex<Head>,
     lapses: Arc<Lapses>,
+    counters: Arc<JournalCounters>,
 }
 
 /// A session as an earlier process left it.
@@ -186,6 +203,12 @@ enum Unusable {
     /// The machine was booted since, and what was done then was not made stable: it may be lost, and what this says may be older still.
     #[error("the machine has been booted since")]
     OtherBoot,
+    /// It may be a session of ours, which this release cannot take over.
+    #[error(
+        "{} is the session of {client}, written down by another release (layout {format}, and this one has {FORMAT}); start that release again until its clients have unmounted, or remove the file: what its client has open and locked then gives errors",
+        path.display()
+    )]
+    OtherRelease { path: PathBuf, client: String, format: u32 },
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
     #[error("the export '{0}' is not served any more, or not to this host")]
@@ -195,15 +218,15 @@ enum Unusable {
 }
 
 impl Folder {
-    /// The folder at `path`, made if need be, of a server that listens on `listen`.
-    pub(crate) fn open(path: &Path, listen: String, verifier: u64) -> io::Result<Folder> {
+    /// The folder at `path`, made if need be, of a server.
+    pub(crate) fn open(path: &Path, id: ServerId, verifier: u64) -> io::Result<Folder> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         if let Some(above) = path.parent() {
             File::open(above)?.sync_all()?;
         }
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
         let _folder = lock_folder(path)?;
-        let (keeper, server) = (Keeper::start("sessions")?, crc32c::crc32c(listen.as_bytes()));
+        let (keeper, server) = (Keeper::start("sessions")?, crc32c::crc32c(&id.0));
         let owners = Owners::find(path, server)?;
         let lapses = Lapses {
             folder: path.to_owned(),
@@ -213,7 +236,22 @@ impl Folder {
             present: Mutex::default(),
         };
         let (path, opened, lapses) = (path.to_owned(), Opened::new()?, Arc::new(lapses));
-        Ok(Folder { path, boot, listen, verifier, keeper, opened, owners, lapses })
+        Ok(Folder {
+            path,
+            boot,
+            server: id.to_string(),
+            verifier,
+            keeper,
+            opened,
+            owners,
+            lapses,
+            counters: Arc::default(),
+        })
+    }
+
+    /// The same; what is written is counted there.
+    pub(crate) fn counted(self, counters: Arc<JournalCounters>) -> Folder {
+        Folder { counters, ..self }
     }
 
     /// Leaves all sessions to the next process, when their journals are closed.
@@ -226,11 +264,11 @@ impl Folder {
         Head {
             format: FORMAT,
             boot: self.boot.clone(),
-            listen: self.listen.clone(),
+            server: self.server.clone(),
             session: session.id,
             secret: session.secret,
             client: session.name.clone(),
-            peer: session.peer,
+            origin: (&session.origin).into(),
             export: export.to_owned(),
             slots: session.slots(),
             durable,
@@ -263,9 +301,9 @@ impl Folder {
         let (own, keeper) = (path.clone(), self.keeper.clone());
         let length = (HEAD_SIZE + head.slots as usize * 2 * PAIR_SIZE) as u64;
         let file = self.keeper.run(move || create(&folder, &own, (&sealed, length), durable))?;
-        let (head, lapses) = (Mutex::new(head.clone()), self.lapses.clone());
+        let (head, lapses, counters) = (Mutex::new(head.clone()), self.lapses.clone(), self.counters.clone());
         let stored = self.opened.store(path, file);
-        Ok(Journal(Mutex::new(Some(Arc::new(Kept { stored, durable, keeper, head, lapses })))))
+        Ok(Journal(Mutex::new(Some(Arc::new(Kept { stored, durable, keeper, head, lapses, counters })))))
     }
 
     /// The sessions that earlier processes of this server left, that `serves` still knows, at most so many. Files that are no use to anybody are
@@ -292,6 +330,7 @@ impl Folder {
                     session.journal.remove();
                 }
                 Err(Unusable::Foreign) => {}
+                Err(error @ Unusable::OtherRelease { .. }) => return Err(io::Error::other(error.to_string())),
                 Err(error) => {
                     if !matches!(error, Unusable::OtherBoot) {
                         tracing::warn!(path = %path.display(), %error, "the memory of a session is given up");
@@ -310,14 +349,19 @@ impl Folder {
         (&mut file).take(HEAD_SIZE as u64).read_to_end(&mut room)?;
         let damaged = |_| Unusable::Damaged("its head is none");
         let head = unseal(&room).ok_or(Unusable::Damaged("the checksum of its head is wrong"))?;
-        let mut head: Head = serde_json::from_slice(head).map_err(damaged)?;
-        if head.boot != self.boot && !head.durable {
+        let any: AnyHead = serde_json::from_slice(head).map_err(damaged)?;
+        if any.boot != self.boot && !any.durable {
             return Err(Unusable::OtherBoot);
         }
-        if head.listen != self.listen {
+        if any.server != self.server {
             return Err(Unusable::Foreign);
         }
-        if head.format != FORMAT || head.session != id || id == 0 || !(1..=SLOTS_MAX).contains(&head.slots) {
+        if any.format != FORMAT {
+            let (path, client, format) = (path.to_owned(), any.client, any.format);
+            return Err(Unusable::OtherRelease { path, client, format });
+        }
+        let mut head: Head = serde_json::from_slice(head).map_err(damaged)?;
+        if head.session != id || id == 0 || !(1..=SLOTS_MAX).contains(&head.slots) {
             return Err(Unusable::Damaged("its head makes no sense"));
         }
         let length_max = (head.slots as usize) * 2 * PAIR_SIZE;
@@ -328,7 +372,8 @@ impl Folder {
         let (durable, written) = (head.durable, Mutex::new(head.clone()));
         head.boot.clone_from(&self.boot); // should it be written anew, for the next process of this boot
         let (stored, keeper) = (self.opened.store(path.to_owned(), file), self.keeper.clone());
-        let kept = Kept { stored, durable, keeper, head: written, lapses: self.lapses.clone() };
+        let (lapses, counters) = (self.lapses.clone(), self.counters.clone());
+        let kept = Kept { stored, durable, keeper, head: written, lapses, counters };
         Ok(Left { head, journal: Journal(Mutex::new(Some(Arc::new(kept)))), slots })
     }
 }
@@ -555,8 +600,15 @@ impl Journal {
         let (sequence, op) = (request.sequence.to_le_bytes(), request.op.to_le_bytes());
         let prefix = [&sequence[..], &op, &[kind, 0]];
         let at = offset(request, room);
+        kept.counters.writes.increment();
         let written = kept.stored.file().and_then(|file| match seal(prefix.iter().chain(content), RECORD_SIZE) {
-            Some(sealed) if stable && kept.durable => write_stable(&file, &sealed, at),
+            // The clock costs nothing beside the disk.
+            Some(sealed) if stable && kept.durable => {
+                let began = Instant::now();
+                let written = write_stable(&file, &sealed, at);
+                kept.counters.sync.record_duration(began.elapsed());
+                written
+            }
             Some(sealed) => file.write_all_at(&sealed, at),
             None => Err(io::ErrorKind::InvalidInput.into()),
         });
@@ -576,8 +628,9 @@ impl Journal {
         let file = kept.stored.file()?;
         file.write_all_at(&head.sealed()?, 0)?;
         file.sync_data()?;
-        let (stored, keeper, lapses) = (kept.stored.clone(), kept.keeper.clone(), kept.lapses.clone());
-        *kept = Arc::new(Kept { stored, durable: false, keeper, head: Mutex::new(head), lapses });
+        let (stored, keeper) = (kept.stored.clone(), kept.keeper.clone());
+        let (lapses, counters) = (kept.lapses.clone(), kept.counters.clone());
+        *kept = Arc::new(Kept { stored, durable: false, keeper, head: Mutex::new(head), lapses, counters });
         Ok(())
     }
 
@@ -670,22 +723,25 @@ fn unseal(room: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::origin::StoredPeer;
+
+    const HERE: ServerId = ServerId([1; 16]);
 
     /// Its file is gone, and what its client was granted is not.
     #[test]
     fn who_cannot_be_written_down_any_more_is_waited_for_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || Folder::open(folder.path(), "here".into(), 1).unwrap();
+        let open = || Folder::open(folder.path(), HERE, 1).unwrap();
         let waits = |asks: bool, writes: &dyn Fn(&Journal)| {
             let server = open();
             let head = Head {
                 format: FORMAT,
                 boot: server.boot.clone(),
-                listen: "here".into(),
+                server: HERE.to_string(),
                 session: 7,
                 secret: [0; 16],
                 client: "client".into(),
-                peer: ([127, 0, 0, 1], 1).into(),
+                origin: StoredOrigin { node: None, peer: StoredPeer::Network(([127, 0, 0, 1], 1).into()) },
                 export: "/e".into(),
                 slots: 1,
                 durable: false,

@@ -1,13 +1,13 @@
 //! Changes that others make than the clients of this server.
 
-use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, Handle, Outside};
+use aqueduct_metrics::Counter;
 
 use crate::complaints::Complaint;
+use crate::origin::Identity;
 use crate::server::Server;
 
 /// How changes from outside come to light in an export.
@@ -45,9 +45,9 @@ impl External {
 #[derive(Default)]
 pub(crate) struct Told {
     /// Inodes that have changed.
-    pub(crate) changes: AtomicU64,
+    pub(crate) changes: Counter,
     /// That there were more than could be told.
-    pub(crate) overflows: AtomicU64,
+    pub(crate) overflows: Counter,
 }
 
 /// Passes on to a server what is told.
@@ -63,16 +63,16 @@ impl Server {
 impl Outside for ToServer {
     fn changed(&self, handle: &Handle, aspects: Aspects) {
         let Some(server) = self.0.upgrade() else { return };
-        server.told.changes.fetch_add(1, Ordering::Relaxed);
+        server.told.changes.increment();
         server.changed_outside(handle.bytes(), aspects);
     }
 
     fn everything(&self) {
         let Some(server) = self.0.upgrade() else { return };
-        server.told.overflows.fetch_add(1, Ordering::Relaxed);
+        server.told.overflows.increment();
         server.changed_everything();
         let what = "more changes from outside than could be told: clients forget all that they keep (see fs.fanotify.max_queued_events)";
-        server.complain(IpAddr::V6(Ipv6Addr::UNSPECIFIED), Complaint::Outside, what);
+        server.complain(Identity::Server, Complaint::Outside, what);
     }
 }
 

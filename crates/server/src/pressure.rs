@@ -1,16 +1,17 @@
 //! When memory for what peers send, or do not read, is short: those who hold it and make nothing of it are closed. While there is enough, nothing runs.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use aqueduct_net::{Budget, Charge, Connection};
+use aqueduct_worker::lock;
 
 use crate::complaints::Complaint;
+use crate::origin::Identity;
 use crate::server::Server;
-use crate::session::lock;
+use crate::session::Session;
 
 /// Looks while it is short.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -18,16 +19,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A frame of which nothing comes for so long, while others wait for its room, is not waited for; a lost packet is sent again sooner.
 const SILENT_MAX: Duration = Duration::from_secs(2);
 
-/// So long an address is remembered of which a frame was not finished, and so many are.
+/// So long a client is remembered of which a frame was not finished, and so many are.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 const REMEMBERED_MAX: usize = 4096;
 
-/// Addresses whose peers held memory in vain lately: they get half of it at most, and the others the rest.
+/// Clients that held memory in vain lately: they get half of it at most, and the others the rest.
 #[derive(Default)]
-pub(crate) struct Hoarders(Mutex<HashMap<IpAddr, Instant>>);
+pub(crate) struct Hoarders(Mutex<HashMap<Identity, Instant>>);
 
 impl Hoarders {
-    fn add(&self, peer: IpAddr) {
+    fn add(&self, peer: Identity) {
         let mut known = lock(&self.0);
         if known.len() >= REMEMBERED_MAX {
             known.retain(|_, since| since.elapsed() < REMEMBERED_FOR);
@@ -37,8 +38,8 @@ impl Hoarders {
         }
     }
 
-    pub(crate) fn has(&self, peer: IpAddr) -> bool {
-        lock(&self.0).get(&peer).is_some_and(|since| since.elapsed() < REMEMBERED_FOR)
+    pub(crate) fn has(&self, peer: &Identity) -> bool {
+        lock(&self.0).get(peer).is_some_and(|since| since.elapsed() < REMEMBERED_FOR)
     }
 }
 
@@ -132,32 +133,50 @@ impl Server {
 
     fn relieve_once(&self) {
         let sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
-        let connections: Vec<_> = sessions.iter().flat_map(|session| session.connections()).collect();
+        let of = |session: &Arc<Session>| {
+            let who = session.origin.identity();
+            session.connections().into_iter().map(move |connection| (connection, who.clone())).collect::<Vec<_>>()
+        };
+        let connections: Vec<_> = sessions.iter().flat_map(of).collect();
         if self.budget.waiters() > 0 {
-            for connection in &connections {
+            for (connection, who) in &connections {
                 let held = connection.unfinished();
                 if held.is_some_and(|(began, came)| came > SILENT_MAX || began > FRAME_TIME_MAX) {
-                    self.hoarders.add(connection.peer().ip());
-                    self.give_up(connection, "the rest of a frame does not come, while others wait for its memory");
+                    self.hoarders.add(who.clone());
+                    self.give_up(
+                        (connection, who),
+                        "the rest of a frame does not come, while others wait for its memory",
+                    );
                 }
             }
-            connections.iter().for_each(|one| one.set_hoards(self.hoarders.has(one.peer().ip())));
+            // A mount whose writes went over some of its connections so far is at work as a whole.
+            for session in sessions.iter().map(|session| session.connections()) {
+                if session.iter().any(|connection| connection.is_proven()) {
+                    session.iter().for_each(|connection| connection.set_proven());
+                }
+            }
+            // Of those that an honest client had before somebody else came under its name, or from
+            // its address.
+            let doubtful = connections.iter().filter(|(connection, _)| !connection.is_proven());
+            doubtful.for_each(|(one, who)| one.set_hoards(self.hoarders.has(who)));
             self.budget.wake_one();
         }
         if self.budget.is_unsent_full() {
-            let unread = |connection: &Arc<Connection>| Some((connection.unread()?, connection.clone()));
+            let unread = |(connection, who): &(Arc<Connection>, Identity)| {
+                Some((connection.unread()?, connection.clone(), who.clone()))
+            };
             let mut unread: Vec<_> = connections.iter().filter_map(unread).collect();
-            unread.sort_by_key(|((bytes, since), _)| (std::cmp::Reverse(*since), std::cmp::Reverse(*bytes)));
-            let mut long = unread.iter().filter(|((_, since), _)| *since > UNREAD_MAX);
+            unread.sort_by_key(|((bytes, since), ..)| (std::cmp::Reverse(*since), std::cmp::Reverse(*bytes)));
+            let mut long = unread.iter().filter(|((_, since), ..)| *since > UNREAD_MAX);
             while self.budget.is_unsent_full() {
-                let Some((_, connection)) = long.next() else { return };
-                self.give_up(connection, "replies are not read, while there are too many for others already");
+                let Some((_, connection, who)) = long.next() else { return };
+                self.give_up((connection, who), "replies are not read, while there are too many for others already");
             }
         }
     }
 
-    fn give_up(&self, connection: &Arc<Connection>, reason: &str) {
-        self.complain(connection.peer().ip(), Complaint::Hoards, format_args!("closed a connection: {reason}"));
+    fn give_up(&self, (connection, who): (&Arc<Connection>, &Identity), reason: &str) {
+        self.complain(who.clone(), Complaint::Hoards, format_args!("closed a connection: {reason}"));
         connection.give_up(reason);
     }
 }

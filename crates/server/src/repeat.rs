@@ -3,7 +3,7 @@
 //! What that process remembered is the answer, but for what died with it: an open that the client had not heard of is opened again, and what was to
 //! take, change or end an open or a lock is done once more, since the client has had them again meanwhile.
 
-use aqueduct_fs::{Call, Context, Errno, FileSystem, OpenFlags, Reply, Request, SetAttr, Source, WriteAt, Written};
+use aqueduct_fs::{Context, Errno, FileSystem, OpenFlags, Reply, Request, SetAttr, Source, WriteAt, Written};
 use aqueduct_wire::{Header, Op};
 use bytes::Bytes;
 
@@ -54,17 +54,19 @@ pub(crate) async fn repeat_write(
 }
 
 /// Writes `again` what was lost. Where an append went another client may have appended since, as the file had become shorter: then it goes to the end.
-fn write_lost<'a>(
-    (filesystem, server): (&'a dyn FileSystem, &Server),
-    context: &'a Context,
+async fn write_lost(
+    (filesystem, server): (&dyn FileSystem, &Server),
+    context: &Context,
     (write, again): (WriteAt, WriteAt),
     data: Bytes,
-) -> Call<'a, Written> {
-    let handle = write.append.then(|| filesystem.inode(context.client, write.open)).flatten();
-    let _others_wait = handle.as_ref().map(|handle| server.exclude_appends(filesystem, handle));
-    let is_taken =
-        handle.as_ref().is_some_and(|handle| intent::is_taken(filesystem, context, (handle, again.offset), &data));
-    filesystem.write(context, if is_taken { write } else { again }, Source::Memory(data))
+) -> Result<Written, Errno> {
+    if !write.append {
+        return filesystem.write(context, again, Source::Memory(data)).await;
+    }
+    let handle = filesystem.inode(context.client, write.open).await?;
+    let _others_wait = server.exclude_appends(filesystem, &handle).await;
+    let is_taken = intent::is_taken(filesystem, context, (&handle, again.offset), &data).await;
+    filesystem.write(context, if is_taken { write } else { again }, Source::Memory(data)).await
 }
 
 /// The reply that a record has; EIO if none says what the first try came to.

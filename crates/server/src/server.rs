@@ -2,32 +2,34 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::idmap::Mapped;
 use aqueduct_fs::{Aspects, FileSystem, TRANSFER_SIZE_MAX};
-use aqueduct_net::{Budget, BufferPool, Connection, Mode, socket};
-use aqueduct_wire::{Checksums, Flags, HEADER_SIZE, Header, Key, Kind};
-use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration};
-use socket2::Socket;
+use aqueduct_net::{Address, Budget, BufferPool};
+use aqueduct_wire::{Checksums, Flags, HEADER_SIZE, Header, Key, Kind, Map, ServerId, ServerIdentity};
+use aqueduct_worker::{Group, Pulse, lock};
 
 use crate::access::Access;
 use crate::complaints::{Complaint, Complaints};
-use crate::endpoint::ServerEndpoint;
 use crate::exclusion::Exclusion;
 use crate::failpoint::Failpoint;
 use crate::journal::{Folder, Journal};
 use crate::lease::keeper::{Keeper, now};
 use crate::lease::{self, SHARDS};
+use crate::listen::{Listeners, Unjoined};
+use crate::metrics::Metrics;
+use crate::origin::Origin;
+use crate::outbox::Outboxes;
 use crate::outside::{External, Told};
 use crate::pressure::{self, Hoarders, Waiting};
+use crate::reach::KnownInterfaces;
 use crate::recovery::Recovery;
-use crate::session::{Session, lock};
+use crate::right::{Authority, Granter};
+use crate::session::{Forsaken, Session};
 use crate::slots::ReplyMemory;
 
 /// A file system under a name.
@@ -48,19 +50,6 @@ pub struct Export {
     pub durable: bool,
     /// How changes by others than the clients come to light.
     pub external: External,
-}
-
-impl Export {
-    /// With the layer for its maps.
-    fn mapped(self) -> Export {
-        match &self.access.maps {
-            Some(maps) => {
-                let filesystem = Mapped { below: self.filesystem, maps: maps.clone() };
-                Export { filesystem: Arc::new(filesystem), ..self }
-            }
-            None => self,
-        }
-    }
 }
 
 /// The number of an export, derived from its name so that it survives restarts.
@@ -90,12 +79,20 @@ pub struct Limits {
     pub slots: u32,
     /// Lock requests of one client that wait.
     pub pending_max: usize,
+    /// Requests of one client that are under way or wait for anything. A file system that answers
+    /// at once has as many under way as there are threads; one that asks others, as many as
+    /// clients send.
+    pub requests_of_client_max: usize,
+    /// Requests under way of all clients: about 5 KiB each, beside their frames.
+    pub requests_max: usize,
     /// Requests that wait for what others hold back, of one client and in all: about 2 KiB each.
     pub looks_of_client_max: usize,
     /// See `looks_of_client_max`.
     pub looks_max: usize,
-    /// A client of which nothing is heard for so long, though it was asked, has vanished; whole seconds, at least 2. One that answers and only does not
-    /// read has not.
+    /// A connection over which the other machine acknowledges nothing for so long, though it was
+    /// asked, is dead; whole seconds, at least 2. A client whose machine acknowledges, but that
+    /// says nothing itself, is asked after twice as long, and has vanished after four to five
+    /// times as long.
     pub suspect: Duration,
     /// How long a session outlives its last connection when the client did not say goodbye. Then its locks and opens are freed.
     pub session_grace: Duration,
@@ -133,6 +130,8 @@ impl Default for Limits {
             unsent_memory: 48 << 20,
             slots: 256,
             pending_max: 4096,
+            requests_of_client_max: 16_384,
+            requests_max: 32_768,
             looks_of_client_max: 4096,
             looks_max: 16_384,
             suspect: Duration::from_secs(5),
@@ -169,8 +168,16 @@ impl Limits {
 pub struct ServerConfig {
     /// Addresses to listen on; port 0 lets the kernel choose.
     pub listen: Vec<SocketAddr>,
+    /// Unix sockets to listen on besides.
+    pub sockets: Vec<PathBuf>,
+    /// The folder for Unix sockets by which mounts of this machine's loopback addresses find the
+    /// server: see [`aqueduct_net::local`]. `None`: none.
+    pub local: Option<PathBuf>,
     /// Shown to clients.
     pub name: String,
+    /// Who it is, by which its state is kept and its clients know it again; `None`: nobody but
+    /// this process.
+    pub identity: Option<ServerIdentity>,
     /// Distinguishes this run of the server from others; see `Written::verifier`.
     pub verifier: u64,
     /// What it takes on.
@@ -183,8 +190,49 @@ pub struct ServerConfig {
     pub administrator: Option<Key>,
     /// Whether what travels has checksums.
     pub checksums: Checksums,
+    /// The processors that the group's threads are held to, for its status.
+    pub processors: Option<String>,
     /// The folder where sessions are written down, so that they outlive the process; `None`: they end with it. Servers may share one.
     pub sessions: Option<PathBuf>,
+    /// The volume that it has a part of; `None`: it stands alone.
+    pub map: Option<Map>,
+    /// What it is to those who write.
+    pub role: Role,
+}
+
+/// What a server is where several write.
+#[derive(Default)]
+pub enum Role {
+    /// It writes itself what it grants leases on.
+    #[default]
+    Alone,
+    /// It gives rights to write at servers of data, too.
+    Names(Arc<Granter>),
+    /// It writes under rights only.
+    Data(Arc<Authority>),
+}
+
+/// One that serves nothing to nobody.
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
+        ServerConfig {
+            listen: Vec::new(),
+            sockets: Vec::new(),
+            local: None,
+            name: String::new(),
+            identity: None,
+            verifier: 0,
+            limits: Limits::default(),
+            exports: Vec::new(),
+            keys: Vec::new(),
+            administrator: None,
+            checksums: Checksums::Auto,
+            processors: None,
+            sessions: None,
+            map: None,
+            role: Role::Alone,
+        }
+    }
 }
 
 /// Why a server did not start.
@@ -194,13 +242,16 @@ pub enum StartError {
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// Which.
-        address: SocketAddr,
+        address: Address,
         /// Why.
         source: io::Error,
     },
     /// Two exports have one name, or names with one id.
     #[error("the exports '{0}' and '{1}' have the same name or id: give one of them another name")]
     SameExport(String, String),
+    /// There are no random numbers.
+    #[error("cannot make an identity: {0}")]
+    Identity(io::Error),
     /// The folder for sessions cannot be used.
     #[error("cannot keep sessions in {path}: {source}", path = .path.display())]
     Sessions {
@@ -224,57 +275,48 @@ pub struct Server {
     pub(crate) failpoint: Failpoint,
     pub(crate) complaints: Complaints,
     pub(crate) told: Told,
+    pub(crate) metrics: Metrics,
     pub(crate) replies: Arc<ReplyMemory>,
-    unjoined: Unjoined,
+    pub(crate) unjoined: Unjoined,
     pub(crate) budget: Arc<Budget>,
     pub(crate) hoarders: Hoarders,
     pub(crate) waiting: Arc<Waiting>,
     /// Somebody looks for who holds memory in vain.
     pub(crate) relieving: AtomicBool,
+    pub(crate) outboxes: Outboxes,
+    /// Somebody looks for clients that are silent.
+    pub(crate) listening: AtomicBool,
     /// Where sessions are written down.
     folder: OnceLock<Folder>,
     pub(crate) started: Instant,
     /// Requests that are being executed.
     pub(crate) executing: AtomicUsize,
+    /// Sessions that have ended, of which the file system still has something.
+    freeing: AtomicUsize,
     /// Requests that wait for what others hold back.
     pub(crate) looking: AtomicUsize,
     pub(crate) connections: AtomicUsize,
     pub(crate) draining: AtomicBool,
-    listeners: Mutex<Vec<Arc<Listener>>>,
-    addresses: Mutex<Vec<SocketAddr>>,
-    this: Weak<Server>,
-}
-
-/// The connections without a session, in all and of each address.
-type Unjoined = Mutex<UnjoinedCounts>;
-
-#[derive(Default)]
-struct UnjoinedCounts {
-    all: usize,
-    of: HashMap<IpAddr, usize>,
+    /// Beats while requests are executed.
+    pub(crate) pulse: Pulse,
+    pub(crate) listeners: Listeners,
+    pub(crate) interfaces: KnownInterfaces,
+    pub(crate) this: Weak<Server>,
 }
 
 /// The configuration without what the server took out of it.
 pub(crate) struct ServerConfigParts {
     pub(crate) name: String,
+    pub(crate) identity: ServerIdentity,
     pub(crate) verifier: u64,
     pub(crate) limits: Limits,
     pub(crate) keys: Vec<Key>,
     pub(crate) administrator: Option<Key>,
     pub(crate) checksums: Checksums,
+    pub(crate) processors: Option<String>,
+    pub(crate) map: Option<Map>,
+    pub(crate) role: Role,
 }
-
-struct Listener {
-    socket: Socket,
-    registration: Mutex<Option<Registration>>,
-    server: Weak<Server>,
-}
-
-/// How long a listener rests when a connection cannot be accepted (no descriptors, no memory): those that wait would only fail again.
-const LISTENER_RESTS: Duration = Duration::from_millis(100);
-
-/// A listener: watched once at a time, so that one that rests costs nothing.
-const ACCEPT: Interest = Interest { read: true, write: false, once: true };
 
 /// Idle bulk buffers kept: enough for all threads of a busy server, 16 MiB at most.
 const IDLE_BUFFERS_MAX: usize = 16;
@@ -289,19 +331,24 @@ impl Server {
                 return Err(StartError::SameExport(other.name.clone(), export.name.clone()));
             }
         }
+        let identity = config.identity.map_or_else(random_identity, Ok)?;
         let leases = config.limits.leases();
         let server = Arc::new_cyclic(|this| {
             let budget = pressure::budget(this, config.limits.frame_memory, config.limits.unsent_memory);
             Server {
                 config: ServerConfigParts {
                     name: config.name,
+                    identity,
                     verifier: config.verifier,
                     limits: Limits { slots: config.limits.slots.clamp(1, aqueduct_wire::SLOTS_MAX), ..config.limits },
                     keys: config.keys,
                     administrator: config.administrator,
                     checksums: config.checksums,
+                    processors: config.processors,
+                    map: config.map,
+                    role: config.role,
                 },
-                exports: config.exports.into_iter().map(|export| Arc::new(export.mapped())).collect(),
+                exports: config.exports.into_iter().map(Arc::new).collect(),
                 group,
                 pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX).with_budget(budget.clone()),
                 sessions: Mutex::default(),
@@ -311,57 +358,40 @@ impl Server {
                 failpoint: Failpoint::default(),
                 complaints: Complaints::default(),
                 told: Told::default(),
+                metrics: Metrics::default(),
                 replies: Arc::default(),
                 unjoined: Unjoined::default(),
                 budget: budget.clone(),
                 relieving: AtomicBool::new(false),
+                outboxes: Outboxes::default(),
+                listening: AtomicBool::new(false),
                 hoarders: Hoarders::default(),
                 waiting: Arc::default(),
                 folder: OnceLock::new(),
                 started: Instant::now(),
                 executing: AtomicUsize::new(0),
+                freeing: AtomicUsize::new(0),
                 looking: AtomicUsize::new(0),
                 connections: AtomicUsize::new(0),
                 draining: AtomicBool::new(false),
-                listeners: Mutex::default(),
-                addresses: Mutex::default(),
+                pulse: Pulse::default(),
+                listeners: Listeners::default(),
+                interfaces: KnownInterfaces::default(),
                 this: this.clone(),
             }
         });
         // Its addresses are its own before it looks for sessions, and nobody is let in before they are there.
-        let mut sockets = Vec::new();
-        for address in config.listen {
-            let socket = server.bind(address).map_err(|source| StartError::Listen { address, source })?;
-            sockets.push((address, socket));
-        }
+        let bound = server.listeners.bind(config.listen, config.sockets, config.local.as_deref())?;
         if let Some(path) = config.sessions {
             server.keep_sessions(&path).map_err(|source| StartError::Sessions { path, source })?;
         }
-        for (address, socket) in sockets {
-            server.accept(socket).map_err(|source| StartError::Listen { address, source })?;
-        }
+        server.accept(bound)?;
         Ok(server)
     }
 
-    fn bind(&self, address: SocketAddr) -> io::Result<Socket> {
-        let socket = socket::listen(address)?;
-        lock(&self.addresses).push(socket.local_addr()?.as_socket().unwrap_or(address));
-        Ok(socket)
-    }
-
-    fn accept(&self, socket: Socket) -> io::Result<()> {
-        let listener = Arc::new(Listener { socket, registration: Mutex::default(), server: self.this.clone() });
-        // Registered under the lock: an event that comes at once finds the registration in place.
-        let mut registration = lock(&listener.registration);
-        *registration = Some(self.group.register(listener.socket.as_fd(), ACCEPT, listener.clone())?);
-        drop(registration);
-        lock(&self.listeners).push(listener);
-        Ok(())
-    }
-
     fn keep_sessions(&self, path: &Path) -> io::Result<()> {
-        let addresses: Vec<String> = self.addresses().iter().map(SocketAddr::to_string).collect();
-        let folder = Folder::open(path, addresses.join(" "), self.config.verifier)?;
+        let folder =
+            Folder::open(path, self.config.identity.id, self.config.verifier)?.counted(self.metrics.journal.clone());
         self.restore(&folder)?;
         self.folder.get_or_init(|| folder);
         Ok(())
@@ -369,7 +399,12 @@ impl Server {
 
     /// The addresses listened on, with the ports that the kernel chose.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        lock(&self.addresses).clone()
+        self.listeners.addresses()
+    }
+
+    /// The Unix sockets listened on.
+    pub fn sockets(&self) -> Vec<PathBuf> {
+        self.listeners.sockets()
     }
 
     /// Takes no new connection or request, waits up to `grace` for those being executed, tells the clients, and closes. Sessions that are written
@@ -394,18 +429,19 @@ impl Server {
                 None => self.free(session),
             }
         }
-        self.folder.get().into_iter().for_each(Folder::leave);
-        for listener in lock(&self.listeners).drain(..) {
-            lock(&listener.registration).take(); // which keeps the listener
+        while self.freeing.load(Ordering::SeqCst) > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
         }
+        self.folder.get().into_iter().for_each(Folder::leave);
+        self.listeners.close();
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<&Arc<Export>> {
         self.exports.iter().find(|export| export.name == name)
     }
 
-    /// A new session, unless there are too many.
-    pub(crate) fn new_session(&self, name: String, peer: SocketAddr) -> Option<Arc<Session>> {
+    /// A new session, unless there are too many. Without a secret it gets one of its own.
+    pub(crate) fn new_session(&self, name: String, origin: Origin, secret: Option<[u8; 16]>) -> Option<Arc<Session>> {
         let mut random = [0; 24];
         getrandom::fill(&mut random).ok()?;
         let mut sessions = lock(&self.sessions);
@@ -413,35 +449,32 @@ impl Server {
         if sessions.len() >= self.config.limits.sessions_max || id == 0 || sessions.contains_key(&id) {
             return None;
         }
+        let own = random[8..].try_into().ok()?;
         let slots = self.replies.grant(self.config.limits.slots);
-        let session = Arc::new(Session::new(id, random[8..].try_into().ok()?, name, peer, slots));
+        let session = Arc::new(Session::new(id, secret.unwrap_or(own), name, origin, slots));
         sessions.insert(id, session.clone());
+        self.metrics.sessions.increment();
+        drop(sessions);
+        self.listen_for_silence();
         Some(session)
-    }
-
-    /// The session of this id, if the secret is its own.
-    pub(crate) fn find_session(&self, id: u64, secret: &[u8; 16]) -> Option<Arc<Session>> {
-        let session = self.session(id)?;
-        // Every byte is compared, so that the time tells nothing about the secret.
-        let difference = session.secret.iter().zip(secret).fold(0, |difference, (a, b)| difference | (a ^ b));
-        (difference == 0).then_some(session)
     }
 
     pub(crate) fn session(&self, id: u64) -> Option<Arc<Session>> {
         lock(&self.sessions).get(&id).cloned()
     }
 
-    /// The last connection of a session, of `joins` so far, has gone: it ends after the grace unless one comes back.
-    pub(crate) fn expire_later(&self, session: &Arc<Session>, joins: u64, vanished: bool) {
+    /// The last connection of a session has gone: it ends after the grace unless one comes back.
+    pub(crate) fn expire_later(&self, session: &Arc<Session>, Forsaken { joins, is_cut }: Forsaken) {
         let Some(server) = self.this.upgrade() else { return };
         let session = session.clone();
         let limits = &self.config.limits;
-        let grace = self.group.sleep(if vanished { limits.vanished_grace } else { limits.session_grace });
+        let grace = self.group.sleep(if is_cut { limits.vanished_grace } else { limits.session_grace });
         self.group.spawn(async move {
             grace.await;
             if session.end_if_forsaken(joins) {
+                server.metrics.forsaken.increment();
                 let what = format_args!("{} did not come back: its locks and opens are freed", session.name);
-                server.complain(session.peer.ip(), Complaint::Forsaken, what);
+                server.complain(&session.origin, Complaint::Forsaken, what);
                 server.end_session(&session);
             }
         });
@@ -450,17 +483,32 @@ impl Server {
     /// Ends a session: fences it, then frees what it holds. While requests of it are being executed nobody else gets its locks: the last one frees them.
     pub(crate) fn end_session(&self, session: &Arc<Session>) {
         session.end("the session has ended");
+        session.waits.end();
         self.leases.wake_all_of(session.client());
         if lock(&self.sessions).remove(&session.id).is_some() && session.is_drained() {
             self.free(session);
         }
     }
 
-    /// Frees what an ended session holds; more than once does no harm.
-    pub(crate) fn free(&self, session: &Session) {
-        if let Some(attached) = session.attached.get() {
-            attached.filesystem.depart(session.client());
-        }
+    /// Frees what an ended session holds, of which nothing is executed any more. A file system
+    /// that has to ask others for that is waited for by a task.
+    pub(crate) fn free(&self, session: &Arc<Session>) {
+        let Some(server) = self.this.upgrade().filter(|_| session.is_freed_now()) else { return };
+        let session = session.clone();
+        self.freeing.fetch_add(1, Ordering::SeqCst);
+        self.group.run_now(async move {
+            if let Some(attached) = session.attached.get()
+                && let Err(error) = attached.filesystem.depart(session.client()).await
+            {
+                tracing::error!(client = %session.name, %error, "what a client that has gone had open and locked could not be given back");
+            }
+            server.freed(&session);
+            server.freeing.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+
+    /// The file system has nothing of a session any more.
+    fn freed(&self, session: &Session) {
         let is_done = session.said_goodbye.load(Ordering::SeqCst);
         if let (Some(until), Some(folder)) = (self.leases.ended(session, is_done), self.folder.get()) {
             folder.note_lapse(until, now()); // before its own file goes
@@ -526,87 +574,13 @@ impl Server {
     pub(crate) fn weak(&self) -> Weak<Server> {
         self.this.clone()
     }
+}
 
-    /// Has a listener go on after a while.
-    fn rest(&self, listener: &Listener) {
-        let same = |other: &&Arc<Listener>| std::ptr::eq(Arc::as_ptr(other), listener);
-        let Some(listener) = lock(&self.listeners).iter().find(same).cloned() else { return };
-        let (listener, pause) = (Arc::downgrade(&listener), self.group.sleep(LISTENER_RESTS));
-        self.group.spawn(async move {
-            pause.await;
-            if let Some(listener) = listener.upgrade() {
-                listener.arm();
-            }
-        });
-    }
-
-    /// Whether another connection of an address is taken, which is then counted; else why not.
-    fn may_come(&self, peer: IpAddr) -> Result<(), String> {
-        let limits = &self.config.limits;
-        if self.connections.load(Ordering::SeqCst) >= limits.connections_max {
-            return Err(format!("all {} are taken", limits.connections_max));
-        }
-        let mut unjoined = lock(&self.unjoined);
-        let all: usize = unjoined.all;
-        let its = unjoined.of.get(&peer).copied().unwrap_or_default();
-        if its >= limits.unjoined_per_address_max || all >= limits.unjoined_max {
-            return Err(format!("{its} of this address, of {all} in all, have no session yet"));
-        }
-        unjoined.all += 1;
-        unjoined.of.insert(peer, its + 1);
-        Ok(())
-    }
-
-    /// A connection has joined a session, or has ended without.
-    pub(crate) fn joined_or_gone(&self, peer: IpAddr) {
-        let mut unjoined = lock(&self.unjoined);
-        unjoined.all = unjoined.all.saturating_sub(1);
-        if let Some(its) = unjoined.of.get_mut(&peer) {
-            *its -= 1;
-            if *its == 0 {
-                unjoined.of.remove(&peer);
-            }
-        }
-    }
-
-    fn welcome(&self, socket: Socket, peer: SocketAddr) {
-        if self.draining.load(Ordering::SeqCst) {
-            return;
-        }
-        if let Err(reason) = self.may_come(peer.ip()) {
-            self.complain(peer.ip(), Complaint::Refused, format_args!("refused a connection: {reason}"));
-            let _ = socket.send(&goodbye(&reason)); // there is room for it, unless the peer has gone
-            return;
-        }
-        let Some(server) = self.this.upgrade() else { return };
-        let endpoint = Arc::new(ServerEndpoint::new(server, peer.ip()));
-        // The lane is not known yet: read ahead little, which serves both.
-        let mode = Mode { bulk: true, shared: true, suspect: self.config.limits.suspect };
-        self.connections.fetch_add(1, Ordering::SeqCst);
-        match Connection::start(&self.group, socket, mode, self.pool.clone(), endpoint.clone()) {
-            Ok(connection) => {
-                connection.set_hoards(self.hoarders.has(peer.ip()));
-                let (group, pause) = (Arc::downgrade(&self.group), self.config.limits.hello_timeout);
-                let connection = Arc::downgrade(&connection);
-                let mut timeout = self.group.sleep(pause);
-                self.group.spawn(async move {
-                    loop {
-                        timeout.await;
-                        let (Some(group), Some(connection)) = (group.upgrade(), connection.upgrade()) else { return };
-                        if endpoint.is_in_time(&connection) {
-                            return;
-                        }
-                        timeout = group.sleep(pause);
-                    }
-                });
-            }
-            Err(error) => {
-                self.connections.fetch_sub(1, Ordering::SeqCst);
-                endpoint.joined_or_gone();
-                self.complain(peer.ip(), Complaint::Exhausted, format_args!("could not start a connection: {error}"));
-            }
-        }
-    }
+/// Of a server whose state ends with the process.
+fn random_identity() -> Result<ServerIdentity, StartError> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| StartError::Identity(io::Error::other(error)))?;
+    Ok(ServerIdentity { id: ServerId(id), incarnation: 1 })
 }
 
 /// A GOODBYE frame with its reason.
@@ -617,37 +591,4 @@ pub(crate) fn goodbye(reason: &str) -> Vec<u8> {
     frame.extend_from_slice(&header.encode());
     frame.extend_from_slice(reason.as_bytes());
     frame
-}
-
-impl Ready for Listener {
-    fn ready(&self, _readiness: Readiness) {
-        /// Connections accepted before others get their turn.
-        const ACCEPTS_PER_TURN: usize = 64;
-        let Some(server) = self.server.upgrade() else { return };
-        for _ in 0..ACCEPTS_PER_TURN {
-            match socket::accept(&self.socket) {
-                Ok(Some((socket, peer))) => server.welcome(socket, peer),
-                Ok(None) => break,
-                Err(error) => {
-                    let own = self.socket.local_addr().ok().and_then(|address| address.as_socket());
-                    let own = own.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
-                    let what = format_args!(
-                        "connections cannot be accepted: {error}; raise this process's limits on open files and memory"
-                    );
-                    server.complain(own, Complaint::Exhausted, what);
-                    return server.rest(self);
-                }
-            }
-        }
-        self.arm();
-    }
-}
-
-impl Listener {
-    fn arm(&self) {
-        let armed = lock(&self.registration).as_ref().map_or(Ok(()), |registration| registration.arm(ACCEPT));
-        if let Err(error) = armed {
-            tracing::error!(%error, "a listener cannot be watched any more");
-        }
-    }
 }

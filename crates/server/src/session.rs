@@ -1,40 +1,33 @@
 //! Sessions: what a client has at this server, whatever its connections do.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use aqueduct_fs::{Cancel, ClientId, Errno};
-use aqueduct_net::Connection;
-use aqueduct_wire::{Class, Header, Kind, LEASES_TOLD_MAX, LeaseId, Op};
+use aqueduct_fs::{ClientId, Errno};
+use aqueduct_net::{Connection, Silence};
+use aqueduct_wire::{Class, Header, Kind, Op};
+use aqueduct_worker::lock;
 
 use crate::access::Attached;
-use crate::endpoint::send;
 use crate::journal::{Journal, Left, Outcome, Record};
 use crate::lease::keeper::Holder;
+use crate::links::{Asker, Link};
+use crate::metrics::Counters;
+use crate::origin::Origin;
+use crate::outbox::Outbox;
 use crate::slots::{Granted, Kept, ReplyMemory, Row};
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
-}
-
-/// Counters of one session, all since it began.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) operations: AtomicU64,
-    pub(crate) bytes_read: AtomicU64,
-    pub(crate) bytes_written: AtomicU64,
-}
+use crate::waits::Waits;
 
 /// One client.
 pub(crate) struct Session {
     pub(crate) id: u64,
     pub(crate) secret: [u8; 16],
     pub(crate) name: String,
-    pub(crate) peer: SocketAddr,
+    pub(crate) origin: Origin,
     pub(crate) attached: OnceLock<Attached>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
     /// Where it is written down, from its Attach on, if it is to outlive the process.
     pub(crate) journal: OnceLock<Journal>,
     recovering: AtomicBool,
@@ -44,6 +37,8 @@ pub(crate) struct Session {
     pub(crate) said_goodbye: AtomicBool,
     /// Nobody may join any more, and no request of it is begun.
     ended: AtomicBool,
+    /// What it held is being given back, or has been.
+    is_freed: AtomicBool,
     /// Requests of it that are being executed or wait for a lock.
     executing: AtomicUsize,
     /// Looks of it that wait for who holds writes back.
@@ -51,24 +46,43 @@ pub(crate) struct Session {
     /// It was restored on a machine that may have lost what it had done.
     pub(crate) has_lost: bool,
     connections: Mutex<Connections>,
+    links: Mutex<Vec<Weak<Link>>>,
+    /// The job for which it asked something last, as it said.
+    job: Mutex<Option<Box<str>>>,
+    /// What the server sends by itself, and the client has not acknowledged.
+    pub(crate) outbox: Mutex<Outbox>,
+    /// Of all its connections together.
+    pub(crate) silence: Mutex<Silence>,
     slots: [Row<Slot>; 2],
     granted: Granted,
-    /// Requests that were answered PENDING, by their id, with the connection on which they are completed.
-    pending: Mutex<HashMap<u64, (Cancel, Weak<Connection>)>>,
+    /// Requests that were answered PENDING.
+    pub(crate) waits: Waits,
 }
 
 /// The connections of a session.
 #[derive(Default)]
 struct Connections {
-    present: Vec<Weak<Connection>>,
+    present: Vec<(u32, Weak<Connection>)>,
     /// Those of them for control that have been greeted.
     control: Vec<Weak<Connection>>,
     /// How many have come, so that the grace time of a break that was mended ends nothing.
     joins: u64,
+    /// One was cut off since the last one came: then the client has not left, although others of
+    /// them ended as if it had.
+    is_cut: bool,
 }
 
-/// When so many bytes wait on a connection, nothing is asked there any more, and it is closed: the next one is asked for all at 8 bytes a lease.
-const UNREAD_MAX: usize = 4 << 20;
+/// The last connection of a session has gone.
+pub(crate) struct Forsaken {
+    /// How many had come by then, for [`end_if_forsaken`](Session::end_if_forsaken).
+    pub(crate) joins: u64,
+    /// The client was cut off, and has not left.
+    pub(crate) is_cut: bool,
+}
+
+/// Later requests of one slot that wait for the end of an earlier one, on connections that are
+/// there: a client that loses one again and again sends each time what it had under way.
+const BEHIND_MAX: usize = 16;
 
 /// Repeats of one request that wait for its end: a client sends one for each connection that it lost meanwhile.
 const REPEATS_MAX: usize = 16;
@@ -78,6 +92,47 @@ const REPEATS_MAX: usize = 16;
 struct Slot {
     sequence: u32,
     state: SlotState,
+    /// Later requests, which wait for the end of this one.
+    behind: Vec<Behind>,
+}
+
+/// A request that waits for the end of an earlier one.
+struct Behind {
+    waker: Waker,
+    link: Arc<Link>,
+}
+
+impl Slot {
+    /// Whether a request of this sequence is later than the slot's.
+    fn is_before(&self, sequence: u32) -> bool {
+        let ahead = sequence.wrapping_sub(self.sequence);
+        ahead != 0 && ahead < u32::MAX / 2
+    }
+
+    fn is_executing(&self) -> bool {
+        matches!(self.state, SlotState::Executing { .. })
+    }
+
+    /// Whether another request may wait for the end of this one. For that those end whose
+    /// connection has gone: they are sent again, or nobody wants them.
+    fn room_behind(&mut self) -> bool {
+        if self.behind.len() >= BEHIND_MAX {
+            let (here, gone): (Vec<_>, _) =
+                std::mem::take(&mut self.behind).into_iter().partition(|behind| behind.link.is_usable());
+            self.behind = here;
+            gone.into_iter().for_each(|behind| behind.waker.wake());
+        }
+        self.behind.len() < BEHIND_MAX
+    }
+
+    /// The request that is executed has ended like this. Returns who else waits for its reply.
+    fn end(&mut self, state: SlotState) -> Vec<Asker> {
+        self.behind.drain(..).for_each(|behind| behind.waker.wake());
+        match std::mem::replace(&mut self.state, state) {
+            SlotState::Executing { waiting } => waiting,
+            _ => Vec::new(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -85,7 +140,7 @@ enum SlotState {
     #[default]
     Unused,
     /// Runs; repeats of it wait here for the reply.
-    Executing { waiting: Vec<(Weak<Connection>, u64)> },
+    Executing { waiting: Vec<Asker> },
     /// Ended: the header and body of the reply.
     Remembered { header: Header, body: Kept },
     /// Was answered, or about to be executed, by an earlier process; or answered, and its reply was too long to remember.
@@ -102,42 +157,54 @@ pub(crate) enum Admission {
     Restored(Record),
     /// It is being executed: the reply goes to this connection as well.
     Attached,
+    /// It was answered PENDING, and waits: its end is told on this connection as well.
+    Waits,
+    /// An earlier request of the slot is being executed, and may change what this one is about: it
+    /// is to be admitted again when that has ended, see [`Session::slot_ended`].
+    Behind,
     /// The slot or its sequence makes no sense.
     Refused(String),
 }
 
 impl Session {
-    pub(crate) fn new(id: u64, secret: [u8; 16], name: String, peer: SocketAddr, granted: Granted) -> Session {
+    pub(crate) fn new(id: u64, secret: [u8; 16], name: String, origin: Origin, granted: Granted) -> Session {
         Session {
             id,
             secret,
             name,
-            peer,
+            origin,
             attached: OnceLock::new(),
-            counters: Counters::default(),
+            counters: Arc::default(),
             journal: OnceLock::new(),
             recovering: AtomicBool::new(false),
             holder: OnceLock::new(),
             said_goodbye: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            is_freed: AtomicBool::new(false),
             executing: AtomicUsize::new(0),
             looking: AtomicUsize::new(0),
             has_lost: false,
             connections: Mutex::default(),
+            links: Mutex::default(),
+            job: Mutex::default(),
+            outbox: Mutex::default(),
+            silence: Mutex::default(),
             slots: [Row::new(granted.count), Row::new(granted.count)],
             granted,
-            pending: Mutex::default(),
+            waits: Waits::default(),
         }
     }
 
     /// A session that an earlier process left, of a client that still has to have again what it had.
     pub(crate) fn restored(left: Left, attached: Attached, has_lost: bool, memory: &Arc<ReplyMemory>) -> Session {
         let Left { head, journal, slots } = left;
-        let mut session = Session::new(head.session, head.secret, head.client, head.peer, memory.take(head.slots));
+        let mut session =
+            Session::new(head.session, head.secret, head.client, head.origin.into(), memory.take(head.slots));
         for (class, number, record) in slots {
             let row = &session.slots[usize::from(class == Class::Releasing)];
             if let Some(slot) = row.get(number) {
-                *lock(slot) = Slot { sequence: record.sequence, state: SlotState::Restored(record) };
+                let (sequence, state) = (record.sequence, SlotState::Restored(record));
+                *lock(slot) = Slot { sequence, state, behind: Vec::new() };
             }
         }
         session.attached = attached.into();
@@ -206,16 +273,23 @@ impl Session {
     }
 
     /// Decides about a request that changes something: exactly one of its tries is executed.
-    pub(crate) fn admit(&self, header: &Header, connection: &Arc<Connection>) -> Admission {
+    pub(crate) fn admit(&self, header: &Header, asker: impl FnOnce() -> Asker) -> Admission {
         let Some(slot) = self.slot(header) else {
             return Admission::Refused(format!("slot {} of class {:?} does not exist", header.slot, header.class));
         };
         let mut slot = lock(slot);
-        // A client that gave a request up goes on with the next number: what was skipped, or still runs, is of no interest any more.
-        let ahead = header.sequence.wrapping_sub(slot.sequence);
-        if ahead != 0 && ahead < u32::MAX / 2 {
+        // A client that gave a request up goes on with the next number. What was skipped is never
+        // begun; what has begun is waited for, since its end may come late: a write would land on
+        // those of whoever was given its file meanwhile.
+        if slot.is_before(header.sequence) {
+            if slot.is_executing() {
+                return match slot.room_behind() {
+                    true => Admission::Behind,
+                    false => Admission::Refused(format!("slot {} has {BEHIND_MAX} requests waiting", header.slot)),
+                };
+            }
             let may_be_old = matches!(slot.state, SlotState::Unused | SlotState::Restored(_));
-            *slot = Slot { sequence: header.sequence, state: SlotState::Executing { waiting: Vec::new() } };
+            (slot.sequence, slot.state) = (header.sequence, SlotState::Executing { waiting: Vec::new() });
             return Admission::New { may_be_old };
         }
         if header.sequence != slot.sequence {
@@ -225,6 +299,9 @@ impl Session {
             ));
         }
         if matches!(&slot.state, SlotState::Remembered { header, .. } if header.kind == Kind::Pending) {
+            if self.waits.join(header, asker(), REPEATS_MAX) {
+                return Admission::Waits;
+            }
             // The connection on which it would have been completed has gone, and its wait with it: it waits anew, for this one.
             slot.state = SlotState::Executing { waiting: Vec::new() };
             return Admission::New { may_be_old: false };
@@ -234,11 +311,11 @@ impl Session {
                 Admission::Refused(format!("slot {} has had no request {}", header.slot, header.sequence))
             }
             SlotState::Executing { waiting } => {
-                waiting.retain(|(connection, _)| connection.strong_count() > 0);
+                waiting.retain(|asker| asker.link.is_usable());
                 if waiting.len() >= REPEATS_MAX {
                     return Admission::Refused(format!("slot {} has {REPEATS_MAX} repeats waiting", header.slot));
                 }
-                waiting.push((Arc::downgrade(connection), header.request));
+                waiting.push(asker());
                 Admission::Attached
             }
             SlotState::Remembered { header, body } => Admission::Remembered(*header, body.body.to_vec()),
@@ -251,7 +328,7 @@ impl Session {
     }
 
     /// Remembers a reply, before it is sent; returns who else waits for it.
-    pub(crate) fn remember(&self, request: &Header, reply: &Header, body: &[u8]) -> Vec<(Weak<Connection>, u64)> {
+    pub(crate) fn remember(&self, request: &Header, reply: &Header, body: &[u8]) -> Vec<Asker> {
         let Some(slot) = self.slot(request) else { return Vec::new() };
         let mut slot = lock(slot);
         if slot.sequence != request.sequence {
@@ -268,61 +345,74 @@ impl Session {
                 SlotState::Restored(Record { sequence, op, outcome: Outcome::Forgotten })
             }
         };
-        match std::mem::replace(&mut slot.state, state) {
-            SlotState::Executing { waiting } => waiting,
-            _ => Vec::new(),
+        slot.end(state)
+    }
+
+    /// Ready when no earlier request of the slot is being executed any more.
+    pub(crate) fn slot_ended(&self, header: &Header, link: &Arc<Link>, task: &mut Context<'_>) -> Poll<()> {
+        let Some(slot) = self.slot(header) else { return Poll::Ready(()) };
+        let mut slot = lock(slot);
+        if !slot.is_before(header.sequence) || !slot.is_executing() {
+            return Poll::Ready(());
+        }
+        if !slot.behind.iter().any(|behind| behind.waker.will_wake(task.waker())) {
+            slot.behind.push(Behind { waker: task.waker().clone(), link: link.clone() });
+        }
+        Poll::Pending
+    }
+
+    /// A request that was admitted is over, and nothing was remembered of it: those behind it go
+    /// on, and nobody knows what came of it.
+    pub(crate) fn abandon(&self, request: &Header) {
+        let Some(slot) = self.slot(request) else { return };
+        let mut slot = lock(slot);
+        if slot.sequence == request.sequence && slot.is_executing() {
+            let (sequence, op) = (request.sequence, request.op);
+            slot.end(SlotState::Restored(Record { sequence, op, outcome: Outcome::Forgotten }));
         }
     }
 
-    /// A request was answered PENDING and can be cancelled until it completes. False when the client has too many of them.
-    pub(crate) fn add_pending(&self, request: u64, wait: (Cancel, Weak<Connection>), pending_max: usize) -> bool {
-        let mut pending = lock(&self.pending);
-        let room = pending.len() < pending_max;
-        if room {
-            pending.insert(request, wait);
-        }
-        room
-    }
-
-    /// Ends the waits that would be completed on a connection that has gone: granted to nobody, they would keep everybody else out.
-    pub(crate) fn cancel_waits_of(&self, connection: &Arc<Connection>) {
-        let is_its = |of: &Weak<Connection>| std::ptr::eq(of.as_ptr(), Arc::as_ptr(connection));
-        let waits = lock(&self.pending);
-        let cancels: Vec<Cancel> =
-            waits.values().filter(|(_, of)| is_its(of)).map(|(cancel, _)| cancel.clone()).collect();
-        drop(waits);
-        cancels.iter().for_each(Cancel::raise);
-    }
-
-    pub(crate) fn remove_pending(&self, request: u64) {
-        lock(&self.pending).remove(&request);
-    }
-
-    /// Asks a pending request to end; false when there is none of this id.
-    pub(crate) fn cancel(&self, request: u64) -> bool {
-        let wait = lock(&self.pending).get(&request).cloned();
-        wait.inspect(|(cancel, _)| cancel.raise()).is_some()
-    }
-
-    /// Whether a further connection may come from there: EACCES, the export is closed to that host; ESTALE, its rights would be others, or nobody knows
-    /// yet, so that the client has to begin a session from there.
-    pub(crate) fn admits(&self, peer: SocketAddr) -> Result<(), Errno> {
+    /// Whether a further connection may come from there; else EACCES. Only the node that made a
+    /// session joins it. One that has proved no name has to have the session's rights where it
+    /// comes from now; before there is an export nobody knows those of another place.
+    pub(crate) fn admits(&self, origin: &Origin) -> Result<(), Errno> {
         let suits = match self.attached.get() {
-            Some(attached) => attached.suits(peer.ip()).ok_or(Errno::EACCES)?,
-            None => peer.ip() == self.peer.ip(),
+            _ if origin.node != self.origin.node => false,
+            Some(attached) => attached.suits(origin),
+            None => origin.identity() == self.origin.identity(),
         };
-        if suits { Ok(()) } else { Err(Errno::ESTALE) }
+        if suits { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    /// A connection joins; false when the session has ended.
-    pub(crate) fn add_connection(&self, connection: &Arc<Connection>) -> bool {
+    /// A connection joins, by the number that its client has given it: ESTALE when the session has
+    /// ended, EEXIST where one with this number is there.
+    pub(crate) fn add_connection(&self, connection: &Arc<Connection>, link: u32) -> Result<(), Errno> {
         let mut connections = lock(&self.connections);
         if self.has_ended() {
-            return false;
+            return Err(Errno::ESTALE);
+        }
+        let lives = |known: &Weak<Connection>| known.upgrade().is_some_and(|connection| !connection.is_closed());
+        if connections.present.iter().any(|(number, known)| *number == link && lives(known)) {
+            return Err(Errno::EEXIST);
         }
         connections.joins += 1;
-        connections.present.push(Arc::downgrade(connection));
-        true
+        connections.is_cut = false;
+        connections.present.push((link, Arc::downgrade(connection)));
+        Ok(())
+    }
+
+    /// The link that a connection is from now on.
+    pub(crate) fn add_link(&self, number: u32, connection: &Arc<Connection>) -> Arc<Link> {
+        let link = Arc::new(Link::new(number, connection));
+        let mut links = lock(&self.links);
+        links.retain(|link| link.strong_count() > 0);
+        links.push(Arc::downgrade(&link));
+        link
+    }
+
+    /// Those of its links that are used, or on which something is under way, with such numbers.
+    pub(crate) fn links(&self, which: impl Fn(u32) -> bool) -> Vec<Arc<Link>> {
+        lock(&self.links).iter().filter_map(Weak::upgrade).filter(|link| which(link.number)).collect()
     }
 
     /// A connection for control that has joined is greeted: what the client is asked for may go there.
@@ -332,36 +422,24 @@ impl Session {
 
     /// A connection on which the client can be asked for what it has.
     pub(crate) fn control(&self) -> Option<Arc<Connection>> {
+        lock(&self.outbox).choose(&self.controls())
+    }
+
+    /// All those.
+    pub(crate) fn controls(&self) -> Vec<Arc<Connection>> {
         let control = lock(&self.connections).control.clone();
-        control.iter().filter_map(Weak::upgrade).find(|connection| !connection.is_closed())
+        control.iter().filter_map(Weak::upgrade).filter(|connection| !connection.is_closed()).collect()
     }
 
-    /// Asks for leases. Without a connection nobody is asked: whichever comes next is.
-    pub(crate) fn recall(&self, leases: &[LeaseId]) {
-        if let Some(connection) = self.control() {
-            Session::recall_on(&connection, leases);
-        }
-    }
-
-    /// Asks for leases on one of its connections.
-    pub(crate) fn recall_on(connection: &Connection, leases: &[LeaseId]) {
-        if connection.unread().is_some_and(|(bytes, _)| bytes > UNREAD_MAX) {
-            return connection.give_up("what it is asked for is not read");
-        }
-        for leases in leases.chunks(LEASES_TOLD_MAX) {
-            let mut body = Vec::new();
-            aqueduct_wire::encode_leases(leases, &mut body);
-            send(connection, Header { class: Class::Callback, ..Header::new(Kind::Callback) }, &body);
-        }
-    }
-
-    /// Forgets a connection. If it was the last, returns how many had come by then, for [`end_if_forsaken`](Session::end_if_forsaken).
-    pub(crate) fn remove_connection(&self, connection: &Arc<Connection>) -> Option<u64> {
+    /// Forgets a connection, which was cut off or not; says so if it was the last.
+    pub(crate) fn remove_connection(&self, connection: &Arc<Connection>, is_cut: bool) -> Option<Forsaken> {
         let mut connections = lock(&self.connections);
+        connections.is_cut |= is_cut;
         let is_other = |known: &Weak<Connection>| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(connection));
-        connections.present.retain(|known| known.strong_count() > 0 && is_other(known));
+        connections.present.retain(|(_, known)| known.strong_count() > 0 && is_other(known));
         connections.control.retain(|known| known.strong_count() > 0 && is_other(known));
-        connections.present.is_empty().then_some(connections.joins)
+        let (joins, is_cut) = (connections.joins, connections.is_cut);
+        connections.present.is_empty().then_some(Forsaken { joins, is_cut })
     }
 
     /// Ends the session unless a connection has come since; whether it did.
@@ -370,6 +448,19 @@ impl Session {
         let forsaken = connections.present.is_empty() && connections.joins == joins && !self.has_ended();
         self.ended.fetch_or(forsaken, Ordering::SeqCst);
         forsaken
+    }
+
+    /// It asks something for a job.
+    pub(crate) fn note_job(&self, job: &str) {
+        let mut noted = lock(&self.job);
+        if noted.as_deref() != Some(job) {
+            *noted = Some(job.into());
+        }
+    }
+
+    /// The job for which it asked something last.
+    pub(crate) fn job(&self) -> Option<Box<str>> {
+        lock(&self.job).clone()
     }
 
     /// Whether it is over.
@@ -382,9 +473,21 @@ impl Session {
         self.executing.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Its requests that are under way or wait for anything.
+    pub(crate) fn requests(&self) -> usize {
+        self.executing.load(Ordering::Relaxed)
+    }
+
     /// A request of it is over; whether it was the last of a session that has ended.
     pub(crate) fn leave(&self) -> bool {
-        self.executing.fetch_sub(1, Ordering::SeqCst) == 1 && self.has_ended()
+        // Looked at again once the end was seen: what has come in between, and saw no end, is
+        // executed.
+        self.executing.fetch_sub(1, Ordering::SeqCst) == 1 && self.has_ended() && self.is_drained()
+    }
+
+    /// Whether what it held is to be given back, which is done once.
+    pub(crate) fn is_freed_now(&self) -> bool {
+        !self.is_freed.swap(true, Ordering::SeqCst)
     }
 
     /// Whether nothing of it is being executed.
@@ -394,7 +497,7 @@ impl Session {
 
     /// Its connections.
     pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
-        lock(&self.connections).present.iter().filter_map(Weak::upgrade).collect()
+        lock(&self.connections).present.iter().filter_map(|(_, known)| known.upgrade()).collect()
     }
 
     /// Ends the session: closes its connections, and lets no other join.
@@ -404,14 +507,18 @@ impl Session {
         let present = std::mem::take(&mut connections.present);
         connections.control.clear();
         drop(connections);
-        for connection in present.iter().filter_map(Weak::upgrade) {
+        for connection in present.iter().filter_map(|(_, known)| known.upgrade()) {
             connection.close(reason.to_owned());
         }
     }
 
+    /// A request was answered that took so long.
+    pub(crate) fn served(&self, took: Duration) {
+        self.counters.own.served.add(took.as_nanos() as u64);
+    }
+
+    /// One more request, with the bytes that were read and written.
     pub(crate) fn count(&self, bytes_read: usize, bytes_written: usize) {
-        self.counters.operations.fetch_add(1, Ordering::Relaxed);
-        self.counters.bytes_read.fetch_add(bytes_read as u64, Ordering::Relaxed);
-        self.counters.bytes_written.fetch_add(bytes_written as u64, Ordering::Relaxed);
+        self.counters.count(bytes_read, bytes_written);
     }
 }

@@ -33,6 +33,11 @@ impl ReplyMemory {
         self.take((left / 8).max(SLOTS_MIN).min(most as usize) as u32)
     }
 
+    /// Slots that sessions have, of each class.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.load(Ordering::Relaxed)
+    }
+
     /// These are in use already.
     pub(crate) fn take(self: &Arc<ReplyMemory>, count: u32) -> Granted {
         self.slots.fetch_add(count as usize, Ordering::SeqCst);

@@ -1,15 +1,21 @@
 //! What `aqueduct status` asks for.
 
-use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use aqueduct_fs::DataCounters;
-use ipnet::IpNet;
-use serde_json::{Value, json};
+use aqueduct_metrics::Snapshot;
+use aqueduct_metrics::status::{
+    AccessStatus, DataStatus, ExportStatus, LeasesStatus, OutsideStatus, ReadAheadStatus, ServerStatus, SessionStatus,
+    WritesStatus,
+};
+use aqueduct_metrics::table::{CLIENT, EXPORT};
+use aqueduct_net::Peer;
+use aqueduct_worker::lock;
 
-use crate::access::{Access, Attached, Squash};
+use crate::access::{Access, Attached, Host};
+use crate::origin::Origin;
 use crate::server::{Export, Server};
-use crate::session::{Session, lock};
+use crate::session::Session;
 
 /// Networks of one list that are shown; a list of thousands would not fit.
 const NETWORKS_SHOWN_MAX: usize = 16;
@@ -18,99 +24,112 @@ const NETWORKS_SHOWN_MAX: usize = 16;
 const STATUS_LENGTH_MAX: usize = aqueduct_wire::BODY_LENGTH_MAX - 1024;
 
 impl Server {
-    /// Exports, sessions and counters, for people and programs: what the asker may attach, and all of it for this machine. Counters only grow; rates are the asker's to compute. Of many sessions
-    /// the busiest that fit one frame are listed.
-    pub(crate) fn status_json(&self, asker: IpAddr) -> String {
-        let mut listed = usize::MAX;
-        loop {
-            let (status, sessions) = self.status(asker, listed);
-            let text = status.to_string();
-            if text.len() <= STATUS_LENGTH_MAX || sessions == 0 {
-                return text;
-            }
-            listed = sessions / 2;
-        }
+    /// What the process itself may know: exports, sessions and counters as JSON, as `aqueduct
+    /// status` gets them.
+    pub fn status_of_all(&self) -> String {
+        let (uid, pid) = (rustix::process::geteuid().as_raw(), std::process::id());
+        self.status_json(&Origin::anonymous(Peer::Process { uid, pid }))
     }
 
-    /// The status with at most so many sessions, and how many those are.
-    fn status(&self, asker: IpAddr, listed: usize) -> (Value, usize) {
-        let asks_all = asker.to_canonical().is_loopback();
+    /// Exports, sessions and metrics as JSON, for people and programs: what the asker may attach,
+    /// and all of it for root of this machine. It fits one frame: what is largest is left out, of
+    /// many sessions all but the busiest.
+    pub(crate) fn status_json(&self, asker: &Origin) -> String {
+        within(self.status(asker), STATUS_LENGTH_MAX)
+    }
+
+    /// The same as data.
+    fn status(&self, asker: &Origin) -> ServerStatus {
+        let asks_all = asker.is_local();
         let may_know = |export: &Export| asks_all || export.access.rights(asker).is_some();
         let mut sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
         sessions.retain(|session| session.attached.get().is_none_or(|attached| may_know(&attached.export)));
-        sessions.sort_by_key(|session| std::cmp::Reverse(session.counters.operations.load(Ordering::Relaxed)));
-        let attached = |export: &Export| {
-            sessions
-                .iter()
-                .filter(|session| session.attached.get().is_some_and(|attached| attached.export.id == export.id))
-                .count()
+        sessions.sort_by_key(|session| std::cmp::Reverse(session.counters.own.operations.get()));
+        let clients = |export: &Export| {
+            let is_its = |attached: &Attached| attached.export.id == export.id;
+            sessions.iter().filter(|session| session.attached.get().is_some_and(is_its)).count() as u64
         };
-        let (leases, recalls, waits) = self.leases.counts();
-        let status = json!({
-            "server": self.config.name,
-            "version": env!("CARGO_PKG_VERSION"),
-            "uptime_seconds": self.started.elapsed().as_secs(),
-            "executing": self.executing.load(Ordering::Relaxed),
-            "connections": self.connections.load(Ordering::Relaxed),
-            // Recalls since the start, and changes that wait for any.
-            "leases": { "held": leases, "recalls": recalls, "waits": waits },
-            "exports": self.exports.iter().filter(|export| may_know(export)).map(|export| json!({
-                "name": export.name,
-                "path": export.path,
-                "read_only": export.read_only,
-                "external": export.external.name(),
-                "clients": attached(export),
-                "access": access_json(&export.access),
-                "data": export.filesystem.data_counters().map(data_json),
-            })).collect::<Vec<_>>(),
-            "outside": {
-                "changes": self.told.changes.load(Ordering::Relaxed),
-                "overflows": self.told.overflows.load(Ordering::Relaxed),
-            },
-            "sessions_total": sessions.len(),
-            "sessions": sessions.iter().take(listed).map(|session| session_json(session)).collect::<Vec<_>>(),
-        });
-        (status, sessions.len().min(listed))
+        let (held, recalls, waits) = self.leases.counts();
+        let exports: Vec<_> = self.exports.iter().filter(|export| may_know(export)).collect();
+        let mut metrics = Snapshot::of(self);
+        if !asks_all {
+            // Who else is here, and what else there is, is not told.
+            metrics.retain(|sample| {
+                let is_its = |name: &str| exports.iter().any(|export| export.name == name);
+                sample.label(CLIENT).is_empty() && (sample.label(EXPORT).is_empty() || is_its(sample.label(EXPORT)))
+            });
+        }
+        ServerStatus {
+            server: self.config.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            executing: self.executing.load(Ordering::Relaxed) as u64,
+            connections: self.connections.load(Ordering::Relaxed) as u64,
+            processors: self.config.processors.clone(),
+            listens: self.listens_for(asker.peer),
+            leases: LeasesStatus { held: held as u64, recalls, waits: waits as u64 },
+            exports_total: exports.len() as u64,
+            exports: exports.iter().map(|export| export_status(export, clients(export))).collect(),
+            outside: OutsideStatus { changes: self.told.changes.get(), overflows: self.told.overflows.get() },
+            sessions_total: sessions.len() as u64,
+            sessions: sessions.iter().map(|session| session_status(session)).collect(),
+            metrics,
+        }
     }
 }
 
-/// What was read ahead and written, in bytes but for the counts; latency: null before anything had to be waited for.
-fn data_json(counters: DataCounters) -> Value {
-    json!({
-        "read_ahead": {
-            "on": counters.reads_ahead,
-            "streams": counters.streams,
-            "latency_us": (!counters.latency.is_zero()).then_some(counters.latency.as_micros() as u64),
-            "waits": counters.waits,
-            "issued": counters.asked,
-            "used": counters.used,
-            "wasted": counters.wasted,
-        },
-        "writes": {
-            "requests": counters.writes,
-            "bytes": counters.written,
-            // Requests that a client might have gathered: each began where the one before had ended.
-            "continued": counters.continued,
-        },
-        // Bytes per second; null: as fast as it goes. Reads and writes that had to wait for it.
-        "rate": counters.rate,
-        "throttled": counters.throttled,
-    })
+/// As JSON of at most so many bytes, if there is anything to leave out.
+fn within(mut status: ServerStatus, length_max: usize) -> String {
+    let mut is_first = true;
+    loop {
+        let text = serde_json::to_string(&status).unwrap_or_default(); // its keys are strings
+        if text.len() <= length_max || !status.shorten(std::mem::take(&mut is_first)) {
+            return text;
+        }
+    }
 }
 
-/// Hosts: null for all. Squash: null for root of other machines.
-fn access_json(access: &Access) -> Value {
-    json!({
-        "hosts": access.hosts.as_deref().map(networks),
-        "read_only_hosts": networks(&access.read_only_hosts),
-        "squash": access.squash.map(Squash::name),
-        "anonymous_uid": access.anonymous_uid,
-        "anonymous_gid": access.anonymous_gid,
-        "maps_ids": access.maps.is_some(),
-    })
+fn export_status(export: &Export, clients: u64) -> ExportStatus {
+    ExportStatus {
+        name: export.name.clone(),
+        path: export.path.clone(),
+        read_only: export.read_only,
+        external: export.external.name().to_owned(),
+        clients,
+        access: access_status(&export.access),
+        data: export.filesystem.data_counters().map(data_status),
+    }
 }
 
-fn networks(networks: &[IpNet]) -> Vec<String> {
+fn data_status(counters: DataCounters) -> DataStatus {
+    DataStatus {
+        read_ahead: ReadAheadStatus {
+            on: counters.reads_ahead,
+            streams: counters.streams,
+            latency_us: (!counters.latency.is_zero()).then_some(counters.latency.as_micros() as u64),
+            waits: counters.waits,
+            issued: counters.asked,
+            used: counters.used,
+            wasted: counters.wasted,
+        },
+        writes: WritesStatus { requests: counters.writes, bytes: counters.written, continued: counters.continued },
+        rate: counters.rate,
+        throttled: counters.throttled,
+    }
+}
+
+fn access_status(access: &Access) -> AccessStatus {
+    AccessStatus {
+        hosts: access.hosts.as_deref().map(networks),
+        read_only_hosts: networks(&access.read_only_hosts),
+        squash: access.squash.map(|squash| squash.name().to_owned()),
+        anonymous_uid: access.anonymous_uid,
+        anonymous_gid: access.anonymous_gid,
+        maps_ids: access.maps.is_some() || access.host_maps.iter().any(|of| of.maps.is_some()),
+    }
+}
+
+fn networks(networks: &[Host]) -> Vec<String> {
     let mut shown: Vec<String> = networks.iter().take(NETWORKS_SHOWN_MAX).map(ToString::to_string).collect();
     if let Some(more) = networks.len().checked_sub(NETWORKS_SHOWN_MAX).filter(|more| *more > 0) {
         shown.push(format!("{more} more"));
@@ -118,17 +137,60 @@ fn networks(networks: &[IpNet]) -> Vec<String> {
     shown
 }
 
-fn session_json(session: &Session) -> Value {
-    json!({
-        "client": session.name,
-        "peer": session.peer.to_string(),
-        "export": session.attached.get().map(|attached| attached.export.name.clone()),
-        "read_only": session.attached.get().map(Attached::is_read_only),
-        "squash": session.attached.get().map(|attached| attached.squash().name()),
-        "connections": session.connections().len(),
-        "recovering": session.is_recovering(),
-        "operations": session.counters.operations.load(Ordering::Relaxed),
-        "bytes_read": session.counters.bytes_read.load(Ordering::Relaxed),
-        "bytes_written": session.counters.bytes_written.load(Ordering::Relaxed),
-    })
+fn session_status(session: &Session) -> SessionStatus {
+    let (attached, counted) = (session.attached.get(), &session.counters.own);
+    SessionStatus {
+        client: session.name.clone(),
+        peer: session.origin.peer.to_string(),
+        node: session.origin.node.as_deref().map(str::to_owned),
+        export: attached.map(|attached| attached.export.name.clone()),
+        read_only: attached.map(Attached::is_read_only),
+        squash: attached.map(|attached| attached.squash().name().to_owned()),
+        connections: session.connections().len() as u64,
+        job: session.job().map(String::from),
+        recovering: session.is_recovering(),
+        operations: counted.operations.get(),
+        bytes_read: counted.bytes_read.get(),
+        bytes_written: counted.bytes_written.get(),
+        served_us: counted.served.get() / 1000,
+        lease_wait_us: counted.lease_wait.get() / 1000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names that JSON makes six times as long.
+    fn long(number: usize) -> String {
+        "\u{1}".repeat(200) + &number.to_string()
+    }
+
+    #[test]
+    fn a_status_fits_its_frame_whatever_is_in_it() {
+        let session =
+            |number| SessionStatus { client: long(number), operations: 1_000_000, ..SessionStatus::default() };
+        let export = |number| ExportStatus { name: long(number), path: long(number), ..ExportStatus::default() };
+        let mut metrics = Snapshot::default();
+        let histogram = aqueduct_metrics::Histogram::single();
+        (0..40).for_each(|power| (0..8).for_each(|part| histogram.record((8 + part) << power)));
+        for op in aqueduct_wire::Op::ALL {
+            metrics.put(&aqueduct_metrics::table::SERVER_OPERATION_SECONDS, &[op.name()], &histogram);
+        }
+        for (sessions, exports) in [(0, 0), (3, 1), (1000, 2), (10_000, 3000), (0, 3000)] {
+            let status = ServerStatus {
+                sessions_total: sessions as u64,
+                sessions: (0..sessions).map(session).collect(),
+                exports: (0..exports).map(export).collect(),
+                metrics: metrics.clone(),
+                ..ServerStatus::default()
+            };
+            let text = within(status, STATUS_LENGTH_MAX);
+            assert!(text.len() <= STATUS_LENGTH_MAX, "{sessions} sessions, {exports} exports: {}", text.len());
+            let read: ServerStatus = serde_json::from_str(&text).unwrap();
+            assert_eq!(read.sessions_total as usize, sessions);
+            assert!(exports > 100 || read.exports.len() == exports && !read.metrics.0.is_empty(), "{sessions}");
+            assert!(sessions == 0 || exports > 100 || !read.sessions.is_empty(), "{sessions} sessions");
+        }
+    }
 }

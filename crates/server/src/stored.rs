@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::session::lock;
+use aqueduct_worker::lock;
 
 /// Files of sessions that are open at once. To open one again takes 50 us or so, before the first change after the client was idle for long.
 const OPEN_MAX: usize = 1024;

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use aqueduct_fs::idmap::{IdMap, IdMaps, IdRange};
 use aqueduct_fs::*;
-use aqueduct_server::{Access, Squash};
+use aqueduct_server::{Access, Host, Squash};
 use aqueduct_wire::*;
 use common::*;
 use serde_json::Value;
@@ -21,11 +21,11 @@ const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// For two hosts, and one that may only read.
 fn some_hosts() -> Access {
-    let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    let nets = |texts: &[&str]| texts.iter().map(|text| Host::parse(text).unwrap()).collect();
     Access {
         hosts: Some(nets(&["127.0.0.1/32", "127.0.0.4/32"])),
         read_only_hosts: nets(&["127.0.0.3/32"]),
-        ..Access::default()
+        ..trusting()
     }
 }
 
@@ -111,15 +111,15 @@ fn a_further_connection_comes_from_a_host_with_the_same_rights() {
     let fixture = Fixture::allowing(some_hosts());
     let (_peer, session, _) = attached_from(&fixture, HOST);
     for (host, expected) in
-        [(HOST, None), (NEIGHBOUR, None), (STRANGER, Some(Errno::EACCES)), (READER, Some(Errno::ESTALE))]
+        [(HOST, None), (NEIGHBOUR, None), (STRANGER, Some(Errno::EACCES)), (READER, Some(Errno::EACCES))]
     {
         assert_eq!(join(&fixture, host, &session).map(drop).err(), expected, "{host}");
     }
     // Before it has an export, nobody knows what another host may.
     let mut unattached = fixture.connect_from(NEIGHBOUR);
     let session = unattached.hello(0, [0; 16]).unwrap();
-    assert_eq!(join(&fixture, STRANGER, &session).map(drop), Err(Errno::ESTALE));
-    assert_eq!(join(&fixture, HOST, &session).map(drop), Err(Errno::ESTALE));
+    assert_eq!(join(&fixture, STRANGER, &session).map(drop), Err(Errno::EACCES));
+    assert_eq!(join(&fixture, HOST, &session).map(drop), Err(Errno::EACCES));
     assert!(join(&fixture, NEIGHBOUR, &session).is_ok());
 }
 
@@ -150,7 +150,7 @@ fn everybody_is_squashed_where_the_export_says_so() {
 #[test]
 fn ids_are_translated_on_the_way_in_and_out() {
     let maps = IdMaps { users: map(1000, 5000, 10), groups: map(1000, 6000, 10) };
-    let fixture = Fixture::allowing(Access { maps: Some(maps), ..Access::default() });
+    let fixture = Fixture::allowing(Access { maps: Some(maps), ..trusting() });
     open_up(&fixture);
     let (mut peer, _, attached) = attached_from(&fixture, HOST);
     let root = attached.root.handle;
@@ -173,7 +173,7 @@ fn ids_are_translated_on_the_way_in_and_out() {
 #[test]
 fn what_was_executed_is_known_again_whatever_its_owner_is_called() {
     let maps = IdMaps { users: map(1000, 5000, 10), groups: map(1000, 6000, 10) };
-    let mut fixture = Fixture::allowing(Access { maps: Some(maps), ..Access::default() });
+    let mut fixture = Fixture::allowing(Access { maps: Some(maps), ..trusting() });
     open_up(&fixture);
     let (mut peer, session, attached) = attached_from(&fixture, HOST);
     let root = attached.root.handle;
@@ -212,14 +212,14 @@ fn a_session_has_after_a_restart_what_its_host_is_allowed_then() {
     writer.write((0, 2), &write, b"x").unwrap();
 
     // The host that could write may only read from now on.
-    fixture.guard.access.read_only_hosts.push("127.0.0.1/32".parse().unwrap());
+    fixture.guard.access.read_only_hosts.push(Host::parse("127.0.0.1/32").unwrap());
     fixture.restart();
     let mut writer = fixture.recovered(&session, &[&open]);
     assert_eq!(writer.write((0, 3), &write, b"y"), Err(Errno::EROFS));
     assert_eq!(writer.ask((0, 4), &make_directory(&root, "d")), Err(Errno::EROFS));
 
     // And then not even that: the session is gone, and there is no other.
-    fixture.guard.access = Access { hosts: Some(vec!["127.0.0.4/32".parse().unwrap()]), ..Access::default() };
+    fixture.guard.access = Access { hosts: Some(vec![Host::parse("127.0.0.4/32").unwrap()]), ..Access::default() };
     fixture.restart();
     assert_eq!(join(&fixture, HOST, &session).map(drop), Err(Errno::ESTALE));
     let mut again = fixture.connect_from(HOST);
@@ -253,7 +253,7 @@ fn the_status_shows_what_exports_allow() {
     let maps = IdMaps { users: map(0, 1, 1), groups: IdMap::default() };
     let access = Access { squash: Some(Squash::All), maps: Some(maps), ..some_hosts() };
     let fixture = Fixture::allowing(access);
-    let (mut reader, ..) = attached_from(&fixture, READER);
+    let (mut reader, _, root) = attached_from(&fixture, READER);
     let (_, body) = reader.call(Op::Status, (0, 0), &[]);
     let status: Value = serde_json::from_slice(&body).unwrap();
     let shown = &status["exports"][0]["access"];
@@ -262,7 +262,23 @@ fn the_status_shows_what_exports_allow() {
     assert_eq!((&shown["squash"], &shown["maps_ids"]), (&"all".into(), &true.into()));
     let session = &status["sessions"][0];
     assert_eq!((&session["read_only"], &session["squash"]), (&true.into(), &"all".into()));
-    let usual = Fixture::new();
+    // Of metrics, what is not about other exports and clients.
+    reader.ask((0, 0), &Request::Statfs { handle: root.root.handle.bytes() }).unwrap();
+    let status_from =
+        |peer: &mut Peer| -> Value { serde_json::from_slice(&peer.call(Op::Status, (0, 0), &[]).1).unwrap() };
+    let metrics = &status_from(&mut reader)["metrics"];
+    assert_eq!(metrics["aqueduct_export_operations_total"]["samples"][0]["labels"]["export"], "/e");
+    assert!(metrics["aqueduct_server_operation_seconds"]["samples"][0]["value"]["buckets"].is_array());
+    assert!(metrics["aqueduct_server_client_operations_total"].is_null());
+    let mut stranger = fixture.connect_from("127.0.0.99");
+    stranger.hello(0, [0; 16]).unwrap();
+    let status = status_from(&mut stranger);
+    assert_eq!(
+        (&status["exports"], &status["metrics"]["aqueduct_export_operations_total"]),
+        (&serde_json::json!([]), &Value::Null)
+    );
+    assert!(status["metrics"]["aqueduct_server_operation_seconds"].is_object());
+    let usual = Fixture::allowing(Access::default());
     let mut peer = usual.attached().0;
     let status: Value = serde_json::from_slice(&peer.call(Op::Status, (0, 0), &[]).1).unwrap();
     assert!(status["exports"][0]["access"]["hosts"].is_null() && status["exports"][0]["access"]["squash"].is_null());

@@ -2,12 +2,12 @@
 
 mod common;
 
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::*;
-use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig};
+use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig, Squash};
 use aqueduct_wire::*;
 use aqueduct_worker::{Group, Settings};
 use common::*;
@@ -38,8 +38,9 @@ impl FileSystem for Held {
         Call::ready(Err(Errno::EROFS))
     }
 
-    fn depart(&self, _: ClientId) {
+    fn depart(&self, _: ClientId) -> Call<'_, ()> {
         let _ = self.events.send("departs"); // nobody listens when the test has ended
+        Call::ready(Ok(()))
     }
 }
 
@@ -48,7 +49,7 @@ fn what_a_session_held_is_freed_after_its_last_request() {
     let ((go_on, wait), (events, happened)) = (channel(), channel());
     let spin_max = Duration::from_micros(20);
     let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
-    let filesystem = Arc::new(Held { go_on: Mutex::new(wait), events });
+    let filesystem = lower(Held { go_on: Mutex::new(wait), events });
     let config = ServerConfig {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         name: "server".into(),
@@ -60,14 +61,11 @@ fn what_a_session_held_is_freed_after_its_last_request() {
             filesystem,
             read_only: false,
             path: String::new(),
-            access: Access::default(),
+            access: Access { squash: Some(Squash::None), ..Access::default() },
             durable: false,
             external: External::None,
         }],
-        sessions: None,
-        keys: Vec::new(),
-        administrator: None,
-        checksums: Checksums::Auto,
+        ..ServerConfig::default()
     };
     let server = Server::start(config, group.clone()).unwrap();
     let fixture =

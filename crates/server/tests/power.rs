@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
-use aqueduct_server::{Access, Export, External, Moment, Server, ServerConfig};
+use aqueduct_server::{Access, Export, External, Moment, Server, ServerConfig, Squash};
 use aqueduct_wire::*;
 use aqueduct_worker::{Group, Settings};
 use common::*;
@@ -48,9 +48,14 @@ fn in_namespace(name: &str, body: impl FnOnce(&mut Machine)) {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: {name} needs root");
     }
+    if let Err(why) = run("unshare", &["--mount", "true"]) {
+        return println!("skipped: {name} needs a mount namespace, whose root has to be a mount point: {why}");
+    }
     let home = tempfile::tempdir().unwrap();
+    // The name as this program has it, in which this file may be a module.
+    let test = module_path!().split_once("::").map_or(name.into(), |(_, module)| format!("{module}::{name}"));
     let mut inside = Command::new("unshare");
-    inside.arg("--mount").arg(std::env::current_exe().unwrap()).args([name, "--exact", "--nocapture"]);
+    inside.arg("--mount").arg(std::env::current_exe().unwrap()).args([&test, "--exact", "--nocapture"]);
     let output = inside.env(INSIDE, home.path()).output().unwrap();
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
@@ -100,13 +105,13 @@ impl Machine {
 
     fn start(&mut self) {
         let options = Options { key: [5; 32], boot: self.boots + 1, sync: true, ..Options::default() };
-        let filesystem = Arc::new(Posix::open(&self.export(), options).unwrap());
-        let (path, access) = (String::new(), Access::default());
+        let filesystem = Posix::open(&self.export(), options).unwrap();
+        let (path, access) = (String::new(), Access { squash: Some(Squash::None), ..Access::default() });
         let verifier = filesystem.verifier();
         let export = Export {
             name: "/e".into(),
             id: 1,
-            filesystem,
+            filesystem: lower(filesystem),
             read_only: false,
             path,
             access,
@@ -116,13 +121,12 @@ impl Machine {
         let config = ServerConfig {
             listen: vec![self.address.parse().unwrap()],
             name: "server".into(),
+            identity: Some(SERVER),
             verifier,
             limits: limits(),
             exports: vec![export],
-            keys: Vec::new(),
-            administrator: None,
-            checksums: Checksums::default(),
             sessions: Some(self.disk.join("sessions")),
+            ..ServerConfig::default()
         };
         let spin_max = Duration::from_micros(20);
         let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
@@ -133,7 +137,7 @@ impl Machine {
 
     /// Where a session is written down.
     fn file_of(&self, session: &HelloReply) -> String {
-        format!("sessions/{:016x}.{:08x}-0", session.session, crc32c::crc32c(self.address.as_bytes()))
+        format!("sessions/{:016x}.{:08x}-0", session.session, crc32c::crc32c(&SERVER.id.0))
     }
 
     fn server(&self) -> &Arc<Server> {

@@ -214,6 +214,30 @@ fn after(change: impl Fn(&std::path::Path, Vec<u8>)) -> (bool, bool) {
     (fixture.connect().hello(session.session, session.secret).is_ok(), path.exists())
 }
 
+/// Whoever starts another release is told, before what clients have is lost.
+#[test]
+fn a_session_of_another_release_is_not_given_up_without_a_word() {
+    let mut fixture = Fixture::surviving();
+    let (mut peer, session, root) = fixture.attached();
+    peer.ask((0, 1), &make_directory(&root, "d")).unwrap();
+    fixture.kill();
+    let path = fixture.files().remove(0);
+    let original = std::fs::read(&path).unwrap();
+    rewrite(&path, original.clone(), |head| (head["format"], head["origin"]) = (2.into(), "as it was then".into()));
+    let refused = fixture.try_start_again().unwrap_err().to_string();
+    assert!(refused.contains("the session of peer") && refused.contains("layout 2"), "{refused}");
+    assert!(refused.contains("start that release again") && refused.contains(path.to_str().unwrap()), "{refused}");
+    // That release finds all as it was.
+    std::fs::write(&path, original).unwrap();
+    fixture.start_again(limits());
+    fixture.recovered(&session, &[]);
+    // Another server's, and one that is lost anyway, keep nobody from starting.
+    fixture.kill();
+    rewrite(&path, std::fs::read(&path).unwrap(), |head| (head["format"], head["boot"]) = (2.into(), "another".into()));
+    fixture.start_again(limits());
+    assert!(!path.exists());
+}
+
 /// A record that made the file longer came back cut off after a power failure.
 #[test]
 fn a_sessions_file_never_grows() {
@@ -291,7 +315,7 @@ fn a_session_that_ends_with_the_machine_outlives_every_process_of_this_boot() {
 
 #[test]
 fn files_of_others_are_left_alone() {
-    let change = |path: &std::path::Path, bytes| rewrite(path, bytes, |head| head["listen"] = "10.0.0.1:7170".into());
+    let change = |path: &std::path::Path, bytes| rewrite(path, bytes, |head| head["server"] = "ab".repeat(16).into());
     assert_eq!(after(change), (false, true));
     // A process of this server that lives, as where another container has the same addresses.
     let lock = |path: &std::path::Path, _: Vec<u8>| {
@@ -395,4 +419,28 @@ fn await_files(fixture: &Fixture, count: usize) {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(fixture.files().len(), count);
+}
+
+/// What is written down is the server's, whose identity is in its state folder: its addresses come
+/// and go.
+#[test]
+fn locks_outlive_a_restart_with_another_address() {
+    let mut fixture = Fixture::surviving();
+    let (mut peer, session, root) = fixture.attached();
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let (_, open) = peer.create((0, 1), &root, "l", flags).unwrap();
+    peer.ask((0, 2), &set_lock(open.id, 1, LockKind::Write, false)).unwrap();
+    fixture.kill();
+    fixture.guard.listens_too = Some("127.0.0.9:0".parse().unwrap());
+    fixture.start_again(limits());
+    assert_eq!(fixture.server.addresses().len(), 2);
+    let (mut peer, reply) = fixture.joined(&session);
+    assert!(reply.recovering && reply.server == SERVER && reply.addresses.len() == 2, "{reply:?}");
+    peer.ask((0, 0), &Request::Reopen { open: open.id, token: &open.token }).unwrap();
+    peer.ask((0, 0), &set_lock(open.id, 1, LockKind::Write, false)).unwrap();
+    assert_eq!(peer.call(Op::Recovered, (0, 0), &[]).0.status, 0);
+    let (mut other, _, root) = fixture.attached();
+    let handle = other.ask((0, 0), &Request::Lookup { parent: root.bytes(), name: b"l" }).unwrap().entry().unwrap();
+    let theirs = other.ask((0, 1), &Request::Open { handle: handle.handle.bytes(), flags }).unwrap().opened().unwrap();
+    assert_eq!(other.ask((0, 2), &set_lock(theirs.id, 1, LockKind::Write, false)), Err(Errno::EAGAIN));
 }

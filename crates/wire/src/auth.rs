@@ -5,7 +5,10 @@
 
 use std::fmt;
 
-use crate::header::{CHECKSUM_AT, FrameError, HEADER_SIZE, Header, Kind, TAG_AT, TAG_LENGTH, seal_header};
+use crate::header::{
+    CHECKSUM_AT, FrameError, HANDSHAKE_VERSION, HEADER_SIZE, Header, Kind, TAG_AT, TAG_LENGTH, seal_header,
+};
+use crate::identity::{NodeName, ServerId};
 use crate::{Flags, Trailer, content_checksum, header};
 
 /// The length of a key in bytes: 256 bits, what BLAKE3 takes.
@@ -24,6 +27,10 @@ pub const PROOF_LENGTH: usize = 32;
 const PROOF_CONTEXT: &str = "Aqueduct 2026-11-21 version 1: the client's proof";
 const FROM_CLIENT_CONTEXT: &str = "Aqueduct 2026-11-21 version 1: frames from the client";
 const ADMINISTRATOR_CONTEXT: &str = "Aqueduct 2026-11-22 version 1: the administrator's key";
+const NODE_CONTEXT: &str = "Aqueduct 2026-11-23 version 1: a node's key";
+const SERVER_CONTEXT: &str = "Aqueduct 2026-11-23 version 1: the server's identity";
+const SECRET_CONTEXT: &str = "Aqueduct 2026-11-23 version 1: the session's secret";
+const SESSION_CONTEXT: &str = "Aqueduct 2026-11-23 version 1: the proof of a session";
 const FROM_SERVER_CONTEXT: &str = "Aqueduct 2026-11-21 version 1: frames from the server";
 
 /// A random number that is used once.
@@ -70,9 +77,31 @@ impl Key {
         Key(bytes)
     }
 
+    /// What it is made of, for its file.
+    pub fn bytes(&self) -> &[u8; KEY_LENGTH] {
+        &self.0
+    }
+
     /// The administrator's key of a server that has this secret.
     pub fn of_administrator(secret: &[u8; KEY_LENGTH]) -> Key {
         Key(blake3::derive_key(ADMINISTRATOR_CONTEXT, secret))
+    }
+
+    /// The key of a node, made of the cluster's, which this is. Nobody finds the cluster's by it,
+    /// or another node's.
+    pub fn of_node(&self, node: &NodeName) -> Key {
+        Key(blake3::Hasher::new_derive_key(NODE_CONTEXT)
+            .update(&self.0)
+            .update(node.as_str().as_bytes())
+            .finalize()
+            .into())
+    }
+
+    /// The secret of the session that begins with this transcript, which so never travels.
+    pub fn session_secret(&self, transcript: &Transcript) -> [u8; 16] {
+        let mut secret = [0; 16];
+        secret.copy_from_slice(&self.derive(SECRET_CONTEXT, transcript)[..16]);
+        secret
     }
 
     fn derive(&self, context: &str, transcript: &Transcript) -> [u8; 32] {
@@ -101,6 +130,26 @@ impl Key {
     pub fn of_server(&self, transcript: &Transcript) -> FrameKeys {
         let FrameKeys { send, receive } = self.of_client(transcript);
         FrameKeys { send: receive, receive: send }
+    }
+}
+
+/// What only somebody who has the session's secret can say after this transcript.
+pub fn session_proof(secret: &[u8; 16], transcript: &Transcript) -> [u8; PROOF_LENGTH] {
+    blake3::Hasher::new_derive_key(SESSION_CONTEXT).update(secret).update(&transcript.0).finalize().into()
+}
+
+/// Whether a proof was made with the session's secret. The time that it takes tells nothing.
+pub fn session_is_proved(secret: &[u8; 16], proof: &[u8; PROOF_LENGTH], transcript: &Transcript) -> bool {
+    // Compared in constant time, as blake3 promises.
+    blake3::Hash::from_bytes(session_proof(secret, transcript)) == *proof
+}
+
+impl ServerId {
+    /// The identity of the server that has this secret in its state folder.
+    pub fn of_secret(secret: &[u8; KEY_LENGTH]) -> ServerId {
+        let mut id = [0; 16];
+        id.copy_from_slice(&blake3::derive_key(SERVER_CONTEXT, secret)[..16]);
+        ServerId(id)
     }
 }
 
@@ -136,16 +185,28 @@ impl FrameKey {
 }
 
 /// Completes the headers of the frames that one side of a connection sends.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Sealer {
     key: Option<FrameKey>,
     checksums: bool,
+    version: u16,
+}
+
+impl Default for Sealer {
+    fn default() -> Sealer {
+        Sealer::new(None, false)
+    }
 }
 
 impl Sealer {
     /// `key`: each frame gets a tag. `checksums`: and the checksum of its content.
     pub fn new(key: Option<FrameKey>, checksums: bool) -> Sealer {
-        Sealer { key, checksums }
+        Sealer { key, checksums, version: HANDSHAKE_VERSION }
+    }
+
+    /// Each frame has this version from now on.
+    pub fn set_version(&mut self, version: u16) {
+        self.version = version;
     }
 
     /// Each frame gets a tag from now on.
@@ -165,10 +226,11 @@ impl Sealer {
 
     /// Completes the header of the next frame, which is this header and body, and of which this payload follows.
     pub fn seal(&mut self, frame: &mut [u8], payload: &[u8]) {
-        if self.key.is_none() && !self.checksums {
+        if self.key.is_none() && !self.checksums && self.version == HANDSHAKE_VERSION {
             return;
         }
         let Some((header, body)) = frame.split_first_chunk_mut::<HEADER_SIZE>() else { return };
+        header::set_version(header, self.version);
         if self.checksums {
             header::add_content_checksum(header, body, payload);
         }
@@ -180,25 +242,42 @@ impl Sealer {
         seal_header(header);
     }
 
-    /// The trailer of a frame without a body.
-    pub fn trailer(&self, valid: u32, payload: &[u8]) -> Trailer {
-        let checksum = if self.checksums { content_checksum(&[], payload, Some(valid)) } else { 0 };
+    /// The trailer of a frame.
+    pub fn trailer(&self, valid: u32, body: &[u8], payload: &[u8]) -> Trailer {
+        let checksum = if self.checksums { content_checksum(body, payload, Some(valid)) } else { 0 };
         Trailer { valid, checksum }
     }
 }
 
 /// Checks the frames that one side of a connection receives.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Opener {
     key: Option<FrameKey>,
+    version: u16,
     /// A proof has come, and nobody has said yet what follows from it.
     proved: bool,
+}
+
+impl Default for Opener {
+    fn default() -> Opener {
+        Opener::new(None)
+    }
 }
 
 impl Opener {
     /// `key`: each frame has to have its tag.
     pub fn new(key: Option<FrameKey>) -> Opener {
-        Opener { key, proved: false }
+        Opener { key, version: HANDSHAKE_VERSION, proved: false }
+    }
+
+    /// Each frame has to have this version from now on.
+    pub fn set_version(&mut self, version: u16) {
+        self.version = version;
+    }
+
+    /// The header of these bytes, every field checked.
+    pub fn header(&self, bytes: &[u8; HEADER_SIZE]) -> Result<Header, FrameError> {
+        Header::decode_as(bytes, self.version)
     }
 
     /// Checks the next frame, in the order in which they come.
@@ -214,7 +293,7 @@ impl Opener {
             }
             Some(_) if !is_keyed => Err(FrameError::NotKeyed),
             Some(key) => {
-                let tag = key.tag(&header.encode(), body);
+                let tag = key.tag(&header.encode_as(self.version), body);
                 let difference = tag.iter().zip(&header.tag).fold(0, |difference, (a, b)| difference | (a ^ b));
                 if difference == 0 { Ok(()) } else { Err(FrameError::Tag) }
             }

@@ -3,6 +3,7 @@
 use aqueduct_fs::*;
 
 use crate::DIRECTORY_PAGE_MAX;
+use crate::map::VolumeMode;
 
 /// What is wrong with a body. The frame is intact, so the connection goes on; the request gets the errno.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,6 +20,9 @@ pub enum BodyError {
     /// A name that cannot be one.
     #[error("a name is not possible: {0}")]
     Name(Errno),
+    /// An extension that has to be understood.
+    #[error("it has an extension of type {0}, which is not known here and has to be")]
+    Critical(u16),
 }
 
 impl BodyError {
@@ -26,6 +30,7 @@ impl BodyError {
     pub fn errno(&self) -> Errno {
         match self {
             BodyError::Name(errno) => *errno,
+            BodyError::Critical(_) => Errno::EOPNOTSUPP,
             _ => Errno::EPROTO,
         }
     }
@@ -53,6 +58,10 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
     }
 
     pub(crate) fn end(self) -> Result<(), BodyError> {
@@ -250,6 +259,9 @@ choices! {
     SeekKind: SeekTo, "a seek" { Data = 0, Hole = 1 }
     Space: LockSpace, "a lock space" { Posix = 0, Flock = 1 }
     LockMode: LockKind, "a lock kind" { Read = 0, Write = 1, Unlock = 2 }
+    Mode: VolumeMode, "the mode of a volume" {
+        Serial = 0, Cluster = 1, Stripe = 2, LoadBalance = 3, WholeFile = 4, Striped = 5
+    }
 }
 
 /// A byte-range lock: start, end, kind, pid.

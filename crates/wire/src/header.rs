@@ -5,13 +5,18 @@ use crate::{BODY_LENGTH_MAX, PAYLOAD_LENGTH_MAX};
 
 /// The first four bytes of every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"AQDT");
-/// The version of the protocol that this crate speaks.
+/// The newest version of the protocol that this crate speaks.
 pub const VERSION: u16 = 1;
+/// The oldest.
+pub const VERSION_MIN: u16 = 1;
+/// The version in the headers of all frames of a handshake, whatever follows.
+pub(crate) const HANDSHAKE_VERSION: u16 = 1;
 /// The size of a header in bytes.
 pub const HEADER_SIZE: usize = 64;
 /// The size of a trailer in bytes.
 pub const TRAILER_SIZE: usize = 16;
 /// Where the flags, the checksum of the content, the tag and the header's own checksum stand in a header.
+const VERSION_AT: usize = 4;
 const FLAGS_AT: usize = 8;
 const CONTENT_CHECKSUM_AT: usize = 40;
 pub(crate) const TAG_AT: usize = 48;
@@ -26,13 +31,18 @@ pub enum FrameError {
     #[error("these are not frames of Aqueduct's protocol (they begin with {0:#010x})")]
     Magic(u32),
     /// Another version.
-    #[error("the frame is of version {0}, this is version {VERSION}")]
-    Version(u16),
+    #[error("the frame is of version {found}, those of this connection are of version {expected}")]
+    Version {
+        /// The frame's.
+        found: u16,
+        /// What was agreed on, or that of a handshake.
+        expected: u16,
+    },
     /// The header's checksum does not match.
     #[error("the header is damaged (checksum)")]
     Checksum,
     /// A value that this version does not have.
-    #[error("the header's {field} is {value}, which version {VERSION} does not have")]
+    #[error("the header's {field} is {value}, which this release does not know")]
     Unknown {
         /// Which field.
         field: &'static str,
@@ -123,6 +133,27 @@ codes! {
     Challenge = 14,
     /// The proof.
     Proof = 15,
+    /// What the server has sent by itself has come to the client.
+    Acknowledge = 16,
+    /// The sender ends a link when what is under way there has ended.
+    Retire = 17,
+    /// The server tells of itself.
+    Notice = 18,
+    /// Writes are stable that somebody else has made so.
+    Committed = 19,
+    /// Who connects to a router asks to be passed on.
+    Route = 20,
+    /// The router's answer, or the server's behind it.
+    RouteReply = 21,
+    /// A router tells of itself.
+    RouteNotice = 22,
+}
+
+impl Kind {
+    /// Whether its body may begin with [`crate::Extensions`].
+    pub const fn is_extensible(self) -> bool {
+        matches!(self, Kind::Request | Kind::Reply)
+    }
 }
 
 codes! {
@@ -169,6 +200,8 @@ bitflags::bitflags! {
         const EXCLUSIVE = 1 << 8;
         /// Whether the inode that the request makes is bare is to be told: see [`crate::Subject::Bare`].
         const BARE = 1 << 9;
+        /// The body of the request or reply begins with [`crate::Extensions`].
+        const EXTENDED = 1 << 10;
     }
 }
 
@@ -201,11 +234,9 @@ pub struct Header {
     pub epoch: u32,
     /// The frame's tag, with [`Flags::KEYED`]; else zeros. See [`crate::Sealer`].
     pub tag: [u8; 8],
-    /// Requests that the sender may have under way more than before.
-    pub credits: u16,
 }
 
-const _: () = assert!(HEADER_SIZE == 4 + 2 + 1 + 1 + 2 + 2 + 4 * 3 + 8 + 4 * 4 + 8 + 2 + 2 + 4);
+const _: () = assert!(HEADER_SIZE == 4 + 2 + 1 + 1 + 2 + 2 + 4 * 3 + 8 + 4 * 4 + 8 + 4 + 4);
 
 impl Header {
     /// A header of this kind, everything else zero.
@@ -224,7 +255,6 @@ impl Header {
             content_checksum: 0,
             epoch: 0,
             tag: [0; 8],
-            credits: 0,
         }
     }
 
@@ -234,12 +264,18 @@ impl Header {
         Header { body_length: body.len() as u32, flags: self.flags | Flags::CHECKSUM, content_checksum, ..self }
     }
 
-    /// The 64 bytes, with their checksum.
+    /// The 64 bytes, with their checksum, as those of a handshake. [`crate::Sealer`] puts the
+    /// connection's version into what it sends.
     pub fn encode(&self) -> [u8; HEADER_SIZE] {
+        self.encode_as(HANDSHAKE_VERSION)
+    }
+
+    /// The same with another version.
+    pub(crate) fn encode_as(&self, version: u16) -> [u8; HEADER_SIZE] {
         let mut bytes = [0; HEADER_SIZE];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
         put(0, &MAGIC.to_le_bytes());
-        put(4, &VERSION.to_le_bytes());
+        put(VERSION_AT, &version.to_le_bytes());
         put(6, &[self.kind as u8, self.class as u8]);
         put(FLAGS_AT, &self.flags.bits().to_le_bytes());
         put(10, &self.op.to_le_bytes());
@@ -252,27 +288,31 @@ impl Header {
         put(CONTENT_CHECKSUM_AT, &self.content_checksum.to_le_bytes());
         put(44, &self.epoch.to_le_bytes());
         put(TAG_AT, &self.tag);
-        put(56, &self.credits.to_le_bytes());
         seal_header(&mut bytes);
         bytes
     }
 
-    /// The header of these bytes, every field checked.
+    /// The header of these bytes, every field checked, as one of a handshake.
     pub fn decode(bytes: &[u8; HEADER_SIZE]) -> Result<Header, FrameError> {
+        Header::decode_as(bytes, HANDSHAKE_VERSION)
+    }
+
+    /// The header of these bytes, every field checked, of a connection that has this version.
+    pub fn decode_as(bytes: &[u8; HEADER_SIZE], version: u16) -> Result<Header, FrameError> {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         if u32_at(0) != MAGIC {
             return Err(FrameError::Magic(u32_at(0)));
         }
-        if u16_at(4) != VERSION {
-            return Err(FrameError::Version(u16_at(4)));
+        if u16_at(VERSION_AT) != version {
+            return Err(FrameError::Version { found: u16_at(VERSION_AT), expected: version });
         }
         if crc32c::crc32c(&bytes[..CHECKSUM_AT]) != u32_at(CHECKSUM_AT) {
             return Err(FrameError::Checksum);
         }
         let unknown = |field, value| FrameError::Unknown { field, value };
-        if u16_at(58) != 0 {
-            return Err(unknown("reserved field", u32::from(u16_at(58))));
+        if u32_at(56) != 0 {
+            return Err(unknown("reserved field", u32_at(56)));
         }
         let header = Header {
             kind: Kind::from_code(bytes[6]).ok_or(unknown("kind", u32::from(bytes[6])))?,
@@ -288,13 +328,15 @@ impl Header {
             content_checksum: u32_at(40),
             epoch: u32_at(44),
             tag: [bytes[48], bytes[49], bytes[50], bytes[51], bytes[52], bytes[53], bytes[54], bytes[55]],
-            credits: u16_at(56),
         };
         if header.content_checksum != 0 && !header.flags.contains(Flags::CHECKSUM) {
             return Err(FrameError::Stray("content checksum"));
         }
         if header.tag != [0; 8] && !header.flags.contains(Flags::KEYED) {
             return Err(FrameError::Stray("tag"));
+        }
+        if header.flags.contains(Flags::EXTENDED) && !header.kind.is_extensible() {
+            return Err(unknown("flags", u32::from(u16_at(FLAGS_AT))));
         }
         check_length("body", header.body_length, BODY_LENGTH_MAX)?;
         check_length("payload", header.payload_length, PAYLOAD_LENGTH_MAX)?;
@@ -307,6 +349,17 @@ impl Header {
         let is_damaged = tells && content_checksum(body, payload, None) != self.content_checksum;
         if is_damaged { Err(FrameError::Content) } else { Ok(()) }
     }
+}
+
+/// The newest version that both sides speak, of which the other speaks these.
+pub fn agree_on_version(min: u16, max: u16) -> Option<u16> {
+    let version = max.min(VERSION);
+    (version >= min.max(VERSION_MIN)).then_some(version)
+}
+
+/// Gives an encoded header a version.
+pub(crate) fn set_version(bytes: &mut [u8; HEADER_SIZE], version: u16) {
+    bytes[VERSION_AT..VERSION_AT + 2].copy_from_slice(&version.to_le_bytes());
 }
 
 /// Gives an encoded header its checksum.

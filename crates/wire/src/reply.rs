@@ -89,7 +89,12 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         | Op::Fetch
         | Op::List
         | Op::Locks
-        | Op::ReleaseLocks => {
+        | Op::ReleaseLocks
+        | Op::Map
+        | Op::GiveUp
+        | Op::Right
+        | Op::Revoke
+        | Op::Beat => {
             return Err(BodyError::Value("the operation"));
         }
     };

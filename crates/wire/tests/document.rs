@@ -64,7 +64,7 @@ fn the_limits_are_the_constants() {
     use aqueduct_fs as fs;
     let limits = limits! {
         wire::HEADER_SIZE wire::TRAILER_SIZE wire::BODY_LENGTH_MAX wire::PAYLOAD_LENGTH_MAX wire::DIRECTORY_PAGE_MAX
-        wire::COMPOUND_MAX wire::GRANTS_MAX wire::LEASES_TOLD_MAX wire::FETCH_MAX wire::FETCH_LENGTH_MAX wire::LIST_MAX wire::KEY_LENGTH wire::KEYS_MAX wire::NONCE_LENGTH wire::PROOF_LENGTH wire::SLOTS_MAX wire::PEER_NAME_LENGTH_MAX wire::EXPORT_NAME_LENGTH_MAX fs::HANDLE_LENGTH_MAX
+        wire::COMPOUND_MAX wire::GRANTS_MAX wire::LEASES_TOLD_MAX wire::FETCH_MAX wire::FETCH_LENGTH_MAX wire::LIST_MAX wire::KEY_LENGTH wire::KEYS_MAX wire::NONCE_LENGTH wire::PROOF_LENGTH wire::NODE_NAME_LENGTH_MAX wire::ADDRESSES_MAX wire::ADDRESS_LENGTH_MAX wire::SLOTS_MAX wire::EXTENSIONS_LENGTH_MAX wire::JOB_LENGTH_MAX wire::RIGHT_LENGTH_MAX wire::DATA_SERVERS_MAX wire::LINKS_MAX wire::COMMITTED_MAX wire::NETWORK_NAME_LENGTH_MAX wire::ROUTE_TEXT_LENGTH_MAX wire::HOPS_MAX wire::FLOWS_TOLD_MAX wire::ROUTE_LENGTH_MAX wire::PEER_NAME_LENGTH_MAX wire::EXPORT_NAME_LENGTH_MAX fs::HANDLE_LENGTH_MAX
         fs::NAME_LENGTH_MAX fs::SYMLINK_LENGTH_MAX fs::XATTR_NAME_LENGTH_MAX fs::XATTR_SIZE_MAX fs::TOKEN_LENGTH_MAX
         fs::GROUPS_MAX
     };
@@ -125,12 +125,27 @@ fn the_requests_that_need_a_slot_are_marked() {
         let op = Op::of(request);
         assert_eq!(slotted(op.name()), request.changes_state(), "{}", op.name());
     }
-    // All but Access, which needs one for W_OK only, and the ten that are no requests of the file system.
-    assert_eq!(requests.len(), Op::ALL.len() - 11);
+    // All but Access, which needs one for W_OK only, and the fifteen that are no requests of the
+    // file system.
+    assert_eq!(requests.len(), Op::ALL.len() - 16);
     assert!(slotted("Write") && slotted("Compound"));
     assert!(
-        ["Attach", "Status", "Read", "Recovered", "Fetch", "List", "Locks", "ReleaseLocks"]
-            .into_iter()
-            .all(|name| !slotted(name))
+        [
+            "Attach",
+            "Status",
+            "Read",
+            "Recovered",
+            "Fetch",
+            "List",
+            "Locks",
+            "ReleaseLocks",
+            "Map",
+            "GiveUp",
+            "Right",
+            "Revoke",
+            "Beat"
+        ]
+        .into_iter()
+        .all(|name| !slotted(name))
     );
 }

@@ -4,11 +4,11 @@ use aqueduct_wire::*;
 use proptest::prelude::*;
 
 fn header() -> impl Strategy<Value = Header> {
-    let codes = (1u8..=15, 0u8..=2, 0u16..128);
-    let numbers = (any::<[u32; 5]>(), any::<[u16; 2]>(), any::<u64>(), any::<[u8; 8]>());
+    let codes = (1u8..=22, 0u8..=2, 0u16..128);
+    let numbers = (any::<[u32; 5]>(), any::<u16>(), any::<u64>(), any::<[u8; 8]>());
     let lengths = (0..=BODY_LENGTH_MAX as u32, 0..=PAYLOAD_LENGTH_MAX as u32);
     (codes, numbers, lengths).prop_map(|((kind, class, flags), numbers, (body_length, payload_length))| {
-        let ([status, slot, sequence, content_checksum, epoch], [op, credits], request, tag) = numbers;
+        let ([status, slot, sequence, content_checksum, epoch], op, request, tag) = numbers;
         let flags = Flags::from_bits(flags).unwrap();
         Header {
             kind: Kind::from_code(kind).unwrap(),
@@ -24,7 +24,6 @@ fn header() -> impl Strategy<Value = Header> {
             content_checksum: if flags.contains(Flags::CHECKSUM) { content_checksum } else { 0 },
             epoch,
             tag: if flags.contains(Flags::KEYED) { tag } else { [0; 8] },
-            credits,
         }
     })
 }
@@ -90,13 +89,15 @@ fn with(at: usize, value: &[u8]) -> Result<Header, FrameError> {
 fn each_field_is_checked() {
     let unknown = |field, value| Err(FrameError::Unknown { field, value });
     assert_eq!(with(0, b"HTTP"), Err(FrameError::Magic(u32::from_le_bytes(*b"HTTP"))));
-    assert_eq!(with(4, &[2, 0]), Err(FrameError::Version(2)));
+    assert_eq!(with(4, &[2, 0]), Err(FrameError::Version { found: 2, expected: 1 }));
     assert_eq!(with(6, &[0]), unknown("kind", 0));
-    assert_eq!(with(6, &[16]), unknown("kind", 16));
+    assert_eq!(with(6, &[200]), unknown("kind", 200));
     assert_eq!(with(7, &[3]), unknown("class", 3));
-    assert_eq!(with(8, &[0, 4]), unknown("flags", 0x400));
+    assert_eq!(with(8, &[0, 4]), unknown("flags", 0x400), "a PING has no extensions");
+    assert_eq!(with(8, &[0, 8]), unknown("flags", 0x800));
     assert_eq!(with(8, &[0, 0x80]), unknown("flags", 0x8000));
-    assert_eq!(with(58, &[1, 0]), unknown("reserved field", 1));
+    assert_eq!(with(56, &[1, 0]), unknown("reserved field", 1));
+    assert_eq!(with(59, &[1]), unknown("reserved field", 1 << 24));
     assert_eq!(with(40, &[1]), Err(FrameError::Stray("content checksum")));
     assert!(with(8, &[1]).is_ok());
     assert_eq!(with(55, &[1]), Err(FrameError::Stray("tag")));
@@ -116,8 +117,8 @@ fn each_field_is_checked() {
 #[test]
 fn an_error_says_what_was_wrong() {
     let message = |error: Result<Header, FrameError>| error.unwrap_err().to_string();
-    assert_eq!(message(with(4, &[9, 0])), "the frame is of version 9, this is version 1");
-    assert_eq!(message(with(6, &[99])), "the header's kind is 99, which version 1 does not have");
+    assert_eq!(message(with(4, &[9, 0])), "the frame is of version 9, those of this connection are of version 1");
+    assert_eq!(message(with(6, &[99])), "the header's kind is 99, which this release does not know");
     assert_eq!(message(with(32, &[0, 0, 0, 1])), "the body is 16777216 bytes long, more than the 131072 allowed");
     assert_eq!(message(with(55, &[1])), "the header's tag is set without its flag");
 }
@@ -140,7 +141,7 @@ fn a_damaged_body_or_payload_is_found() {
     assert_eq!(damaged(Flags::TRAILER, |body, _| body[0] ^= 1), Ok(()), "its trailer tells");
     let payload = [7; 100];
     let header = Header { flags: Flags::TRAILER | Flags::CHECKSUM, payload_length: 100, ..Header::new(Kind::Reply) };
-    let trailer = Sealer::new(None, true).trailer(60, &payload);
+    let trailer = Sealer::new(None, true).trailer(60, &[], &payload);
     assert_eq!(trailer.check_content(&header, &[], &payload), Ok(()));
     assert_eq!(Trailer { valid: 59, ..trailer }.check_content(&header, &[], &payload), Err(FrameError::Content));
     assert_eq!(trailer.check_content(&header, b"x", &payload), Err(FrameError::Content));
@@ -155,7 +156,7 @@ fn what_is_not_asked_for_changes_no_frame() {
     let mut sealed = frame.clone();
     Sealer::default().seal(&mut sealed, &[]);
     assert_eq!(sealed, frame);
-    assert_eq!(Sealer::default().trailer(5, &[1; 9]), Trailer { valid: 5, checksum: 0 });
+    assert_eq!(Sealer::default().trailer(5, &[], &[1; 9]), Trailer { valid: 5, checksum: 0 });
 }
 
 /// What a server and a client of each mind agree on: near each other and far.
@@ -174,4 +175,28 @@ fn checksums_are_agreed_on() {
     }
     assert_eq!(agree(On, Off), [Err(()), Err(())]);
     assert_eq!(agree(Off, On), [Err(()), Err(())]);
+}
+
+/// Whatever version two sides agree on, its frames are theirs only.
+#[test]
+fn a_connections_frames_have_its_version() {
+    let mut frame = Header::new(Kind::Ping).encode();
+    let mut sealer = Sealer::default();
+    sealer.set_version(7);
+    sealer.seal(&mut frame, &[]);
+    assert_eq!(frame[4..6], [7, 0]);
+    assert_eq!(Header::decode(&frame), Err(FrameError::Version { found: 7, expected: 1 }));
+    assert_eq!(Opener::default().header(&frame), Err(FrameError::Version { found: 7, expected: 1 }));
+    let mut opener = Opener::default();
+    opener.set_version(7);
+    assert_eq!(opener.header(&frame), Ok(Header::new(Kind::Ping)));
+    assert!(opener.header(&Header::new(Kind::Ping).encode()).is_err());
+}
+
+#[test]
+fn the_newest_common_version_is_agreed_on() {
+    assert_eq!(agree_on_version(1, 1), Some(1));
+    assert_eq!(agree_on_version(0, VERSION + 5), Some(VERSION));
+    assert_eq!((agree_on_version(VERSION + 1, VERSION + 2), agree_on_version(0, 0)), (None, None));
+    assert_eq!(agree_on_version(3, 1), None);
 }

@@ -52,13 +52,12 @@ fn the_header_and_the_trailer() {
         content_checksum: 0x4443_4241,
         epoch: 0x5453_5251,
         tag: *b"tag-tag-",
-        credits: 0x6261,
     };
     let expected = "41514454 0100 03 01 0d00 0500 01020304 11121314 21222324 3132333435363738 28000000 00001000 \
-                    41424344 51525354 7461672d7461672d 6162 0000";
+                    41424344 51525354 7461672d7461672d 00000000";
     let bytes = header.encode();
     assert_eq!(bytes[..60], hex(expected));
-    assert_eq!(bytes[60..], hex("4f1afc22"));
+    assert_eq!(bytes[60..], hex("5bd274ea"));
     assert_eq!(Header::decode(&bytes), Ok(header));
     assert_eq!(Header::new(Kind::Ping).encode()[60..], hex("528700dd"));
     let trailer = Trailer { valid: 0x0403_0201, checksum: 0x1413_1211 }.encode();
@@ -71,21 +70,29 @@ fn greetings() {
         version_min: 1,
         version_max: 2,
         capabilities: Capabilities::COMPOUND | Capabilities::PENDING,
+        server: None,
         session: 0x0807_0605_0403_0201,
-        secret: *b"secret-of-16-byt",
+        link: 0x0d0c_0b0a,
         lane: Lane::Bulk,
         client_instance: *b"instance-16-byte",
         client_name: "né".into(),
-        nonce: None,
+        nonce: *b"client-nonce-of-thirty-two-bytes",
+        keyed: false,
+        node: None,
     };
-    let expected = "0100 0200 0600000000000000 0102030405060708 7365637265742d6f662d31362d627974 01 \
-                    696e7374616e63652d31362d62797465 0300 6ec3a9";
-    assert_eq!(body(|out| hello.encode(out)), hex(&format!("{expected} 00")));
-    let with_nonce = Hello { nonce: Some(*b"client-nonce-of-thirty-two-bytes"), ..hello };
-    let nonce = "01 636c69656e742d6e6f6e63652d6f662d7468697274792d74776f2d6279746573";
-    assert_eq!(body(|out| with_nonce.encode(out)), hex(&format!("{expected} {nonce}")));
+    let before = "0100 0200 0600000000000000";
+    let rest = "0102030405060708 0a0b0c0d 01 696e7374616e63652d31362d62797465 0300 6ec3a9 \
+                636c69656e742d6e6f6e63652d6f662d7468697274792d74776f2d6279746573";
+    assert_eq!(body(|out| hello.encode(out)), hex(&format!("{before} 00 {rest} 00 0000")));
+    let server = Some(ServerId(*b"server-16-bytes-"));
+    let of_node = Hello { server, keyed: true, node: NodeName::new("n7"), ..hello };
+    let named = format!("{before} 01 7365727665722d31362d62797465732d {rest} 01 0200 6e37");
+    assert_eq!(body(|out| of_node.encode(out)), hex(&named));
     assert_eq!(body(|out| Challenge { nonce: [0xab; 32] }.encode(out)), [0xab; 32]);
-    assert_eq!(body(|out| Proof { proof: [0xcd; 32] }.encode(out)), [0xcd; 32]);
+    let both = Proof { key: Some([0xcd; 32]), session: Some([0xef; 32]) };
+    assert_eq!(body(|out| both.encode(out)), [&[1][..], &[0xcd; 32], &[1], &[0xef; 32]].concat());
+    let of_session = Proof { key: None, session: Some([0xef; 32]) };
+    assert_eq!(body(|out| of_session.encode(out)), [&[0, 1][..], &[0xef; 32]].concat());
     let reply = HelloReply {
         version: 1,
         capabilities: Capabilities::CHECKSUM,
@@ -93,14 +100,19 @@ fn greetings() {
         secret: [0xaa; 16],
         verifier: 6,
         slots: 256,
-        credits: 1024,
         payload_max: 1 << 20,
         lease_seconds: 7,
         server_name: "s".into(),
         recovering: true,
+        server: ServerIdentity { id: ServerId([0xbb; 16]), incarnation: 9 },
+        volume: [0xcc; 16],
+        epoch: 3,
+        addresses: vec!["[::1]:1".into(), "h".into()],
     };
     let expected = "0100 0100000000000000 0500000000000000 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa 0600000000000000 00010000 \
-                    00040000 00001000 07000000 0100 73 01";
+                    00001000 07000000 0100 73 01 \
+                    bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb 0900000000000000 cccccccccccccccccccccccccccccccc 0300000000000000 \
+                    0200 0700 5b3a3a315d3a31 0100 68";
     assert_eq!(body(|out| reply.encode(out)), hex(expected));
     let attached = AttachReply { root: entry(), export_id: 2, read_only: true, age_max: 3000, one_user: true };
     assert_eq!(body(|out| attached.encode(out)), hex(&format!("0200 6868 {ATTR} 02000000 01 b80b0000 01")));
@@ -123,6 +135,135 @@ fn greetings() {
     let leases = [LeaseId(0x0102), LeaseId(3)];
     assert_eq!(body(|out| encode_leases(&leases, out)), hex("0200 0201000000000000 0300000000000000"));
     assert_eq!(body(|out| CancelReply { outcome: CancelOutcome::Never }.encode(out)), hex("01"));
+}
+
+/// What may stand before a body, and what says who serves what.
+#[test]
+fn extensions_maps_links_and_notices() {
+    let extensions = Extensions {
+        job: Some("j1".into()),
+        trace: Some(*b"trace-16-bytes--"),
+        asks_queue_time: true,
+        queue_time: Some(0x0403_0201),
+        right: Some((*b"rt").into()),
+    };
+    let expected =
+        "2c00 0100 0200 6a31 0200 1000 74726163652d31362d62797465732d2d 0300 0000 0400 0400 01020304 0180 0200 7274";
+    assert_eq!(body(|out| extensions.encode(out)), hex(expected));
+    assert_eq!(body(|out| Extensions::default().encode(out)), hex("0000"));
+    let map = Map {
+        volume: *b"volume-16-bytes-",
+        epoch: 5,
+        mode: VolumeMode::Stripe,
+        stripe_size: 1 << 20,
+        width: 4,
+        names: vec!["n:1".into()],
+        data: vec![DataServer { share_epoch: 6, share: 7, addresses: vec!["d:2".into(), "e:3".into()] }],
+    };
+    let bytes = "766f6c756d652d31362d62797465732d 0500000000000000 02 00001000 0400 01 0300 6e3a31 0100 06000000 07000000 02 \
+                 0300 643a32 0300 653a33";
+    assert_eq!(body(|out| map.encode(out)), hex(bytes));
+    assert_eq!(Map::decode(&hex(bytes)), Ok(map.clone()));
+    assert_eq!(STATUS_MOVED, 65_536);
+    let notice = Notice::Map(map);
+    assert_eq!(body(|out| notice.encode(out)), hex(&format!("01 {bytes}")));
+    assert_eq!(Notice::decode(&hex(&format!("01 {bytes}"))), Ok(notice));
+    assert_eq!(body(|out| Notice::Stopping(9).encode(out)), hex("02 09000000"));
+    assert_eq!(Notice::decode(&hex("02 09000000")), Ok(Notice::Stopping(9)));
+    assert_eq!(Notice::decode(&hex("07 0102")), Ok(Notice::Unknown));
+    let give_up = GiveUp { link: 3, floor: 4, surviving: vec![1, 2] };
+    assert_eq!(body(|out| give_up.encode(out)), hex("03000000 04000000 0200 01000000 02000000"));
+    assert_eq!(GiveUp::decode(&hex("03000000 04000000 0200 01000000 02000000")), Ok(give_up));
+    assert_eq!(body(|out| encode_retire(3, out)), hex("03000000"));
+    let number = |count| WriteNumber { share_epoch: 1, start: 2, count };
+    let write =
+        CommittedWrite { is_releasing: true, slot: 4, sequence: 5, status: 28, count: 6, offset: 7, number: number(8) };
+    let committed = Committed { handle: b"hh".to_vec(), up_to: number(9), status: 5, writes: vec![write] };
+    let expected = "0200 6868 01000000 0200000000000000 0900000000000000 05000000 0100 \
+                    01 04000000 05000000 1c000000 06000000 0700000000000000 01000000 0200000000000000 0800000000000000";
+    assert_eq!(body(|out| committed.encode(out)), hex(expected));
+    assert_eq!(Committed::decode(&hex(expected)), Ok(committed));
+}
+
+/// Whatever a hostile peer says of maps and links is bounded.
+#[test]
+fn maps_links_and_notices_that_make_no_sense_are_refused() {
+    let zeros = "00".repeat(16);
+    for wrong in [
+        format!("{zeros} 0000000000000000 06 00000000 0000 00 0000"), // no mode
+        format!("{zeros} 0000000000000000 00 00000000 0000 11 0000"), // 17 addresses
+        format!("{zeros} 0000000000000000 00 00000000 0000 01 0000 0000"), // an empty one
+        // A control character.
+        format!("{zeros} 0000000000000000 00 00000000 0000 01 0100 0a 0000"),
+        format!("{zeros} 0000000000000000 00 00000000 0000 00 0101"), // 257 servers
+        format!("{zeros} 0000000000000000 00 00000000 0000 00 0000 00"), // more
+        zeros.clone(),
+    ] {
+        assert!(Map::decode(&hex(&wrong)).is_err(), "{wrong}");
+        assert!(Notice::decode(&hex(&format!("01 {wrong}"))).is_err(), "{wrong}");
+    }
+    assert!(GiveUp::decode(&hex("03000000 04000000 0101")).is_err(), "257 links");
+    assert!(GiveUp::decode(&hex("03000000 04000000 0100")).is_err() && Notice::decode(&[]).is_err());
+    assert!(decode_retire(&hex("030000")).is_err() && decode_retire(&hex("0300000000")).is_err());
+    assert!(Committed::decode(&hex("0000")).is_err());
+}
+
+#[test]
+fn routes() {
+    let network = NetworkName::new("net2").unwrap();
+    let address = Target::Address { network: network.clone(), address: ([10, 2, 0, 5], 7170).into() };
+    let v6 = Target::Address { network, address: (std::net::Ipv6Addr::LOCALHOST, 9).into() };
+    for (target, bytes, shown) in [
+        (Target::Router, "00".to_owned(), "the router itself"),
+        (address, "01 0a020005 021c 0400 6e657432".to_owned(), "10.2.0.5:7170@net2"),
+        (v6, format!("02 {}01 0900 0400 6e657432", "00".repeat(15)), "[::1]:9@net2"),
+        (
+            Target::Server(ServerId([7; 16])),
+            format!("03 {}", "07".repeat(16)),
+            "server 07070707070707070707070707070707",
+        ),
+    ] {
+        assert_eq!(target.to_string(), shown);
+        let route = Route { target, hops_left: 3, time_left_ms: 2500, lane: Lane::Bulk, initiator: [5; 16], flow: 77 };
+        let expected = hex(&format!("{bytes} 03 c4090000 01 {} 4d00000000000000", "05".repeat(16)));
+        assert_eq!(body(|out| route.encode(out)), expected);
+        assert!(expected.len() <= ROUTE_LENGTH_MAX);
+        let longer = [&expected[..], &[0; 9]].concat();
+        assert_eq!(Route::decode(&longer), Ok(route), "a newer version adds fields");
+        assert!((0..expected.len()).all(|end| Route::decode(&expected[..end]).is_err()));
+    }
+    let reply = RouteReply { status: RouteStatus::Full, hop: 1, text: "r1".into() };
+    assert_eq!(body(|out| reply.encode(out)), hex("01 01 0200 7231"));
+    assert_eq!(RouteReply::decode(&hex("01 01 0200 7231")), Ok(reply));
+    let notice = RouteNotice { stopping_seconds: 30, flows: vec![77] };
+    assert_eq!(body(|out| notice.encode(out)), hex("1e000000 0100 4d00000000000000"));
+    assert_eq!(RouteNotice::decode(&hex("1e000000 0100 4d00000000000000")), Ok(notice));
+}
+
+/// Whatever a hostile peer says of routes is bounded.
+#[test]
+fn routes_that_make_no_sense_are_refused() {
+    let rest = format!("{} 4d00000000000000", "05".repeat(16));
+    for wrong in [
+        format!("04 03 c4090000 01 {rest}"),                           // no target
+        format!("00 09 c4090000 01 {rest}"),                           // 9 hops
+        format!("00 03 c4090000 02 {rest}"),                           // no lane
+        format!("01 0a020005 021c 0000 03 c4090000 01 {rest}"),        // a network without a name
+        format!("01 0a020005 021c 0300 612f62 03 c4090000 01 {rest}"), // a slash in it
+        format!("01 0a020005 021c 4100 {} 03 c4090000 01 {rest}", "61".repeat(65)), // too long
+    ] {
+        assert!(Route::decode(&hex(&wrong)).is_err(), "{wrong}");
+    }
+    for wrong in
+        ["09 00 0000", "01 00 0100 0a", "01 00 0100", "01 00 0100 ff", &format!("01 00 0001 {}", "61".repeat(256))]
+    {
+        assert!(RouteReply::decode(&hex(wrong)).is_err(), "{wrong}");
+    }
+    let long = RouteReply { status: RouteStatus::Bad, hop: 0, text: "\u{e9}".repeat(200) };
+    let cut = RouteReply::decode(&body(|out| long.encode(out))).unwrap();
+    assert_eq!(cut.text, "\u{e9}".repeat(127));
+    assert!(RouteNotice::decode(&hex("00000000 0110")).is_err(), "4097 flows");
+    assert!(RouteNotice::decode(&hex("00000000 0000 00")).is_err());
 }
 
 /// The proof and the tags, as another implementation has to compute them.

@@ -19,23 +19,26 @@ fn is_open_ended(op: Op) -> bool {
 
 fn hello() -> impl Strategy<Value = Hello> {
     (any::<[u16; 2]>(), any::<[[u8; 16]; 2]>(), any::<u64>(), 0u64..8, any::<bool>(), "\\PC{0,60}").prop_map(
-        |([version_min, version_max], [secret, client_instance], session, capabilities, bulk, client_name)| Hello {
+        |([version_min, version_max], [server, client_instance], session, capabilities, bulk, client_name)| Hello {
             version_min,
             version_max,
             capabilities: Capabilities::from_bits_truncate(capabilities),
+            server: bulk.then_some(ServerId(server)),
             session,
-            secret,
+            link: session as u32,
             lane: if bulk { Lane::Bulk } else { Lane::Control },
             client_instance,
             client_name,
-            nonce: bulk.then_some([session as u8; NONCE_LENGTH]),
+            nonce: [session as u8; NONCE_LENGTH],
+            keyed: bulk,
+            node: NodeName::new("node").filter(|_| bulk),
         },
     )
 }
 
 fn hello_reply() -> impl Strategy<Value = HelloReply> {
-    (any::<[u64; 2]>(), any::<[u8; 16]>(), 0..=SLOTS_MAX, any::<[u32; 3]>(), any::<u16>(), "\\PC{0,60}").prop_map(
-        |([session, verifier], secret, slots, [credits, payload_max, lease_seconds], version, server_name)| {
+    (any::<[u64; 2]>(), any::<[u8; 16]>(), 0..=SLOTS_MAX, any::<[u32; 2]>(), any::<u16>(), "\\PC{0,60}").prop_map(
+        |([session, verifier], secret, slots, [payload_max, lease_seconds], version, server_name)| {
             let capabilities = Capabilities::COMPOUND | Capabilities::PENDING;
             HelloReply {
                 version,
@@ -44,11 +47,14 @@ fn hello_reply() -> impl Strategy<Value = HelloReply> {
                 secret,
                 verifier,
                 slots,
-                credits,
                 payload_max,
                 lease_seconds,
                 server_name,
                 recovering: session % 2 == 0,
+                server: ServerIdentity { id: ServerId(secret), incarnation: verifier },
+                volume: secret,
+                epoch: session,
+                addresses: vec!["host:1".into(); usize::from(version % 3)],
             }
         },
     )
@@ -243,11 +249,11 @@ fn names_of_peers_are_cut_and_slots_are_bounded() {
         secret: [0; 16],
         verifier: 0,
         slots: SLOTS_MAX,
-        credits: 1,
         payload_max: 1,
         lease_seconds: 0,
         server_name: "é".repeat(200),
         recovering: false,
+        ..HelloReply::default()
     };
     let out = body(|out| reply.encode(out));
     assert_eq!(HelloReply::decode(&out).unwrap().server_name, "é".repeat(PEER_NAME_LENGTH_MAX / 2));

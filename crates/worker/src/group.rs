@@ -96,7 +96,8 @@ pub struct Registration {
     key: usize,
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex whose holders leave nothing half changed, also if one has panicked.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
@@ -231,6 +232,14 @@ impl Group {
         self.add(fd, epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE, handler)
     }
 
+    /// Watches for data and for room, and reports each only as it comes (edge-triggered): for who
+    /// goes on until the kernel says that there is no more, and wants no system call between.
+    /// Several threads may be told of one descriptor at a time. Cannot be armed for anything else.
+    pub fn register_edge(&self, fd: Watched, handler: Arc<dyn Ready>) -> io::Result<Registration> {
+        use epoll::EventFlags as Of;
+        self.add(fd, Of::IN | Of::OUT | Of::RDHUP | Of::ET, handler)
+    }
+
     fn add(&self, fd: Watched, flags: epoll::EventFlags, handler: Arc<dyn Ready>) -> io::Result<Registration> {
         let key = lock(&self.handlers).insert(handler);
         if let Err(error) = epoll::add(&self.epoll, fd.as_fd(), epoll::EventData::new_u64(key as u64), flags) {
@@ -268,18 +277,34 @@ impl Group {
         }
     }
 
-    /// Ends the threads after their current turn, and drops all tasks that have not completed. Does not wait.
+    /// Ends the threads after their current turn, and drops all tasks that are ready. Does not
+    /// wait.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         self.watch.widen();
+        self.crew.sentinel.wake();
     }
 
-    /// Waits until all threads have ended; call [`stop`](Group::stop) first. Never from a thread of the group.
+    /// Waits until all threads have ended, then drops the tasks that wait for a time and what is
+    /// called for watched descriptors, which may hold the group themselves. Call
+    /// [`stop`](Group::stop) first. Never from a thread of the group.
     pub fn join(&self) {
         loop {
-            let Some(thread) = lock(&self.crew.threads).pop() else { return };
+            let Some(thread) = lock(&self.crew.threads).pop() else { break };
             let _ = thread.join();
+        }
+        // Outside the locks: what is dropped may take them. A task whose last waker is dropped
+        // comes to the queue once more, to be dropped there.
+        loop {
+            let timers = std::mem::take(&mut *lock(&self.timers));
+            let handlers = std::mem::take(&mut *lock(&self.handlers));
+            let tasks = std::mem::take(&mut *lock(&self.queue));
+            if timers.is_empty() && handlers.is_empty() && tasks.is_empty() {
+                return;
+            }
+            self.queued.store(0, Ordering::SeqCst);
+            drop((timers, handlers, tasks));
         }
     }
 }

@@ -9,14 +9,17 @@
 
 mod done;
 mod group;
+mod pulse;
 mod run;
+mod sentinel;
 mod timer;
 mod wait;
 mod watch;
 mod wide;
 
 pub use done::Done;
-pub use group::{Flush, Group, Interest, Readiness, Ready, Registration, Settings, Watched};
+pub use group::{Flush, Group, Interest, Readiness, Ready, Registration, Settings, Watched, lock};
+pub use pulse::Pulse;
 pub use timer::Sleep;
 pub use wait::wait;
 pub use wide::Wide;

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use rustix::event::epoll;
 use rustix::time::Timespec;
 
 use crate::group::{Flush, Group, Readiness, WAKE_KEY, lock};
+use crate::sentinel::{Found, Sentinel};
 use crate::watch::Place;
 use crate::wide::Wide;
 
@@ -58,8 +59,7 @@ pub(crate) struct Crew {
     busy: AtomicUsize,
     /// Counts the ends of work: while all threads are busy and it stands still, they are held up.
     ended: AtomicUsize,
-    /// Whether a sentinel watches.
-    watched: AtomicBool,
+    pub(crate) sentinel: Arc<Sentinel>,
 }
 
 pub(crate) fn current() -> Option<Arc<Group>> {
@@ -67,7 +67,9 @@ pub(crate) fn current() -> Option<Arc<Group>> {
 }
 
 pub(crate) fn is_current(group: &Group) -> bool {
-    CURRENT.with_borrow(|current| current.as_ref().is_some_and(|current| std::ptr::eq(Arc::as_ptr(current), group)))
+    let is_it = |current: &Arc<Group>| std::ptr::eq(Arc::as_ptr(current), group);
+    // A thread that is at its end turns no group; what it lets go of then may still wake tasks.
+    CURRENT.try_with(|current| current.borrow().as_ref().is_some_and(is_it)).unwrap_or(false)
 }
 
 pub(crate) fn flush_later(flush: Arc<dyn Flush>) {
@@ -145,9 +147,9 @@ impl<'a> Busy<'a> {
             return None;
         }
         crew.busy.fetch_add(1, Ordering::SeqCst);
-        if !group.watch.is_watched() && !crew.watched.swap(true, Ordering::SeqCst) {
-            let started = start_sentinel(group);
-            crew.watched.store(started.is_ok(), Ordering::SeqCst);
+        if !group.watch.is_watched() {
+            // Without one, nobody helps while all are held up: the next piece of work tries again.
+            let _ = crew.sentinel.call(HELD_UP_AFTER, || look_of_sentinel(group));
         }
         Some(Busy(group))
     }
@@ -160,34 +162,28 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// A sentinel looks after a group that nobody watches because all threads are busy or parked: when those that are busy stay so, it has another come,
-/// or starts one. It ends when the group has been quiet for a while, so that an idle group has no thread that wakes up.
-fn start_sentinel(group: &Arc<Group>) -> io::Result<()> {
-    const QUIET_TICKS: u32 = 200;
+/// What the sentinel of a group does: it looks after a group that nobody watches because all threads are busy or parked. When those that are busy stay so, it
+/// has another come, or starts one.
+fn look_of_sentinel(group: &Arc<Group>) -> impl FnMut() -> Found + Send + 'static {
     let group = Arc::downgrade(group);
-    std::thread::Builder::new().name("sentinel".into()).spawn(move || {
-        let (mut quiet, mut ended_before) = (0, None);
-        loop {
-            std::thread::sleep(HELD_UP_AFTER);
-            let Some(group) = group.upgrade() else { return };
-            let crew = &group.crew;
-            let busy = crew.busy.load(Ordering::SeqCst);
-            let ended = crew.ended.load(Ordering::SeqCst);
-            quiet = if busy > 0 { 0 } else { quiet + 1 };
-            if quiet > QUIET_TICKS || group.stopping.load(Ordering::SeqCst) {
-                return crew.watched.store(false, Ordering::SeqCst);
-            }
-            let held_up = busy > 0 && !group.watch.is_watched() && ended_before == Some(ended);
-            ended_before = Some(ended);
-            if held_up
-                && !group.watch.summon()
-                && let Err(error) = start_thread(&group)
-            {
-                tracing::warn!(%error, "could not start another worker thread: requests wait for the present ones");
-            }
+    let mut ended_before = None;
+    move || {
+        let Some(group) = group.upgrade().filter(|group| !group.stopping.load(Ordering::SeqCst)) else {
+            return Found::Over;
+        };
+        let crew = &group.crew;
+        let busy = crew.busy.load(Ordering::SeqCst);
+        let ended = crew.ended.load(Ordering::SeqCst);
+        let held_up = busy > 0 && !group.watch.is_watched() && ended_before == Some(ended);
+        ended_before = Some(ended);
+        if held_up
+            && !group.watch.summon()
+            && let Err(error) = start_thread(&group)
+        {
+            tracing::warn!(%error, "could not start another worker thread: requests wait for the present ones");
         }
-    })?;
-    Ok(())
+        if busy > 0 { Found::Busy } else { Found::Quiet }
+    }
 }
 
 /// What others who want a thread's processor have cost it.

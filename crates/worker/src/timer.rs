@@ -45,6 +45,10 @@ impl Timers {
         first
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
     /// Takes those that have ended.
     pub(crate) fn expired(&mut self, now: Instant) -> Vec<Waker> {
         let mut wakers = Vec::new();

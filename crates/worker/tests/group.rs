@@ -281,3 +281,28 @@ fn no_wake_up_of_a_waiting_thread_is_lost() {
     }
     end(&other);
 }
+
+/// A handler that keeps its group, as connections do.
+struct Keeps(#[expect(dead_code, reason = "it only has to be held")] Arc<Group>);
+
+impl Ready for Keeps {
+    fn ready(&self, _: Readiness) {}
+}
+
+#[test]
+fn a_group_that_has_ended_holds_nothing_that_holds_it() {
+    let group = group(2, 2);
+    let (began, asleep) = channel();
+    let own = group.clone();
+    group.spawn(async move {
+        began.send(()).unwrap();
+        own.sleep(LIMIT * 1000).await;
+    });
+    asleep.recv_timeout(LIMIT).unwrap();
+    let (watched, _other) = UnixStream::pair().unwrap();
+    let read = Interest { read: true, write: false, once: false };
+    let registration = group.register(watched.as_fd(), read, Arc::new(Keeps(group.clone()))).unwrap();
+    end(&group);
+    drop(registration);
+    assert_eq!(Arc::strong_count(&group), 1);
+}

@@ -65,6 +65,30 @@ pub fn synced(progress: &Path) -> u64 {
     File::open(progress).map_or(0, |file| number_at(&file, 8))
 }
 
+/// What a client that died had synced, up to `synced`, is whole. Of what it wrote after that each
+/// write is there or is not, in whatever order: nothing else may be there.
+pub fn check_synced(file: &File, synced: u64) -> Result<(), String> {
+    let (head, length) = (number_at(file, 0), file.metadata().map_err(|error| error.to_string())?.len());
+    if head < synced {
+        return Err(format!("{head} instead of {synced}"));
+    }
+    let mut bytes = vec![0; (length as usize).saturating_sub(SIZE)];
+    file.read_exact_at(&mut bytes, SIZE as u64).map_err(|error| error.to_string())?;
+    if (bytes.len() as u64) < synced * SIZE as u64 {
+        return Err(format!("{length} bytes for {synced} records"));
+    }
+    const HALF: usize = SIZE / 2;
+    for (index, found) in bytes.chunks(HALF).enumerate() {
+        let (number, half) = (1 + (index / 2) as u64, index % 2 * HALF);
+        let is_there = *found == record(number)[half..][..found.len()];
+        let is_lost = number > synced && found.iter().all(|byte| *byte == 0);
+        if !is_there && !is_lost {
+            return Err(format!("half {} of record {number}, {synced} synced, is {found:02x?}", index % 2));
+        }
+    }
+    Ok(())
+}
+
 /// All up to `count` are there; what is behind is there before the head says so.
 pub fn check(file: &File, count: u64, whole: bool) -> Result<u64, String> {
     let head = number_at(file, 0);

@@ -7,50 +7,45 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use aqueduct_client::{Client, ClientConfig, ConnectError};
 use aqueduct_fs::data::ReadBuffer;
 use aqueduct_fs::{
-    ClientId, Context, Credential, Errno, FileSystem, Groups, Handle, OpenFlags, OpenId, ReadAt, Reply, Request, Sink,
-    Source, TRANSFER_SIZE_MAX, WriteAt,
+    Context, Errno, FileSystem, Handle, OpenFlags, OpenId, ReadAt, Reply, Request, Sink, Source, TRANSFER_SIZE_MAX,
+    WriteAt,
 };
-use aqueduct_wire::Checksums;
-use aqueduct_worker::{Group, Settings, wait};
+use aqueduct_node::{AttachConfig, Attachment, Carriers, ConnectError, Place, caller};
 use bytes::Bytes;
-use rustix::process::{getegid, geteuid, getgroups};
 
 use super::api::{INVALID, Names, Space, Transfers, ended};
 use super::data::{Difference, Signature, compare};
 use crate::Failure;
 
-/// The longest that the thread looks again before it sleeps, as in a mount.
-const SPIN_MAX: Duration = Duration::from_micros(200);
-
-/// A server of which nothing is heard for so long is connected to anew, as mounts do.
-const SUSPECT: Duration = Duration::from_secs(5);
-
 /// A server that has not answered for so long ends the measurement.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is written and not stable yet, as mounts keep it.
-const REPLAY_WINDOW: usize = 256 << 20;
-
-/// `HOST:PORT:/EXPORT/PATH`.
+/// The place of an export, with a path below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// `HOST:PORT`
+    /// The server's addresses, as a session takes them.
     pub server: String,
     /// The export and the path below it.
     pub path: String,
+    /// What stands before these, as it was written.
+    written: String,
 }
 
 impl Target {
     /// Splits what was given with `-o`.
     pub fn parse(text: &str) -> Result<Target, Failure> {
-        let (server, path) = text.split_once(":/").filter(|(server, _)| server.contains(':')).ok_or_else(|| {
-            let why = "with -a aqueduct the test file is HOST:PORT:/EXPORT/PATH";
+        let bad = |why: &dyn std::fmt::Display| {
+            let why = format!("with -a aqueduct the test file is HOST:PORT:/EXPORT/PATH: {why}");
             Failure::usage(format!("-o {text}"), why, "give for example -o server:7170:/export/testfile")
-        })?;
-        Ok(Target { server: server.to_owned(), path: format!("/{path}") })
+        };
+        let place = Place::parse(text, |_| false).map_err(|error| bad(&error))?;
+        if place.volume.is_some() || !place.export.starts_with('/') {
+            return Err(bad(&"this names a volume, or a path that does not begin with /"));
+        }
+        let written = text[..text.len() - place.export.len()].to_owned();
+        Ok(Target { server: place.server(None), path: place.export, written })
     }
 
     /// The longest of these exports that the path is below of.
@@ -65,37 +60,24 @@ impl Target {
 
 /// A session at a server.
 pub struct Session {
-    client: Arc<Client>,
-    group: Arc<Group>,
+    attached: Attachment,
+    client: Arc<dyn FileSystem>,
     context: Context,
-    /// `HOST:PORT:` and the export: what paths begin with.
+    /// The server as it was written, and the export: what paths begin with.
     prefix: String,
 }
 
 impl Session {
     /// Connects to the server of a target, and to the export that its path is below of.
     pub fn connect(target: &Target, name: String) -> Result<Arc<Session>, Failure> {
-        let settings = Settings { name: "bench".into(), threads_min: 0, threads_max: 0, spin_max: SPIN_MAX };
         let what = format!("connecting to {}", target.server);
-        let hint = "check the limits on processes and open files";
-        let group = Group::new(settings).map_err(|error| Failure::new(&what, error, hint))?;
         let connect = |export: &str| {
-            let config = ClientConfig {
-                server: target.server.clone(),
-                export: export.to_owned(),
+            let config = AttachConfig {
                 name: name.clone(),
-                read_only: false,
-                soft: true,
-                timeout: TIMEOUT,
-                key: None,
-                replay_window: REPLAY_WINDOW,
-                suspect: SUSPECT,
-                checksums: Checksums::Auto,
-                leases: false,
-                gathers: false,
-                bulk_lanes: true,
+                patience: Some(TIMEOUT),
+                ..AttachConfig::new(&target.server, export)
             };
-            Client::connect(config, std::slice::from_ref(&group))
+            Attachment::connect(&config, Carriers::Caller)
         };
         let parent = target.path.rsplit_once('/').map_or("/", |(parent, _)| parent);
         let mut export = if parent.is_empty() { "/".to_owned() } else { parent.to_owned() };
@@ -106,15 +88,13 @@ impl Session {
             export = longest.to_owned();
             connected = connect(&export);
         }
-        let client = connected.map_err(|error| Failure::new(&what, &error, error.hint()))?;
-        let groups = getgroups().unwrap_or_default().iter().map(|group| group.as_raw()).collect();
-        let credential = Credential { uid: geteuid().as_raw(), gid: getegid().as_raw(), groups: Groups::Known(groups) };
-        let prefix = format!("{}:{}", target.server, export.trim_end_matches('/'));
-        Ok(Arc::new(Session { client, group, context: Context::new(ClientId(0), credential), prefix }))
+        let attached = connected.map_err(|error| Failure::new(&what, &error, error.hint()))?;
+        let prefix = format!("{}{}", target.written, export.trim_end_matches('/'));
+        Ok(Arc::new(Session { client: attached.filesystem(), attached, context: caller(), prefix }))
     }
 
     fn call(&self, request: Request<'_>) -> Result<Reply, Errno> {
-        wait(&self.group, self.client.call(&self.context, request))
+        self.attached.call(&self.context, request)
     }
 
     /// The names of a path below the export.
@@ -132,13 +112,6 @@ impl Session {
             parent = self.call(Request::Lookup { parent: parent.bytes(), name })?.entry()?.handle;
         }
         Ok((parent, last))
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.client.disconnect();
-        self.group.stop();
     }
 }
 
@@ -337,7 +310,7 @@ impl Transfers for Projected {
             }
             Poll::Pending
         });
-        match wait(&self.session.group, complete) {
+        match self.session.attached.wait(complete) {
             Ok(slot) => Ok(slot),
             Err(Errno::ENODATA) => Err(ended()),
             Err(error) => Err(error.into()),
@@ -370,7 +343,8 @@ mod tests {
         assert_eq!(target.export(&known), Some("/srv/data"));
         assert_eq!(target.export(&["/".to_owned()]), Some("/"));
         assert_eq!(target.export(&["/srv/data/dir/f".to_owned()]), None);
-        for wrong in ["/mnt/f", "host:/f", "host:1", "f"] {
+        assert_eq!(Target::parse("a,b:1:/f").unwrap().server, "a:7170,b:1");
+        for wrong in ["/mnt/f", "host:f", "v@host:/f", "host:1", "f"] {
             assert!(Target::parse(wrong).unwrap_err().is_usage, "{wrong}");
         }
     }

@@ -25,6 +25,8 @@ use crate::Failure;
 use crate::ranks::{self, Team};
 use measure::Step;
 use output::Frame;
+pub(crate) use output::print;
+pub(crate) use plan::bytes;
 use plan::{Pairs, Role};
 pub use plan::{Sizes, Test};
 use summary::{Row, Told};
@@ -63,7 +65,8 @@ pub struct Arguments {
     /// Messages of a window
     #[arg(short = 'W', long, value_name = "N", default_value_t = 64)]
     pub window_size: usize,
-    /// So many pairs [default: half of the ranks]
+    /// So many pairs [default: half of the ranks, which are two unless told; with this, two for
+    /// each pair]
     #[arg(short, long, value_name = "N")]
     pub pairs: Option<usize>,
     /// Connections of each pair, which share its windows
@@ -90,6 +93,16 @@ pub struct Arguments {
     /// How the ranks come to be.
     #[command(flatten)]
     pub ranks: ranks::Options,
+}
+
+impl Arguments {
+    /// As `net bw` has it: the tests of bandwidth, unless some are named.
+    pub(crate) fn of_bandwidth(self) -> Arguments {
+        match self.tests.is_empty() {
+            true => Arguments { tests: vec![Test::Bw, Test::Bibw, Test::MbwMr], ..self },
+            false => self,
+        }
+    }
 }
 
 /// Addresses that begin with the same bits.
@@ -124,7 +137,8 @@ impl Network {
 /// Runs it.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     check(&arguments)?;
-    let mut team = Team::start(&ranks::Options { usual: 2, ..arguments.ranks.clone() })?;
+    let usual = arguments.pairs.map_or(2, |pairs| pairs.saturating_mul(2));
+    let mut team = Team::start(&ranks::Options { usual, ..arguments.ranks.clone() })?;
     let result = measure_all(&arguments, &mut team);
     team.finish(result)
 }

@@ -28,7 +28,7 @@ pub(super) struct Frame<'a> {
 }
 
 /// Prints, whole and now; a reader that has left is no reason to fail.
-pub(super) fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }

@@ -92,7 +92,7 @@ pub struct Sizes {
 pub(super) const USUAL_SIZES: Sizes = Sizes { min: 1, max: 4 << 20 };
 
 /// Bytes of `64`, `8k`, `4m`, `1g`.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is no size from 1 to {SIZE_MAX} bytes; give it as 64, 8k or 4m");
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

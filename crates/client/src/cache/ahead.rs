@@ -5,21 +5,22 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use aqueduct_fs::{Answer, Context, Errno, FileSystem, OpenFlags, OpenId, ReadAt, Request, Sink};
+use aqueduct_fs::{Answer, Context, Errno, OpenFlags, OpenId, ReadAt, Request, Sink};
+use aqueduct_session::Brought;
 use aqueduct_wire::{DIRECTORY_PAGE_MAX, Subject};
+use aqueduct_worker::lock;
 use bytes::Bytes;
 
-use super::Cached;
-use super::leases::{Brought, Leases, has_known_groups};
+use super::leases::{Leases, has_known_groups};
 use super::memory::Keeper;
+use super::parts::Cache;
 use super::scan::Look;
-use crate::client::Client;
-use crate::lane::lock;
+use crate::volume::Volume;
 
 /// So much of a large directory is listed for who asks for names in it: some 3,000 of them.
 const PAGES_MAX: usize = 8;
 
-impl Cached {
+impl Cache {
     /// Answers what only the server can, by asking it for more at once; else gives the request back.
     pub(super) async fn fetch_ahead<'a>(
         &self,
@@ -80,7 +81,7 @@ impl Cached {
         let asked = leases.asks();
         let mut brought = Brought::default();
         let handles: Vec<&[u8]> = wanted.handles.iter().map(|handle| &**handle).collect();
-        let listings = self.client.list(context, &handles, &mut brought).await?;
+        let listings = self.volume.list(context, (leases.session(), &handles), &mut brought).await?;
         let mut keeper = Keeper::ahead(leases, asked, &brought);
         let numbered = keeper.numbered();
         let uses = lock(&leases.scans).came_ahead(listings.len().saturating_sub(1));
@@ -104,10 +105,10 @@ impl Cached {
 
     /// Has a directory of more than a page listed by a task of its own: whoever asks for a name in it now is answered as soon.
     fn list_meanwhile(&self, context: &Context, handle: &[u8], leases: &Arc<Leases>) {
-        let (client, wanted) = (self.client.clone(), Wanted::alone(leases, handle));
+        let (volume, wanted) = (self.volume.clone(), Wanted::alone(leases, handle));
         let context = Context::new(context.client, context.credential.clone());
-        self.client.groups[0].spawn(async move {
-            if let Err(error) = list_pages(&client, &context, &wanted).await {
+        self.volume.sessions[leases.session()].groups()[0].spawn(async move {
+            if let Err(error) = list_pages(&volume, &context, &wanted).await {
                 tracing::debug!(%error, "a directory could not be listed ahead");
             }
         });
@@ -116,7 +117,7 @@ impl Cached {
     async fn fetch_files(&self, context: &Context, handles: &[&[u8]], leases: &Arc<Leases>) -> Result<(), Errno> {
         let asked = leases.asks();
         let mut brought = Brought::default();
-        let body = self.client.fetch_files(context, handles, &mut brought).await?;
+        let body = self.volume.fetch_files(context, (leases.session(), handles), &mut brought).await?;
         let files = aqueduct_wire::decode_fetched(&body).map_err(|_| Errno::EPROTO)?;
         let mut keeper = Keeper::ahead(leases, asked, &brought);
         for ((handle, file), at) in handles.iter().zip(files).zip(0..) {
@@ -129,18 +130,18 @@ impl Cached {
     }
 }
 
-async fn list_pages(client: &Client, context: &Context, wanted: &Wanted) -> Result<(), Errno> {
+async fn list_pages(volume: &Volume, context: &Context, wanted: &Wanted) -> Result<(), Errno> {
     for handle in &wanted.handles {
-        let open = client.call(context, Request::OpenDirectory { handle }).await?.opened()?.id;
-        let listed = read_pages(client, context, (handle, open), &wanted.leases).await;
-        client.call(context, Request::ReleaseDirectory { open }).await?;
+        let open = volume.call(context, Request::OpenDirectory { handle }, &mut Brought::default()).await?.opened()?.id;
+        let listed = read_pages(volume, context, (handle, open), &wanted.leases).await;
+        volume.call(context, Request::ReleaseDirectory { open }, &mut Brought::default()).await?;
         listed?;
     }
     Ok(())
 }
 
 async fn read_pages(
-    client: &Client,
+    volume: &Volume,
     context: &Context,
     (handle, open): (&[u8], OpenId),
     leases: &Arc<Leases>,
@@ -150,7 +151,7 @@ async fn read_pages(
         let asked = leases.asks();
         let mut brought = Brought::default();
         let request = Request::ReadDirectory { open, cookie, size: DIRECTORY_PAGE_MAX, plus: true };
-        let page = client.answer_call(context, request, &mut brought).await?.directory()?;
+        let page = volume.call(context, request, &mut brought).await?.directory()?;
         let mut keeper = Keeper::ahead(leases, asked, &brought);
         let (lease, of_entries) = (keeper.lease(Subject::Inode), keeper.numbered());
         keeper.page(handle, (Some(open), cookie, &page), lease, &of_entries);

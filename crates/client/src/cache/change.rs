@@ -7,21 +7,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use aqueduct_fs::{Aspects, Context, Errno, FileSystem, OpenFlags, OpenId, Reply, Request, Source, WriteAt, Written};
+use aqueduct_fs::{Aspects, Context, Errno, OpenFlags, OpenId, Reply, Request, Source, WriteAt, Written};
+use aqueduct_session::{Brought, now};
 use aqueduct_wire::{Flags, Subject};
 use aqueduct_worker::Done;
 
-use super::Cached;
-use super::clock::now;
 use super::gate::Number;
-use super::held::gathers;
-use super::leases::{Brought, Leases};
-use super::opens::Writer;
-use super::recall::Forget;
-use super::shard::{Reach, Touch};
-
-/// What a write changes.
-pub(super) const BOTH: Aspects = Aspects::ATTRIBUTES.union(Aspects::DATA);
+use super::leases::Leases;
+use super::parts::Cache;
+use super::recalls::Forget;
+use super::view::{BOTH, Reach, Touch};
+use crate::volume::{Opens, holds_back};
 
 /// What is changed of an inode.
 type Part = (Arc<[u8]>, Aspects, Reach);
@@ -45,12 +41,13 @@ struct Named<'a> {
 
 impl<'a> Plan<'a> {
     /// `None`: nothing that others may keep.
-    pub(super) fn of(request: &Request<'a>, leases: &Leases) -> Option<Plan<'a>> {
+    pub(super) fn of(request: &Request<'a>, leases: &Leases, opens: &Opens) -> Option<Plan<'a>> {
         use Request::*;
         let named = |parent, name, of_victim| vec![Named { parent, name, of_victim }];
         let inode = |handle: &[u8], aspects, reach| vec![(leases.key(handle), aspects, reach)];
-        let written =
-            |open: OpenId| leases.opens.written(open).map(|handle| (handle, BOTH, Reach::Itself)).into_iter().collect();
+        let written = |open: OpenId| {
+            opens.writer(open).map(|open| (open.handle.clone(), BOTH, Reach::Itself)).into_iter().collect()
+        };
         let plan = match *request {
             SetAttr { handle, set, .. } => {
                 let aspects = if set.size.is_some() { BOTH } else { Aspects::ATTRIBUTES };
@@ -205,7 +202,7 @@ fn settles<T>(result: &Result<T, Errno>) -> bool {
     !matches!(result, Err(Errno::EIO | Errno::EINTR))
 }
 
-impl Cached {
+impl Cache {
     /// Begins a change; the server can be asked for it when this returns.
     async fn begin<'a>(
         &'a self,
@@ -246,11 +243,11 @@ impl Cached {
         }
         self.have_forgotten(leases, forget).await;
         let of_rights = change.inodes.iter().filter(|(_, _, reach)| *reach >= Reach::Rights);
-        let opens: Vec<_> = of_rights.flat_map(|(handle, ..)| leases.local_opens(handle)).collect();
-        opens.iter().for_each(|open| self.client.make_real(open));
+        let opens: Vec<_> = of_rights.flat_map(|(handle, ..)| self.volume.opens.unsettled_of(handle)).collect();
+        opens.iter().for_each(|open| self.volume.make_real(open));
         for open in &opens {
             // One that cannot be had gives an error to whoever uses it.
-            let _made = self.client.real(open).await;
+            let _made = self.volume.made(open).await;
         }
         change.asked = leases.asks();
         Ok((change, victims))
@@ -264,7 +261,7 @@ impl Cached {
         parent: &[u8],
         name: &[u8],
     ) -> Result<Option<Arc<[u8]>>, Errno> {
-        match self.client.call(context, Request::Lookup { parent, name }).await {
+        match self.volume.call(context, Request::Lookup { parent, name }, &mut Brought::default()).await {
             Ok(reply) => Ok(Some(leases.key(reply.entry()?.handle.bytes()))),
             // Should there be something, then whoever asks may not change it either.
             Err(Errno::ENOENT | Errno::EACCES | Errno::ENOTDIR | Errno::ENAMETOOLONG | Errno::ESTALE) => Ok(None),
@@ -304,7 +301,6 @@ impl Cached {
         plan: Plan<'a>,
     ) -> Result<Reply, Errno> {
         let opening = plan.opens.map(|handle| Opening { leases, handle });
-        let gathers = gathers(&request);
         if let Some(Opening { handle, .. }) = opening {
             let told = leases.add_writer(handle);
             self.have_forgotten(leases, vec![(leases.key(handle), told)]).await;
@@ -314,17 +310,15 @@ impl Cached {
             Ok((change, victims)) => self.make(context, &request, (change, victims)).await,
             Err(error) => Err(error),
         };
-        if let (Some(opening), Ok(Reply::Opened(opened))) = (opening, &result) {
-            leases.opens.add_writer(opened.id, Writer::new(leases.key(opening.handle), gathers, context.pid));
+        if let (Some(opening), Ok(Reply::Opened(_))) = (opening, &result) {
             std::mem::forget(opening); // until it is closed
         }
-        if let (Request::Create { flags, .. } | Request::CreateUnnamed { flags, .. }, Ok(Reply::Created(entry, opened))) =
+        if let (Request::Create { flags, .. } | Request::CreateUnnamed { flags, .. }, Ok(Reply::Created(entry, _))) =
             (&request, &result)
             && flags.contains(OpenFlags::WRITE)
         {
             let handle = leases.key(entry.handle.bytes());
             let told = leases.add_writer(&handle);
-            leases.opens.add_writer(opened.id, Writer::new(handle.clone(), gathers, context.pid));
             self.have_forgotten(leases, vec![(handle, told)]).await;
         }
         result
@@ -338,10 +332,10 @@ impl Cached {
     ) -> Result<Reply, Errno> {
         let leases = change.leases;
         let asked = change.asked;
-        let asks = self.asks(gathers(request)) | asks_bare(request, leases);
+        let asks = self.asks(leases, gathers(request)) | asks_bare(request, leases);
         let mut brought = Brought { asks, ..Brought::default() };
         change.is_settled = false;
-        let result = self.client.answer_call(context, request.clone(), &mut brought).await;
+        let result = self.volume.call(context, request.clone(), &mut brought).await;
         let settled = !brought.is_open;
         if let Ok(reply) = &result {
             let victims = if change.is_uncertain { &[][..] } else { &victims };
@@ -388,8 +382,8 @@ impl Cached {
     }
 
     /// What is asked for by who would hold writes back.
-    fn asks(&self, gathers: bool) -> Flags {
-        if gathers && self.client.gather.is_on() { Flags::EXCLUSIVE } else { Flags::empty() }
+    fn asks(&self, leases: &Leases, gathers: bool) -> Flags {
+        if gathers && leases.writeback.is_on() { Flags::EXCLUSIVE } else { Flags::empty() }
     }
 
     /// Writes, as a change of the file.
@@ -400,28 +394,38 @@ impl Cached {
         source: Source,
         leases: &Arc<Leases>,
     ) -> Result<Written, Errno> {
-        let write = WriteAt { open: self.real(leases, write.open).await?, ..write };
-        let writer = leases.opens.writer(write.open);
+        let writer = self.volume.opens.writer(write.open);
         let inodes = writer.iter().map(|writer| (writer.handle.clone(), BOTH, Reach::Itself)).collect();
         let (mut change, _) = self.begin(context, leases, Plan { inodes, ..Plan::default() }).await?;
         change.is_settled = false;
-        writer.iter().for_each(Writer::wrote);
-        let writer = writer.filter(|writer| writer.gathers && !write.stable);
-        let (asked, asks) = (change.asked, self.asks(writer.is_some()));
+        writer.iter().for_each(|open| open.wrote());
+        let writer = writer.filter(|writer| writer.gathers() && !write.stable);
+        let (asked, asks) = (change.asked, self.asks(leases, writer.is_some()));
         let mut brought = Brought { asks, ..Brought::default() };
         let Source::Memory(data) = source;
-        let (gather, length) = (&self.client.gather, data.len());
-        let sent = (!gather.may_take(length)).then(Instant::now);
-        let result = self.client.write_asking(context, (write, data), &mut brought).await;
+        let (writeback, length) = (&leases.writeback, data.len());
+        let sent = (!writeback.may_take(length)).then(Instant::now);
+        let result = self.volume.write(context, (write, data), &mut brought).await;
         // Else the wire would stay as slow as it was once, for who writes nothing small.
         if let (Some(sent), true) = (sent, result.is_ok()) {
-            gather.went_straight(length, sent.elapsed());
+            writeback.went_straight(length, sent.elapsed());
         }
         if let (Some(writer), Some(lease)) = (writer, brought.of_inode()) {
             leases.keep(&writer.handle, lease, (asked, &brought), |_, _, _| ());
         }
         change.end(settles(&result), &[], None, &Brought::default());
         result
+    }
+}
+
+/// Whether what is written through the open that a request makes may be held back. O_SYNC asks for
+/// stable writes, O_DIRECT for none that wait, and where an append goes only the server knows.
+fn gathers(request: &Request<'_>) -> bool {
+    match request {
+        Request::Open { flags, .. } | Request::Create { flags, .. } | Request::CreateUnnamed { flags, .. } => {
+            holds_back(*flags)
+        }
+        _ => false,
     }
 }
 

@@ -4,19 +4,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
-use super::shard::Nanos;
-use crate::lane::lock;
+use aqueduct_session::Nanos;
+use aqueduct_worker::lock;
 
 /// A server that offers longer leases is taken to offer these: nobody who is cut off should believe what he knows for longer.
 const LEASE_MAX: Duration = Duration::from_secs(60);
-
-/// Time since boot, the machine's sleep included: a lease runs out meanwhile. No system call where the kernel's vDSO has the clock, as on x86-64 and arm64.
-pub(crate) fn now() -> Nanos {
-    let time = clock_gettime(ClockId::Boottime);
-    time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos
-}
 
 /// Until when what is kept may be used: for as long as a lease lasts after the latest request was sent whose answer says that it renews.
 #[derive(Default)]
@@ -91,12 +83,5 @@ mod tests {
         renewal.set_lease(u32::MAX);
         renewal.renew(0, 0);
         assert_eq!(renewal.until(), LEASE_MAX.as_nanos() as u64);
-    }
-
-    #[test]
-    fn the_clock_goes_on() {
-        let before = now();
-        std::thread::sleep(Duration::from_millis(1));
-        assert!(now() >= before + 1_000_000);
     }
 }

@@ -6,32 +6,18 @@
 use std::sync::Arc;
 
 use aqueduct_fs::{
-    Answer, Aspects, Attr, Context, Credential, Entry, Errno, FileSystem, Keep, OpenFlags, OpenId, ReadAt, Reply,
-    Request, SetAttr, Sink, Source, WriteAt, Written,
+    Answer, Aspects, Attr, Context, Credential, Entry, Errno, Keep, OpenFlags, OpenId, ReadAt, Reply, Request, SetAttr,
+    Sink, Source, WriteAt, Written,
 };
+use aqueduct_session::{Brought, now};
 
-use super::Cached;
-use super::change::BOTH;
-use super::clock::now;
 use super::gate::Number;
 use super::leases::Leases;
 use super::memory::kept_xattr;
-use super::opens::Found;
 use super::own::{Setter, is_of_rights, may_be_held};
-use super::shard::{Hash, Reach, Touch};
-use crate::gather::{Adding, Begun, Place, Which};
-
-/// Whether what is written through the open that a request makes may be held back. O_SYNC asks for stable writes, O_DIRECT for none that wait, and where an append
-/// goes only the server knows.
-pub(super) fn gathers(request: &Request<'_>) -> bool {
-    const STRAIGHT: OpenFlags = OpenFlags::SYNC.union(OpenFlags::DIRECT).union(OpenFlags::APPEND);
-    match request {
-        Request::Open { flags, .. } | Request::Create { flags, .. } | Request::CreateUnnamed { flags, .. } => {
-            flags.contains(OpenFlags::WRITE) && !flags.intersects(STRAIGHT)
-        }
-        _ => false,
-    }
-}
+use super::parts::Cache;
+use super::view::{BOTH, Hash, Reach, Touch};
+use crate::writeback::{Covers, Place, Which};
 
 /// What became of a write that might be held back.
 pub(super) enum Held {
@@ -40,39 +26,19 @@ pub(super) enum Held {
     Full,
 }
 
-impl Begun for Leases {
-    fn begin(&self, which: Which<'_>, first: bool) -> bool {
-        let Some(view) = self.view() else { return false };
-        let hash = Hash(which.hash);
-        if !self.shard(hash, |shard| shard.may_hold_back(which.handle, &view)) {
-            return false;
-        }
-        let touch = touch(which.handle);
-        if !first {
-            return true;
-        }
-        // What the kernel was told has to be forgotten before anybody else sees the change, and that may take time.
-        let told = self.shard(hash, |shard| shard.begin_held(&touch, hash, now()));
-        let has_forgotten = told.is_empty() || !told.contains(Aspects::DATA) && self.forget_at_once(which.handle, told);
-        if !has_forgotten {
-            self.end_held(&touch);
-        }
-        has_forgotten
-    }
-
+impl Covers for Leases {
     fn end(&self, handle: &[u8], end: u64) -> u64 {
         self.shard(self.hash(handle), |shard| shard.grow_own(handle, end));
         self.end_held(&touch(handle));
         self.asks()
     }
 
-    fn set(&self, which: Which<'_>, by: &Credential, set: &SetAttr, end: u64) -> Option<Attr> {
-        // Such an open is made at the server first, before its right could go.
-        if is_of_rights(set) && !self.local_opens(which.handle).is_empty() {
-            return None;
-        }
-        let (view, by) = (self.view()?, Setter { credential: by, is_root: self.is_root() });
-        self.shard(Hash(which.hash), |shard| shard.set_held(which.handle, by, (set, end), &view))
+    fn forget_own(&self, handle: &[u8]) {
+        Leases::forget_own(self, handle);
+    }
+
+    fn landed(&self) {
+        self.recalls.hold_dropped();
     }
 }
 
@@ -81,47 +47,80 @@ fn touch(handle: &[u8]) -> Touch<'_> {
 }
 
 impl Leases {
+    /// Whether something of a file may be held back now.
+    fn may_hold_back(&self, which: Which<'_>) -> bool {
+        let Some(view) = self.view() else { return false };
+        self.shard(Hash(which.hash), |shard| shard.may_hold_back(which.handle, &view))
+    }
+
+    /// From now on something of a file is held back, unless it may not be any more. What the
+    /// kernel was told has to be forgotten before anybody else sees the change: then it may not be
+    /// if that takes time.
+    fn begin_held(&self, which: Which<'_>) -> bool {
+        if !self.may_hold_back(which) {
+            return false;
+        }
+        let touch = touch(which.handle);
+        let hash = Hash(which.hash);
+        let told = self.shard(hash, |shard| shard.begin_held(&touch, hash, now()));
+        let has_forgotten = told.is_empty() || !told.contains(Aspects::DATA) && self.forget_at_once(which.handle, told);
+        if !has_forgotten {
+            self.end_held(&touch);
+        }
+        has_forgotten
+    }
+
     fn end_held(&self, touch: &Touch<'_>) {
         self.end(touch, 0, true, |_| {});
     }
 }
 
-impl Cached {
+impl Cache {
     /// Answers a write before the server does, if it may. `None`: it may not.
     pub(super) fn hold_back(
         &self,
         context: &Context,
-        leases: &Arc<Leases>,
+        leases: &Leases,
         write: WriteAt,
         source: &Source,
     ) -> Option<Held> {
-        let (client, Source::Memory(data)) = (&self.client, source);
-        if !client.gather.is_on() || write.append || write.stable || data.is_empty() || client.window.is_full() {
+        let (writeback, Source::Memory(data)) = (&leases.writeback, source);
+        let session = &self.volume.sessions[leases.session()];
+        if !writeback.is_on() || write.append || write.stable || data.is_empty() || session.window().is_full() {
             return None;
         }
         write.offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok())?;
-        let Found::Real(open) = leases.opens.find(write.open) else { return None };
-        let writer = leases.opens.writer(open).filter(|writer| writer.gathers)?;
+        let writer = self.volume.opens.writer(write.open).filter(|open| open.gathers())?;
+        let (open, opens) = (writer.number()?, session.opens());
         // Who writes under a lock is told at once what becomes of it, and not when others have the lock.
-        if client.opens.has_locks(&writer.handle) {
+        if opens.has_locks(&writer.handle) {
             return None;
         }
-        if let Err(error) = client.opens.check([open]).and_then(|()| client.opens.error(open)) {
+        if let Err(error) = opens.check([open]).and_then(|()| opens.error(open)) {
             return Some(Held::Answered(Err(error)));
         }
         let which = leases.which(&writer.handle);
-        let place = Place { open, credential: context.credential.clone(), offset: write.offset };
-        match client.gather.add(which, &place, data, &**leases) {
-            Adding::Refused => None,
-            Adding::Full => Some(Held::Full),
-            Adding::Held => {
-                writer.wrote();
-                client.send_held(which);
-                client.watch_held();
-                let count = data.len() as u32; // as the kernel counts them
-                Some(Held::Answered(Ok(Written { count, verifier: 0, offset: write.offset })))
+        let mut entered = writeback.enter(which)?;
+        if !writeback.may_take(data.len()) || !leases.may_hold_back(which) {
+            return None;
+        }
+        if !entered.has_room(data.len()) {
+            return Some(Held::Full);
+        }
+        if entered.is_first() {
+            if !entered.count() {
+                return Some(Held::Full);
+            }
+            if !leases.begin_held(which) {
+                return None;
             }
         }
+        entered.add(&Place { open, credential: context.credential.clone(), offset: write.offset }, data);
+        writer.wrote();
+        writeback.send(which);
+        writeback.watch();
+        let count = data.len() as u32; // as the kernel counts them
+        Some(Held::Answered(Ok(Written { count, verifier: 0, offset: write.offset })))
     }
 
     /// Sets attributes before the server does, if that may be, of a file that the caller has open for writing himself: there he is told if it fails. What
@@ -129,33 +128,73 @@ impl Cached {
     pub(super) fn hold_back_set(
         &self,
         context: &Context,
-        leases: &Arc<Leases>,
+        leases: &Leases,
         handle: &[u8],
         set: &SetAttr,
     ) -> Option<Attr> {
-        let client = &self.client;
-        if !client.gather.takes_sets() || context.pid == 0 || !may_be_held(set) {
+        let writeback = &leases.writeback;
+        if !writeback.takes_sets() || context.pid == 0 || !may_be_held(set) {
             return None;
         }
         let (which, view) = (leases.which(handle), leases.view()?);
         if is_of_rights(set) {
             leases.wants_bare(view.now);
         }
-        if !leases.shard(Hash(which.hash), |shard| shard.may_hold_back(handle, &view)) {
+        if !leases.may_hold_back(which) {
             return None;
         }
-        let (open, writer) = leases.opens.writer_of(handle, context.pid)?;
-        let is_sound = || client.opens.check([open]).and_then(|()| client.opens.error_at_close(open)).is_ok();
-        if client.opens.has_locks(handle) || !is_sound() {
+        let writer = self.volume.opens.writer_of(handle, context.pid)?;
+        let (open, opens) = (writer.number()?, self.volume.sessions[leases.session()].opens());
+        let is_sound = || opens.check([open]).and_then(|()| opens.error_at_close(open)).is_ok();
+        if opens.has_locks(handle) || !is_sound() {
             return None;
         }
         let place = Place { open, credential: context.credential.clone(), offset: 0 };
-        let attr = client.gather.set(which, &place, set, &**leases)?;
+        let attr = self.enter_set(leases, which, (&place, set))?;
         writer.wrote();
-        client.send_held(which);
-        client.watch_held();
+        writeback.send(which);
+        writeback.watch();
         // Who closes it at the same time may have looked before: then it is set once more, and waited for.
         Some(attr).filter(|_| !writer.closes())
+    }
+
+    /// Holds back attributes: what they are now, if whoever sets them may be answered before the
+    /// server is.
+    fn enter_set(&self, leases: &Leases, which: Which<'_>, (place, set): (&Place, &SetAttr)) -> Option<Attr> {
+        let mut entered = leases.writeback.enter(which)?;
+        if !leases.may_hold_back(which) || !entered.has_room(0) {
+            return None;
+        }
+        let is_first = entered.is_first();
+        if is_first && !(entered.count() && leases.begin_held(which)) {
+            return None;
+        }
+        let _counts = entered.count_set();
+        let Some(attr) = self.set_own(leases, which, (&place.credential, set), entered.end()) else {
+            if is_first {
+                leases.end_held(&touch(which.handle));
+            }
+            return None;
+        };
+        entered.set(place, set);
+        Some(attr)
+    }
+
+    /// What the attributes of a file of which something is held back, written so far, are when
+    /// somebody has set these; `None`: only the server can say whether he may.
+    fn set_own(
+        &self,
+        leases: &Leases,
+        which: Which<'_>,
+        (credential, set): (&Credential, &SetAttr),
+        end: u64,
+    ) -> Option<Attr> {
+        // Such an open is made at the server first, before its right could go.
+        if is_of_rights(set) && !self.volume.opens.unsettled_of(which.handle).is_empty() {
+            return None;
+        }
+        let (view, by) = (leases.view()?, Setter { credential, is_root: leases.is_root() });
+        leases.shard(Hash(which.hash), |shard| shard.set_held(which.handle, by, (set, end), &view))
     }
 
     /// Writes, when there is room or nothing is held back any more.
@@ -171,8 +210,9 @@ impl Cached {
                 Some(Held::Answered(result)) => return result,
                 None => break,
                 Some(Held::Full) => {
-                    let Some(handle) = leases.opens.written(write.open) else { break };
-                    self.client.wait_to_hold(leases.which(&handle), source.length(), &context.cancel).await?;
+                    let Some(writer) = self.volume.opens.writer(write.open) else { break };
+                    let which = leases.which(&writer.handle);
+                    leases.writeback.wait_to_hold(which, source.length(), &context.cancel).await?;
                 }
             }
         }
@@ -180,23 +220,19 @@ impl Cached {
         self.write_changing(context, write, source, leases).await
     }
 
-    /// The inode of an open.
-    fn inode_of(&self, leases: &Leases, open: OpenId) -> Option<Arc<[u8]>> {
-        let known = || leases.opens.handle(open).or_else(|| leases.opens.written(open));
-        known().or_else(|| self.client.opens.handle(open).map(Arc::from))
-    }
-
+    /// Whether something is held back of the inode of an open.
     pub(super) fn is_held_back(&self, leases: &Leases, open: OpenId) -> bool {
-        let gather = &self.client.gather;
-        !gather.is_empty() && self.inode_of(leases, open).is_some_and(|handle| gather.has(leases.which(&handle)))
+        let writeback = &leases.writeback;
+        let handle = || self.volume.opens.handle(open);
+        !writeback.is_empty() && handle().is_some_and(|handle| writeback.has(leases.which(&handle)))
     }
 
     async fn settle_open(&self, context: &Context, leases: &Leases, open: OpenId) -> Result<(), Errno> {
-        if self.client.gather.is_empty() {
+        if leases.writeback.is_empty() {
             return Ok(());
         }
-        match self.inode_of(leases, open) {
-            Some(handle) => self.client.settle(leases.which(&handle), &context.cancel).await,
+        match self.volume.opens.handle(open) {
+            Some(handle) => leases.writeback.settle(leases.which(&handle), &context.cancel).await,
             None => Ok(()),
         }
     }
@@ -210,14 +246,13 @@ impl Cached {
         leases: &Leases,
     ) -> Result<usize, Errno> {
         self.settle_open(context, leases, read.open).await?;
-        let open = self.real(leases, read.open).await?;
-        self.client.read(context, ReadAt { open, ..read }, sink).await
+        self.volume.read(context, read, sink).await
     }
 
     /// Whether a request looks at something that is held back, or changes it.
     pub(super) fn must_settle(&self, leases: &Leases, request: &Request<'_>) -> bool {
-        let gather = &self.client.gather;
-        if gather.is_empty() {
+        let writeback = &leases.writeback;
+        if writeback.is_empty() {
             return false;
         }
         if let Request::GetXattr { handle, name, .. } = request
@@ -227,42 +262,35 @@ impl Cached {
         }
         match settles_first(request) {
             First::All => true,
-            First::Rights(handle) => gather.has_sets(handle.map(|handle| leases.which(handle))),
+            First::Rights(handle) => writeback.has_sets(handle.map(|handle| leases.which(handle))),
             First::These(handle, opens) => {
-                handle.is_some_and(|handle| gather.has(leases.which(handle)))
+                handle.is_some_and(|handle| writeback.has(leases.which(handle)))
                     || opens.into_iter().flatten().any(|open| self.is_held_back(leases, open))
             }
         }
     }
 
-    /// Answers when the server has what is held back of what the request is about.
-    pub(super) async fn ask_settled(
-        &self,
-        context: &Context,
-        request: Request<'_>,
-        leases: &Arc<Leases>,
-    ) -> Result<Answer, Errno> {
-        match settles_first(&request) {
-            First::All | First::Rights(None) => self.client.settle_all(&context.cancel).await?,
-            First::Rights(Some(handle)) => self.client.settle(leases.which(handle), &context.cancel).await?,
+    /// Waits until the server has what is held back of what the request is about.
+    pub(super) async fn settle(&self, context: &Context, request: &Request<'_>, leases: &Leases) -> Result<(), Errno> {
+        let (writeback, cancel) = (&leases.writeback, &context.cancel);
+        match settles_first(request) {
+            First::All | First::Rights(None) => writeback.settle_all(cancel).await,
+            First::Rights(Some(handle)) => writeback.settle(leases.which(handle), cancel).await,
             First::These(handle, opens) => {
                 if let Some(handle) = handle {
-                    self.client.settle(leases.which(handle), &context.cancel).await?;
+                    writeback.settle(leases.which(handle), cancel).await?;
                 }
                 for open in opens.into_iter().flatten() {
                     self.settle_open(context, leases, open).await?;
                 }
+                Ok(())
             }
-        }
-        match self.remembered(context, request, leases) {
-            Ok(answer) => Ok(answer),
-            Err(request) => Ok(self.through(context, request, leases).await),
         }
     }
 
     /// An answer to what was asked then says something of files by their names: what it may lack of them is asked for again, or left out.
     pub(super) async fn mend(&self, context: &Context, leases: &Leases, asked: Number, answer: &mut Answer) {
-        let may_lack = |handle: &[u8]| self.client.gather.was_held_since(leases.which(handle), asked);
+        let may_lack = |handle: &[u8]| leases.writeback.was_held_since(leases.which(handle), asked);
         match &mut answer.result {
             Ok(Reply::Entry(entry) | Reply::Created(entry, _)) if may_lack(entry.handle.bytes()) => {
                 answer.keep = Keep::default();
@@ -277,8 +305,9 @@ impl Cached {
 
     async fn look_again(&self, context: &Context, leases: &Leases, entry: &mut Entry) -> Result<(), Errno> {
         let handle = entry.handle.bytes();
-        self.client.settle(leases.which(handle), &context.cancel).await?;
-        entry.attr = self.client.call(context, Request::GetAttr { handle, open: None }).await?.attr()?;
+        leases.writeback.settle(leases.which(handle), &context.cancel).await?;
+        let request = Request::GetAttr { handle, open: None };
+        entry.attr = self.volume.call(context, request, &mut Brought::default()).await?.attr()?;
         Ok(())
     }
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, Attr, Credential};
+use aqueduct_session::Nanos;
 use aqueduct_wire::LeaseId;
 use bytes::Bytes;
 
 use super::names::Names;
-use super::shard::{Nanos, Reach, Rights, View};
+use super::view::{Reach, Rights, View};
 
 /// A kernel is told of no shorter time: it counts in ticks, and handles the answer a little later.
 const TELLING_MIN: Nanos = 1_000_000;

@@ -1,28 +1,29 @@
-//! All that a client keeps under leases: shards of inodes, an index of the leases by name, and what stands between them and threads, clock and server.
+//! All that a client keeps under the leases of one session: shards of inodes, an index of the
+//! leases by name, and what stands between them and threads, clock and server. Epoch, renewal,
+//! recalls and forgetting are that session's: what becomes of another one changes nothing here.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use aqueduct_fs::{Aspects, Attr, Context, Credential, Groups, Observer};
-use aqueduct_wire::{Flags, Grant, LeaseId, Subject};
+use aqueduct_fs::{Aspects, Context, Credential, Groups, Observer};
+use aqueduct_metrics::Counter;
+use aqueduct_session::{Brought, Nanos, now};
+use aqueduct_wire::LeaseId;
+use aqueduct_worker::lock;
 
-use super::clock::{Renewal, now};
+use super::clock::Renewal;
 use super::gate::Number;
-use super::hold::{Holds, OfAnswer};
-use super::opens::{LocalOpen, LocalOpens};
-use super::recall::Recalls;
+use super::holds::{Holds, Relied};
+use super::recalls::{INODES_MAX, Recalls};
 use super::scan::Scans;
-use super::shard::{Fetched, Granted, Hash, Nanos, Shard, Touch, View};
-use crate::gather::Which;
-use crate::lane::lock;
+use super::shard::{Granted, Shard};
+use super::view::{Fetched, Hash, Touch, View};
+use crate::writeback::{Which, Writeback};
 
 /// So that workers seldom meet.
 const SHARDS: usize = 16;
-
-/// Inodes kept. Beyond, those are given back that were not used for longest.
-pub(crate) const INODES_MAX: usize = 65_536;
 
 /// Bytes kept, about: what a source tree of 50,000 files takes.
 pub(crate) const BYTES_MAX: usize = 32 << 20;
@@ -43,43 +44,17 @@ struct Index {
     floor: Number,
 }
 
-/// What came with an answer: where and when it was asked for, and what leases it grants.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Brought {
-    pub(crate) epoch: u64,
-    pub(crate) sent: Nanos,
-    pub(crate) grants: Vec<Grant>,
-    /// Of the directory in which the request has changed a name.
-    pub(crate) changed: Option<Attr>,
-    /// What the request asks for beside leases, where there are some at all.
-    pub(crate) asks: Flags,
-    /// The request was sent, and nobody knows whether it will be executed yet.
-    pub(crate) is_open: bool,
-}
-
-impl Brought {
-    /// The lease on the inode that the answer is about.
-    pub(super) fn of_inode(&self) -> Option<(LeaseId, Aspects)> {
-        self.lease(Subject::Inode).or_else(|| self.lease(Subject::Bare))
-    }
-
-    /// It has no access control lists and no capabilities.
-    pub(super) fn is_bare(&self) -> bool {
-        self.lease(Subject::Bare).is_some()
-    }
-
-    pub(super) fn lease(&self, subject: Subject) -> Option<(LeaseId, Aspects)> {
-        let grant = self.grants.iter().find(|grant| grant.subject == subject)?;
-        Some((grant.lease, grant.aspects))
-    }
-}
-
 /// Counters since the start.
-#[derive(Default)]
 pub(crate) struct Uses {
-    pub(crate) hits: AtomicU64,
-    pub(crate) misses: AtomicU64,
-    pub(crate) recalls: AtomicU64,
+    pub(crate) hits: Counter,
+    pub(crate) misses: Counter,
+    pub(crate) recalls: Counter,
+}
+
+impl Default for Uses {
+    fn default() -> Uses {
+        Uses { hits: Counter::sharded(), misses: Counter::sharded(), recalls: Counter::default() }
+    }
 }
 
 /// See the module.
@@ -113,7 +88,12 @@ pub(crate) struct Leases {
     credentials: Mutex<HashSet<Arc<Credential>>>,
     pub(super) holds: Holds,
     pub(crate) recalls: Recalls,
-    pub(crate) opens: LocalOpens,
+    /// What is held back under them.
+    pub(crate) writeback: Arc<Writeback>,
+    /// The session that grants them, by its place in the volume.
+    session: usize,
+    /// The volume has no other.
+    is_alone: bool,
     pub(super) scans: Mutex<Scans>,
     pub(crate) uses: Uses,
 }
@@ -123,19 +103,37 @@ pub(super) fn has_known_groups(credential: &Credential) -> bool {
     matches!(credential.groups, Groups::Known(_))
 }
 
+#[cfg(test)]
 impl Default for Leases {
     fn default() -> Leases {
-        Leases::within((INODES_MAX, BYTES_MAX))
+        Leases::of_test((INODES_MAX, BYTES_MAX))
+    }
+}
+
+#[cfg(test)]
+impl Leases {
+    /// Of so many inodes and bytes, of a session that there is not.
+    pub(super) fn of_test(limits: (usize, usize)) -> Leases {
+        Leases::within(limits, (0, true), Arc::new(Writeback::new(0, Arc::default())))
     }
 }
 
 impl Leases {
-    /// Of so many inodes and bytes.
-    pub(super) fn within(limits: (usize, usize)) -> Leases {
+    /// Those that a session of a volume grants, of which it is the only one or not.
+    pub(crate) fn new((session, is_alone): (usize, bool), writeback: Arc<Writeback>) -> Leases {
+        Leases::within((INODES_MAX, BYTES_MAX), (session, is_alone), writeback)
+    }
+
+    /// The same, of so many inodes and bytes.
+    pub(super) fn within(
+        limits: (usize, usize),
+        (session, is_alone): (usize, bool),
+        writeback: Arc<Writeback>,
+    ) -> Leases {
         Leases {
             shards: Default::default(),
             index: Mutex::default(),
-            hasher: RandomState::new(),
+            hasher: writeback.hasher().clone(),
             numbers: AtomicU64::new(1),
             renewal: Renewal::default(),
             tells_bare: AtomicBool::new(false),
@@ -154,7 +152,9 @@ impl Leases {
             credentials: Mutex::default(),
             holds: Holds::default(),
             recalls: Recalls::default(),
-            opens: LocalOpens::default(),
+            writeback,
+            session,
+            is_alone,
             scans: Mutex::default(),
             uses: Uses::default(),
         }
@@ -212,6 +212,11 @@ impl Leases {
     /// A request that was sent then was answered.
     pub(crate) fn renew(&self, epoch: u64, sent: Nanos) {
         self.renewal.renew(epoch, sent);
+    }
+
+    /// The session that grants them.
+    pub(super) fn session(&self) -> usize {
+        self.session
     }
 
     /// The present moment, if anything that is kept may be used now.
@@ -278,7 +283,7 @@ impl Leases {
     pub(super) fn find<T>(
         &self,
         handle: &[u8],
-        hold: &mut OfAnswer,
+        hold: &mut Relied,
         find: impl FnOnce(&mut Shard, Hash) -> Option<T>,
     ) -> Option<T> {
         let hash = self.hash(handle);
@@ -431,11 +436,6 @@ impl Leases {
         self.recalls.give_back(Vec::from_iter(leaves));
     }
 
-    /// What is open of an inode without the server's knowledge.
-    pub(super) fn local_opens(&self, handle: &[u8]) -> Vec<Arc<LocalOpen>> {
-        self.opens.of_inode(handle, self.hash(handle))
-    }
-
     pub(super) fn is_held(&self, handle: &[u8]) -> bool {
         self.holds.is_held(self.hash(handle))
     }
@@ -472,15 +472,25 @@ impl Leases {
         self.epoch.store(epoch, Ordering::SeqCst);
         self.renewal.begin_epoch(epoch);
         lock(&self.scans).begins();
+        let mut forgotten = Vec::new();
         for at in 0..SHARDS {
+            if !self.is_alone {
+                self.shard(Hash(at as u64), |shard| forgotten.extend(shard.handles()));
+            }
             let broken = self.shard(Hash(at as u64), |shard| shard.begin_epoch(epoch, self.advance()));
             (0..broken).for_each(|_| self.begin_uncertain());
         }
         (0..self.unsettled.swap(0, Ordering::SeqCst)).for_each(|_| self.end_uncertain());
         *lock(&self.index) = Index { floor: self.advance(), ..Index::default() };
         self.holds.wait_for_answers(None);
-        if let Some(observer) = self.observer() {
-            observer.forget_everything();
+        let Some(observer) = self.observer() else { return };
+        if self.is_alone {
+            return observer.forget_everything();
+        }
+        // What other sessions granted is still so.
+        for handle in forgotten {
+            observer.forget_names_of(&handle);
+            observer.forget(&handle, Aspects::all());
         }
     }
 

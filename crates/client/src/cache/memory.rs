@@ -1,7 +1,6 @@
 //! What is answered from memory, and what of the server's answers is kept there.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aqueduct_fs::dirpage::ATTR_SIZE;
@@ -9,16 +8,18 @@ use aqueduct_fs::{
     Answer, Aspects, Attr, Context, DirEntry, DirPage, Entry, Errno, Handle, Hold, Keep, OpenFlags, OpenId, Opened,
     Reply, Request,
 };
+use aqueduct_session::Brought;
 use aqueduct_wire::{Flags, GRANTS_MAX, LeaseId, Subject};
+use aqueduct_worker::lock;
 
-use super::Cached;
 use super::gate::Number;
 use super::hold::{OfAnswer, OfRead};
-use super::leases::{Brought, Leases};
+use super::leases::Leases;
 use super::names::{Fresh, Listed};
-use super::opens::Found;
-use super::shard::{Fetched, Hash, RIGHT_TO_LIST, Rights, Shard, View};
-use crate::lane::lock;
+use super::parts::Cache;
+use super::shard::Shard;
+use super::view::{Fetched, Hash, RIGHT_TO_LIST, Rights, View};
+use crate::volume::New;
 
 /// The extended attributes that are kept: kernels ask for them by themselves, on the way to something else.
 const XATTRS_KEPT: [&[u8]; 3] = [b"system.posix_acl_access", b"system.posix_acl_default", b"security.capability"];
@@ -58,7 +59,7 @@ fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
-impl Cached {
+impl Cache {
     /// The answer, or the request when only the server can give it.
     pub(super) fn remembered<'a>(
         &self,
@@ -69,9 +70,10 @@ impl Cached {
         let mut hold = OfAnswer::new(leases);
         let found = match request {
             Request::Release { open } | Request::ReleaseDirectory { open } => {
-                return self.close(leases, request, open);
+                // One that the server knows of is closed there.
+                return if self.volume.opens.close_local(open) { Ok(Ok(Reply::Done).into()) } else { Err(request) };
             }
-            Request::Flush { open, .. } => return self.flush(leases, request, open),
+            Request::Flush { open, .. } => return self.flush(request, open),
             Request::Lookup { parent, name } => look_up(leases, &mut hold, parent, name),
             Request::GetAttr { handle, .. } => leases.view().and_then(|view| {
                 let (attr, keep) = find_attr(leases, &mut hold, handle, &view)?;
@@ -94,11 +96,10 @@ impl Cached {
             }
             Request::OpenDirectory { handle } => self.open(leases, &mut hold, context, (handle, None, RIGHT_TO_LIST)),
             Request::ReadDirectory { open, cookie, size, plus } => {
-                let handle = match leases.opens.find(open) {
-                    Found::Local(local) => Some(local.handle.clone()),
+                let handle = match self.volume.opens.get(open) {
                     // Whoever goes back to the start has to tell the server, which would go on with what it has read for this open before.
-                    Found::Real(_) if cookie == 0 => None,
-                    Found::Real(_) | Found::Unknown => leases.opens.handle(open),
+                    Some(open) if open.number().is_some() && (cookie == 0 || !open.was_local()) => None,
+                    open => open.map(|open| open.handle.clone()),
                 };
                 handle.and_then(|handle| page(leases, &mut hold, &handle, (cookie, size, plus)))
             }
@@ -106,42 +107,28 @@ impl Cached {
         };
         match found {
             Some((result, keep)) => {
-                leases.uses.hits.fetch_add(1, Ordering::Relaxed);
+                leases.uses.hits.increment();
                 Ok(answer(result, keep, hold))
             }
             None => {
-                leases.uses.misses.fetch_add(1, Ordering::Relaxed);
+                leases.uses.misses.increment();
                 Err(request)
             }
         }
     }
 
     /// A descriptor is closed. Where nothing is locked the server need not know: what was written through it has been answered.
-    fn flush<'a>(&self, leases: &Leases, request: Request<'a>, open: OpenId) -> Result<Answer, Request<'a>> {
-        let opens = &self.client.opens;
-        let result = match leases.opens.find(open) {
-            Found::Local(local) if !opens.has_posix_locks(&local.handle) => Ok(()),
-            Found::Real(real) if opens.handle(real).is_some_and(|handle| !opens.has_posix_locks(&handle)) => {
-                opens.check([real]).and_then(|()| opens.error_at_close(real))
-            }
-            _ => return Err(request),
+    fn flush<'a>(&self, request: Request<'a>, open: OpenId) -> Result<Answer, Request<'a>> {
+        let Some(open) = self.volume.opens.get(open).filter(|open| open.is_moved_here()) else { return Err(request) };
+        let opens = self.volume.sessions[open.session].opens();
+        if opens.has_locks(&open.handle) && opens.has_posix_locks(&open.handle) {
+            return Err(request);
+        }
+        let result = match open.number() {
+            Some(number) => opens.check([number]).and_then(|()| opens.error_at_close(number)),
+            None => Ok(()),
         };
         Ok(result.map(|()| Reply::Done).into())
-    }
-
-    /// Ends an open; the request that is left for the server, if it knows of it.
-    fn close<'a>(&self, leases: &Leases, request: Request<'a>, open: OpenId) -> Result<Answer, Request<'a>> {
-        let real = match leases.opens.find(open) {
-            Found::Real(real) if real == open => real,
-            _ => match leases.opens.close(open) {
-                Some(real) => real,
-                None => return Ok(Ok(Reply::Done).into()),
-            },
-        };
-        Err(match request {
-            Request::ReleaseDirectory { .. } => Request::ReleaseDirectory { open: real },
-            _ => Request::Release { open: real },
-        })
     }
 
     /// An open that the server has allowed before.
@@ -155,7 +142,8 @@ impl Cached {
         let view = leases.view()?;
         let find = |shard: &mut Shard, hash| {
             let credential = &context.credential;
-            let allows = leases.opens.has_room(view.now) && shard.allows(handle, hash, (credential, rights), &view);
+            let allows =
+                self.volume.opens.has_room(view.now) && shard.allows(handle, hash, (credential, rights), &view);
             let key = allows.then(|| shard.key(handle))??;
             let keep = if flags.is_some() {
                 Keep { data: shard.data(handle, hash, &view), ..Keep::default() }
@@ -163,10 +151,11 @@ impl Cached {
                 let names = shard.listing(handle, hash, &view);
                 Keep { names, data: !names.is_zero(), ..Keep::default() }
             };
-            Some((leases.opens.add((key, hash), credential, flags), keep))
+            let (sessions, by) = (self.volume.sessions_of(&key), context.pid);
+            Some((self.volume.opens.add_local(New { handle: &key, sessions, credential, flags, by }), keep))
         };
         let (id, keep) = leases.find(handle, hold, find)?;
-        self.client.watch_opens(leases);
+        self.volume.watch_opens();
         Some((Ok(Reply::Opened(Opened { id, token: Box::default() })), keep))
     }
 
@@ -174,18 +163,18 @@ impl Cached {
     pub(super) async fn fetch(&self, context: &Context, request: Request<'_>, leases: &Arc<Leases>) -> Answer {
         let asked = leases.asks();
         let written = match request {
-            Request::Release { open } => leases.opens.remove_writer(open),
+            Request::Release { open } => self.volume.opens.writer(open),
             _ => None,
         };
         // Who has written, and closes the file, leaves it to others as well.
         let epoch = leases.epoch();
-        let shares = written.filter(|handle| leases.remove_writer(handle));
+        let shares = written.filter(|open| leases.remove_writer(&open.handle));
         let asks = if shares.is_some() { Flags::EXCLUSIVE } else { Flags::empty() };
         let mut brought = Brought { asks, ..Brought::default() };
-        let result = self.client.answer_call(context, request.clone(), &mut brought).await;
+        let result = self.volume.call(context, request.clone(), &mut brought).await;
         // Else it may be executed later, and nobody knows when: until the next session.
-        if let Some(handle) = shares.filter(|_| !brought.is_open) {
-            leases.end_sharing(&handle, epoch);
+        if let Some(open) = shares.filter(|_| !brought.is_open) {
+            leases.end_sharing(&open.handle, epoch);
         }
         if let (Err(Errno::ESTALE), Some(handle)) = (&result, looked_at(&request)) {
             leases.is_gone(handle);
@@ -205,7 +194,7 @@ impl Cached {
             }
             (Request::Open { handle, flags }, Ok(_)) => keeper.open(handle, *flags, context),
             (Request::ReadDirectory { open, cookie, .. }, Ok(Reply::Directory(page))) => {
-                match self.client.opens.handle(*open) {
+                match self.volume.opens.handle(*open) {
                     Some(handle) => {
                         let (lease, of_entries) = (keeper.lease(Subject::Inode), keeper.numbered());
                         keeper.page(&handle, (Some(*open), *cookie, page), lease, &of_entries)
@@ -298,10 +287,24 @@ fn page(leases: &Leases, hold: &mut OfAnswer, handle: &[u8], (cookie, size, plus
 impl Leases {
     /// See [`FileSystem::hold_data`](aqueduct_fs::FileSystem::hold_data).
     pub(super) fn hold_data(self: &Arc<Leases>, handle: &[u8]) -> Option<Hold> {
+        self.hold_if(handle, Shard::data)
+    }
+
+    /// Until what is returned is dropped, no other client changes the content of this inode;
+    /// `None`: one might.
+    pub(crate) fn hold_content(self: &Arc<Leases>, handle: &[u8]) -> Option<Hold> {
+        self.hold_if(handle, Shard::has_content)
+    }
+
+    fn hold_if(
+        self: &Arc<Leases>,
+        handle: &[u8],
+        may: impl FnOnce(&mut Shard, &[u8], Hash, &View) -> bool,
+    ) -> Option<Hold> {
         let view = self.view()?;
         let hash = self.hash(handle);
         let found = self.shard(hash, |shard| {
-            let key = shard.key(handle).filter(|_| shard.data(handle, hash, &view))?;
+            let key = shard.key(handle).filter(|_| may(shard, handle, hash, &view))?;
             self.holds.add_read(hash);
             Some((key, shard.epoch()))
         });

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aqueduct_fs::{DirPage, NAME_LENGTH_MAX, OpenId};
+use aqueduct_session::Nanos;
 
-use super::shard::{Nanos, View};
+use super::view::View;
 
 /// The most names kept of one directory; beyond, all are forgotten and kept anew. At 200 bytes each this is 6 MiB.
 pub(super) const NAMES_MAX: usize = 32_768;

@@ -7,7 +7,7 @@
 use aqueduct_fs::{Attr, Credential, SetAttr, SetTime};
 
 use super::inode::Inode;
-use super::shard::View;
+use super::view::View;
 
 /// The permissions that have no effects beside.
 const PLAIN: u32 = 0o777;

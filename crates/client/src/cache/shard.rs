@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, Attr, Credential, Keep, SetAttr};
+use aqueduct_session::Nanos;
 use aqueduct_wire::LeaseId;
 use bytes::Bytes;
 
@@ -13,92 +14,13 @@ use super::gate::{Gate, Gates, Number};
 use super::inode::{Inode, Kept};
 use super::names::{Fresh, Listed, Part};
 use super::own::Setter;
-
-/// Time since the machine's boot, in nanoseconds.
-pub(super) type Nanos = u64;
-
-/// Gates of inodes and of names in one shard.
-const GATES: usize = 128;
-const NAME_GATES: usize = 512;
+use super::view::{Fetched, GATES, Hash, NAME_GATES, RIGHT_TO_LIST, Reach, Rights, Touch, View};
 
 /// Credentials whose opens are known to be allowed, of one inode.
 const VERDICTS_MAX: usize = 8;
 
 /// Extended attributes that are kept of one inode: those that a kernel asks for by itself.
 const XATTRS_MAX: usize = 4;
-
-/// Where an inode is found: its handle's hash says in which shard, and behind which gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hash(pub(super) u64);
-
-impl Hash {
-    fn gate(self) -> usize {
-        (self.0 >> 8) as usize % GATES
-    }
-
-    fn name_gate(self) -> usize {
-        (self.0 >> 8) as usize % NAME_GATES
-    }
-}
-
-/// When somebody looks, and until when what is kept may be used at all.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct View {
-    pub(super) now: Nanos,
-    pub(super) until: Nanos,
-    pub(super) age_max: Nanos,
-}
-
-impl View {
-    /// For how much longer what was fetched then may be used.
-    pub(super) fn left(&self, at: Nanos) -> Option<Nanos> {
-        let age = self.now.saturating_sub(at);
-        let left = self.until.saturating_sub(self.now).min(self.age_max.saturating_sub(age));
-        (left > 0).then_some(left)
-    }
-}
-
-/// An answer that may be kept: when it was asked for, by number and time, and under which lease it came.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fetched {
-    pub(super) asked: Number,
-    pub(super) at: Nanos,
-}
-
-/// What a credential may open an inode for: the flags of the open, or `RIGHT_TO_LIST`.
-pub(super) type Rights = u32;
-
-/// To open a directory.
-pub(super) const RIGHT_TO_LIST: Rights = 1 << 31;
-
-/// What a change of an inode concerns beside its aspects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
-pub(super) enum Reach {
-    Itself,
-    /// Who may open it, too.
-    Rights,
-    /// And which extended attributes it has.
-    Xattrs,
-}
-
-/// What a change of this client's own touches.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Touch<'a> {
-    /// These aspects of an inode.
-    Inode { handle: &'a [u8], aspects: Aspects, reach: Reach },
-    /// One name in a directory.
-    Name { parent: &'a [u8], name: &'a [u8], hash: Hash },
-}
-
-impl<'a> Touch<'a> {
-    /// The inode whose shard knows of it.
-    pub(super) fn handle(&self) -> &'a [u8] {
-        match *self {
-            Touch::Inode { handle, .. } => handle,
-            Touch::Name { parent, .. } => parent,
-        }
-    }
-}
 
 /// What the end of a change says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +74,11 @@ impl Shard {
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The inodes of which something is kept.
+    pub(super) fn handles(&self) -> impl Iterator<Item = Arc<[u8]>> {
+        self.inodes.keys().cloned()
     }
 
     pub(super) fn epoch(&self) -> u64 {
@@ -330,6 +257,12 @@ impl Shard {
         }
         let names = inode.names.as_mut().filter(|names| names.listing_left(view).is_some());
         names.map(|names| names.note_use()).is_some()
+    }
+
+    /// Whether no other client changes the content of a file now.
+    pub(super) fn has_content(&mut self, handle: &[u8], hash: Hash, view: &View) -> bool {
+        let gate = self.gates[hash.gate()].data;
+        self.usable(handle, &gate, Aspects::DATA, view).is_some() && view.now < view.until
     }
 
     /// Whether the kernel may keep what is read of the file from now on.

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use aqueduct_fs::{Aspects, Attr, Credential, DirEntry, DirPage, Groups, NAME_LENGTH_MAX, OpenFlags, OpenId, Time};
+use aqueduct_session::{Brought, Nanos, now};
 use aqueduct_wire::LeaseId;
 use proptest::prelude::*;
 
-use super::clock::now;
 use super::gate::Number;
 use super::hold::OfAnswer;
-use super::leases::{Brought, Leases};
+use super::leases::Leases;
 use super::names::{Fresh, Listed, NAMES_MAX, Names};
-use super::shard::{Fetched, Granted, Hash, Nanos, Reach, Shard, Touch, View};
+use super::shard::{Granted, Shard};
+use super::view::{Fetched, Hash, Reach, Touch, View};
 
 /// What may be kept.
 const ALL: Aspects = Aspects::ATTRIBUTES.union(Aspects::DATA).union(Aspects::NAMES);
@@ -773,7 +774,7 @@ fn a_million_recalls_of_what_there_is_not_take_no_memory() {
 
 #[test]
 fn who_holds_too_much_gives_back_what_was_not_used_for_longest() {
-    let leases = Arc::new(Leases::within((64, usize::MAX / 4)));
+    let leases = Arc::new(Leases::of_test((64, usize::MAX / 4)));
     leases.set_terms(60, 0, false);
     leases.renew(0, now());
     for number in 0..1000u32 {

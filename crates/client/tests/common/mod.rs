@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aqueduct_client::{Client, ClientConfig};
+use aqueduct_client::{Client, ClientConfig, SessionConfig};
 use aqueduct_fs::*;
-use aqueduct_server::{Access, Export, External, Limits, ServerConfig, export_id};
-use aqueduct_wire::Checksums;
+use aqueduct_server::{Access, Export, External, ServerConfig, Squash, export_id};
+use aqueduct_wire::{Checksums, ServerId, ServerIdentity};
 use aqueduct_worker::{Group, Settings, wait};
 
 /// The longest that anything may take: many times what it takes on a busy machine.
@@ -35,25 +35,22 @@ pub fn server_config(name: &str, filesystem: Arc<dyn FileSystem>) -> ServerConfi
         filesystem,
         read_only: false,
         path: "none".into(),
-        access: Access::default(),
+        access: Access { squash: Some(Squash::None), ..Access::default() },
         durable: false,
         external: External::None,
     };
     ServerConfig {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         name: "server".into(),
+        identity: Some(ServerIdentity { id: ServerId([7; 16]), incarnation: 1 }),
         verifier: 1,
-        limits: Limits::default(),
         exports: vec![export],
-        keys: Vec::new(),
-        administrator: None,
-        checksums: Checksums::Auto,
-        sessions: None,
+        ..ServerConfig::default()
     }
 }
 
 pub fn client_config(server: SocketAddr, export: &str) -> ClientConfig {
-    ClientConfig {
+    let session = SessionConfig {
         server: server.to_string(),
         export: export.into(),
         name: "client".into(),
@@ -64,10 +61,16 @@ pub fn client_config(server: SocketAddr, export: &str) -> ClientConfig {
         key: None,
         replay_window: 1 << 20,
         checksums: Checksums::Auto,
-        leases: false,
-        gathers: true,
         bulk_lanes: true,
-    }
+        routes: None,
+        rails: Default::default(),
+    };
+    ClientConfig { session, leases: false, gathers: true }
+}
+
+/// The same client with another session.
+pub fn in_session(config: ClientConfig, change: impl FnOnce(SessionConfig) -> SessionConfig) -> ClientConfig {
+    ClientConfig { session: change(config.session), ..config }
 }
 
 /// A mount's client, without the mount.

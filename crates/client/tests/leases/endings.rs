@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use aqueduct_client::ClientConfig;
+use aqueduct_client::{ClientConfig, SessionConfig};
 use aqueduct_fs::*;
 use aqueduct_server::{External, Limits, Squash};
 
@@ -37,7 +37,7 @@ fn nothing_is_used_when_the_lease_is_over_and_everything_when_it_is_renewed() {
 
 /// Stands between a client and its server: lets what travels wait, or cuts it off.
 pub struct Between {
-    address: SocketAddr,
+    pub address: SocketAddr,
     stops: Arc<AtomicBool>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
 }
@@ -74,7 +74,9 @@ impl Between {
     }
 
     pub fn mount(&self) -> Mount {
-        Mount::with(ClientConfig { leases: true, suspect: LONG, ..client_config(self.address, "/e") })
+        let config =
+            in_session(client_config(self.address, "/e"), |session| SessionConfig { suspect: LONG, ..session });
+        Mount::with(ClientConfig { leases: true, ..config })
     }
 
     pub fn stop(&self, stops: bool) {
@@ -223,7 +225,7 @@ fn what_the_export_is_like_is_asked_anew_after_a_restart() {
         process.start();
         until("the server is back", || status("connections") == Some(2));
     };
-    restart(Configured { external: External::Poll(Duration::from_secs(2)), squash: None });
+    restart(Configured { external: External::Poll(Duration::from_secs(2)), ..Configured::default() });
     assert_eq!(age(), Some(2000));
     mount.stat(&file);
     mount.warm(|| mount.stat(&file));
@@ -238,4 +240,23 @@ fn what_the_export_is_like_is_asked_anew_after_a_restart() {
     assert_eq!(age(), Some(0));
     mount.stat(&file);
     mount.warm(|| mount.stat(&file));
+}
+
+/// Its connection is on its way when the client leaves, and the server has not heard of that.
+#[test]
+fn a_connection_that_comes_when_its_client_has_left_is_closed() {
+    let process = Process::new();
+    let between = Between::new(process.server.addresses()[0]);
+    let mount = between.mount();
+    let there = || {
+        let status: serde_json::Value = serde_json::from_str(&process.server.status_of_all()).unwrap();
+        status["connections"].as_u64().unwrap()
+    };
+    between.stop(true);
+    between.cut();
+    until("the server has lost it", || there() == 0);
+    until("it has come again", || there() > 0);
+    mount.client.disconnect();
+    between.stop(false);
+    until("the server has none", || there() == 0);
 }

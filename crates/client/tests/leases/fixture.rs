@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use aqueduct_client::{Cached, Client, ClientConfig};
+use aqueduct_client::{Cached, Client, ClientConfig, Map, MoverConfig};
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
 use aqueduct_server::{External, Limits, Server, ServerConfig, Squash};
@@ -14,18 +14,25 @@ use crate::common::*;
 
 pub const READ: OpenFlags = OpenFlags::READ;
 
+/// Of the servers' handles and tokens.
+pub const KEY: [u8; 32] = [5; 32];
+
 /// What the configuration says of the export.
 #[derive(Default)]
 pub struct Configured {
     pub external: External,
     pub squash: Option<Squash>,
+    /// By which its handles are told from another's.
+    pub number: u32,
+    /// Of the machine; 0: what is not stable is not kept.
+    pub boot: u64,
 }
 
 /// A server process that can be killed and started again.
 pub struct Process {
     /// From the next start on.
     pub export: Configured,
-    pub directory: tempfile::TempDir,
+    pub directory: Arc<tempfile::TempDir>,
     sessions: tempfile::TempDir,
     limits: Limits,
     pub server: Arc<Server>,
@@ -38,7 +45,7 @@ fn start(
     listen: &str,
     (limits, export): (Limits, &Configured),
 ) -> (Arc<Server>, Arc<Group>) {
-    let options = Options { key: [5; 32], ..Options::default() };
+    let options = Options { key: KEY, export: export.number, boot: export.boot, ..Options::default() };
     let mut config = ServerConfig {
         listen: vec![listen.parse().unwrap()],
         limits,
@@ -46,7 +53,7 @@ fn start(
         ..server_config("/e", Arc::new(Posix::open(directory, options).unwrap()))
     };
     config.exports[0].external = export.external;
-    config.exports[0].access.squash = export.squash;
+    config.exports[0].access.squash = export.squash.or(Some(Squash::None));
     let group = group(2);
     (Server::start(config, group.clone()).unwrap(), group)
 }
@@ -71,10 +78,13 @@ impl Process {
     }
 
     fn over(directory: tempfile::TempDir, limits: Limits) -> Process {
+        Process::of(Arc::new(directory), limits, Configured::default())
+    }
+
+    pub fn of(directory: Arc<tempfile::TempDir>, limits: Limits, export: Configured) -> Process {
         let sessions = tempfile::tempdir().unwrap();
-        let (server, group) =
-            start(directory.path(), sessions.path(), "127.0.0.1:0", (limits.clone(), &Configured::default()));
-        Process { export: Configured::default(), directory, sessions, limits, server, group }
+        let (server, group) = start(directory.path(), sessions.path(), "127.0.0.1:0", (limits.clone(), &export));
+        Process { export, directory, sessions, limits, server, group }
     }
 
     pub fn kill(&self) {
@@ -165,8 +175,24 @@ impl Mount {
     }
 
     pub fn with(config: ClientConfig) -> Mount {
+        Mount::over(vec![config], None)
+    }
+
+    /// Of a volume.
+    pub fn over(servers: Vec<ClientConfig>, map: Option<Arc<dyn Map>>) -> Mount {
         let group = group(1);
-        let client = Client::connect(config, std::slice::from_ref(&group)).unwrap();
+        let client = Client::connect_volume(servers, map, std::slice::from_ref(&group)).unwrap();
+        Mount::of(client, group)
+    }
+
+    /// Of a volume in which others move bytes for a server.
+    pub fn moved(server: ClientConfig, movers: MoverConfig) -> Mount {
+        let group = group(1);
+        let client = Client::connect_moved(server, movers, std::slice::from_ref(&group)).unwrap();
+        Mount::of(client, group)
+    }
+
+    fn of(client: Arc<Client>, group: Arc<Group>) -> Mount {
         let cached = Cached::new(client.clone());
         let told = Arc::<Told>::default();
         cached.set_observer(told.clone());
@@ -260,7 +286,7 @@ impl Mount {
     }
 
     pub fn status(&self) -> serde_json::Value {
-        serde_json::from_str(&self.client.status_json()).unwrap()
+        serde_json::to_value(self.client.status()).unwrap()
     }
 
     pub fn operations(&self) -> u64 {

@@ -9,6 +9,8 @@ mod changes;
 mod endings;
 mod listings;
 mod modes;
+mod moved;
 mod opens;
 mod scripted;
+mod volume;
 mod warm;

@@ -37,7 +37,7 @@ fn an_open_that_was_allowed_once_costs_nothing() {
     });
     assert_eq!(count, 2, "an open and a read");
     assert_eq!(mount.round_trips(|| mount.read(open)), (1, Ok("text".into())));
-    assert_eq!(mount.cached.inode(ClientId(0), open), Some(file));
+    assert_eq!(mount.cached.inode(ClientId(0), open).now(), Some(Ok(file)));
     assert_eq!(mount.round_trips(|| mount.release(open)).0, 1);
     assert_eq!(mount.read(open), Err(Errno::EBADF));
 }

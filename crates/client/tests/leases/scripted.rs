@@ -16,8 +16,13 @@ use crate::fixture::*;
 /// One connection's end at the server. Control lanes come to the test, which answers.
 struct Line {
     stream: Mutex<TcpStream>,
+    /// The server's end of the connection for bulk data, when there is one.
+    bulk: Arc<Mutex<Option<TcpStream>>>,
     frames: Receiver<(Header, Vec<u8>)>,
 }
+
+/// Of what the server sends by itself.
+const NUMBER: u32 = 41;
 
 fn receive(stream: &mut TcpStream) -> Option<(Header, Vec<u8>)> {
     let mut bytes = [0; HEADER_SIZE];
@@ -57,11 +62,10 @@ fn greet(stream: &mut TcpStream) -> Lane {
                     secret: [6; 16],
                     verifier: 8,
                     slots: 4,
-                    credits: 16,
                     payload_max: 1 << 20,
                     lease_seconds: 7,
                     server_name: "server".into(),
-                    recovering: false,
+                    ..HelloReply::default()
                 };
                 hello.encode(&mut reply);
                 send(stream, Header::new(Kind::HelloReply), &reply);
@@ -84,15 +88,20 @@ fn scripted() -> (SocketAddr, Receiver<Line>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let (lines, taken) = channel();
+    let bulk: Arc<Mutex<Option<TcpStream>>> = Arc::default();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let lines: Sender<Line> = lines.clone();
+            let (lines, bulk): (Sender<Line>, _) = (lines.clone(), bulk.clone());
             std::thread::spawn(move || {
                 let mut stream = stream.unwrap();
                 let lane = greet(&mut stream);
                 let (frames, received) = channel();
-                if lane == Lane::Control {
-                    let _ = lines.send(Line { stream: Mutex::new(stream.try_clone().unwrap()), frames: received });
+                match lane {
+                    Lane::Bulk => *bulk.lock().unwrap() = stream.try_clone().ok(),
+                    Lane::Control => {
+                        let stream = Mutex::new(stream.try_clone().unwrap());
+                        let _ = lines.send(Line { stream, bulk, frames: received });
+                    }
                 }
                 while let Some(frame) = receive(&mut stream) {
                     if frames.send(frame).is_err() {
@@ -132,7 +141,8 @@ impl Line {
     fn recall(&self, leases: &[u64]) {
         let mut body = Vec::new();
         encode_leases(&leases.iter().map(|id| LeaseId(*id)).collect::<Vec<_>>(), &mut body);
-        send(&mut self.stream.lock().unwrap(), Header::new(Kind::Callback), &body);
+        let header = Header { class: Class::Callback, sequence: NUMBER, ..Header::new(Kind::Callback) };
+        send(&mut self.stream.lock().unwrap(), header, &body);
     }
 
     fn returned(&self) -> Vec<u64> {
@@ -180,6 +190,40 @@ fn requests_say_that_leases_are_wanted_and_answers_are_kept() {
     line.recall(&[7]);
     assert_eq!(line.returned(), [7]);
     assert_eq!(remembered(&mount), None);
+}
+
+#[test]
+fn what_the_server_sends_by_itself_is_acknowledged_each_time() {
+    let (_mount, line, _lines) = mount();
+    for _ in 0..2 {
+        line.recall(&[7]);
+        let (acknowledged, body) = line.next(Kind::Acknowledge);
+        assert_eq!((acknowledged.class, acknowledged.sequence, body.len()), (Class::Callback, NUMBER, 0));
+        assert_eq!(line.returned(), [7]);
+    }
+}
+
+/// A server sends it over another connection, when the one on which somebody waits is not read.
+#[test]
+fn a_wait_ends_on_whichever_connection_its_completion_comes() {
+    let (mount, line, _lines) = mount();
+    let waits = std::thread::spawn(move || {
+        let open = mount.open(&Handle::new(b"file").unwrap(), READ_WRITE).unwrap();
+        let lock = Lock { start: 0, end: 9, kind: LockKind::Write, pid: 1 };
+        mount.ask(Request::SetLock { open, owner: 1, space: LockSpace::Posix, lock, wait: true })
+    });
+    let opened = Reply::Opened(Opened { id: OpenId(3), token: Box::default() });
+    line.answer(&line.next(Kind::Request).0, &[], &opened);
+    let (asked, _) = line.next(Kind::Request);
+    let kind = |kind| Header { kind, ..reply_to(&asked) };
+    send(&mut line.stream.lock().unwrap(), kind(Kind::Pending), &[]);
+    let end = std::time::Instant::now() + LONG;
+    while line.bulk.lock().unwrap().is_none() && std::time::Instant::now() < end {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let completion = Header { class: Class::Callback, slot: 0, sequence: NUMBER, ..kind(Kind::Completion) };
+    send(line.bulk.lock().unwrap().as_mut().unwrap(), completion, &[]);
+    assert_eq!(waits.join().unwrap(), Ok(Reply::Done));
 }
 
 #[test]

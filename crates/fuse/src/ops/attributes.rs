@@ -12,6 +12,7 @@ use crate::abi::{
 use crate::caches::Kept;
 use crate::convert;
 use crate::dispatch::{Job, Outcome};
+use crate::ops::reading;
 use crate::sizes::Turn;
 
 pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
@@ -19,19 +20,18 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
         opcode::GETATTR => {
             let (get, _) = job.args(GetattrIn::parse)?;
             drop_stale_listing(job).await;
-            let (mut attr, mut kept) = get_attr(job, get.getattr_flags, get.fh).await?;
-            // Asked for by a read, and shown to nobody: for another time the kernel drops the pages itself, before it reads. To be told to would have it
-            // disbelieve this answer, and read by the size of before. With no timeout whoever looks at the time asks anew.
-            if get.getattr_flags & GETATTR_FH != 0 && job.reads_unleased_pages(job.header.nodeid) {
-                attr.mtime.nanos = job.shared.other_nanos(attr.mtime.nanos);
-                kept.attributes = Duration::ZERO;
-            }
+            let open = (get.getattr_flags & GETATTR_FH != 0).then_some(OpenId(get.fh));
+            let (attr, kept) = match open.filter(|open| job.shared.reads_pages(*open)) {
+                Some(open) => reading::get_attr(job, open).await?,
+                None => get_attr(job, open).await?,
+            };
             Ok(job.attr_out(&attr, kept))
         }
         opcode::STATX => {
             let (get, _) = job.args(StatxIn::parse)?;
             drop_stale_listing(job).await;
-            let (attr, kept) = get_attr(job, get.getattr_flags, get.fh).await?;
+            let open = (get.getattr_flags & GETATTR_FH != 0).then_some(OpenId(get.fh));
+            let (attr, kept) = get_attr(job, open).await?;
             let (attr_valid, attr_valid_nsec) = job.attributes_valid(job.header.nodeid, &attr, &kept);
             job.told(job.header.nodeid, &attr);
             let stat = convert::statx(&attr);
@@ -69,8 +69,7 @@ async fn drop_stale_listing(job: &Job) {
     }
 }
 
-async fn get_attr(job: &Job, flags: u32, fh: u64) -> Result<(Attr, Kept), Errno> {
-    let open = (flags & GETATTR_FH != 0).then_some(OpenId(fh));
+pub(super) async fn get_attr(job: &Job, open: Option<OpenId>) -> Result<(Attr, Kept), Errno> {
     let (reply, kept) = job.ask_value(Request::GetAttr { handle: &job.handle()?, open }).await?;
     Ok((reply.attr()?, kept))
 }
@@ -125,10 +124,9 @@ async fn get_xattr(job: &Job) -> Result<Outcome, Errno> {
         job.ask_value(Request::ListXattr { handle: &handle, size }).await?
     } else {
         let (name, _) = convert::text(rest)?;
-        match &job.shared.config.status {
-            Some(status) if job.header.nodeid == ROOT_ID && name == STATUS_XATTR.as_bytes() => {
-                (Reply::Bytes(status(&job.shared.negotiated).into_bytes()), Kept::fixed(Duration::ZERO, Duration::ZERO))
-            }
+        let is_asked = job.header.nodeid == ROOT_ID && name == STATUS_XATTR.as_bytes();
+        match is_asked.then(|| job.shared.status()).flatten() {
+            Some(text) => (Reply::Bytes(text.into_bytes()), Kept::fixed(Duration::ZERO, Duration::ZERO)),
             _ => job.ask_value(Request::GetXattr { handle: &handle, name, size }).await?,
         }
     };

@@ -69,7 +69,7 @@ fn open_flags(job: &Job, open: OpenId, kept: &Kept) -> FopenFlags {
             marks.begin_listing();
         }
     });
-    shared.caches(node, open);
+    shared.caches(node, open, false);
     flags
 }
 
@@ -145,6 +145,9 @@ fn put_inode(job: &Job, entry: &DirEntry<'_>, kept: &Kept, body: &mut Vec<u8>, g
         Some((handle, attr)) if !matches!(entry.name, b"." | b"..") => {
             let nodeid = job.shared.nodes.look_up(handle, kept.names, Some(job.header.nodeid));
             grant.nodes.push(nodeid);
+            if attr.is_directory() {
+                job.shared.nodes.places.listed(nodeid, job.header.nodeid, entry.name);
+            }
             job.entry_out(nodeid, attr, kept).put(body);
         }
         _ => EntryOut::default().put(body),

@@ -7,8 +7,8 @@ use aqueduct_fs::{Errno, FallocateFlags, Hold, OpenFlags, OpenId, ReadAt, Reques
 use crate::CacheMode;
 use crate::abi::{
     CopyFileRangeIn, CopyFileRangeOut, CreateIn, FSYNC_FDATASYNC, FallocateIn, Field, FlushIn, FopenFlags, FsyncIn,
-    InHeader, InitFlags, LseekIn, LseekOut, MINOR_NOFLUSH, OpenIn, OpenOut, READ_LOCKOWNER, ReadIn, ReleaseIn,
-    WRITE_CACHE, WriteIn, WriteOut, opcode,
+    InHeader, LseekIn, LseekOut, MINOR_NOFLUSH, OpenIn, OpenOut, READ_LOCKOWNER, ReadIn, ReleaseIn, WRITE_CACHE,
+    WriteIn, WriteOut, opcode,
 };
 use crate::convert;
 use crate::dispatch::{Grant, Job, Outcome};
@@ -65,9 +65,10 @@ fn file_flags(job: &Job, flags: OpenFlags, leased: bool) -> FopenFlags {
         open.set(FopenFlags::NOFLUSH, !marks.locked && spares_flush);
         return open;
     }
-    // Before Linux 6.6 a file open for direct I/O cannot be mapped shared; what may be mapped for writing is cached there.
-    let mappable = shared.negotiated.flags.contains(InitFlags::DIRECT_IO_ALLOW_MMAP);
-    if !mappable && flags.contains(OpenFlags::READ | OpenFlags::WRITE) {
+    // Before Linux 6.6 a file open for direct I/O cannot be mapped shared; what may be mapped is
+    // cached there. Not what is appended to: see above.
+    let appends = flags.contains(OpenFlags::WRITE | OpenFlags::APPEND);
+    if !shared.policy.maps_direct && flags.contains(OpenFlags::READ) && !appends {
         return FopenFlags::empty();
     }
     let mut open = FopenFlags::DIRECT_IO;
@@ -77,8 +78,8 @@ fn file_flags(job: &Job, flags: OpenFlags, leased: bool) -> FopenFlags {
 
 fn open_out(job: &Job, node: u64, id: OpenId, flags: OpenFlags, leased: bool) -> OpenOut {
     let open_flags = file_flags(job, flags, leased);
-    if job.shared.policy.leases && !open_flags.contains(FopenFlags::DIRECT_IO) {
-        job.shared.caches(node, id);
+    if job.shared.policy.pages && !open_flags.contains(FopenFlags::DIRECT_IO) {
+        job.shared.caches(node, id, flags.contains(OpenFlags::WRITE));
     }
     OpenOut { fh: id.0, open_flags: open_flags.bits(), padding: 0 }
 }
@@ -91,7 +92,7 @@ async fn open(job: &Job) -> Result<Outcome, Errno> {
     let (reply, kept) = job.ask_value(Request::Open { handle: &job.handle()?, flags }).await?;
     let opened = reply.opened()?;
     if empties {
-        job.written(job.header.nodeid);
+        job.emptied(job.header.nodeid);
     }
     if job.shared.config.cache == CacheMode::CloseToOpen {
         // Who opens sees what was closed before, its size as well: attributes from before the open end here.
@@ -122,7 +123,7 @@ async fn create(job: &Job) -> Result<Outcome, Errno> {
     let (entry_out, mut grant) = job.made(&entry, kept);
     grant.file = Some(opened.id);
     if flags.contains(OpenFlags::TRUNCATE) {
-        job.written(entry_out.nodeid);
+        job.emptied(entry_out.nodeid);
     }
     let mut body = entry_out.to_vec();
     // Not cached: it was made to be written.
@@ -132,7 +133,7 @@ async fn create(job: &Job) -> Result<Outcome, Errno> {
 
 pub(crate) async fn read(job: &Job) -> Result<Outcome, Errno> {
     let (read, _) = job.args(ReadIn::parse)?;
-    let fills = job.shared.policy.leases && read.read_flags & READ_LOCKOWNER == 0;
+    let fills = job.shared.policy.pages && read.read_flags & READ_LOCKOWNER == 0;
     let fill_turn = || job.shared.sizes.enter(job.header.nodeid, Use::Fill, &job.context.cancel);
     let turn = if fills { Some(fill_turn().await) } else { None };
     // Held until the kernel has the pages: a recall of them then waits for their lock.
@@ -143,6 +144,13 @@ pub(crate) async fn read(job: &Job) -> Result<Outcome, Errno> {
     let (sink, answered) = FuseSink::new(job.responder.clone(), job.shared.pool.clone(), length as usize);
     let read = ReadAt { open: OpenId(read.fh), offset: read.offset, length };
     let result = job.shared.filesystem.read(&job.context, read, sink).await;
+    if let Ok(count) = result {
+        job.shared.metrics.bytes_read.add(count as u64);
+        if fills && count < length as usize {
+            // The kernel takes it for the end.
+            job.shared.nodes.mark(job.header.nodeid, |marks| marks.tell_size(read.offset + count as u64));
+        }
+    }
     match result {
         _ if answered.load(Ordering::SeqCst) => Ok(Outcome::Delivered),
         Ok(_) => Err(Errno::EIO), // a file system that says it delivered, and did not
@@ -152,7 +160,7 @@ pub(crate) async fn read(job: &Job) -> Result<Outcome, Errno> {
 
 /// The kernel asks for pages, and does not read into the caller's buffer. Those that no lease covers are marked.
 fn fill(job: &Job) -> Result<Option<Hold>, Errno> {
-    let hold = if job.shared.policy.pages { job.shared.filesystem.hold_data(&job.handle()?) } else { None };
+    let hold = if job.shared.policy.leases { job.shared.filesystem.hold_data(&job.handle()?) } else { None };
     job.shared.nodes.mark(job.header.nodeid, |marks| marks.fill(hold.is_some()));
     Ok(hold)
 }
@@ -174,14 +182,27 @@ pub(crate) async fn write(job: &Job) -> Result<Outcome, Errno> {
     };
     let source = Source::Memory(job.frame.slice(DATA..DATA + size));
     let is_of_pages = write.write_flags & WRITE_CACHE != 0; // these change no size
-    let turn = if is_of_pages { None } else { job.changes_size(job.header.nodeid).await };
+    let node = job.header.nodeid;
+    let turn = if is_of_pages { None } else { job.changes_size(node).await };
+    // Through pages: those that it covers whole are filled by it, and whatever it covers is locked
+    // until it is answered.
+    let is_cached = !is_of_pages && job.shared.reads_pages(at.open);
+    let hold = if is_cached { fill(job)? } else { None };
     let written = job.shared.filesystem.write(&job.context, at, source).await?;
+    job.shared.metrics.bytes_written.add(written.count.into());
     if is_of_pages {
-        job.changed(job.header.nodeid)
+        job.changed(node)
     } else {
-        job.written(job.header.nodeid)
+        let end = write.offset.saturating_add(u64::from(written.count.min(write.size)));
+        job.shared.nodes.mark(node, |marks| marks.wrote_to(end));
+        job.written(node)
     }
-    Ok(Outcome::resized(WriteOut { size: written.count.min(write.size), padding: 0 }.to_vec(), turn))
+    // Past pages: before Linux 6.6 the kernel leaves those as they were.
+    if !(is_of_pages || is_cached || job.shared.policy.maps_direct) && job.shared.nodes.marks(node).has_pages() {
+        job.shared.page_drops.drop_now(node).await;
+    }
+    let out = WriteOut { size: written.count.min(write.size), padding: 0 };
+    Ok(Outcome::resized(out.to_vec(), turn).holding(hold))
 }
 
 async fn seek(job: &Job) -> Result<Outcome, Errno> {

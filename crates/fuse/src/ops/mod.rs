@@ -5,3 +5,4 @@ pub(crate) mod directories;
 pub(crate) mod files;
 pub(crate) mod locks;
 pub(crate) mod names;
+pub(crate) mod reading;

@@ -2,7 +2,7 @@
 
 use aqueduct_fs::{Errno, RenameFlags, Request};
 
-use crate::abi::{EntryOut, Field, LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn, opcode};
+use crate::abi::{EntryOut, Field, LinkIn, MkdirIn, MknodIn, ROOT_ID, Rename2In, RenameIn, opcode};
 use crate::convert::{self, decode_device, name, text};
 use crate::dispatch::{Job, Outcome};
 
@@ -52,9 +52,24 @@ async fn lookup(job: &Job) -> Result<Outcome, Errno> {
             Ok(Outcome::kept(out.to_vec(), kept))
         }
         (result, kept) => {
-            let (out, grant) = job.entry(&result?.entry()?, kept);
+            let entry = result?.entry()?;
+            let (out, grant) = job.entry(&entry, kept);
+            if entry.attr.is_directory() {
+                forget_old_place(job, out.nodeid, name).await;
+            }
             Ok(Outcome::Granted(out.to_vec(), grant))
         }
+    }
+}
+
+/// The kernel is about to find a directory under a name: an entry that it has of it elsewhere
+/// would be in its way.
+async fn forget_old_place(job: &Job, node: u64, name: &[u8]) {
+    if node == ROOT_ID {
+        return;
+    }
+    if let Some(old) = job.shared.nodes.places.found(node, job.header.nodeid, name) {
+        job.shared.entry_drops.drop_soon(old).await;
     }
 }
 
@@ -75,7 +90,10 @@ async fn make_node(job: &Job) -> Result<Outcome, Errno> {
 async fn make_directory(job: &Job) -> Result<Outcome, Errno> {
     let (MkdirIn { mode, umask }, rest) = job.args(MkdirIn::parse)?;
     let (parent, (name, _)) = (job.handle()?, name(rest)?);
-    enter(job, Request::MakeDirectory { parent: &parent, name, mode, umask }).await
+    let (reply, kept) = job.ask_value(Request::MakeDirectory { parent: &parent, name, mode, umask }).await?;
+    let (out, grant) = job.made(&reply.entry()?, kept);
+    job.shared.nodes.places.found(out.nodeid, job.header.nodeid, name);
+    Ok(Outcome::Granted(out.to_vec(), grant))
 }
 
 async fn remove(job: &Job) -> Result<Outcome, Errno> {
@@ -102,6 +120,8 @@ async fn rename(job: &Job, new_directory: u64, flags: u32, names: &[u8]) -> Resu
         job.shared.forget_all_names();
     }
     renamed?.done()?;
+    let exchange = flags.contains(RenameFlags::EXCHANGE);
+    job.shared.nodes.places.renamed((job.header.nodeid, old), (new_directory, new), exchange);
     Ok(Outcome::Done(Vec::new()))
 }
 

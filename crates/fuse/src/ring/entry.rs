@@ -7,10 +7,11 @@ use bytes::Bytes;
 
 use super::Ring;
 use super::sys::{Cell, Memory};
+use aqueduct_worker::lock;
+
 use crate::abi::{Field, InHeader, OutHeader, RingEntry, opcode, ring};
 use crate::buffer::{HAND_OVER_MIN, Pool};
 use crate::channel::Channel;
-use crate::lock;
 
 /// An entry. What its memory holds is a request from the completion that tells of it until it is answered; then it is the kernel's.
 pub(super) struct Entry {

@@ -22,13 +22,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use aqueduct_fs::Errno;
-use aqueduct_worker::{Done, Group, Interest, Readiness, Ready, Registration};
+use aqueduct_worker::{Done, Group, Interest, Readiness, Ready, Registration, lock};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::abi::{Field, InHeader, ReadIn, opcode};
 use crate::channel::Responder;
 use crate::dispatch::Job;
-use crate::lock;
 use crate::notify;
 use crate::serve::serve_now;
 use crate::session::Shared;
@@ -371,6 +370,7 @@ impl Ring {
                     let _ = responder.done(&[]); // asked for by `fetch`: nobody waits for it
                     return;
                 }
+                self.shared.metrics.by_ring.increment();
                 serve_now(Job::new(self.shared.clone(), header, frame, responder), &group);
             }
             Err(unique) => {

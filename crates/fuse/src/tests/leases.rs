@@ -146,17 +146,21 @@ fn files_are_cached_while_data_are_leased() {
     let lk = FileLock { start: 0, end: 9, kind: libc::F_WRLCK as u32, pid: 1 };
     kernel.ask(opcode::SETLK, node, &LkIn { fh, owner: 1, lk, ..LkIn::default() }.to_vec()).unwrap();
     assert_eq!(kernel.opened(node, libc::O_RDONLY).1, FopenFlags::KEEP_CACHE);
-    // Before Linux 6.6 pages are not kept, before ABI 7.35 there is no NOFLUSH.
-    let of = |minor, flags| {
+    // Before Linux 6.6 whatever may be read is cached, before ABI 7.35 there is no NOFLUSH.
+    let of = |minor, flags, how| {
         let memory = Arc::new(Memory::default());
         let layer: Arc<Layer> = Arc::new(Leased::new(memory.clone()));
         let config = Config { cache: CacheMode::Lease, observed: Some(layer.observed()), ..Config::default() };
         let fixture = fixture_over(layer, memory, minor, flags, config);
         let node = fixture.kernel.lookup("file").unwrap().nodeid;
-        fixture.kernel.opened(node, libc::O_RDONLY).1
+        fixture.kernel.opened(node, how).1
     };
-    assert_eq!(of(45, NEW_FLAGS & !InitFlags::DIRECT_IO_ALLOW_MMAP.bits()), FopenFlags::DIRECT_IO);
-    assert_eq!(of(34, NEW_FLAGS), FopenFlags::KEEP_CACHE);
+    let before_6_6 = NEW_FLAGS & !InitFlags::DIRECT_IO_ALLOW_MMAP.bits();
+    assert_eq!(of(45, before_6_6, libc::O_RDONLY), FopenFlags::KEEP_CACHE);
+    assert_eq!(of(45, before_6_6, libc::O_RDWR), FopenFlags::empty());
+    assert_eq!(of(45, before_6_6, libc::O_WRONLY), FopenFlags::DIRECT_IO);
+    assert_eq!(of(45, before_6_6, libc::O_RDWR | libc::O_APPEND), FopenFlags::DIRECT_IO);
+    assert_eq!(of(34, NEW_FLAGS, libc::O_RDONLY), FopenFlags::KEEP_CACHE);
 }
 
 #[test]
@@ -174,13 +178,28 @@ fn pages_without_a_lease_are_dropped_before_they_are_read() {
     assert_eq!(kernel.lookup("file").unwrap().attr_valid, 0, "who reads has to ask first");
     layer.data.store(true, Ordering::SeqCst);
     assert_eq!(kernel.opened(node, libc::O_RDONLY).1, FopenFlags::NOFLUSH, "the kernel drops the pages as it opens");
-    // A read asks through its open file, and is told another time each time, by which the kernel drops the pages itself.
-    let get = GetattrIn { getattr_flags: GETATTR_FH, fh, ..GetattrIn::default() }.to_vec();
-    let by_read = || AttrOut::parse(&kernel.ask(opcode::GETATTR, node, &get).unwrap()).unwrap().0;
-    let told = [kernel.get_attr(node), by_read(), by_read(), by_read(), kernel.get_attr(node)];
-    assert!(told.iter().all(|out| out.attr_valid == 0), "who looks at the time asks anew");
-    let times = told.map(|out| out.attr.mtimensec);
-    assert!(times.windows(2).all(|two| two[0] != two[1]) && times[0] == times[4], "{times:?}");
+    // A read asks through its open file, and is answered when the pages are dropped: whether it
+    // believes the answer or not it reads none of them.
+    let get = |fh| GetattrIn { getattr_flags: GETATTR_FH, fh, ..GetattrIn::default() }.to_vec();
+    let by_read = |fh| AttrOut::parse(&kernel.ask(opcode::GETATTR, node, &get(fh)).unwrap()).unwrap().0;
+    let by_dropping_read = |fh| {
+        let unique = kernel.send(opcode::GETATTR, node, &get(fh));
+        let (header, body) = kernel.message(Duration::from_secs(10)).unwrap();
+        assert_eq!((header.unique, header.error), (0, notify::INVAL_INODE), "before the answer");
+        assert_eq!(NotifyInvalInode::parse(&body).unwrap().0, NotifyInvalInode { ino: node, off: 0, len: 0 });
+        AttrOut::parse(&kernel.answer(unique).unwrap()).unwrap().0
+    };
+    assert_eq!(kernel.get_attr(node).attr_valid, 0, "who looks at the time asks anew");
+    assert_eq!(by_dropping_read(fh).attr_valid, 0);
+    assert_eq!(by_read(fh).attr_valid, LONG_SECONDS, "there is none left");
+    layer.data.store(false, Ordering::SeqCst);
+    kernel.fill(node, fh);
+    layer.data.store(true, Ordering::SeqCst);
+    assert_eq!(by_dropping_read(fh).attr_valid, 0);
+    let time = kernel.get_attr(node).attr.mtimensec;
+    layer.data.store(false, Ordering::SeqCst);
+    kernel.fill(node, fh);
+    layer.data.store(true, Ordering::SeqCst);
     for fh in [fh, fh + 1] {
         kernel.send(opcode::RELEASE, node, &ReleaseIn { fh, ..ReleaseIn::default() }.to_vec());
         kernel.message(Duration::from_secs(10)).unwrap();
@@ -196,8 +215,8 @@ fn pages_without_a_lease_are_dropped_before_they_are_read() {
     };
     let open = opens();
     assert_eq!(FopenFlags::from_bits_retain(open.open_flags), CACHED);
-    assert_eq!(by_read().attr_valid, LONG_SECONDS);
-    assert_eq!(by_read().attr.mtimensec, times[0]);
+    assert_eq!(by_read(open.fh).attr_valid, LONG_SECONDS);
+    assert_eq!(by_read(open.fh).attr.mtimensec, time);
 
     // A change of our own: what was fetched meanwhile may be older.
     kernel.fill(node, open.fh);
@@ -205,7 +224,9 @@ fn pages_without_a_lease_are_dropped_before_they_are_read() {
     let mut write = WriteIn { fh: writer, size: 3, ..WriteIn::default() }.to_vec();
     write.extend_from_slice(b"new");
     kernel.ask(opcode::WRITE, node, &write).unwrap();
-    assert_eq!((kernel.get_attr(node).attr_valid, by_read().attr_valid), (0, 0));
+    assert_eq!((kernel.get_attr(node).attr_valid, by_dropping_read(open.fh).attr_valid), (0, 0));
+    kernel.fill(node, open.fh);
+    kernel.ask(opcode::WRITE, node, &write).unwrap();
     kernel.ask(opcode::RELEASE, node, &ReleaseIn { fh: open.fh, ..ReleaseIn::default() }.to_vec()).unwrap();
     let fh = opens().fh;
     // No page is known, so none is dropped.
@@ -217,6 +238,46 @@ fn pages_without_a_lease_are_dropped_before_they_are_read() {
     kernel.ask(opcode::READ, node, &direct.to_vec()).unwrap();
     assert_eq!(kernel.get_attr(node).attr_valid, LONG_SECONDS);
     kernel.silent();
+}
+
+/// An answer that crosses another notification or answer is not believed: so a greater size is
+/// told by what the file holds at its end.
+#[test]
+fn who_reads_is_told_of_a_greater_size_by_data() {
+    let LeasedFixture { fixture, .. } = leases(45);
+    let kernel = &fixture.kernel;
+    let node = kernel.lookup("file").unwrap().nodeid;
+    let (fh, _) = kernel.opened(node, libc::O_RDONLY);
+    let get = GetattrIn { getattr_flags: GETATTR_FH, fh, ..GetattrIn::default() }.to_vec();
+    let read = |expected: &[(u64, usize)]| {
+        let unique = kernel.send(opcode::GETATTR, node, &get);
+        for (offset, length) in expected {
+            let (header, _) = kernel.message(Duration::from_secs(10)).unwrap();
+            assert_eq!(header.error, notify::INVAL_INODE, "answers on their way are not believed");
+            let (header, body) = kernel.message(Duration::from_secs(10)).unwrap();
+            assert_eq!(header.error, notify::STORE);
+            let (store, data) = NotifyStore::parse(&body).unwrap();
+            assert_eq!((store.node, store.offset, store.size as usize), (node, *offset, *length));
+            assert!(data.len() == *length && data.iter().all(|byte| *byte == b'x'));
+        }
+        AttrOut::parse(&kernel.answer(unique).unwrap()).unwrap().0.attr.size
+    };
+    assert_eq!(read(&[]), 9, "the size that came with the name");
+    fixture.memory.put(b"file", &[b'x'; 10_000]);
+    assert_eq!(read(&[(8192, 1808)]), 10_000);
+    assert_eq!(read(&[]), 10_000, "it knows");
+    fixture.memory.put(b"file", b"less");
+    assert_eq!(read(&[]), 4, "what it has to believe");
+    fixture.memory.put(b"file", &[b'x'; 5]);
+    assert_eq!(read(&[(0, 5)]), 5);
+    // What this mount writes its kernel knows.
+    let (writer, _) = kernel.opened(node, libc::O_WRONLY);
+    let mut write = WriteIn { fh: writer, offset: 5, size: 3, ..WriteIn::default() }.to_vec();
+    write.extend_from_slice(b"xxx");
+    kernel.ask(opcode::WRITE, node, &write).unwrap();
+    let unique = kernel.send(opcode::GETATTR, node, &get);
+    assert_eq!(kernel.message(Duration::from_secs(10)).unwrap().0.error, notify::INVAL_INODE, "pages are dropped");
+    assert_eq!(AttrOut::parse(&kernel.answer(unique).unwrap()).unwrap().0.attr.size, 8);
 }
 
 /// What is mapped for writing is under no lease: whoever looks at its attributes must not have it written back and dropped each time.

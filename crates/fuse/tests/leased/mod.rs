@@ -154,7 +154,7 @@ impl<F: FileSystem> Leased<F> {
     }
 
     /// The inodes that an answer is about.
-    fn about(&self, context: &Context, request: &Request<'_>, result: &Result<Reply, Errno>) -> Vec<Vec<u8>> {
+    async fn about(&self, context: &Context, request: &Request<'_>, result: &Result<Reply, Errno>) -> Vec<Vec<u8>> {
         let mut handles: Vec<Vec<u8>> = match request {
             Request::Lookup { parent, .. } => vec![parent.to_vec()],
             Request::GetAttr { handle, .. }
@@ -163,7 +163,8 @@ impl<F: FileSystem> Leased<F> {
             | Request::ReadLink { handle }
             | Request::GetXattr { handle, .. } => vec![handle.to_vec()],
             Request::ReadDirectory { open, .. } => {
-                self.inner.inode(context.client, *open).map(|handle| handle.bytes().to_vec()).into_iter().collect()
+                let handle = self.inner.inode(context.client, *open).await;
+                handle.map(|handle| handle.bytes().to_vec()).into_iter().collect()
             }
             _ => Vec::new(),
         };
@@ -189,7 +190,7 @@ impl<F: FileSystem> FileSystem for Leased<F> {
         Call::waiting(async move {
             let stamp = self.stamp();
             let result = self.inner.call(context, request.clone()).await;
-            let handles = self.about(context, &request, &result);
+            let handles = self.about(context, &request, &result).await;
             let hold = self.hold(&handles.iter().map(Vec::as_slice).collect::<Vec<_>>(), stamp);
             while self.stalled.load(Ordering::SeqCst) && matches!(request, Request::Lookup { .. }) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -217,11 +218,11 @@ impl<F: FileSystem> FileSystem for Leased<F> {
         self.inner.write(context, write, source)
     }
 
-    fn depart(&self, client: ClientId) {
-        self.inner.depart(client);
+    fn depart(&self, client: ClientId) -> Call<'_, ()> {
+        self.inner.depart(client)
     }
 
-    fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
+    fn inode(&self, client: ClientId, open: OpenId) -> Call<'_, Handle> {
         self.inner.inode(client, open)
     }
 }

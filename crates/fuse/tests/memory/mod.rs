@@ -504,14 +504,16 @@ impl FileSystem for Memory {
         Call::ready(result.map(|count| Written { count, verifier: 1, offset: 0 }))
     }
 
-    fn inode(&self, _: ClientId, open: OpenId) -> Option<Handle> {
-        Handle::new(&bytes(self.state().opened(open).ok()?))
+    fn inode(&self, _: ClientId, open: OpenId) -> Call<'_, Handle> {
+        let node = self.state().opened(open);
+        Call::ready(node.and_then(|node| Handle::new(&bytes(node)).ok_or(Errno::EBADF)))
     }
 
-    fn depart(&self, _: ClientId) {
+    fn depart(&self, _: ClientId) -> Call<'_, ()> {
         let mut state = self.state();
         state.departed += 1;
         state.opens.clear();
         state.drop_locks(|_| false);
+        Call::ready(Ok(()))
     }
 }

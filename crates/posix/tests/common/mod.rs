@@ -10,7 +10,7 @@ use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use aqueduct_fs::*;
-use aqueduct_posix::{HandleSource, Options, Posix};
+use aqueduct_posix::{Domain, HandleSource, OpenError, Options, Posix};
 use bytes::Bytes;
 
 /// A folder in memory on every Linux.
@@ -105,8 +105,34 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 impl Served {
     /// The same directory, served by another process with the same key.
     pub fn restarted(&self) -> Posix {
+        self.try_restarted().unwrap()
+    }
+
+    /// As [`restarted`](Served::restarted), or why it does not start.
+    pub fn try_restarted(&self) -> Result<Posix, OpenError> {
         aqueduct_posix::restore();
-        Posix::open(&self.path, self.options.clone()).unwrap()
+        Posix::open(&self.path, Options { domain: Domain::default(), ..self.options() })
+    }
+
+    /// The process of several exports ends and another takes its place.
+    pub fn restart_together(exports: &mut [&mut Served]) {
+        aqueduct_posix::restore();
+        let domain = Domain::default();
+        for served in exports {
+            served.options.domain = domain.clone();
+            served.posix = Posix::open(&served.path, served.options()).unwrap();
+        }
+    }
+
+    /// Another export of the same server, of the directory `path` below this one.
+    pub fn beside(&self, path: &Path) -> Served {
+        aqueduct_posix::restore();
+        let options = Options { export: self.options.export + 1, ..self.options() };
+        let path = self.path.join(path);
+        let posix = Posix::open(&path, options.clone()).unwrap();
+        let mut served = Served { posix, root: Vec::new(), path, name: self.name.clone(), options, folder: None };
+        served.root = served.root_call(Request::Root).unwrap().entry().unwrap().handle.bytes().to_vec();
+        served
     }
 
     pub fn options(&self) -> Options {

@@ -45,7 +45,7 @@ impl Job {
         if !self.server.leases.may_hold_back() {
             return Ok(Some(()));
         }
-        let touched = self.toucher(attached, |toucher| toucher.read(open));
+        let touched = self.toucher(attached).read(open).await?;
         self.look(&touched).await
     }
 
@@ -61,7 +61,7 @@ impl Job {
             let stamp = leases.stamp();
             return Ok(Some((filesystem.call(context, request.clone()).await, stamp)));
         }
-        let mut touched = self.toucher(attached, |toucher| toucher.looked_at(request));
+        let mut touched = self.toucher(attached).looked_at(request).await?;
         loop {
             if self.look(&touched).await?.is_none() {
                 return Ok(None);

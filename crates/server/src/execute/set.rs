@@ -17,14 +17,17 @@ impl Job {
         request: &Request<'_>,
     ) -> Result<(), Errno> {
         let Request::SetAttr { handle, open, set } = request else { return Err(Errno::EINVAL) };
-        let of_open = open.and_then(|open| attached.filesystem.inode(context.client, open));
+        let of_open = match *open {
+            Some(open) => attached.filesystem.inode(context.client, open).await.ok(),
+            None => None,
+        };
         if set.size.is_some() || of_open.is_some_and(|inode| inode.bytes() != *handle) {
             return Err(Errno::EINVAL);
         }
         if self.header.sequence == 0 {
             return self.set_again(attached, context, request, handle).await;
         }
-        match self.admit()? {
+        match self.admit().await? {
             None => return Ok(()),
             Some(Try::First { .. }) => {}
             Some(Try::AfterRestart(record)) => {
@@ -57,7 +60,7 @@ impl Job {
         handle: &[u8],
     ) -> Result<(), Errno> {
         let leases = &self.server.leases;
-        let _flush = leases.flush(self.session.id).ok_or(Errno::ESTALE)?;
+        let _flush = leases.flush(self.session.id)?;
         let touched = self.touched_by_set(attached, (handle, Aspects::ATTRIBUTES))?;
         let Some(change) = self.begin(leases.change(self.session.client(), true), &touched).await.transpose()? else {
             return Ok(());
@@ -73,10 +76,10 @@ impl Job {
         if aspects == EXCLUSIVE && !self.server.leases.watches() {
             return Err(Errno::ESTALE); // nobody was granted a lease for that
         }
-        self.touched(attached, |toucher| {
-            let mut touched = Touched::default();
-            touched.add((toucher.key)(handle), aspects);
-            Ok(touched)
-        })
+        let mut touched = Touched::default();
+        if self.tells_changes(attached) {
+            touched.add(self.toucher(attached).key(handle), aspects);
+        }
+        Ok(touched)
     }
 }

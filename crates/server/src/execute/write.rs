@@ -1,6 +1,6 @@
 //! Writes: new ones, repeats, what was held back under an exclusive lease, and what a machine has lost.
 
-use aqueduct_fs::{Aspects, Call, Context, Errno, FileSystem, OpenId, Reply, Source, WriteAt, Written};
+use aqueduct_fs::{Aspects, Context, Errno, FileSystem, OpenId, Reply, Source, WriteAt, Written};
 use aqueduct_net::Payload;
 use aqueduct_wire::{Flags, Granted, Kind, Subject};
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use crate::intent;
 use crate::lease::keeper::Change;
 use crate::lease::touch::{EXCLUSIVE, Touched};
 use crate::repeat;
+use crate::server::Role;
 
 const DATA: Aspects = Aspects::DATA.union(Aspects::ATTRIBUTES);
 
@@ -27,11 +28,14 @@ impl Job {
             return Err(Errno::EINVAL); // who is alone with a file knows its end
         }
         if self.header.sequence == 0 {
+            if matches!(self.server.config.role, Role::Data(_)) {
+                return Err(Errno::EREMOTE); // what is to be written again goes to who has the names
+            }
             return self.write_again(attached, &context, write, data).await;
         }
-        let Some(which) = self.admit()? else { return Ok(()) };
+        let Some(which) = self.admit().await? else { return Ok(()) };
         let aspects = if is_held { EXCLUSIVE } else { DATA };
-        let (result, grants) = match self.touched_by_write(attached, (write.open, aspects), &data) {
+        let (result, grants) = match self.touched_by_write(attached, (write.open, aspects), &data).await {
             Err(error) if is_held || matches!(which, Try::First { .. }) => (Err(error), Granted::default()),
             touched => {
                 // Who holds something back is waited for by the others.
@@ -59,15 +63,18 @@ impl Job {
         (write, data): (WriteAt, Bytes),
     ) -> Option<(Result<Written, Errno>, Granted)> {
         let stamp = self.server.leases.stamp();
+        let _executing = match self.enter_right(attached, write.open).await {
+            Ok(executing) => executing,
+            Err(error) => return Some((Err(error), Granted::default())),
+        };
         let written = self.write_as(which, &*attached.filesystem, context, (write, data)).await?;
-        let is_written = written.is_ok();
+        let asks = written.is_ok() && self.asks_leases() && self.asks_exclusive();
+        let file = match asks {
+            true => attached.filesystem.inode(context.client, write.open).await.ok(),
+            false => None,
+        };
         let grants = self.granted((stamp, Some(&change)), |grant| {
-            if is_written
-                && self.asks_exclusive()
-                && let Some(file) = attached.filesystem.inode(context.client, write.open)
-            {
-                grant(Subject::Inode, file.bytes(), EXCLUSIVE);
-            }
+            file.into_iter().for_each(|file| _ = grant(Subject::Inode, file.bytes(), EXCLUSIVE));
         });
         Some((written, grants))
     }
@@ -86,17 +93,20 @@ impl Job {
                 Some(repeat::repeat_write(file, context, write, data, record).await)
             }
             Try::First { may_be_old } => {
-                let found = may_be_old.then(|| self.find_append(filesystem, context, write, &data)).flatten();
+                let found = match may_be_old {
+                    true => self.find_append(filesystem, context, write, &data).await,
+                    false => None,
+                };
                 match found {
                     Some(written) => Some(Ok(written)),
-                    None => Some(self.write_once(filesystem, context, write, data)?.await),
+                    None => self.write_once(filesystem, context, write, data).await,
                 }
             }
         }
     }
 
     /// An append that is sent again after the machine died may have been executed without a trace but in the file.
-    fn find_append(
+    async fn find_append(
         &self,
         filesystem: &dyn FileSystem,
         context: &Context,
@@ -104,7 +114,7 @@ impl Job {
         data: &Bytes,
     ) -> Option<Written> {
         let may_be_there = write.append && self.session.has_lost && self.header.flags.contains(Flags::RETRY);
-        may_be_there.then(|| intent::find_append(filesystem, context, write, data)).flatten()
+        if may_be_there { intent::find_append(filesystem, context, write, data).await } else { None }
     }
 
     /// What was written before, and may be lost, is written again where it was; without data it only says whether that is so. Once more does no harm, so
@@ -121,10 +131,10 @@ impl Job {
         }
         let leases = &self.server.leases;
         let flush = match self.header.flags.contains(Flags::HELD) {
-            true => Some(leases.flush(self.session.id).ok_or(Errno::ESTALE)?),
+            true => Some(leases.flush(self.session.id)?),
             false => None,
         };
-        let touched = self.touched_by_write(attached, (write.open, DATA), &data)?;
+        let touched = self.touched_by_write(attached, (write.open, DATA), &data).await?;
         // Who recovers is waited for by the others.
         let change = leases.change(self.session.client(), flush.is_some() || self.session.is_recovering());
         let Some(change) = self.begin(change, &touched).await.transpose()? else { return Ok(()) };
@@ -137,21 +147,32 @@ impl Job {
     }
 
     /// Writes. An append is written down before, with the place where it will end up: no other client appends meanwhile.
-    fn write_once<'a>(
+    async fn write_once(
         &self,
-        filesystem: &'a dyn FileSystem,
-        context: &'a Context,
+        filesystem: &dyn FileSystem,
+        context: &Context,
         write: WriteAt,
         data: Bytes,
-    ) -> Option<Call<'a, Written>> {
+    ) -> Option<Result<Written, Errno>> {
         let is_noted = write.append && !data.is_empty() && self.server.keeps_sessions();
-        let handle = if is_noted { filesystem.inode(context.client, write.open) } else { None };
-        let _others_wait = handle.as_ref().map(|handle| self.server.exclude_appends(filesystem, handle));
-        let intent = || intent::of_append(filesystem, context, (handle.as_ref()?, write.open), &data);
-        self.intend(intent).then(|| filesystem.write(context, write, Source::Memory(data.clone())))
+        let handle = if is_noted { filesystem.inode(context.client, write.open).await.ok() } else { None };
+        let _others_wait = match &handle {
+            Some(handle) => Some(self.server.exclude_appends(filesystem, handle).await),
+            None => None,
+        };
+        let intent = match &handle {
+            Some(handle) if self.session.survives() => {
+                intent::of_append(filesystem, context, (handle, write.open), &data).await
+            }
+            _ => None,
+        };
+        if !self.intend(intent) {
+            return None;
+        }
+        Some(filesystem.write(context, write, Source::Memory(data)).await)
     }
 
-    fn touched_by_write(
+    async fn touched_by_write(
         &self,
         attached: &Attached,
         (open, aspects): (OpenId, Aspects),
@@ -160,9 +181,9 @@ impl Job {
         if aspects == EXCLUSIVE && !self.server.leases.watches() {
             return Err(Errno::ESTALE); // nobody was granted a lease for that
         }
-        self.touched(attached, |toucher| match data.is_empty() {
-            true => Ok(Touched::default()),
-            false => toucher.written(open, aspects),
-        })
+        match self.tells_changes(attached) && !data.is_empty() {
+            true => self.toucher(attached).written(open, aspects).await,
+            false => Ok(Touched::default()),
+        }
     }
 }

@@ -244,3 +244,45 @@ fn the_oldest_lease_is_given_back_also_when_it_is_exclusive() {
     machine.give_back(ONE, oldest);
     assert!(machine.grant(ONE, OTHER, EXCLUSIVE).is_some());
 }
+
+#[test]
+fn the_end_of_the_rights_of_who_lost_an_inode_is_awaited() {
+    let (mut machine, lease) = Machine::with_fenced_holder();
+    assert!(!machine.leases.give_right(ONE, FILE), "another client has it");
+    assert!(!machine.leases.give_right(TWO, FILE), "it is to be given back");
+    machine.leases.rights.insert((TWO, FILE)); // of before
+    machine.now = seconds(9.0);
+    machine.tick();
+    machine.asked();
+    assert_eq!(machine.look(ONE, FILE, 1), Verdict::Wait);
+    assert_eq!(machine.asked(), [Action::Broken { client: TWO, lease }, Action::Revoke { inode: FILE }]);
+    assert_eq!((machine.look(ONE, FILE, 2), machine.flush(TWO)), (Verdict::Wait, Verdict::Late));
+    assert!(machine.leases.hides(ONE, FILE, machine.stamp()));
+    machine.give_back(TWO, lease);
+    assert_eq!(machine.look(TWO, FILE, 3), Verdict::Wait, "nor does who lost it see half of it");
+    machine.asked();
+    machine.leases.revoked(FILE, machine.now, &mut machine.actions);
+    assert_eq!(machine.asked(), [1, 2, 3].map(|waiter| Action::Wake { waiter: Waiter(waiter) }));
+    assert_eq!(machine.look(ONE, FILE, 1), Verdict::Go);
+}
+
+#[test]
+fn rights_end_with_their_lease() {
+    let mut machine = Machine::new(Limits::default());
+    let lease = machine.grant(ONE, FILE, EXCLUSIVE).unwrap();
+    assert!(machine.leases.give_right(ONE, FILE) && !machine.leases.give_right(ONE, OTHER));
+    machine.give_back(ONE, lease);
+    assert_eq!((machine.asked(), machine.look(TWO, FILE, 1)), (vec![], Verdict::Go), "it has seen to the end");
+    machine.grant(ONE, FILE, EXCLUSIVE).unwrap();
+    assert!(machine.leases.give_right(ONE, FILE));
+    machine.leases.share(ONE, FILE, &mut machine.actions);
+    assert_eq!((machine.asked(), machine.look(TWO, FILE, 1)), (vec![], Verdict::Go));
+    machine.grant(ONE, OTHER, EXCLUSIVE).unwrap();
+    assert!(machine.leases.give_right(ONE, OTHER));
+    machine.leases.depart(ONE, &machine.known, &mut machine.actions);
+    assert_eq!(machine.asked(), [Action::Revoke { inode: OTHER }], "it has gone without a word");
+    assert_eq!(machine.look(TWO, OTHER, 1), Verdict::Wait);
+    assert_eq!(machine.grant(TWO, OTHER, EXCLUSIVE), None);
+    machine.leases.revoked(OTHER, machine.now, &mut machine.actions);
+    assert_eq!(machine.look(TWO, OTHER, 1), Verdict::Go);
+}

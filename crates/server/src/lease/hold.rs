@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use aqueduct_worker::lock;
+
 use super::Now;
-use crate::session::lock;
 
 #[derive(Default)]
 pub(crate) struct Hold {
@@ -25,18 +26,26 @@ struct State {
     lapsed_at: Now,
     /// How many requests write what was held back.
     flushing: usize,
+    /// Servers of data may still write what was given before.
+    is_barred: bool,
+    /// How long those that are missing have from when it is not.
+    patience: Now,
 }
 
 impl State {
     fn is_over(&self, now: Now) -> bool {
-        (self.missing.is_empty() || now >= self.missing_until) && now >= self.lapsed_at && self.flushing == 0
+        (self.missing.is_empty() || now >= self.missing_until)
+            && now >= self.lapsed_at
+            && self.flushing == 0
+            && !self.is_barred
     }
 }
 
 impl Hold {
     /// Holds changes up, until these sessions have recovered or `missing_until`, and in any case until `lapsed_at`. Returns when to look whether it is over.
     pub(crate) fn begin(&self, missing: HashSet<u64>, missing_until: Now, lapsed_at: Now, now: Now) -> Vec<Now> {
-        let state = State { missing, missing_until, lapsed_at, flushing: 0 };
+        let patience = missing_until.saturating_sub(now);
+        let state = State { missing, missing_until, lapsed_at, patience, ..State::default() };
         let is_on = !state.is_over(now);
         let looks = [state.missing_until, state.lapsed_at];
         *lock(&self.state) = state;
@@ -46,6 +55,28 @@ impl Hold {
 
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::SeqCst)
+    }
+
+    /// Holds everything up beside that, and even what was held back, until [`admit`](Hold::admit).
+    pub(crate) fn bar(&self) {
+        lock(&self.state).is_barred = true;
+        self.is_on.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it does.
+    pub(crate) fn is_barred(&self) -> bool {
+        self.is_on() && lock(&self.state).is_barred
+    }
+
+    /// Nobody writes any more what was given before. Those who come back have their time from now
+    /// on; returns when to look whether it is over.
+    pub(crate) fn admit(&self, now: Now) -> Now {
+        let mut state = lock(&self.state);
+        state.is_barred = false;
+        if !state.missing.is_empty() {
+            state.missing_until = state.missing_until.max(now + state.patience);
+        }
+        state.missing_until
     }
 
     /// Until when a session may believe what an earlier process granted it.

@@ -7,17 +7,18 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use aqueduct_fs::{Aspects, ClientId, FileSystem};
-use aqueduct_net::Connection;
+use aqueduct_fs::{Aspects, ClientId, Errno, FileSystem};
+use aqueduct_metrics::{Counter, Snapshot, table};
 use aqueduct_wire::LeaseId;
+use aqueduct_worker::lock;
 
 use super::hold::Hold;
 use super::touch::{LOOK, TOUCHED_MAX, Touched};
 use super::{
     Action, Clients, InodeKey, Leases, Limits, Looked, Now, SHARDS, Stamps, Verdict, Waiter, Wanted, shard_of,
 };
-use crate::server::Server;
-use crate::session::{Session, lock};
+use crate::server::{Role, Server};
+use crate::session::Session;
 
 /// What falls due is looked at together, as timers are this coarse.
 const TICK_MIN: Duration = Duration::from_millis(10);
@@ -121,6 +122,15 @@ pub(crate) struct Believers {
     pub(crate) patience: Duration,
 }
 
+/// Leases, since the start.
+#[derive(Default)]
+struct Counters {
+    granted: Counter,
+    recalled: Counter,
+    returned: Counter,
+    broken: Counter,
+}
+
 /// See the module.
 pub(crate) struct Keeper {
     limits: Limits,
@@ -133,7 +143,7 @@ pub(crate) struct Keeper {
     holders: Holders,
     signals: Mutex<HashMap<Waiter, Arc<Signal>>>,
     waiters: AtomicU64,
-    recalls: AtomicU64,
+    counters: Counters,
     /// After a restart nobody changes anything.
     hold: Hold,
     /// After a restart nobody looks at anything either, or changes it.
@@ -155,7 +165,7 @@ impl Keeper {
             holders: Holders::default(),
             signals: Mutex::default(),
             waiters: AtomicU64::new(0),
-            recalls: AtomicU64::new(0),
+            counters: Counters::default(),
             hold: Hold::default(),
             hold_of_looks: Hold::default(),
             is_ticking: AtomicBool::new(false),
@@ -171,14 +181,34 @@ impl Keeper {
         let mut looks = self.hold.begin(missing, until, lapsed_at, now);
         looks.extend(self.hold_of_looks.begin(writers, until, Now::ZERO, now));
         for at in looks {
-            self.later(at, |server| {
-                server.leases.look_at_holds();
-                server.forget_lapse();
-            });
+            self.look_later(at);
         }
         if !self.limits.lease.is_zero() {
             self.is_on.get_or_init(|| ());
         }
+    }
+
+    fn look_later(&self, at: Now) {
+        self.later(at, |server| {
+            server.leases.look_at_holds();
+            server.forget_lapse();
+        });
+    }
+
+    /// Servers of data may still write under rights that an earlier process gave. Until
+    /// [`admit_all`](Keeper::admit_all) no client looks at anything, changes anything, or writes
+    /// what it held back.
+    pub(crate) fn bar(&self) {
+        self.hold.bar();
+        self.hold_of_looks.bar();
+    }
+
+    /// They do not.
+    pub(crate) fn admit_all(&self) {
+        for hold in [&self.hold, &self.hold_of_looks] {
+            self.look_later(hold.admit(now()));
+        }
+        self.look_at_holds();
     }
 
     /// Whether leases are granted.
@@ -271,12 +301,41 @@ impl Keeper {
         let mut actions = Vec::new();
         let granted = lock(&self.shards[what.0.shard()]).grant(client, what, looked, now(), &mut actions);
         self.perform(actions);
+        self.counters.granted.add(granted.is_some().into());
         granted
     }
 
-    /// A session of before the restart sends what it held back. `None`: it may not any more.
-    pub(crate) fn flush(&self, session: u64) -> Option<Flush<'_>> {
-        self.hold_of_looks.flush(session, now()).then(|| Flush(self))
+    /// A session from before the restart sends what it held back. ESTALE: it may not any more.
+    /// EAGAIN: not yet, since a server of data may still write what the session sent there.
+    pub(crate) fn flush(&self, session: u64) -> Result<Flush<'_>, Errno> {
+        if self.hold_of_looks.is_barred() {
+            return Err(Errno::EAGAIN);
+        }
+        self.hold_of_looks.flush(session, now()).then(|| Flush(self)).ok_or(Errno::ESTALE)
+    }
+
+    /// A client is about to be given a right on an inode at a server of data. Whether it may be.
+    pub(crate) fn give_right(&self, client: ClientId, inode: InodeKey) -> bool {
+        lock(&self.shards[inode.shard()]).give_right(client, inode)
+    }
+
+    /// Nothing is executed any more of the rights on an inode that were to end.
+    fn revoked(&self, inode: InodeKey) {
+        let mut actions = Vec::new();
+        lock(&self.shards[inode.shard()]).revoked(inode, now(), &mut actions);
+        self.perform(actions);
+    }
+
+    /// Ends the rights on an inode.
+    fn revoke(&self, inode: InodeKey) {
+        let Some(server) = self.server.upgrade() else { return };
+        let Role::Names(granter) = &server.config.role else { return self.revoked(inode) };
+        let (granter, floor, group) = (granter.clone(), granter.revoke(None), server.group.clone());
+        group.spawn(async move {
+            if server.rights_over(&granter, None, floor).await {
+                server.leases.revoked(inode);
+            }
+        });
     }
 
     /// A change that the client is going to make, or a look. `passes_hold`: it cannot wait for the end of a hold, which waits for it.
@@ -302,6 +361,7 @@ impl Keeper {
         };
         for action in &actions[before..] {
             if let Action::Broken { client, .. } = action {
+                self.counters.broken.increment();
                 self.holders.get(*client).iter().for_each(|holder| holder.note_broken(true));
             }
         }
@@ -310,6 +370,7 @@ impl Keeper {
 
     /// A client gives leases back.
     pub(crate) fn returned(&self, client: ClientId, leases: &[LeaseId]) {
+        self.counters.returned.add(leases.len() as u64);
         let mut actions = Vec::new();
         for lease in leases {
             let mut shard = lock(&self.shards[shard_of(*lease)]);
@@ -341,13 +402,12 @@ impl Keeper {
         }
     }
 
-    /// Asks a client again for all that it was asked for, on this connection.
-    pub(crate) fn recall_again(&self, session: &Session, connection: &Connection) {
+    /// All that a client was asked for, and has not given back.
+    pub(crate) fn recalled(&self, session: &Session) -> Vec<LeaseId> {
         if session.holder.get().is_none() {
-            return;
+            return Vec::new();
         }
-        let recalled = self.shards.iter().flat_map(|shard| lock(shard).recalled(session.client()));
-        Session::recall_on(connection, &recalled.collect::<Vec<_>>());
+        self.shards.iter().flat_map(|shard| lock(shard).recalled(session.client())).collect()
     }
 
     /// A session has ended, and nothing of it is executed any more. `is_done`: its client uses nothing any more. Else until when it might, if it might:
@@ -416,7 +476,17 @@ impl Keeper {
     /// How many leases there are, how many were recalled since the start, and how many changes wait for any.
     pub(crate) fn counts(&self) -> (usize, u64, usize) {
         let leases = self.shards.iter().map(|shard| lock(shard).len()).sum();
-        (leases, self.recalls.load(Ordering::Relaxed), lock(&self.signals).len())
+        (leases, self.counters.recalled.get(), lock(&self.signals).len())
+    }
+
+    pub(crate) fn collect(&self, into: &mut Snapshot) {
+        let (leases, _, waiters) = self.counts();
+        into.put_number(&table::SERVER_LEASES, &[], leases as u64);
+        into.put_number(&table::SERVER_LEASE_WAITERS, &[], waiters as u64);
+        into.put(&table::SERVER_LEASES_GRANTED, &[], &self.counters.granted);
+        into.put(&table::SERVER_LEASES_RECALLED, &[], &self.counters.recalled);
+        into.put(&table::SERVER_LEASES_RETURNED, &[], &self.counters.returned);
+        into.put(&table::SERVER_LEASES_BROKEN, &[], &self.counters.broken);
     }
 
     fn perform(&self, actions: Vec<Action>) {
@@ -428,6 +498,7 @@ impl Keeper {
                     None => recalls.push((client, vec![lease])),
                 },
                 Action::Broken { .. } => {} // see `ask`
+                Action::Revoke { inode } => self.revoke(inode),
                 Action::Wake { waiter } => {
                     let signal = lock(&self.signals).get(&waiter).cloned();
                     signal.iter().for_each(|signal| signal.raise());
@@ -443,11 +514,16 @@ impl Keeper {
             self.later(now(), |server| _ = server.leases.tick_shards());
         }
         for (client, leases) in recalls {
-            self.recalls.fetch_add(leases.len() as u64, Ordering::Relaxed);
+            self.counters.recalled.add(leases.len() as u64);
             let session = self.holders.get(client).and_then(|holder| holder.session.upgrade());
             if let (Some(session), Some(group)) = (session, &group) {
                 // By a task, since whoever changes holds names for himself, and a peer that does not read holds up who sends.
-                group.spawn(async move { session.recall(&leases) });
+                let server = self.server.clone();
+                group.spawn(async move {
+                    if let Some(server) = server.upgrade() {
+                        server.recall(&session, &leases);
+                    }
+                });
             }
         }
         self.tick_later();

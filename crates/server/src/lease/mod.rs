@@ -17,7 +17,9 @@
 //!   **fenced** off from them. Nobody waits for it any more, and before it is renewed again it has to return whatever was changed meanwhile. Its session, with its
 //!   opens and locks, goes on.
 //! - An exclusive lease of a fenced client is **broken** as soon as somebody else uses the inode: what was held back under it is not written any more, or who has
-//!   looked would have missed it. What was being written just then is awaited.
+//!   looked would have missed it. The server waits until what was being written just then has
+//!   ended, and until the **rights** of the holder at servers of data have, where it may be
+//!   writing as well.
 //! - An inode whose leases are recalled again and again is granted to nobody for a while, the longer the more often (**contention**), and recovers.
 //! - Every table has a limit. A client that has as many leases as it may gives back its least recently granted one.
 
@@ -40,7 +42,7 @@ use std::time::Duration;
 
 use aqueduct_fs::{Aspects, ClientId};
 use aqueduct_wire::LeaseId;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use table::Table;
 
@@ -149,6 +151,9 @@ pub(crate) enum Action {
     Wake { waiter: Waiter },
     /// What the client held back under the lease is lost. To be noted for the next process before anything else is done: it must not accept it either.
     Broken { client: ClientId, lease: LeaseId },
+    /// The rights on the inode must end. When nothing is executed under them any more,
+    /// [`Leases::revoked`] must follow.
+    Revoke { inode: InodeKey },
 }
 
 /// Whether a change or a look may be made.
@@ -234,6 +239,8 @@ pub(crate) struct Leases {
     fenced: BTreeSet<ClientId>,
     /// When to look again for contention of long ago.
     sweep_at: Option<Now>,
+    /// Whose exclusive leases have rights at servers of data.
+    rights: HashSet<(ClientId, InodeKey)>,
 }
 
 /// What is going on with an inode.
@@ -315,6 +322,7 @@ impl Leases {
             overdue: BTreeSet::new(),
             fenced: BTreeSet::new(),
             sweep_at: None,
+            rights: HashSet::new(),
         }
     }
 
@@ -429,6 +437,7 @@ impl Leases {
         actions: &mut Vec<Action>,
     ) {
         let Some(inode) = self.table.remove(client, lease) else { return };
+        self.rights.remove(&(client, inode));
         if !self.table.owes(client) && self.overdue.remove(&client) {
             self.fenced.remove(&client);
             clients.resume(client);
@@ -441,17 +450,44 @@ impl Leases {
         let exclusive = self.holder(inode).filter(|(_, held)| held.client == client);
         if let Some((at, _)) = exclusive {
             self.table.take_writes(at);
+            self.rights.remove(&(client, inode));
             self.wake(inode, actions);
         }
     }
 
-    /// The client has gone, and uses nothing any more.
+    /// The client is about to be given a right on an inode at a server of data. Whether it may be.
+    pub(crate) fn give_right(&mut self, client: ClientId, inode: InodeKey) -> bool {
+        let may = self.holder(inode).is_some_and(|(_, held)| held.client == client && !held.recalled);
+        if may {
+            self.rights.insert((client, inode));
+        }
+        may
+    }
+
+    /// Nothing is executed any more of the rights that were to end.
+    pub(crate) fn revoked(&mut self, inode: InodeKey, now: Now, actions: &mut Vec<Action>) {
+        self.end(inode, Aspects::WRITES, now, actions);
+    }
+
+    /// A client has lost an inode that it held exclusively. Its rights on the inode must end
+    /// first: until then the inode counts as being written.
+    fn end_rights(&mut self, client: ClientId, inode: InodeKey, actions: &mut Vec<Action>) {
+        if self.rights.remove(&(client, inode)) {
+            self.stamps.exclusive.count(Aspects::empty(), Aspects::WRITES);
+            self.busy.entry(inode).or_default().changing.add(Aspects::WRITES);
+            actions.push(Action::Revoke { inode });
+        }
+    }
+
+    /// The client has gone, and uses nothing any more. If it left without a goodbye, a server of
+    /// data may still execute what it sent.
     pub(crate) fn depart(&mut self, client: ClientId, clients: &dyn Clients, actions: &mut Vec<Action>) {
         self.fenced.remove(&client);
         if self.overdue.remove(&client) {
             clients.resume(client);
         }
         for inode in self.table.remove_all(client) {
+            self.end_rights(client, inode, actions);
             self.wake(inode, actions);
         }
     }
@@ -528,6 +564,7 @@ impl Leases {
             self.holder(inode).filter(|(_, held)| held.aspects.intersects(aspects) && fenced(held))
         {
             actions.push(Action::Broken { client: held.client, lease: self.table.take_writes(at) });
+            self.end_rights(held.client, inode, actions);
         }
         must_wait |= self.is_written(by, inode);
         if !must_wait {

@@ -692,6 +692,7 @@ impl World {
                 Action::Wake { waiter } if self.looks.contains_key(&waiter) => self.step(Event::TryLook(waiter)),
                 Action::Wake { waiter } => self.try_change(waiter),
                 Action::Broken { client, .. } => self.broken(client),
+                Action::Revoke { .. } => unreachable!("no rights were given"),
             }
         }
     }

@@ -1,11 +1,12 @@
 //! What requests change and look at, and on what their replies grant leases.
 
 use aqueduct_fs::{
-    Aspects, Call, ClientId, Context, DirPage, Entry, Errno, FileSystem, Handle, OpenFlags, OpenId, Reply, Request,
+    Aspects, ClientId, Context, DirPage, Entry, Errno, FileSystem, Handle, OpenFlags, OpenId, Reply, Request,
 };
 use aqueduct_wire::Subject;
 
 use super::InodeKey;
+use super::keeper::Keeper;
 
 /// The most inodes that one request changes: two directories, what is moved between them, and what it replaces.
 pub(crate) const TOUCHED_MAX: usize = 4;
@@ -69,10 +70,10 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    pub(crate) fn of(filesystem: &dyn FileSystem, context: &Context, request: &Request<'_>) -> Found {
-        let look_up = |parent, name| match filesystem.call(context, Request::Lookup { parent, name }) {
-            Call::Ready(Some(result)) => Some(result.and_then(Reply::entry)),
-            _ => None,
+    pub(crate) async fn of(filesystem: &dyn FileSystem, context: &Context, request: &Request<'_>) -> Found {
+        let look_up = async |parent, name| {
+            let found = filesystem.call(context, Request::Lookup { parent, name }).await;
+            Some(found.and_then(Reply::entry))
         };
         match *request {
             Request::Create { parent, name, .. }
@@ -81,9 +82,9 @@ impl Found {
             | Request::Symlink { parent, name, .. }
             | Request::Link { parent, name, .. }
             | Request::Unlink { parent, name }
-            | Request::RemoveDirectory { parent, name } => Found { name: look_up(parent, name), new_name: None },
+            | Request::RemoveDirectory { parent, name } => Found { name: look_up(parent, name).await, new_name: None },
             Request::Rename { parent, name, new_parent, new_name, .. } => {
-                Found { name: look_up(parent, name), new_name: look_up(new_parent, new_name) }
+                Found { name: look_up(parent, name).await, new_name: look_up(new_parent, new_name).await }
             }
             _ => Found::default(),
         }
@@ -111,52 +112,65 @@ fn handle_of(found: &Option<Result<Entry, Errno>>) -> Option<&Handle> {
 pub(crate) struct Toucher<'a> {
     pub(crate) filesystem: &'a dyn FileSystem,
     pub(crate) client: ClientId,
-    pub(crate) key: &'a dyn Fn(&[u8]) -> InodeKey,
+    pub(crate) leases: &'a Keeper,
     /// Whether looks matter: somebody may hold back what he writes.
     pub(crate) looks: bool,
 }
 
 impl Toucher<'_> {
-    fn inode(&self, open: OpenId) -> Option<InodeKey> {
-        let handle = self.filesystem.inode(self.client, open)?;
-        Some((self.key)(handle.bytes()))
+    pub(crate) fn key(&self, handle: &[u8]) -> InodeKey {
+        self.leases.key(self.filesystem, handle)
+    }
+
+    async fn inode(&self, open: OpenId) -> Result<InodeKey, Errno> {
+        let handle = self.filesystem.inode(self.client, open).await?;
+        Ok(self.key(handle.bytes()))
     }
 
     /// These aspects of an open file, which is written into; EBADF if there is no such.
-    pub(crate) fn written(&self, open: OpenId, aspects: Aspects) -> Result<Touched, Errno> {
+    pub(crate) async fn written(&self, open: OpenId, aspects: Aspects) -> Result<Touched, Errno> {
         let mut touched = Touched::default();
-        touched.add(self.inode(open).ok_or(Errno::EBADF)?, aspects);
+        touched.add(self.inode(open).await?, aspects);
         Ok(touched)
     }
 
     /// An open file that is read. If there is no such, who reads it is told.
-    pub(crate) fn read(&self, open: OpenId) -> Touched {
-        self.inode(open).map_or(Touched::default(), Touched::look)
-    }
-
-    /// What a request that changes nothing says something of, or makes stable, which may be what others wrote.
-    pub(crate) fn looked_at(&self, request: &Request<'_>) -> Touched {
-        match *request {
-            Request::GetAttr { handle, open } => {
-                let mut touched = Touched::look((self.key)(handle));
-                open.and_then(|open| self.inode(open)).into_iter().for_each(|inode| touched.add(inode, LOOK));
-                touched
-            }
-            Request::GetXattr { handle, .. } | Request::ListXattr { handle, .. } | Request::Access { handle, .. } => {
-                Touched::look((self.key)(handle))
-            }
-            Request::Seek { open, .. } | Request::Sync { open, .. } | Request::Commit { open, .. } => self.read(open),
-            Request::Lookup { .. } | Request::ReadDirectory { plus: true, .. } => Touched::by_name(),
-            _ => Touched::default(),
+    pub(crate) async fn read(&self, open: OpenId) -> Result<Touched, Errno> {
+        match self.inode(open).await {
+            Ok(inode) => Ok(Touched::look(inode)),
+            Err(Errno::EBADF) => Ok(Touched::default()),
+            Err(error) => Err(error),
         }
     }
 
+    /// What a request that changes nothing says something of, or makes stable, which may be what others wrote.
+    pub(crate) async fn looked_at(&self, request: &Request<'_>) -> Result<Touched, Errno> {
+        Ok(match *request {
+            Request::GetAttr { handle, open } => {
+                let mut touched = match open {
+                    Some(open) => self.read(open).await?,
+                    None => Touched::default(),
+                };
+                touched.add(self.key(handle), LOOK);
+                touched
+            }
+            Request::GetXattr { handle, .. } | Request::ListXattr { handle, .. } | Request::Access { handle, .. } => {
+                Touched::look(self.key(handle))
+            }
+            Request::Seek { open, .. } | Request::Sync { open, .. } | Request::Commit { open, .. } => {
+                self.read(open).await?
+            }
+            Request::Lookup { .. } | Request::ReadDirectory { plus: true, .. } => Touched::by_name(),
+            _ => Touched::default(),
+        })
+    }
+
     /// What a request changes if it succeeds, and what it says something of besides.
-    pub(crate) fn of(&self, request: &Request<'_>, found: &Found) -> Result<Touched, Errno> {
+    pub(crate) async fn of(&self, request: &Request<'_>, found: &Found) -> Result<Touched, Errno> {
         const NAMES: Aspects = Aspects::NAMES.union(Aspects::ATTRIBUTES);
         const DATA: Aspects = Aspects::DATA.union(Aspects::ATTRIBUTES);
         let mut touched = Touched::default();
-        let mut add = |handle: &[u8], aspects| touched.add((self.key)(handle), aspects);
+        let mut add = |handle: &[u8], aspects| touched.add(self.key(handle), aspects);
         match *request {
             Request::SetAttr { handle, set, .. } => {
                 add(handle, if set.size.is_some() { DATA } else { Aspects::ATTRIBUTES })
@@ -165,10 +179,10 @@ impl Toucher<'_> {
             Request::Open { handle, flags } if flags.contains(OpenFlags::TRUNCATE) => add(handle, DATA),
             // Who may do so is among what may be held back.
             Request::Open { handle, .. } | Request::Access { handle, .. } if self.looks => add(handle, LOOK),
-            Request::Fallocate { open, .. } => return self.written(open, DATA),
+            Request::Fallocate { open, .. } => return self.written(open, DATA).await,
             Request::CopyRange { from, to, .. } => {
-                let mut touched = self.written(to, DATA)?;
-                let read = if self.looks { self.read(from) } else { Touched::default() };
+                let mut touched = self.written(to, DATA).await?;
+                let read = if self.looks { self.read(from).await? } else { Touched::default() };
                 read.iter().for_each(|(inode, aspects)| touched.add(inode, aspects));
                 return Ok(touched);
             }
@@ -242,9 +256,10 @@ pub(crate) fn hide(result: &mut Result<Reply, Errno>, hides: &dyn Fn(&[u8]) -> b
     }
 }
 
-/// Calls `grant` with each inode of which a reply says something that a lease may cover.
+/// Calls `grant` with each inode of which a reply says something that a lease may cover. `listed`:
+/// the directory of a listing, if that is known.
 pub(crate) fn grantable(
-    (filesystem, client): (&dyn FileSystem, ClientId),
+    listed: Option<&Handle>,
     request: &Request<'_>,
     result: &Result<Reply, Errno>,
     grant: &mut dyn FnMut(Subject, &[u8], Aspects),
@@ -278,9 +293,8 @@ pub(crate) fn grantable(
         (Request::ReadLink { handle }, Ok(_)) => grant(Subject::Inode, handle, Aspects::DATA),
         (Request::GetXattr { handle, .. } | Request::ListXattr { handle, .. }, Ok(_))
         | (Request::GetXattr { handle, .. }, Err(Errno::ENODATA)) => grant(Subject::Inode, handle, ATTRIBUTES),
-        (Request::ReadDirectory { open, .. }, Ok(Reply::Directory(page))) => {
-            let Some(directory) = filesystem.inode(client, *open) else { return };
-            of_page(directory.bytes(), page, grant);
+        (Request::ReadDirectory { .. }, Ok(Reply::Directory(page))) => {
+            listed.into_iter().for_each(|directory| of_page(directory.bytes(), page, grant));
         }
         _ => {}
     }

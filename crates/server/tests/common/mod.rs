@@ -2,14 +2,19 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod gate;
+pub mod timers;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use aqueduct_fs::late::Late;
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix, Watch, Watcher};
-use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig};
+use aqueduct_server::{Access, Export, External, Limits, Server, ServerConfig, Squash};
 use aqueduct_wire::*;
 use aqueduct_worker::{Group, Settings};
 use socket2::{Domain, Socket, Type};
@@ -22,6 +27,9 @@ pub struct Fixture {
     pub guard: Guard,
 }
 
+/// Who the server is, each time it starts.
+pub const SERVER: ServerIdentity = ServerIdentity { id: ServerId([7; 16]), incarnation: 1 };
+
 /// Short times, for tests that wait for them.
 pub fn limits() -> Limits {
     Limits {
@@ -32,17 +40,52 @@ pub fn limits() -> Limits {
     }
 }
 
-fn posix(directory: &std::path::Path) -> Posix {
-    Posix::open(directory, Options { key: [5; 32], ..Options::default() }).unwrap()
+/// What a server of these tests stands over, below the layers of a test.
+pub type Lower = Arc<dyn FileSystem>;
+
+fn posix(directory: &std::path::Path, key: u8) -> Posix {
+    Posix::open(directory, Options { key: [key; 32], keep_unlinked: true, ..Options::default() }).unwrap()
+}
+
+/// In the program `late` all of them stand over one that answers late.
+const IS_LATE: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"late");
+
+/// The longest that a call is late, before it is executed and after: some of a server's own steps,
+/// and what the tests of a lease's times may lose of their patience.
+const LATE_MAX: Duration = Duration::from_millis(2);
+
+/// A file system as the servers of this program have it. LATE_SEED=7 gives other times where it is
+/// late.
+pub fn lower(filesystem: impl FileSystem + 'static) -> Lower {
+    if !IS_LATE {
+        return Arc::new(filesystem);
+    }
+    let seed = std::env::var("LATE_SEED").map_or(1, |seed| seed.parse().expect("LATE_SEED is a number"));
+    Arc::new(Late::new(filesystem, LATE_MAX, seed, timers::Timers))
 }
 
 /// Who is let in, and how.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Guard {
     pub access: Access,
     keys: Vec<Key>,
     administrator: Option<Key>,
     checksums: Checksums,
+    /// A second address.
+    pub listens_too: Option<SocketAddr>,
+}
+
+/// Everybody, as themselves: peers come by TCP, where root is nobody unless it is said otherwise.
+impl Default for Guard {
+    fn default() -> Guard {
+        let (keys, administrator, checksums) = (Vec::new(), None, Checksums::default());
+        Guard { access: trusting(), keys, administrator, checksums, listens_too: None }
+    }
+}
+
+/// Root is root.
+pub fn trusting() -> Access {
+    Access { squash: Some(Squash::None), ..Access::default() }
 }
 
 fn start(
@@ -55,7 +98,6 @@ fn start(
     start_all(vec![filesystem], sessions, listen, limits, guard)
 }
 
-/// The exports are `/e`, `/f` and so on.
 fn start_all(
     filesystems: Vec<Arc<dyn FileSystem>>,
     sessions: Option<&std::path::Path>,
@@ -63,6 +105,18 @@ fn start_all(
     limits: Limits,
     guard: Guard,
 ) -> (Arc<Server>, Arc<Group>) {
+    let (config, group) = config(filesystems, sessions, listen, limits, guard);
+    (Server::start(config, group.clone()).unwrap(), group)
+}
+
+/// The exports are `/e`, `/f` and so on.
+fn config(
+    filesystems: Vec<Arc<dyn FileSystem>>,
+    sessions: Option<&std::path::Path>,
+    listen: SocketAddr,
+    limits: Limits,
+    guard: Guard,
+) -> (ServerConfig, Arc<Group>) {
     let spin_max = Duration::from_micros(20);
     let group = Group::new(Settings { name: "server".into(), threads_min: 2, threads_max: 8, spin_max }).unwrap();
     let export = |(filesystem, id)| Export {
@@ -77,8 +131,9 @@ fn start_all(
     };
     let exports = filesystems.into_iter().zip(1..).map(export).collect();
     let config = ServerConfig {
-        listen: vec![listen],
+        listen: [listen].into_iter().chain(guard.listens_too).collect(),
         name: "server".into(),
+        identity: Some(SERVER),
         verifier: 9,
         limits,
         exports,
@@ -86,62 +141,78 @@ fn start_all(
         administrator: guard.administrator,
         checksums: guard.checksums,
         sessions: sessions.map(Into::into),
+        ..ServerConfig::default()
     };
-    (Server::start(config, group.clone()).unwrap(), group)
+    (config, group)
+}
+
+fn over_nothing(lower: Lower) -> Lower {
+    lower
 }
 
 impl Fixture {
     pub fn new() -> Fixture {
-        Fixture::with(None, Guard::default(), Arc::new)
+        Fixture::with(None, Guard::default(), over_nothing)
     }
 
     /// One with a layer over its directory.
-    pub fn layered<F: FileSystem + 'static>(layer: impl FnOnce(Posix) -> Arc<F>) -> Fixture {
+    pub fn layered(layer: impl FnOnce(Lower) -> Lower) -> Fixture {
         Fixture::with(None, Guard::default(), layer)
     }
 
     /// One whose sessions outlive it.
     pub fn surviving() -> Fixture {
-        Fixture::allowing(Access::default())
+        Fixture::allowing(trusting())
     }
 
     /// The same, with an export that is not for everybody.
     pub fn allowing(access: Access) -> Fixture {
-        Fixture::with(Some(tempfile::tempdir().unwrap()), Guard { access, ..Guard::default() }, Arc::new)
+        Fixture::with(Some(tempfile::tempdir().unwrap()), Guard { access, ..Guard::default() }, over_nothing)
     }
 
     /// One that serves only who has one of these keys.
     pub fn keyed(keys: &[Key]) -> Fixture {
-        Fixture::with(None, Guard { keys: keys.to_vec(), ..Guard::default() }, Arc::new)
+        Fixture::with(None, Guard { keys: keys.to_vec(), ..Guard::default() }, over_nothing)
+    }
+
+    /// The same, with an export that is not the same for everybody.
+    pub fn keyed_with(keys: &[Key], access: Access) -> Fixture {
+        Fixture::with(None, Guard { keys: keys.to_vec(), access, ..Guard::default() }, over_nothing)
     }
 
     /// One that serves only who has one of these keys, or everybody if there are none, and whose administrator has another.
     pub fn administered(keys: &[Key], administrator: Key) -> Fixture {
         let (keys, administrator) = (keys.to_vec(), Some(administrator));
-        Fixture::with(None, Guard { keys, administrator, ..Guard::default() }, Arc::new)
+        Fixture::with(None, Guard { keys, administrator, ..Guard::default() }, over_nothing)
+    }
+
+    /// One that listens on these addresses.
+    pub fn listening(address: SocketAddr, listens_too: Option<SocketAddr>) -> Fixture {
+        let directory = tempfile::tempdir().unwrap();
+        let (filesystem, guard) = (lower(posix(directory.path(), 5)), Guard { listens_too, ..Guard::default() });
+        let (server, group) = start(filesystem, None, address, limits(), guard.clone());
+        Fixture { server, group, directory, sessions: None, guard }
     }
 
     /// One that wants checksums, or not.
     pub fn checking(checksums: Checksums) -> Fixture {
-        Fixture::with(None, Guard { checksums, ..Guard::default() }, Arc::new)
+        Fixture::with(None, Guard { checksums, ..Guard::default() }, over_nothing)
     }
 
     /// One whose sessions outlive it, with limits of its own.
     pub fn limited(limits: Limits) -> Fixture {
-        Fixture::limited_over(limits, Arc::new)
+        Fixture::limited_over(limits, over_nothing)
     }
 
     /// The same, with a layer over its directory.
-    pub fn limited_over<F: FileSystem + 'static>(limits: Limits, layer: impl FnOnce(Posix) -> Arc<F>) -> Fixture {
+    pub fn limited_over(limits: Limits, layer: impl FnOnce(Lower) -> Lower) -> Fixture {
         Fixture::with_limits(Some(tempfile::tempdir().unwrap()), (Guard::default(), limits), layer)
     }
 
     /// One whose sessions outlive it, with two exports of its directory, `/e` and `/f`, whose handles differ.
-    pub fn twofold<F: FileSystem + 'static>(mut layer: impl FnMut(Posix) -> Arc<F>) -> Fixture {
+    pub fn twofold(mut layer: impl FnMut(Lower) -> Lower) -> Fixture {
         let (directory, sessions) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let mut filesystem = |key| -> Arc<dyn FileSystem> {
-            layer(Posix::open(directory.path(), Options { key: [key; 32], ..Options::default() }).unwrap())
-        };
+        let mut filesystem = |key| layer(lower(posix(directory.path(), key)));
         let (filesystems, guard) = (vec![filesystem(5), filesystem(6)], Guard::default());
         let listen = "127.0.0.1:0".parse().unwrap();
         let (server, group) = start_all(filesystems, Some(sessions.path()), listen, limits(), guard.clone());
@@ -151,31 +222,35 @@ impl Fixture {
     /// As [`limited`](Fixture::limited), and it is told what others change in its directory; `None`: that cannot be had.
     pub fn watched(limits: Limits) -> Option<(Fixture, Watcher)> {
         let (mut watch, mut added) = (Watch::default(), false);
-        let layer = |posix: Posix| {
+        let over = |posix: Posix| {
             added = watch.add(&posix).is_ok();
-            Arc::new(posix)
+            lower(posix)
         };
-        let fixture = Fixture::with_limits(Some(tempfile::tempdir().unwrap()), (Guard::default(), limits), layer);
+        let fixture = Fixture::over(Some(tempfile::tempdir().unwrap()), (Guard::default(), limits), over);
         let watcher = watch.start(vec![fixture.server.outside(); usize::from(added)]).unwrap();
         added.then_some((fixture, watcher))
     }
 
-    fn with<F: FileSystem + 'static>(
-        sessions: Option<tempfile::TempDir>,
-        guard: Guard,
-        layer: impl FnOnce(Posix) -> Arc<F>,
-    ) -> Fixture {
+    fn with(sessions: Option<tempfile::TempDir>, guard: Guard, layer: impl FnOnce(Lower) -> Lower) -> Fixture {
         Fixture::with_limits(sessions, (guard, limits()), layer)
     }
 
-    fn with_limits<F: FileSystem + 'static>(
+    fn with_limits(
+        sessions: Option<tempfile::TempDir>,
+        terms: (Guard, Limits),
+        layer: impl FnOnce(Lower) -> Lower,
+    ) -> Fixture {
+        Fixture::over(sessions, terms, |posix| layer(lower(posix)))
+    }
+
+    fn over(
         sessions: Option<tempfile::TempDir>,
         (guard, limits): (Guard, Limits),
-        layer: impl FnOnce(Posix) -> Arc<F>,
+        over: impl FnOnce(Posix) -> Lower,
     ) -> Fixture {
         let directory = tempfile::tempdir().unwrap();
         let folder = sessions.as_ref().map(|folder| folder.path());
-        let filesystem = layer(posix(directory.path()));
+        let filesystem = over(posix(directory.path(), 5));
         let (server, group) = start(filesystem, folder, "127.0.0.1:0".parse().unwrap(), limits, guard.clone());
         Fixture { server, group, directory, sessions, guard }
     }
@@ -190,9 +265,20 @@ impl Fixture {
     /// Another process at the same place.
     pub fn start_again(&mut self, limits: Limits) {
         let folder = self.sessions.as_ref().map(|folder| folder.path());
-        let filesystem = Arc::new(posix(self.directory.path()));
+        let filesystem = lower(posix(self.directory.path(), 5));
         let (address, guard) = (self.server.addresses()[0], self.guard.clone());
         (self.server, self.group) = start(filesystem, folder, address, limits, guard);
+    }
+
+    /// As [`start_again`](Fixture::start_again), with something in the way.
+    pub fn try_start_again(&self) -> Result<(), aqueduct_server::StartError> {
+        let folder = self.sessions.as_ref().map(|folder| folder.path());
+        let (address, guard) = (self.server.addresses()[0], self.guard.clone());
+        let (config, group) = config(vec![lower(posix(self.directory.path(), 5))], folder, address, limits(), guard);
+        let started = Server::start(config, group.clone()).map(drop);
+        group.stop();
+        group.join();
+        started
     }
 
     pub fn restart(&mut self) {
@@ -253,6 +339,8 @@ impl Drop for Fixture {
 
 pub struct Peer {
     pub stream: TcpStream,
+    /// The number of this connection in its session.
+    pub link: u32,
     next: u64,
     pub sealer: Sealer,
     pub opener: Opener,
@@ -261,7 +349,7 @@ pub struct Peer {
 impl Peer {
     pub fn over(stream: TcpStream) -> Peer {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        Peer { stream, next: 1, sealer: Sealer::default(), opener: Opener::default() }
+        Peer { stream, link: 0, next: 1, sealer: Sealer::default(), opener: Opener::default() }
     }
 
     /// A new session, attached to the export, and the handle of its root.
@@ -308,11 +396,33 @@ impl Peer {
     }
 
     pub fn hello(&mut self, session: u64, secret: [u8; 16]) -> Result<HelloReply, u32> {
-        let mut body = Vec::new();
-        Hello { session, secret, ..hello() }.encode(&mut body);
-        self.send(Header::new(Kind::Hello), &body);
-        let (header, body) = self.receive().unwrap();
-        if header.status == 0 { Ok(HelloReply::decode(&body).unwrap()) } else { Err(header.status) }
+        self.greet(&Hello { session, link: link(), ..hello() }, secret)
+    }
+
+    /// Greets as it is said, and proves to have the secret if that is asked for. The answer has
+    /// the secret in any case.
+    pub fn greet(&mut self, hello: &Hello, secret: [u8; 16]) -> Result<HelloReply, u32> {
+        let mut sent = Vec::new();
+        hello.encode(&mut sent);
+        self.send(Header::new(Kind::Hello), &sent);
+        self.link = hello.link;
+        const CLOSED: u32 = u32::MAX;
+        let Some((mut header, mut body)) = self.receive() else { return Err(CLOSED) };
+        if header.kind == Kind::Challenge {
+            let greeted = Header { body_length: sent.len() as u32, ..Header::new(Kind::Hello) };
+            let transcript = Transcript::new((&greeted, &sent), (&header, &body));
+            let mut proof = Vec::new();
+            Proof { key: None, session: Some(session_proof(&secret, &transcript)) }.encode(&mut proof);
+            self.send(Header::new(Kind::Proof), &proof);
+            let Some(answer) = self.receive() else { return Err(CLOSED) };
+            (header, body) = answer;
+        }
+        assert_eq!(header.kind, Kind::HelloReply);
+        match header.status {
+            0 if hello.session == 0 => Ok(HelloReply::decode(&body).unwrap()),
+            0 => Ok(HelloReply { secret, ..HelloReply::decode(&body).unwrap() }),
+            status => Err(status),
+        }
     }
 
     pub fn request(&mut self, op: Op, (slot, sequence): (u32, u32), body: &[u8]) -> u64 {
@@ -348,6 +458,12 @@ impl Peer {
     }
 }
 
+/// The number of another connection.
+pub fn link() -> u32 {
+    static LINKS: AtomicU32 = AtomicU32::new(1);
+    LINKS.fetch_add(1, Ordering::Relaxed)
+}
+
 /// The greeting of a client without a key that begins a session.
 pub fn hello() -> Hello {
     Hello {
@@ -355,11 +471,14 @@ pub fn hello() -> Hello {
         version_max: VERSION,
         capabilities: Capabilities::COMPOUND | Capabilities::PENDING | Capabilities::CHECKSUM,
         session: 0,
-        secret: [0; 16],
+        server: None,
+        link: 0,
         lane: Lane::Control,
         client_instance: [1; 16],
         client_name: "peer".into(),
-        nonce: None,
+        nonce: [3; NONCE_LENGTH],
+        keyed: false,
+        node: None,
     }
 }
 

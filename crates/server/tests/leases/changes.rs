@@ -3,8 +3,8 @@
 use aqueduct_fs::*;
 use aqueduct_wire::*;
 
-use crate::client::*;
-use crate::common::*;
+use super::client::*;
+use super::common::*;
 
 /// Two directories, with files and directories in them.
 #[derive(Clone)]

@@ -7,7 +7,7 @@ use aqueduct_fs::*;
 use aqueduct_server::Limits;
 use aqueduct_wire::*;
 
-use crate::common::{self, *};
+use super::common::{self, *};
 
 pub const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 pub const ATTRIBUTES: Aspects = Aspects::ATTRIBUTES;

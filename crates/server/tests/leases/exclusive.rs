@@ -5,11 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::*;
+use aqueduct_metrics::{Sample, Snapshot, table};
 use aqueduct_server::Limits;
 use aqueduct_wire::*;
 
-use crate::client::*;
-use crate::common::*;
+use super::client::*;
+use super::common::*;
 
 const LEASE: Duration = Duration::from_millis(700);
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -141,6 +142,27 @@ fn who_looks_waits_for_what_is_held_back() {
     }
     check("fsync", |client, at| client.send(&Request::Sync { open: at.open, data_only: true })).1.unwrap();
     check("commit", |client, at| client.send(&Request::Commit { open: at.open, offset: 0, length: 0 })).1.unwrap();
+}
+
+/// A latency says how long the server takes, and another metric how long others held it up.
+#[test]
+fn the_wait_for_what_is_held_back_is_no_latency() {
+    let name = table::SERVER_OPERATION_SECONDS.definition.name;
+    let (state, reply) = check("read", |client, at| client.send_read(at.open));
+    reply.unwrap();
+    // Counted behind the reply, so perhaps a moment after it is here.
+    let end = Instant::now() + LATE;
+    let (read, waited) = loop {
+        let snapshot = Snapshot::of(&*state.fixture.server);
+        let read = snapshot.samples(name).iter().find(|sample| sample.label("operation") == "Read");
+        if let Some(read) = read.and_then(Sample::histogram) {
+            let waits = snapshot.samples(table::SERVER_LEASE_WAIT_SECONDS.definition.name);
+            break (read.mean(), waits[0].histogram().unwrap().mean());
+        }
+        assert!(Instant::now() < end, "the read is counted: {snapshot:#?}");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(read < waited, "{read} ns, of a read that waited for {waited} ns");
 }
 
 #[test]
@@ -376,7 +398,7 @@ fn a_dead_holder_delays_others_once_and_is_refused_after_that() {
 /// A reply that was on its way when the holder wrote may not say what was before.
 #[test]
 fn a_flush_that_a_look_by_a_name_overtook_is_looked_at() {
-    let mut gated = crate::races::State::new(crate::races::At::LookedUp);
+    let mut gated = super::races::State::new(super::races::At::LookedUp);
     let mut holder = Client::exclusive(&gated.fixture);
     let opened = holder.ask(&open(&gated.file, READ_WRITE)).unwrap().opened().unwrap();
     let (aspects, lease) = holder.granted(Subject::Inode).unwrap();

@@ -3,8 +3,8 @@
 use aqueduct_fs::*;
 use aqueduct_wire::*;
 
-use crate::client::*;
-use crate::common::*;
+use super::client::*;
+use super::common::*;
 
 /// A file `f` with content, a link `l` to it, an empty directory `d`, and a client that has made nothing of it.
 struct State {

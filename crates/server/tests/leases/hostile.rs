@@ -4,8 +4,8 @@ use aqueduct_fs::*;
 use aqueduct_server::{Access, Squash};
 use aqueduct_wire::*;
 
-use crate::client::*;
-use crate::common::*;
+use super::client::*;
+use super::common::*;
 
 #[test]
 fn what_a_client_does_not_hold_it_cannot_return() {

@@ -9,8 +9,8 @@ use aqueduct_fs::*;
 use aqueduct_posix::Watcher;
 use aqueduct_wire::Subject;
 
-use crate::client::*;
-use crate::common::*;
+use super::client::*;
+use super::common::*;
 
 /// A shell that changes things: it is there before, so that what is measured is the change.
 struct Other {

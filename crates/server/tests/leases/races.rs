@@ -3,12 +3,12 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
+use aqueduct_fs::layer::Layer;
 use aqueduct_fs::*;
-use aqueduct_posix::Posix;
 use aqueduct_wire::*;
 
-use crate::client::*;
-use crate::common::*;
+use super::client::*;
+use super::common::*;
 
 /// Where requests are held up.
 #[derive(Clone, Copy, PartialEq)]
@@ -23,7 +23,7 @@ pub enum At {
 
 /// Holds up requests that come to a place, each until it is let go.
 struct Gate {
-    below: Posix,
+    below: Lower,
     at: At,
     came: Mutex<Sender<()>>,
     goes: Mutex<Receiver<()>>,
@@ -36,34 +36,27 @@ impl Gate {
     }
 }
 
-impl FileSystem for Gate {
-    fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
+impl Layer for Gate {
+    type Below = Lower;
+
+    fn below(&self) -> &Lower {
+        &self.below
+    }
+
+    fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
         let (looks, changes) = (matches!(request, Request::GetAttr { .. }), matches!(request, Request::SetAttr { .. }));
         let looks_up = matches!(request, Request::Lookup { name: b"gated", .. });
-        if self.at == At::Changing && changes {
-            self.hold();
-        }
-        let call = self.below.call(context, request);
-        if self.at == At::Looked && looks || self.at == At::LookedUp && looks_up {
-            self.hold();
-        }
-        call
-    }
-
-    fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {
-        self.below.read(context, read, sink)
-    }
-
-    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
-        self.below.write(context, write, source)
-    }
-
-    fn depart(&self, client: ClientId) {
-        self.below.depart(client);
-    }
-
-    fn inode(&self, client: ClientId, open: OpenId) -> Option<Handle> {
-        self.below.inode(client, open)
+        let holds_after = self.at == At::Looked && looks || self.at == At::LookedUp && looks_up;
+        Call::waiting(async move {
+            if self.at == At::Changing && changes {
+                self.hold();
+            }
+            let answer = self.below.ask(context, request).await;
+            if holds_after {
+                self.hold();
+            }
+            answer
+        })
     }
 }
 
@@ -81,7 +74,7 @@ pub struct State {
 impl State {
     pub fn new(at: At) -> State {
         let ((sent, came), (goes, go)) = (channel(), channel());
-        let layer = |below| Arc::new(Gate { below, at, came: Mutex::new(sent), goes: Mutex::new(go) });
+        let layer = |below| -> Lower { Arc::new(Gate { below, at, came: Mutex::new(sent), goes: Mutex::new(go) }) };
         let fixture = Fixture::limited_over(quick(), layer);
         std::fs::write(fixture.directory.path().join("file"), "").unwrap();
         let (looker, mut changer) = (Client::new(&fixture), Client::plain(&fixture));

@@ -7,8 +7,8 @@ use aqueduct_fs::*;
 use aqueduct_server::Limits;
 use aqueduct_wire::*;
 
-use crate::client::*;
-use crate::common::*;
+use super::client::*;
+use super::common::*;
 
 const LEASE: Duration = Duration::from_millis(700);
 const PATIENCE: Duration = Duration::from_millis(300);

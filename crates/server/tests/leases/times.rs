@@ -6,8 +6,8 @@ use aqueduct_fs::*;
 use aqueduct_server::Limits;
 use aqueduct_wire::*;
 
-use crate::client::*;
-use crate::common::*;
+use super::client::*;
+use super::common::*;
 
 const LEASE: Duration = Duration::from_millis(400);
 const PATIENCE: Duration = Duration::from_millis(200);

@@ -121,6 +121,11 @@ pub fn request_ops() -> impl Iterator<Item = Op> {
                 | Op::Fetch
                 | Op::List
                 | Op::Locks
+                | Op::Map
+                | Op::GiveUp
+                | Op::Right
+                | Op::Revoke
+                | Op::Beat
                 | Op::ReleaseLocks
         )
     })
@@ -315,6 +320,11 @@ pub fn replies() -> impl Strategy<Value = Vec<(Op, Reply)>> {
                 | Op::Fetch
                 | Op::List
                 | Op::Locks
+                | Op::Map
+                | Op::GiveUp
+                | Op::Right
+                | Op::Revoke
+                | Op::Beat
                 | Op::ReleaseLocks
         )
     });

@@ -52,12 +52,15 @@ impl<'a> Wish<'a> {
         }
     }
 
-    /// Its interval, where there are enough repetitions for one.
+    /// Its interval, where there are enough repetitions for one; what cannot be below nothing,
+    /// as a rate, is not drawn there.
     pub fn interval(&self, point: &Point) -> Option<Interval> {
-        match self.drawn {
+        let interval = match self.drawn {
             Drawn::Mean => point.summary.mean_interval,
             Drawn::Median => point.summary.median_interval,
-        }
+        };
+        let least = if point.summary.min < 0.0 { f64::NEG_INFINITY } else { 0.0 };
+        interval.map(|Interval { low, high }| Interval { low: low.max(least), high })
     }
 
     /// How a system is drawn, the same in all charts.

@@ -1,0 +1,35 @@
+//! An agent, and where what is known of it is kept.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::settings::AgentKind;
+
+/// Where groups keep what they know.
+pub const RUN: &str = "/run/aqueduct/agents";
+
+/// An agent, as it is to be or is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agent {
+    /// Its number, from 1.
+    pub number: u32,
+    /// What it is.
+    pub kind: AgentKind,
+    /// Its network namespace.
+    pub namespace: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// How it has its interface.
+    pub interface: String,
+    /// Its processors as the kernel lists them; empty: all.
+    pub processors: String,
+    /// Where its output goes.
+    pub log: PathBuf,
+}
+
+/// The folder of a group.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    Path::new(RUN).join(name)
+}

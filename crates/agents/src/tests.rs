@@ -1,0 +1,227 @@
+//! Groups of agents on a host that is made up.
+
+use std::path::Path;
+
+use aqueduct_node::Failure;
+
+use crate::group::{Done, down, dry_run, names, up};
+use crate::made_up::{CARD, MadeUp};
+use crate::settings::{AgentKind, InterfaceChoice, Settings};
+use crate::status::status;
+
+fn settings(interface: InterfaceChoice) -> Settings {
+    let export = "path = '/srv'".parse().unwrap();
+    Settings { uplink: Some(CARD.into()), interface, insecure: true, export: vec![export], ..Settings::default() }
+}
+
+fn set_up(host: &MadeUp, settings: &Settings, agents: u32) -> Result<Done, Failure> {
+    up(host, settings, agents, Path::new("/usr/bin/aqueduct"))
+}
+
+#[test]
+fn agents_get_virtual_functions_and_give_them_back() {
+    let host = MadeUp::new(4);
+    let settings = Settings {
+        vlan: Some(12),
+        rate: Some("400mbit".into()),
+        memory: Some("1GiB".into()),
+        host_processors: 1,
+        ..settings(InterfaceChoice::Auto)
+    };
+    let done = set_up(&host, &settings, 2).unwrap();
+    let [first, second] = &done.started[..] else { panic!("{done:?}") };
+    assert_eq!((first.interface.as_str(), second.namespace.as_str()), ("function 0 of ens1", "aq-2"));
+    // Near the card are 4 to 7, and the first is the host's.
+    assert_eq!((first.processors.as_str(), second.processors.as_str()), ("5", "6"));
+    let ran = host.ran.borrow().join("\n");
+    for part in [
+        "2 > /sys/class/net/ens1/device/sriov_numvfs",
+        "ip link set ens1 vf 1 mac 02:71:0a:60:00:03\nip link set ens1 vf 1 vlan 12\nip link set ens1 vf 1 max_tx_rate 400\n\
+         ip link set ens1v1 down\nip link set ens1v1 netns aq-2\nip -n aq-2 link set ens1v1 name wire\n\
+         ip -n aq-2 addr add 10.96.0.3/24 dev wire",
+        "+memory > /sys/fs/cgroup/cgroup.subtree_control",
+        "1073741824 > /sys/fs/cgroup/aqueduct-aq-2/memory.max",
+        "6 > /sys/fs/cgroup/aqueduct-aq-2/cpuset.cpus",
+        "agents enter --group /sys/fs/cgroup/aqueduct-aq-2 --processors 6 --namespace aq-2 -- /usr/bin/aqueduct serve --config",
+    ] {
+        assert!(ran.contains(part), "{part} is missing:\n{ran}");
+    }
+    let shown = status(&host, "aq").unwrap().unwrap();
+    assert!(shown.iter().all(|agent| agent.alive && (agent.received_bytes, agent.sent_bytes) == (5, 6)), "{shown:?}");
+    host.ran.borrow_mut().clear();
+    assert!(down(&host, "aq").unwrap());
+    let ran = host.ran.borrow().join("\n");
+    let own = std::process::id();
+    for part in [
+        format!("ip -n aq-2 link set wire down\nip -n aq-2 link set wire name ens1v1\nip -n aq-2 link set ens1v1 netns {own}\n"),
+        "ip link set ens1 vf 1 mac 00:00:00:00:00:00\nip link set ens1 vf 1 vlan 0\nip link set ens1 vf 1 max_tx_rate 0\n".into(),
+    ] {
+        assert!(ran.contains(&part), "{part} is missing:\n{ran}");
+    }
+    assert_eq!(host.left(), Vec::<String>::new());
+    assert!(!down(&host, "aq").unwrap(), "there is none");
+}
+
+#[test]
+fn functions_that_a_card_has_are_used_and_left() {
+    let host = MadeUp::new(8);
+    let path = format!("/sys/class/net/{CARD}/device/sriov_numvfs");
+    crate::host::Host::write(&host, Path::new(&path), "4").unwrap();
+    set_up(&host, &settings(InterfaceChoice::Sriov), 3).unwrap();
+    down(&host, "aq").unwrap();
+    assert_eq!(host.left().len(), 5, "four functions and their number: {:?}", host.left());
+    let told = set_up(&host, &settings(InterfaceChoice::Sriov), 5).unwrap_err().to_string();
+    assert!(told.contains("only by way of 0") && told.contains("echo 0"), "{told}");
+}
+
+#[test]
+fn what_a_card_cannot_do_is_told_or_done_otherwise() {
+    let told = |functions, agents| {
+        let host = MadeUp::new(functions);
+        let failure = set_up(&host, &settings(InterfaceChoice::Sriov), agents).unwrap_err().to_string();
+        assert_eq!(host.left(), Vec::<String>::new());
+        failure
+    };
+    assert!(told(0, 1).contains("firmware"), "{}", told(0, 1));
+    assert!(told(2, 3).contains("2 at most"), "{}", told(2, 3));
+    let host = MadeUp::new(2);
+    let done = set_up(&host, &settings(InterfaceChoice::Auto), 3).unwrap();
+    assert_eq!(done.started[2].interface, "macvlan of ens1");
+}
+
+#[test]
+fn a_failure_takes_back_what_was_done() {
+    for (interface, fails) in [
+        (InterfaceChoice::Auto, "netns aq-2"),
+        (InterfaceChoice::Auto, "ens1v1 name wire"),
+        (InterfaceChoice::Auto, "route add"),
+        (InterfaceChoice::Macvlan, "type macvlan"),
+        (InterfaceChoice::Veth, "type bridge"),
+        (InterfaceChoice::Veth, "aq-2 master"),
+    ] {
+        let host = MadeUp::new(4);
+        *host.fails.borrow_mut() = Some(fails.into());
+        let told = set_up(&host, &settings(interface), 2).unwrap_err().to_string();
+        assert!(told.contains(fails) && told.contains("not supported") && told.contains("--dry-run"), "{told}");
+        assert_eq!(host.left(), Vec::<String>::new(), "{fails}");
+    }
+}
+
+/// The process that sets agents up dies after each of its changes in turn; another takes it back.
+#[test]
+fn down_leaves_nothing_wherever_up_has_died() {
+    for interface in [InterfaceChoice::Auto, InterfaceChoice::Macvlan, InterfaceChoice::Veth] {
+        let settings = Settings { memory: Some("1GiB".into()), ..settings(interface) };
+        let mut deaths = 0;
+        for lives in 0.. {
+            let host = MadeUp::new(4);
+            host.lives.set(lives);
+            let result = set_up(&host, &settings, 2);
+            if host.lives.replace(u64::MAX) > 0 && result.is_ok() {
+                break;
+            }
+            deaths += 1;
+            down(&host, "aq").unwrap();
+            assert_eq!(host.left(), Vec::<String>::new(), "{interface:?}, died after {lives} changes");
+            set_up(&host, &settings, 2).unwrap();
+        }
+        assert!(deaths > 30, "{deaths}");
+    }
+}
+
+/// As above; and down dies too, and what is left of up is met by another up.
+#[test]
+fn up_begins_anew_where_one_has_died() {
+    let settings = settings(InterfaceChoice::Auto);
+    for lives in 1.. {
+        let host = MadeUp::new(4);
+        host.lives.set(lives);
+        let result = set_up(&host, &settings, 2);
+        if host.lives.get() > 0 && result.is_ok() {
+            break;
+        }
+        host.lives.set(lives / 2);
+        let _ = down(&host, "aq");
+        host.lives.set(u64::MAX);
+        assert_eq!(set_up(&host, &settings, 2).unwrap().started.len(), 2, "died after {lives} changes");
+        down(&host, "aq").unwrap();
+        assert_eq!(host.left(), Vec::<String>::new(), "died after {lives} changes");
+    }
+}
+
+#[test]
+fn what_is_missing_is_added_and_nothing_else_changed() {
+    let host = MadeUp::new(0);
+    let settings = settings(InterfaceChoice::Macvlan);
+    set_up(&host, &settings, 2).unwrap();
+    let pids =
+        |host: &MadeUp| -> Vec<_> { status(host, "aq").unwrap().unwrap().iter().map(|agent| agent.pid).collect() };
+    let before = pids(&host);
+    let shown = dry_run(&host, &settings, 3, Path::new("/a")).unwrap();
+    assert_eq!(shown.agents.len(), 1);
+    let done = set_up(&host, &settings, 3).unwrap();
+    assert_eq!((done.started.len(), done.kept), (1, 2));
+    crate::host::Host::signal(&host, before[0].unwrap(), rustix::process::Signal::KILL);
+    let done = set_up(&host, &settings, 3).unwrap();
+    assert_eq!((done.started[0].number, done.kept), (1, 2));
+    let after = pids(&host);
+    assert!(after[0] != before[0] && after[1] == before[1] && after.len() == 3, "{before:?} {after:?}");
+    assert!(set_up(&host, &settings, 2).unwrap_err().to_string().contains("3 are up"));
+    let others = Settings { processors: 2, ..settings.clone() };
+    assert!(set_up(&host, &others, 3).unwrap_err().to_string().contains("other settings"));
+    // A failure to add leaves those that were there.
+    *host.fails.borrow_mut() = Some("aq-4".into());
+    assert!(set_up(&host, &settings, 4).is_err());
+    assert_eq!(pids(&host), after);
+    assert_eq!(names(&host), ["aq"]);
+}
+
+#[test]
+fn a_container_has_our_program_and_what_it_serves() {
+    let host = MadeUp::new(0);
+    let settings =
+        Settings { kind: AgentKind::Container, key: Some("/etc/key".into()), ..settings(InterfaceChoice::Macvlan) };
+    set_up(&host, &settings, 1).unwrap();
+    let text = crate::host::Host::read(&host, Path::new("/run/aqueduct/agents/aq/1/bundle/config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mounts = config["mounts"].as_array().unwrap();
+    let binds: Vec<_> = mounts.iter().filter(|mount| mount["type"] == "bind").collect();
+    let seen =
+        |path: &str| binds.iter().find(|mount| mount["destination"] == path).map(|mount| mount["options"][2].clone());
+    for path in ["/usr/bin/aqueduct", "/lib/libc.so.6", "/etc/key"] {
+        assert_eq!(seen(path), Some("ro".into()), "{path}");
+    }
+    for path in ["/srv", "/run/aqueduct/agents/aq/1"] {
+        assert_eq!(seen(path), Some("rw".into()), "{path}");
+    }
+    assert_eq!(binds.len(), 5);
+    assert_eq!(config["process"]["args"][1], "serve");
+    down(&host, "aq").unwrap();
+    assert_eq!(host.left(), Vec::<String>::new());
+}
+
+#[test]
+fn an_agent_of_a_store_has_the_key_of_the_servers() {
+    let host = MadeUp::new(0);
+    let settings = Settings {
+        export: Vec::new(),
+        store: Some("postgres://db1/transfers".into()),
+        key: Some("/etc/key".into()),
+        ..settings(InterfaceChoice::Macvlan)
+    };
+    let plan = dry_run(&host, &settings, 1, Path::new("/usr/bin/aqueduct")).unwrap();
+    let shown = plan.agents[0].steps.last().unwrap().shown().concat();
+    assert!(shown.contains("agents run --store postgres://db1/transfers --key /etc/key"), "{shown}");
+}
+
+/// What has the name of something that we would make is somebody else's.
+#[test]
+fn what_others_have_made_is_left_alone() {
+    let host = MadeUp::new(0);
+    let settings = settings(InterfaceChoice::Macvlan);
+    let add = "ip netns add aq-2".split(' ').map(str::to_owned).collect::<Vec<_>>();
+    crate::host::Host::run(&host, &add).unwrap();
+    let told = set_up(&host, &settings, 2).unwrap_err().to_string();
+    assert!(told.contains("namespace aq-2") && told.contains("there already"), "{told}");
+    assert_eq!(host.left(), ["aq-2"]);
+}

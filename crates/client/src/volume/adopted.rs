@@ -1,0 +1,49 @@
+//! Whether the server that moves a file's bytes has an open of it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// A server that may move an open's bytes.
+pub(crate) struct Moved {
+    /// Its place among them.
+    pub(super) server: usize,
+    pub(super) adopted: Adopted,
+}
+
+/// Whether a mover has an open, as it is known here.
+#[derive(Default)]
+pub(crate) struct Adopted(AtomicU8);
+
+pub(super) const NEW: u8 = 0;
+/// Somebody asks for it.
+pub(super) const ASKED: u8 = 1;
+pub(super) const THERE: u8 = 2;
+/// The mover would not have it, or it is closed.
+pub(super) const OVER: u8 = 3;
+
+impl Adopted {
+    pub(super) fn changes(&self, from: u8, to: u8) -> bool {
+        self.0.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == THERE
+    }
+
+    /// It is closed: whether the mover has to be told.
+    pub(super) fn close(&self) -> bool {
+        self.0.swap(OVER, Ordering::SeqCst) == THERE
+    }
+}
+
+/// A mover is being asked for an open by somebody who may give up.
+pub(super) struct Asking<'a> {
+    pub(super) adopted: &'a Adopted,
+    /// What holds after that.
+    pub(super) then: u8,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.adopted.changes(ASKED, self.then);
+    }
+}

@@ -1,0 +1,43 @@
+//! A volume: what the sessions to its servers are to the layers above, one file system with opens
+//! of its own.
+//!
+//! - [`map`]: which session serves what.
+//! - [`opens`], [`making`]: opens under numbers that this client chooses, and how those that no
+//!   server knows are made there.
+//! - [`flights`]: what is on its way to the sessions that move data.
+//! - [`movers`], [`moved`], [`adopted`], [`spread`], [`lent`]: servers that move bytes under
+//!   leases
+//!   of the one that has the names, which of them moves whose and has it open, and a sink that
+//!   comes back from one that does not answer.
+//! - [`ways`], [`lanes`]: what is written straight to servers of data, under rights.
+//! - [`parts`], [`calls`], [`seam`], [`connect`]: the volume and its operations.
+//!
+//! A mount of one server is a volume of one session: then there is no map, nothing is counted, and
+//! nothing is ordered.
+
+mod above;
+mod adopted;
+mod calls;
+mod connect;
+mod flights;
+mod lanes;
+mod lent;
+mod making;
+mod map;
+mod moved;
+mod movers;
+mod opens;
+mod parts;
+mod seam;
+mod spread;
+mod ways;
+
+pub(crate) use above::Above;
+pub(crate) use connect::Member;
+pub use map::Map;
+pub use movers::MoverConfig;
+pub(crate) use movers::Movers;
+pub(crate) use opens::{Found, New, Open, Opens, holds_back};
+pub(crate) use parts::Volume;
+pub use spread::Spread;
+pub(crate) use ways::HeldWrite;

@@ -1,0 +1,172 @@
+//! Bytes that go through a mover, under a lease of the server of the names.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use aqueduct_fs::{ClientId, Context, Errno, OpenId, ReadAt, Request, Sink};
+use aqueduct_session::{Brought, Session};
+
+use super::adopted::{ASKED, Adopted, Asking, NEW, OVER, THERE};
+use super::lent::{Outcome, lend};
+use super::movers::{Mover, RETRY};
+use super::opens::Open;
+use super::parts::Volume;
+
+/// What is read first of a file and is no longer than this is read through the server of the
+/// names: mostly there is no more.
+const SMALL: u32 = 64 << 10;
+
+/// How often is looked whether a mover that has not answered is there still.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl Volume {
+    /// Begins to connect to those who move bytes; nobody waits for that.
+    pub(crate) fn connect_movers(self: &Arc<Volume>) -> std::io::Result<()> {
+        if self.movers.is_none() {
+            return Ok(());
+        }
+        let (this, groups) = (self.this.clone(), self.sessions[0].groups().to_vec());
+        let connect = move || {
+            while let Some(volume) = this.upgrade() {
+                let is_all = volume.movers.as_ref().is_none_or(|movers| movers.connect(&groups));
+                drop(volume);
+                if is_all {
+                    return;
+                }
+                std::thread::sleep(RETRY);
+            }
+        };
+        std::thread::Builder::new().name("movers".into()).spawn(connect).map(drop)
+    }
+
+    /// Reads through the server that moves the file's bytes, if there is a lease under which that
+    /// may be. The sink comes back where it may not, or where that server does not answer.
+    pub(super) async fn read_moved(
+        &self,
+        context: &Context,
+        read: ReadAt,
+        sink: Box<dyn Sink>,
+    ) -> Result<Result<usize, Errno>, Box<dyn Sink>> {
+        let found = self.movers.as_ref().and_then(|movers| Some((movers, self.opens.get(read.open)?)));
+        let Some((movers, open)) = found else { return Err(sink) };
+        // To open a small file elsewhere, and to close it, takes longer than to read it.
+        let is_first = !open.was_read.swap(true, Ordering::Relaxed);
+        if is_first && read.length <= SMALL {
+            return Err(sink);
+        }
+        let Some((mover, session, adopted)) = movers.of(&open, read.offset) else { return Err(sink) };
+        let number = self.adopted(context, (mover, session, adopted), &open).await;
+        let Some(number) = number else { return Err(sink) };
+        // Taken last: until it is dropped nobody else changes what is read.
+        let above = self.above[open.session].as_ref();
+        let hold = above.and_then(|above| above.hold_content(&open.handle));
+        if hold.is_none() && !movers.is_constant {
+            return Err(sink);
+        }
+        let (lent, lender) = lend(sink);
+        let done = while_connected(session, session.read(context, ReadAt { open: number, ..read }, lent)).await;
+        if matches!(done, Ok(_) | Err(Errno::EINTR)) {
+            return Ok(done);
+        }
+        // Whatever it is: what the server of the names says is what holds.
+        match done {
+            Err(Errno::EIO) => mover.is_away(),
+            _ => _ = adopted.changes(THERE, OVER),
+        }
+        let outcome = lender.outcome().await;
+        drop(hold);
+        match outcome {
+            Outcome::Delivered(count) => Ok(Ok(count)),
+            Outcome::Back(sink) => Err(sink),
+        }
+    }
+
+    /// Whether the server of data at a place has an open, which it is asked for first if need be.
+    pub(super) async fn is_adopted(&self, context: &Context, place: u16, open: &Arc<Open>) -> bool {
+        let found = self.movers.as_ref().and_then(|movers| Some((movers.at(place)?, movers.adopted(open, place)?)));
+        let Some((mover, adopted)) = found else { return false };
+        let Some(session) = mover.connected() else { return false };
+        self.adopted(context, (mover, session, adopted), open).await.is_some()
+    }
+
+    /// The number of an open at its mover, which is asked for it first if it has it not yet.
+    /// `None`: it cannot be had there, or not now.
+    async fn adopted(
+        &self,
+        context: &Context,
+        (mover, session, adopted): (&Mover, &Arc<Session>, &Adopted),
+        open: &Arc<Open>,
+    ) -> Option<OpenId> {
+        let (number, names) = (open.number()?, self.session(open).opens());
+        // One that is lost is not to be read anywhere.
+        names.check([number]).ok()?;
+        if adopted.is_there() {
+            // The mover may have lost it since.
+            return session.opens().check([number]).is_ok().then_some(number);
+        }
+        let token = names.token(number)?;
+        if !adopted.changes(NEW, ASKED) {
+            return None; // who asks for it at this moment needs no second one
+        }
+        let mut asking = Asking { adopted, then: NEW };
+        let asked = session.adopt(context, number, (&open.handle, &token, open.writes()));
+        match while_connected(session, asked).await {
+            Ok(()) => asking.then = THERE,
+            Err(Errno::EIO) => mover.is_away(),
+            Err(Errno::EINTR) => {}
+            Err(_) => asking.then = OVER,
+        }
+        let is_had = asking.then == THERE;
+        drop(asking);
+        if is_had && !adopted.is_there() {
+            release(session, open); // it was closed meanwhile
+        }
+        adopted.is_there().then_some(number)
+    }
+
+    /// An open has ended: its mover closes it, too. Nobody waits for that.
+    pub(super) fn close_moved(&self, open: &Open) {
+        for session in self.movers.iter().flat_map(|movers| movers.having(open)) {
+            release(session, open);
+        }
+    }
+}
+
+/// Waits for an answer as long as there is a connection on which it may come; EIO when there is
+/// none: who has died is not waited for, as others can be asked.
+async fn while_connected<T>(session: &Session, answer: impl Future<Output = Result<T, Errno>>) -> Result<T, Errno> {
+    let mut answer = pin!(answer);
+    let mut pause = None;
+    poll_fn(|task| {
+        loop {
+            if let Poll::Ready(answered) = answer.as_mut().poll(task) {
+                return Poll::Ready(answered);
+            }
+            let pause = pause.get_or_insert_with(|| Box::pin(session.groups()[0].sleep(LOOK)));
+            if pause.as_mut().poll(task).is_pending() {
+                return Poll::Pending;
+            }
+            if session.connections() == 0 {
+                return Poll::Ready(Err(Errno::EIO));
+            }
+            *pause = Box::pin(session.groups()[0].sleep(LOOK));
+        }
+    })
+    .await
+}
+
+/// Closes an open at its mover.
+fn release(session: &Arc<Session>, open: &Open) {
+    let Some(number) = open.number() else { return };
+    let (of_task, context) = (session.clone(), Context::new(ClientId(0), open.credential.clone()));
+    session.groups()[0].spawn(async move {
+        let request = Request::Release { open: number };
+        if let Err(error) = of_task.call(&context, request, &mut Brought::default()).await {
+            tracing::debug!(%error, "a file has not been closed at the server that moved its bytes");
+        }
+    });
+}

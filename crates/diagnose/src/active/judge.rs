@@ -1,0 +1,309 @@
+//! From what the legs did to what limits: pure.
+
+use super::leg::{Leg, State};
+use super::measured::{LegReport, Measured, Sample, Side};
+use crate::verdict::{Kind, Stage, TIE, Verdict};
+
+/// With twice as much under way a stage that is not saturated moves more than this times as much.
+const MORE_HELPS: f64 = 1.25;
+
+/// Below this share of the time of requests the server is not where they are.
+const AT_SERVER: f64 = 0.5;
+
+/// From this share on files are opened and made more than read and written.
+const METADATA: f64 = 0.5;
+
+/// A way on which packets take so many seconds is far: less is a machine room.
+const FAR: f64 = 1e-3;
+
+/// On a way that is full, packets take so many times as long as on one that is idle.
+const QUEUES: f64 = 1.5;
+
+/// A share of segments that are sent again from which on a wire loses some.
+const LOSES: f64 = 1e-3;
+
+/// The share of processors from which on there is none left.
+const BUSY: f64 = 0.9;
+
+/// Of the processors: what this process wants from which on it is what uses them.
+const OWN: f64 = 0.5;
+
+/// The most that is stated: what was not measured may matter.
+const CONFIDENCE_MAX: f64 = 0.98;
+
+/// A part of the pipeline that could limit: its rate is the greatest that it would let through.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Part {
+    stage: Stage,
+    /// 0: at the source, 1: at the target.
+    side: usize,
+    rate: f64,
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        count if count % 2 == 1 => values[count / 2],
+        count => (values[count / 2 - 1] + values[count / 2]) / 2.0,
+    }
+}
+
+fn of(measured: &Measured, leg: Leg, threads: usize) -> impl Iterator<Item = &Sample> {
+    measured.samples.iter().filter(move |sample| sample.leg == leg && sample.threads == threads)
+}
+
+/// The median rate of a leg with so many threads, in bytes per second; 0: it never ran.
+pub(crate) fn rate(measured: &Measured, leg: Leg, threads: usize) -> f64 {
+    median(of(measured, leg, threads).map(|sample| sample.slice.rate()).collect())
+}
+
+/// What the parts let expect of the whole, and what it was: each thread reads and writes in turn.
+pub(crate) fn predicted(measured: &Measured) -> (f64, f64) {
+    let [read, write, whole] = [Leg::Read, Leg::Write, Leg::All].map(|leg| rate(measured, leg, measured.threads));
+    (read.min(write), whole)
+}
+
+/// The figures of all legs.
+pub(crate) fn legs(measured: &Measured) -> Vec<LegReport> {
+    let named = [
+        (Leg::Read, measured.threads, "read"),
+        (Leg::Write, measured.threads, "write"),
+        (Leg::All, measured.threads, "all"),
+        (Leg::Read, 2 * measured.threads, "read more"),
+        (Leg::Write, 2 * measured.threads, "write more"),
+    ];
+    let report = |(leg, threads, name): (Leg, usize, &str)| {
+        let rates: Vec<f64> = of(measured, leg, threads).map(|sample| sample.slice.rate().round()).collect();
+        (!rates.is_empty()).then(|| LegReport { leg: name.to_owned(), rate: median(rates.clone()), rates })
+    };
+    named.into_iter().filter_map(report).collect()
+}
+
+fn mean(sample: &Sample, states: &[State]) -> f64 {
+    states.iter().map(|state| sample.slice.states[*state as usize]).sum()
+}
+
+const OF_SIDE: [&[State]; 2] = [&[State::Open, State::Read], &[State::Create, State::Write, State::Flush]];
+
+/// The share of a leg's time at a side that its server had the requests; 1 where there is none.
+fn at_server(measured: &Measured, side: usize) -> f64 {
+    let leg = [Leg::Read, Leg::Write][side];
+    if measured.sides[side].server.is_none() {
+        return 1.0;
+    }
+    let share = |sample: &Sample| Some(sample.served[side]? / mean(sample, OF_SIDE[side]).max(1e-9));
+    let shares: Vec<f64> = of(measured, leg, measured.threads).filter_map(share).collect();
+    // A server that does not tell is believed to be no slower than the way to it.
+    if shares.is_empty() { AT_SERVER } else { median(shares).clamp(0.0, 1.0) }
+}
+
+/// The share of a leg's time in names and attributes.
+fn in_names(measured: &Measured, side: usize) -> f64 {
+    let leg = [Leg::Read, Leg::Write][side];
+    let names = [State::Open, State::Create][side];
+    let share = |sample: &Sample| mean(sample, &[names]) / mean(sample, OF_SIDE[side]).max(1e-9);
+    median(of(measured, leg, measured.threads).map(share).collect())
+}
+
+/// The parts of one side: where most of the time is lets through what was measured, and what has
+/// less of the time so much more.
+fn parts_of(measured: &Measured, side: usize) -> Vec<Part> {
+    let leg = [Leg::Read, Leg::Write][side];
+    let rate = rate(measured, leg, measured.threads);
+    let (there, names) = (at_server(measured, side), in_names(measured, side));
+    let own = if names > METADATA { Stage::Metadata } else { [Stage::Read, Stage::Write][side] };
+    let (main, other) = if there >= AT_SERVER {
+        (
+            Part { stage: own, side, rate },
+            Part { stage: Stage::Network, side, rate: rate * there / (1.0 - there).max(1e-3) },
+        )
+    } else {
+        let rate_of_own = rate * (1.0 - there) / there.max(1e-3);
+        (Part { stage: Stage::Network, side, rate }, Part { stage: own, side, rate: rate_of_own })
+    };
+    if measured.sides[side].server.is_some() { vec![main, other] } else { vec![main] }
+}
+
+/// How many times as much a leg moved with twice as much under way.
+fn with_more(measured: &Measured, leg: Leg) -> Option<f64> {
+    let more = rate(measured, leg, 2 * measured.threads);
+    // Of the same minutes: the last slices of either.
+    let last: Vec<f64> = of(measured, leg, measured.threads).map(|sample| sample.slice.rate()).collect();
+    let last = median(last[last.len().saturating_sub(3)..].to_vec());
+    (more > 0.0 && last > 0.0).then(|| more / last)
+}
+
+/// How many times as long a round trip takes while the leg of a side runs.
+fn queues(measured: &Measured, side: usize) -> Option<(f64, f64)> {
+    let least = measured.sides[side].way?.median;
+    let leg = [Leg::Read, Leg::Write][side];
+    let loaded: Vec<f64> = of(measured, leg, measured.threads).filter_map(|sample| sample.round_trips[side]).collect();
+    (!loaded.is_empty()).then(|| (least, median(loaded)))
+}
+
+fn kind_of(measured: &Measured, part: &Part) -> Kind {
+    let leg = [Leg::Read, Leg::Write][part.side];
+    let helps = with_more(measured, leg).is_some_and(|more| more > MORE_HELPS);
+    let wants: Vec<f64> = of(measured, leg, measured.threads).map(|sample| sample.own[0] + sample.own[1]).collect();
+    let starves: Vec<f64> = of(measured, leg, measured.threads).map(|sample| sample.own[1] - sample.own[0]).collect();
+    let busy = median(of(measured, leg, measured.threads).map(|sample| sample.busy).collect());
+    let wants = median(wants) / measured.processors.max(1) as f64;
+    if wants >= OWN && (busy >= BUSY || median(starves) > 0.0) {
+        return Kind::Cpu;
+    }
+    match part.stage {
+        Stage::Metadata => Kind::Metadata,
+        Stage::Network => match queues(measured, part.side) {
+            _ if loses(measured, part.side) => Kind::Saturated,
+            Some((idle, loaded)) if idle >= FAR && loaded < QUEUES * idle => Kind::Latency,
+            Some((idle, _)) if idle < FAR && helps => Kind::Latency,
+            _ => Kind::Saturated,
+        },
+        _ if helps => Kind::Latency,
+        _ => Kind::Saturated,
+    }
+}
+
+fn loses(measured: &Measured, side: usize) -> bool {
+    let leg = [Leg::Read, Leg::Write][side];
+    median(of(measured, leg, measured.threads).map(|sample| sample.resent).collect()) > LOSES
+}
+
+fn target(measured: &Measured, part: &Part, kind: Kind) -> String {
+    let side = &measured.sides[part.side];
+    match (kind, part.stage, &side.server) {
+        (Kind::Cpu, ..) => "this machine".to_owned(),
+        (_, Stage::Network, Some(server)) => server.clone(),
+        _ => side.place.clone(),
+    }
+}
+
+fn advice(part: &Part, kind: Kind, side: &Side) -> String {
+    let place = &side.place;
+    match (kind, part.stage) {
+        (Kind::Cpu, _) => "use more or faster processors, or fewer other programs on them".into(),
+        (Kind::Metadata, _) => "put small files together, as with tar, or copy with more streams".into(),
+        (Kind::Latency, Stage::Network) => {
+            "use more streams or connections (--streams, workers=): the way is long, not full".into()
+        }
+        (Kind::Latency, _) => format!("have more under way at {place} (--streams): it is slow to answer, not busy"),
+        (_, Stage::Network) => {
+            "look at the way: 'aqueduct net path SERVER'; more rails carry more (docs/rails.md)".into()
+        }
+        (_, Stage::Read) => {
+            format!("look at the disks of {place} and at who else uses them; spread files over more of them")
+        }
+        _ => format!("look at the disks of {place} and at who else writes to them; spread files over more of them"),
+    }
+}
+
+/// Says what limits.
+pub fn judge(measured: &Measured) -> Verdict {
+    if let Some(trouble) = &measured.trouble {
+        return troubled(measured, trouble);
+    }
+    let mut parts: Vec<Part> = [0, 1].into_iter().flat_map(|side| parts_of(measured, side)).collect();
+    parts.retain(|part| part.rate > 0.0);
+    parts.sort_by(|one, two| one.rate.total_cmp(&two.rate));
+    let Some(first) = parts.first().copied().filter(|_| of(measured, Leg::All, measured.threads).next().is_some())
+    else {
+        return evidence(measured, Verdict::unknown("no leg was done in the time that there was"));
+    };
+    let second = parts.iter().find(|part| part.stage != first.stage).copied();
+    let apart = second.map_or(f64::INFINITY, |second| second.rate / first.rate);
+    let kind = kind_of(measured, &first);
+    let (_, whole) = predicted(measured);
+    let verdict = match second {
+        Some(second) if apart < 1.0 + TIE && kind != Kind::Cpu => {
+            Verdict::between(&[first.stage, second.stage], CONFIDENCE_MAX - TIE)
+        }
+        _ => {
+            let sure = 1.0 - 0.35 * (-3.0 * (apart.min(10.0) - 1.0)).exp();
+            let sure = if agrees(measured, first.side) { sure } else { sure * 0.9 };
+            Verdict::of((first.stage, kind), target(measured, &first, kind), sure.min(CONFIDENCE_MAX))
+        }
+    };
+    let side = &measured.sides[first.side];
+    let verdict = match second {
+        Some(second) => verdict.then(second.stage.to_string(), second.rate / whole.max(1.0)),
+        None => verdict,
+    };
+    evidence(measured, verdict.advising(advice(&first, kind, side)))
+}
+
+/// Whether the threads of the whole were mostly at the side that limits by itself.
+fn agrees(measured: &Measured, side: usize) -> bool {
+    let share = |sample: &Sample| mean(sample, OF_SIDE[side]) - mean(sample, OF_SIDE[1 - side]);
+    median(of(measured, Leg::All, measured.threads).map(share).collect()) >= 0.0
+}
+
+fn troubled(measured: &Measured, (state, what): &(State, String)) -> Verdict {
+    let of_source = matches!(state, State::Open | State::Read);
+    let side = &measured.sides[usize::from(!of_source)];
+    let verdict = match (state, &side.server, side.way) {
+        // Nothing is known but that it is silent.
+        (State::Own, ..) => {
+            let silent = measured.sides.iter().find(|side| side.server.is_some() && side.way.is_none());
+            let place = silent.and_then(|side| side.server.clone()).unwrap_or_default();
+            Verdict { target: place, ..Verdict::between(&[Stage::Network], 0.6) }
+        }
+        _ => {
+            let stage = if of_source { Stage::Read } else { Stage::Write };
+            Verdict::of((stage, Kind::Saturated), side.place.clone(), 0.9)
+        }
+    };
+    verdict
+        .because(what.clone())
+        .advising("see whether it works at all: a shell there, 'df', 'dmesg', 'aqueduct net path SERVER'")
+}
+
+fn shown(rate: f64) -> String {
+    format!("{:.1} MB/s", rate / 1e6)
+}
+
+/// The figures behind a verdict, a sentence each.
+fn evidence(measured: &Measured, verdict: Verdict) -> Verdict {
+    let [read, write, whole] = [Leg::Read, Leg::Write, Leg::All].map(|leg| rate(measured, leg, measured.threads));
+    let mut sentences = vec![format!(
+        "reading alone moves {}, writing alone {}, both together {}",
+        shown(read),
+        shown(write),
+        shown(whole)
+    )];
+    for side in [0, 1] {
+        let Side { place, server: Some(server), .. } = &measured.sides[side] else { continue };
+        sentences.push(format!(
+            "of the time that requests to {place} take, {:.0} % are at its server, the rest on the way",
+            at_server(measured, side) * 100.0
+        ));
+        if let Some((idle, loaded)) = queues(measured, side) {
+            let (idle, loaded) = (idle * 1e3, loaded * 1e3);
+            sentences.push(format!("a round trip to {server} takes {idle:.2} ms, and {loaded:.2} ms while data move"));
+        }
+        if loses(measured, side) {
+            sentences.push(format!("segments to {server} have to be sent again: the way loses some"));
+        }
+    }
+    for (side, what) in [(0, "opening"), (1, "making")] {
+        let share = in_names(measured, side);
+        if share > 0.25 {
+            sentences.push(format!("{what} files takes {:.0} % of the time there", share * 100.0));
+        }
+    }
+    for (leg, name) in [(Leg::Read, "reading"), (Leg::Write, "writing")] {
+        if let Some(more) = with_more(measured, leg) {
+            sentences.push(format!("with twice as much under way {name} moves {more:.2} times as much"));
+        }
+    }
+    let busy = median(of(measured, Leg::All, measured.threads).map(|sample| sample.busy).collect());
+    sentences.push(format!("this machine's processors are {:.0} % busy meanwhile", busy * 100.0));
+    for side in measured.sides.iter().filter(|side| side.is_memory) {
+        sentences.push(format!("{} lies in memory", side.place));
+    }
+    sentences.into_iter().fold(verdict, Verdict::because)
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

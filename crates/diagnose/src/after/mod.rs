@@ -1,0 +1,23 @@
+//! After the fact: what logs and counters that others wrote say of a transfer or a run.
+//!
+//! Each file is known by its content. What is in them is joined by time. Foreign files are
+//! checked, and limited in size.
+
+mod darshan;
+mod gridftp;
+mod judge;
+mod lmt;
+mod records;
+mod reports;
+mod statistics;
+
+pub use darshan::FileOfRun;
+pub use gridftp::Transfer;
+pub use judge::judge;
+pub use lmt::Activity;
+pub use records::{ReadError, Records};
+pub use reports::Measurement;
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,249 @@
+//! What the kernel of this machine counts: processors, pressure, disks, interfaces. Files of /proc
+//! are small, local and never wait for a disk.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+/// Ticks of a second in /proc/stat: fixed in the kernel's interface to programs.
+const TICKS: f64 = 100.0;
+
+/// Bytes of a sector in /proc/diskstats, whatever the disk's are.
+const SECTOR: u64 = 512;
+
+/// The time of all processors together, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Processors {
+    /// Working.
+    pub busy: f64,
+    /// Waiting for the machine below, of a virtual machine.
+    pub steal: f64,
+    /// All of it.
+    pub all: f64,
+}
+
+/// What a disk has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Disk {
+    /// Bytes read and written.
+    pub bytes: [u64; 2],
+    /// Operations that ended, reads and writes.
+    pub operations: [u64; 2],
+    /// Seconds in which something was under way.
+    pub busy: f64,
+    /// Seconds of all operations together.
+    pub queued: f64,
+}
+
+/// What an interface has carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Bytes that came and went.
+    pub bytes: [u64; 2],
+    /// Packets that were dropped, coming and going.
+    pub dropped: [u64; 2],
+}
+
+/// Seconds in which some, or all, of what could run waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pressure {
+    /// Some waited.
+    pub some: f64,
+    /// All that was not idle waited; 0 where the kernel does not tell.
+    pub full: f64,
+}
+
+/// All of it at one moment. What the kernel does not tell is empty or 0.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// When.
+    pub at: Instant,
+    /// Processors.
+    pub processors: Processors,
+    /// For processors, memory and disks.
+    pub pressure: [Pressure; 3],
+    /// By name.
+    pub disks: BTreeMap<String, Disk>,
+    /// By name.
+    pub interfaces: BTreeMap<String, Interface>,
+    /// Segments that TCP has sent, and those that it has sent again.
+    pub segments: [u64; 2],
+}
+
+impl Look {
+    /// Looks now.
+    pub fn now() -> Look {
+        let read = |path: &str| fs::read_to_string(Path::new("/proc").join(path)).unwrap_or_default();
+        Look {
+            at: Instant::now(),
+            processors: processors(&read("stat")),
+            pressure: ["cpu", "memory", "io"].map(|what| pressure(&read(&format!("pressure/{what}")))),
+            disks: disks(&read("diskstats")),
+            // Of this process's network namespace.
+            interfaces: interfaces(&read("net/dev")),
+            segments: segments(&read("net/snmp")),
+        }
+    }
+
+    /// The share of all processors that worked or was stolen since an earlier look, 0 to 1.
+    pub fn busy_since(&self, before: &Look) -> f64 {
+        let all = self.processors.all - before.processors.all;
+        let busy = self.processors.busy + self.processors.steal - before.processors.busy - before.processors.steal;
+        if all > 0.0 { (busy / all).clamp(0.0, 1.0) } else { 0.0 }
+    }
+
+    /// The share of all processors that was stolen since an earlier look.
+    pub fn stolen_since(&self, before: &Look) -> f64 {
+        let all = self.processors.all - before.processors.all;
+        if all > 0.0 { ((self.processors.steal - before.processors.steal) / all).clamp(0.0, 1.0) } else { 0.0 }
+    }
+
+    /// The share of TCP's segments that were sent again since an earlier look, of this namespace.
+    pub fn resent_since(&self, before: &Look) -> f64 {
+        let [sent, again] = [0, 1].map(|at: usize| self.segments[at].saturating_sub(before.segments[at]));
+        if sent > 0 { again as f64 / sent as f64 } else { 0.0 }
+    }
+
+    /// The busiest disk since an earlier look, and the share of that time that it was busy.
+    pub fn busiest_since(&self, before: &Look) -> Option<(&str, f64)> {
+        let seconds = self.at.duration_since(before.at).as_secs_f64();
+        let share = |(name, disk): (&String, &Disk)| {
+            let earlier = before.disks.get(name)?;
+            Some((name.clone(), ((disk.busy - earlier.busy) / seconds).clamp(0.0, 1.0)))
+        };
+        let (name, share) = self.disks.iter().filter_map(share).max_by(|one, two| one.1.total_cmp(&two.1))?;
+        Some((self.disks.get_key_value(&name)?.0, share))
+    }
+}
+
+/// Reads /proc/stat.
+pub fn processors(text: &str) -> Processors {
+    let line = text.lines().find(|line| line.starts_with("cpu ")).unwrap_or_default();
+    let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let at = |index: usize| ticks.get(index).copied().unwrap_or(0.0) / TICKS;
+    // user nice system idle iowait irq softirq steal; guest time is in user already.
+    let (idle, steal) = (at(3) + at(4), at(7));
+    let busy = at(0) + at(1) + at(2) + at(5) + at(6);
+    Processors { busy, steal, all: busy + idle + steal }
+}
+
+/// Reads a file of /proc/pressure.
+pub fn pressure(text: &str) -> Pressure {
+    let total = |kind: &str| {
+        let line = text.lines().find(|line| line.starts_with(kind)).unwrap_or_default();
+        let micros = line.rsplit_once("total=").and_then(|(_, total)| total.trim().parse::<f64>().ok());
+        micros.unwrap_or(0.0) / 1e6
+    };
+    Pressure { some: total("some"), full: total("full") }
+}
+
+/// Reads /proc/diskstats; disks that have never done anything are left out.
+pub fn disks(text: &str) -> BTreeMap<String, Disk> {
+    let disk = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let name = *words.get(2)?;
+        let at = |index: usize| words.get(index).and_then(|word| word.parse::<u64>().ok());
+        let (reads, writes) = (at(3)?, at(7)?);
+        let sectors = |index| Some(at(index)?.saturating_mul(SECTOR));
+        let millis = |index| Some(at(index)? as f64 / 1e3);
+        let disk = Disk {
+            bytes: [sectors(5)?, sectors(9)?],
+            operations: [reads, writes],
+            busy: millis(12)?,
+            queued: millis(13)?,
+        };
+        (reads + writes > 0).then(|| (name.to_owned(), disk))
+    };
+    text.lines().filter_map(disk).collect()
+}
+
+/// Reads /proc/net/dev.
+pub fn interfaces(text: &str) -> BTreeMap<String, Interface> {
+    let interface = |line: &str| {
+        let (name, rest) = line.split_once(':')?;
+        let numbers: Vec<u64> = rest.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let at = |index: usize| numbers.get(index).copied();
+        Some((name.trim().to_owned(), Interface { bytes: [at(0)?, at(8)?], dropped: [at(3)?, at(11)?] }))
+    };
+    text.lines().filter_map(interface).collect()
+}
+
+/// Reads /proc/net/snmp: segments that TCP has sent, and those of them that it has sent again.
+pub fn segments(text: &str) -> [u64; 2] {
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    ["OutSegs", "RetransSegs"].map(|wanted| {
+        let place = names.split_whitespace().position(|name| name == wanted);
+        let value = place.and_then(|place| values.split_whitespace().nth(place));
+        value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    })
+}
+
+/// What this process's threads had of processors so far, and for how long they waited for one, in
+/// seconds. Of threads that have ended nothing is told.
+pub fn own_processors() -> [f64; 2] {
+    let mut sum = [0.0; 2];
+    for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+        let nanos = text.split_whitespace().filter_map(|word| word.parse::<f64>().ok());
+        sum.iter_mut().zip(nanos).for_each(|(sum, nanos)| *sum += nanos / 1e9);
+    }
+    sum
+}
+
+/// What lies below a path: the device and type of its file system, by /proc/self/mountinfo.
+pub fn device_of(path: &Path) -> Option<String> {
+    let ancestor = path.ancestors().find_map(|path| path.canonicalize().ok())?;
+    let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mount = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let (point, mut of) = (before.split(' ').nth(4)?.to_owned(), after.split(' '));
+        ancestor.starts_with(&point).then_some((point, of.next()?.to_owned(), of.next()?.to_owned()))
+    };
+    // The longest, and of those on each other the last.
+    let (_, kind, device) = text.lines().filter_map(mount).max_by_key(|(point, ..)| point.len())?;
+    Some(if device.starts_with('/') { format!("{device} ({kind})") } else { kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_the_kernel_are_read() {
+        let stat = processors("cpu  100 0 50 800 50 0 0 20 0 0\ncpu0 1 2 3\n");
+        assert_eq!(stat, Processors { busy: 1.5, steal: 0.2, all: 10.2 });
+        let some = pressure("some avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\nfull avg10=0.0 total=1000000\n");
+        assert_eq!(some, Pressure { some: 2.5, full: 1.0 });
+        let all =
+            disks("   8  0 sda 10 0 80 5 20 0 160 7 0 1500 12 0 0 0 0\n   7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\nnonsense\n");
+        let disk = Disk { bytes: [40_960, 81_920], operations: [10, 20], busy: 1.5, queued: 0.012 };
+        assert_eq!(all, BTreeMap::from([("sda".to_owned(), disk)]));
+        let dev = interfaces("Inter-|   Receive\n face |bytes\n  eth0: 1 2 0 3 0 0 0 0 9 8 0 7 0 0 0 0\n");
+        assert_eq!(dev["eth0"], Interface { bytes: [1, 9], dropped: [3, 7] });
+        assert_eq!(segments("Tcp: RtoAlgorithm OutSegs RetransSegs\nTcp: 1 500 5\nUdp: a\n"), [500, 5]);
+    }
+
+    #[test]
+    fn noise_says_nothing() {
+        for text in ["", "cpu", "Tcp:\n", "x y z", "some total=x", ":\n"] {
+            assert_eq!(processors(text).busy, 0.0);
+            assert_eq!((segments(text), pressure(text)), ([0, 0], Pressure::default()));
+            assert!(disks(text).is_empty() && interfaces(text).is_empty());
+        }
+    }
+
+    #[test]
+    fn this_machine_is_looked_at() {
+        let before = Look::now();
+        let mut sum = 0u64;
+        while before.at.elapsed() < std::time::Duration::from_millis(50) {
+            sum = sum.wrapping_mul(31).wrapping_add(7);
+        }
+        std::hint::black_box(sum);
+        let now = Look::now();
+        assert!((0.0..=1.0).contains(&now.busy_since(&before)) && now.processors.all > 0.0);
+        assert!((0.0..=1.0).contains(&now.stolen_since(&before)) && now.interfaces.contains_key("lo"));
+    }
+}

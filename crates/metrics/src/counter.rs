@@ -1,0 +1,100 @@
+//! Counters, which only grow, and gauges.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use crate::shard::{self, Padded};
+
+/// A count that only grows: of events, or of bytes. It starts at 0 and wraps after 2^64. The
+/// default is for what few threads count, or seldom: 24 bytes.
+#[derive(Debug, Default)]
+pub struct Counter {
+    one: AtomicU64,
+    /// Empty, or one for each thread that adds at the same time.
+    shards: Box<[Padded<AtomicU64>]>,
+}
+
+impl Counter {
+    /// For what many workers count with each request, so that they do not share a cache line:
+    /// 128 bytes for each of at most [`SHARDS_MAX`](crate::SHARDS_MAX) parts.
+    pub fn sharded() -> Counter {
+        let shards = (0..shard::count()).map(|_| Padded::default()).collect();
+        Counter { one: AtomicU64::new(0), shards }
+    }
+
+    /// One more.
+    pub fn increment(&self) {
+        self.add(1);
+    }
+
+    /// So many more.
+    pub fn add(&self, count: u64) {
+        let cell = match self.shards.len() {
+            0 => &self.one,
+            // A power of two.
+            parts => &self.shards[shard::of_thread() & (parts - 1)].0,
+        };
+        cell.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// How many there are by now. What other threads add meanwhile may be missing.
+    pub fn get(&self) -> u64 {
+        let parts = self.shards.iter().map(|part| part.0.load(Ordering::Relaxed));
+        parts.fold(self.one.load(Ordering::Relaxed), u64::wrapping_add)
+    }
+}
+
+/// What rises and falls: requests under way, bytes that are held.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicI64);
+
+impl Gauge {
+    /// So many more.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count as i64, Ordering::Relaxed);
+    }
+
+    /// So many fewer.
+    pub fn subtract(&self, count: u64) {
+        self.0.fetch_sub(count as i64, Ordering::Relaxed);
+    }
+
+    /// So many, from now on.
+    pub fn set(&self, count: u64) {
+        self.0.store(count as i64, Ordering::Relaxed);
+    }
+
+    /// How many there are. Never less than 0, although who adds and who subtracts may be seen in
+    /// the wrong order.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed).max(0) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_count_together() {
+        for counter in [Counter::default(), Counter::sharded()] {
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| (0..1000).for_each(|_| counter.add(3)));
+                }
+            });
+            counter.increment();
+            assert_eq!(counter.get(), 12_001);
+        }
+    }
+
+    #[test]
+    fn a_gauge_is_never_negative() {
+        let gauge = Gauge::default();
+        gauge.subtract(2);
+        assert_eq!(gauge.get(), 0);
+        gauge.add(5);
+        assert_eq!(gauge.get(), 3);
+        gauge.set(9);
+        assert_eq!(gauge.get(), 9);
+    }
+}

@@ -1,0 +1,391 @@
+//! A flow: two connections, and what goes from each to the other.
+//!
+//! The directions share nothing: neither waits for the other, and two threads may move both at a
+//! time. Sockets are watched edge-triggered: who moves goes on until the kernel has no more, or no
+//! room, and what happens then brings it back.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use aqueduct_worker::{Group, Readiness, Ready, Registration, lock};
+use socket2::{Domain, Socket};
+
+use crate::liveness::{Verdict, judge};
+use crate::relay::counters::Series;
+use crate::relay::pipes::{Pipe, Pipes};
+use crate::socket;
+use crate::sys::{self, tcp_info};
+
+/// Bytes that one direction moves before others of this thread have their turn.
+const TURN_MAX: usize = 4 << 20;
+
+/// When no pipe could be made (descriptors, memory) it is tried again after so long.
+const PIPE_PAUSE: Duration = Duration::from_millis(10);
+
+/// A connection of a router: while it is greeted a task waits for it, then it is a flow's.
+pub(crate) struct Side {
+    pub(crate) socket: Arc<Socket>,
+    registration: Mutex<Option<Registration>>,
+    wakers: Mutex<Vec<Waker>>,
+    flow: OnceLock<(Weak<Flow>, usize)>,
+}
+
+impl Side {
+    /// Has a connection watched.
+    pub(crate) fn new(group: &Group, socket: Socket) -> io::Result<Arc<Side>> {
+        socket.set_nonblocking(true)?;
+        let side = Arc::new(Side {
+            socket: Arc::new(socket),
+            registration: Mutex::default(),
+            wakers: Mutex::default(),
+            flow: OnceLock::new(),
+        });
+        let mut registration = lock(&side.registration);
+        *registration = Some(group.register_edge(side.socket.clone(), side.clone())?);
+        drop(registration);
+        Ok(side)
+    }
+
+    /// Who is to be woken by whatever happens next, until it is a flow's.
+    pub(crate) fn wake_by(&self, waker: &Waker) {
+        let mut wakers = lock(&self.wakers);
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+    }
+
+    /// Watches no more. Its socket is closed when nobody uses it.
+    pub(crate) fn leave(&self) {
+        drop(lock(&self.registration).take());
+        let wakers = std::mem::take(&mut *lock(&self.wakers));
+        drop(wakers); // outside the lock
+    }
+
+    fn abort(&self) {
+        if self.socket.domain().is_ok_and(|domain| domain == Domain::UNIX) {
+            let _ = self.socket.shutdown(std::net::Shutdown::Both); // it is over, whatever this says
+        } else {
+            socket::reset(&self.socket);
+        }
+    }
+}
+
+impl Ready for Side {
+    fn ready(&self, readiness: Readiness) {
+        if let Some((flow, side)) = self.flow.get() {
+            if let Some(flow) = flow.upgrade() {
+                flow.ready(*side, readiness);
+            }
+        } else {
+            let wakers = std::mem::take(&mut *lock(&self.wakers));
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// What a flow is for, and whose.
+pub(crate) struct About {
+    /// Its number here.
+    pub(crate) number: u64,
+    /// Its number at its initiator.
+    pub(crate) theirs: u64,
+    /// Its initiator.
+    pub(crate) initiator: [u8; 16],
+    /// Where it goes, for people.
+    pub(crate) target: String,
+    /// Who has it.
+    pub(crate) client: String,
+    /// Gateway, or target.
+    pub(crate) next: String,
+    /// It carries bulk data.
+    pub(crate) is_bulk: bool,
+    /// Where it is counted: by route, client and network.
+    pub(crate) series: [Series; 3],
+}
+
+/// Two connections that are one.
+pub(crate) struct Flow {
+    pub(crate) about: About,
+    group: Weak<Group>,
+    pipes: Arc<Pipes>,
+    /// Of the initiator, and of the next hop.
+    sides: [Arc<Side>; 2],
+    /// From each of them.
+    directions: [Direction; 2],
+    is_over: AtomicBool,
+    on_end: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    this: Weak<Flow>,
+}
+
+#[derive(Default)]
+struct Direction {
+    state: Mutex<State>,
+    /// Who asks for it to be moved, while somebody moves it.
+    calls: AtomicU32,
+    bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    pipe: Option<Pipe>,
+    /// The receiver has had no room since then.
+    blocked: Option<Instant>,
+    /// All has come.
+    ended: bool,
+    /// And gone.
+    shut: bool,
+}
+
+/// How far a direction was moved.
+enum Step {
+    /// Until the kernel had no more, or no room.
+    Idle,
+    /// As far as its turn goes.
+    Turn,
+    /// No pipe was to be had.
+    Short,
+}
+
+impl Flow {
+    /// Both connections as one, of which nothing is moved before [`begin`](Flow::begin).
+    /// `on_end` is called once, when it is over.
+    pub(crate) fn new(
+        group: &Arc<Group>,
+        pipes: Arc<Pipes>,
+        about: About,
+        sides: [Arc<Side>; 2],
+        on_end: Box<dyn FnOnce() + Send>,
+    ) -> Arc<Flow> {
+        Arc::new_cyclic(|this| Flow {
+            about,
+            group: Arc::downgrade(group),
+            pipes,
+            sides,
+            directions: Default::default(),
+            is_over: AtomicBool::new(false),
+            on_end: Mutex::new(Some(on_end)),
+            this: this.clone(),
+        })
+    }
+
+    /// Begins to move.
+    pub(crate) fn begin(&self) {
+        for (index, side) in self.sides.iter().enumerate() {
+            let _ = side.flow.set((self.this.clone(), index)); // nobody else sets it
+            let wakers = std::mem::take(&mut *lock(&side.wakers));
+            drop(wakers); // nobody waits for it any more
+        }
+        // What happened before somebody was told of it.
+        for index in 0..2 {
+            let gone = Readiness { read: true, write: true, gone: true };
+            self.ready(index, gone);
+        }
+    }
+
+    /// Bytes that have gone from the initiator, and to it.
+    pub(crate) fn bytes(&self) -> [u64; 2] {
+        [0, 1].map(|index: usize| self.directions[index].bytes.load(Ordering::Relaxed))
+    }
+
+    /// For how long the initiator has had no room, and the next hop.
+    pub(crate) fn blocked(&self) -> [Duration; 2] {
+        let of = |index: usize| lock(&self.directions[index].state).blocked.map_or(Duration::ZERO, |at| at.elapsed());
+        [of(1), of(0)]
+    }
+
+    /// Has both sockets take less, or more: bytes for each direction.
+    pub(crate) fn set_buffers(&self, bytes: usize) {
+        self.sides.iter().for_each(|side| set_buffers(&side.socket, bytes));
+    }
+
+    fn ready(&self, side: usize, readiness: Readiness) {
+        if readiness.gone && self.sides[side].socket.take_error().is_ok_and(|error| error.is_some()) {
+            return self.abort();
+        }
+        if readiness.read || readiness.gone {
+            self.pump(side);
+        }
+        if readiness.write || readiness.gone {
+            self.pump(1 - side);
+        }
+    }
+
+    /// Moves what comes from a side, unless somebody does: then that one goes on.
+    fn pump(&self, from: usize) {
+        let direction = &self.directions[from];
+        if direction.calls.fetch_add(1, Ordering::SeqCst) > 0 {
+            return;
+        }
+        let mut seen = 1;
+        loop {
+            let step = self.step(from);
+            match step {
+                Ok(Step::Idle) => {}
+                Ok(Step::Turn) => {
+                    direction.calls.store(0, Ordering::SeqCst);
+                    return self.pump_later(from, Duration::ZERO);
+                }
+                Ok(Step::Short) => {
+                    direction.calls.store(0, Ordering::SeqCst);
+                    return self.pump_later(from, PIPE_PAUSE);
+                }
+                Err(_) => {
+                    direction.calls.store(0, Ordering::SeqCst);
+                    return self.abort();
+                }
+            }
+            match direction.calls.compare_exchange(seen, 0, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(more) => seen = more,
+            }
+        }
+    }
+
+    fn pump_later(&self, from: usize, pause: Duration) {
+        let (Some(group), Some(this)) = (self.group.upgrade(), self.this.upgrade()) else { return };
+        let pause = (!pause.is_zero()).then(|| group.sleep(pause));
+        group.spawn(async move {
+            if let Some(pause) = pause {
+                pause.await;
+            }
+            this.pump(from);
+        });
+    }
+
+    fn step(&self, from: usize) -> io::Result<Step> {
+        let (source, sink) = (&self.sides[from].socket, &self.sides[1 - from].socket);
+        let mut state = lock(&self.directions[from].state);
+        let mut moved = 0;
+        let result = loop {
+            if state.shut || self.is_over.load(Ordering::SeqCst) {
+                break Ok(Step::Idle);
+            }
+            let mut pipe = match state.pipe.take() {
+                Some(pipe) => pipe,
+                None if state.ended => {
+                    state.shut = true;
+                    let _ = sink.shutdown(std::net::Shutdown::Write); // it may have gone
+                    drop(state);
+                    self.count(from, moved, Duration::ZERO);
+                    self.end_if_both();
+                    return Ok(Step::Idle);
+                }
+                None if moved >= TURN_MAX => break Ok(Step::Turn),
+                None => match self.fill(source, &mut state) {
+                    Ok(Some(pipe)) => pipe,
+                    Ok(None) if state.ended => continue,
+                    Ok(None) => break Ok(Step::Idle),
+                    Err(Lack::Pipe) => break Ok(Step::Short),
+                    Err(Lack::Peer(error)) => break Err(error),
+                },
+            };
+            match pipe.empty(sink) {
+                Ok(count) => moved += count,
+                Err(error) if is_later(&error) => {
+                    state.pipe = Some(pipe);
+                    state.blocked.get_or_insert_with(Instant::now);
+                    break Ok(Step::Idle);
+                }
+                Err(error) => {
+                    state.pipe = Some(pipe);
+                    break Err(error);
+                }
+            }
+            if let Some(since) = state.blocked.take() {
+                self.count(from, 0, since.elapsed());
+            }
+            if pipe.held > 0 {
+                state.pipe = Some(pipe);
+            } else {
+                self.pipes.give(pipe);
+            }
+        };
+        drop(state);
+        self.count(from, moved, Duration::ZERO);
+        result
+    }
+
+    /// A pipe with what has come; `None`: nothing has, by now or at all.
+    fn fill(&self, source: &Socket, state: &mut State) -> Result<Option<Pipe>, Lack> {
+        let mut pipe = self.pipes.take().map_err(|_| Lack::Pipe)?;
+        match pipe.fill(source) {
+            Ok(0) => state.ended = true,
+            Ok(_) => return Ok(Some(pipe)),
+            Err(error) if is_later(&error) => {}
+            Err(error) => {
+                self.pipes.give(pipe);
+                return Err(Lack::Peer(error));
+            }
+        }
+        self.pipes.give(pipe);
+        Ok(None)
+    }
+
+    fn count(&self, from: usize, bytes: usize, blocked: Duration) {
+        if bytes > 0 {
+            self.directions[from].bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+        if bytes > 0 || !blocked.is_zero() {
+            self.about.series.iter().for_each(|series| series.moved(from, bytes as u64, blocked));
+        }
+    }
+
+    fn end_if_both(&self) {
+        if self.directions.iter().all(|direction| lock(&direction.state).shut) {
+            self.end();
+        }
+    }
+
+    /// Resets both sides, and throws away what was on its way.
+    pub(crate) fn abort(&self) {
+        self.sides.iter().for_each(|side| side.abort());
+        self.end();
+    }
+
+    fn end(&self) {
+        if self.is_over.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        for direction in &self.directions {
+            let mut state = lock(&direction.state);
+            state.shut = true;
+            state.pipe.take().into_iter().for_each(|pipe| self.pipes.give(pipe));
+        }
+        self.sides.iter().for_each(|side| side.leave());
+        self.about.series.iter().for_each(|series| series.ended());
+        let on_end = lock(&self.on_end).take();
+        on_end.into_iter().for_each(|on_end| on_end());
+    }
+
+    /// Ends it when one of its peers is not heard any more though it was asked.
+    pub(crate) fn look(&self, suspect: Duration) {
+        let is_dead = |side: &Arc<Side>| {
+            let info = tcp_info(std::os::fd::AsFd::as_fd(&*side.socket)).ok();
+            info.is_some_and(|info| matches!(judge(&info, suspect), Verdict::Dead(_)))
+        };
+        if self.sides.iter().any(is_dead) {
+            self.abort();
+        }
+    }
+}
+
+/// Why nothing was received.
+enum Lack {
+    Pipe,
+    Peer(io::Error),
+}
+
+fn is_later(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}
+
+/// Has a socket take so much, in each direction. A kernel that does not is no reason to fail.
+pub(crate) fn set_buffers(socket: &Socket, bytes: usize) {
+    use std::os::fd::AsFd;
+    for which in [sys::Buffer::Receive, sys::Buffer::Send] {
+        let _ = sys::set_buffer(socket.as_fd(), which, bytes);
+    }
+}

@@ -1,0 +1,103 @@
+//! Frames on connections that are greeted, by tasks that wait for them.
+
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use aqueduct_wire::{HEADER_SIZE, Header, ROUTE_LENGTH_MAX};
+use aqueduct_worker::Group;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::relay::flow::{Side, set_buffers};
+use crate::socket;
+
+/// What a future gives, unless it takes longer.
+pub(crate) async fn within<T>(group: &Group, time: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut end) = (pin!(work), pin!(group.sleep(time)));
+    poll_fn(|task| match work.as_mut().poll(task) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => end.as_mut().poll(task).map(|()| None),
+    })
+    .await
+}
+
+/// Tries until there is something else to say than that it would have to wait.
+async fn when_ready<T>(side: &Side, mut attempt: impl FnMut(&Socket) -> io::Result<T>) -> io::Result<T> {
+    poll_fn(|task| {
+        // First, so that what happens after the attempt wakes this task.
+        side.wake_by(task.waker());
+        loop {
+            match attempt(&side.socket) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    })
+    .await
+}
+
+async fn read_exact(side: &Side, buffer: &mut [u8]) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let count = when_ready(side, |mut socket| socket.read(&mut buffer[filled..])).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        filled += count;
+    }
+    Ok(())
+}
+
+/// The next frame, of which not a byte behind its end is taken: what follows may be for another.
+/// Longer ones than a preamble are an error.
+pub(crate) async fn receive(side: &Side) -> io::Result<(Header, Vec<u8>)> {
+    let mut bytes = [0; HEADER_SIZE];
+    read_exact(side, &mut bytes).await?;
+    let invalid = |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+    let header = Header::decode(&bytes).map_err(|error| invalid(&error))?;
+    if header.body_length as usize > ROUTE_LENGTH_MAX || header.payload_length > 0 {
+        return Err(invalid(&"the frame is too long for a preamble"));
+    }
+    let mut body = vec![0; header.body_length as usize];
+    read_exact(side, &mut body).await?;
+    header.check_content(&body, &[]).map_err(|error| invalid(&error))?;
+    Ok((header, body))
+}
+
+/// Sends a frame.
+pub(crate) async fn send(side: &Side, header: Header, body: &[u8]) -> io::Result<()> {
+    let mut frame = header.checked(body).encode().to_vec();
+    frame.extend_from_slice(body);
+    let mut sent = 0;
+    while sent < frame.len() {
+        sent += when_ready(side, |mut socket| socket.write(&frame[sent..])).await?;
+    }
+    Ok(())
+}
+
+/// Connects, with buffers of this size.
+pub(crate) async fn connect(group: &Group, address: SocketAddr, buffer: usize) -> io::Result<Arc<Side>> {
+    let new = Socket::new(Domain::for_address(address), Type::STREAM.cloexec().nonblocking(), Some(Protocol::TCP))?;
+    // Before the window's scale is agreed on.
+    set_buffers(&new, buffer);
+    match new.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+        _ => {}
+    }
+    let side = Side::new(group, new)?;
+    let connected = when_ready(&side, |socket| match socket.take_error()? {
+        Some(error) => Err(error),
+        None => socket.peer_addr().map(drop).map_err(|error| match error.kind() {
+            io::ErrorKind::NotConnected => io::ErrorKind::WouldBlock.into(),
+            _ => error,
+        }),
+    });
+    let prepared = connected.await.and_then(|()| socket::prepare(&side.socket));
+    prepared.inspect_err(|_| side.leave())?;
+    Ok(side)
+}

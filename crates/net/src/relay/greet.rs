@@ -1,0 +1,308 @@
+//! How a connection becomes a flow: its preamble is read, the next hop is had, and both are one.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aqueduct_wire::{HOPS_MAX, Header, Kind, Lane, NetworkName, Route, RouteReply, RouteStatus, Target};
+use socket2::Socket;
+
+use crate::initiator::watch_gateways;
+use crate::relay::core::{Core, Greeting};
+use crate::relay::flow::{About, Side, set_buffers};
+use crate::relay::frames::{connect, receive, send, within};
+use crate::relay::watch;
+use crate::routes::Next;
+
+/// How long a connection may take to say where it wants to go, and how long it may be silent
+/// between the questions whether this router is there.
+const PREAMBLE_MAX: Duration = Duration::from_secs(5);
+
+/// The longest that a next hop is waited for, whatever the initiator's patience.
+const DIAL_MAX: Duration = Duration::from_secs(10);
+
+/// Of what is left, for the answer's way back.
+const RETURN_MS: u32 = 20;
+
+/// Greets a connection.
+pub(crate) async fn greet(core: Arc<Core>, socket: Socket, client: IpAddr, greeting: Greeting) {
+    let side = match Side::new(&core.group, socket) {
+        Ok(side) => side,
+        Err(error) => return tracing::warn!(%client, %error, "could not watch a connection"),
+    };
+    let is_used = serve(&core, &side, client, greeting).await;
+    if let Err(error) = &is_used {
+        tracing::debug!(%client, %error, "a connection was not passed on");
+    }
+    if !is_used.unwrap_or(false) {
+        side.leave();
+    }
+}
+
+/// Whether it is somebody's now.
+async fn serve(core: &Arc<Core>, side: &Arc<Side>, client: IpAddr, greeting: Greeting) -> io::Result<bool> {
+    let (request, body) = loop {
+        let silent = || io::Error::new(io::ErrorKind::TimedOut, "no preamble came in time");
+        let (header, body) = within(&core.group, PREAMBLE_MAX, receive(side)).await.ok_or_else(silent)??;
+        if header.kind != Kind::Ping {
+            break (header, body);
+        }
+        send(side, Header { request: header.request, ..Header::new(Kind::Pong) }, &[]).await?;
+    };
+    let began = Instant::now();
+    let route = match request.kind {
+        Kind::Route => Route::decode(&body).map_err(|error| error.to_string()),
+        kind => Err(format!("it answers Route and Ping alone, and not {kind:?}: name a server behind it as HOST@NET")),
+    };
+    let route = match route {
+        Ok(route) => route,
+        Err(why) => {
+            answer(core, side, (&request, RouteStatus::Bad, 0), &why).await?;
+            return Ok(false);
+        }
+    };
+    if route.target == Target::Router {
+        drop(greeting);
+        return watch::keep(core, side, &request, route.initiator).await.map(|()| false);
+    }
+    let opened = open(core, &route, client, began).await;
+    match opened {
+        Ok(opened) => {
+            drop(greeting);
+            begin(core, (side, &request), (&route, client), opened).await
+        }
+        Err(Refusal { status, hop, why, names }) => {
+            let names = names.unwrap_or_else(|| [String::from("none"), client.to_string(), String::from("none")]);
+            core.refused([&names[0], &names[1], &names[2]]);
+            answer(core, side, (&request, status, hop), &why).await?;
+            Ok(false)
+        }
+    }
+}
+
+/// Why a connection is not passed on.
+struct Refusal {
+    status: RouteStatus,
+    hop: u8,
+    why: String,
+    names: Option<[String; 3]>,
+}
+
+impl Refusal {
+    fn own(status: RouteStatus, why: impl Into<String>) -> Refusal {
+        Refusal { status, hop: 0, why: why.into(), names: None }
+    }
+}
+
+/// What has an answer of its own keeps it; the rest is this router's.
+async fn answer(
+    core: &Core,
+    side: &Side,
+    (request, status, hop): (&Header, RouteStatus, u8),
+    why: &str,
+) -> io::Result<()> {
+    let text = match (hop, status) {
+        (_, RouteStatus::Open) => String::new(),
+        (0, _) => format!("router {}: {why}", core.config.name),
+        _ => why.to_owned(),
+    };
+    let mut body = Vec::new();
+    RouteReply { status, hop, text }.encode(&mut body);
+    send(side, Header { request: request.request, ..Header::new(Kind::RouteReply) }, &body).await
+}
+
+/// The next hop, connected and asked.
+struct Opened {
+    side: Arc<Side>,
+    address: SocketAddr,
+    /// The flow's number here.
+    number: u64,
+    /// Where it is counted.
+    names: [String; 3],
+    /// It is a router.
+    is_gateway: bool,
+}
+
+/// Where to try, the best first.
+struct Nexts {
+    network: NetworkName,
+    nexts: Vec<SocketAddr>,
+    /// It is the target itself.
+    is_here: bool,
+}
+
+fn nexts(core: &Core, route: &Route, began: Instant) -> Result<Nexts, Refusal> {
+    match core.routes.next(&route.target, route.hops_left, began) {
+        Next::Here(network, address) => Ok(Nexts { network, nexts: vec![address], is_here: true }),
+        Next::By(network, nexts) => Ok(Nexts { network, nexts, is_here: false }),
+        Next::Nowhere(why) => Err(Refusal::own(RouteStatus::NoRoute, why)),
+        Next::Refused(why) => Err(Refusal::own(RouteStatus::Refused, why)),
+    }
+}
+
+async fn open(core: &Arc<Core>, route: &Route, client: IpAddr, began: Instant) -> Result<Opened, Refusal> {
+    if route.hops_left == 0 {
+        return Err(Refusal::own(RouteStatus::TooFar, "it came through as many routers as it may"));
+    }
+    let Nexts { network, nexts, is_here } = nexts(core, route, began)?;
+    let names = |next: Option<SocketAddr>| {
+        let route = match (is_here, next) {
+            (false, Some(gateway)) => format!("{network}@{gateway}"),
+            _ => network.to_string(),
+        };
+        [route, client.to_string(), network.to_string()]
+    };
+    if let Some((status, why)) = core.refuses(client, route.lane) {
+        return Err(Refusal { names: Some(names(None)), ..Refusal::own(status, why) });
+    }
+    let end = began + DIAL_MAX.min(Duration::from_millis(route.time_left_ms.saturating_sub(RETURN_MS).into()));
+    let number = core.number();
+    let mut last = Refusal::own(RouteStatus::TimedOut, "there was no time for another try");
+    for (index, next) in nexts.iter().enumerate() {
+        let left = end.saturating_duration_since(Instant::now());
+        // A gateway that does not answer leaves time for the others.
+        let part = left / (nexts.len() - index) as u32;
+        if part.is_zero() {
+            break;
+        }
+        let names = names(Some(*next));
+        match attempt(core, (route, number), (*next, !is_here), part).await {
+            Ok(side) => return Ok(Opened { side, address: *next, number, names, is_gateway: !is_here }),
+            // Its own gateways were all asked: were each router to ask others as well, a dead
+            // target would be asked for by all ways that there are.
+            Err(told) if told.hop > 1 && !told.status.is_passing() => {
+                return Err(Refusal { names: Some(names), ..told });
+            }
+            Err(told) => last = Refusal { names: Some(names), ..told },
+        }
+    }
+    Err(last)
+}
+
+/// Tries one next hop, and notes how it fared if it is a gateway.
+async fn attempt(
+    core: &Arc<Core>,
+    (route, number): (&Route, u64),
+    (next, is_gateway): (SocketAddr, bool),
+    time: Duration,
+) -> Result<Arc<Side>, Refusal> {
+    let tried = within(&core.group, time, dial(core, (route, number), next, time)).await;
+    let (now, routes) = (Instant::now(), &core.routes);
+    match tried {
+        Some(Ok((side, reply))) if reply.status == RouteStatus::Open => {
+            routes.works(next, now);
+            routes.leads_to(next, &route.target);
+            Ok(side)
+        }
+        Some(Ok((side, reply))) => {
+            side.leave();
+            if is_gateway {
+                routes.works(next, now);
+            }
+            if reply.status.is_passing() {
+                routes.is_full(next, now);
+            } else if is_gateway {
+                routes.leads_not_to(next, &route.target, now);
+            }
+            Err(Refusal { hop: reply.hop.saturating_add(1), ..Refusal::own(reply.status, reply.text) })
+        }
+        unheard => {
+            if is_gateway {
+                routes.failed(next, now);
+                watch_gateways(routes);
+            }
+            Err(match unheard {
+                Some(Err(error)) => {
+                    Refusal::own(RouteStatus::Unreachable, format!("cannot connect to {next}: {error}"))
+                }
+                _ => Refusal::own(RouteStatus::TimedOut, format!("{next} did not answer within {time:.1?}")),
+            })
+        }
+    }
+}
+
+/// A connection that is given up when nobody takes it.
+struct Guarded(Option<Arc<Side>>);
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|side| side.leave());
+    }
+}
+
+async fn dial(
+    core: &Arc<Core>,
+    (route, number): (&Route, u64),
+    next: SocketAddr,
+    time: Duration,
+) -> io::Result<(Arc<Side>, RouteReply)> {
+    let started = Instant::now();
+    let mut guarded = Guarded(Some(connect(&core.group, next, core.buffer(route.lane)).await?));
+    let Some(side) = guarded.0.clone() else { return Err(io::ErrorKind::NotConnected.into()) };
+    let left = time.saturating_sub(started.elapsed());
+    let onward = Route {
+        target: route.target.clone(),
+        hops_left: route.hops_left.min(HOPS_MAX) - 1,
+        time_left_ms: left.as_millis().try_into().unwrap_or(u32::MAX),
+        lane: route.lane,
+        initiator: core.initiator,
+        flow: number,
+    };
+    let mut body = Vec::new();
+    onward.encode(&mut body);
+    send(&side, Header::new(Kind::Route), &body).await?;
+    let (header, body) = receive(&side).await?;
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    if header.kind != Kind::RouteReply {
+        return Err(invalid(format!("it answers with {:?}: it is no router or server of this release", header.kind)));
+    }
+    let reply = RouteReply::decode(&body).map_err(|error| invalid(error.to_string()))?;
+    guarded.0 = None;
+    Ok((side, reply))
+}
+
+/// Takes a place, tells the initiator, and moves what comes.
+async fn begin(
+    core: &Arc<Core>,
+    (near, request): (&Arc<Side>, &Header),
+    (route, client): (&Route, IpAddr),
+    opened: Opened,
+) -> io::Result<bool> {
+    let Opened { side: far, address, number, names, is_gateway } = opened;
+    let mut guarded = Guarded(Some(far.clone()));
+    if let Err((status, why)) = core.enter(client, route.lane) {
+        core.refused([&names[0], &names[1], &names[2]]);
+        answer(core, near, (request, status, 0), why).await?;
+        return Ok(false);
+    }
+    set_buffers(&near.socket, core.buffer(route.lane));
+    let about = About {
+        number,
+        theirs: route.flow,
+        initiator: route.initiator,
+        target: route.target.to_string(),
+        client: client.to_string(),
+        next: address.to_string(),
+        is_bulk: route.lane == Lane::Bulk,
+        series: core.counters.series([&names[0], &names[1], &names[2]]),
+    };
+    guarded.0 = None;
+    for side in [near, &far] {
+        if let Err(error) = crate::socket::guard(&side.socket, core.config.suspect) {
+            tracing::debug!(%error, "a flow's idle peers are not asked");
+        }
+    }
+    // Listed before its initiator hears of it: whatever is told of all flows from then on is told
+    // of this one.
+    let flow = core.add(about, (client, route.lane), [near.clone(), far]);
+    if let Some(seconds) = core.stops_in() {
+        watch::tell(core, seconds, Some(&[number]));
+    }
+    answer(core, near, (request, RouteStatus::Open, 0), "").await.inspect_err(|_| flow.abort())?;
+    flow.begin();
+    if is_gateway {
+        watch::listen(core, address);
+    }
+    Ok(true)
+}

@@ -1,0 +1,139 @@
+//! What is looked at.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use aqueduct_fuse::Offer;
+use rustix::process::{Resource, getrlimit};
+
+/// Where plain programs are looked for where PATH does not say.
+const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What a host has.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The kernel's release, as `6.1.0-18-amd64`.
+    pub release: String,
+    /// Why /dev/fuse cannot be opened, if it cannot.
+    pub device: Option<String>,
+    /// What the kernel's FUSE offers, or why it could not be asked.
+    pub offer: Result<Offer, String>,
+    /// The parameter `enable_uring` of the module `fuse`, if it has it: `Y` or `N`.
+    pub enable_uring: Option<String>,
+    /// Pages that a request may have at most, where that can be set.
+    pub max_pages_limit: Option<u64>,
+    /// Where fusermount3 is.
+    pub helper: Option<PathBuf>,
+    /// Whether /etc/fuse.conf lets plain users let others in.
+    pub user_allow_other: bool,
+    /// The congestion control that TCP begins with.
+    pub congestion_control: Option<String>,
+    /// What may be had at most.
+    pub limits: Limits,
+}
+
+/// What the kernel lets processes and connections have at most. `None`: it does not say, or has no
+/// limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// Descriptors of a process.
+    pub descriptors: Option<u64>,
+    /// Bytes that a TCP connection may have received and not read.
+    pub receive: Option<u64>,
+    /// Bytes that a TCP connection may have written and not got acknowledged.
+    pub send: Option<u64>,
+    /// Connections that wait for a server to accept them.
+    pub connecting: Option<u64>,
+}
+
+impl Facts {
+    /// Those of this host. Mounts and unmounts once, in a directory of its own.
+    pub fn gather() -> Facts {
+        let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").err();
+        Facts { device: device.map(|error| error.to_string()), offer: ask(), ..Facts::read(Path::new("/")) }
+    }
+
+    /// What files below `root` tell.
+    fn read(root: &Path) -> Facts {
+        let line = |path: &str| fs::read_to_string(root.join(path)).ok().map(|text| text.trim().to_owned());
+        let number = |path: &str| line(path)?.split_whitespace().last()?.parse().ok();
+        Facts {
+            release: line("proc/sys/kernel/osrelease").unwrap_or_default(),
+            device: None,
+            offer: Err("nobody has asked".to_owned()),
+            enable_uring: line("sys/module/fuse/parameters/enable_uring"),
+            max_pages_limit: number("proc/sys/fs/fuse/max_pages_limit"),
+            helper: find(root, "fusermount3"),
+            user_allow_other: line("etc/fuse.conf")
+                .is_some_and(|text| text.lines().any(|line| line.trim() == "user_allow_other")),
+            congestion_control: line("proc/sys/net/ipv4/tcp_congestion_control"),
+            limits: Limits {
+                descriptors: getrlimit(Resource::Nofile).maximum,
+                receive: number("proc/sys/net/ipv4/tcp_rmem"),
+                send: number("proc/sys/net/ipv4/tcp_wmem"),
+                connecting: number("proc/sys/net/core/somaxconn"),
+            },
+        }
+    }
+}
+
+fn ask() -> Result<Offer, String> {
+    let target = tempfile::Builder::new().prefix("aqueduct-doctor-").tempdir().map_err(|error| error.to_string())?;
+    aqueduct_fuse::offered(target.path()).map_err(|error| error.to_string())
+}
+
+/// A program in the directories of PATH.
+fn find(root: &Path, program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
+    let candidates = std::env::split_paths(&path).map(|directory| directory.join(program));
+    candidates.into_iter().find(|path| root.join(path.strip_prefix("/").unwrap_or(path)).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{State, examine};
+    use super::*;
+
+    /// A host made of files, and its findings by what they are about.
+    fn host(files: &[(&str, &str)]) -> impl Fn(&str) -> Option<State> + use<> {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let findings = examine(&Facts::read(root.path()));
+        move |what| findings.iter().find(|finding| finding.what == what).map(|finding| finding.state)
+    }
+
+    #[test]
+    fn what_is_missing_is_told() {
+        let poor = host(&[
+            ("proc/sys/fs/fuse/max_pages_limit", "32\n"),
+            ("proc/sys/net/ipv4/tcp_congestion_control", "bbr\n"),
+            ("proc/sys/net/ipv4/tcp_rmem", "4096\t87380\t212992\n"),
+            ("proc/sys/net/ipv4/tcp_wmem", "4096\t16384\t4194304\n"),
+            ("proc/sys/net/core/somaxconn", "128\n"),
+            ("etc/fuse.conf", "#user_allow_other\n"),
+        ]);
+        for what in ["fs.fuse.max_pages_limit", "congestion control", "net.ipv4.tcp_rmem", "net.core.somaxconn"] {
+            assert_eq!(poor(what), Some(State::Less), "{what}");
+        }
+        assert_eq!(poor("user_allow_other"), Some(State::Less), "a comment sets nothing");
+        assert_eq!(poor("net.ipv4.tcp_wmem"), Some(State::Good));
+        assert_eq!(poor("FUSE of the kernel"), Some(State::Unknown));
+    }
+
+    #[test]
+    fn what_is_there_is_good_and_what_a_kernel_has_not_is_no_finding() {
+        let rich = host(&[
+            ("proc/sys/net/ipv4/tcp_congestion_control", "cubic\n"),
+            ("etc/fuse.conf", "# for all\n user_allow_other \n"),
+            ("usr/bin/fusermount3", ""),
+        ]);
+        assert_eq!(rich("congestion control"), Some(State::Good));
+        assert_eq!(rich("user_allow_other"), Some(State::Good));
+        assert_eq!(rich("fusermount3"), Some(State::Good));
+        assert_eq!(rich("fs.fuse.max_pages_limit"), None);
+    }
+}

@@ -1,0 +1,63 @@
+//! What runs on a node, as handles of a library: a [`Server`] of exports, a [`Mount`] of one, and
+//! the configuration of both.
+//!
+//! Settings are what a person wrote, in a file, on a command line or as mount options. A
+//! configuration is what they come to: resolved, checked, with each default put in. Nothing here
+//! prints, looks at signals or ends the process; that is for the program that holds the handles.
+
+#![forbid(unsafe_code)]
+
+mod attach;
+mod beat;
+mod choice;
+mod config;
+pub mod control;
+pub mod doctor;
+mod exporting;
+mod exports;
+mod external;
+mod failure;
+mod host;
+mod key;
+pub mod keyfile;
+mod mount;
+pub mod mounts;
+mod options;
+pub mod place;
+mod processors;
+mod rails;
+mod remount;
+mod router;
+mod router_config;
+pub mod routes;
+mod server;
+mod source;
+mod state;
+mod volume;
+mod watch;
+mod workers;
+
+pub use aqueduct_client::{AskError, Asker, ConnectError, PADDING_MAX};
+pub use aqueduct_fuse::{MountError, Unmount};
+pub use attach::{AttachConfig, Attachment, Carriers, caller};
+pub use choice::{ChecksumChoice, Choice, ExternalChoice, ReadAheadChoice, SquashChoice};
+pub use config::{LimitSettings, ServeConfig, ServeSettings, default_state};
+pub use exports::{ExportConfig, ExportSettings, ExternalConfig, HostMapSettings, IdRangeSettings, Others, rate};
+pub use failure::{Failure, Kind};
+pub use key::{Key as StateKey, load as state_key, path as state_key_path};
+pub use mount::{Mount, Prepared, SUBTYPE};
+pub use options::{Options, help as options_help, is_known as is_known_option};
+pub use place::{PORT, Place, server_address};
+pub use processors::{CpuChoice, CpuChoiceError, Processors};
+pub use rails::{Rail, RailChoice, RailOptions};
+pub use remount::{is_remount, remount};
+pub use router::Router;
+pub use router_config::{RouterConfig, RouterLimitSettings, RouterSettings, usual_control};
+pub use server::Server;
+pub use source::{MountConfig, MountSettings, Source};
+pub use volume::{
+    FenceSetting, VOLUME_EXPORT, Volume, VolumeModeSetting, VolumePart, VolumeServerSettings, VolumeSettings,
+    WritesSetting,
+};
+pub use watch::{WATCH_NAME, watch};
+pub use workers::{end as end_workers, of_tool as tool_workers};

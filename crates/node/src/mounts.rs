@@ -1,0 +1,169 @@
+//! The mounts of this machine, as the kernel lists them.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aqueduct_fuse::STATUS_XATTR;
+use aqueduct_metrics::status::MountStatus;
+
+/// The most bytes of a mount's answer; the kernel's limit for extended attributes.
+const ANSWER_MAX: usize = 64 << 10;
+
+/// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mount {
+    /// The directory that is mounted on.
+    pub target: PathBuf,
+    /// The file system's type.
+    pub kind: String,
+    /// What is mounted, as the file system says it.
+    pub source: String,
+    /// Nothing can be changed through it.
+    pub read_only: bool,
+    /// Its options, those of the mount point first, then the file system's.
+    pub options: Vec<String>,
+}
+
+impl Mount {
+    /// Whether it is one of ours.
+    pub fn is_ours(&self) -> bool {
+        self.kind == "fuse.aqueduct"
+    }
+}
+
+/// All mounts that this process sees, in the order in which they were made.
+pub fn all() -> std::io::Result<Vec<Mount>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|byte| *byte == b'\n').filter_map(parse).collect())
+}
+
+fn parse(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let target = PathBuf::from(unescape(fields.nth(4)?));
+    let options = fields.next()?;
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let text = |field| unescape(field).to_string_lossy().into_owned();
+    let kind = text(rest.next()?);
+    let source = text(rest.next()?);
+    let superblock = rest.next().unwrap_or_default();
+    let both = options.split(|byte| *byte == b',').chain(superblock.split(|byte| *byte == b','));
+    let options: Vec<String> = both.map(text).collect();
+    Some(Mount { target, kind, source, read_only: options.iter().any(|option| option == "ro"), options })
+}
+
+/// A look at mounts, each on a thread that may never come back: what they tell of themselves, or
+/// why they do not. One that says nothing for `patience` does not answer.
+pub fn ask(mounts: &[Mount], patience: Duration) -> Vec<Result<MountStatus, String>> {
+    let (sender, answers) = mpsc::channel();
+    for (index, mount) in mounts.iter().enumerate() {
+        let (sender, target) = (sender.clone(), mount.target.clone());
+        // Whoever asked may have lost patience: then nobody wants the answer.
+        let ask = move || drop(sender.send((index, ask_one(&target))));
+        if let Err(error) = thread::Builder::new().spawn(ask) {
+            tracing::warn!(%error, "cannot ask {}", mount.target.display());
+        }
+    }
+    drop(sender);
+    let mut found: Vec<_> = mounts.iter().map(|_| Err("does not answer".to_owned())).collect();
+    let end = Instant::now() + patience;
+    while let Ok((index, answer)) = answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        found[index] = answer;
+    }
+    found
+}
+
+fn ask_one(target: &Path) -> Result<MountStatus, String> {
+    let mut buffer = vec![0; ANSWER_MAX];
+    let length = rustix::fs::getxattr(target, STATUS_XATTR, &mut buffer).map_err(|error| match error {
+        rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED => {
+            "dead: clear it with 'aqueduct umount'".to_owned()
+        }
+        rustix::io::Errno::ACCESS => "another user's".to_owned(),
+        rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => "does not tell".to_owned(),
+        error => error.to_string(),
+    })?;
+    serde_json::from_slice(&buffer[..length]).map_err(|error| format!("its answer cannot be read: {error}"))
+}
+
+/// Undoes the kernel's `\ooo` for space, tab, newline and backslash.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let octal = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(out)
+}
+
+/// The path by which the kernel lists a mount point: absolute, links resolved, but without asking what is mounted there, which may never answer.
+pub fn mount_point(target: &Path, mounts: &[Mount]) -> PathBuf {
+    let target = Path::new(trim_slashes(target));
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Some(name) = target.file_name() else { return std::fs::canonicalize(target).unwrap_or_else(|_| target.into()) };
+    let Ok(direct) = std::fs::canonicalize(parent).map(|parent| parent.join(name)) else { return target.into() };
+    if mounts.iter().any(|mount| mount.target == direct) {
+        return direct;
+    }
+    std::fs::canonicalize(&direct).unwrap_or(direct)
+}
+
+fn trim_slashes(path: &Path) -> &std::ffi::OsStr {
+    let bytes = path.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1);
+    std::ffi::OsStr::from_bytes(&bytes[..end.min(bytes.len())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read() {
+        let line = br"36 35 0:50 / /mnt/a\040b rw,relatime shared:1 - fuse.aqueduct host:/ex\040port ro,user_id=0";
+        let expected = Mount {
+            target: "/mnt/a b".into(),
+            kind: "fuse.aqueduct".into(),
+            source: "host:/ex port".into(),
+            read_only: true,
+            options: ["rw", "relatime", "ro", "user_id=0"].map(str::to_owned).into(),
+        };
+        assert_eq!(parse(line), Some(expected));
+        assert_eq!(parse(b""), None);
+        assert!(all().unwrap().iter().any(|mount| mount.target == Path::new("/proc")));
+    }
+
+    #[test]
+    fn who_is_no_mount_of_ours_tells_nothing() {
+        let mount = Mount { target: "/nonexistent".into(), ..Mount::default() };
+        let answers = ask(&[mount], Duration::from_secs(20));
+        assert!(matches!(&answers[..], [Err(why)] if why.contains("No such file")), "{answers:?}");
+    }
+
+    #[test]
+    fn mount_points_are_found_by_any_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(folder.path()).unwrap();
+        let point = root.join("point");
+        std::fs::create_dir(&point).unwrap();
+        std::os::unix::fs::symlink(&point, root.join("link")).unwrap();
+        assert_eq!(mount_point(&root.join("link"), &[]), point);
+        assert_eq!(mount_point(&root.join("point/"), &[]), point);
+        assert_eq!(mount_point(Path::new("/proc/"), &[]), Path::new("/proc"));
+        assert_eq!(mount_point(Path::new("/"), &[]), Path::new("/"));
+        assert_eq!(mount_point(Path::new("nonsense"), &[]).file_name().unwrap(), "nonsense");
+    }
+}

@@ -1,0 +1,416 @@
+//! Volumes of several servers before one file system: the file that says which they are, the key
+//! that they share, and what follows from it for each of them.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use aqueduct_posix::Origin;
+use aqueduct_server::right::Fence;
+use aqueduct_wire::{DATA_SERVERS_MAX, DataServer, Map, VolumeMode, volume_id};
+use serde::Deserialize;
+
+use crate::exports::ExportSettings;
+use crate::failure::{Failure, Kind};
+use crate::key::{self, Key};
+use crate::{options, place};
+
+/// What clients call the root of a volume.
+pub const VOLUME_EXPORT: &str = "/";
+
+/// The longest name of a volume in bytes, and of a server in it.
+const NAME_LENGTH_MAX: usize = 64;
+
+/// How the data of a volume are shared out, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VolumeModeSetting {
+    /// One server has all.
+    Serial,
+    /// Each file's bytes go through one of the servers.
+    Cluster,
+    /// The blocks of each file go through several servers in turn.
+    Stripe,
+    /// Nobody changes anything, and each client spreads its files over the servers by itself.
+    LoadBalance,
+}
+
+/// Through whom files are written, as it is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WritesSetting {
+    /// Through the server of the names alone.
+    #[default]
+    Namespace,
+    /// Through the servers that read them for others.
+    Data,
+}
+
+/// The text of [`Fence`]: when a silent server of data is known to write nothing any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FenceSetting {
+    /// When it answers, its process has ended, or it was started anew.
+    #[default]
+    Answer,
+    /// Also when its time is over, whatever its machine does.
+    Timed,
+}
+
+/// A volume, as it is written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeSettings {
+    /// What mounts call it.
+    pub name: String,
+    /// How its data are shared out.
+    pub mode: VolumeModeSetting,
+    /// With stripes: bytes of a block, as `1MiB`; 1 MiB unless given.
+    pub stripe_size: Option<String>,
+    /// With stripes: over how many servers the blocks of one file are spread; 0: over all.
+    #[serde(default)]
+    pub width: u16,
+    /// What one server has written, all others read at once, though the file system is none of
+    /// which that is known: they are processes of one machine, or somebody knows better.
+    #[serde(default)]
+    pub coherent: bool,
+    /// Through whom is written.
+    #[serde(default)]
+    pub writes: WritesSetting,
+    /// When a server of data that does not answer is known to write nothing any more: `answer`
+    /// unless it is `timed`.
+    #[serde(default)]
+    pub fence: FenceSetting,
+    /// Its servers.
+    #[serde(default)]
+    pub server: Vec<VolumeServerSettings>,
+}
+
+/// A server of a volume, as it is written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeServerSettings {
+    /// What the command line calls it.
+    pub id: String,
+    /// Where it listens, and clients reach it.
+    pub listen: Vec<String>,
+    /// The shared directory, where this server has it.
+    pub dir: PathBuf,
+    /// It serves the names; unless one says so, the first does.
+    #[serde(default)]
+    pub namespace: bool,
+}
+
+/// A volume, read and checked.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    settings: VolumeSettings,
+    file: PathBuf,
+    /// The place of the server of the names.
+    namespace: usize,
+    /// Bytes.
+    stripe_size: u32,
+}
+
+/// What a server is in a volume.
+#[derive(Clone, Debug)]
+pub struct VolumePart {
+    /// The key of handles and tokens, which all of them share.
+    pub key: Key,
+    /// What clients are told.
+    pub map: Map,
+    /// It serves the names; else only bytes, to those whom the server of the names has let in.
+    pub has_names: bool,
+    /// The file says that the file system is coherent.
+    pub coherent: bool,
+    /// Its place among the servers.
+    pub place: u16,
+    /// What is written may go through all of them.
+    pub writes: bool,
+    /// When one of them is known to write nothing any more.
+    pub fence: Fence,
+}
+
+/// File systems that several hosts have mounted, and of which each reads at once what another has
+/// written.
+const COHERENT: [&str; 5] = ["GPFS", "Lustre", "CephFS", "GFS2", "OCFS2"];
+
+impl VolumePart {
+    /// Refuses a directory through which the servers of the volume would not see the same.
+    pub(crate) fn check_backing(&self, path: &Path, origin: Origin) -> Result<(), Failure> {
+        let why = match origin {
+            // What nobody changes is the same everywhere.
+            _ if self.map.data.len() < 2 || self.coherent || self.map.mode == VolumeMode::LoadBalance => return Ok(()),
+            Origin::Shared(name) if COHERENT.contains(&name) => return Ok(()),
+            Origin::Shared(name) => format!(
+                "its file system is {name}, where one host may read old data after another has written, and its servers would not know"
+            ),
+            Origin::Local => "its file system is this machine's alone, and several servers are to serve it".to_owned(),
+            Origin::Unknown => {
+                "nobody knows whether all hosts read at once what one has written to its file system".to_owned()
+            }
+        };
+        Err(Failure::usage(
+            format!("cannot serve {} in a volume of {} servers", path.display(), self.map.data.len()),
+            why,
+            format!(
+                "use one of {}, or say coherent = true in the volume's file if all its servers run on one machine or you know that it is",
+                COHERENT.join(", ")
+            ),
+        )
+        .of(Kind::Export))
+    }
+}
+
+impl Volume {
+    /// Reads the file of a volume (TOML), and checks it.
+    pub fn read(file: &Path) -> Result<Volume, Failure> {
+        let what = format!("cannot use the volume's file {}", file.display());
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| Failure::new(&what, error, "give the path of a readable file to --volume"))?;
+        let hint = "correct it; 'aqueduct volume --help' shows an example";
+        let settings: VolumeSettings =
+            toml::from_str(&text).map_err(|error| Failure::usage(&what, error.to_string().trim_end(), hint))?;
+        let namespace = check(&settings).map_err(|why| Failure::usage(&what, why, hint))?;
+        let stripe_size = stripe_size(&settings).map_err(|why| Failure::usage(&what, why, hint))?;
+        Ok(Volume { settings, file: file.to_owned(), namespace, stripe_size })
+    }
+
+    /// Where the key of the volume lies: beside its file.
+    pub fn key_path(&self) -> PathBuf {
+        self.file.with_extension("key")
+    }
+
+    /// Makes the volume's key. It has to be copied to all servers, with the file.
+    pub fn create(&self) -> Result<PathBuf, Failure> {
+        let path = self.key_path();
+        key::create_at(&path).map_err(|error| {
+            let hint =
+                "a key that is there stays, since handles are made with it: remove it only if nobody uses the volume";
+            Failure::new(format!("cannot make the volume's key {}", path.display()), error, hint)
+        })?;
+        Ok(path)
+    }
+
+    /// What clients are told of the volume.
+    pub fn map(&self) -> Map {
+        let VolumeSettings { name, mode, width, server, .. } = &self.settings;
+        let addresses =
+            |server: &VolumeServerSettings| server.listen.iter().map(|text| place::server_address(text)).collect();
+        let mode = match mode {
+            VolumeModeSetting::Serial => VolumeMode::Serial,
+            VolumeModeSetting::Cluster => VolumeMode::Cluster,
+            VolumeModeSetting::Stripe => VolumeMode::Stripe,
+            VolumeModeSetting::LoadBalance => VolumeMode::LoadBalance,
+        };
+        let data = |server| DataServer { share_epoch: 1, share: 1, addresses: addresses(server) };
+        Map {
+            volume: volume_id(name),
+            epoch: 1,
+            mode,
+            stripe_size: if mode == VolumeMode::Stripe { self.stripe_size } else { 0 },
+            width: if mode == VolumeMode::Stripe { *width } else { 1 },
+            names: addresses(&server[self.namespace]),
+            data: if mode == VolumeMode::Serial { Vec::new() } else { server.iter().map(data).collect() },
+        }
+    }
+
+    /// What a server of the volume listens on, serves and is.
+    pub fn part(&self, id: &str) -> Result<(Vec<String>, ExportSettings, VolumePart), Failure> {
+        let servers = &self.settings.server;
+        let at = servers.iter().position(|server| server.id == id).ok_or_else(|| {
+            let known: Vec<_> = servers.iter().map(|server| server.id.as_str()).collect();
+            let why = format!("{} has none of that id", self.file.display());
+            Failure::usage(
+                format!("cannot serve as the volume's server '{id}'"),
+                why,
+                format!("give one of these to --server: {}", known.join(", ")),
+            )
+        })?;
+        let path = self.key_path();
+        let key = key::load_from(&path).map_err(|error| {
+            let hint = "make it once with 'aqueduct volume create FILE', and give all servers of the volume the same, readable by their user alone";
+            Failure::new(format!("cannot use the volume's key {}", path.display()), error, hint).of(Kind::State)
+        })?;
+        let export = ExportSettings {
+            name: Some(VOLUME_EXPORT.to_owned()),
+            read_only: self.settings.mode == VolumeModeSetting::LoadBalance,
+            ..ExportSettings::of(&servers[at].dir)
+        };
+        let map = self.map();
+        let spreads = matches!(map.mode, VolumeMode::Cluster | VolumeMode::Stripe) && map.data.len() > 1;
+        let part = VolumePart {
+            key,
+            map,
+            has_names: at == self.namespace,
+            coherent: self.settings.coherent,
+            place: at as u16,
+            writes: spreads && self.settings.writes == WritesSetting::Data,
+            fence: match self.settings.fence {
+                FenceSetting::Answer => Fence::Answer,
+                FenceSetting::Timed => Fence::Timed,
+            },
+        };
+        Ok((servers[at].listen.clone(), export, part))
+    }
+}
+
+/// The shortest and the longest block of a stripe, in bytes: what is read at once is at most the
+/// shortest one.
+const STRIPE_MIN: usize = 64 << 10;
+const STRIPE_MAX: usize = 1 << 30;
+
+fn stripe_size(settings: &VolumeSettings) -> Result<u32, String> {
+    let Some(text) = &settings.stripe_size else { return Ok(1 << 20) };
+    if settings.mode != VolumeModeSetting::Stripe {
+        return Err("stripe_size is for mode = \"stripe\"".to_owned());
+    }
+    let size = options::size(text.trim_end_matches("iB"))
+        .filter(|size| (STRIPE_MIN..=STRIPE_MAX).contains(size) && size.is_power_of_two());
+    let size = size.and_then(|size| u32::try_from(size).ok());
+    size.ok_or_else(|| format!("'{text}' is no size of stripes: give a power of two from 64KiB to 1GiB"))
+}
+
+/// Why a volume cannot be; else the place of the server of the names.
+fn check(settings: &VolumeSettings) -> Result<usize, String> {
+    let is_name = |text: &str| {
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        !text.is_empty() && text.len() <= NAME_LENGTH_MAX && text.bytes().all(is_letter)
+    };
+    let VolumeSettings { name, mode, server, .. } = settings;
+    if !is_name(name) {
+        return Err(format!(
+            "'{name}' is no name: it may have 1 to {NAME_LENGTH_MAX} letters, digits, dots, hyphens and underscores"
+        ));
+    }
+    let most = if *mode == VolumeModeSetting::Serial { 1 } else { DATA_SERVERS_MAX };
+    if server.is_empty() || server.len() > most {
+        return Err(format!("it has {} [[server]] instead of 1 to {most}", server.len()));
+    }
+    let (mut ids, mut addresses) = (HashSet::new(), HashSet::new());
+    for VolumeServerSettings { id, listen, .. } in server {
+        if !is_name(id) || !ids.insert(id) {
+            return Err(format!("'{id}' is no id of a server, or that of two"));
+        }
+        let is_reached = |text: &String| {
+            let address = text.parse::<std::net::SocketAddr>();
+            !text.contains(',') && !address.is_ok_and(|address| address.ip().is_unspecified() || address.port() == 0)
+        };
+        if listen.is_empty() || !listen.iter().all(is_reached) {
+            return Err(format!(
+                "server {id}: clients need addresses by which they reach it, and ports: listen = [\"10.0.0.1:7170\"]"
+            ));
+        }
+        if let Some(double) = listen.iter().find(|text| !addresses.insert(place::server_address(text))) {
+            return Err(format!("server {id}: {double} is listened on twice"));
+        }
+    }
+    let namespaces: Vec<usize> = (0..server.len()).filter(|at| server[*at].namespace).collect();
+    match namespaces[..] {
+        [] => Ok(0),
+        [one] => Ok(one),
+        _ => Err("more than one server has namespace = true".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Volume, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("volume.toml");
+        std::fs::write(&file, text).unwrap();
+        Volume::read(&file).map_err(|failure| failure.to_string())
+    }
+
+    fn server(id: &str, rest: &str) -> String {
+        format!("[[server]]\nid = '{id}'\ndir = '/tmp'\n{rest}\n")
+    }
+
+    #[test]
+    fn a_volume_is_read_and_told() {
+        let text = format!(
+            "name = 'scratch'\nmode = 'cluster'\n{}{}",
+            server("s1", "listen = ['10.0.0.1']"),
+            server("s2", "listen = ['10.0.0.2:1', '10.1.0.2:1']\nnamespace = true")
+        );
+        let map = read(&text).unwrap().map();
+        assert_eq!(map.names, ["10.0.0.2:1", "10.1.0.2:1"]);
+        let data: Vec<_> = map.data.iter().map(|server| server.addresses.concat()).collect();
+        assert_eq!(data, ["10.0.0.1:7170", "10.0.0.2:110.1.0.2:1"]);
+        assert_eq!((map.volume, map.mode), (volume_id("scratch"), VolumeMode::Cluster));
+        assert_ne!(map.volume, volume_id("scratch2"));
+    }
+
+    #[test]
+    fn what_cannot_be_a_volume_is_refused_with_the_reason() {
+        let of = |name: &str, mode: &str, servers: &[String]| {
+            read(&format!("name = '{name}'\nmode = '{mode}'\n{}", servers.concat())).unwrap_err()
+        };
+        let one = server("a", "listen = ['10.0.0.1:1']");
+        for (told, servers) in [
+            ("instead of 1", vec![]),
+            ("that of two", vec![one.clone(), server("a", "listen = ['10.0.0.2:1']")]),
+            ("listened on twice", vec![one.clone(), server("b", "listen = ['10.0.0.1:1']")]),
+            ("reach it", vec![server("a", "listen = []")]),
+            ("reach it", vec![server("a", "listen = ['0.0.0.0:7170']")]),
+            ("reach it", vec![server("a", "listen = ['127.0.0.1:0']")]),
+            (
+                "more than one",
+                vec![
+                    server("a", "listen = ['10.0.0.1:1']\nnamespace = true"),
+                    server("b", "listen = ['10.0.0.2:1']\nnamespace = true"),
+                ],
+            ),
+            ("unknown field", vec![server("a", "listen = ['10.0.0.1:1']\nshare = 3")]),
+        ] {
+            let message = of("scratch", "cluster", &servers);
+            assert!(message.contains(told), "{told}: {message}");
+        }
+        assert!(of("a/b", "cluster", std::slice::from_ref(&one)).contains("is no name"));
+        for wrong in ["3MiB", "32KiB", "2GiB", "much"] {
+            let text = format!("name = 'a'\nmode = 'stripe'\nstripe_size = '{wrong}'\n{one}");
+            assert!(read(&text).unwrap_err().contains("no size of stripes"), "{wrong}");
+        }
+        let map = read(&format!("name = 'a'\nmode = 'stripe'\nstripe_size = '4MiB'\nwidth = 2\n{one}")).unwrap().map();
+        assert_eq!((map.mode, map.stripe_size, map.width), (VolumeMode::Stripe, 4 << 20, 2));
+        assert!(of("a", "striped", std::slice::from_ref(&one)).contains("cluster"), "the modes are named");
+        let two = [one, server("b", "listen = ['10.0.0.2:1']")];
+        assert!(of("a", "serial", &two).contains("instead of 1 to 1"));
+    }
+
+    #[test]
+    fn a_file_system_that_is_not_coherent_is_refused_unless_the_file_says_otherwise() {
+        let check = |servers: usize, coherent, origin| {
+            let map = Map { data: vec![DataServer::default(); servers], ..Map::default() };
+            let (has_names, place, writes, fence) = (true, 0, false, Fence::Answer);
+            let part = VolumePart { key: Key::default(), map, has_names, coherent, place, writes, fence };
+            part.check_backing(Path::new("/srv"), origin).map_err(|failure| failure.to_string())
+        };
+        for origin in [Origin::Shared("NFS"), Origin::Shared("FUSE"), Origin::Local, Origin::Unknown] {
+            let refused = check(2, false, origin).unwrap_err();
+            assert!(refused.contains("/srv") && refused.contains("coherent = true"), "{refused}");
+            assert_eq!(check(2, true, origin), Ok(()));
+            assert_eq!(check(1, false, origin), Ok(()));
+        }
+        assert_eq!(check(3, false, Origin::Shared("Lustre")), Ok(()));
+    }
+
+    #[test]
+    fn the_servers_of_a_volume_share_a_key_that_is_made_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("volume.toml");
+        let servers = server("a", "listen = ['10.0.0.1:1']") + &server("b", "listen = ['10.0.0.2:1']");
+        std::fs::write(&file, format!("name = 'v'\nmode = 'cluster'\n{servers}")).unwrap();
+        let volume = Volume::read(&file).unwrap();
+        assert!(volume.part("a").unwrap_err().to_string().contains("volume create"));
+        assert_eq!(volume.create().unwrap(), folder.path().join("volume.key"));
+        assert!(volume.create().unwrap_err().to_string().contains("volume.key"));
+        let [(_, _, first), (listen, export, second)] = ["a", "b"].map(|id| volume.part(id).unwrap());
+        assert_eq!(first.key, second.key);
+        assert_eq!((first.has_names, second.has_names), (true, false));
+        assert_eq!((listen, export.name), (vec!["10.0.0.2:1".to_owned()], Some("/".to_owned())));
+        let refused = volume.part("c").unwrap_err().to_string();
+        assert!(refused.contains("'c'") && refused.contains("a, b"), "{refused}");
+    }
+}

@@ -1,0 +1,74 @@
+//! What a session is given: an export, as its access allows.
+
+use std::sync::Arc;
+
+use aqueduct_fs::{Context, Errno, FileSystem, Request};
+use aqueduct_wire::{Flags, Kind};
+
+use super::Job;
+use crate::access::{Attached, Squash};
+use crate::complaints::Complaint;
+use crate::server::Export;
+
+/// Bytes of export names that a client is told when it asks for one that there is not.
+const EXPORT_NAMES_LENGTH_MAX: usize = 64 << 10;
+
+impl Job {
+    pub(super) async fn attach(&self, body: &[u8]) -> Result<(), Errno> {
+        let attach = aqueduct_wire::Attach::decode(body).map_err(|error| error.errno())?;
+        if self.server.recovery.awaits_replays() {
+            return Err(Errno::EAGAIN);
+        }
+        let Some(export) = self.server.export(attach.export) else {
+            self.reply(Kind::Reply, Err(Errno::ENOENT), self.exports_told().as_bytes());
+            return Ok(());
+        };
+        // Not where this connection comes from: others of the session were let in by the session's
+        // address.
+        let Some(attached) = Attached::new(export, &self.session.origin) else {
+            self.refuse_attach(export);
+            return Ok(());
+        };
+        let attached = self.session.attached.get_or_init(|| attached);
+        self.server.metrics.attached(&self.session);
+        if !Arc::ptr_eq(&attached.export, export) {
+            return Err(Errno::EBUSY);
+        }
+        let asks_leases = self.header.flags.contains(Flags::LEASES) && self.server.leases.is_on();
+        self.server.keep(&self.session, export, asks_leases);
+        let context = Context::new(self.session.client(), aqueduct_fs::Credential::root());
+        let root = attached.filesystem.call(&context, Request::Root).await?.entry()?;
+        let reply = aqueduct_wire::AttachReply {
+            root,
+            export_id: export.id,
+            read_only: attached.is_read_only(),
+            age_max: export.external.age_max(),
+            one_user: attached.squash() == Squash::All || attached.maps().is_some(),
+        };
+        let mut body = Vec::new();
+        reply.encode(&mut body);
+        self.reply(Kind::Reply, Ok(()), &body);
+        Ok(())
+    }
+
+    /// The names of what this client may attach, one a line.
+    fn exports_told(&self) -> String {
+        let origin = &self.session.origin;
+        let mut told = String::new();
+        for export in self.server.exports.iter().filter(|export| export.access.rights(origin).is_some()) {
+            if told.len() + export.name.len() < EXPORT_NAMES_LENGTH_MAX {
+                told.push_str(&export.name);
+                told.push('\n');
+            }
+        }
+        told
+    }
+
+    fn refuse_attach(&self, export: &Export) {
+        let (client, who) = (&self.session.name, self.session.origin.identity());
+        let why = format!("{who} is not among its hosts");
+        let what = format_args!("refused to attach {} for {client}: {why}", export.name);
+        self.server.complain(who, Complaint::Refused, what);
+        self.reply(Kind::Reply, Err(Errno::EACCES), why.as_bytes());
+    }
+}

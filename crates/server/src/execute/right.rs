@@ -1,0 +1,110 @@
+//! Rights to write at servers of data: given and ended at the server of the names, and asked for
+//! where a server of data writes.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use aqueduct_fs::{Errno, OpenId};
+use aqueduct_wire::{Beat, Kind};
+
+use super::Job;
+use crate::access::Attached;
+use crate::lease::keeper::now;
+use crate::right::{Executing, Granter};
+use crate::server::{Role, Server};
+
+/// How often is looked whether time is enough, and who is waited for.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// After so many looks, and again after as many, the log says who is waited for.
+const TOLD_EVERY: usize = 20;
+
+impl Server {
+    /// Waits until nothing is executed any more, at a place or anywhere, under rights up to this
+    /// one. False: the server ends before.
+    pub(crate) async fn rights_over(&self, granter: &Granter, place: Option<u16>, floor: u64) -> bool {
+        for look in 1.. {
+            let mut pause = pin!(self.group.sleep(LOOK));
+            let is_over = poll_fn(|task| match granter.poll_over(place, floor, now(), task) {
+                Poll::Ready(()) => Poll::Ready(true),
+                Poll::Pending => pause.as_mut().poll(task).map(|()| false),
+            });
+            let is_over = is_over.await;
+            if is_over || self.draining.load(Ordering::SeqCst) {
+                return is_over;
+            }
+            if look % TOLD_EVERY == 0 {
+                let missing = granter.missing(floor).join(", ");
+                tracing::warn!(
+                    "waiting for {missing}, which may still write what it was given a right to: start it, or say fence = \"timed\" in the volume's file if time is enough"
+                );
+            }
+        }
+        false
+    }
+}
+
+impl Job {
+    fn granter(&self) -> Result<&Arc<Granter>, Errno> {
+        match &self.server.config.role {
+            Role::Names(granter) => Ok(granter),
+            Role::Alone | Role::Data(_) => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// RIGHT: on the inode of an open that the client holds exclusively. ESTALE: it does not.
+    /// EAGAIN: the server of data does not obey now.
+    pub(super) async fn right(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
+        let (open, place) = aqueduct_wire::decode_right(body).map_err(|error| error.errno())?;
+        let granter = self.granter()?;
+        let file = attached.filesystem.inode(self.session.client(), open).await?;
+        let drawn = granter.draw(place, now()).map_err(|error| {
+            tracing::error!(%error, "who is given a right cannot be written down: nobody is");
+            Errno::EAGAIN
+        })?;
+        let right = drawn.ok_or(Errno::EAGAIN)?;
+        let leases = &self.server.leases;
+        let key = leases.key(&*attached.filesystem, file.bytes());
+        if !leases.give_right(self.session.client(), key) {
+            return Err(Errno::ESTALE);
+        }
+        self.reply(Kind::Reply, Ok(()), &right.token(granter.key(), file.bytes()));
+        Ok(())
+    }
+
+    /// REVOKE: the client cannot tell what became of what it sent to a server of data. Answered
+    /// when nothing of it is executed any more.
+    pub(super) async fn revoke(&self, body: &[u8]) -> Result<(), Errno> {
+        let place = aqueduct_wire::decode_revoke(body).map_err(|error| error.errno())?;
+        let granter = self.granter()?;
+        let floor = granter.revoke(Some(place));
+        let over = async { _ = self.server.rights_over(granter, Some(place), floor).await };
+        // Who asks is told of an end only: a server that stops ends its connections.
+        if self.is_wanted_after(over).await {
+            self.reply(Kind::Reply, Ok(()), &[]);
+        }
+        Ok(())
+    }
+
+    /// BEAT. ESTALE: of a start that has ended.
+    pub(super) fn beat(&self, body: &[u8]) -> Result<(), Errno> {
+        let granter = self.granter()?;
+        let beat = Beat::decode(granter.key(), body).map_err(|_| Errno::EACCES)?;
+        let reply = granter.beat(&beat, now()).ok_or(Errno::ESTALE)?;
+        self.reply(Kind::Reply, Ok(()), &reply.encode(granter.key(), &beat.nonce));
+        Ok(())
+    }
+
+    /// Begins to execute a write where a server of data needs a right for it. ESTALE: the request
+    /// has none.
+    pub(super) async fn enter_right(&self, attached: &Attached, open: OpenId) -> Result<Option<Executing<'_>>, Errno> {
+        let Role::Data(authority) = &self.server.config.role else { return Ok(None) };
+        let token = self.asked.right.as_deref().ok_or(Errno::ESTALE)?;
+        let file = attached.filesystem.inode(self.session.client(), open).await?;
+        authority.enter(file.bytes(), token, now()).map(Some).ok_or(Errno::ESTALE)
+    }
+}

@@ -1,0 +1,30 @@
+//! Rights to write at servers of data: what lets several servers write one file, which only one of
+//! them grants leases on.
+//!
+//! # The rules
+//!
+//! - The server of the names gives a **right** on an inode at one server of data to the client that
+//!   holds the inode exclusively. Rights are numbered; a number is drawn before the lease is looked
+//!   at.
+//! - A server of data executes a write only under a right that this start of it was given by the
+//!   start of the server of the names that it obeys, and whose number is above its **floor**. So a
+//!   server of data that is started anew has nothing to remember: all rights of before are void.
+//! - It works under an **authority**, for which it asks with a beat, and which it counts from when
+//!   it asked. Without it nothing new is executed. Who watches over the process kills it if what
+//!   runs has not ended by then ([`Watch`]), and tells the server of the names when it has ended.
+//! - Before others use an inode on which a right was given and whose lease is **broken**, the
+//!   server of the names raises the floor everywhere where the inode has rights, and waits until
+//!   nothing below it is executed: the server of data says so in its next beat, or another start of
+//!   it beats, or it has ended, or (if the volume says that time is enough) its authority has run
+//!   out. All rights below the floor are over with that; the living ask for new ones.
+//! - A client that **returns** its lease has had all answered that it sent under its rights, and
+//!   has given up nothing of it; what it wrote is stable.
+//! - A server of the names that is **started** lets nobody look at anything or change it before all
+//!   servers of data for which a right was given obey it.
+
+mod authority;
+mod granter;
+
+pub(crate) use authority::Executing;
+pub use authority::{Authority, Heard, Watch};
+pub use granter::{Fence, Granter, GranterConfig};

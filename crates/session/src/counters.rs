@@ -1,0 +1,71 @@
+//! What a session counts: rows of the table of `aqueduct-metrics`.
+
+use std::time::Duration;
+
+use aqueduct_metrics::{Counter, Histogram, Indexed, Snapshot, table};
+use aqueduct_wire::Op;
+
+/// Of a session, since it connected.
+#[derive(Debug)]
+pub struct Counters {
+    /// Requests that were begun.
+    pub operations: Counter,
+    /// Payload that came, in bytes.
+    pub bytes_read: Counter,
+    /// Payload that the server took, in bytes.
+    pub bytes_written: Counter,
+    /// How often a lost connection was made again.
+    pub reconnects: Counter,
+    /// Requests that were sent again, since their connection broke.
+    pub(crate) repeated: Counter,
+    /// Of requests that found no slot free.
+    pub(crate) slot_wait: Histogram,
+    requests: Indexed<Histogram>,
+    errors: Indexed<Counter>,
+    pub(crate) control: aqueduct_net::Counters,
+    pub(crate) bulk: aqueduct_net::Counters,
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters {
+            operations: Counter::sharded(),
+            bytes_read: Counter::sharded(),
+            bytes_written: Counter::sharded(),
+            reconnects: Counter::default(),
+            repeated: Counter::default(),
+            slot_wait: Histogram::single(),
+            requests: Indexed::new(&Op::NAMES, Histogram::sharded),
+            errors: Indexed::new(&Op::NAMES, Counter::default),
+            control: Default::default(),
+            bulk: Default::default(),
+        }
+    }
+}
+
+impl Counters {
+    /// The server has answered a request with this status; `took`: since it was sent, unless it
+    /// was one that the server had wait.
+    pub(crate) fn answered(&self, op: Op, status: u32, took: Option<Duration>) {
+        if let Some(took) = took {
+            self.requests.at(op.index()).record_duration(took);
+        }
+        if status != 0 {
+            self.errors.at(op.index()).increment();
+        }
+    }
+
+    /// What is counted here.
+    pub(crate) fn collect(&self, into: &mut Snapshot) {
+        into.put(&table::SESSION_OPERATIONS, &[], &self.operations);
+        into.put_indexed(&table::SESSION_REQUEST_SECONDS, &self.requests);
+        into.put_indexed(&table::SESSION_ERRORS, &self.errors);
+        into.put(&table::SESSION_REPEATED, &[], &self.repeated);
+        into.put(&table::SESSION_BYTES_READ, &[], &self.bytes_read);
+        into.put(&table::SESSION_BYTES_WRITTEN, &[], &self.bytes_written);
+        into.put(&table::SESSION_RECONNECTS, &[], &self.reconnects);
+        into.put(&table::SESSION_SLOT_WAIT_SECONDS, &[], &self.slot_wait);
+        self.control.collect("client", "control", into);
+        self.bulk.collect("client", "bulk", into);
+    }
+}

@@ -1,0 +1,114 @@
+//! What an inode has besides its data, carried over.
+
+use aqueduct_fs::{Errno, SetAttr, SetTime};
+
+use crate::side::{ACLS, Node, Seen, Xattrs};
+
+/// Set-user-id and set-group-id: they mean something else with another owner.
+const SET_IDS: u32 = 0o6000;
+
+/// What could not be held, and why.
+pub type Lost = Vec<(String, Errno)>;
+
+fn times(seen: &Seen) -> SetAttr {
+    let at = |time| Some(SetTime::At(time));
+    SetAttr { atime: at(seen.attr.atime), mtime: at(seen.attr.mtime), ..SetAttr::default() }
+}
+
+fn is_link(seen: &Seen) -> bool {
+    seen.attr.kind() == libc::S_IFLNK
+}
+
+/// Gives `target` what `seen` of its source says, and its extended attributes. Only what is
+/// refused for good is lost.
+pub fn carry(seen: &Seen, xattrs: &Xattrs, target: &dyn Node) -> Result<Lost, Errno> {
+    let owner = SetAttr { uid: Some(seen.attr.uid), gid: Some(seen.attr.gid), ..SetAttr::default() };
+    let mode = (!is_link(seen)).then_some(seen.attr.mode & 0o7777);
+    if xattrs.is_empty() {
+        let all = SetAttr { uid: owner.uid, gid: owner.gid, mode, ..times(seen) };
+        match target.set(&all) {
+            Err(Errno::EPERM | Errno::EINVAL | Errno::EOPNOTSUPP | Errno::EOVERFLOW) => {}
+            done => return done.map(|()| Vec::new()),
+        }
+    }
+    let mut lost = Lost::new();
+    let keeps_owner = set_owner(&owner, target, &mut lost)?;
+    for (name, value) in xattrs {
+        if let Err(error) = target.set_xattr(name, Some(value)) {
+            lost.push((format!("extended attribute {}", String::from_utf8_lossy(name)), lasting(error)?));
+        }
+    }
+    let mode = mode.map(|mode| if keeps_owner { mode } else { mode & !SET_IDS });
+    if !keeps_owner && seen.attr.mode & SET_IDS != 0 && !is_link(seen) {
+        lost.push(("set-id bits, since the owner is another".to_owned(), Errno::EPERM));
+    }
+    if let Some(mode) = mode
+        && let Err(error) = target.set(&SetAttr { mode: Some(mode), ..SetAttr::default() })
+    {
+        lost.push((format!("mode {mode:04o}"), lasting(error)?));
+    }
+    if let Err(error) = target.set(&times(seen)) {
+        lost.push(("times".to_owned(), lasting(error)?));
+    }
+    Ok(lost)
+}
+
+/// Whether the owner is kept. A user who may not give files away may still give them to a group
+/// of his.
+fn set_owner(owner: &SetAttr, target: &dyn Node, lost: &mut Lost) -> Result<bool, Errno> {
+    let Err(error) = target.set(owner) else { return Ok(true) };
+    let error = lasting(error)?;
+    let of_target = target.seen()?.attr;
+    let is_same = |wanted: Option<u32>, is: u32| wanted == Some(is);
+    if !is_same(owner.uid, of_target.uid) {
+        lost.push((format!("owner {}", owner.uid.unwrap_or_default()), error));
+    }
+    if !is_same(owner.gid, of_target.gid) && target.set(&SetAttr { uid: None, ..*owner }).is_err() {
+        lost.push((format!("group {}", owner.gid.unwrap_or_default()), error));
+        return Ok(false);
+    }
+    Ok(is_same(owner.uid, of_target.uid))
+}
+
+/// An error that says that this can never be held; others are errors of the copy.
+fn lasting(error: Errno) -> Result<Errno, Errno> {
+    match error {
+        Errno::EPERM
+        | Errno::EACCES
+        | Errno::EOPNOTSUPP
+        | Errno::EINVAL
+        | Errno::E2BIG
+        | Errno::ERANGE
+        | Errno::EOVERFLOW
+        | Errno::ENODATA
+        | Errno::ENOSYS => Ok(error),
+        // ext4 says so of an attribute that is larger than its place for them.
+        Errno::ENOSPC => Ok(error),
+        other => Err(other),
+    }
+}
+
+/// Removes the access control lists that a new inode has from the directory in which it was made.
+pub fn disinherit(target: &dyn Node) -> Result<(), Errno> {
+    for name in ACLS {
+        match target.set_xattr(name, None) {
+            Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP | Errno::EACCES | Errno::EINVAL) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether new inodes in a directory get an access control list from it.
+pub fn bequeaths(directory: &dyn Node) -> Result<bool, Errno> {
+    Ok(directory.xattrs()?.iter().any(|(name, _)| name == ACLS[1]))
+}
+
+/// Whether a target has what is carried over, but for what only its own file system gives.
+pub fn are_same(source: &Seen, target: &Seen) -> bool {
+    let of = |seen: &Seen| {
+        let mode = if is_link(seen) { 0 } else { seen.attr.mode };
+        (mode, seen.attr.uid, seen.attr.gid)
+    };
+    of(source) == of(target)
+}

@@ -1,0 +1,266 @@
+//! Compares a tree with the manifest of a copy, on either side, at any time.
+
+use std::collections::HashSet;
+use std::io::{self, BufRead};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use aqueduct_fs::Errno;
+use aqueduct_worker::lock;
+use serde::Serialize;
+
+use crate::hash::{self, WHOLE_MAX};
+use crate::manifest::{self, Line, ManifestError, Text, kind_name};
+use crate::outcome::{Told, Trouble, shown};
+use crate::side::{Access, Directory, File, Place, STEP};
+use crate::{Failure, outcome::Fault};
+
+/// Lines that wait for a thread.
+const WAITING_MAX: usize = 256;
+
+/// What came of comparing.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verified {
+    /// Names that are as the manifest says.
+    pub good: u64,
+    /// Bytes of files that were read.
+    pub bytes: u64,
+    /// Names that are not, or are there and not in the manifest: the first of them.
+    pub troubles: Vec<Trouble>,
+    /// How many.
+    pub trouble_count: u64,
+}
+
+/// What all threads share.
+struct Comparing {
+    root: Arc<dyn Directory>,
+    told: Told,
+    good: Mutex<(u64, u64)>,
+    known: Mutex<HashSet<[u8; 16]>>,
+}
+
+/// By what a path is remembered, whatever its length.
+fn mark(path: &[u8]) -> [u8; 16] {
+    let mut mark = [0; 16];
+    mark.copy_from_slice(&blake3::hash(path).as_bytes()[..16]);
+    mark
+}
+
+/// Compares what is below a place with a manifest, with so many threads.
+pub fn verify(
+    input: impl BufRead,
+    name: &str,
+    place: &Place,
+    access: &Access,
+    threads: usize,
+) -> Result<Verified, Failure> {
+    let failed = |error: &dyn std::fmt::Display| {
+        let hint = "check the path: the manifest's names are looked for below it";
+        Failure::new(format!("cannot compare {place} with the manifest"), error, hint)
+    };
+    let root = place.find_target(access)?.directory().map_err(|error| failed(&error))?;
+    let comparing = Comparing { root, told: Told::default(), good: Mutex::default(), known: Mutex::default() };
+    let (sender, receiver) = sync_channel(WAITING_MAX);
+    let receiver = Mutex::new(receiver);
+    let read = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(|| compare_all(&comparing, &receiver))).collect();
+        let read = manifest::read(input, |line| {
+            let path = line.path.bytes().ok_or_else(|| io::Error::other("a path is no base64"))?;
+            lock(&comparing.known).insert(mark(&path));
+            sender.send((path, line)).map_err(io::Error::other)
+        });
+        drop(sender);
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+        read
+    });
+    read.map_err(|error| cannot_believe(name, &error))?;
+    let root = comparing.root.clone();
+    find_strange(&comparing, &*root, &mut Vec::new());
+    let Comparing { told, good, .. } = comparing;
+    let (good, bytes) = good.into_inner().unwrap_or_else(|poison| poison.into_inner());
+    let (troubles, trouble_count) = told.into_troubles();
+    Ok(Verified { good, bytes, troubles, trouble_count })
+}
+
+fn cannot_believe(name: &str, error: &ManifestError) -> Failure {
+    let hint = "fetch the manifest again from where it was kept; without it nothing can be certified";
+    Failure::new(format!("cannot believe the manifest {name}"), error, hint)
+}
+
+/// Gives each line that `b3sum --check` reads to `print`: of all files, but for those whose names
+/// are not text.
+pub fn b3sum(input: impl BufRead, name: &str, mut print: impl FnMut(&str)) -> Result<(), Failure> {
+    let read = manifest::read(input, |line| {
+        if let (Some(b3), Text::Plain(path)) = (&line.b3, &line.path) {
+            let is_special = path.contains(['\\', '\n', '\r']);
+            let escaped = path.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
+            print(&format!("{}{b3}  {escaped}", if is_special { "\\" } else { "" }));
+        }
+        Ok(())
+    });
+    read.map(drop).map_err(|error| cannot_believe(name, &error))
+}
+
+/// Names that are there and not in the manifest.
+fn find_strange(comparing: &Comparing, directory: &dyn Directory, path: &mut Vec<u8>) {
+    let mut below = Vec::new();
+    let listed = directory.list(&mut |listed| {
+        let path = crate::job::below(path, &listed.name);
+        let known = lock(&comparing.known);
+        if !known.contains(&mark(&path)) {
+            comparing.told.trouble(&path, &Fault::new("comparing it", "it is there, and not in the manifest"));
+        } else if listed.kind == libc::S_IFDIR {
+            below.push(listed.name);
+        }
+    });
+    if let Err(error) = listed {
+        comparing.told.trouble(path, &Fault::new("listing it", error));
+    }
+    for name in below {
+        let length = path.len();
+        *path = crate::job::below(path, &name);
+        match directory.directory(&name) {
+            Ok(directory) => find_strange(comparing, &*directory, path),
+            Err(error) => comparing.told.trouble(path, &Fault::new("opening it", error)),
+        }
+        path.truncate(length);
+    }
+}
+
+fn compare_all(comparing: &Comparing, lines: &Mutex<Receiver<(Vec<u8>, Line)>>) {
+    let mut last = (Vec::new(), comparing.root.clone());
+    let mut buffer = Vec::new();
+    loop {
+        let next = lock(lines).recv();
+        let Ok((path, line)) = next else { return };
+        match compare(comparing, &path, &line, &mut last, &mut buffer) {
+            Ok(bytes) => {
+                let mut good = lock(&comparing.good);
+                *good = (good.0 + 1, good.1 + bytes);
+            }
+            Err(fault) => comparing.told.trouble(&path, &fault),
+        }
+    }
+}
+
+/// Opens the directory in which a path lies. Names that follow each other mostly lie in one.
+fn directory_of(
+    comparing: &Comparing,
+    path: &[u8],
+    last: &mut (Vec<u8>, Arc<dyn Directory>),
+) -> Result<Arc<dyn Directory>, Errno> {
+    if last.0 != path {
+        let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        let found = names.into_iter().try_fold(comparing.root.clone(), |directory, name| directory.directory(name))?;
+        *last = (path.to_vec(), found);
+    }
+    Ok(last.1.clone())
+}
+
+fn compare(
+    comparing: &Comparing,
+    path: &[u8],
+    line: &Line,
+    last: &mut (Vec<u8>, Arc<dyn Directory>),
+    buffer: &mut Vec<u8>,
+) -> Result<u64, Fault> {
+    let differs = |what: &'static str, is: String, should: String| {
+        Err(Fault::new("comparing it", format!("{what} is {is}, and was {should}")))
+    };
+    let tried = |result: Result<_, Errno>| result.map_err(|error| Fault::new("opening it", error));
+    let cut = path.iter().rposition(|byte| *byte == b'/');
+    let (above, name) = cut.map_or((&path[..0], path), |at| (&path[..at], &path[at + 1..]));
+    let directory = directory_of(comparing, above, last).map_err(|error| Fault::new("opening its directory", error))?;
+    let looked = if path.is_empty() { directory.seen() } else { directory.look(name) };
+    let seen = looked.map_err(|error| Fault::new("looking at it", error))?;
+    let is_file = seen.attr.is_regular();
+    if kind_name(seen.attr.kind()) != line.kind {
+        return differs("its type", kind_name(seen.attr.kind()).to_owned(), line.kind.clone());
+    }
+    if let Some(size) = line.size.filter(|size| is_file && *size != seen.attr.size) {
+        return differs("its size", seen.attr.size.to_string(), size.to_string());
+    }
+    let file = if is_file { Some(tried(directory.file(name, Some(&seen)))?) } else { None };
+    if let (Some(b3), Some(file)) = (&line.b3, &file) {
+        let hash = hash_of(&**file, seen.attr.size, buffer).map_err(|error| Fault::new("reading it", error))?;
+        if hash.to_hex().as_str() != b3 {
+            return differs("the hash of its content", hash.to_hex().to_string(), b3.clone());
+        }
+    }
+    let text = match line.target {
+        Some(_) => Some(directory.read_link(name).map_err(|error| Fault::new("reading the link", error))?),
+        None => None,
+    };
+    let xattrs = match &file {
+        Some(file) => file.xattrs(),
+        None if path.is_empty() => directory.xattrs(),
+        None => directory.other(name).and_then(|node| node.xattrs()),
+    };
+    let xattrs = xattrs.map_err(|error| Fault::new("reading its extended attributes", error))?;
+    let is =
+        Line { b3: line.b3.clone(), link: line.link.clone(), ..Line::new(path, &seen, &xattrs, None, text.as_deref()) };
+    if let Some(difference) = difference(&is, line) {
+        return Err(Fault::new("comparing it", difference));
+    }
+    if let Some(link) = &line.link {
+        let first = link.bytes().ok_or_else(|| Fault::new("comparing it", "its link is no base64"))?;
+        compare_link(comparing, &first, &seen)?;
+    }
+    Ok(if line.b3.is_some() { seen.attr.size } else { 0 })
+}
+
+fn compare_link(comparing: &Comparing, first: &[u8], seen: &crate::side::Seen) -> Result<(), Fault> {
+    let cut = first.iter().rposition(|byte| *byte == b'/');
+    let (above, name) = cut.map_or((&first[..0], first), |at| (&first[..at], &first[at + 1..]));
+    let mut last = (Vec::new(), comparing.root.clone());
+    let found = directory_of(comparing, above, &mut last).and_then(|directory| directory.look(name));
+    let found = found.map_err(|error| Fault::new("looking at the first name of it", error))?;
+    if found.identity() == seen.identity() {
+        return Ok(());
+    }
+    Err(Fault::new("comparing it", format!("it is no name of the same file as {}", shown(first))))
+}
+
+/// The first thing in which two lines differ, as text.
+fn difference(is: &Line, was: &Line) -> Option<String> {
+    let text =
+        |text: &Option<Text>| text.as_ref().map(|text| shown(&text.bytes().unwrap_or_default())).unwrap_or_default();
+    let mode = |mode: &Option<String>| mode.clone().unwrap_or_default();
+    let pairs = [
+        ("its mode", mode(&is.mode), mode(&was.mode)),
+        ("its owner", is.uid.to_string(), was.uid.to_string()),
+        ("its group", is.gid.to_string(), was.gid.to_string()),
+        ("its time", is.mtime.clone(), was.mtime.clone()),
+        ("where it points to", text(&is.target), text(&was.target)),
+        ("its device number", mode(&is.device), mode(&was.device)),
+    ];
+    let found = pairs.into_iter().find(|(_, is, was)| is != was);
+    let found = found.map(|(what, is, was)| format!("{what} is {is}, and was {was}"));
+    found.or_else(|| (is.xattrs != was.xattrs).then(|| "its extended attributes are others".to_owned()))
+}
+
+/// The hash of a file, in the chunks in which it would be copied.
+fn hash_of(file: &dyn File, size: u64, buffer: &mut Vec<u8>) -> Result<crate::hash::Hash, Errno> {
+    let chunk = if size > WHOLE_MAX { hash::chunk_length(size) } else { WHOLE_MAX };
+    let (mut values, mut start) = (Vec::new(), 0);
+    loop {
+        let mut hasher = hash::of_chunk(start);
+        let end = (start + chunk).min(size);
+        while start < end {
+            file.read(start, (end - start).min(STEP as u64) as usize, buffer)?;
+            if buffer.is_empty() {
+                return Err(Errno::ENODATA);
+            }
+            hasher.update(buffer);
+            start += buffer.len() as u64;
+        }
+        if size <= chunk {
+            return Ok(hasher.finalize());
+        }
+        values.push(hash::value(&hasher));
+        if start >= size {
+            return Ok(hash::merge(&values, chunk, size));
+        }
+    }
+}

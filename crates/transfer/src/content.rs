@@ -1,0 +1,482 @@
+//! The data of files: whole ones by one thread, large ones in chunks by all.
+
+use std::hash::Hasher as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use aqueduct_fs::Errno;
+use aqueduct_worker::lock;
+use bytes::Bytes;
+use twox_hash::XxHash3_64;
+
+use crate::attributes;
+use crate::hash::{self, Hash, WHOLE_MAX};
+use crate::job::{Big, Done, Failed, Flush, Item, Job, Unnamed, Worker};
+use crate::ledger::Stage;
+use crate::outcome::{Fault, Trying, add};
+use crate::side::{Directory, File, STEP, Seen};
+use crate::store::{Chunk, fingerprint};
+
+/// Zeros of this length are left out where a file has holes: a block of most file systems.
+const HOLE: usize = 4096;
+
+/// What hashes nothing is zeros: of holes.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// The hashes of what is read, as far as they are wanted.
+struct Sums {
+    sum: Option<XxHash3_64>,
+    tree: Option<blake3::Hasher>,
+}
+
+impl Sums {
+    fn new(job: &Job, offset: u64) -> Sums {
+        let tree = job.options.hashes().then(|| hash::of_chunk(offset));
+        Sums { sum: job.sums.then(|| XxHash3_64::with_seed(0)), tree }
+    }
+
+    fn update(&mut self, data: &[u8]) {
+        if let Some(sum) = &mut self.sum {
+            sum.write(data);
+        }
+        if let Some(tree) = &mut self.tree {
+            tree.update(data);
+        }
+    }
+
+    fn update_zeros(&mut self, mut length: u64) {
+        if self.sum.is_none() && self.tree.is_none() {
+            return;
+        }
+        while length > 0 {
+            let step = length.min(ZEROS.len() as u64);
+            self.update(&ZEROS[..step as usize]);
+            length -= step;
+        }
+    }
+
+    fn sum(&self) -> u64 {
+        self.sum.as_ref().map_or(0, XxHash3_64::finish)
+    }
+}
+
+/// How holes are found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Holes {
+    /// There are none.
+    None,
+    /// Zeros that are read are not written.
+    Scan,
+    /// The file system says where data are.
+    Seek,
+}
+
+/// The two ends of a file.
+struct Ends<'a> {
+    source: &'a dyn File,
+    target: &'a dyn File,
+    holes: Holes,
+}
+
+/// Copies a range. It has to be there.
+fn copy_range(
+    job: &Job,
+    buffer: &mut Vec<u8>,
+    ends: &Ends<'_>,
+    (start, end): (u64, u64),
+    sums: &mut Sums,
+) -> Result<(), Fault> {
+    let (mut at, mut data_end) = (start, if ends.holes == Holes::Seek { start } else { end });
+    while at < end {
+        if at == data_end {
+            let found = job.within(Stage::Read, || ends.source.data_after(at)).trying("looking for data")?;
+            let (from, to) = found.map_or((end, end), |(from, to)| (from.min(end), to.min(end)));
+            sums.update_zeros(from.saturating_sub(at));
+            (at, data_end) = (from.max(at), to.max(at));
+            if at >= end {
+                return Ok(());
+            }
+            if data_end == at {
+                return Err(Fault::changed());
+            }
+        }
+        job.may_go_on()?;
+        let length = (data_end - at).min(STEP as u64) as usize;
+        if let Some(throttle) = &job.throttle {
+            job.within(Stage::Throttle, || throttle.take(length));
+        }
+        job.within(Stage::Read, || ends.source.read(at, length, buffer)).trying("reading it")?;
+        if buffer.len() < length {
+            return Err(Fault::changed());
+        }
+        if sums.sum.is_some() || sums.tree.is_some() {
+            job.within(Stage::Hash, || sums.update(buffer));
+        }
+        job.within(Stage::Write, || write(ends, at, buffer)).trying("writing it")?;
+        add(&job.counts.moved, length as u64);
+        add(&job.watch.bytes, length as u64);
+        at += length as u64;
+    }
+    Ok(())
+}
+
+/// Writes what was read, and takes the memory back unless somebody keeps it.
+fn write(ends: &Ends<'_>, at: u64, buffer: &mut Vec<u8>) -> Result<(), Errno> {
+    let data = Bytes::from(std::mem::take(buffer));
+    let written = match ends.holes {
+        Holes::Scan => write_data(ends.target, at, &data),
+        _ => ends.target.write(at, data.clone()),
+    };
+    if let Ok(memory) = data.try_into_mut() {
+        *buffer = memory.into();
+    }
+    written
+}
+
+/// Writes only what is not zeros.
+fn write_data(target: &dyn File, at: u64, data: &Bytes) -> Result<(), Errno> {
+    let is_hole = |start: usize| data[start..(start + HOLE).min(data.len())].iter().all(|byte| *byte == 0);
+    let mut start = 0;
+    while start < data.len() {
+        let hole = is_hole(start);
+        let mut end = start;
+        while end < data.len() && is_hole(end) == hole {
+            end = (end + HOLE).min(data.len());
+        }
+        if !hole {
+            target.write(at + start as u64, data.slice(start..end))?;
+        }
+        start = end;
+    }
+    Ok(())
+}
+
+/// Holes are believed once the source has nothing that is not written: some file systems say of
+/// what is only in memory that it is not there.
+pub fn holes_of(source: &dyn File, seen: &Seen) -> Holes {
+    let is_sparse = seen.attr.blocks.saturating_mul(512) < seen.attr.size;
+    match is_sparse {
+        false => Holes::None,
+        true if seen.attr.size > WHOLE_MAX && source.sync().is_ok() => Holes::Seek,
+        true => Holes::Scan,
+    }
+}
+
+/// A new file, and its temporary name if it has one.
+pub type Created = (Arc<dyn File>, Option<Vec<u8>>);
+
+/// A file at the destination, without the name that it will have.
+pub fn create(job: &Job, item: &Item, named: bool) -> Result<Created, Fault> {
+    let directory: &dyn Directory = item.target()?;
+    if !named && job.makes_unnamed.load(Ordering::Relaxed) {
+        match directory.create_unnamed() {
+            Err(Errno::EOPNOTSUPP) => job.makes_unnamed.store(false, Ordering::Relaxed),
+            file => return Ok((file.trying("making it")?, None)),
+        }
+    }
+    let name = job.part_name();
+    Ok((directory.create(&name).trying("making it")?, Some(name)))
+}
+
+/// Copies a file whose source is open.
+pub fn copy(job: &Job, worker: &mut Worker, item: Item, source: Arc<dyn File>, present: Option<Seen>) -> Done {
+    let Some(seen) = item.seen.clone() else { return Err(Failed::new(item, Fault::changed())) };
+    if job.shares.load(Ordering::Relaxed) && seen.attr.size > 0 {
+        match share(job, &item, &*source, present.is_some()) {
+            Ok(Some((target, part))) => {
+                add(&job.watch.bytes, seen.attr.size);
+                let (xattrs, hash, sums, check) = (Vec::new(), None, (Vec::new(), WHOLE_MAX), "reflink");
+                let unnamed = Unnamed { item, seen, present, target, part, xattrs, hash, sums, check };
+                return complete(job, worker, unnamed, &*source);
+            }
+            Ok(None) => {}
+            Err(fault) => return Err(Failed::new(item, fault)),
+        }
+    }
+    if seen.attr.size > WHOLE_MAX {
+        return begin(job, item, source, seen, present);
+    }
+    match copy_whole(job, worker, &item, &*source, &seen, present.is_some()) {
+        Ok((target, part, hash, sum)) => {
+            let unnamed = Unnamed {
+                item,
+                seen,
+                present,
+                target,
+                part,
+                xattrs: Vec::new(),
+                hash,
+                sums: (vec![sum], WHOLE_MAX),
+                check: job.check,
+            };
+            complete(job, worker, unnamed, &*source)
+        }
+        Err(fault) => Err(Failed::new(item, fault)),
+    }
+}
+
+/// Has the copy share the data of the source. `None`: these two cannot.
+fn share(job: &Job, item: &Item, source: &dyn File, named: bool) -> Result<Option<Created>, Fault> {
+    let (target, part) = job.within(Stage::Attributes, || create(job, item, named))?;
+    if job.within(Stage::Write, || target.share(source)).is_ok() {
+        return Ok(Some((target, part)));
+    }
+    // Neither will others; those that could are copied, which is right as well.
+    job.shares.store(false, Ordering::Relaxed);
+    discard(item, part.as_deref());
+    Ok(None)
+}
+
+type Whole = (Arc<dyn File>, Option<Vec<u8>>, Option<Hash>, u64);
+
+fn copy_whole(
+    job: &Job,
+    worker: &mut Worker,
+    item: &Item,
+    source: &dyn File,
+    seen: &Seen,
+    named: bool,
+) -> Result<Whole, Fault> {
+    let (target, part) = job.within(Stage::Attributes, || create(job, item, named))?;
+    let ends = Ends { source, target: &*target, holes: holes_of(source, seen) };
+    let mut sums = Sums::new(job, 0);
+    let sized = match ends.holes {
+        Holes::None => Ok(()),
+        Holes::Scan | Holes::Seek => target.truncate(seen.attr.size).trying("setting its size"),
+    };
+    let range = (0, seen.attr.size);
+    if let Err(fault) = sized.and_then(|()| copy_range(job, &mut worker.buffer, &ends, range, &mut sums)) {
+        discard(item, part.as_deref());
+        return Err(fault);
+    }
+    let hash = sums.tree.as_ref().map(blake3::Hasher::finalize);
+    let sum = sums.sum();
+    Ok((target, part, hash, sum))
+}
+
+/// Removes what is not whole. If it stays, its name says what it is.
+pub fn discard(item: &Item, part: Option<&[u8]>) {
+    if let (Some(part), Some(target)) = (part, &item.dir.target)
+        && let Err(error) = target.unlink(part)
+    {
+        tracing::debug!("a temporary file stays: {error}");
+    }
+}
+
+/// Gives a file whose data are there all but its name.
+pub fn complete(job: &Job, worker: &mut Worker, mut unnamed: Unnamed, source: &dyn File) -> Done {
+    let carried = job.within(Stage::Attributes, || {
+        if !source.seen().trying("looking at it again")?.is_as(&unnamed.seen) {
+            return Err(Fault::changed());
+        }
+        unnamed.xattrs = source.xattrs().trying("reading its extended attributes")?;
+        if unnamed.item.dir.bequeaths {
+            attributes::disinherit(&*unnamed.target).trying("removing what its directory gave it")?;
+        }
+        attributes::carry(&unnamed.seen, &unnamed.xattrs, &*unnamed.target).trying("setting its attributes")
+    });
+    match carried {
+        Ok(lost) => job.lost(&unnamed.item.path(), lost),
+        Err(fault) => {
+            discard(&unnamed.item, unnamed.part.as_deref());
+            return Err(Failed::new(unnamed.item, fault));
+        }
+    }
+    worker.unnamed_bytes += unnamed.seen.attr.size;
+    worker.unnamed.push(unnamed);
+    Ok(())
+}
+
+/// Begins a file of several chunks, or goes on with one that an earlier run began.
+fn begin(job: &Job, item: Item, source: Arc<dyn File>, seen: Seen, present: Option<Seen>) -> Done {
+    let (path, size) = (item.path(), seen.attr.size);
+    let chunk = hash::chunk_length(size);
+    let count = size.div_ceil(chunk);
+    let mut sums = vec![(0, [0; 32]); count as usize];
+    let earlier = job.within(Stage::Verify, || earlier_part(job, &item, &path, &seen, chunk, &mut sums));
+    let created = match earlier {
+        Some(earlier) => Ok(earlier),
+        None => job.within(Stage::Attributes, || {
+            let (target, part) = create(job, &item, true)?;
+            let part = part.unwrap_or_default();
+            target.truncate(size).trying("setting its size")?;
+            if let Some(store) = job.store.as_ref().filter(|store| store.is_journal) {
+                store.begun(&path, &part, &seen);
+            }
+            Ok((target, part, (0..count).collect()))
+        }),
+    };
+    let (target, part, chunks) = match created {
+        Ok(created) => created,
+        Err(fault) => return Err(Failed::new(item, fault)),
+    };
+    let has_holes = holes_of(&*source, &seen) == Holes::Seek;
+    let left = AtomicUsize::new(chunks.len().max(1));
+    // One whose chunks were all there still has to be ended by somebody: by its last.
+    let chunks = if chunks.is_empty() { vec![count - 1] } else { chunks };
+    let big = Big {
+        item: Mutex::new(Some(item)),
+        path,
+        source,
+        seen,
+        present,
+        target,
+        part,
+        has_holes,
+        chunk,
+        chunks,
+        next: AtomicUsize::new(0),
+        left,
+        sums: Mutex::new(sums),
+        fault: Mutex::new(None),
+    };
+    job.queue.share(Arc::new(big));
+    Ok(())
+}
+
+type Begun = (Arc<dyn File>, Vec<u8>, Vec<u64>);
+
+/// What an earlier run had of a file, if the source is the same: chunks whose content is what was
+/// noted count, and no others.
+fn earlier_part(
+    job: &Job,
+    item: &Item,
+    path: &[u8],
+    seen: &Seen,
+    chunk: u64,
+    sums: &mut [(u64, [u8; 32])],
+) -> Option<Begun> {
+    let store = job.store.as_ref().filter(|_| job.goes_on && item.attempt == 0)?;
+    let part = store.part(path)?;
+    let directory = item.dir.target.as_ref()?;
+    if part.source != fingerprint(seen) {
+        tracing::info!("{} changed since it was begun: it is copied anew", crate::outcome::shown(path));
+        discard(item, Some(&part.name));
+        return None;
+    }
+    let target = directory.part(&part.name).ok()?;
+    if target.seen().ok()?.attr.size != seen.attr.size {
+        discard(item, Some(&part.name));
+        return None;
+    }
+    let mut missing: Vec<bool> = vec![true; sums.len()];
+    let mut buffer = Vec::new();
+    for Chunk { index, sum, value } in part.chunks {
+        let Some(place) = sums.get_mut(index as usize) else { continue };
+        let range = (index * chunk, ((index + 1) * chunk).min(seen.attr.size));
+        if (value.is_some() || !job.options.hashes())
+            && sum_of(&*target, range, &mut buffer).is_ok_and(|found| found == sum)
+        {
+            *place = (sum, value.unwrap_or_default());
+            missing[index as usize] = false;
+            add(&job.watch.bytes, range.1 - range.0);
+        }
+    }
+    let missing = (0..sums.len() as u64).filter(|index| missing[*index as usize]).collect();
+    Some((target, part.name, missing))
+}
+
+/// The sum of what lies in a file.
+pub fn sum_of(file: &dyn File, (start, end): (u64, u64), buffer: &mut Vec<u8>) -> Result<u64, Errno> {
+    let mut sum = XxHash3_64::with_seed(0);
+    let mut at = start;
+    while at < end {
+        file.read(at, (end - at).min(STEP as u64) as usize, buffer)?;
+        if buffer.is_empty() {
+            return Err(Errno::ENODATA);
+        }
+        sum.write(buffer);
+        at += buffer.len() as u64;
+    }
+    Ok(sum.finish())
+}
+
+/// Copies a chunk. Whoever copies the last completes the file.
+pub fn copy_chunk(job: &Job, worker: &mut Worker, big: &Big, index: u64) {
+    if lock(&big.fault).is_none()
+        && let Err(fault) = chunk(job, worker, big, index)
+    {
+        *lock(&big.fault) = Some(fault);
+    }
+    if big.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+        return;
+    }
+    let Some(item) = lock(&big.item).take() else { return };
+    if let Some(fault) = lock(&big.fault).take() {
+        discard(&item, Some(&big.part));
+        return job.failed(Failed::new(item, fault));
+    }
+    let unnamed = whole(job, big, item);
+    if let Err(failed) = complete(job, worker, unnamed, &*big.source) {
+        job.failed(failed);
+    }
+}
+
+/// A file whose chunks are all there, and that lacks its attributes and its name.
+pub fn whole(job: &Job, big: &Big, item: Item) -> Unnamed {
+    let sums = std::mem::take(&mut *lock(&big.sums));
+    let hash = job.options.hashes().then(|| {
+        let values: Vec<_> = sums.iter().map(|(_, value)| *value).collect();
+        hash::merge(&values, big.chunk, big.seen.attr.size)
+    });
+    Unnamed {
+        item,
+        seen: big.seen.clone(),
+        present: big.present.clone(),
+        target: big.target.clone(),
+        part: Some(big.part.clone()),
+        xattrs: Vec::new(),
+        hash,
+        sums: (sums.iter().map(|(sum, _)| *sum).collect(), big.chunk),
+        check: job.check,
+    }
+}
+
+/// Copies a chunk.
+pub fn chunk(job: &Job, worker: &mut Worker, big: &Big, index: u64) -> Result<(), Fault> {
+    let range = (index * big.chunk, ((index + 1) * big.chunk).min(big.seen.attr.size));
+    let holes = if big.has_holes { Holes::Seek } else { Holes::None };
+    let ends = Ends { source: &*big.source, target: &*big.target, holes };
+    let (sum, value) = match hole_sum(job, big, range)? {
+        Some(sum) => (sum, None),
+        None => {
+            let mut sums = Sums::new(job, range.0);
+            copy_range(job, &mut worker.buffer, &ends, range, &mut sums)?;
+            (sums.sum(), sums.tree.as_ref().map(hash::value))
+        }
+    };
+    lock(&big.sums)[index as usize] = (sum, value.unwrap_or_default());
+    if let Some(store) = job.store.as_ref().filter(|store| store.is_journal) {
+        store.written(&big.path, Chunk { index, sum, value });
+    }
+    Ok(())
+}
+
+/// The sum of a chunk that is all hole, where that is all that is wanted of it.
+fn hole_sum(job: &Job, big: &Big, (start, end): (u64, u64)) -> Result<Option<u64>, Fault> {
+    if !big.has_holes || job.options.hashes() {
+        return Ok(None);
+    }
+    let found = job.within(Stage::Read, || big.source.data_after(start)).trying("looking for data")?;
+    if found.is_some_and(|(from, _)| from < end) {
+        return Ok(None);
+    }
+    let mut known = lock(&job.hole_sums);
+    Ok(Some(*known.entry(end - start).or_insert_with(|| {
+        let mut sums = Sums::new(job, 0);
+        job.within(Stage::Hash, || sums.update_zeros(end - start));
+        sums.sum()
+    })))
+}
+
+/// Whether the worker should name what it has before it copies more.
+pub fn is_full(job: &Job, worker: &Worker) -> bool {
+    /// So many files are flushed at once: the flush of a disk then costs each little.
+    const FILES: usize = 1024;
+    /// And so many bytes.
+    const BYTES: u64 = 64 << 20;
+    match job.flush {
+        Flush::Together => worker.unnamed.len() >= FILES || worker.unnamed_bytes >= BYTES,
+        Flush::Each | Flush::No => !worker.unnamed.is_empty(),
+    }
+}

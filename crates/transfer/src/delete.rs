@@ -1,0 +1,195 @@
+//! Removes what the source does not have: after everything was copied, and only what is certain.
+//!
+//! All victims are known before the first is removed. An error, a listing that changed while it
+//! was made, or a name that the destination has in another way than the source: nothing is
+//! removed.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use aqueduct_fs::{Errno, SetAttr, SetTime};
+use aqueduct_worker::lock;
+
+use crate::job::{Dir, Job, below};
+use crate::outcome::{add, shown};
+use crate::side::{Directory, Listed, Seen};
+
+/// How often a directory is listed again that changes meanwhile.
+const LISTINGS_MAX: usize = 3;
+
+/// A name to remove.
+struct Victim {
+    /// The directory in which it is, below the root.
+    directory: Vec<u8>,
+    name: Box<[u8]>,
+    is_directory: bool,
+}
+
+/// Removes what is below `base` and not at the source. Why nothing was removed, if that is so.
+pub fn delete(job: &Job, base: &Dir) -> Result<(), String> {
+    if job.told.troubles() > 0 {
+        return Err(format!("{} names could not be copied", job.told.troubles()));
+    }
+    let Some(target) = base.target.clone() else { return Ok(()) };
+    let gone_through = std::mem::take(&mut *lock(&job.gone_through));
+    let mut victims = Vec::new();
+    for path in gone_through.keys() {
+        let failed = |error: Errno| format!("{} could not be looked at again: {error}", shown(path));
+        let target = match descend(&target, path) {
+            Err(Errno::ENOENT) if job.options.dry_run => continue, // it would only be made
+            found => found.map_err(failed)?,
+        };
+        let source = descend(&base.source, path).map_err(failed)?;
+        find(job, path, &*source, &*target, &mut victims)?;
+    }
+    if let Some(most) = job.options.delete_max.filter(|most| victims.len() as u64 > *most) {
+        return Err(format!("{} names would be removed, which is more than {most}", victims.len()));
+    }
+    remove(job, &target, &victims, &gone_through)
+}
+
+fn descend(root: &Arc<dyn Directory>, path: &[u8]) -> Result<Arc<dyn Directory>, Errno> {
+    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    names.into_iter().try_fold(root.clone(), |directory, name| directory.directory(name))
+}
+
+/// The names of a directory, of one moment: a name that moves while it is listed may be in no
+/// listing.
+fn names_of(directory: &dyn Directory, path: &[u8]) -> Result<HashSet<Box<[u8]>>, String> {
+    let failed = |error: Errno| format!("{} could not be listed again: {error}", shown(path));
+    for _ in 0..LISTINGS_MAX {
+        let before = directory.seen().map_err(failed)?;
+        let mut names = HashSet::new();
+        let mut found = |listed: Listed| {
+            names.insert(listed.name);
+        };
+        directory.list(&mut found).map_err(failed)?;
+        if directory.seen().map_err(failed)?.is_as(&before) {
+            return Ok(names);
+        }
+    }
+    Err(format!("{} changes all the time", shown(path)))
+}
+
+/// Finds the victims in one directory.
+fn find(
+    job: &Job,
+    path: &[u8],
+    source: &dyn Directory,
+    target: &dyn Directory,
+    victims: &mut Vec<Victim>,
+) -> Result<(), String> {
+    let failed = |error: Errno| format!("{} could not be listed: {error}", shown(path));
+    let wanted = names_of(source, path)?;
+    let (mut there, mut strange) = (HashSet::new(), Vec::new());
+    let mut found = |listed: Listed| {
+        if wanted.contains(&listed.name) {
+            there.insert(listed.name);
+        } else {
+            strange.push(listed);
+        }
+    };
+    target.list(&mut found).map_err(failed)?;
+    if path.is_empty() && wanted.is_empty() && !strange.is_empty() {
+        return Err("the source is empty, and the destination is not: is it mounted?".to_owned());
+    }
+    let is_meant = |name: &[u8], is_directory| job.options.filter.takes(&below(path, name), is_directory);
+    if !strange.is_empty() && !job.options.dry_run {
+        // A destination that knows a name in another way would list it as one that is not wanted.
+        let missing =
+            wanted.iter().find(|name| !there.contains(*name) && is_meant(name, true) && is_meant(name, false));
+        if let Some(name) = missing {
+            return Err(format!("the destination does not list {}, which it should have", shown(&below(path, name))));
+        }
+    }
+    let device = target.seen().map_err(failed)?.device;
+    for listed in strange {
+        match source.look(&listed.name) {
+            Err(Errno::ENOENT) => {}
+            Ok(_) => return Err(format!("{} has appeared at the source", shown(&below(path, &listed.name)))),
+            Err(error) => {
+                return Err(format!("{} could not be looked for: {error}", shown(&below(path, &listed.name))));
+            }
+        }
+        collect(job, path, target, device, &listed, victims)?;
+    }
+    Ok(())
+}
+
+/// Adds a victim, after all that is below it. Says whether it is one: what is excluded stays, and
+/// with it the directories above.
+fn collect(
+    job: &Job,
+    path: &[u8],
+    directory: &dyn Directory,
+    device: u64,
+    listed: &Listed,
+    victims: &mut Vec<Victim>,
+) -> Result<bool, String> {
+    let whole = below(path, &listed.name);
+    let failed = |error: Errno| format!("{} could not be looked at: {error}", shown(&whole));
+    let seen = directory.look(&listed.name).map_err(failed)?;
+    let is_directory = seen.attr.is_directory();
+    if !job.options.filter.takes(&whole, is_directory) {
+        return Ok(false);
+    }
+    if seen.device != device {
+        return Err(format!("{} is another file system", shown(&whole)));
+    }
+    if is_directory {
+        let inner = directory.directory(&listed.name).map_err(failed)?;
+        let mut entries = Vec::new();
+        inner.list(&mut |listed| entries.push(listed)).map_err(failed)?;
+        let mut is_empty = true;
+        for entry in entries {
+            is_empty &= collect(job, &whole, &*inner, device, &entry, victims)?;
+        }
+        if !is_empty {
+            return Ok(false);
+        }
+    }
+    victims.push(Victim { directory: path.to_vec(), name: listed.name.clone(), is_directory });
+    Ok(true)
+}
+
+fn remove(
+    job: &Job,
+    target: &Arc<dyn Directory>,
+    victims: &[Victim],
+    gone_through: &BTreeMap<Vec<u8>, Seen>,
+) -> Result<(), String> {
+    let mut last: Option<(&[u8], Arc<dyn Directory>)> = None;
+    for victim in victims {
+        let path = below(&victim.directory, &victim.name);
+        if job.options.dry_run {
+            job.tell("would delete", &path);
+            add(&job.counts.deleted, 1);
+            continue;
+        }
+        let failed = |error: Errno| format!("{} could not be removed, nor what comes after it: {error}", shown(&path));
+        let directory = match &last {
+            Some((path, directory)) if *path == victim.directory => directory.clone(),
+            _ => descend(target, &victim.directory).map_err(failed)?,
+        };
+        match victim.is_directory {
+            true => directory.remove_directory(&victim.name).map_err(failed)?,
+            false => directory.unlink(&victim.name).map_err(failed)?,
+        }
+        last = Some((&victim.directory, directory));
+        add(&job.counts.deleted, 1);
+        job.tell("deleted", &path);
+    }
+    // Their directories have the times of the source again.
+    let changed: HashSet<&[u8]> = victims.iter().map(|victim| victim.directory.as_slice()).collect();
+    for (path, seen) in gone_through.iter().filter(|(path, _)| changed.contains(path.as_slice())) {
+        if job.options.dry_run {
+            break;
+        }
+        let at = |time| Some(SetTime::At(time));
+        let times = SetAttr { atime: at(seen.attr.atime), mtime: at(seen.attr.mtime), ..SetAttr::default() };
+        if let Err(error) = descend(target, path).and_then(|directory| directory.set(&times)) {
+            job.told.lost(path, "times".to_owned(), error);
+        }
+    }
+    Ok(())
+}

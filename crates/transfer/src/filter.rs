@@ -1,0 +1,179 @@
+//! What of a tree is meant: patterns as rsync's, and lists of paths.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use globset::{GlobBuilder, GlobMatcher};
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+use crate::manifest::Text;
+
+/// Chooses by paths below the root of a copy.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub struct Filter {
+    excludes: Vec<Pattern>,
+    includes: Vec<Pattern>,
+    /// Only these, what is below them, and the directories above.
+    only: Option<BTreeSet<Vec<u8>>>,
+}
+
+/// A filter as it is kept.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    excludes: Vec<String>,
+    includes: Vec<String>,
+    only: Option<Vec<Text>>,
+}
+
+impl From<Filter> for Written {
+    fn from(filter: Filter) -> Written {
+        let texts = |patterns: Vec<Pattern>| patterns.into_iter().map(|pattern| pattern.text).collect();
+        let only = filter.only.map(|paths| paths.iter().map(|path| Text::new(path)).collect());
+        Written { excludes: texts(filter.excludes), includes: texts(filter.includes), only }
+    }
+}
+
+impl TryFrom<Written> for Filter {
+    type Error = Failure;
+
+    fn try_from(written: Written) -> Result<Filter, Failure> {
+        let only = written.only.map(|paths| paths.iter().filter_map(Text::bytes).collect());
+        Ok(Filter { only, ..Filter::new(&written.excludes, &written.includes)? })
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Pattern {
+    text: String,
+    glob: GlobMatcher,
+    directories_only: bool,
+}
+
+impl Pattern {
+    /// As rsync has them: a slash at the start or inside anchors at the root, one at the end means
+    /// directories only; else the name is matched wherever it is.
+    fn parse(text: &str) -> Result<Pattern, Failure> {
+        let directories_only = text.ends_with('/');
+        let bare = text.trim_end_matches('/');
+        let anchored = match bare.strip_prefix('/') {
+            Some(rest) => rest.to_owned(),
+            None if bare.contains('/') && !bare.starts_with("**/") => bare.to_owned(),
+            None => format!("**/{}", bare.trim_start_matches("**/")),
+        };
+        let glob = GlobBuilder::new(&anchored).literal_separator(true).backslash_escape(true).build();
+        let glob = glob.map_err(|error| {
+            let hint = "write patterns as *.o, /build/ or doc/**/*.html; * and ? match anything but /";
+            Failure::usage(format!("the pattern '{text}'"), error.kind(), hint)
+        })?;
+        Ok(Pattern { text: text.to_owned(), glob: glob.compile_matcher(), directories_only })
+    }
+
+    fn matches(&self, path: &[u8], is_directory: bool) -> bool {
+        use std::os::unix::ffi::OsStrExt;
+        (is_directory || !self.directories_only) && self.glob.is_match(std::ffi::OsStr::from_bytes(path))
+    }
+}
+
+impl Filter {
+    /// Everything but what matches one of `excludes` and none of `includes`.
+    pub fn new(excludes: &[String], includes: &[String]) -> Result<Filter, Failure> {
+        let parse = |texts: &[String]| texts.iter().map(|text| Pattern::parse(text)).collect::<Result<_, _>>();
+        Ok(Filter { excludes: parse(excludes)?, includes: parse(includes)?, only: None })
+    }
+
+    /// Only the paths of a list, one in each line, or each ended by NUL.
+    pub fn with_list(mut self, list: &[u8]) -> Result<Filter, Failure> {
+        let separator = if list.contains(&0) { 0 } else { b'\n' };
+        let mut paths = BTreeSet::new();
+        for line in list.split(|byte| *byte == separator) {
+            let names: Vec<&[u8]> =
+                line.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
+            if names.contains(&b"..".as_slice()) {
+                let path = String::from_utf8_lossy(line).into_owned();
+                return Err(Failure::usage(
+                    format!("the path '{path}' of the list"),
+                    "it has '..' in it",
+                    "name paths below the source",
+                ));
+            }
+            if !names.is_empty() {
+                paths.insert(names.join(&b'/'));
+            }
+        }
+        self.only = Some(paths);
+        Ok(self)
+    }
+
+    /// Whether a path is meant. What is below a directory that is not is not asked for.
+    pub fn takes(&self, path: &[u8], is_directory: bool) -> bool {
+        let matches = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(path, is_directory));
+        (!matches(&self.excludes) || matches(&self.includes)) && self.is_listed(path, is_directory)
+    }
+
+    /// Whether everything is meant.
+    pub fn takes_all(&self) -> bool {
+        self.excludes.is_empty() && self.only.is_none()
+    }
+
+    fn is_listed(&self, path: &[u8], is_directory: bool) -> bool {
+        let Some(only) = &self.only else { return true };
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        if ends.chain([path.len()]).any(|end| only.contains(&path[..end])) {
+            return true;
+        }
+        let above = [path, b"/"].concat();
+        let range = (Bound::Excluded(above.clone()), Bound::Unbounded);
+        is_directory && only.range(range).next().is_some_and(|next| next.starts_with(&above))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(excludes: &[&str], includes: &[&str]) -> Filter {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        Filter::new(&owned(excludes), &owned(includes)).unwrap()
+    }
+
+    #[test]
+    fn patterns_mean_what_they_mean_to_rsync() {
+        let of = filter(&["*.o", "/build/", "doc/*.html", "tmp/"], &["keep.o"]);
+        for (path, is_directory, takes) in [
+            ("a.o", false, false),
+            ("x/y/a.o", false, false),
+            ("x/keep.o", false, true),
+            ("build", true, false),
+            ("build", false, true),
+            ("x/build", true, true),
+            ("doc/a.html", false, false),
+            ("doc/x/a.html", false, true),
+            ("x/tmp", true, false),
+            ("tmp", false, true),
+        ] {
+            assert_eq!(of.takes(path.as_bytes(), is_directory), takes, "{path}");
+        }
+        assert!(Filter::new(&["[".to_owned()], &[]).is_err());
+    }
+
+    #[test]
+    fn a_list_takes_what_is_above_and_below() {
+        let of = filter(&["*.o"], &[]).with_list(b"a/b\n./c//d/\n").unwrap();
+        for (path, is_directory, takes) in [
+            ("a", true, true),
+            ("a", false, false),
+            ("a/b", false, true),
+            ("a/b/c", false, true),
+            ("a/b/c.o", false, false),
+            ("a/bc", false, false),
+            ("a/c", false, false),
+            ("c/d", true, true),
+            ("e", true, false),
+        ] {
+            assert_eq!(of.takes(path.as_bytes(), is_directory), takes, "{path}");
+        }
+        assert!(filter(&[], &[]).with_list(b"a\0../b").is_err());
+    }
+}

@@ -1,0 +1,409 @@
+//! A copy under way: what all threads share, and the directories and names that they work on.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use aqueduct_fs::Errno;
+use aqueduct_worker::lock;
+use blake3::hazmat::ChainingValue;
+
+use crate::attributes;
+use crate::claim::Claim;
+use crate::hash::Hash;
+use crate::ledger::{Stage, Watch, within};
+use crate::links::Links;
+use crate::manifest::Line;
+use crate::options::{Options, Verify};
+use crate::outcome::{Counting, Fault, Told, Trying, add, shown};
+use crate::queue::{Queue, Shared};
+use crate::side::{Directory, File, PART, Seen, Xattrs};
+use crate::store::{Entry, Store, fingerprint, random};
+use crate::throttle::Throttle;
+
+/// How data are made stable before a file has its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// They are not.
+    No,
+    /// Many files at once.
+    Together,
+    /// Each file by itself.
+    Each,
+}
+
+/// A copy under way.
+pub struct Job {
+    /// What is wanted.
+    pub options: Arc<Options>,
+    /// Whether chunks have sums, by which they are known again.
+    pub sums: bool,
+    /// How data are checked on the way, as the manifest calls it.
+    pub check: &'static str,
+    /// What moved, and where the time went.
+    pub watch: Arc<Watch>,
+    /// What was done.
+    pub counts: Counting,
+    /// What went wrong.
+    pub told: Told,
+    /// What is to be done.
+    pub queue: Queue<Big, Item>,
+    /// Names of one inode.
+    pub links: Links<Item>,
+    /// What was done, for the manifest and for a later run.
+    pub store: Option<Store>,
+    /// What was done, gathered: for a store of many agents, to which it goes with all else.
+    pub gathered: Option<Mutex<Vec<Entry>>>,
+    /// The claim by which this is done, of many agents; `None`: there is one process.
+    pub claim: Option<Claim>,
+    /// Another agent may have done a part of this: what is as it should be is its work.
+    pub redoes: bool,
+    /// What an earlier run did counts.
+    pub goes_on: bool,
+    /// All data together.
+    pub throttle: Option<Arc<Throttle>>,
+    /// How data are made stable.
+    pub flush: Flush,
+    /// The destination as it was opened before anything was written: it is told of all errors of
+    /// writing back since.
+    pub target_root: Arc<dyn Directory>,
+    /// The directory that the destination is, so that it is not copied into itself.
+    pub target_identity: Vec<u8>,
+    /// Distinguishes temporary names of this copy from those of others.
+    pub run: u64,
+    /// The number of the next temporary name.
+    pub next_part: AtomicU64,
+    /// Files can be made without a name.
+    pub makes_unnamed: AtomicBool,
+    /// Files of one file system can share their data, and may: nothing is to be known of them.
+    pub shares: AtomicBool,
+    /// Tells paths, where that is wanted.
+    pub teller: Option<Teller>,
+    /// Directories that were gone through, with their times: what is deleted below changes them.
+    pub gone_through: Mutex<BTreeMap<Vec<u8>, Seen>>,
+    /// The sums of chunks that are all hole, by their length: computed once.
+    pub hole_sums: Mutex<BTreeMap<u64, u64>>,
+}
+
+/// A directory that is gone through. When nobody works below it any more it gets its attributes.
+pub struct Dir {
+    /// The copy.
+    pub job: Arc<Job>,
+    /// The one above, which is not done before this is.
+    pub _above: Option<Arc<Dir>>,
+    /// The path below the root; empty for the root.
+    pub path: Vec<u8>,
+    /// The source.
+    pub source: Arc<dyn Directory>,
+    /// The destination; `None`: it would only be made.
+    pub target: Option<Arc<dyn Directory>>,
+    /// The source as it was before it was listed; `None`: the directory itself is not copied.
+    pub seen: Option<Seen>,
+    /// It was made by this copy, so that nothing was in it.
+    pub is_new: bool,
+    /// What is made in it gets access control lists from it.
+    pub bequeaths: bool,
+}
+
+/// A name to copy.
+pub struct Item {
+    /// Where it is.
+    pub dir: Arc<Dir>,
+    /// Its name at the source.
+    pub name: Box<[u8]>,
+    /// Its name at the destination, if that is another.
+    pub target_name: Option<Box<[u8]>>,
+    /// Its type; 0: not known yet.
+    pub kind: u32,
+    /// The inode, if it is known.
+    pub seen: Option<Seen>,
+    /// How often it was tried before.
+    pub attempt: u8,
+    /// It is the first name of its inode: others wait for it.
+    pub is_first: bool,
+}
+
+/// An item that failed, and why.
+pub struct Failed(Box<(Item, Fault)>);
+
+/// What came of an item.
+pub type Done<T = ()> = Result<T, Failed>;
+
+impl Failed {
+    /// This item failed.
+    pub fn new(item: Item, fault: Fault) -> Failed {
+        Failed(Box::new((item, fault)))
+    }
+}
+
+/// Is told each path.
+pub type Teller = Box<dyn Fn(&str) + Send + Sync>;
+
+/// A file of several chunks under way.
+pub struct Big {
+    /// Which.
+    pub item: Mutex<Option<Item>>,
+    /// Its path.
+    pub path: Vec<u8>,
+    /// It.
+    pub source: Arc<dyn File>,
+    /// As it was when it was begun.
+    pub seen: Seen,
+    /// What had its name at the destination.
+    pub present: Option<Seen>,
+    /// Where it is written.
+    pub target: Arc<dyn File>,
+    /// The temporary name.
+    pub part: Vec<u8>,
+    /// Only data are read.
+    pub has_holes: bool,
+    /// The length of its chunks.
+    pub chunk: u64,
+    /// Those that are to be copied, and which of them is next.
+    pub chunks: Vec<u64>,
+    /// The next of them.
+    pub next: AtomicUsize,
+    /// How many are not done.
+    pub left: AtomicUsize,
+    /// Sums and values of all.
+    pub sums: Mutex<Vec<(u64, ChainingValue)>>,
+    /// Why it failed.
+    pub fault: Mutex<Option<Fault>>,
+}
+
+/// A file that is whole but for its name.
+pub struct Unnamed {
+    /// Which.
+    pub item: Item,
+    /// The source, as it was copied.
+    pub seen: Seen,
+    /// What has its name at the destination.
+    pub present: Option<Seen>,
+    /// It.
+    pub target: Arc<dyn File>,
+    /// Its temporary name, if it has one.
+    pub part: Option<Vec<u8>>,
+    /// Its extended attributes, for the manifest.
+    pub xattrs: Xattrs,
+    /// Its hash, if wanted.
+    pub hash: Option<Hash>,
+    /// The sums of its chunks, if wanted, and their length.
+    pub sums: (Vec<u64>, u64),
+    /// How its data were checked so far.
+    pub check: &'static str,
+}
+
+/// What one thread has.
+#[derive(Default)]
+pub struct Worker {
+    /// Memory for data.
+    pub buffer: Vec<u8>,
+    /// Files that wait for a flush and their names.
+    pub unnamed: Vec<Unnamed>,
+    /// Their bytes.
+    pub unnamed_bytes: u64,
+}
+
+impl Shared for Big {
+    fn take(&self) -> Option<u64> {
+        self.chunks.get(self.next.fetch_add(1, Ordering::Relaxed)).copied()
+    }
+}
+
+/// A path below another.
+pub fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
+}
+
+impl Item {
+    /// The name that it gets.
+    pub fn target_name(&self) -> &[u8] {
+        self.target_name.as_ref().unwrap_or(&self.name)
+    }
+
+    /// The path below the root.
+    pub fn path(&self) -> Vec<u8> {
+        below(&self.dir.path, self.target_name())
+    }
+
+    /// The directory at the destination.
+    pub fn target(&self) -> Result<&dyn Directory, Fault> {
+        self.dir.target.as_deref().ok_or_else(|| Fault::new("opening its directory", Errno::ENOENT))
+    }
+
+    /// What has its name at the destination.
+    pub fn present(&self) -> Result<Option<Seen>, Fault> {
+        if self.dir.is_new || self.dir.target.is_none() {
+            return Ok(None);
+        }
+        match self.target()?.look(self.target_name()) {
+            Err(Errno::ENOENT) => Ok(None),
+            seen => seen.map(Some).trying("looking at the destination"),
+        }
+    }
+}
+
+impl Job {
+    /// A copy to `target_root`, of which nothing is done. `check`: how data are checked on the
+    /// way, as the manifest calls it.
+    pub fn new(
+        options: Arc<Options>,
+        target_root: Arc<dyn Directory>,
+        flush: Flush,
+        check: &'static str,
+        watch: Arc<Watch>,
+    ) -> Job {
+        Job {
+            sums: options.verify == Verify::Stable,
+            throttle: None,
+            check,
+            watch,
+            counts: Counting::default(),
+            told: Told::default(),
+            queue: Queue::new(),
+            links: Links::new(),
+            store: None,
+            gathered: None,
+            claim: None,
+            redoes: false,
+            goes_on: false,
+            flush,
+            target_identity: target_root.seen().map(|seen| seen.identity()).unwrap_or_default(),
+            target_root,
+            run: random(),
+            // Names of an earlier run of this copy may still be there.
+            next_part: AtomicU64::new(random() >> 16),
+            makes_unnamed: AtomicBool::new(true),
+            shares: AtomicBool::new(!options.hashes() && options.verify != Verify::Stable),
+            teller: None,
+            gone_through: Mutex::default(),
+            hole_sums: Mutex::default(),
+            options,
+        }
+    }
+
+    /// Whether this may go on: the claim holds, and nobody has ended the job.
+    pub fn may_go_on(&self) -> Result<(), Fault> {
+        self.claim.as_ref().map_or(Ok(()), Claim::check)
+    }
+
+    /// A name that nothing has.
+    pub fn part_name(&self) -> Vec<u8> {
+        let number = self.next_part.fetch_add(1, Ordering::Relaxed);
+        [self.part_prefix(), format!("{number:x}").into_bytes()].concat()
+    }
+
+    /// What temporary names of this copy begin with, also those of earlier runs.
+    pub fn part_prefix(&self) -> Vec<u8> {
+        [PART, format!("{:016x}-", self.run).as_bytes()].concat()
+    }
+
+    /// Whether an earlier run of this copy may have left something unfinished.
+    pub fn sweeps(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.has_earlier)
+    }
+
+    /// Tells a path, if that is wanted.
+    pub fn tell(&self, what: &str, path: &[u8]) {
+        if let Some(teller) = &self.teller {
+            teller(&format!("{what} {}", shown(path)));
+        }
+    }
+
+    /// Does something in a stage.
+    pub fn within<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
+        within(&self.watch, stage, work)
+    }
+
+    /// A directory is to be gone through.
+    pub fn directory(&self, item: Item) {
+        add(&self.watch.directories, 1);
+        self.queue.directory(item);
+    }
+
+    /// The size of a name is known.
+    pub fn sized(&self, bytes: u64) {
+        add(&self.watch.names_sized, 1);
+        add(&self.watch.bytes_found, bytes);
+    }
+
+    /// A name is done that needs no more work.
+    pub fn progress(&self, bytes: u64) {
+        self.sized(bytes);
+        add(&self.watch.names, 1);
+        add(&self.watch.bytes, bytes);
+    }
+
+    /// An item failed: it is tried again, or told.
+    pub fn failed(&self, failed: Failed) {
+        let (mut item, fault) = *failed.0;
+        let mut again = Vec::new();
+        if let Some(seen) = item.seen.take().filter(|_| item.is_first) {
+            again = self.links.failed(&seen.identity());
+            item.is_first = false;
+        }
+        if fault.is_passing && item.attempt < 2 {
+            item.attempt += 1;
+            item.kind = 0;
+            again.push(item);
+        } else {
+            self.told.trouble(&item.path(), &fault);
+        }
+        if !again.is_empty() {
+            self.queue.again(again);
+        }
+    }
+
+    /// Something is done: a line for the manifest, and what a later run believes.
+    pub fn record(&self, path: &[u8], line: &dyn Fn() -> Line, source: &Seen, target: &[u8]) {
+        if self.store.is_none() && self.gathered.is_none() {
+            return;
+        }
+        let is_directory = source.attr.is_directory();
+        let key = if is_directory && !path.is_empty() { [path, b"/"].concat() } else { path.to_vec() };
+        let group = (!is_directory && source.attr.nlink > 1).then(|| source.identity());
+        let (line, source, target) = (line().text(), fingerprint(source), target.to_vec());
+        let entry = Entry { key, group, line, source, target };
+        match (&self.store, &self.gathered) {
+            (Some(store), _) => store.done(entry),
+            (None, Some(gathered)) => lock(gathered).push(entry),
+            (None, None) => {}
+        }
+    }
+
+    /// A directory is gone through: what it does not have may be deleted later.
+    pub fn goes_through(&self, path: &[u8], seen: &Seen) {
+        if self.options.delete {
+            lock(&self.gone_through).insert(path.to_vec(), seen.clone());
+        }
+    }
+
+    /// What the destination could not hold.
+    pub fn lost(&self, path: &[u8], lost: attributes::Lost) {
+        lost.into_iter().for_each(|(what, why)| self.told.lost(path, what, why));
+    }
+
+    fn finish(&self, dir: &Dir, seen: &Seen, target: &dyn Directory) -> Result<(), Fault> {
+        let xattrs = dir.source.xattrs().trying("reading its extended attributes")?;
+        let lost = attributes::carry(seen, &xattrs, target).trying("setting its attributes")?;
+        self.lost(&dir.path, lost);
+        if self.flush == Flush::Each {
+            target.sync().trying("making it stable")?;
+        }
+        self.record(&dir.path, &|| Line::new(&dir.path, seen, &xattrs, None, None), seen, &[]);
+        Ok(())
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let (Some(seen), Some(target)) = (&self.seen, &self.target) else { return };
+        if self.job.options.dry_run {
+            return;
+        }
+        let job = self.job.clone();
+        if let Err(fault) = job.within(Stage::Attributes, || job.finish(self, seen, &**target)) {
+            job.told.trouble(&self.path, &fault);
+        }
+    }
+}

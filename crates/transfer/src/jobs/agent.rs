@@ -1,0 +1,289 @@
+//! An agent: claims units of jobs and does them, until it is told to end.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aqueduct_fs::Credential;
+use aqueduct_wire::ClientKey;
+use aqueduct_worker::lock;
+
+use super::board::{Board, Registration, Scope};
+use super::context::Context;
+use super::database::{Database, StoreError};
+use super::execute;
+use super::unit::Claimed;
+use crate::Failure;
+use crate::run::raise_descriptors;
+
+/// The longest that a thread without work sleeps before it looks again.
+const IDLE_MAX: Duration = Duration::from_millis(400);
+
+/// And the shortest.
+const IDLE_MIN: Duration = Duration::from_millis(20);
+
+/// A job that this agent cannot work on is tried again after so long.
+const REFUSED: Duration = Duration::from_secs(10);
+
+/// Jobs that an agent has open at once.
+const OPEN_MAX: usize = 64;
+
+/// After an error of the database it is asked again so much later.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// How an agent works.
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    /// The store.
+    pub store: String,
+    /// What it is called in lists.
+    pub name: String,
+    /// The host that it is on.
+    pub host: String,
+    /// The queues whose jobs it takes.
+    pub queues: Vec<String>,
+    /// Units that it does at once.
+    pub threads: usize,
+    /// For so long it is believed alive without a word.
+    pub lease: Duration,
+    /// The key of servers.
+    pub key: Option<ClientKey>,
+    /// It ends when there was nothing to do for so long.
+    pub idle_exit: Option<Duration>,
+    /// It also does the jobs of root, as root.
+    pub allows_root: bool,
+}
+
+struct Agent<'a> {
+    settings: &'a AgentSettings,
+    board: Board,
+    stop: &'a AtomicBool,
+    /// Whose jobs it may do; `None`: everybody's.
+    submitters: Option<Vec<String>>,
+    registration: Mutex<Arc<Registration>>,
+    waiting: Mutex<VecDeque<Claimed>>,
+    open: Mutex<HashMap<i64, Arc<Context>>>,
+    refused: Mutex<HashMap<i64, Instant>>,
+    /// Threads that do something, and when the last one did.
+    busy: AtomicUsize,
+    worked: Mutex<Instant>,
+}
+
+/// Works until `stop`; `ready` is told the store once the agent is known to it.
+pub fn run_agent(settings: &AgentSettings, stop: &AtomicBool, ready: impl FnOnce(&str)) -> Result<(), Failure> {
+    raise_descriptors();
+    let database = Database::connect(&settings.store)?;
+    let board = Board { database, length: settings.lease };
+    let failed = |error: StoreError| board.database.failed("cannot work for", &error);
+    let registration = board.register(&settings.name, &settings.host).map_err(failed)?;
+    let agent = Agent {
+        settings,
+        stop,
+        submitters: submitters()?,
+        registration: Mutex::new(Arc::new(registration)),
+        waiting: Mutex::default(),
+        open: Mutex::default(),
+        refused: Mutex::default(),
+        busy: AtomicUsize::new(0),
+        worked: Mutex::new(Instant::now()),
+        board,
+    };
+    ready(agent.board.database.name());
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let heart = scope.spawn(|| agent.beat(&ended));
+        let workers: Vec<_> = (0..settings.threads.max(1)).map(|_| scope.spawn(|| agent.work())).collect();
+        workers.into_iter().for_each(|worker| drop(worker.join()));
+        ended.store(true, Ordering::Release);
+        heart.thread().unpark();
+    });
+    let id = lock(&agent.registration).id;
+    agent.board.leave(id).map_err(|error| agent.board.database.failed("cannot leave", &error))
+}
+
+/// A process that is not root's may only be who it is.
+fn submitters() -> Result<Option<Vec<String>>, Failure> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let uid = rustix::process::geteuid().as_raw();
+    let name = aqueduct_posix::name_of_user(uid).ok_or_else(|| {
+        let hint = "start it as a user that the user database knows, or as root";
+        Failure::new("cannot start an agent", format!("nobody has the uid {uid}"), hint)
+    })?;
+    Ok(Some(vec![name]))
+}
+
+impl Agent<'_> {
+    fn scope(&self) -> Scope {
+        let mut refused = lock(&self.refused);
+        refused.retain(|_, since| since.elapsed() < REFUSED);
+        let refused = refused.keys().copied().collect();
+        Scope { queues: self.settings.queues.clone(), submitters: self.submitters.clone(), refused }
+    }
+
+    fn work(&self) {
+        let mut idle = IDLE_MIN;
+        while !self.stop.load(Ordering::Acquire) {
+            match self.next() {
+                Ok(Some(claimed)) => {
+                    idle = IDLE_MIN;
+                    self.busy.fetch_add(1, Ordering::AcqRel);
+                    self.execute(&claimed);
+                    *lock(&self.worked) = Instant::now();
+                    self.busy.fetch_sub(1, Ordering::AcqRel);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!("{}", self.board.database.failed("cannot ask", &error)),
+            }
+            let is_idle = self.busy.load(Ordering::Acquire) == 0;
+            if self.settings.idle_exit.is_some_and(|most| is_idle && lock(&self.worked).elapsed() >= most) {
+                return;
+            }
+            thread::sleep(idle);
+            idle = (idle * 2).min(IDLE_MAX);
+        }
+    }
+
+    /// What is to be done next, claimed.
+    fn next(&self) -> Result<Option<Claimed>, StoreError> {
+        let mut waiting = lock(&self.waiting);
+        if let Some(claimed) = waiting.pop_front() {
+            return Ok(Some(claimed));
+        }
+        let registration = lock(&self.registration).clone();
+        if !registration.lease.holds() {
+            return Ok(None);
+        }
+        let (scope, count) = (self.scope(), self.settings.threads.max(1) as i64);
+        loop {
+            waiting.extend(self.board.claim(&registration, &scope, count)?);
+            match waiting.pop_front() {
+                Some(claimed) => return Ok(Some(claimed)),
+                None if self.board.advance(&scope)? => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn execute(&self, claimed: &Claimed) {
+        let context = match self.context(claimed.job) {
+            Ok(Ok(Some(context))) => context,
+            Ok(Ok(None)) => return,
+            Ok(Err(failure)) => return self.refuse(claimed, &failure),
+            Err(error) => return tracing::warn!("{}", self.board.database.failed("cannot ask", &error)),
+        };
+        let outcome = loop {
+            if !claimed.lease.holds() {
+                return; // others do it
+            }
+            let acting = aqueduct_posix::act_as(&context.credential);
+            let outcome = acting.map(|()| execute::unit(&context, &self.board, claimed));
+            aqueduct_posix::restore();
+            match outcome {
+                Ok(Ok(outcome)) => break outcome,
+                Ok(Err(error)) => {
+                    tracing::warn!("{}", self.board.database.failed("cannot read from", &error));
+                    thread::sleep(RETRY);
+                }
+                Err(error) => {
+                    let hint = "start the agent as root, or as the submitter";
+                    return self.refuse(claimed, &Failure::new("cannot act as the submitter", error, hint));
+                }
+            }
+        };
+        while claimed.lease.holds() {
+            match self.board.done(claimed, &outcome) {
+                Ok(true) => return,
+                Ok(false) => return tracing::debug!("unit {} is not ours any more", claimed.id),
+                // If it was done after all it is not ours any more.
+                Err(error) => tracing::warn!("{}", self.board.database.failed("cannot tell", &error)),
+            }
+            thread::sleep(RETRY);
+        }
+    }
+
+    /// A job, open as its submitter. `None`: it is not there any more.
+    fn context(&self, id: i64) -> Result<Result<Option<Arc<Context>>, Failure>, StoreError> {
+        let mut open = lock(&self.open);
+        if let Some(context) = open.get(&id) {
+            return Ok(Ok(Some(context.clone())));
+        }
+        let Some(row) = self.board.job(id)? else { return Ok(Ok(None)) };
+        let opened = self.credential(&row.submitter).and_then(|credential| {
+            let acting = aqueduct_posix::act_as(&credential);
+            let hint = "start the agent as root, or as the submitter";
+            let acting = acting.map_err(|error| Failure::new(format!("cannot act as {}", row.submitter), error, hint));
+            let opened = acting.and_then(|()| Context::open(&row, credential, self.settings.key.clone()));
+            aqueduct_posix::restore();
+            opened
+        });
+        Ok(opened.map(|context| {
+            if open.len() >= OPEN_MAX {
+                open.clear(); // units under way keep theirs
+            }
+            let context = Arc::new(context);
+            open.insert(id, context.clone());
+            Some(context)
+        }))
+    }
+
+    fn credential(&self, submitter: &str) -> Result<Credential, Failure> {
+        let what = || format!("cannot act as {submitter}");
+        let hint = "make the user on this host, with the same uid as elsewhere";
+        let credential =
+            aqueduct_posix::user(submitter).ok_or_else(|| Failure::new(what(), "this host has no such user", hint))?;
+        if credential.uid == 0 && !self.settings.allows_root {
+            let hint = "start the agent with --allow-root, if whoever may be root in the database may be so here";
+            return Err(Failure::new(what(), "this agent does nothing as root", hint));
+        }
+        Ok(credential)
+    }
+
+    fn refuse(&self, claimed: &Claimed, failure: &Failure) {
+        tracing::warn!("job {}: {failure}", claimed.job);
+        lock(&self.refused).insert(claimed.job, Instant::now());
+        lock(&self.waiting).retain(|waiting| waiting.job != claimed.job);
+        let why = format!("{}: {}; {}", failure.what, failure.why, failure.hint);
+        if let Err(error) = self.board.refuse(claimed, &self.settings.name, &why) {
+            tracing::warn!("{}", self.board.database.failed("cannot tell", &error));
+        }
+    }
+
+    /// Says that the agent is alive, and looks after those that are not.
+    fn beat(&self, ended: &AtomicBool) {
+        let board = Board { database: self.board.database.again(), length: self.board.length };
+        while !ended.load(Ordering::Acquire) {
+            if let Err(error) = self.beat_once(&board) {
+                tracing::warn!("{}", board.database.failed("cannot tell", &error));
+            }
+            thread::park_timeout(self.settings.lease / 4);
+        }
+    }
+
+    fn beat_once(&self, board: &Board) -> Result<(), StoreError> {
+        let registration = lock(&self.registration).clone();
+        if !board.renew(&registration)? {
+            tracing::warn!("this agent was not heard of for too long: what it was at is others' now");
+            lock(&self.waiting).clear();
+            *lock(&self.registration) = Arc::new(board.register(&self.settings.name, &self.settings.host)?);
+        }
+        board.reap()?;
+        let jobs: Vec<i64> = lock(&self.open).keys().copied().collect();
+        for job in board.ended(&jobs)? {
+            if let Some(context) = lock(&self.open).remove(&job) {
+                context.is_ended.store(true, Ordering::Release);
+            }
+        }
+        let alive = board.alive()?.max(1) as u64;
+        for context in lock(&self.open).values() {
+            if let (Some(throttle), Some(rate)) = (&context.throttle, context.options.rate) {
+                throttle.set(rate / alive);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,426 @@
+//! What is to be done of all jobs, in the database: claimed, done, and followed by more.
+//!
+//! A unit goes with what comes of it in one transaction, and only if the claim is still the last:
+//! what an agent says that was taken for dead changes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postgres::{Client, Transaction};
+
+use super::database::{Database, StoreError};
+use super::order::{Order, VERSION};
+use super::unit::{Claimed, Gone, Kept, Large, Outcome, Step, Unit};
+use crate::claim::Lease;
+use crate::manifest::Text;
+use crate::store::Chunk;
+
+/// Names that are one unit, at most.
+pub const NAMES_MAX: usize = 1000;
+
+/// The first of what went wrong is kept: so much of each job.
+const TOLD_MAX: i64 = 1000;
+
+/// What all directories are gone through in, what follows it, and what is done last.
+const COPYING: i32 = 0;
+const LINKING: i32 = 1;
+const DELETING: i32 = 2;
+const FINISHING: i32 = 3;
+
+/// An agent, as the database knows it.
+pub struct Registration {
+    /// Its number.
+    pub id: i64,
+    /// How long it is believed alive.
+    pub lease: Arc<Lease>,
+}
+
+/// The board, with what one connection asks of it.
+pub struct Board {
+    pub database: Database,
+    /// For so long an agent is believed alive.
+    pub length: Duration,
+}
+
+/// The jobs that an agent works on.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    /// Of these queues.
+    pub queues: Vec<String>,
+    /// Of these submitters; `None`: of all.
+    pub submitters: Option<Vec<String>>,
+    /// Not these, for now.
+    pub refused: Vec<i64>,
+}
+
+/// A job as an agent needs it.
+pub struct JobRow {
+    pub submitter: String,
+    pub name: u64,
+    pub plan: String,
+}
+
+fn unit_text(unit: &Unit) -> String {
+    serde_json::to_string(unit).expect("a unit has only what JSON can hold")
+}
+
+fn insert_units(client: &mut Transaction<'_>, job: i64, units: &[Unit], delay: f64) -> Result<(), postgres::Error> {
+    if units.is_empty() {
+        return Ok(());
+    }
+    let texts: Vec<String> = units.iter().map(unit_text).collect();
+    let insert = "INSERT INTO unit (job, body, not_before)
+        SELECT $1, body, clock_timestamp() + $3 * interval '1 second' FROM unnest($2::text[]) AS body";
+    client.execute(insert, &[&job, &texts, &delay]).map(drop)
+}
+
+impl Board {
+    /// An agent that is alive from now on.
+    pub fn register(&self, name: &str, host: &str) -> Result<Registration, StoreError> {
+        let lease = Arc::new(Lease::default());
+        let mut id = 0;
+        lease.renew(self.length, || {
+            let insert = "INSERT INTO agent (name, host, pid, until)
+                VALUES ($1, $2, $3, clock_timestamp() + $4 * interval '1 second') RETURNING id";
+            let pid = std::process::id() as i32;
+            let seconds = self.length.as_secs_f64();
+            id = self.database.with(|client| client.query_one(insert, &[&name, &host, &pid, &seconds]))?.get(0);
+            Ok::<_, StoreError>(true)
+        })?;
+        Ok(Registration { id, lease })
+    }
+
+    /// The agent is alive still. `false`: it was taken for dead, and has no claims any more.
+    pub fn renew(&self, agent: &Registration) -> Result<bool, StoreError> {
+        let update = "UPDATE agent SET until = clock_timestamp() + $2 * interval '1 second' WHERE id = $1 AND NOT gone";
+        let seconds = self.length.as_secs_f64();
+        agent.lease.renew(self.length, || {
+            self.database.with(|client| client.execute(update, &[&agent.id, &seconds])).map(|count| count == 1)
+        })
+    }
+
+    /// Gives back what an agent has, which ends.
+    pub fn leave(&self, agent: i64) -> Result<(), StoreError> {
+        self.database.with(|client| {
+            let mut transaction = client.transaction()?;
+            transaction.execute("UPDATE agent SET gone = true WHERE id = $1", &[&agent])?;
+            transaction.execute("UPDATE unit SET agent = NULL WHERE agent = $1", &[&agent])?;
+            transaction.commit()
+        })
+    }
+
+    /// Takes the claims of agents away that are not heard of any more.
+    pub fn reap(&self) -> Result<(), StoreError> {
+        let reap =
+            "WITH dead AS (UPDATE agent SET gone = true WHERE NOT gone AND until < clock_timestamp() RETURNING id),
+            freed AS (UPDATE unit SET agent = NULL FROM dead WHERE unit.agent = dead.id RETURNING unit.job)
+            UPDATE job SET lost_claims = true WHERE NOT lost_claims AND id IN (SELECT job FROM freed)";
+        self.database.with(|client| client.execute(reap, &[])).map(drop)
+    }
+
+    /// Claims up to so many units, of the jobs with the highest priority first, the newest first.
+    pub fn claim(&self, agent: &Registration, scope: &Scope, count: i64) -> Result<Vec<Claimed>, StoreError> {
+        let claim = "WITH next AS (
+                SELECT unit.id FROM unit JOIN job ON job.id = unit.job
+                WHERE unit.agent IS NULL AND unit.not_before <= clock_timestamp() AND job.queue = ANY($2)
+                    AND job.version = $5 AND ($6::text[] IS NULL OR job.submitter = ANY($6)) AND NOT job.id = ANY($7)
+                    AND (job.state = 'running' OR job.state = 'cancelling' AND job.stage = $4)
+                ORDER BY job.priority DESC, job.id, unit.id DESC LIMIT $3 FOR UPDATE OF unit SKIP LOCKED)
+            UPDATE unit SET agent = $1, fence = fence + 1 FROM next
+            WHERE unit.id = next.id AND EXISTS (SELECT FROM agent WHERE id = $1 AND NOT gone)
+            RETURNING unit.id, unit.job, unit.fence, unit.body";
+        let rows = self.database.with(|client| {
+            client.query(
+                claim,
+                &[&agent.id, &scope.queues, &count, &FINISHING, &VERSION, &scope.submitters, &scope.refused],
+            )
+        })?;
+        let read = |row: &postgres::Row| {
+            let unit = serde_json::from_str(row.get(3)).ok()?;
+            let (id, job, fence, lease) = (row.get(0), row.get(1), row.get(2), agent.lease.clone());
+            Some(Claimed { id, job, fence, agent: agent.id, unit, lease })
+        };
+        Ok(rows.iter().filter_map(read).collect())
+    }
+
+    /// A job; `None`: it is not there any more.
+    pub fn job(&self, id: i64) -> Result<Option<JobRow>, StoreError> {
+        let select = "SELECT submitter, name, plan FROM job WHERE id = $1";
+        let row = self.database.with(|client| client.query_opt(select, &[&id]))?;
+        Ok(row.map(|row| JobRow { submitter: row.get(0), name: row.get::<_, i64>(1) as u64, plan: row.get(2) }))
+    }
+
+    /// Which of these jobs have been ended by somebody.
+    pub fn ended(&self, jobs: &[i64]) -> Result<Vec<i64>, StoreError> {
+        let select = "SELECT wanted FROM unnest($1::bigint[]) AS wanted
+            WHERE NOT EXISTS (SELECT FROM job WHERE id = wanted AND state IN ('new', 'running', 'paused'))";
+        let rows = self.database.with(|client| client.query(select, &[&jobs]))?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Agents that are alive.
+    pub fn alive(&self) -> Result<i64, StoreError> {
+        let select = "SELECT count(*) FROM agent WHERE NOT gone";
+        Ok(self.database.with(|client| client.query_one(select, &[]))?.get(0))
+    }
+
+    /// Gives back a unit that this agent cannot do, and says why, once.
+    pub fn refuse(&self, claimed: &Claimed, agent: &str, why: &str) -> Result<(), StoreError> {
+        self.database.with(|client| {
+            let mut transaction = client.transaction()?;
+            let free = "UPDATE unit SET agent = NULL WHERE job = $1 AND agent = $2";
+            transaction.execute(free, &[&claimed.job, &claimed.agent])?;
+            let insert = "INSERT INTO told (job, kind, path, what, why) SELECT $1, 'agent', $2, 'working on it', $3
+                WHERE NOT EXISTS (SELECT FROM told WHERE job = $1 AND kind = 'agent' AND path = $2 AND why = $3)";
+            transaction.execute(insert, &[&claimed.job, &agent, &why])?;
+            transaction.commit()
+        })
+    }
+
+    /// A unit is done. `false`: it was not this agent's any more, and nothing was changed.
+    pub fn done(&self, claimed: &Claimed, outcome: &Outcome) -> Result<bool, StoreError> {
+        self.database.with(|client| {
+            let mut transaction = client.transaction()?;
+            let delete = "DELETE FROM unit WHERE id = $1 AND agent = $2 AND fence = $3";
+            if transaction.execute(delete, &[&claimed.id, &claimed.agent, &claimed.fence])? != 1 {
+                return Ok(false);
+            }
+            put(&mut transaction, claimed, outcome)?;
+            transaction.commit()?;
+            Ok(true)
+        })
+    }
+
+    /// A large file under way, with its chunks that are there.
+    pub fn large(&self, job: i64, key: &[u8]) -> Result<Option<(Large, Vec<Chunk>)>, StoreError> {
+        self.database.with(|client| {
+            let select = "SELECT body FROM part WHERE job = $1 AND key = $2";
+            let Some(row) = client.query_opt(select, &[&job, &key])? else { return Ok(None) };
+            let Ok(large) = serde_json::from_str(row.get(0)) else { return Ok(None) };
+            let select = "SELECT place, sum, value FROM chunk WHERE job = $1 AND key = $2";
+            let read = |row: &postgres::Row| {
+                let (index, sum) = (row.get::<_, i64>(0) as u64, row.get::<_, i64>(1) as u64);
+                Chunk { index, sum, value: row.get::<_, &[u8]>(2).try_into().ok() }
+            };
+            Ok(Some((large, client.query(select, &[&job, &key])?.iter().map(read).collect())))
+        })
+    }
+
+    /// Directories that were gone through: these, or all.
+    pub fn directories(&self, job: i64, paths: Option<&[Vec<u8>]>) -> Result<Vec<Gone>, StoreError> {
+        let select =
+            "SELECT base, path, seen FROM directory WHERE job = $1 AND ($2::bytea[] IS NULL OR path = ANY($2))";
+        let rows = self.database.with(|client| client.query(select, &[&job, &paths]))?;
+        let read = |row: &postgres::Row| {
+            let seen = serde_json::from_str::<Kept>(row.get(2)).ok()?.seen()?;
+            Some(Gone { base: row.get::<_, i32>(0) as usize, path: row.get(1), seen })
+        };
+        Ok(rows.iter().filter_map(read).collect())
+    }
+
+    /// So many names of a job were not copied.
+    pub fn troubles(&self, job: i64) -> Result<i64, StoreError> {
+        let select = "SELECT coalesce(sum(count), 0)::bigint FROM tally WHERE job = $1 AND what = 'troubles'";
+        Ok(self.database.with(|client| client.query_one(select, &[&job]))?.get(0))
+    }
+
+    /// Begins new jobs, and has those go on of which nothing is left to do at their stage. Whether
+    /// there was one.
+    pub fn advance(&self, scope: &Scope) -> Result<bool, StoreError> {
+        let delay = self.length.as_secs_f64() / 2.0;
+        self.database.with(|client| advance(client, scope, delay))
+    }
+}
+
+fn put(transaction: &mut Transaction<'_>, claimed: &Claimed, outcome: &Outcome) -> Result<(), postgres::Error> {
+    let job = claimed.job;
+    insert_units(transaction, job, &outcome.next, 0.0)?;
+    if let Some((unit, delay)) = &outcome.again {
+        insert_units(transaction, job, std::slice::from_ref(unit), *delay)?;
+    }
+    if !outcome.entries.is_empty() {
+        let keys: Vec<&[u8]> = outcome.entries.iter().map(|entry| entry.key.as_slice()).collect();
+        let groups: Vec<Option<&[u8]>> = outcome.entries.iter().map(|entry| entry.group.as_deref()).collect();
+        let lines: Vec<&str> = outcome.entries.iter().map(|entry| entry.line.as_str()).collect();
+        let insert = "INSERT INTO entry (job, key, grp, line)
+            SELECT $1, * FROM unnest($2::bytea[], $3::bytea[], $4::text[])
+            ON CONFLICT (job, key) DO UPDATE SET grp = excluded.grp, line = excluded.line";
+        transaction.execute(insert, &[&job, &keys, &groups, &lines])?;
+    }
+    if !outcome.links.is_empty() {
+        let identities: Vec<&[u8]> = outcome.links.iter().map(|(identity, ..)| identity.as_slice()).collect();
+        let paths: Vec<&[u8]> = outcome.links.iter().map(|(.., path)| path.as_slice()).collect();
+        let bases: Vec<i32> = outcome.links.iter().map(|(_, base, _)| *base as i32).collect();
+        let insert = "INSERT INTO link (job, identity, path, base)
+            SELECT $1, * FROM unnest($2::bytea[], $3::bytea[], $4::integer[]) ON CONFLICT DO NOTHING";
+        transaction.execute(insert, &[&job, &identities, &paths, &bases])?;
+    }
+    if let Some(Gone { base, path, seen }) = &outcome.directory {
+        let depth = if path.is_empty() { 0 } else { 1 + path.iter().filter(|byte| **byte == b'/').count() as i32 };
+        let seen = serde_json::to_string(&Kept::new(seen)).expect("numbers are JSON");
+        let insert = "INSERT INTO directory (job, path, base, depth, seen) VALUES ($1, $2, $3, $4, $5)
+            ON CONFLICT (job, path) DO UPDATE SET base = excluded.base, seen = excluded.seen";
+        transaction.execute(insert, &[&job, &path, &(*base as i32), &depth, &seen])?;
+    }
+    if let Some((path, step)) = &outcome.large {
+        put_large(transaction, job, path, step)?;
+    }
+    if let Some(why) = &outcome.not_deleted {
+        transaction.execute("UPDATE job SET not_deleted = $2 WHERE id = $1", &[&job, why])?;
+    }
+    put_told(transaction, claimed, outcome)
+}
+
+fn put_large(transaction: &mut Transaction<'_>, job: i64, path: &[u8], step: &Step) -> Result<(), postgres::Error> {
+    match step {
+        Step::Begun(large) => {
+            let body = serde_json::to_string(large).expect("a file under way has only what JSON can hold");
+            let insert = "INSERT INTO part (job, key, body, missing) VALUES ($1, $2, $3, $4)";
+            transaction.execute(insert, &[&job, &path, &body, &(large.count as i64)])?;
+        }
+        Step::Written(chunks) => {
+            // Whoever ends the last of them is alone: the row is locked until the end.
+            let update = "UPDATE part SET missing = missing - $3 WHERE job = $1 AND key = $2 RETURNING missing";
+            let missing = transaction.query_opt(update, &[&job, &path, &(chunks.len() as i64)])?;
+            let Some(missing) = missing.map(|row| row.get::<_, i64>(0)) else { return Ok(()) };
+            let places: Vec<i64> = chunks.iter().map(|chunk| chunk.index as i64).collect();
+            let sums: Vec<i64> = chunks.iter().map(|chunk| chunk.sum as i64).collect();
+            let values: Vec<&[u8]> = chunks.iter().map(|chunk| chunk.value.as_ref().map_or(&[][..], |v| v)).collect();
+            let insert = "INSERT INTO chunk (job, key, place, sum, value)
+                SELECT $1, $2, * FROM unnest($3::bigint[], $4::bigint[], $5::bytea[])";
+            transaction.execute(insert, &[&job, &path, &places, &sums, &values])?;
+            if missing == 0 {
+                insert_units(transaction, job, &[Unit::Finish { path: Text::new(path), tries: 0 }], 0.0)?;
+            }
+        }
+        Step::Ended => {
+            transaction.execute("DELETE FROM part WHERE job = $1 AND key = $2", &[&job, &path])?;
+        }
+        Step::Failed { again } => {
+            // Its chunks find no file any more, and go.
+            let deleted = transaction.execute("DELETE FROM part WHERE job = $1 AND key = $2", &[&job, &path])?;
+            if let (Some(unit), 1) = (again, deleted) {
+                insert_units(transaction, job, std::slice::from_ref(unit), 0.5)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn put_told(transaction: &mut Transaction<'_>, claimed: &Claimed, outcome: &Outcome) -> Result<(), postgres::Error> {
+    let insert = "INSERT INTO told (job, kind, path, what, why) SELECT $1, $2, $3, $4, $5
+        WHERE (SELECT count(*) FROM told WHERE job = $1 AND kind = $2) < $6";
+    let troubles = outcome.troubles.iter().map(|told| ("trouble", &told.path, &told.what, &told.why));
+    let lost = outcome.lost.iter().map(|told| ("lost", &told.path, &told.what, &told.why));
+    for (kind, path, what, why) in troubles.chain(lost) {
+        transaction.execute(insert, &[&claimed.job, &kind, path, what, why, &TOLD_MAX])?;
+    }
+    if !outcome.tally.is_empty() {
+        let whats: Vec<&str> = outcome.tally.keys().map(String::as_str).collect();
+        let counts: Vec<i64> = outcome.tally.values().copied().collect();
+        let upsert =
+            "INSERT INTO tally (job, agent, what, count) SELECT $1, $2, * FROM unnest($3::text[], $4::bigint[])
+            ON CONFLICT (job, agent, what) DO UPDATE SET count = tally.count + excluded.count";
+        transaction.execute(upsert, &[&claimed.job, &claimed.agent, &whats, &counts])?;
+    }
+    Ok(())
+}
+
+fn advance(client: &mut Client, scope: &Scope, delay: f64) -> Result<bool, postgres::Error> {
+    let select = "SELECT id, state, stage, depth, plan, lost_claims FROM job WHERE queue = ANY($1) AND version = $3 AND ($4::text[] IS NULL OR submitter = ANY($4))
+        AND (state = 'new' OR state = 'cancelling' AND stage <> $2
+            OR state IN ('running', 'cancelling') AND NOT EXISTS (SELECT FROM unit WHERE unit.job = job.id))
+        ORDER BY priority DESC, id LIMIT 1 FOR UPDATE SKIP LOCKED";
+    let mut transaction = client.transaction()?;
+    let Some(row) = transaction.query_opt(select, &[&scope.queues, &FINISHING, &VERSION, &scope.submitters])? else {
+        return Ok(false);
+    };
+    let (id, state, stage): (i64, String, i32) = (row.get(0), row.get(1), row.get(2));
+    match (state.as_str(), stage) {
+        ("new", _) => begin(&mut transaction, id, row.get(4))?,
+        ("cancelling", FINISHING) => end(&mut transaction, id, "cancelled")?,
+        ("cancelling", _) => {
+            // Agents that are at it end it when they next look, and then the rest is removed.
+            transaction.execute("DELETE FROM unit WHERE job = $1", &[&id])?;
+            transaction.execute("UPDATE job SET stage = $2 WHERE id = $1", &[&id, &FINISHING])?;
+            insert_units(&mut transaction, id, &[Unit::Sweep], delay)?;
+        }
+        (_, COPYING) => link(&mut transaction, id)?,
+        (_, LINKING) => {
+            transaction.execute("UPDATE job SET stage = $2 WHERE id = $1", &[&id, &DELETING])?;
+            let deletes = Order::read(row.get(4)).is_some_and(|order| order.options.delete);
+            let sweeps = row.get(5);
+            let units = [(deletes, Unit::Delete), (sweeps, Unit::Sweep)];
+            let units: Vec<Unit> = units.into_iter().filter_map(|(is_due, unit)| is_due.then_some(unit)).collect();
+            insert_units(&mut transaction, id, &units, 0.0)?;
+        }
+        (_, DELETING) => {
+            let deepest =
+                "UPDATE job SET stage = $2, depth = (SELECT coalesce(max(depth), -1) FROM directory WHERE job = $1)
+                WHERE id = $1 RETURNING depth";
+            let depth = transaction.query_one(deepest, &[&id, &FINISHING])?.get(0);
+            attributes(&mut transaction, id, depth)?;
+        }
+        (_, _) if row.get::<_, i32>(3) > 0 => {
+            let above = "UPDATE job SET depth = depth - 1 WHERE id = $1 RETURNING depth";
+            let depth = transaction.query_one(above, &[&id])?.get(0);
+            attributes(&mut transaction, id, depth)?;
+        }
+        (_, _) => end(&mut transaction, id, "done")?,
+    }
+    transaction.commit()?;
+    Ok(true)
+}
+
+/// The first units of a job.
+fn begin(transaction: &mut Transaction<'_>, id: i64, plan: &str) -> Result<(), postgres::Error> {
+    let Some(order) = Order::read(plan) else { return end(transaction, id, "cancelled") };
+    let unit = |(base, of): (usize, &super::order::Base)| match &of.name {
+        None => Unit::Directory { base, path: Text::new(b"") },
+        Some((_, target)) if of.is_directory => Unit::Directory { base, path: target.clone() },
+        Some((_, target)) => {
+            let (directory, names) = (Text::new(b""), vec![target.clone()]);
+            Unit::Files { base, directory, is_new: false, names }
+        }
+    };
+    let units: Vec<Unit> = order.bases.iter().enumerate().map(unit).collect();
+    transaction.execute("UPDATE job SET state = 'running', begun = true WHERE id = $1", &[&id])?;
+    insert_units(transaction, id, &units, 0.0)
+}
+
+/// All names of an inode come to one agent.
+fn link(transaction: &mut Transaction<'_>, id: i64) -> Result<(), postgres::Error> {
+    transaction.execute("UPDATE job SET stage = $2 WHERE id = $1", &[&id, &LINKING])?;
+    let select = "SELECT identity, base, path FROM link WHERE job = $1 ORDER BY identity, path";
+    let (mut units, mut names, mut last) = (Vec::new(), Vec::new(), Vec::new());
+    for row in transaction.query(select, &[&id])? {
+        let identity: Vec<u8> = row.get(0);
+        if names.len() >= NAMES_MAX && identity != last {
+            units.push(Unit::Links { names: std::mem::take(&mut names) });
+        }
+        names.push((row.get::<_, i32>(1) as usize, Text::new(row.get(2))));
+        last = identity;
+    }
+    if !names.is_empty() {
+        units.push(Unit::Links { names });
+    }
+    transaction.execute("DELETE FROM link WHERE job = $1", &[&id])?;
+    insert_units(transaction, id, &units, 0.0)
+}
+
+/// Directories of one depth: those above come later, since they may close the way.
+fn attributes(transaction: &mut Transaction<'_>, id: i64, depth: i32) -> Result<(), postgres::Error> {
+    let select = "SELECT path FROM directory WHERE job = $1 AND depth = $2 ORDER BY path";
+    let rows = transaction.query(select, &[&id, &depth])?;
+    let paths: Vec<Text> = rows.iter().map(|row| Text::new(row.get(0))).collect();
+    let units: Vec<Unit> = paths.chunks(NAMES_MAX).map(|paths| Unit::Attributes { paths: paths.to_vec() }).collect();
+    insert_units(transaction, id, &units, 0.0)
+}
+
+fn end(transaction: &mut Transaction<'_>, id: i64, state: &str) -> Result<(), postgres::Error> {
+    transaction.execute("UPDATE job SET state = $2, ended = clock_timestamp() WHERE id = $1", &[&id, &state])?;
+    for table in ["directory", "link", "part"] {
+        transaction.execute(&format!("DELETE FROM {table} WHERE job = $1"), &[&id])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! Copies trees between file systems, and proves that they arrived.
+//!
+//! Each side is a directory of this machine or of a server's export ([`Place`]), behind one trait.
+//! [`copy`] walks the source with several threads, writes each file under a name that is not its
+//! own, and gives it its name once it is whole. [`verify`] compares a tree with the manifest that
+//! a copy wrote.
+
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod claim;
+mod compare;
+mod content;
+mod delete;
+mod filter;
+mod hash;
+mod job;
+pub mod jobs;
+mod ledger;
+mod links;
+mod manifest;
+mod naming;
+mod options;
+mod outcome;
+mod queue;
+mod run;
+mod side;
+mod store;
+mod throttle;
+mod tune;
+mod walk;
+
+pub use aqueduct_node::{Failure, Kind};
+pub use compare::{Verified, b3sum, verify};
+pub use filter::Filter;
+pub use ledger::{Watch, limit};
+pub use options::{Options, Verify};
+pub use outcome::{Counts, Lost, Summary, Trouble};
+pub use run::{Plan, copy};
+pub use side::{Access, Directory, File, Listed, Node, Place, Root, STEP, Seen};

@@ -1,0 +1,132 @@
+//! Gives files their names, once they are whole and stable.
+
+use aqueduct_fs::Errno;
+
+use crate::content::{discard, sum_of};
+use crate::job::{Done, Failed, Flush, Item, Job, Unnamed, Worker};
+use crate::ledger::Stage;
+use crate::manifest::Line;
+use crate::options::Verify;
+use crate::outcome::{Fault, Trying, add};
+use crate::side::Seen;
+use crate::store::fingerprint;
+
+/// Makes stable, checks and names all files of a worker.
+pub fn name_all(job: &Job, worker: &mut Worker) {
+    let mut unnamed = std::mem::take(&mut worker.unnamed);
+    worker.unnamed_bytes = 0;
+    if let Err(error) = job.within(Stage::Flush, || flush(job, &unnamed)) {
+        // The error is told once, and not whose it is: nothing of the batch can be believed, and
+        // flushing it again would succeed.
+        let fault = Fault { is_passing: true, ..Fault::new("making it stable", error) };
+        for unnamed in unnamed.drain(..) {
+            discard(&unnamed.item, unnamed.part.as_deref());
+            job.failed(Failed::new(unnamed.item, fault.clone()));
+        }
+    }
+    for unnamed in unnamed {
+        if let Err(failed) = name(job, worker, unnamed) {
+            job.failed(failed);
+        }
+    }
+}
+
+fn flush(job: &Job, unnamed: &[Unnamed]) -> Result<(), Errno> {
+    match (job.flush, unnamed) {
+        (Flush::No, _) | (_, []) => Ok(()),
+        (Flush::Together, [_, _, ..]) => job.target_root.sync_all(),
+        _ => unnamed.iter().filter(|file| !file.target.is_volatile()).try_for_each(|file| file.target.sync()),
+    }
+}
+
+fn name(job: &Job, worker: &mut Worker, unnamed: Unnamed) -> Done {
+    let Unnamed { item, seen, present, target, part, xattrs, hash, sums, mut check } = unnamed;
+    let fail = |item: Item, fault: Fault| {
+        discard(&item, part.as_deref());
+        Err(Failed::new(item, fault))
+    };
+    if job.options.verify == Verify::Stable {
+        let is_stable = target.forget(seen.attr.size);
+        check = if is_stable { "stable" } else { "cached" };
+        let (sums, chunk) = &sums;
+        let is_same = job.within(Stage::Verify, || {
+            sums.iter().enumerate().try_fold(true, |same, (index, sum)| {
+                let start = index as u64 * chunk;
+                let range = (start, (start + chunk).min(seen.attr.size));
+                Ok(same && sum_of(&*target, range, &mut worker.buffer)? == *sum)
+            })
+        });
+        match is_same.trying("reading back what was written") {
+            Ok(true) => {}
+            Ok(false) => {
+                let why = "what was read back is not what was written";
+                return fail(item, Fault { is_passing: true, ..Fault::new("comparing it", why) });
+            }
+            Err(fault) => return fail(item, fault),
+        }
+    }
+    if let Err(fault) = job.may_go_on() {
+        return fail(item, fault);
+    }
+    let named = job.within(Stage::Attributes, || give_name(&item, present.as_ref(), part.as_deref(), &*target));
+    if let Err(fault) = named {
+        return fail(item, fault);
+    }
+    let path = item.path();
+    let after = match &job.store {
+        Some(store) if store.is_journal => target.seen().map(|seen| fingerprint(&seen)).unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    job.told.checked(check);
+    job.record(&path, &|| Line::new(&path, &seen, &xattrs, hash.as_ref(), None), &seen, &after);
+    settle(job, &path, &seen);
+    add(&job.counts.files, 1);
+    add(&job.counts.bytes, seen.attr.size);
+    add(&job.watch.names, 1);
+    job.tell("copied", &path);
+    Ok(())
+}
+
+/// Those that waited for the first name of an inode go on.
+pub fn settle(job: &Job, path: &[u8], seen: &Seen) {
+    if seen.attr.nlink > 1 {
+        let waiting = job.links.done(&seen.identity(), path);
+        if !waiting.is_empty() {
+            job.queue.again(waiting);
+        }
+    }
+}
+
+/// What is at the destination is replaced only if it still is what was seen there.
+fn give_name(
+    item: &Item,
+    present: Option<&Seen>,
+    part: Option<&[u8]>,
+    target: &dyn crate::side::File,
+) -> Result<(), Fault> {
+    let (directory, name) = (item.target()?, item.target_name());
+    match part {
+        None => named_free(directory.name_file(target, name)),
+        Some(part) => rename(item, present, part),
+    }
+}
+
+fn named_free(named: Result<(), Errno>) -> Result<(), Fault> {
+    match named {
+        Err(Errno::EEXIST) => Err(Fault::new("naming it", "something else was given its name meanwhile")),
+        named => named.trying("naming it"),
+    }
+}
+
+/// Gives what has a temporary name its own.
+pub fn rename(item: &Item, present: Option<&Seen>, part: &[u8]) -> Result<(), Fault> {
+    let (directory, name) = (item.target()?, item.target_name());
+    let Some(present) = present else {
+        return named_free(directory.rename(part, name, false));
+    };
+    let is_there = directory.look(name);
+    if !is_there.as_ref().is_ok_and(|is_there| is_there.is_as(present)) {
+        return Err(Fault::new("naming it", "what has its name at the destination was changed meanwhile"));
+    }
+    directory.rename(part, name, true).trying("naming it")
+}

@@ -1,0 +1,508 @@
+//! A copy from the first look to the last name.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use aqueduct_fs::{Errno, SetAttr, SetTime};
+use rustix::process::{Resource, Rlimit};
+
+use crate::job::{Dir, Flush, Item, Job, Teller, Worker};
+use crate::ledger::{Clock, Sides, Stage, Watch, uncounted};
+use crate::manifest::{Line, Provenance, Text, Writer};
+use crate::options::{Options, Verify};
+use crate::outcome::{Fault, Summary, shown};
+use crate::queue::{Idle, Work};
+use crate::side::{Access, Directory, Place, Root, Seen};
+use crate::store::{Each, Store, StoreError, random};
+use crate::throttle::Throttle;
+use crate::{Failure, attributes, content, delete, naming, tune, walk};
+
+/// Threads between directories of one machine: what more of them would do waits for the same
+/// memory.
+const STREAMS_LOCAL: usize = 4;
+
+/// Threads where one side is at a server: each waits for one answer at a time.
+const STREAMS_PROJECTED: usize = 16;
+
+/// The most threads that are tried where their number is found online.
+const STREAMS_LOCAL_MAX: usize = 16;
+const STREAMS_PROJECTED_MAX: usize = 64;
+
+/// What is to be copied, and where to.
+pub struct Plan {
+    /// From where.
+    pub sources: Vec<Place>,
+    /// Where to.
+    pub target: Place,
+    /// As rsync has it: a source without a slash at its end goes into the destination under its
+    /// name, which is made if it is missing. Else as cp has it: where the destination is no
+    /// directory it becomes the copy itself.
+    pub is_sync: bool,
+    /// What is wanted.
+    pub options: Options,
+    /// How servers are reached.
+    pub access: Access,
+}
+
+impl Plan {
+    /// Whether data travel.
+    pub(crate) fn is_projected(&self) -> bool {
+        let Sides { source, target } = self.sides();
+        source || target
+    }
+
+    /// Which sides are at servers.
+    pub(crate) fn sides(&self) -> Sides {
+        Sides { source: self.sources.iter().any(Place::is_projected), target: self.target.is_projected() }
+    }
+}
+
+/// What one source becomes.
+pub enum Start {
+    /// The content of one directory becomes that of another, which may have to be made.
+    Content { source: Arc<dyn Directory>, seen: Seen, target: Option<Arc<dyn Directory>>, is_new: bool },
+    /// A name becomes a name of a directory.
+    Name {
+        source: Arc<dyn Directory>,
+        name: Vec<u8>,
+        seen: Seen,
+        target: Option<Arc<dyn Directory>>,
+        target_name: Vec<u8>,
+        /// The directory is the destination as it was written, and not the one above.
+        is_inside: bool,
+    },
+}
+
+/// Copies. `watch` may be looked at meanwhile, and `teller` is told each path if the options say
+/// so.
+pub fn copy(plan: Plan, watch: Arc<Watch>, teller: Option<Teller>) -> Result<Summary, Failure> {
+    let started = Instant::now();
+    raise_descriptors();
+    let starts = find(&plan)?;
+    let (usual, most) = match plan.is_projected() {
+        true => (STREAMS_PROJECTED, STREAMS_PROJECTED_MAX),
+        false => (STREAMS_LOCAL, STREAMS_LOCAL_MAX),
+    };
+    let usual = plan.options.streams.unwrap_or(usual).max(1);
+    let tunes = plan.options.tune && plan.options.streams.is_none() && plan.options.rate.is_none();
+    let most = if tunes { most } else { usual };
+    let job = Arc::new(prepare(&plan, &starts, watch.clone(), teller)?);
+    let bases = lay_out(&job, starts)?;
+    job.queue.admit(usual);
+    let ended = AtomicBool::new(false);
+    let streams = thread::scope(|scope| {
+        let (job, ended) = (&job, &ended);
+        let tuner = tunes.then(|| scope.spawn(move || tune::tune(job, usual, most, ended)));
+        let started = (0..most).map(|number| {
+            let builder = thread::Builder::new().name(format!("aqueduct-copy{number}"));
+            builder.spawn_scoped(scope, move || work(job, number))
+        });
+        let threads: Vec<_> = started.collect();
+        if threads.iter().all(Result::is_err) {
+            work(job, 0); // at least this thread is there
+        }
+        let joined: Vec<_> = threads.into_iter().flatten().map(thread::ScopedJoinHandle::join).collect();
+        ended.store(true, Ordering::Release);
+        joined.into_iter().for_each(|joined| joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        tuner.and_then(|tuner| tuner.join().ok()).unwrap_or(usual)
+    });
+    let not_deleted = match job.options.delete {
+        true => bases.iter().find_map(|base| delete::delete(&job, base).err()),
+        false => None,
+    };
+    drop(bases); // the roots get their attributes
+    let summary = finish(&plan, job, started, &watch)?;
+    Ok(Summary { not_deleted, streams: Some(streams), ..summary })
+}
+
+/// A batch of files and each directory under way hold descriptors: as many as the hard limit has.
+pub fn raise_descriptors() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
+        tracing::debug!("the limit of open files stays: {error}");
+    }
+}
+
+/// Works until there is nothing to do, as one of several threads.
+pub fn work(job: &Arc<Job>, thread: usize) {
+    let _clock = Clock::start(job.watch.clone());
+    let mut worker = Worker::default();
+    loop {
+        let next = job.queue.try_next(thread);
+        if next.is_none() && !worker.unnamed.is_empty() {
+            naming::name_all(job, &mut worker);
+            continue;
+        }
+        let next = match next.map_or_else(|| job.queue.next(thread), Ok) {
+            Ok(next) => next,
+            Err(Idle::Over) => return,
+            Err(Idle::Held) => {
+                uncounted(&job.watch, || job.queue.hold(thread));
+                continue;
+            }
+        };
+        match next {
+            Work::Part(big, index) => {
+                content::copy_chunk(job, &mut worker, &big, index);
+                if content::is_full(job, &worker) {
+                    naming::name_all(job, &mut worker);
+                }
+            }
+            Work::Batch(items) => walk::all(job, &mut worker, items),
+            Work::Directory(item) => {
+                walk::enter(job, &mut worker, item);
+                job.watch.directories.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        job.queue.done();
+    }
+}
+
+/// The destination as a directory: it is one, or it is made.
+fn into(plan: &Plan, root: &Root, is_there: bool) -> Result<Option<Arc<dyn Directory>>, Failure> {
+    let failed = |error: Errno| {
+        let hint = "name a directory, or a name in one that is there and may be written";
+        Failure::new(format!("cannot use {} as a directory", plan.target), error, hint)
+    };
+    match &root.name {
+        None => Ok(Some(root.parent.clone())),
+        Some(_) if is_there => root.directory().map(Some).map_err(failed),
+        Some(_) if plan.options.dry_run => Ok(None),
+        Some(name) => {
+            let made = root.parent.make_directory(name).map_err(failed)?;
+            let inherits = attributes::bequeaths(&*made).map_err(failed)?;
+            if inherits {
+                attributes::disinherit(&*made).map_err(failed)?;
+            }
+            Ok(Some(made))
+        }
+    }
+}
+
+/// Finds both ends, and decides what becomes what.
+pub fn find(plan: &Plan) -> Result<Vec<Start>, Failure> {
+    let target = plan.target.find_target(&plan.access)?;
+    let failed = |place: &Place, error: Errno| {
+        Failure::new(format!("cannot look at {place}"), error, "check that it is there and may be entered")
+    };
+    let present = target.seen().map_err(|error| failed(&plan.target, error))?;
+    let is_directory = present.as_ref().is_some_and(|seen| seen.attr.is_directory());
+    let (mut starts, mut folder) = (Vec::new(), None);
+    for place in &plan.sources {
+        let root = place.find(&plan.access)?;
+        let seen = root.seen().and_then(|seen| seen.ok_or(Errno::ENOENT)).map_err(|error| failed(place, error))?;
+        let is_content = seen.attr.is_directory() && (place.is_content || root.name.is_none());
+        let is_several = plan.sources.len() > 1;
+        let goes_inside = !is_content
+            && (is_directory || is_several || plan.target.is_content || (plan.is_sync && seen.attr.is_directory()));
+        if present.is_some() && !is_directory && (goes_inside || seen.attr.is_directory()) {
+            return Err(failed(&plan.target, Errno::ENOTDIR));
+        }
+        if goes_inside && !is_directory && !plan.is_sync {
+            let hint = "make the directory first, or use 'aqueduct sync', which makes it";
+            return Err(Failure::new(format!("cannot copy into {}", plan.target), Errno::ENOENT, hint));
+        }
+        starts.push(if goes_inside {
+            if folder.is_none() {
+                folder = Some(into(plan, &target, is_directory)?);
+            }
+            let (source, name) = named(place, &root)?;
+            Start::Name {
+                source,
+                seen,
+                target: folder.clone().flatten(),
+                target_name: name.clone(),
+                name,
+                is_inside: true,
+            }
+        } else if seen.attr.is_directory() {
+            let source = root.directory().map_err(|error| failed(place, error))?;
+            let seen = source.seen().map_err(|error| failed(place, error))?;
+            if present.as_ref().is_some_and(|present| present.identity() == seen.identity()) {
+                let why = "the source and the destination are the same directory";
+                return Err(Failure::usage(format!("cannot copy {place}"), why, "name another destination"));
+            }
+            Start::Content { source, seen, target: into(plan, &target, is_directory)?, is_new: !is_directory }
+        } else {
+            let (source, name) = named(place, &root)?;
+            let (parent, target_name) = named(&plan.target, &target)?;
+            Start::Name { source, name, seen, target: Some(parent), target_name, is_inside: false }
+        });
+    }
+    Ok(starts)
+}
+
+fn named(place: &Place, root: &Root) -> Result<(Arc<dyn Directory>, Vec<u8>), Failure> {
+    match &root.name {
+        Some(name) => Ok((root.parent.clone(), name.clone())),
+        None => Err(Failure::usage(format!("cannot copy {place}"), "it has no name", "name a file or directory")),
+    }
+}
+
+fn target_of(start: &Start) -> Option<&Arc<dyn Directory>> {
+    match start {
+        Start::Content { target, .. } | Start::Name { target, .. } => target.as_ref(),
+    }
+}
+
+/// How data are made stable at a destination.
+pub fn flush_of(target: &dyn Directory, options: &Options, is_projected: bool) -> Flush {
+    match target.is_volatile() {
+        _ if options.no_flush => Flush::No,
+        true => Flush::No,
+        false if is_projected => Flush::Each,
+        false => Flush::Together,
+    }
+}
+
+/// How data are checked on the way, as the manifest calls it.
+pub fn check_of(options: &Options, is_projected: bool) -> &'static str {
+    match options.verify {
+        Verify::Off => "off",
+        Verify::Wire | Verify::Stable if is_projected => "wire",
+        Verify::Wire | Verify::Stable => "read",
+    }
+}
+
+fn prepare(plan: &Plan, starts: &[Start], watch: Arc<Watch>, teller: Option<Teller>) -> Result<Job, Failure> {
+    let options = Arc::new(plan.options.clone());
+    let target_root = match starts.iter().find_map(target_of) {
+        Some(target) => target.clone(),
+        None => plan.target.find_target(&plan.access)?.parent,
+    };
+    let flush = flush_of(&*target_root, &options, plan.target.is_projected());
+    let check = check_of(&options, plan.is_projected());
+    let (store, goes_on) = open_store(plan)?;
+    let job = Job::new(options, target_root, flush, check, watch);
+    Ok(Job {
+        sums: job.sums || store.as_ref().is_some_and(|store| store.is_journal),
+        throttle: job.options.rate.map(Throttle::new).map(Arc::new),
+        run: store.as_ref().map_or(job.run, |store| store.name),
+        store,
+        goes_on,
+        teller: teller.filter(|_| job.options.is_verbose),
+        ..job
+    })
+}
+
+fn open_store(plan: &Plan) -> Result<(Option<Store>, bool), Failure> {
+    let options = &plan.options;
+    let failed = |what: String, error: StoreError| {
+        let hint = match &error {
+            StoreError::Other(_) => "give the same options again, or leave --resume out to begin anew",
+            StoreError::Busy => "wait for it, or end it",
+            _ => "check that the folder may be written and has room, or choose another with --journal",
+        };
+        Failure::new(what, error, hint)
+    };
+    if options.dry_run {
+        return Ok((None, false));
+    }
+    if let Some(folder) = &options.journals {
+        let what = format!("cannot use the journal in {}", folder.display());
+        let journal = Store::journal(folder, &journal_name(plan), &signature(plan), options.resume);
+        return journal.map(|(store, goes_on)| (Some(store), goes_on)).map_err(|error| failed(what, error));
+    }
+    if options.manifest.is_some() {
+        let folder = std::env::temp_dir();
+        let what = format!("cannot sort the manifest in {}", folder.display());
+        return Store::temporary(&folder).map(|store| (Some(store), false)).map_err(|error| failed(what, error));
+    }
+    Ok((None, false))
+}
+
+/// What names a copy: from where, and where to.
+fn journal_name(plan: &Plan) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for place in plan.sources.iter().chain([&plan.target]) {
+        let name = place.canonical();
+        hasher.update(&(name.len() as u64).to_le_bytes()).update(&name).update(&[u8::from(place.is_content)]);
+    }
+    hasher.finalize().to_hex()[..24].to_owned()
+}
+
+/// The options that have to be the same for a copy to go on.
+fn signature(plan: &Plan) -> String {
+    let Options { recursive, update, checksum, no_clobber, delete, manifest, verify, .. } = &plan.options;
+    let named = [
+        ("recursive", *recursive),
+        ("sync", plan.is_sync),
+        ("update", *update),
+        ("checksum", *checksum),
+        ("no-clobber", *no_clobber),
+        ("delete", *delete),
+        ("manifest", manifest.is_some()),
+        ("verify=stable", *verify == Verify::Stable),
+    ];
+    let given: Vec<&str> = named.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
+    if given.is_empty() { "none".to_owned() } else { given.join(", ") }
+}
+
+/// Puts the beginnings into the queue. What is returned is held until all is done.
+fn lay_out(job: &Arc<Job>, starts: Vec<Start>) -> Result<Vec<Arc<Dir>>, Failure> {
+    let mut bases = Vec::new();
+    let mut worker = Worker::default();
+    for start in starts {
+        let base = |source, target: Option<Arc<dyn Directory>>, seen, is_new: bool| {
+            let bequeaths = match &target {
+                Some(target) if !is_new => attributes::bequeaths(&**target).unwrap_or(false),
+                _ => false,
+            };
+            Arc::new(Dir { job: job.clone(), _above: None, path: Vec::new(), source, target, seen, is_new, bequeaths })
+        };
+        match start {
+            Start::Content { source, seen, target, is_new } => {
+                job.goes_through(b"", &seen);
+                let dir = base(source, target, Some(seen), is_new);
+                if let (Some(target), true) = (&dir.target, job.sweeps())
+                    && let Err(error) = walk::sweep(job, &**target, b"")
+                {
+                    job.told.trouble(b"", &Fault::new("removing what an earlier run left", error));
+                }
+                walk::list(job, &mut worker, &dir);
+                bases.push(dir);
+            }
+            Start::Name { source, name, seen, target, target_name, .. } => {
+                let is_new = target.is_none();
+                let dir = base(source, target, None, is_new);
+                let kind = seen.attr.kind();
+                let renamed = (target_name != name).then(|| target_name.into());
+                let item = Item {
+                    dir: dir.clone(),
+                    name: name.into(),
+                    target_name: renamed,
+                    kind,
+                    seen: None,
+                    attempt: 0,
+                    is_first: false,
+                };
+                bases.push(dir);
+                match kind {
+                    libc::S_IFDIR => job.directory(item),
+                    _ => job.queue.again(vec![item]),
+                }
+            }
+        }
+    }
+    naming::name_all(job, &mut worker);
+    Ok(bases)
+}
+
+/// Makes names stable, writes the manifest and ends the journal.
+fn finish(plan: &Plan, job: Arc<Job>, started: Instant, watch: &Watch) -> Result<Summary, Failure> {
+    if job.flush == Flush::Together
+        && let Err(error) = job.within(Stage::Flush, || job.target_root.sync_all())
+    {
+        job.told.trouble(b"", &Fault::new("making names stable", error));
+    }
+    let mut job = Arc::into_inner(job).expect("all threads have ended, and all directories are done");
+    let store = job.store.take();
+    let counts = job.counts.now();
+    let told = std::mem::take(&mut job.told);
+    let mut summary = Summary::new(told.into_all(), counts, 0.0, watch.stages(), plan.sides());
+    summary.dry_run = plan.options.dry_run;
+    if let Some(mut store) = store {
+        let closed = store.close();
+        if let Some(path) = &plan.options.manifest {
+            let written =
+                closed.map_err(io::Error::other).and_then(|()| write_manifest(plan, &mut store, path, &summary));
+            written.map_err(|error| {
+                let hint = "check that the folder may be written and has room; what was copied is there";
+                Failure::new(format!("cannot write the manifest {}", path.display()), error, hint)
+            })?;
+        } else if let Err(error) = closed {
+            tracing::warn!("the journal could not be written, so that --resume would begin anew: {error}");
+        }
+        // With what is in it a later run knows what is still to be done.
+        if summary.trouble_count == 0 {
+            if store.has_earlier {
+                sweep_all(&job.target_root, &store);
+            }
+            store.remove();
+        }
+    }
+    summary.seconds = started.elapsed().as_secs_f64();
+    Ok(summary)
+}
+
+/// Removes what an earlier run began and this one had no use for: another name of the inode was
+/// the first.
+fn sweep_all(target: &Arc<dyn Directory>, store: &Store) {
+    for (path, name) in &store.earlier {
+        let mut names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+        names.pop();
+        let directory = names.into_iter().try_fold(target.clone(), |directory, name| directory.directory(name));
+        let removed = directory.and_then(|directory| {
+            let seen = directory.seen()?;
+            directory.unlink(name)?;
+            // The directory was done: it has the times of the source again.
+            let at = |time| Some(SetTime::At(time));
+            directory.set(&SetAttr { atime: at(seen.attr.atime), mtime: at(seen.attr.mtime), ..SetAttr::default() })
+        });
+        if let Err(error) = removed
+            && error != Errno::ENOENT
+        {
+            tracing::warn!("{} stays beside {}: {error}", shown(name), shown(path));
+        }
+    }
+}
+
+fn write_manifest(plan: &Plan, store: &mut Store, path: &Path, summary: &Summary) -> io::Result<()> {
+    let sources = plan.sources.iter().map(ToString::to_string).collect();
+    write_lines(path, sources, plan.target.to_string(), summary, |each| store.finish(each).map_err(io::Error::other))
+}
+
+/// Writes a manifest of what `entries` gives, under its name only when it is whole.
+pub fn write_lines(
+    path: &Path,
+    sources: Vec<String>,
+    destination: String,
+    summary: &Summary,
+    entries: impl FnOnce(Each<'_>) -> io::Result<()>,
+) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let part = folder.join(format!(".aqueduct-part-{:016x}", random()));
+    let written = || -> io::Result<()> {
+        let mut writer = Writer::new(BufWriter::new(File::create_new(&part)?));
+        entries(&mut |key, line, group| match group {
+            None => writer.line(line),
+            Some((first, lines)) => writer.line(&linked(key, line, first, lines)?),
+        })?;
+        let out = writer.finish(|body_b3, lines| Provenance {
+            aqueduct_manifest: 1,
+            body_b3,
+            lines,
+            tool: format!("aqueduct {}", env!("CARGO_PKG_VERSION")),
+            sources,
+            destination,
+            checks: summary.checks.iter().map(|(check, count)| (check.to_string(), *count)).collect(),
+            troubles: summary.trouble_count,
+            lost: summary.lost_count,
+            spent: summary.spent.iter().map(|(what, percent)| (what.to_string(), *percent)).collect(),
+        })?;
+        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        std::fs::rename(&part, path)
+    };
+    written().inspect_err(|_| drop(std::fs::remove_file(&part)))
+}
+
+/// The line of a name of an inode with several: whichever was copied, the first has the hash, and
+/// the others say which is the first.
+fn linked(key: &[u8], line: &str, first: &[u8], lines: &[String]) -> io::Result<String> {
+    let mut line: Line = serde_json::from_str(line)?;
+    if key == first {
+        for other in lines {
+            let other: Line = serde_json::from_str(other)?;
+            line.b3 = line.b3.or(other.b3);
+        }
+    } else {
+        (line.b3, line.link) = (None, Some(Text::new(first)));
+    }
+    Ok(line.text())
+}

@@ -1,0 +1,198 @@
+//! The two ends of a copy: directories and files, here or at a server, behind two traits.
+//!
+//! Everything is reached through a directory that is held open and one name below it, so that
+//! nobody who exchanges a directory for a link leads a copy out of its tree.
+
+mod local;
+mod place;
+mod projected;
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use aqueduct_fs::{Attr, Errno, Handle, SetAttr};
+
+pub use place::{Access, Place, Root};
+
+/// What names begin with that are not whole yet. They are never walked, copied or deleted, except
+/// by the job that made them.
+pub const PART: &[u8] = b".aqueduct-part-";
+
+/// The most bytes that move in one step.
+pub const STEP: usize = aqueduct_fs::TRANSFER_SIZE_MAX;
+
+/// The extended attributes that hold access control lists.
+pub const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+/// Extended attributes, with their values.
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// An inode, looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its attributes.
+    pub attr: Attr,
+    /// The device on which it lies; 0: the handle says it.
+    pub device: u64,
+    /// What names it at a server.
+    pub handle: Option<Handle>,
+}
+
+impl Seen {
+    /// Equal for names of one inode, and only for those.
+    pub fn identity(&self) -> Vec<u8> {
+        match &self.handle {
+            Some(handle) => handle.bytes().to_vec(),
+            None => [self.device.to_le_bytes(), self.attr.ino.to_le_bytes()].concat(),
+        }
+    }
+
+    /// Whether nothing was changed since `before`, as far as a file system tells.
+    pub fn is_as(&self, before: &Seen) -> bool {
+        let of = |seen: &Seen| (seen.attr.size, seen.attr.mtime, seen.attr.ctime, seen.attr.kind());
+        of(self) == of(before) && self.identity() == before.identity()
+    }
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// The type bits of its mode; 0: not known before it is looked at.
+    pub kind: u32,
+    /// The inode, where the listing says it.
+    pub seen: Option<Seen>,
+}
+
+/// What has attributes, and is open: a file, a directory, or a name that is neither.
+pub trait Node: Send + Sync {
+    /// Looks at it.
+    fn seen(&self) -> Result<Seen, Errno>;
+
+    /// Changes attributes.
+    fn set(&self, set: &SetAttr) -> Result<(), Errno>;
+
+    /// Its extended attributes, with their values. A file system without them has none.
+    fn xattrs(&self) -> Result<Xattrs, Errno>;
+
+    /// Sets an extended attribute, or removes it.
+    fn set_xattr(&self, name: &[u8], value: Option<&[u8]>) -> Result<(), Errno>;
+
+    /// Makes it stable: a directory with its names, a file with its data.
+    fn sync(&self) -> Result<(), Errno>;
+
+    /// The descriptor, of what is here.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// What names the inode at a server, of what is there.
+    fn handle(&self) -> Option<&Handle> {
+        None
+    }
+}
+
+/// An open regular file.
+pub trait File: Node {
+    /// Reads up to `length` (at most [`STEP`]) bytes into `buffer`, which then has just these.
+    /// Fewer come only at the end of the file.
+    fn read(&self, offset: u64, length: usize, buffer: &mut Vec<u8>) -> Result<(), Errno>;
+
+    /// Writes all of the data.
+    fn write(&self, offset: u64, data: bytes::Bytes) -> Result<(), Errno>;
+
+    /// Shares all data of `source`, where one file system has both and can: nothing is read or
+    /// written.
+    fn share(&self, _source: &dyn File) -> Result<(), Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Locks it against those who lock it otherwise, until it is closed. `false`: somebody has it.
+    fn lock(&self, alone: bool) -> Result<bool, Errno>;
+
+    /// Sets the size.
+    fn truncate(&self, size: u64) -> Result<(), Errno>;
+
+    /// Where data begin at or after `offset`, and where they end; `None`: there are none.
+    fn data_after(&self, offset: u64) -> Result<Option<(u64, u64)>, Errno>;
+
+    /// Lets go of what is kept of the data, so that the next reads come from where they are kept
+    /// for good. Says whether that can be shown.
+    fn forget(&self, size: u64) -> bool;
+
+    /// Whether what was written survives nothing anyway, so that there is nothing to make stable.
+    fn is_volatile(&self) -> bool;
+}
+
+/// An open directory. Names are single components.
+pub trait Directory: Node {
+    /// Gives each entry to `found`, without `.`, `..` and what is not whole.
+    fn list(&self, found: &mut dyn FnMut(Listed)) -> Result<(), Errno>;
+
+    /// Gives the names of what is not whole to `found`.
+    fn list_parts(&self, found: &mut dyn FnMut(&[u8])) -> Result<(), Errno>;
+
+    /// Looks at a name, never at what a link points to.
+    fn look(&self, name: &[u8]) -> Result<Seen, Errno>;
+
+    /// Opens a directory.
+    fn directory(&self, name: &[u8]) -> Result<Arc<dyn Directory>, Errno>;
+
+    /// Opens a regular file for reading. `known`: as it was listed.
+    fn file(&self, name: &[u8], known: Option<&Seen>) -> Result<Arc<dyn File>, Errno>;
+
+    /// Opens a regular file that is not whole, to go on with it.
+    fn part(&self, name: &[u8]) -> Result<Arc<dyn File>, Errno>;
+
+    /// What is neither file nor directory, for its attributes.
+    fn other(&self, name: &[u8]) -> Result<Box<dyn Node>, Errno>;
+
+    /// The text of a symbolic link.
+    fn read_link(&self, name: &[u8]) -> Result<Vec<u8>, Errno>;
+
+    /// Makes a directory that nobody else may enter yet, and opens it.
+    fn make_directory(&self, name: &[u8]) -> Result<Arc<dyn Directory>, Errno>;
+
+    /// Makes a symbolic link.
+    fn make_symlink(&self, name: &[u8], text: &[u8]) -> Result<(), Errno>;
+
+    /// Makes a device, a fifo or a socket that nobody else may open yet.
+    fn make_other(&self, name: &[u8], kind: u32, rdev: u64) -> Result<(), Errno>;
+
+    /// Makes a file under a name that must be free, for reading and writing.
+    fn create(&self, name: &[u8]) -> Result<Arc<dyn File>, Errno>;
+
+    /// Makes a file without a name. EOPNOTSUPP: not here.
+    fn create_unnamed(&self) -> Result<Arc<dyn File>, Errno>;
+
+    /// Gives a file without a name its first, which must be free.
+    fn name_file(&self, file: &dyn File, name: &[u8]) -> Result<(), Errno>;
+
+    /// Gives the inode of another name (below `from`) a further one, which must be free.
+    fn link(&self, from: &dyn Directory, from_name: &[u8], name: &[u8]) -> Result<(), Errno>;
+
+    /// Renames within the directory. Unless it `replaces`, the new name must be free.
+    fn rename(&self, name: &[u8], new_name: &[u8], replaces: bool) -> Result<(), Errno>;
+
+    /// Removes a name that is no directory's.
+    fn unlink(&self, name: &[u8]) -> Result<(), Errno>;
+
+    /// Removes an empty directory.
+    fn remove_directory(&self, name: &[u8]) -> Result<(), Errno>;
+
+    /// Makes all stable that was written to the file system so far. EOPNOTSUPP: each file has to
+    /// be made stable by itself.
+    fn sync_all(&self) -> Result<(), Errno>;
+
+    /// Bytes and inodes that are free.
+    fn free(&self) -> Result<(u64, u64), Errno>;
+
+    /// Whether the file system keeps nothing beyond a restart of the machine.
+    fn is_volatile(&self) -> bool;
+}
+
+/// Whether a name is that of something that is not whole.
+pub fn is_part(name: &[u8]) -> bool {
+    name.starts_with(PART)
+}

@@ -1,0 +1,299 @@
+//! How a source or destination is written: a path, or `HOST:/EXPORT/path`.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use aqueduct_fs::{ClientId, Context, Credential, Errno};
+use aqueduct_node::{self as node, AttachConfig, Attachment, Carriers, ConnectError};
+use aqueduct_wire::{Checksums, ClientKey};
+use aqueduct_worker::lock;
+
+use super::Directory;
+use super::local::LocalDirectory;
+use super::projected::Export;
+use crate::Failure;
+
+/// One side as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    written: OsString,
+    kind: Kind,
+    /// It ends with a slash: its content is meant.
+    pub is_content: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Here(PathBuf),
+    There { server: String, path: String },
+}
+
+/// How exports are attached.
+pub struct Access {
+    /// The cluster's key, or this node's.
+    pub key: Option<ClientKey>,
+    /// Whether what travels is checked.
+    pub checksums: Checksums,
+    /// Threads that carry the requests of each.
+    pub threads: usize,
+    /// As whom.
+    context: Context,
+    /// What servers call this client; `None`: as this machine is called.
+    pub name: Option<String>,
+    attached: Mutex<Vec<(String, String, Arc<Export>)>>,
+}
+
+impl Access {
+    /// Attaches nothing yet.
+    pub fn new(key: Option<ClientKey>, checksums: Checksums, threads: usize) -> Access {
+        Access { key, checksums, threads, context: node::caller(), name: None, attached: Mutex::default() }
+    }
+
+    /// As somebody else than this process.
+    pub fn acting_as(self, credential: Credential) -> Access {
+        Access { context: Context::new(ClientId(0), credential), ..self }
+    }
+}
+
+/// A place that was found: the directory that it is, or the one that it is a name of.
+pub struct Root {
+    /// The directory in which its name is; that itself where there is no name.
+    pub parent: Arc<dyn Directory>,
+    /// The name; `None`: the place is a root, which has none.
+    pub name: Option<Vec<u8>>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.written.to_string_lossy())
+    }
+}
+
+impl Place {
+    /// Takes a text apart. As rsync and scp have it, a colon before the first slash means a host.
+    pub fn parse(written: &OsStr) -> Result<Place, Failure> {
+        let bytes = written.as_bytes();
+        let is_content = bytes.ends_with(b"/") || bytes.ends_with(b"/.") || bytes == b".";
+        let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
+        let bad = |why: &dyn fmt::Display| {
+            let hint = "name a path, HOST:/EXPORT/path or HOST:PORT:/EXPORT/path; a path with a colon as ./PATH";
+            Failure::usage(format!("'{}'", written.to_string_lossy()), why, hint)
+        };
+        if bytes.is_empty() {
+            return Err(bad(&"it is empty"));
+        }
+        let is_there = bytes[..slash].contains(&b':') || bytes.starts_with(node::place::UNIX.as_bytes());
+        let kind = if is_there {
+            let text = written.to_str().ok_or_else(|| bad(&"a server's exports have names in UTF-8"))?;
+            let place = node::Place::parse(text, |_| false).map_err(|error| bad(&error))?;
+            if place.volume.is_some() || !place.export.starts_with('/') {
+                return Err(bad(&"it names a volume, or a path that does not begin with /"));
+            }
+            if place.export.split('/').any(|name| name == "..") {
+                return Err(bad(&"it has '..' in it"));
+            }
+            Kind::There { server: place.server(None), path: place.export }
+        } else {
+            Kind::Here(PathBuf::from(written))
+        };
+        Ok(Place { written: written.to_owned(), kind, is_content })
+    }
+
+    /// Whether it is at a server.
+    pub fn is_projected(&self) -> bool {
+        matches!(self.kind, Kind::There { .. })
+    }
+
+    /// As it was written, with a path that does not depend on where this process is.
+    pub fn absolute(&self) -> OsString {
+        match &self.kind {
+            Kind::Here(path) => std::path::absolute(path).map_or_else(|_| self.written.clone(), OsString::from),
+            Kind::There { .. } => self.written.clone(),
+        }
+    }
+
+    /// The server's addresses, of a place at one.
+    pub fn server(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Here(_) => None,
+            Kind::There { server, .. } => Some(server),
+        }
+    }
+
+    /// The path, of a place on this machine.
+    pub fn local(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Here(path) => Some(path),
+            Kind::There { .. } => None,
+        }
+    }
+
+    /// What names it whatever way it was written, as far as that can be told.
+    pub fn canonical(&self) -> Vec<u8> {
+        match &self.kind {
+            Kind::Here(path) => {
+                let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                let parent = absolute.parent().map(|parent| parent.canonicalize().unwrap_or_else(|_| parent.into()));
+                let whole = match (parent, absolute.file_name()) {
+                    (Some(parent), Some(name)) => parent.join(name),
+                    _ => absolute,
+                };
+                whole.into_os_string().into_vec()
+            }
+            Kind::There { server, path } => format!("{server}:{}", path.trim_end_matches('/')).into_bytes(),
+        }
+    }
+
+    /// Finds it. What it names need not be there, the directory above has to.
+    pub fn find(&self, access: &Access) -> Result<Root, Failure> {
+        match &self.kind {
+            Kind::Here(path) => self.find_here(path),
+            Kind::There { server, path } => self.find_there(access, server, path),
+        }
+    }
+
+    /// As [`find`](Place::find), for a destination: a link to a directory is that directory.
+    pub fn find_target(&self, access: &Access) -> Result<Root, Failure> {
+        match &self.kind {
+            Kind::Here(path) if path.is_dir() => {
+                let parent = LocalDirectory::open(path).map_err(|error| self.failed(error))?;
+                Ok(Root { parent, name: None })
+            }
+            _ => self.find(access),
+        }
+    }
+
+    fn failed(&self, error: Errno) -> Failure {
+        let hint = "check the path, and that the directory above it is there and may be entered";
+        Failure::new(format!("cannot open {self}"), error, hint)
+    }
+
+    fn find_here(&self, path: &Path) -> Result<Root, Failure> {
+        let failed = |error| self.failed(error);
+        let ends_in_dots = [b".".as_slice(), b".."].contains(&self.written.as_bytes())
+            || self.written.as_bytes().ends_with(b"/.")
+            || self.written.as_bytes().ends_with(b"/..");
+        let name = path.file_name().filter(|_| !ends_in_dots);
+        let Some(name) = name else {
+            return Ok(Root { parent: LocalDirectory::open(path).map_err(failed)?, name: None });
+        };
+        // A path that ends with a slash is followed if it is a link.
+        if self.is_content && path.is_symlink() && path.is_dir() {
+            return Ok(Root { parent: LocalDirectory::open(path).map_err(failed)?, name: None });
+        }
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent = LocalDirectory::open(parent).map_err(failed)?;
+        Ok(Root { parent, name: Some(name.as_bytes().to_vec()) })
+    }
+
+    fn find_there(&self, access: &Access, server: &str, path: &str) -> Result<Root, Failure> {
+        let (export, attached) = self.attach(access, server, path)?;
+        let below = path.strip_prefix(export.trim_end_matches('/')).unwrap_or_default();
+        let mut names = below.split('/').filter(|name| !name.is_empty() && *name != ".").map(str::as_bytes);
+        let mut parent = attached.root().map_err(|error| self.failed(error))?;
+        let last = names.next_back();
+        for name in names {
+            parent = parent.directory(name).map_err(|error| self.failed(error))?;
+        }
+        Ok(Root { parent, name: last.map(<[u8]>::to_vec) })
+    }
+
+    /// The longest export that the path is, or is below of.
+    fn attach(&self, access: &Access, server: &str, path: &str) -> Result<(String, Arc<Export>), Failure> {
+        let is_above = |export: &str| {
+            path.strip_prefix(export.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let mut attached = lock(&access.attached);
+        let known = attached.iter().filter(|(at, export, _)| at == server && is_above(export));
+        if let Some((_, export, found)) = known.max_by_key(|(_, export, _)| export.len()) {
+            return Ok((export.clone(), found.clone()));
+        }
+        let connect = |export: &str| {
+            let usual = AttachConfig::new(server, export);
+            let config = AttachConfig {
+                key: access.key.clone(),
+                checksums: access.checksums,
+                name: access.name.clone().unwrap_or_else(|| usual.name.clone()),
+                ..usual
+            };
+            Attachment::connect(&config, Carriers::Threads(access.threads))
+        };
+        let trimmed = path.trim_end_matches('/');
+        let mut export = if trimmed.is_empty() { "/".to_owned() } else { trimmed.to_owned() };
+        let mut connected = connect(&export);
+        if let Err(ConnectError::UnknownExport { known, .. }) = &connected
+            && let Some(longest) = known.iter().filter(|known| is_above(known)).max_by_key(|known| known.len())
+        {
+            export = longest.clone();
+            connected = connect(&export);
+        }
+        let what = format!("cannot attach {self}");
+        let found =
+            Export::new(connected.map_err(|error| Failure::new(what, &error, error.hint()))?, access.context.clone());
+        attached.push((server.to_owned(), export.clone(), found.clone()));
+        Ok((export, found))
+    }
+}
+
+impl Root {
+    /// Looks at it; `None`: it is not there.
+    pub fn seen(&self) -> Result<Option<super::Seen>, Errno> {
+        let seen = match &self.name {
+            Some(name) => self.parent.look(name),
+            None => self.parent.seen(),
+        };
+        match seen {
+            Err(Errno::ENOENT) => Ok(None),
+            seen => seen.map(Some),
+        }
+    }
+
+    /// Opens it as a directory.
+    pub fn directory(&self) -> Result<Arc<dyn Directory>, Errno> {
+        match &self.name {
+            Some(name) => self.parent.directory(name),
+            None => Ok(self.parent.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Place {
+        Place::parse(OsStr::new(text)).unwrap()
+    }
+
+    #[test]
+    fn a_colon_before_the_first_slash_means_a_host() {
+        for (text, is_projected, is_content) in [
+            ("a/b", false, false),
+            ("./a:b", false, false),
+            ("/a:/b/", false, true),
+            ("host:/x", true, false),
+            ("host:7171:/x/", true, true),
+            ("unix:/run/a:/x", true, false),
+            (".", false, true),
+            ("a/.", false, true),
+        ] {
+            let place = parsed(text);
+            assert_eq!((place.is_projected(), place.is_content), (is_projected, is_content), "{text}");
+        }
+        for wrong in ["", "host:", "host:x", "v@host:/x", "host:/a/../b"] {
+            assert!(Place::parse(OsStr::new(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_place_is_known_however_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("d")).unwrap();
+        let of = |text: &str| parsed(&format!("{}/{text}", folder.path().display())).canonical();
+        assert_eq!(of("d/../d/x"), of("d/x"));
+        assert_eq!(parsed("h:/x/").canonical(), parsed("h:7170:/x").canonical());
+    }
+}

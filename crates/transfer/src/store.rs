@@ -1,0 +1,449 @@
+//! What a copy has done, in SQLite: from it the manifest is written in order, and a copy that was
+//! interrupted goes on.
+//!
+//! One thread has the database. Rows are committed in groups; what a row says is checked before it
+//! is believed, so that one that is lost, or is not true any more, costs work and nothing else.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use aqueduct_worker::lock;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::side::Seen;
+
+/// The layout of the tables. Journals of another are not gone on with.
+const SCHEMA: i64 = 1;
+
+/// Rows that wait for the database: some MiB.
+const WAITING_MAX: usize = 4096;
+
+/// Rows are committed at least so often.
+const COMMIT_EVERY: Duration = Duration::from_millis(200);
+
+/// One that is done: a line of the manifest, and what was seen of both ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// The path below the root, a directory's with a slash at its end: the order of the manifest.
+    pub key: Vec<u8>,
+    /// Equal for names of one inode of the source.
+    pub group: Option<Vec<u8>>,
+    /// As the manifest says it, but for links.
+    pub line: String,
+    /// The source, before and after.
+    pub source: Vec<u8>,
+    /// The destination, afterwards.
+    pub target: Vec<u8>,
+}
+
+/// A file of several chunks that is not whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Its temporary name.
+    pub name: Vec<u8>,
+    /// The source, as it was when it was begun.
+    pub source: Vec<u8>,
+    /// Its chunks that were written.
+    pub chunks: Vec<Chunk>,
+}
+
+/// A chunk that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Its place among the chunks.
+    pub index: u64,
+    /// Its xxh3, by which it is known again.
+    pub sum: u64,
+    /// What it comes to in the tree of hashes, if that was wanted.
+    pub value: Option<[u8; 32]>,
+}
+
+/// A path, and the temporary name of what was begun for it.
+pub type Unfinished = (Vec<u8>, Vec<u8>);
+
+enum Row {
+    Done(Entry),
+    Kept(Vec<u8>),
+    Begun { key: Vec<u8>, name: Vec<u8>, source: Vec<u8> },
+    Written { key: Vec<u8>, chunk: Chunk },
+}
+
+/// Why the database cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// SQLite refuses.
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// The folder cannot be made.
+    #[error("{0}")]
+    Folder(#[from] std::io::Error),
+    /// It was written with other options.
+    #[error("the run that was interrupted was another: it had {0}")]
+    Other(String),
+    /// Another process has it.
+    #[error("another run of this copy has it")]
+    Busy,
+}
+
+/// Is given the key and the line of an entry; with it, for names of an inode with several, the key
+/// of the first and the lines of all.
+pub type Each<'a> = &'a mut dyn FnMut(&[u8], &str, Option<(&[u8], &[String])>) -> std::io::Result<()>;
+
+/// The database of a copy.
+pub struct Store {
+    rows: Option<SyncSender<Row>>,
+    writer: Option<JoinHandle<Result<(), rusqlite::Error>>>,
+    /// For looking: rows of an earlier run.
+    reader: Option<Mutex<Connection>>,
+    path: PathBuf,
+    /// Held as long as the database is in use: two runs of one copy would write one file.
+    _lock: Option<std::fs::File>,
+    /// It is a journal that outlives this process, and not only a place to sort.
+    pub is_journal: bool,
+    /// What earlier runs had begun and not done: another name of its inode may be done instead.
+    pub earlier: Vec<Unfinished>,
+    /// An earlier run may have left something under temporary names.
+    pub has_earlier: bool,
+    /// A number that all runs of this copy have, and no other copy.
+    pub name: u64,
+    run: i64,
+}
+
+/// What an inode was, for comparing.
+pub fn fingerprint(seen: &Seen) -> Vec<u8> {
+    let attr = &seen.attr;
+    let mut bytes = Vec::with_capacity(64);
+    for time in [attr.mtime, attr.ctime] {
+        bytes.extend_from_slice(&time.seconds.to_le_bytes());
+        bytes.extend_from_slice(&time.nanos.to_le_bytes());
+    }
+    bytes.extend_from_slice(&attr.size.to_le_bytes());
+    bytes.extend_from_slice(&attr.mode.to_le_bytes());
+    bytes.extend_from_slice(&seen.identity());
+    bytes
+}
+
+fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(Duration::from_secs(1))?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    Ok(connection)
+}
+
+/// A number that no other run has.
+pub fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // Without random numbers the clock has to do.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_nanos());
+    if getrandom::fill(&mut bytes).is_err() { now as u64 } else { u64::from_le_bytes(bytes) }
+}
+
+/// Makes the tables anew, of a copy with this name.
+fn create(connection: &Connection, signature: &str, name: i64) -> Result<(), rusqlite::Error> {
+    connection.execute_batch(
+        "BEGIN; DROP TABLE IF EXISTS job; DROP TABLE IF EXISTS entry; DROP TABLE IF EXISTS part; DROP TABLE IF EXISTS chunk;
+        CREATE TABLE job (schema INTEGER NOT NULL, signature TEXT NOT NULL, name INTEGER NOT NULL, run INTEGER NOT NULL);
+        CREATE TABLE entry (key BLOB PRIMARY KEY, grp BLOB, line TEXT NOT NULL, source BLOB NOT NULL, target BLOB NOT NULL, run INTEGER NOT NULL) WITHOUT ROWID;
+        CREATE TABLE part (key BLOB PRIMARY KEY, name BLOB NOT NULL UNIQUE, source BLOB NOT NULL) WITHOUT ROWID;
+        CREATE TABLE chunk (key BLOB, place INTEGER, sum INTEGER NOT NULL, value BLOB, PRIMARY KEY (key, place)) WITHOUT ROWID;
+        COMMIT;",
+    )?;
+    connection.execute("INSERT INTO job VALUES (?1, ?2, ?3, 0)", params![SCHEMA, signature, name])?;
+    Ok(())
+}
+
+fn unfinished(connection: &Connection) -> Result<Vec<Unfinished>, rusqlite::Error> {
+    let mut statement = connection.prepare("SELECT key, name FROM part")?;
+    statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+}
+
+/// The options of the run that a journal is of, and the name; `None`: it is none, or of another
+/// layout.
+fn known_run(connection: &Connection) -> Option<(String, i64)> {
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let found = connection.query_row("SELECT schema, signature, name FROM job", [], read);
+    found.ok().filter(|(schema, ..): &(i64, _, _)| *schema == SCHEMA).map(|(_, signature, name)| (signature, name))
+}
+
+impl Store {
+    /// A place to sort, which goes with this process.
+    pub fn temporary(folder: &Path) -> Result<Store, StoreError> {
+        let path = folder.join(format!("aqueduct-manifest-{:016x}.sqlite", random()));
+        let connection = open(&path)?;
+        create(&connection, "", random() as i64)?;
+        connection.pragma_update(None, "synchronous", "OFF")?;
+        Store::start(connection, path)
+    }
+
+    /// The journal of a copy. With `resume` it goes on with what is there, if its signature is
+    /// the same; else it begins anew, under the name of the run before, whose temporary files are
+    /// then known. Says whether it goes on.
+    pub fn journal(folder: &Path, name: &str, signature: &str, resume: bool) -> Result<(Store, bool), StoreError> {
+        std::fs::create_dir_all(folder)?;
+        let path = folder.join(format!("{name}.sqlite"));
+        let connection = open(&path)?;
+        let lock = std::fs::File::open(&path)?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| StoreError::Busy)?;
+        let known = known_run(&connection);
+        let has_earlier = known.is_some();
+        let earlier = if has_earlier { unfinished(&connection)? } else { Vec::new() };
+        match known {
+            Some((known, _)) if resume && known != signature => return Err(StoreError::Other(known)),
+            Some(_) if resume => {}
+            known => create(&connection, signature, known.map_or_else(|| random() as i64, |(_, name)| name))?,
+        }
+        let reader = open(&path)?;
+        let mut store = Store::start(connection, path)?;
+        (store.earlier, store.has_earlier) = (earlier, has_earlier);
+        (store.reader, store._lock, store.is_journal) = (Some(Mutex::new(reader)), Some(lock), true);
+        Ok((store, resume && has_earlier))
+    }
+
+    fn start(connection: Connection, path: PathBuf) -> Result<Store, StoreError> {
+        connection.execute("UPDATE job SET run = run + 1", [])?;
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let (name, run): (i64, i64) = connection.query_row("SELECT name, run FROM job", [], read)?;
+        let (rows, received) = sync_channel(WAITING_MAX);
+        let writer = Some(std::thread::spawn(move || write(connection, run, &received)));
+        let name = name as u64;
+        Ok(Store {
+            rows: Some(rows),
+            writer,
+            reader: None,
+            path,
+            _lock: None,
+            is_journal: false,
+            earlier: Vec::new(),
+            has_earlier: false,
+            name,
+            run,
+        })
+    }
+
+    fn send(&self, row: Row) {
+        // A writer that failed says so at the end.
+        if let Some(rows) = &self.rows {
+            let _ = rows.send(row);
+        }
+    }
+
+    /// An entry is done.
+    pub fn done(&self, entry: Entry) {
+        self.send(Row::Done(entry));
+    }
+
+    /// What an earlier run said of an entry still holds.
+    pub fn kept(&self, key: &[u8]) {
+        self.send(Row::Kept(key.to_vec()));
+    }
+
+    /// A file of several chunks is begun under a temporary name. Nothing of another attempt
+    /// counts.
+    pub fn begun(&self, key: &[u8], name: &[u8], source: &Seen) {
+        self.send(Row::Begun { key: key.to_vec(), name: name.to_vec(), source: fingerprint(source) });
+    }
+
+    /// A chunk of it was written.
+    pub fn written(&self, key: &[u8], chunk: Chunk) {
+        self.send(Row::Written { key: key.to_vec(), chunk });
+    }
+
+    fn look<T>(&self, read: impl FnOnce(&Connection) -> Result<Option<T>, rusqlite::Error>) -> Option<T> {
+        let reader = lock(self.reader.as_ref()?);
+        read(&reader).unwrap_or_else(|error| {
+            tracing::warn!("a row of the journal cannot be read, and is not believed: {error}");
+            None
+        })
+    }
+
+    /// What an earlier run said of an entry.
+    pub fn entry(&self, key: &[u8]) -> Option<Entry> {
+        self.look(|reader| {
+            let mut statement = reader.prepare_cached("SELECT grp, line, source, target FROM entry WHERE key = ?1")?;
+            let read = |row: &rusqlite::Row<'_>| {
+                let (group, line) = (row.get(0)?, row.get(1)?);
+                Ok(Entry { key: key.to_vec(), group, line, source: row.get(2)?, target: row.get(3)? })
+            };
+            statement.query_row([key], read).optional()
+        })
+    }
+
+    /// What an earlier run had of a file that was not whole.
+    pub fn part(&self, key: &[u8]) -> Option<Part> {
+        self.look(|reader| {
+            let part = "SELECT name, source FROM part WHERE key = ?1";
+            let read =
+                |row: &rusqlite::Row<'_>| Ok(Part { name: row.get(0)?, source: row.get(1)?, chunks: Vec::new() });
+            let Some(mut part) = reader.query_row(part, [key], read).optional()? else { return Ok(None) };
+            let mut chunks = reader.prepare_cached("SELECT place, sum, value FROM chunk WHERE key = ?1")?;
+            let read = |row: &rusqlite::Row<'_>| {
+                let (index, sum): (i64, i64) = (row.get(0)?, row.get(1)?);
+                Ok(Chunk { index: index as u64, sum: sum as u64, value: row.get(2)? })
+            };
+            part.chunks = chunks.query_map([key], read)?.collect::<Result<_, _>>()?;
+            Ok(Some(part))
+        })
+    }
+
+    /// Whether an earlier run began a file in this directory under this temporary name.
+    pub fn knows_part(&self, directory: &[u8], name: &[u8]) -> bool {
+        let keys: Option<Vec<Vec<u8>>> = self.look(|reader| {
+            let mut statement = reader.prepare_cached("SELECT key FROM part WHERE name = ?1")?;
+            statement.query_map([name], |row| row.get(0))?.collect::<Result<_, _>>().map(Some)
+        });
+        let parent = |key: &[u8]| key.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at);
+        keys.unwrap_or_default().iter().any(|key| key[..parent(key)] == *directory)
+    }
+
+    /// Ends the writing, and gives each entry of this run in order to `each`.
+    pub fn finish(&mut self, each: Each<'_>) -> Result<(), StoreError> {
+        self.close()?;
+        let connection = open(&self.path)?;
+        connection.execute_batch("CREATE INDEX IF NOT EXISTS groups ON entry (grp, key) WHERE grp IS NOT NULL")?;
+        let mut group = connection.prepare("SELECT key, line FROM entry WHERE grp = ?1 AND run = ?2 ORDER BY key")?;
+        let mut statement = connection.prepare("SELECT key, line, grp FROM entry WHERE run = ?1 ORDER BY key")?;
+        let mut rows = statement.query([self.run])?;
+        while let Some(row) = rows.next()? {
+            let (key, line, of): (Vec<u8>, String, Option<Vec<u8>>) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let Some(of) = of else {
+                each(&key, &line, None)?;
+                continue;
+            };
+            let named = group.query_map(params![of, self.run], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let named: Vec<(Vec<u8>, String)> = named.collect::<Result<_, _>>()?;
+            let first = named.first().map_or(key.clone(), |(first, _)| first.clone());
+            let lines: Vec<String> = named.into_iter().map(|(_, line)| line).collect();
+            each(&key, &line, Some((&first, &lines)))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the writing.
+    pub fn close(&mut self) -> Result<(), StoreError> {
+        self.rows = None;
+        match self.writer.take().map(JoinHandle::join) {
+            None | Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(error))) => Err(error.into()),
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    /// Removes the database: all is done, or it was a place to sort.
+    pub fn remove(mut self) {
+        let _ = self.close();
+        self.reader = None;
+        for ending in ["", "-wal", "-shm"] {
+            let mut path = self.path.clone().into_os_string();
+            path.push(ending);
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Writes rows until nobody sends any more.
+fn write(connection: Connection, run: i64, rows: &Receiver<Row>) -> Result<(), rusqlite::Error> {
+    loop {
+        let Ok(first) = rows.recv() else { return Ok(()) };
+        let transaction = connection.unchecked_transaction()?;
+        let until = Instant::now() + COMMIT_EVERY;
+        let mut row = Some(first);
+        while let Some(next) = row.take() {
+            put(&transaction, run, next)?;
+            row = rows.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+        }
+        transaction.commit()?;
+    }
+}
+
+fn put(connection: &Connection, run: i64, row: Row) -> Result<(), rusqlite::Error> {
+    match row {
+        Row::Done(Entry { key, group, line, source, target }) => {
+            let mut insert =
+                connection.prepare_cached("INSERT OR REPLACE INTO entry VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
+            insert.execute(params![key, group, line, source, target, run])?;
+            connection.prepare_cached("DELETE FROM part WHERE key = ?1")?.execute([&key])?;
+            connection.prepare_cached("DELETE FROM chunk WHERE key = ?1")?.execute([&key])?;
+        }
+        Row::Kept(key) => {
+            connection.prepare_cached("UPDATE entry SET run = ?2 WHERE key = ?1")?.execute(params![key, run])?;
+        }
+        Row::Begun { key, name, source } => {
+            connection.prepare_cached("DELETE FROM entry WHERE key = ?1")?.execute([&key])?;
+            connection.prepare_cached("DELETE FROM chunk WHERE key = ?1")?.execute([&key])?;
+            let mut insert = connection.prepare_cached("INSERT OR REPLACE INTO part VALUES (?1, ?2, ?3)")?;
+            insert.execute(params![key, name, source])?;
+        }
+        Row::Written { key, chunk } => {
+            let mut insert = connection.prepare_cached("INSERT OR REPLACE INTO chunk VALUES (?1, ?2, ?3, ?4)")?;
+            insert.execute(params![key, chunk.index as i64, chunk.sum as i64, chunk.value])?;
+        }
+    }
+    Ok(())
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let _ = self.close();
+        if !self.is_journal {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(key: &str, group: Option<&str>) -> Entry {
+        let bytes = |text: &str| text.as_bytes().to_vec();
+        Entry { key: bytes(key), group: group.map(bytes), line: format!("<{key}>"), ..Entry::default() }
+    }
+
+    #[test]
+    fn entries_come_in_order_with_the_first_of_their_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::temporary(folder.path()).unwrap();
+        for (key, group) in [("b", Some("g")), ("a/", None), ("a/x", Some("g")), ("a-b", None)] {
+            store.done(entry(key, group));
+        }
+        let mut seen = Vec::new();
+        store
+            .finish(&mut |key, line, first| {
+                let first = first.map(|(first, lines)| (first.to_vec(), lines.len()));
+                seen.push((String::from_utf8_lossy(key).into_owned(), line.to_owned(), first));
+                Ok(())
+            })
+            .unwrap();
+        let keys: Vec<_> = seen.iter().map(|(key, ..)| key.as_str()).collect();
+        assert_eq!(keys, ["a-b", "a/", "a/x", "b"]);
+        let first = Some((b"a/x".to_vec(), 2));
+        assert_eq!((&seen[1].2, &seen[2].2, &seen[3].2), (&None, &first, &first));
+        store.remove();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_journal_is_gone_on_with_only_by_the_same_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = |name: &str, signature: &str| Store::journal(folder.path(), name, signature, true);
+        let (mut store, goes_on) = journal("j", "one").unwrap();
+        assert!(!goes_on);
+        let chunk = Chunk { index: 3, sum: u64::MAX, value: Some([7; 32]) };
+        store.begun(b"f", b"part", &Seen { attr: Default::default(), device: 1, handle: None });
+        store.written(b"f", chunk);
+        store.done(entry("g", None));
+        store.close().unwrap();
+        assert!(matches!(journal("j", "one"), Err(StoreError::Busy)));
+        drop(store);
+        assert!(matches!(journal("j", "two"), Err(StoreError::Other(other)) if other == "one"));
+        let (store, goes_on) = journal("j", "one").unwrap();
+        assert!(goes_on);
+        assert_eq!(store.part(b"f").unwrap().chunks, [chunk]);
+        assert_eq!((store.entry(b"g").unwrap().line, store.entry(b"f")), ("<g>".to_owned(), None));
+        assert!(store.knows_part(b"", b"part") && !store.knows_part(b"d", b"part") && !store.knows_part(b"", b"f"));
+    }
+}

@@ -1,0 +1,499 @@
+//! Directories gone through, and what each name in them needs.
+
+use std::sync::Arc;
+
+use aqueduct_fs::Errno;
+
+use crate::attributes;
+use crate::content;
+use crate::job::{Dir, Done, Failed, Item, Job, Worker, below};
+use crate::ledger::Stage;
+use crate::links::Claim;
+use crate::manifest::Line;
+use crate::naming;
+use crate::outcome::{Fault, Trying, add};
+use crate::side::{Directory, File, Listed, STEP, Seen};
+use crate::store::fingerprint;
+
+/// Names that are handed on together.
+const BATCH: usize = 64;
+
+/// Goes through a directory: makes it at the destination, and hands on what is in it.
+pub fn enter(job: &Arc<Job>, worker: &mut Worker, item: Item) {
+    match job.within(Stage::Walk, || open(job, &item)) {
+        Ok(Some(dir)) => list(job, worker, &Arc::new(dir)),
+        Ok(None) => {}
+        Err(fault) => job.failed(Failed::new(item, fault)),
+    }
+}
+
+/// Opens both ends of a directory. `None`: it is left out.
+pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
+    let path = item.path();
+    if !job.options.recursive {
+        job.told.trouble(&path, &Fault::new("copying it", "it is a directory, and -r was not given"));
+        return Ok(None);
+    }
+    let source = item.dir.source.directory(&item.name).trying("opening it")?;
+    let seen = source.seen().trying("looking at it")?;
+    if seen.identity() == job.target_identity && !job.options.dry_run {
+        return Err(Fault::new("copying it", "it is the destination, which would be copied into itself"));
+    }
+    let name = item.target_name();
+    let (target, is_new) = match (&item.dir.target, item.present()?) {
+        (None, _) => (None, true),
+        (Some(_), Some(present)) if !present.attr.is_directory() => {
+            return Err(Fault::new("making it", "at the destination its name is that of something else"));
+        }
+        (Some(target), Some(_)) => (Some(target.directory(name).trying("opening it at the destination")?), false),
+        (Some(_), None) if job.options.dry_run => (None, true),
+        (Some(target), None) => (Some(make(&**target, name, item.dir.bequeaths)?), true),
+    };
+    add(&job.counts.directories, 1);
+    let bequeaths = match &target {
+        Some(target) if !is_new => attributes::bequeaths(&**target).trying("reading its access control list")?,
+        _ => false,
+    };
+    if let (Some(target), false, true) = (&target, is_new, job.sweeps()) {
+        sweep(job, &**target, &path).trying("removing what an earlier run left")?;
+    }
+    job.goes_through(&path, &seen);
+    let above = Some(item.dir.clone());
+    Ok(Some(Dir { job: job.clone(), _above: above, path, source, target, seen: Some(seen), is_new, bequeaths }))
+}
+
+/// Removes what an earlier run of this copy left unfinished, but for what can be gone on with.
+pub fn sweep(job: &Job, target: &dyn Directory, path: &[u8]) -> Result<(), Errno> {
+    let is_kept = |name: &[u8]| job.store.as_ref().is_some_and(|store| store.knows_part(path, name));
+    let mut left = Vec::new();
+    target.list_parts(&mut |name| {
+        if name.starts_with(&job.part_prefix()) {
+            left.push(name.to_vec());
+        }
+    })?;
+    for name in left.into_iter().filter(|name| !is_kept(name)) {
+        match target.unlink(&name) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn make(target: &dyn Directory, name: &[u8], disinherits: bool) -> Result<Arc<dyn Directory>, Fault> {
+    let made = target.make_directory(name).trying("making it")?;
+    if disinherits {
+        attributes::disinherit(&*made).trying("removing what its directory gave it")?;
+    }
+    Ok(made)
+}
+
+/// Hands on what is in a directory. When too much waits already, the lister works on it himself.
+pub fn list(job: &Arc<Job>, worker: &mut Worker, dir: &Arc<Dir>) {
+    let mut batch = Vec::new();
+    let filter = &job.options.filter;
+    let mut found = |listed: Listed| {
+        let is_directory = listed.kind == libc::S_IFDIR;
+        if !filter.takes_all() && listed.kind != 0 && !filter.takes(&below(&dir.path, &listed.name), is_directory) {
+            return;
+        }
+        let Listed { name, kind, seen } = listed;
+        add(&job.watch.names_found, 1);
+        let item = Item { dir: dir.clone(), name, target_name: None, kind, seen, attempt: 0, is_first: false };
+        if is_directory {
+            return job.directory(item);
+        }
+        batch.push(item);
+        if batch.len() == BATCH
+            && let Some(items) = job.queue.batch(std::mem::take(&mut batch))
+        {
+            all(job, worker, items);
+        }
+    };
+    let listed = job.within(Stage::Walk, || dir.source.list(&mut found));
+    if let Err(fault) = listed.trying("listing it") {
+        job.told.trouble(&dir.path, &fault);
+    }
+    if !batch.is_empty()
+        && let Some(items) = job.queue.batch(batch)
+    {
+        all(job, worker, items);
+    }
+}
+
+/// Works on items one after the other.
+pub fn all(job: &Arc<Job>, worker: &mut Worker, items: Vec<Item>) {
+    for item in items {
+        if let Err(failed) = one(job, worker, item) {
+            job.failed(failed);
+        }
+        if content::is_full(job, worker) {
+            naming::name_all(job, worker);
+        }
+    }
+}
+
+fn one(job: &Arc<Job>, worker: &mut Worker, mut item: Item) -> Done {
+    if item.kind == 0 {
+        match job.within(Stage::Walk, || item.dir.source.look(&item.name)).trying("looking at it") {
+            Ok(seen) => item.kind = seen.attr.kind(),
+            Err(fault) => return Err(Failed::new(item, fault)),
+        }
+        if !job.options.filter.takes(&item.path(), item.kind == libc::S_IFDIR) {
+            return Ok(());
+        }
+    }
+    match item.kind {
+        libc::S_IFDIR => {
+            job.directory(item);
+            Ok(())
+        }
+        libc::S_IFREG => file(job, worker, item),
+        _ => other(job, item),
+    }
+}
+
+/// What is known of a name at both ends before anything is done.
+fn look(job: &Job, item: &Item) -> Result<Option<Seen>, Fault> {
+    let present = job.within(Stage::Walk, || item.present())?;
+    match present {
+        Some(present) if present.attr.is_directory() => {
+            Err(Fault::new("copying it", "at the destination its name is a directory's, which is not replaced"))
+        }
+        present => Ok(present),
+    }
+}
+
+/// What has the name at the destination is not of this inode: another name of it may be the first.
+fn skip(job: &Job, item: &Item, seen: &Seen) {
+    add(&job.counts.skipped, 1);
+    job.progress(0);
+    if item.is_first {
+        let again = job.links.failed(&seen.identity());
+        if !again.is_empty() {
+            job.queue.again(again);
+        }
+    }
+}
+
+/// Takes the first name of an inode with several; other names wait, or are linked. `None`: nothing
+/// is left to do.
+fn claim(job: &Arc<Job>, mut item: Item, seen: &Seen, text: Option<&[u8]>) -> Done<Option<Item>> {
+    item.seen = Some(seen.clone());
+    if seen.attr.nlink < 2 || item.is_first {
+        return Ok(Some(item));
+    }
+    match job.links.claim(&seen.identity(), item) {
+        Claim::First(mut item) => {
+            item.is_first = true;
+            Ok(Some(item))
+        }
+        Claim::Waits => Ok(None),
+        Claim::LinkTo(item, to) => link(job, item, seen, &to, text).map(|()| None),
+    }
+}
+
+fn file(job: &Arc<Job>, worker: &mut Worker, item: Item) -> Done {
+    match opened(job, worker, item)? {
+        Some((item, source, present)) => content::copy(job, worker, item, source, present),
+        None => Ok(()),
+    }
+}
+
+/// A file that is to be copied: its item with what was seen of it, it, and what has its name at
+/// the destination.
+type ToCopy = (Item, Arc<dyn File>, Option<Seen>);
+
+/// Opens a file that has to be copied. `None`: there is nothing to do, or not now.
+pub fn opened(job: &Arc<Job>, worker: &mut Worker, mut item: Item) -> Done<Option<ToCopy>> {
+    if job.options.update || job.options.no_clobber || job.options.dry_run || job.redoes {
+        let looked = match &item.seen {
+            Some(seen) => Ok(seen.clone()),
+            None => job.within(Stage::Walk, || item.dir.source.look(&item.name)).trying("looking at it"),
+        };
+        let seen = match looked {
+            Ok(seen) => seen,
+            Err(fault) => return Err(Failed::new(item, fault)),
+        };
+        if !job.options.dry_run {
+            match claim(job, item, &seen, None)? {
+                Some(first) => item = first,
+                None => return Ok(None),
+            }
+        }
+        match decide(job, worker, &item, &seen) {
+            Ok(true) => return Ok(None),
+            Ok(false) => {}
+            Err(fault) => return Err(Failed::new(item, fault)),
+        }
+    }
+    let (source, seen, present) = match open_file(job, &item) {
+        Ok(opened) => opened,
+        Err(fault) => return Err(Failed::new(item, fault)),
+    };
+    let Some(item) = claim(job, item, &seen, None)? else { return Ok(None) };
+    if is_resumed(job, &item, &seen, present.as_ref(), &item.path()) {
+        return Ok(None);
+    }
+    job.sized(seen.attr.size);
+    Ok(Some((item, source, present)))
+}
+
+type Opened = (Arc<dyn File>, Seen, Option<Seen>);
+
+fn open_file(job: &Job, item: &Item) -> Result<Opened, Fault> {
+    let present = look(job, item)?;
+    let opened = job.within(Stage::Walk, || item.dir.source.file(&item.name, item.seen.as_ref()));
+    let source = opened.trying("opening it")?;
+    let seen = job.within(Stage::Walk, || source.seen()).trying("looking at it")?;
+    // Other names of the inode wait for the one that was looked at, not for this.
+    let is_other = |before: &Seen| before.identity() != seen.identity() || before.attr.nlink != seen.attr.nlink;
+    if !seen.attr.is_regular() || (item.is_first && item.seen.as_ref().is_some_and(is_other)) {
+        return Err(Fault::changed());
+    }
+    if present.as_ref().is_some_and(|present| present.identity() == seen.identity()) {
+        return Err(Fault::new("copying it", "the source and the destination are the same file"));
+    }
+    Ok((source, seen, present))
+}
+
+/// Whether an earlier run of this copy has done a name, and nothing has changed since at both
+/// ends.
+fn is_resumed(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, path: &[u8]) -> bool {
+    let (Some(store), Some(present), true) = (&job.store, present, job.goes_on && item.attempt == 0) else {
+        return false;
+    };
+    let Some(entry) = store.entry(path) else { return false };
+    if entry.target.is_empty() || entry.source != fingerprint(seen) || entry.target != fingerprint(present) {
+        return false;
+    }
+    store.kept(path);
+    add(&job.counts.resumed, 1);
+    job.progress(seen.attr.size);
+    naming::settle(job, path, seen);
+    true
+}
+
+/// Whether a name needs nothing, or is left as it is.
+fn decide(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen) -> Result<bool, Fault> {
+    let (path, present) = (item.path(), look(job, item)?);
+    if let Some(present) = &present {
+        if is_resumed(job, item, seen, Some(present), &path) {
+            return Ok(true);
+        }
+        let compares = job.options.update || job.redoes;
+        let is_done = compares && is_unchanged(job, worker, item, seen, present)?;
+        if job.options.no_clobber && !(job.redoes && is_done) {
+            skip(job, item, seen);
+            return Ok(true);
+        }
+        if is_done {
+            keep(job, item, &path, seen, present)?;
+            naming::settle(job, &path, seen);
+            return Ok(true);
+        }
+    }
+    if job.options.dry_run {
+        add(&job.counts.files, 1);
+        add(&job.counts.bytes, seen.attr.size);
+        job.tell("would copy", &path);
+    }
+    Ok(job.options.dry_run)
+}
+
+/// Equal size and time are believed for skipping, and certify nothing: with a manifest, and with
+/// --checksum, the content decides.
+fn is_unchanged(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen) -> Result<bool, Fault> {
+    let is_alike = present.attr.is_regular() && seen.attr.size == present.attr.size;
+    let reads = job.options.checksum || job.options.hashes() || job.redoes;
+    let is_same_time = is_same_time(seen, present);
+    if !is_alike || (!reads && !is_same_time) {
+        return Ok(false);
+    }
+    if !reads {
+        return Ok(true);
+    }
+    let (source, target) = (
+        item.dir.source.file(&item.name, item.seen.as_ref()).trying("opening it")?,
+        item.target()?.file(item.target_name(), None).trying("opening it at the destination")?,
+    );
+    job.within(Stage::Verify, || {
+        let (mut at, mut other) = (0, Vec::new());
+        while at < seen.attr.size {
+            let length = (seen.attr.size - at).min(STEP as u64) as usize;
+            source.read(at, length, &mut worker.buffer).trying("reading it")?;
+            target.read(at, length, &mut other).trying("reading it at the destination")?;
+            if worker.buffer != other || other.len() != length {
+                return Ok(false);
+            }
+            at += length as u64;
+        }
+        Ok(true)
+    })
+}
+
+/// Times are compared as exactly as the coarser end has them.
+fn is_same_time(seen: &Seen, present: &Seen) -> bool {
+    let (a, b) = (seen.attr.mtime, present.attr.mtime);
+    a == b || (a.seconds == b.seconds && (a.nanos == 0 || b.nanos == 0))
+}
+
+/// A file that has its content already gets its attributes, if they differ.
+fn keep(job: &Job, item: &Item, path: &[u8], seen: &Seen, present: &Seen) -> Result<(), Fault> {
+    add(&job.counts.unchanged, 1);
+    job.progress(seen.attr.size);
+    if job.options.dry_run {
+        return Ok(());
+    }
+    let is_same = attributes::are_same(seen, present) && is_same_time(seen, present);
+    if is_same && !job.options.hashes() {
+        return Ok(());
+    }
+    let source = item.dir.source.file(&item.name, item.seen.as_ref()).trying("opening it")?;
+    let xattrs = source.xattrs().trying("reading its extended attributes")?;
+    if !is_same {
+        let target = item.target()?.file(item.target_name(), None).trying("opening it at the destination")?;
+        let lost = attributes::carry(seen, &xattrs, &*target).trying("setting its attributes")?;
+        job.lost(path, lost);
+    }
+    if job.options.hashes() {
+        let hash = hash_of(&*source, seen.attr.size)?;
+        job.told.checked("compared");
+        job.record(path, &|| Line::new(path, seen, &xattrs, Some(&hash), None), seen, &[]);
+    }
+    Ok(())
+}
+
+/// The hash of a file that is read for nothing else.
+pub fn hash_of(file: &dyn File, size: u64) -> Result<crate::hash::Hash, Fault> {
+    let (mut hasher, mut buffer, mut at) = (blake3::Hasher::new(), Vec::new(), 0);
+    while at < size {
+        file.read(at, STEP.min((size - at) as usize), &mut buffer).trying("reading it")?;
+        if buffer.is_empty() {
+            return Err(Fault::changed());
+        }
+        hasher.update(&buffer);
+        at += buffer.len() as u64;
+    }
+    Ok(hasher.finalize())
+}
+
+/// Makes a further name of what is at the destination already.
+fn link(job: &Arc<Job>, item: Item, seen: &Seen, to: &[u8], text: Option<&[u8]>) -> Done {
+    let path = item.path();
+    let linked = job.within(Stage::Attributes, || -> Result<bool, Fault> {
+        let present = item.present()?;
+        if present.is_some() && job.options.no_clobber {
+            return Ok(false);
+        }
+        let Some(name) = to.rsplit(|byte| *byte == b'/').next() else { return Ok(false) };
+        let from = directory_of(job, to).trying("finding the first name of it")?;
+        let first = from.look(name).trying("finding the first name of it")?;
+        if present.as_ref().is_some_and(|present| present.identity() == first.identity()) {
+            return Ok(true);
+        }
+        let part = if present.is_some() { job.part_name() } else { item.target_name().to_vec() };
+        item.target()?.link(&*from, name, &part).trying("linking it")?;
+        if present.is_some() {
+            naming::rename(&item, present.as_ref(), &part).inspect_err(|_| content::discard(&item, Some(&part)))?;
+        }
+        Ok(true)
+    });
+    match linked {
+        Ok(true) => {}
+        Ok(false) => {
+            skip(job, &item, seen);
+            return Ok(());
+        }
+        Err(fault) => return Err(Failed::new(item, fault)),
+    }
+    // The line of a further name is that of the first, but for its path.
+    let line = || {
+        let xattrs = item.dir.source.other(&item.name).and_then(|node| node.xattrs()).unwrap_or_default();
+        Line::new(&path, seen, &xattrs, None, text)
+    };
+    job.record(&path, &line, seen, &[]);
+    add(&job.counts.links, 1);
+    add(&job.watch.names, 1);
+    job.tell("linked", &path);
+    Ok(())
+}
+
+/// The directory at the destination in which a path lies.
+fn directory_of(job: &Job, path: &[u8]) -> Result<Arc<dyn Directory>, Errno> {
+    let mut names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+    names.pop();
+    names.into_iter().try_fold(job.target_root.clone(), |directory, name| directory.directory(name))
+}
+
+/// A symbolic link, device, fifo or socket.
+fn other(job: &Arc<Job>, item: Item) -> Done {
+    let looked = || -> Result<_, Fault> {
+        let seen = job.within(Stage::Walk, || item.dir.source.look(&item.name)).trying("looking at it")?;
+        let is_link = seen.attr.kind() == libc::S_IFLNK;
+        let text = is_link.then(|| item.dir.source.read_link(&item.name)).transpose().trying("reading the link")?;
+        Ok((look(job, &item)?, seen, text))
+    };
+    let (present, seen, text) = match looked() {
+        Ok(looked) => looked,
+        Err(fault) => return Err(Failed::new(item, fault)),
+    };
+    if seen.attr.kind() != item.kind {
+        return Err(Failed::new(item, Fault::changed()));
+    }
+    let path = item.path();
+    if present.is_some() && job.options.no_clobber {
+        skip(job, &item, &seen);
+        return Ok(());
+    }
+    if job.options.dry_run {
+        add(&job.counts.others, 1);
+        return Ok(());
+    }
+    let Some(item) = claim(job, item, &seen, text.as_deref())? else { return Ok(()) };
+    let made = job.within(Stage::Attributes, || make_other(job, &item, &seen, present.as_ref(), text.as_deref()));
+    if let Err(fault) = made {
+        return Err(Failed::new(item, fault));
+    }
+    naming::settle(job, &path, &seen);
+    add(&job.watch.names, 1);
+    Ok(())
+}
+
+fn make_other(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, text: Option<&[u8]>) -> Result<(), Fault> {
+    let (target, path) = (item.target()?, item.path());
+    let xattrs =
+        item.dir.source.other(&item.name).and_then(|node| node.xattrs()).trying("reading its extended attributes")?;
+    let record = || job.record(&path, &|| Line::new(&path, seen, &xattrs, None, text), seen, &[]);
+    let is_alike = |present: &Seen| present.attr.kind() == seen.attr.kind() && present.attr.rdev == seen.attr.rdev;
+    if let Some(present) = present.filter(|present| is_alike(present)) {
+        let is_same = match text {
+            Some(text) => target.read_link(item.target_name()).trying("reading the link")? == text,
+            None => true,
+        };
+        if is_same && attributes::are_same(seen, present) && is_same_time(seen, present) {
+            add(&job.counts.unchanged, 1);
+            record();
+            return Ok(());
+        }
+    }
+    let part = job.part_name();
+    match text {
+        Some(text) => target.make_symlink(&part, text).trying("making the link")?,
+        None => target.make_other(&part, seen.attr.kind(), seen.attr.rdev).trying("making it")?,
+    }
+    let finish = || -> Result<(), Fault> {
+        let node = target.other(&part).trying("setting its attributes")?;
+        if item.dir.bequeaths && text.is_none() {
+            attributes::disinherit(&*node).trying("removing what its directory gave it")?;
+        }
+        let lost = attributes::carry(seen, &xattrs, &*node).trying("setting its attributes")?;
+        job.lost(&path, lost);
+        naming::rename(item, present, &part)
+    };
+    finish().inspect_err(|_| content::discard(item, Some(&part)))?;
+    record();
+    add(&job.counts.others, 1);
+    job.tell("copied", &path);
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! What programs that run as services have in common: signals, and who manages them.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::failure::Failure;
+
+/// Watches for the signals that end a service, from now on.
+pub fn signals() -> Result<Signals, Failure> {
+    Signals::new([SIGTERM, SIGINT])
+        .map_err(|error| Failure::new("cannot watch for signals", error, "check the limits on open files"))
+}
+
+/// Tells who manages services that this one is ready.
+pub fn ready() {
+    notify("READY=1");
+}
+
+/// Waits for a signal, upon which the service is to end in order; a second signal ends the process
+/// at once.
+pub fn wait(mut signals: Signals) {
+    let Some(signal) = signals.forever().next() else { return };
+    tracing::info!(signal, "finishing what is under way; once more to end at once");
+    notify("STOPPING=1");
+    let impatient = std::thread::Builder::new().name("second-signal".into()).spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            std::process::exit(128 + signal);
+        }
+    });
+    if let Err(error) = impatient {
+        tracing::warn!(%error, "a second signal will not be seen");
+    }
+}
+
+/// Tells a service manager, if one waits for it (sd_notify(3)).
+fn notify(state: &str) {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match name.as_bytes() {
+        [b'@', name @ ..] => UnixAddress::from_abstract_name(name),
+        _ => UnixAddress::from_pathname(&name),
+    };
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)).map(drop);
+    if let Err(error) = sent {
+        tracing::warn!(%error, "could not tell the service manager");
+    }
+}

@@ -1,0 +1,462 @@
+//! `aqueduct cp`, `sync` and `verify`: their arguments, what is shown meanwhile, and what they
+//! end with.
+
+use std::fs::File;
+use std::io::{BufReader, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aqueduct_node::{ChecksumChoice, default_state, keyfile, rate};
+use aqueduct_transfer::{
+    Access, Filter, Options, Place, Plan, Summary, Verified, Verify, Watch, copy, jobs, jobs::Database, limit, verify,
+};
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use crate::failure::{FAILED, Failure};
+use crate::output;
+use crate::table::{bytes, span};
+
+/// The exit code of a copy that is whole, but for what the destination could not hold.
+const LOST: u8 = 3;
+
+/// Between two progress lines.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Threads that carry the requests of an export: one has 3 GB/s here, and the copying needs the
+/// other cores.
+const CARRIERS: usize = 2;
+
+/// The longest list of paths.
+const LIST_MAX: u64 = 1 << 30;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  aqueduct cp -r results server:/srv/data/          results becomes /srv/data/results
+  aqueduct cp server:/srv/data/big.h5 /scratch/
+  aqueduct cp -r --manifest run7.manifest run7 server:/archive/run7
+  aqueduct cp -r --resume run7 server:/archive/run7 after it was interrupted
+
+A side is a path, or HOST[:PORT]:/EXPORT/path. Each file has its name only when it is whole, with its mode,
+owner, times, extended attributes, ACLs, holes and hard links. As cp has it, a source goes into a destination
+that is a directory, and else becomes it; as rsync has it, SRC/ means what is in SRC.
+
+Exit codes: 0 all is there; 1 something is not, each is told; 2 the command line makes no sense; 3 all is
+there, and the destination could not hold some attributes, each is told.")]
+pub struct Copy {
+    /// Copy directories with what is in them
+    #[arg(short, long)]
+    pub recursive: bool,
+    #[command(flatten)]
+    pub common: Common,
+    /// What to copy, and where to
+    #[arg(value_name = "PATH", num_args = 2.., required = true)]
+    pub paths: Vec<std::ffi::OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  aqueduct sync run7/ server:/archive/run7          makes /archive/run7 what run7 is
+  aqueduct sync --delete -n run7/ server:/archive/run7   what would be done
+  aqueduct sync --checksum a/ b/                    compares by content
+
+A file of the same size and time is left as it is. As rsync has it, SRC/ means what is in SRC, and SRC goes
+into DST under its name. --delete removes what SRC does not have after everything was copied, and nothing at
+all if anything went wrong before. Exit codes as of 'aqueduct cp'.")]
+pub struct Sync {
+    /// Remove from DST what SRC does not have, after everything was copied
+    #[arg(long)]
+    pub delete: bool,
+    /// With --delete: if it were more than so many, remove nothing
+    #[arg(long, value_name = "N", requires = "delete")]
+    pub max_delete: Option<u64>,
+    /// Compare files of the same size by their content, whatever their times
+    #[arg(long, short)]
+    pub checksum: bool,
+    #[command(flatten)]
+    pub common: Common,
+    /// What to copy
+    #[arg(value_name = "SRC")]
+    pub source: std::ffi::OsString,
+    /// Where to
+    #[arg(value_name = "DST")]
+    pub target: std::ffi::OsString,
+}
+
+/// Whether the number of threads is found while they copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TuneChoice {
+    /// It is
+    On,
+    /// As many as are usual
+    Off,
+}
+
+/// How it is checked that data arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum VerifyChoice {
+    /// What travels has checksums, which are compared before it is written
+    Wire,
+    /// And what was written is read back after the flush and compared
+    Stable,
+    /// Not at all
+    Off,
+}
+
+#[derive(Debug, Args)]
+pub struct Common {
+    /// Say what would be done, and do nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Leave out what matches, as *.o, /build/ or doc/*.html; a pattern with a slash is matched
+    /// from SRC on
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<String>,
+    /// Take what matches, although --exclude leaves it out
+    #[arg(long, value_name = "PATTERN")]
+    pub include: Vec<String>,
+    /// Take only the paths that this file lists, and what is below them; - is stdin
+    #[arg(long, value_name = "FILE")]
+    pub files_from: Option<PathBuf>,
+    /// Leave what is there as it is
+    #[arg(long)]
+    pub no_clobber: bool,
+    /// Hold all data together to a rate, as 160MB/s
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub bwlimit: Option<u64>,
+    /// How to check that data arrived
+    #[arg(long, value_enum, default_value = "wire")]
+    pub verify: VerifyChoice,
+    /// Give files their names before they are on the disk
+    #[arg(long)]
+    pub no_flush: bool,
+    /// Write there what was copied, with the hash of each file, for 'aqueduct verify'
+    #[arg(long, value_name = "FILE")]
+    pub manifest: Option<PathBuf>,
+    /// Go on with this copy where it was interrupted
+    #[arg(long)]
+    pub resume: bool,
+    /// Keep the journal, by which a copy goes on, there [default: transfers in the state folder]
+    #[arg(long, value_name = "DIR")]
+    pub journal: Option<PathBuf>,
+    /// Keep no journal
+    #[arg(long, conflicts_with_all = ["resume", "journal"])]
+    pub no_journal: bool,
+    /// Copy with so many threads [default: found while they copy, from 4 on; from 16 with a
+    /// server]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub streams: Option<u16>,
+    /// Whether the number of threads is found while they copy, where it is not given
+    #[arg(long, value_enum, default_value = "on")]
+    pub tune: TuneChoice,
+    /// The file with the servers' key
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    #[command(flatten)]
+    pub shared: Shared,
+    /// Print what came of it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Shared {
+    /// Have agents make the copy, that work for this store: see 'aqueduct agents run'
+    #[arg(long, value_name = "URL", conflicts_with_all = ["dry_run", "resume", "journal", "no_journal", "streams"])]
+    pub store: Option<String>,
+    /// With --store: which agents take it
+    #[arg(long, value_name = "NAME", requires = "store", default_value = "default")]
+    pub queue: String,
+    /// With --store: those with greater numbers come first
+    #[arg(long, value_name = "N", requires = "store", default_value = "0", allow_hyphen_values = true)]
+    pub priority: i32,
+    /// With --store: print the number of the job, and do not wait for it
+    #[arg(long, requires = "store")]
+    pub detach: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  aqueduct verify run7.manifest /archive/run7       each name, attribute and byte
+  aqueduct verify run7.manifest server:/archive/run7
+  aqueduct verify --b3sum run7.manifest             what 'b3sum --check' reads
+
+Exit codes: 0 all is as the manifest says, and nothing else is there; 1 something is not, each is told.")]
+pub struct VerifyManifest {
+    /// What 'aqueduct cp --manifest' wrote
+    pub manifest: PathBuf,
+    /// The copy, or what it was copied from
+    #[arg(required_unless_present = "b3sum")]
+    pub path: Option<std::ffi::OsString>,
+    /// Print the hashes as b3sum does, and compare nothing
+    #[arg(long, conflicts_with = "path")]
+    pub b3sum: bool,
+    /// Compare with so many threads
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub streams: u16,
+    /// The file with the servers' key
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Print what came of it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Copies as cp does.
+pub fn run_copy(mut arguments: Copy, verbose: u8) -> Result<ExitCode, Failure> {
+    let Some(target) = arguments.paths.pop() else { return Ok(ExitCode::SUCCESS) };
+    let options = Options { recursive: arguments.recursive, ..options(&arguments.common, verbose)? };
+    run(&arguments.paths, &target, &arguments.common, options, false)
+}
+
+/// Copies as rsync does.
+pub fn run_sync(arguments: &Sync, verbose: u8) -> Result<ExitCode, Failure> {
+    let common = &arguments.common;
+    let options = Options {
+        recursive: true,
+        update: true,
+        checksum: arguments.checksum,
+        delete: arguments.delete,
+        delete_max: arguments.max_delete,
+        ..options(common, verbose)?
+    };
+    run(std::slice::from_ref(&arguments.source), &arguments.target, common, options, true)
+}
+
+fn options(common: &Common, verbose: u8) -> Result<Options, Failure> {
+    let mut filter = Filter::new(&common.exclude, &common.include)?;
+    if let Some(path) = &common.files_from {
+        filter = filter.with_list(&list(path)?)?;
+    }
+    let journals = match &common.journal {
+        _ if common.no_journal => None,
+        Some(folder) => Some(folder.clone()),
+        None => Some(default_state()?.join("transfers")),
+    };
+    Ok(Options {
+        no_clobber: common.no_clobber,
+        dry_run: common.dry_run,
+        verify: match common.verify {
+            VerifyChoice::Wire => Verify::Wire,
+            VerifyChoice::Stable => Verify::Stable,
+            VerifyChoice::Off => Verify::Off,
+        },
+        no_flush: common.no_flush,
+        hashes: common.manifest.is_some(),
+        manifest: common.manifest.clone(),
+        streams: common.streams.map(usize::from),
+        rate: common.bwlimit,
+        tune: common.tune == TuneChoice::On,
+        filter,
+        resume: common.resume,
+        journals,
+        is_verbose: verbose > 0,
+        ..Options::default()
+    })
+}
+
+fn list(path: &Path) -> Result<Vec<u8>, Failure> {
+    let mut text = Vec::new();
+    let mut read = || match path.as_os_str() == "-" {
+        true => std::io::stdin().take(LIST_MAX).read_to_end(&mut text),
+        false => File::open(path)?.take(LIST_MAX).read_to_end(&mut text),
+    };
+    let hint = "name a file with a path in each line";
+    read().map_err(|error| Failure::new(format!("cannot read the list {}", path.display()), error, hint))?;
+    Ok(text)
+}
+
+fn access(key: Option<&Path>, verify: VerifyChoice) -> Result<Access, Failure> {
+    let key = key.map(keyfile::load_client).transpose()?;
+    let checksums = if verify == VerifyChoice::Off { ChecksumChoice::Auto } else { ChecksumChoice::On };
+    Ok(Access::new(key, checksums.checksums(), CARRIERS))
+}
+
+fn run(
+    sources: &[std::ffi::OsString],
+    target: &std::ffi::OsStr,
+    common: &Common,
+    options: Options,
+    is_sync: bool,
+) -> Result<ExitCode, Failure> {
+    let mut sources: Vec<Place> = sources.iter().map(|text| Place::parse(text)).collect::<Result<_, _>>()?;
+    if common.files_from.is_some() {
+        // As rsync has it, the listed paths are below the source.
+        sources.iter_mut().for_each(|source| source.is_content = true);
+    }
+    let access = access(common.key.as_deref(), common.verify)?;
+    let plan = Plan { sources, target: Place::parse(target)?, is_sync, options, access };
+    if let Some(store) = &common.shared.store {
+        return submit(store, &plan, common);
+    }
+    let watch = Arc::new(Watch::default());
+    let shows = !common.json && std::io::stderr().is_terminal();
+    let told = |line: &str| output::line(format_args!("{line}"));
+    let summary = with_progress(&watch, shows, || copy(plan, watch.clone(), Some(Box::new(told))))?;
+    Ok(end(&summary, common.json))
+}
+
+/// Has agents make the copy.
+fn submit(store: &str, plan: &Plan, common: &Common) -> Result<ExitCode, Failure> {
+    let database = Database::connect(store)?;
+    let submitted = jobs::submit(&database, plan, &common.shared.queue, common.shared.priority)?;
+    if common.shared.detach {
+        output::line(format_args!("{}", submitted.id));
+        return Ok(ExitCode::SUCCESS);
+    }
+    wait(&database, submitted.id, plan.options.manifest.as_deref(), common.json)
+}
+
+/// Waits until agents have made a copy.
+pub fn wait(database: &Database, id: i64, manifest: Option<&Path>, json: bool) -> Result<ExitCode, Failure> {
+    let watch = Watch::default();
+    let shows = !json && std::io::stderr().is_terminal();
+    let told = |line: &str| eprintln!("aqueduct: job {id}: {line}");
+    let (summary, state) = with_progress(&watch, shows, || jobs::watch(database, id, &watch, told))?;
+    let code = end(&summary, json);
+    if state == "cancelled" {
+        eprintln!("aqueduct: job {id} was cancelled");
+        return Ok(ExitCode::from(FAILED));
+    }
+    if let Some(path) = manifest {
+        jobs::write_manifest(database, id, path, &summary)?;
+    }
+    Ok(code)
+}
+
+/// Tells what came of a copy.
+fn end(summary: &Summary, json: bool) -> ExitCode {
+    if json {
+        output::line(format_args!("{}", serde_json::to_string_pretty(summary).unwrap_or_default()));
+    } else {
+        tell(summary);
+    }
+    match (summary.trouble_count, summary.lost_count) {
+        _ if summary.not_deleted.is_some() => ExitCode::from(FAILED),
+        (0, 0) => ExitCode::SUCCESS,
+        (0, _) => ExitCode::from(LOST),
+        _ => ExitCode::from(FAILED),
+    }
+}
+
+/// Shows how far it is, as long as the work lasts.
+fn with_progress<T>(watch: &Watch, shows: bool, work: impl FnOnce() -> T) -> T {
+    let ended = AtomicBool::new(!shows);
+    thread::scope(|scope| {
+        let shower = scope.spawn(|| progress(watch, &ended));
+        let result = work();
+        ended.store(true, Ordering::Release);
+        shower.thread().unpark();
+        result
+    })
+}
+
+fn progress(watch: &Watch, ended: &AtomicBool) {
+    let started = Instant::now();
+    let (mut at, mut moved, mut stages) = (started, 0, watch.stages());
+    while !ended.load(Ordering::Acquire) {
+        thread::park_timeout(PROGRESS_INTERVAL);
+        let (now, bytes_now, stages_now) = (Instant::now(), watch.bytes.load(Ordering::Relaxed), watch.stages());
+        let rate = bytes_now.saturating_sub(moved) as f64 / (now - at).as_secs_f64().max(0.001);
+        let took = std::array::from_fn(|stage| stages_now[stage].saturating_sub(stages[stage]));
+        let names = watch.names.load(Ordering::Relaxed);
+        let found = watch.names_found.load(Ordering::Relaxed);
+        let left = watch.left(now - started).map(|left| format!(", {} left", span(left.as_secs())));
+        let limit = limit(took).map(|stage| format!(", limited by: {stage}"));
+        let line = format!(
+            "{names} of {found} names found so far, {}, {}/s{}{}",
+            bytes(bytes_now as f64),
+            bytes(rate),
+            left.unwrap_or_default(),
+            limit.unwrap_or_default()
+        );
+        eprint!("\r\x1b[K{line}");
+        let _ = std::io::stderr().flush();
+        (at, moved, stages) = (now, bytes_now, stages_now);
+    }
+    if moved > 0 {
+        eprint!("\r\x1b[K");
+    }
+}
+
+fn tell(summary: &Summary) {
+    for trouble in &summary.troubles {
+        eprintln!("aqueduct: {}: {}: {}", trouble.path, trouble.what, trouble.why);
+    }
+    more(summary.trouble_count, summary.troubles.len());
+    for lost in &summary.lost {
+        eprintln!("aqueduct: {}: the destination does not hold: {}: {}", lost.path, lost.what, lost.why);
+    }
+    more(summary.lost_count, summary.lost.len());
+    if let Some(why) = &summary.not_deleted {
+        eprintln!("aqueduct: nothing was deleted: {why}");
+    }
+    let counts = &summary.counts;
+    let mut parts = vec![format!("{} files, {}", counts.files, bytes(counts.bytes as f64))];
+    for (count, what) in [
+        (counts.directories, "directories"),
+        (counts.links, "links"),
+        (counts.others, "others"),
+        (counts.unchanged, "unchanged"),
+        (counts.resumed, "done before"),
+        (counts.skipped, "left as they are"),
+        (counts.deleted, "deleted"),
+        (summary.trouble_count, "not copied"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {what}"));
+        }
+    }
+    let rate = counts.moved as f64 / summary.seconds.max(0.001);
+    let what = if summary.dry_run { "would be copied" } else { "copied" };
+    output::line(format_args!("{what}: {} in {:.1} s ({}/s)", parts.join(", "), summary.seconds, bytes(rate)));
+    if !summary.spent.is_empty() {
+        let spent: Vec<String> = summary.spent.iter().map(|(what, percent)| format!("{what} {percent} %")).collect();
+        let limit = summary.limit.map(|stage| format!("; limited by: {stage}")).unwrap_or_default();
+        output::line(format_args!("time of all threads: {}{limit}", spent.join(", ")));
+    }
+}
+
+fn more(count: u64, shown: usize) {
+    if let Some(more) = count.checked_sub(shown as u64).filter(|more| *more > 0) {
+        eprintln!("aqueduct: and {more} more");
+    }
+}
+
+/// Compares a tree with a manifest.
+pub fn run_verify(arguments: &VerifyManifest) -> Result<ExitCode, Failure> {
+    let name = arguments.manifest.display().to_string();
+    let file = File::open(&arguments.manifest).map_err(|error| {
+        Failure::new(format!("cannot read the manifest {name}"), error, "name what 'aqueduct cp --manifest' wrote")
+    })?;
+    let Some(path) = &arguments.path else {
+        let print = |line: &str| output::line(format_args!("{line}"));
+        aqueduct_transfer::b3sum(BufReader::new(file), &name, print)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let place = Place::parse(path)?;
+    let access = access(arguments.key.as_deref(), VerifyChoice::Wire)?;
+    let Verified { good, bytes: read, troubles, trouble_count } =
+        verify(BufReader::new(file), &name, &place, &access, arguments.streams.into())?;
+    if arguments.json {
+        let text = json!({ "good": good, "bytes": read, "troubles": troubles, "trouble_count": trouble_count });
+        output::line(format_args!("{text:#}"));
+    } else {
+        for trouble in &troubles {
+            eprintln!("aqueduct: {}: {}: {}", trouble.path, trouble.what, trouble.why);
+        }
+        more(trouble_count, troubles.len());
+        output::line(format_args!(
+            "{good} names are as the manifest says, {} read; {trouble_count} are not",
+            bytes(read as f64)
+        ));
+    }
+    Ok(if trouble_count == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}

@@ -1,0 +1,61 @@
+//! `aqueduct volume`: makes the key of a volume, and shows its servers.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use aqueduct_client::volume_map;
+use aqueduct_node::{Place, VOLUME_EXPORT, Volume, keyfile};
+use aqueduct_wire::VolumeMode;
+
+use crate::failure::Failure;
+use crate::table::render;
+use crate::{args, output};
+
+/// A server that says nothing for so long is not waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Does what was asked for.
+pub fn run(command: &args::Volume) -> Result<ExitCode, Failure> {
+    match command {
+        args::Volume::Create { file } => create(file),
+        args::Volume::Show { volume, key } => show(volume, key.as_deref()),
+    }
+}
+
+fn create(file: &Path) -> Result<ExitCode, Failure> {
+    let key = Volume::read(file)?.create()?;
+    output::line(format_args!("made {}: copy it and {} to all servers of the volume", key.display(), file.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(text: &str, key: Option<&Path>) -> Result<ExitCode, Failure> {
+    let what = format!("cannot show the volume {text}");
+    let hint = "name it and some of its servers: scratch@10.0.0.1:7170,10.0.0.2:7170";
+    let place = Place::parse(&format!("{text}:{VOLUME_EXPORT}"), |_| false);
+    let place = place.map_err(|error| Failure::usage(&what, error, hint))?;
+    let Some(volume) = &place.volume else { return Err(Failure::usage(&what, "it has no name", hint)) };
+    let key = key.map(keyfile::load_client).transpose()?;
+    let map = volume_map(&place.server(None), volume, (key, None), PATIENCE)
+        .map_err(|error| Failure::new(&what, &error, error.hint()))?;
+    let data: Vec<String> = map.data.iter().map(|server| server.addresses.join(",")).collect();
+    let names = map.names.join(",");
+    let roles = if data.is_empty() || data.contains(&names) { "names, data" } else { "names" };
+    let mut rows = vec![vec![names.clone(), roles.to_owned()]];
+    rows.extend(data.into_iter().filter(|server| *server != names).map(|server| vec![server, "data".to_owned()]));
+    output::line(format_args!("volume {volume}, mode {}", mode_name(map.mode)));
+    output::print(format_args!("{}", render(&["SERVER", "ROLES"], &rows)));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As it stands in the volume's file.
+fn mode_name(mode: VolumeMode) -> &'static str {
+    match mode {
+        VolumeMode::Serial => "serial",
+        VolumeMode::Cluster => "cluster",
+        VolumeMode::Stripe => "stripe",
+        VolumeMode::LoadBalance => "loadbalance",
+        VolumeMode::WholeFile => "whole-file",
+        VolumeMode::Striped => "striped",
+    }
+}

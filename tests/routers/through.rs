@@ -1,0 +1,105 @@
+//! What goes through routers is what would go without.
+
+use std::fs::{self, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use crate::common::{SOON, aqueduct, directory, mount_point, run, test, wait_until};
+use crate::load::Load;
+use crate::networks::{NET1, NET2, NET3, Networks, address};
+
+/// Squash and lists of hosts mean the same: a router lends nobody its address, and a node's key
+/// says who comes, by whatever way.
+#[test]
+fn a_client_behind_a_router_is_known_by_its_key_alone() {
+    test(|| {
+        let Some(networks) = Networks::new() else { return };
+        let (export, home) = (directory(), directory());
+        let [key, node] = ["cluster", "cpu1"].map(|name| home.path().join(name));
+        run(aqueduct().arg("keygen").arg(&key)).succeeded();
+        run(aqueduct().args(["keygen", "--node", "cpu1", "--key"]).args([&key, &node])).succeeded();
+        let path = export.path().display();
+        let config = home.path().join("aqueduct.toml");
+        let hosts = |name: &str, hosts: &str| format!("[[export]]\npath = '{path}'\nname = '{name}'\n{hosts}\n");
+        let text = [
+            hosts("all", ""),
+            hosts("net2", &format!("hosts = ['10.{NET2}.0.0/24']")),
+            hosts("nodes", "hosts = ['node:cpu*']\nsquash = 'none'"),
+        ];
+        fs::write(&config, text.concat()).unwrap();
+        let arguments = ["--config", config.to_str().unwrap(), "--key", key.to_str().unwrap()];
+        let server = networks.serve(("near", NET2), &arguments, &[]);
+        let _router = networks.route("a", [NET1, NET2], "");
+        let (at, route) = (address("near", NET2), format!("net{NET2}@{}", address("a", NET1)));
+        let source = |name: &str| format!("{at}@net{NET2}:{name}");
+        let [of_cluster, of_node] = [&key, &node].map(|key| format!("key={}", key.display()));
+
+        let mount = networks.mount(&source("all"), &[&route], &of_cluster);
+        let refused = fs::write(mount.join("squashed"), "x").map_err(|error| error.kind());
+        assert_eq!(refused, Err(ErrorKind::PermissionDenied), "root of another machine is nobody here");
+        fs::set_permissions(export.path(), Permissions::from_mode(0o777)).unwrap();
+        fs::write(mount.join("squashed"), "x").unwrap();
+        assert_eq!(fs::metadata(export.path().join("squashed")).unwrap().uid(), 65_534);
+        drop(mount);
+        let refused = |name: &str, options: &str, expected: &str| {
+            let (point, options) = (mount_point(), format!("{options},route={route}"));
+            let told =
+                run(networks.inside("client").args(["mount", "-o", &options, &source(name)]).arg(&point)).failed();
+            fs::remove_dir(&point).unwrap();
+            assert!(told.contains(expected), "{told}");
+        };
+        refused("net2", &of_cluster, "does not let this machine mount");
+        refused("nodes", &of_cluster, "does not let this machine mount");
+        refused("nodes", "rw", "key");
+        let mount = networks.mount(&source("nodes"), &[&route], &of_node);
+        fs::write(mount.join("own"), "x").unwrap();
+        assert_eq!(fs::metadata(export.path().join("own")).unwrap().uid(), 0);
+        drop((mount, server));
+    });
+}
+
+/// What is written comes through two routers, is counted by each, and nobody blames the routers
+/// where the server is dead.
+#[test]
+fn a_mount_leads_through_two_hops() {
+    test(|| {
+        let Some(networks) = Networks::new() else { return };
+        let export = directory();
+        let server = networks.serve(("far", NET3), &["--insecure", "--squash", "none"], &[export.path()]);
+        let inner = networks.route("c", [NET2, NET3], "");
+        let outer = networks.route("a", [NET1, NET2], "");
+        let route = format!("net{NET3}@{}:hops=2", address("a", NET1));
+        let source = |host: &str| format!("{host}@net{NET3}:{}", export.path().display());
+        let refused = |source: &str| {
+            let point = mount_point();
+            let options = format!("route={route}");
+            let told = run(networks.inside("client").args(["mount", "-o", &options, source]).arg(&point)).failed();
+            fs::remove_dir(&point).unwrap();
+            told
+        };
+        let there = source(&address("far", NET3).to_string());
+        let told = refused(&there);
+        assert!(
+            told.contains(&format!("there is no route to network net{NET3}")) && told.contains("router a"),
+            "{told}"
+        );
+        outer.does(&["add", &format!("net{NET3}@{}", address("c", NET2))]);
+        let told = refused(&source(&format!("10.{NET3}.0.77")));
+        assert!(told.contains("hop 1 behind it") && told.contains("router c"), "{told}");
+        assert!(outer.status()["routes"][0]["up"].as_bool().unwrap(), "a dead server is not the router's fault");
+
+        let mount = networks.mount(&there, &[&route], "");
+        let load = Load::start(mount.path());
+        load.goes_on();
+        load.ends_well(mount.path(), export.path());
+        let name = format!("net{NET3}");
+        assert!(inner.bytes("network", &name) > 1 << 20 && outer.bytes("network", &name) > 1 << 20);
+        assert!(outer.bytes("client", &address("client", NET1).to_string()) > 1 << 20);
+        assert_eq!(mount.status()["routes"][0]["up"], true, "{}", mount.status());
+        drop(mount);
+        wait_until("the flows have ended", SOON, || inner.flows() + outer.flows() == 0);
+        outer.does(&["del", &format!("net{NET3}@{}", address("c", NET2))]);
+        assert!(refused(&there).contains("there is no route"));
+        drop(server);
+    });
+}

@@ -1,0 +1,146 @@
+//! What `sync --delete` removes, and when it removes nothing.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::common::{
+    FileSystem, Server, aqueduct, directory, directory_for_devices, program_for_all, run_within, test,
+};
+use crate::tree::{assert_same, plant, text, told};
+
+/// A tree, and a copy of it with more in it.
+struct Grown {
+    home: TempDir,
+    source: TempDir,
+    target: TempDir,
+}
+
+impl Grown {
+    fn new() -> Grown {
+        let grown = Grown { home: directory(), source: directory_for_devices(), target: directory_for_devices() };
+        plant(grown.source.path());
+        assert_eq!(grown.sync(&[]).0, 0);
+        for name in ["more/deep/er/f", "more/f", "d/more", "d/e/more.o"] {
+            let path = grown.target.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "more").unwrap();
+        }
+        symlink("/etc", grown.target.path().join("d/away")).unwrap();
+        grown
+    }
+
+    fn sync(&self, more: &[&str]) -> (i32, serde_json::Value) {
+        let from = format!("{}/", self.source.path().display());
+        told(self.home.path(), &[&["sync", &from, text(self.target.path())], more].concat())
+    }
+
+    /// Nothing was removed, for this reason.
+    #[track_caller]
+    fn keeps(&self, said: &(i32, serde_json::Value), why: &str) {
+        let (code, said) = said;
+        assert_eq!((*code, &said["deleted"]), (1, &0.into()), "{said}");
+        assert!(said["not_deleted"].as_str().unwrap().contains(why), "{said}");
+        assert!(self.target.path().join("more/deep/er/f").exists() && self.target.path().join("d/more").exists());
+    }
+}
+
+#[test]
+fn what_the_source_does_not_have_is_removed() {
+    test(|| {
+        let grown = Grown::new();
+        let (code, said) = grown.sync(&["-n", "--delete"]);
+        assert_eq!((code, &said["deleted"]), (0, &8.into()), "{said}");
+        assert!(grown.target.path().join("more/f").exists(), "a dry run removes nothing");
+        grown.keeps(&grown.sync(&["--delete", "--max-delete", "7"]), "more than 7");
+        let (code, said) = grown.sync(&["--delete", "--exclude", "*.o"]);
+        assert_eq!((code, &said["deleted"]), (0, &7.into()), "{said}");
+        assert!(grown.target.path().join("d/e/more.o").exists(), "what is excluded stays");
+        let (code, said) = grown.sync(&["--delete"]);
+        assert_eq!((code, &said["deleted"]), (0, &1.into()), "{said}");
+        assert_same(grown.source.path(), grown.target.path());
+        assert!(Path::new("/etc/passwd").exists());
+    });
+}
+
+/// mpifileutils #587: a directory of the source that cannot be read looks as if it were empty.
+#[test]
+fn an_error_of_the_walk_forbids_removing() {
+    test(|| {
+        let (home, source, target) = (directory(), directory(), directory());
+        for name in ["open/f", "closed/f", "closed/g"] {
+            for root in [&source, &target] {
+                let path = root.path().join(name);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, "x").unwrap();
+            }
+        }
+        fs::write(target.path().join("open/more"), "x").unwrap();
+        fs::set_permissions(source.path().join("closed"), Permissions::from_mode(0o000)).unwrap();
+        let chown = |path: &Path| std::os::unix::fs::chown(path, Some(4000), Some(4000)).unwrap();
+        ["", "open", "open/f", "open/more", "closed", "closed/f", "closed/g"]
+            .iter()
+            .flat_map(|name| [source.path().join(name), target.path().join(name)])
+            .filter(|path| path.exists())
+            .for_each(|path| chown(&path));
+        let mut user = std::process::Command::new("setpriv");
+        user.args(["--reuid=4000", "--regid=4000", "--clear-groups"]).arg(program_for_all(home.path()));
+        user.args(["sync", "--delete", "--no-journal"]).arg(format!("{}/", source.path().display())).arg(target.path());
+        let output = run_within(Duration::from_secs(20), &mut user);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        for name in ["open/more", "closed/f", "closed/g"] {
+            assert!(target.path().join(name).exists(), "{name} was removed: {output:?}");
+        }
+        assert!(output.text.contains("nothing was deleted"), "{output:?}");
+    });
+}
+
+/// A file system that is not mounted is an empty directory.
+#[test]
+fn an_empty_source_removes_nothing() {
+    test(|| {
+        let grown = Grown::new();
+        let empty = directory();
+        let from = format!("{}/", empty.path().display());
+        let said = told(grown.home.path(), &["sync", "--delete", &from, text(grown.target.path())]);
+        grown.keeps(&said, "is it mounted?");
+    });
+}
+
+#[test]
+fn another_file_system_below_the_destination_is_left_alone() {
+    test(|| {
+        let grown = Grown::new();
+        let inner = FileSystem::tmpfs("size=1m");
+        fs::write(inner.0.join("f"), "precious").unwrap();
+        let point = grown.target.path().join("more/mounted");
+        fs::create_dir(&point).unwrap();
+        let mount = |arguments: &[&str]| {
+            let done = std::process::Command::new(arguments[0]).args(&arguments[1..]).status().unwrap();
+            assert!(done.success(), "{arguments:?}");
+        };
+        mount(&["mount", "--bind", text(&inner.0), text(&point)]);
+        let said = grown.sync(&["--delete"]);
+        let kept = fs::read(inner.0.join("f"));
+        mount(&["umount", text(&point)]);
+        grown.keeps(&said, "is another file system");
+        assert_eq!(kept.unwrap(), b"precious");
+    });
+}
+
+#[test]
+fn what_is_at_a_server_is_removed_as_well() {
+    test(|| {
+        let grown = Grown::new();
+        let arguments = ["--listen", "127.0.0.1:0", "--squash", "none"];
+        let server = Server::start_with(&mut aqueduct(), &arguments, &[grown.target.path()]);
+        let from = format!("{}/", grown.source.path().display());
+        let there = server.source(grown.target.path());
+        let (code, said) = told(grown.home.path(), &["sync", "--delete", &from, &there]);
+        assert_eq!((code, &said["deleted"]), (0, &8.into()), "{said}");
+        assert_same(grown.source.path(), grown.target.path());
+    });
+}

@@ -1,0 +1,16 @@
+//! `aqueduct cp`, `sync` and `verify` as processes, between directories and exports of real
+//! servers.
+
+mod agents;
+#[allow(dead_code, reason = "each test program uses its part")]
+#[path = "../harness/common.rs"]
+mod common;
+mod deleting;
+mod doubt;
+mod resume;
+mod slurm;
+#[allow(dead_code, reason = "each test program uses its part")]
+#[path = "../harness/sys.rs"]
+mod sys;
+mod tree;
+mod whole;

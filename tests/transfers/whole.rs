@@ -1,0 +1,185 @@
+//! What arrives is all that was there, and what the manifest says of it is true.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use crate::common::{Server, directory, directory_for_devices, test};
+use crate::tree::{assert_same, body, names, plant, set_time, text, told, transfer};
+
+#[test]
+fn a_tree_arrives_whole_from_here_to_here() {
+    test(|| {
+        let (home, source, target) = (directory(), directory_for_devices(), directory_for_devices());
+        let copy = target.path().join("copy");
+        plant(source.path());
+        let manifest = home.path().join("manifest");
+        for verify in ["wire", "stable", "off"] {
+            let _ = fs::remove_dir_all(&copy);
+            let from = format!("{}/", source.path().display());
+            let arguments = ["cp", "-r", "--verify", verify, "--manifest", text(&manifest), &from, text(&copy)];
+            transfer(home.path(), &arguments).succeeded();
+            assert_same(source.path(), &copy);
+            let sparse = fs::metadata(copy.join("sparse")).unwrap();
+            assert!(sparse.blocks() * 512 < 4 << 20, "holes stay holes: {}", sparse.blocks());
+            for side in [source.path(), &copy] {
+                transfer(home.path(), &["verify", text(&manifest), text(side)]).succeeded();
+            }
+        }
+        assert!(fs::read_dir(home.path()).unwrap().count() == 1, "a journal stays of what is done");
+    });
+}
+
+#[test]
+fn a_tree_arrives_whole_at_a_server_and_back() {
+    test(|| {
+        let (home, source, export, back) =
+            (directory(), directory_for_devices(), directory_for_devices(), directory_for_devices());
+        plant(source.path());
+        let server = Server::start_with(
+            &mut crate::common::aqueduct(),
+            &["--listen", "127.0.0.1:0", "--squash", "none"],
+            &[export.path()],
+        );
+        let there = format!("{}/copy", server.source(export.path()));
+        let [first, second] = ["first", "second"].map(|name| home.path().join(name));
+        let from = format!("{}/", source.path().display());
+        transfer(home.path(), &["cp", "-r", "--manifest", text(&first), &from, &there]).succeeded();
+        assert_same(source.path(), &export.path().join("copy"));
+        transfer(home.path(), &["verify", text(&first), &there]).succeeded();
+        // The manifest says where the time went, all of it.
+        let whole = fs::read_to_string(&first).unwrap();
+        let last: serde_json::Value = serde_json::from_str(whole.lines().last().unwrap()).unwrap();
+        let spent = last["spent"].as_object().unwrap();
+        assert_eq!(spent.values().map(|percent| percent.as_u64().unwrap()).sum::<u64>(), 100, "{last}");
+        assert!(!spent.contains_key("destination disk") && !spent.contains_key("network and source server"), "{last}");
+        let copy = back.path().join("copy");
+        let arguments = ["cp", "-r", "--verify", "stable", "--manifest", text(&second), &there, text(&copy)];
+        transfer(home.path(), &arguments).succeeded();
+        assert_same(source.path(), &copy);
+        assert_eq!(body(&first), body(&second), "two copies of one tree have one manifest");
+        let between = format!("{}/again", server.source(export.path()));
+        transfer(home.path(), &["cp", "-r", &there, &between]).succeeded();
+        assert_same(source.path(), &export.path().join("again"));
+    });
+}
+
+/// Whatever is changed afterwards, `verify` says which name it is of.
+#[test]
+fn verify_notices_what_was_changed() {
+    test(|| {
+        let (home, source, target) = (directory(), directory_for_devices(), directory_for_devices());
+        plant(source.path());
+        let (copy, manifest) = (target.path().join("copy"), home.path().join("manifest"));
+        let arguments = ["cp", "-r", "--manifest", text(&manifest), text(source.path()), text(&copy)];
+        transfer(home.path(), &arguments).succeeded();
+        let verify = || transfer(home.path(), &["verify", text(&manifest), text(&copy)]);
+        verify().succeeded();
+        let big = copy.join("big");
+        let (mut content, stat) = (fs::read(&big).unwrap(), fs::metadata(&big).unwrap());
+        content[19_999_999] ^= 1;
+        fs::write(&big, &content).unwrap();
+        set_time(&big, stat.mtime(), stat.mtime_nsec());
+        let said = verify().failed();
+        assert!(said.contains("big: comparing it: the hash") && said.contains(" 1 are not"), "{said}");
+        content[19_999_999] ^= 1;
+        fs::write(&big, &content).unwrap();
+        set_time(&big, stat.mtime(), stat.mtime_nsec());
+        fs::write(copy.join("d/new"), "").unwrap();
+        fs::remove_file(copy.join("d/10")).unwrap();
+        fs::remove_file(copy.join("first")).unwrap();
+        fs::copy(copy.join("d/1"), copy.join("first")).unwrap();
+        set_time(&copy.join("first"), 1, 1);
+        let said = verify().failed();
+        for expected in ["d/new: comparing it: it is there", "d/10: looking at it", "first: comparing it: its time"] {
+            assert!(said.contains(expected), "{expected}: {said}");
+        }
+        let whole = fs::read_to_string(&manifest).unwrap();
+        fs::write(&manifest, whole.replacen("\"uid\":0", "\"uid\":1", 1)).unwrap();
+        let said = verify().failed();
+        assert!(said.contains("cannot believe the manifest"), "{said}");
+    });
+}
+
+#[test]
+fn a_second_sync_has_nothing_to_do() {
+    test(|| {
+        let (home, source, target) = (directory(), directory_for_devices(), directory_for_devices());
+        plant(source.path());
+        let (from, copy) = (format!("{}/", source.path().display()), target.path().join("copy"));
+        transfer(home.path(), &["sync", &from, text(&copy)]).succeeded();
+        assert_same(source.path(), &copy);
+        let before = names(&copy);
+        let (code, said) = told(home.path(), &["sync", &from, text(&copy)]);
+        assert_eq!((code, &said["files"], &said["moved"]), (0, &0.into(), &0.into()), "{said}");
+        assert_eq!(names(&copy), before);
+        // What differs comes over, also where only an attribute does.
+        fs::write(source.path().join("d/9"), "other").unwrap();
+        fs::set_permissions(source.path().join("d/8"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let (_, said) = told(home.path(), &["sync", &from, text(&copy)]);
+        assert_eq!(said["files"], 1, "{said}");
+        assert_same(source.path(), &copy);
+    });
+}
+
+/// As cp has it, and for a slash at the end as rsync has it.
+#[test]
+fn a_source_goes_where_it_should() {
+    test(|| {
+        let home = directory();
+        let at = |name: &str| home.path().join(name);
+        fs::create_dir_all(at("a/b")).unwrap();
+        fs::write(at("a/b/f"), "f").unwrap();
+        fs::create_dir(at("into")).unwrap();
+        let done = |arguments: &[&str]| {
+            let paths: Vec<String> = arguments
+                .iter()
+                .map(|path| {
+                    if path.starts_with('-') || path.len() > 6 {
+                        (*path).to_owned()
+                    } else {
+                        format!("{}/{path}", home.path().display())
+                    }
+                })
+                .collect();
+            let command = if arguments[0] == "--sync" { vec!["sync"] } else { vec!["cp", "-r"] };
+            let paths: Vec<&str> = paths.iter().map(String::as_str).filter(|path| *path != "--sync").collect();
+            transfer(&at("j"), &[command, paths].concat())
+        };
+        done(&["a", "n1"]).succeeded();
+        done(&["a", "into"]).succeeded();
+        done(&["a/", "n2"]).succeeded();
+        done(&["a/b/f", "n3"]).succeeded();
+        done(&["a/b/f", "n1", "into"]).succeeded();
+        done(&["--sync", "a", "n4"]).succeeded();
+        done(&["--sync", "a/", "n5"]).succeeded();
+        for file in ["n1/b/f", "into/a/b/f", "n2/b/f", "n3", "into/f", "into/n1/b/f", "n4/a/b/f", "n5/b/f"] {
+            assert_eq!(fs::read(at(file)).unwrap(), b"f", "{file}");
+        }
+        for wrong in [&["a/b/f", "n1", "none"] as &[&str], &["a", "n3"], &["none", "n6"], &["a/", "a"]] {
+            done(wrong).failed();
+        }
+        let said = done(&["a/b/f", "a/b/f"]).failed();
+        assert!(said.contains("same file"), "{said}");
+        let said = done(&["a", "a/b/c"]).failed();
+        assert!(said.contains("into itself"), "{said}");
+    });
+}
+
+/// However many threads copy: the same arrives, and fixed numbers stay.
+#[test]
+fn the_number_of_threads_is_found_or_given() {
+    test(|| {
+        let (home, source, target) = (directory(), directory_for_devices(), directory_for_devices());
+        plant(source.path());
+        let from = format!("{}/", source.path().display());
+        for (arguments, least, most) in
+            [(&["--tune", "off"][..], 4, 4), (&["--streams", "7"], 7, 7), (&["--tune", "on"], 1, 16)]
+        {
+            let copy = target.path().join(arguments.join(""));
+            let (code, said) = told(home.path(), &[&["cp", "-r", &from, text(&copy)], arguments].concat());
+            let streams = said["streams"].as_u64().unwrap();
+            assert!(code == 0 && (least..=most).contains(&streams), "{arguments:?}: {said}");
+            assert_same(source.path(), &copy);
+        }
+    });
+}

@@ -1,0 +1,95 @@
+//! `aqueduct diagnose SRC DST` between real servers, of which one is held back.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::{Server, aqueduct, directory, run_within, within};
+
+/// What a diagnosis may take here, and what the test then waits for on a busy machine.
+const SECONDS: &str = "14";
+const LIMIT: Duration = Duration::from_secs(100);
+
+fn data() -> TempDir {
+    let folder = directory();
+    fs::write(folder.path().join("data"), vec![7; 64 << 20]).unwrap();
+    folder
+}
+
+fn server(folder: &Path, options: &[&str]) -> Server {
+    let arguments = [&["--listen", "127.0.0.1:0", "--squash", "none"], options].concat();
+    Server::start_with(&mut aqueduct(), &arguments, &[folder])
+}
+
+fn diagnose(source: &str, target: &str) -> Value {
+    let mut command = aqueduct();
+    let output = run_within(LIMIT, command.args(["diagnose", "--json", "--seconds", SECONDS, source, target]));
+    serde_json::from_str(&output.text).unwrap_or_else(|error| panic!("{error}: {}", output.text))
+}
+
+/// One side is held to a rate. Nothing else is: neither the way to the servers nor the machine.
+fn held_back(options: [&[&str]; 2], expected: (&str, usize)) {
+    let (from, to) = (data(), directory());
+    let servers = [server(from.path(), options[0]), server(to.path(), options[1])];
+    let places = [servers[0].source(from.path()), servers[1].source(to.path())];
+    let found = diagnose(&places[0], &places[1]);
+    assert_eq!(found["verdict"], expected.0, "{found:#}");
+    assert_eq!(found["target"], places[expected.1].as_str(), "{found:#}");
+    assert!(found["confidence"].as_f64().unwrap() >= 0.7 && found["gain"].as_f64().unwrap() > 1.2, "{found:#}");
+    assert!(found["evidence"].as_array().unwrap().len() >= 3, "{found:#}");
+    assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0, "nothing stays behind");
+}
+
+#[test]
+fn a_slow_source_is_named() {
+    within(LIMIT, || held_back([&["--rate", "15MB/s"], &[]], ("read", 0)));
+}
+
+#[test]
+fn a_slow_destination_is_named() {
+    within(LIMIT, || held_back([&[], &["--rate", "15MB/s"]], ("write", 1)));
+}
+
+#[test]
+fn what_does_not_answer_is_said_in_time() {
+    within(LIMIT, || {
+        let (from, to) = (data(), directory());
+        let server = server(from.path(), &[]);
+        let place = server.source(from.path());
+        server.process.stop();
+        let began = Instant::now();
+        let found = diagnose(&place, to.path().to_str().unwrap());
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        assert_eq!(found["verdict"], "undetermined", "{found:#}");
+        assert_eq!(found["target"], server.address.as_str(), "{found:#}");
+        assert!(found["evidence"][0].as_str().unwrap().contains("does not answer"), "{found:#}");
+    });
+}
+
+#[test]
+fn what_others_wrote_is_understood() {
+    within(LIMIT, || {
+        let folder = directory();
+        let (network, files) = (folder.path().join("iperf3.json"), folder.path().join("ior.json"));
+        let report = r#"{"start":{"connecting_to":{"host":"dtn2"}},"end":{"sum_sent":{},"sum_received":{"bits_per_second":1e9}}}"#;
+        fs::write(&network, report).unwrap();
+        let result = r#"{"access":"write","bwMiB":300.0}"#;
+        fs::write(&files, format!(r#"{{"tests":[{{"Parameters":{{"testFileName":"/s/f"}},"Results":[{result}]}}]}}"#))
+            .unwrap();
+        let asked = |files: &[&Path]| {
+            let mut command = aqueduct();
+            command.args(["diagnose", "--json"]);
+            files.iter().for_each(|file| _ = command.arg("--from").arg(file));
+            run_within(LIMIT, &mut command)
+        };
+        let found: Value = serde_json::from_str(&asked(&[&network, &files]).succeeded()).unwrap();
+        assert_eq!((&found["verdict"], &found["target"]), (&"network".into(), &"dtn2".into()), "{found:#}");
+        let one = asked(&[&network]);
+        assert_eq!(one.status.code(), Some(3), "{one:?}");
+        let refused = asked(&[Path::new("/etc/hostname")]).failed();
+        assert!(refused.contains("known are logs of GridFTP"), "{refused}");
+    });
+}

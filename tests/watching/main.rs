@@ -1,0 +1,8 @@
+//! What servers, mounts and routers tell to those who watch them, on real processes.
+
+#[allow(dead_code, reason = "each test program uses its part")]
+#[path = "../harness/common.rs"]
+mod common;
+mod diagnosing;
+mod exporting;
+mod packaged;
