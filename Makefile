@@ -57,7 +57,7 @@ fuzz: setup-fuzz
 # SEED=7 FAULTS=40 replays one seed, KEEP=3,9 only those of its faults. RECORD=1 writes a line for each seed to tests/faults/records/DATE.jsonl. As root.
 faults: setup
 	RECORD=$(if $(RECORD),$(CURDIR)/tests/faults/records/$(shell date +%F).jsonl) COMMIT=$(shell git rev-parse --short HEAD) \
-	FAULTS=$(or $(FAULTS),$(if $(SEED),,1000)) cargo test --locked --test faults -- --nocapture nothing_is_lost
+	FAULTS=$(or $(FAULTS),$(if $(SEED),,1000)) cargo test --workspace --locked --test faults -- --nocapture nothing_is_lost
 
 # What programs on up to eight mounts did and saw, HISTORIES (10000) of them, under stops, cuts,
 # kills and restarts, checked against every order that could be. CACHE=none and
@@ -66,14 +66,15 @@ faults: setup
 # thousand have a mount that is far away, and troubles of less than half a second, of seconds,
 # and longer than a lease; WHOLE=1 prints all of a bad history; THEME=Gathered plays only
 # histories of small writes that are held back; ROUTERS=2 has all mounts go through two routers
-# in a row, RAILS=2 has each use two rails, both as in `make faults`. As root.
+# in a row, WAYS=2 by two ways side by side, TROUBLE=kill or drain ends routers of these in turn,
+# RAILS=2 has each mount use two rails, all as in `make faults` and in the tests of mounts. As root.
 soak: setup
-	HISTORIES=$(or $(HISTORIES),$(if $(SEED),1,10000)) cargo test --locked --test histories -- --ignored --nocapture soak
+	HISTORIES=$(or $(HISTORIES),$(if $(SEED),1,10000)) cargo test --workspace --locked --test histories -- --ignored --nocapture soak
 
 # What takes longer than `make test`: 1,000 faults, 10,000 histories, the mounts as on older
-# kernels, all mutations, in parts by seed. Each part that passed is done for this commit, as
-# tests/long/records says; run it again to go on. ARGS="soak" chooses parts by words, DRY=1 only
-# names them. As root.
+# kernels and by rails and routers, all mutations, in parts by seed. Each part that passed is done
+# for this commit, as tests/long/records says; run it again to go on. ARGS="soak" chooses parts by
+# words, DRY=1 only names them. As root.
 test-long: setup
 	tests/long/run $(ARGS)
 

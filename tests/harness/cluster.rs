@@ -1,6 +1,7 @@
 //! A server and its mounts, each behind a proxy of its own, as processes that end and come back.
-//! With ROUTERS=N there are N routers in a row between the proxies and the server. With RAILS=N
-//! each mount has N proxies, and uses all of them.
+//! With ROUTERS=N there are routers between the proxies and the server, as [`ways`](crate::common::ways)
+//! says, and a mount has a proxy for each way. With RAILS=N each mount has N proxies, and uses all
+//! of them as rails.
 
 use std::cell::Cell;
 use std::fs;
@@ -13,8 +14,9 @@ use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::common::ways::{Routers, number};
 use crate::common::{
-    Process, SOON, aqueduct, free_address, is_mounted, mount_point, mount_sessions, mount_status, run, server_status,
+    Process, SOON, aqueduct, free_addresses, is_mounted, mount_point, mount_sessions, mount_status, run, server_status,
     wait_until, with_transport,
 };
 use crate::proxy::{Cut, FAIR, Proxy, Weather};
@@ -37,44 +39,21 @@ pub struct Cluster {
     starts: usize,
     pub mounts: Vec<Mounted>,
     /// None before a volume: its servers tell addresses of their own network.
-    routers: Option<Routers>,
+    behind: Option<Behind>,
 }
 
-/// Routers in a row. Who comes by them needs a key.
-struct Routers {
+/// Routers, and the key that who comes by them needs.
+struct Behind {
     key: PathBuf,
-    _processes: Vec<Process>,
-    /// Of the first.
-    address: String,
-    hops: usize,
+    routers: Routers,
 }
 
-impl Routers {
-    /// As many as ROUTERS says.
-    fn start(home: &Path) -> Option<Routers> {
-        let hops = std::env::var("ROUTERS").ok()?.parse().expect("ROUTERS is a number");
+impl Behind {
+    fn start(home: &Path) -> Option<Behind> {
+        let routers = Routers::start(home)?.with_trouble();
         let key = home.join("key");
         run(aqueduct().arg("keygen").arg(&key)).succeeded();
-        let mut routers = Routers { key, _processes: Vec::new(), address: String::new(), hops };
-        for hop in (0..hops).rev() {
-            let [config, control, log] = ["toml", "sock", "log"].map(|end| home.join(format!("router-{hop}.{end}")));
-            // The last is in the servers' network, and each other one knows the next.
-            let own = if hop + 1 == hops { "servers" } else { "between" };
-            let next = match routers.address.as_str() {
-                "" => String::new(),
-                next => format!("[[route]]\nnetwork = 'servers'\ngateways = ['{next}']\n"),
-            };
-            let network = format!("[[network]]\nname = '{own}'\nports = []\n");
-            let text = format!("listen = ['127.0.0.1:0@{own}']\ncontrol = {control:?}\n{network}{next}");
-            fs::write(&config, text).unwrap();
-            let process = Process::start(aqueduct().arg("route").arg("--config").arg(&config), &log);
-            wait_until("the router listens", SOON, || process.output().contains("listening on"));
-            let output = process.output();
-            let line = output.lines().find_map(|line| line.strip_prefix("listening on ")).unwrap();
-            routers.address = line.split_once('@').unwrap().0.to_owned();
-            routers._processes.push(process);
-        }
-        (hops > 0).then_some(routers)
+        Some(Behind { key, routers })
     }
 }
 
@@ -86,10 +65,15 @@ pub struct Wires {
 }
 
 impl Wires {
-    /// As many as RAILS says, else one.
-    fn start(server: &str) -> Wires {
-        let count = std::env::var("RAILS").map_or(1, |text| text.parse().expect("RAILS is a number"));
-        Wires { proxies: (0..count).map(|_| Proxy::start(server)).collect(), turn: Cell::new(0) }
+    /// As many to the server as RAILS says, or one to each way of the routers.
+    fn start(server: &str, routers: Option<&Routers>) -> Wires {
+        let rails = number("RAILS", 1);
+        assert!(rails == 1 || routers.is_none(), "RAILS and ROUTERS at once: not here yet");
+        let proxies = match routers {
+            Some(routers) => routers.addresses.iter().map(|address| Proxy::start(address)).collect(),
+            None => (0..rails).map(|_| Proxy::start(server)).collect(),
+        };
+        Wires { proxies, turn: Cell::new(0) }
     }
 
     /// Where the mount finds its server.
@@ -97,9 +81,13 @@ impl Wires {
         self.proxies[0].address
     }
 
-    /// What the mount has to be told of them.
-    fn options(&self) -> String {
-        let all: Vec<String> = self.proxies.iter().map(|proxy| proxy.address.to_string()).collect();
+    fn addresses(&self) -> Vec<String> {
+        self.proxies.iter().map(|proxy| proxy.address.to_string()).collect()
+    }
+
+    /// What the mount has to be told of them if they are rails.
+    fn rails(&self) -> String {
+        let all = self.addresses();
         if all.len() < 2 { String::new() } else { format!(",rails={},rail_suspect=0.5", all.join(",")) }
     }
 
@@ -144,7 +132,7 @@ impl Cluster {
             volume: None,
             starts: 0,
             mounts: Vec::new(),
-            routers: Routers::start(home),
+            behind: Behind::start(home),
         };
         cluster.start_all(mounts)
     }
@@ -158,7 +146,7 @@ impl Cluster {
         mounts: &[(usize, &str)],
     ) -> Cluster {
         fs::write(home.join("aqueduct.toml"), config).unwrap();
-        let addresses: Vec<String> = (0..servers).map(|_| free_address()).collect();
+        let addresses = free_addresses(servers);
         let file = home.join("volume.toml");
         let server = |(number, address): (usize, &String)| {
             format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", export.display())
@@ -175,7 +163,7 @@ impl Cluster {
             volume: Some(file),
             starts: 0,
             mounts: Vec::new(),
-            routers: None,
+            behind: None,
         };
         (0..servers - 1).for_each(|number| cluster.start_data(number));
         cluster.start_all(mounts)
@@ -186,18 +174,18 @@ impl Cluster {
         cluster.start_server();
         for (number, (export, options)) in mounts.iter().enumerate() {
             let mut options = (*options).to_owned();
-            let behind = cluster.routers.as_ref().map_or(&cluster.address, |routers| &routers.address);
-            let proxy = Wires::start(behind);
-            // Each server of a volume would have rails of its own.
-            if cluster.volume.is_none() {
-                options.push_str(&proxy.options());
-            }
-            let source = match (&cluster.volume, &cluster.routers) {
+            let routers = cluster.behind.as_ref().map(|behind| &behind.routers);
+            let proxy = Wires::start(&cluster.address, routers);
+            let source = match (&cluster.volume, &cluster.behind) {
+                // Each server of a volume would have rails of its own.
                 (Some(_), _) => format!("v@{}:/", proxy.address()),
-                (None, None) => format!("{}:{}", proxy.address(), cluster.exports[*export].display()),
-                (None, Some(routers)) => {
-                    let route = format!("route=servers@{}:hops={}", proxy.address(), routers.hops);
-                    options.push_str(&format!(",key={},{route}", routers.key.display()));
+                (None, None) => {
+                    options.push_str(&proxy.rails());
+                    format!("{}:{}", proxy.address(), cluster.exports[*export].display())
+                }
+                (None, Some(behind)) => {
+                    let routes = behind.routers.options_by(&proxy.addresses());
+                    options.push_str(&format!(",key={},{routes}", behind.key.display()));
                     format!("{}@servers:{}", cluster.address, cluster.exports[*export].display())
                 }
             };
@@ -252,8 +240,8 @@ impl Cluster {
         // Mounts come through proxies: to the server they are other machines.
         command.args(["--squash", "none", "--config"]).arg(self.home.join("aqueduct.toml"));
         command.arg("--state").arg(self.home.join("state"));
-        if let Some(routers) = &self.routers {
-            command.arg("--key").arg(&routers.key);
+        if let Some(behind) = &self.behind {
+            command.arg("--key").arg(&behind.key);
         }
         let mut process = Process::start(&mut command, &log);
         self.address = await_address(&mut process);
@@ -300,8 +288,8 @@ impl Cluster {
     }
 
     pub fn status(&self) -> Value {
-        let Some(routers) = &self.routers else { return server_status(&self.address) };
-        let text = run(aqueduct().args(["status", "--json", &self.address, "--key"]).arg(&routers.key)).succeeded();
+        let Some(behind) = &self.behind else { return server_status(&self.address) };
+        let text = run(aqueduct().args(["status", "--json", &self.address, "--key"]).arg(&behind.key)).succeeded();
         serde_json::from_str::<Value>(&text).unwrap()["server"].take()
     }
 

@@ -18,6 +18,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+#[path = "ways.rs"]
+pub mod ways;
+
+use ways::{Routers, number};
+
 /// Within this a server listens, a mount is there, a process that was told to end has ended; on a busy machine too.
 pub const SOON: Duration = Duration::from_secs(20);
 
@@ -311,21 +316,35 @@ fn directory_below(path: &Path) -> TempDir {
     directory
 }
 
-/// An address of loopback that nobody has at the moment.
-pub fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+/// Addresses of loopback that nobody has at the moment.
+pub fn free_addresses(count: usize) -> Vec<String> {
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
 /// A server on a free port of loopback (or where it was told).
 pub struct Server {
     pub process: Process,
     pub address: String,
+    /// What it was told of where to listen, once it listens there.
+    listens: Vec<String>,
+    routers: Option<Routers>,
     home: TempDir,
 }
 
 impl Server {
+    /// Mounts go to it by the ways that the environment says; see [`ways`].
     pub fn start(exports: &[&Path]) -> Server {
-        Server::start_with(&mut aqueduct(), &["--listen", "127.0.0.1:0"], exports)
+        let home = directory();
+        let Some(routers) = Routers::start(home.path()) else {
+            let rails: Vec<String> = (1..=number("RAILS", 1)).map(|rail| format!("127.0.0.{rail}:0")).collect();
+            let listen = ["--listen", &rails.join(",")];
+            let arguments = [&listen[..], ways::squash(rails.len() > 1)].concat();
+            return Server::start_at(home, &mut aqueduct(), &arguments, exports);
+        };
+        let arguments = [&["--listen", "0.0.0.0:0"], ways::squash(true), &ways::OPEN].concat();
+        let server = Server::start_at(home, &mut aqueduct(), &arguments, exports);
+        Server { routers: Some(routers.with_trouble()), ..server }
     }
 
     /// `command` is the program, with what stands before it.
@@ -338,20 +357,23 @@ impl Server {
         command.arg("serve").arg("--state").arg(home.path().join("state")).args(arguments).args(exports);
         let mut process = Process::start(command, &home.path().join("log"));
         let started = Instant::now();
-        let address = loop {
+        let listens: Vec<String> = loop {
             let output = process.output();
-            if let Some(line) = output.lines().find_map(|line| line.strip_prefix("listening on ")) {
-                break line.trim().to_owned();
+            // All addresses stand before the first export.
+            if output.lines().any(|line| line.starts_with("export ")) {
+                let addresses = output.lines().filter_map(|line| line.strip_prefix("listening on "));
+                break addresses.filter(|address| !address.starts_with("unix:")).map(str::to_owned).collect();
             }
             assert!(process.has_ended().is_none() && started.elapsed() < SOON, "the server does not listen: {output}");
             thread::sleep(Duration::from_millis(5));
         };
-        Server { process, address, home }
+        let address = listens[0].replace("0.0.0.0:", "127.0.0.1:");
+        Server { process, address, listens, routers: None, home }
     }
 
     /// Kills it; returns its address and home, for another.
     pub fn kill(self) -> (String, TempDir) {
-        let Server { mut process, address, home } = self;
+        let Server { mut process, address, home, .. } = self;
         process.signal(Signal::KILL);
         process.ends_within(SOON);
         (address, home)
@@ -364,17 +386,24 @@ impl Server {
 
     /// As [`restart`](Server::restart), with arguments.
     pub fn restart_with(self, arguments: &[&str], exports: &[&Path]) -> Server {
-        let Server { process, address, home } = self;
-        drop(process);
-        Server::start_at(home, &mut aqueduct(), &[&["--listen", &address], arguments].concat(), exports)
+        self.again(|_| {}, arguments, exports)
     }
 
     /// As [`restart`](Server::restart), but it has lost what it had written down of its sessions; its key is the same.
     pub fn restart_without_sessions(self, exports: &[&Path]) -> Server {
-        let Server { process, address, home } = self;
+        self.again(|home| fs::remove_dir_all(home.join("state/sessions")).unwrap(), &[], exports)
+    }
+
+    /// Kills it, has something done in its home, and starts another that listens where it did.
+    fn again(self, between: impl FnOnce(&Path), arguments: &[&str], exports: &[&Path]) -> Server {
+        let Server { process, listens, routers, home, .. } = self;
         drop(process);
-        fs::remove_dir_all(home.path().join("state/sessions")).unwrap();
-        Server::start_at(home, &mut aqueduct(), &["--listen", &address], exports)
+        between(home.path());
+        let listen = listens.join(",");
+        let squash = ways::squash(routers.is_some() || listens.len() > 1);
+        let open: &[&str] = if routers.is_some() { &ways::OPEN } else { &[] };
+        let arguments = [&["--listen", &listen], squash, open, arguments].concat();
+        Server { routers, ..Server::start_at(home, &mut aqueduct(), &arguments, exports) }
     }
 
     /// Its state folder.
@@ -391,7 +420,13 @@ impl Server {
     }
 
     pub fn mount_with(&self, export: &Path, options: &str) -> Mount {
-        Mount::start(&mut aqueduct(), &[&self.source(export)], options)
+        let (source, ways) = match &self.routers {
+            Some(routers) => (format!("{}@servers:{}", self.address, export.display()), routers.options()),
+            None if self.listens.len() > 1 => (self.source(export), format!("rails={}", self.listens.join(","))),
+            None => (self.source(export), String::new()),
+        };
+        let options = [options, &ways].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",");
+        Mount::start(&mut aqueduct(), &[&source], &options)
     }
 
     pub fn status(&self) -> Value {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
+use crate::common::ways::are_direct;
 use crate::common::{Mount, SOON, Server, aqueduct, directory, errno, have, run, shell, test, wait_until, within};
 use crate::network::{ADDRESSES, Network};
 use crate::proxy::Proxy;
@@ -94,6 +95,9 @@ fn root_of_another_machine_is_nobody() {
 /// forwarder is.
 #[test]
 fn root_through_a_forwarder_is_nobody() {
+    if !are_direct() {
+        return;
+    }
     test(|| {
         let export = open_directory();
         fs::write(export.path().join("roots"), "x").unwrap();
@@ -119,6 +123,9 @@ fn root_through_a_forwarder_is_nobody() {
 /// machine.
 #[test]
 fn a_mount_of_this_machine_takes_the_servers_socket() {
+    if !are_direct() {
+        return;
+    }
     test(|| {
         let export = open_directory();
         let server = Server::start(&[export.path()]);

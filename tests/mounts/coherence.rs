@@ -256,7 +256,8 @@ fn contended_churn_ends() {
         let churners = [(&pair.left, 1), (&pair.right, 2), (&pair.left, 3), (&pair.right, 4)];
         let threads = churners.map(|(mount, seed)| thread::spawn(churn(mount, seed)));
         let done: Vec<u64> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-        assert!(done.iter().all(|&done| done > 100), "{done:?}");
+        // Some hundreds; fewer where much else runs.
+        assert!(done.iter().all(|&done| done > 10), "{done:?}");
         // Clients do not see the folder in which the server keeps what is removed while open.
         let find = "find . -name .aqueduct-unlinked -prune -o -printf '%p %y %s\\n' | sort";
         let tree = |root: &Path| crate::common::shell(root, find).succeeded();

@@ -6,6 +6,7 @@ use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -91,10 +92,10 @@ fn what_grows_is_read_to_its_end() {
             let ended = AtomicBool::new(false);
             thread::scope(|scope| {
                 let watchers = [0, 1].map(|_| scope.spawn(|| watch(&pair.right, &ended)));
-                let appended = std::panic::catch_unwind(|| append(&pair, options, false));
+                let appended = catch_unwind(AssertUnwindSafe(|| append(&pair, options, false)));
                 ended.store(true, Ordering::Relaxed);
                 watchers.into_iter().for_each(|watcher| assert!(watcher.join().unwrap() > 50, "{options}"));
-                appended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                appended.unwrap_or_else(|panic| resume_unwind(panic));
             });
         }
     });

@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use tempfile::TempDir;
 
 use crate::agent::Agent;
+use crate::common::ways::are_direct;
 use crate::common::{Mount, One, SOON, Server, directory, test, wait_until, within};
 use crate::network::{ADDRESSES, Network};
 
@@ -265,6 +266,9 @@ fn a_server_that_stands_still_keeps_its_connections() {
 
 #[test]
 fn a_client_without_room_for_a_thread_connects_again_later() {
+    if !are_direct() {
+        return;
+    }
     test(|| {
         let One { mount, server, export } = One::new();
         fs::write(mount.join("file"), "here").unwrap();

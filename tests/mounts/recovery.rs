@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::agent::Agent;
+use crate::common::ways::are_direct;
 use crate::common::{One, Pair, SOON, Server, aqueduct, directory, disk_directory, skip, test, wait_until};
 
 #[test]
@@ -131,6 +132,9 @@ fn what_is_kept_is_made_stable_when_it_is_quiet() {
 /// it nothing, and goes on when its own is back.
 #[test]
 fn a_foreign_server_at_the_address_is_told_and_left_alone() {
+    if !are_direct() {
+        return;
+    }
     test(|| {
         let One { mount, server, export } = One::new();
         let content = || fs::read_to_string(export.path().join("file")).unwrap();

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::common::{
-    Mount, Process, SOON, aqueduct, directory, errno, free_address, mount_sessions, run, server_status, test,
+    Mount, Process, SOON, aqueduct, directory, errno, free_addresses, mount_sessions, run, server_status, test,
     wait_until, within,
 };
 use crate::model::assert_alike;
@@ -34,7 +34,7 @@ impl Volume {
     /// With lines of its file.
     pub fn with(lines: &str, count: usize) -> Volume {
         let (home, export) = (directory(), directory());
-        let addresses: Vec<String> = (0..count).map(|_| free_address()).collect();
+        let addresses = free_addresses(count);
         let file = home.path().join("volume.toml");
         let server = |(number, address): (usize, &String)| {
             format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", export.path().display())

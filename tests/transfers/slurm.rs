@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::agents::{Cluster, copied, plant_much, test};
 use crate::common::{
-    Process, TEST_MAX, aqueduct, directory, directory_for_devices, free_address, have, run_within, wait_until,
+    Process, TEST_MAX, aqueduct, directory, directory_for_devices, free_addresses, have, run_within, wait_until,
 };
 use crate::tree::{assert_same, text};
 
@@ -34,7 +34,7 @@ impl Slurm {
         }
         fs::write(at("munge/key"), [7; 1024]).unwrap();
         fs::set_permissions(at("munge/key"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let port = || free_address().rsplit_once(':').unwrap().1.to_owned();
+        let port = || free_addresses(1).remove(0).rsplit_once(':').unwrap().1.to_owned();
         let host = run_within(TEST_MAX, Command::new("hostname").arg("-s")).succeeded().trim().to_owned();
         let (home_text, processors) = (home.path().display(), std::thread::available_parallelism().unwrap());
         let settings = format!(

@@ -46,7 +46,7 @@ fn server(folder: &Path, more: &[&str]) -> (Server, String) {
 
 /// A mount whose metrics are told at the second.
 fn mount(server: &Server, folder: &Path) -> (Mount, String) {
-    let address = crate::common::free_address();
+    let address = crate::common::free_addresses(1).remove(0);
     let mount = server.mount_with(folder, &format!("metrics={address}"));
     (mount, address)
 }
@@ -77,7 +77,7 @@ fn promtool_has_nothing_to_say() {
         let (mount, of_mount) = mount(&server, export.path());
         fs::write(mount.join("file"), vec![7; 1 << 20]).unwrap();
         let config = export.path().join("route.toml");
-        let (listen, control) = (crate::common::free_address(), export.path().join("route.sock"));
+        let (listen, control) = (crate::common::free_addresses(1).remove(0), export.path().join("route.sock"));
         fs::write(&config, format!("listen = ['{listen}@net1']\ncontrol = '{}'\n", control.display())).unwrap();
         let mut command = aqueduct();
         command.arg("route").arg("--config").arg(&config).args(["--metrics", "127.0.0.1:0"]);
@@ -151,7 +151,7 @@ fn a_real_prometheus_scrapes_servers_and_mounts() {
         );
         fs::write(&config, text).unwrap();
         run(Command::new("promtool").args(["check", "config"]).arg(&config)).succeeded();
-        let address = crate::common::free_address();
+        let address = crate::common::free_addresses(1).remove(0);
         let mut command = Command::new("prometheus");
         command
             .arg(format!("--config.file={}", config.display()))
