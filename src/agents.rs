@@ -70,7 +70,7 @@ The configuration file:
   key = \"/etc/aqueduct/cluster.key\"
   insecure = false                 # true: serve without a key
   [[export]]                       # what each agent serves, as in the file of 'aqueduct serve --config'; or instead of it:
-  path = \"/srv/data\"               # store = \"postgres://...\": work for a store of jobs; command = [\"PROGRAM\", \"{agent}\", \"{address}\"]")]
+  path = \"/srv/data\"               # store = \"postgres://...\": work for a store of jobs, allow_root = true: root's too; command = [\"PROGRAM\", \"{agent}\", \"{address}\"]")]
 pub struct Up {
     /// How many
     #[arg(value_name = "N")]
@@ -167,8 +167,7 @@ fn status(which: &Which, json: bool) -> Result<ExitCode, Failure> {
         shown.push(Group { name, agents });
     }
     if json {
-        let text = serde_json::json!({ "groups": shown });
-        output::line(format_args!("{text:#}"));
+        output::json(&serde_json::json!({ "groups": shown }));
     } else if shown.is_empty() {
         output::line(format_args!("no agents are up here"));
     } else {

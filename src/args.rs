@@ -353,6 +353,10 @@ pub struct Serve {
     /// Listen on addresses other than loopback without a key: anybody who reaches the port may do everything
     #[arg(long)]
     pub insecure: bool,
+    /// Be an agent: make copies for those who may mount what is served, straight between here and
+    /// other servers (see 'aqueduct cp' and agent://)
+    #[arg(long, conflicts_with = "volume")]
+    pub agent: bool,
     /// Serve as one of the servers of the volume in this file: see 'aqueduct volume'
     #[arg(long, value_name = "FILE", requires = "server", conflicts_with_all = ["listen", "dirs"])]
     pub volume: Option<PathBuf>,

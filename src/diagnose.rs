@@ -71,7 +71,7 @@ pub fn run(arguments: &Diagnose) -> Result<ExitCode, Failure> {
     let report = active::run(&question)?;
     if arguments.json {
         // Its keys are strings.
-        output::line(format_args!("{}", serde_json::to_string_pretty(&report).unwrap_or_default()));
+        output::json(&report);
     } else {
         output::print(format_args!("{}", text(&report)));
     }
@@ -87,7 +87,7 @@ fn after(arguments: &Diagnose) -> Result<ExitCode, Failure> {
     let verdict = after::judge(&records);
     if arguments.json {
         // Its keys are strings.
-        output::line(format_args!("{}", serde_json::to_string_pretty(&verdict).unwrap_or_default()));
+        output::json(&verdict);
     } else {
         output::print(format_args!("{verdict}"));
     }

@@ -12,9 +12,7 @@ use crate::table::render;
 pub fn run(json: bool) -> Result<ExitCode, Failure> {
     let findings = examine(&Facts::gather());
     if json {
-        let text = serde_json::to_string_pretty(&findings)
-            .map_err(|error| Failure::new("cannot show what was found", error, "try without --json"))?;
-        output::line(format_args!("{text}"));
+        output::json(&findings);
     } else {
         output::print(format_args!("{}", text(&findings)));
     }

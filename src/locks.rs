@@ -25,7 +25,7 @@ pub fn list(server: Option<&str>, state: Option<&Path>, as_json: bool) -> Result
         .map_err(|error| Failure::new(&what, error, "install the same release here and on the server"))?;
     locks["address"] = json!(address);
     if as_json {
-        output::line(format_args!("{locks:#}"));
+        output::json(&locks);
     } else {
         output::print(format_args!("{}", table(&locks)));
     }

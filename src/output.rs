@@ -3,9 +3,17 @@
 use std::fmt;
 use std::io::Write;
 
+use serde::Serialize;
+
 /// Writes a line, whole and now.
 pub fn line(text: fmt::Arguments<'_>) {
     print(format_args!("{text}\n"));
+}
+
+/// Writes a document as JSON, for people and programs.
+pub fn json(document: &impl Serialize) {
+    let text = serde_json::to_string_pretty(document).expect("what this program tells has text for keys");
+    line(format_args!("{text}"));
 }
 
 /// Writes text, whole and now.

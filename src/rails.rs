@@ -78,7 +78,7 @@ pub fn run(arguments: &args::Rails) -> Result<ExitCode, Failure> {
         found.iter().all(|mount| mount.state == "ok" && mount.rails.iter().all(|live| live.rail.state == "up"));
     if arguments.json {
         let document = serde_json::json!({ "is_well": is_well, "mounts": found });
-        output::line(format_args!("{}", serde_json::to_string_pretty(&document).unwrap_or_default())); // its keys are strings
+        output::json(&document);
     } else {
         found.iter().for_each(|mount| output::print(format_args!("{}", text(mount))));
     }

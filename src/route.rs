@@ -29,7 +29,7 @@ pub fn run(arguments: &args::Route) -> Result<ExitCode, Failure> {
             let status = ask(control, &Request::Show)?;
             if *json {
                 // Its keys are strings.
-                output::line(format_args!("{}", serde_json::to_string_pretty(&status).unwrap_or_default()));
+                output::json(&status);
             } else {
                 output::print(format_args!("{}", text(&status)));
             }

@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use aqueduct_node::{ExportSettings, ServeConfig, ServeSettings, Server, Volume};
+use aqueduct_transfer::third::{Executor, ExecutorConfig};
+use aqueduct_wire::ClientKey;
 
 use crate::failure::Failure;
 use crate::{args, output, service};
@@ -14,7 +17,10 @@ pub fn run(arguments: args::Serve) -> Result<ExitCode, Failure> {
     // This program, also when its file was replaced.
     config.watch = Some("/proc/self/exe".into());
     let signals = service::signals()?;
-    let server = Server::start(&config)?;
+    let server = match executor(&config) {
+        Some(executor) => Server::start_as_agent(&config, Arc::new(executor))?,
+        None => Server::start(&config)?,
+    };
     for address in server.addresses() {
         output::line(format_args!("listening on {address}"));
     }
@@ -30,6 +36,13 @@ pub fn run(arguments: args::Serve) -> Result<ExitCode, Failure> {
     service::wait(signals);
     server.stop();
     Ok(ExitCode::SUCCESS)
+}
+
+/// What makes copies for clients, if it is to be an agent.
+fn executor(config: &ServeConfig) -> Option<Executor> {
+    let state = config.state.as_ref().filter(|_| config.agent)?;
+    let key = config.keys.first().cloned().map(ClientKey::from);
+    Some(Executor::new(ExecutorConfig { socket: config.own_socket()?, folder: state.join("agent"), key }))
 }
 
 /// The configuration file, if one is named, with the arguments put over it.
@@ -48,6 +61,7 @@ fn settings(arguments: args::Serve) -> Result<ServeSettings, Failure> {
         metrics,
         metrics_token,
         insecure,
+        agent,
         volume,
         server,
         dirs,
@@ -75,6 +89,7 @@ fn settings(arguments: args::Serve) -> Result<ServeSettings, Failure> {
         volume: part,
         key: key.or(file.key),
         insecure: insecure || file.insecure,
+        agent: agent || file.agent,
         checksum: checksum.or(file.checksum),
         cpus: cpus.or(file.cpus),
         state: state.or(file.state),
@@ -115,6 +130,7 @@ mod tests {
             checksum: Some(ChecksumChoice::Off),
             cpus: Some(CpuChoice::Near),
             insecure: true,
+            agent: true,
             metrics: Some("127.0.0.1:0".into()),
             metrics_token: Some("/m".into()),
             dirs: vec!["/srv".into()],
@@ -125,6 +141,7 @@ mod tests {
             (vec!["127.0.0.1:0".into()], Some("/t".into()), Some("/l".into()))
         );
         assert_eq!((both.checksum, both.limits.slots, both.insecure), (Some(ChecksumChoice::Off), Some(3), true));
+        assert!(both.agent);
         assert_eq!(both.cpus, Some(CpuChoice::Near));
         assert_eq!((both.metrics, both.metrics_token), (Some("127.0.0.1:0".into()), Some("/m".into())));
         assert!(both.export.iter().all(|export| export.read_only), "all are read-only");

@@ -174,9 +174,10 @@ pub fn run(arguments: &args::Status) -> Result<ExitCode, Failure> {
         let now = look(server, key.as_ref())?;
         let shown = with_rates(&before, &now);
         if arguments.json {
-            let json =
-                if arguments.watch { serde_json::to_string(&shown) } else { serde_json::to_string_pretty(&shown) };
-            output::line(format_args!("{}", json.unwrap_or_default())); // its keys are strings
+            match arguments.watch {
+                true => output::line(format_args!("{}", serde_json::json!(shown))),
+                false => output::json(&shown),
+            }
         } else {
             // Home and erase, so that a terminal shows one table that changes.
             let clear = if arguments.watch { "\x1b[H\x1b[J" } else { "" };

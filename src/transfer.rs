@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use aqueduct_node::{ChecksumChoice, default_state, keyfile, rate};
 use aqueduct_transfer::{
-    Access, Filter, Options, Place, Plan, Summary, Verified, Verify, Watch, copy, jobs, jobs::Database, limit, verify,
+    Access, Filter, Options, Place, Plan, Summary, Verified, Verify, Watch, copy, jobs, jobs::Database, limit, third,
+    verify,
 };
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -40,9 +41,12 @@ Examples:
   aqueduct cp -r results server:/srv/data/          results becomes /srv/data/results
   aqueduct cp server:/srv/data/big.h5 /scratch/
   aqueduct cp -r --manifest run7.manifest run7 server:/archive/run7
+  aqueduct cp -r agent://fta1/scratch/run7 agent://fta2/archive/
   aqueduct cp -r --resume run7 server:/archive/run7 after it was interrupted
 
-A side is a path, or HOST[:PORT]:/EXPORT/path. Each file has its name only when it is whole, with its mode,
+A side is a path, HOST[:PORT]:/EXPORT/path, or agent://HOST[:PORT]/EXPORT/path: the same, at a server that is
+an agent (serve --agent). Where both sides are at servers and one is an agent, data go straight between the two;
+Ctrl-C ends the copy, and the end of this process alone does not. Each file has its name only when it is whole, with its mode,
 owner, times, extended attributes, ACLs, holes and hard links. As cp has it, a source goes into a destination
 that is a directory, and else becomes it; as rsync has it, SRC/ means what is in SRC.
 
@@ -296,10 +300,29 @@ fn run(
     if let Some(store) = &common.shared.store {
         return submit(store, &plan, common);
     }
+    if third::is_third_party(&plan) {
+        return by_agent(&plan, common);
+    }
     let watch = Arc::new(Watch::default());
     let shows = !common.json && std::io::stderr().is_terminal();
     let told = |line: &str| output::line(format_args!("{line}"));
     let summary = with_progress(&watch, shows, || copy(plan, watch.clone(), Some(Box::new(told))))?;
+    Ok(end(&summary, common.json))
+}
+
+/// Has one of two servers make the copy, so that no data come here.
+fn by_agent(plan: &Plan, common: &Common) -> Result<ExitCode, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // The second time it ends this process alone.
+        let registered = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
+        registered.map_err(|error| Failure::new("cannot watch for signals", error, "see the system's log"))?;
+    }
+    let watch = Watch::default();
+    let shows = !common.json && std::io::stderr().is_terminal();
+    let told = |line: &str| eprintln!("aqueduct: {line}");
+    let summary = with_progress(&watch, shows, || third::copy(plan, &watch, &stop, told))?;
     Ok(end(&summary, common.json))
 }
 
@@ -334,7 +357,7 @@ pub fn wait(database: &Database, id: i64, manifest: Option<&Path>, json: bool) -
 /// Tells what came of a copy.
 fn end(summary: &Summary, json: bool) -> ExitCode {
     if json {
-        output::line(format_args!("{}", serde_json::to_string_pretty(summary).unwrap_or_default()));
+        output::json(summary);
     } else {
         tell(summary);
     }
@@ -419,7 +442,7 @@ fn tell(summary: &Summary) {
     output::line(format_args!("{what}: {} in {:.1} s ({}/s)", parts.join(", "), summary.seconds, bytes(rate)));
     if !summary.spent.is_empty() {
         let spent: Vec<String> = summary.spent.iter().map(|(what, percent)| format!("{what} {percent} %")).collect();
-        let limit = summary.limit.map(|stage| format!("; limited by: {stage}")).unwrap_or_default();
+        let limit = summary.limit.as_ref().map(|stage| format!("; limited by: {stage}")).unwrap_or_default();
         output::line(format_args!("time of all threads: {}{limit}", spent.join(", ")));
     }
 }
@@ -446,8 +469,8 @@ pub fn run_verify(arguments: &VerifyManifest) -> Result<ExitCode, Failure> {
     let Verified { good, bytes: read, troubles, trouble_count } =
         verify(BufReader::new(file), &name, &place, &access, arguments.streams.into())?;
     if arguments.json {
-        let text = json!({ "good": good, "bytes": read, "troubles": troubles, "trouble_count": trouble_count });
-        output::line(format_args!("{text:#}"));
+        let count = trouble_count;
+        output::json(&json!({ "good": good, "bytes": read, "troubles": troubles, "trouble_count": count }));
     } else {
         for trouble in &troubles {
             eprintln!("aqueduct: {}: {}: {}", trouble.path, trouble.what, trouble.why);

@@ -43,32 +43,17 @@ Example:
     #[command(after_help = "\
 Example:
   aqueduct transfers pause 17 --store $STORE")]
-    Pause {
-        /// The job's number
-        job: i64,
-        #[command(flatten)]
-        store: Store,
-    },
+    Pause(Job),
     /// Go on with a job that was paused
     #[command(after_help = "\
 Example:
   aqueduct transfers resume 17 --store $STORE")]
-    Resume {
-        /// The job's number
-        job: i64,
-        #[command(flatten)]
-        store: Store,
-    },
+    Resume(Job),
     /// End a job: what was copied stays, what is not whole is removed
     #[command(after_help = "\
 Example:
   aqueduct transfers cancel 17 --store $STORE")]
-    Cancel {
-        /// The job's number
-        job: i64,
-        #[command(flatten)]
-        store: Store,
-    },
+    Cancel(Job),
     /// Change the priority of a job: those with greater numbers come first
     #[command(after_help = "\
 Example:
@@ -85,6 +70,14 @@ Example:
 }
 
 #[derive(Debug, Args)]
+pub struct Job {
+    /// The job's number
+    pub job: i64,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+#[derive(Debug, Args)]
 pub struct Store {
     /// The store, as postgres://USER@HOST/DATABASE
     #[arg(long, value_name = "URL")]
@@ -97,9 +90,9 @@ pub fn run(command: Transfers) -> Result<ExitCode, Failure> {
         Transfers::Wait { job, manifest, json, store } => {
             return transfer::wait(&Database::connect(&store.store)?, job, manifest.as_deref(), json);
         }
-        Transfers::Pause { job, store } => (job, store, Change::Pause),
-        Transfers::Resume { job, store } => (job, store, Change::Resume),
-        Transfers::Cancel { job, store } => (job, store, Change::Cancel),
+        Transfers::Pause(Job { job, store }) => (job, store, Change::Pause),
+        Transfers::Resume(Job { job, store }) => (job, store, Change::Resume),
+        Transfers::Cancel(Job { job, store }) => (job, store, Change::Cancel),
         Transfers::Priority { job, priority, store } => (job, store, Change::Priority(priority)),
     };
     self::change(&Database::connect(&store.store)?, job, change)?;
@@ -109,7 +102,7 @@ pub fn run(command: Transfers) -> Result<ExitCode, Failure> {
 fn show(store: &Store, json: bool) -> Result<ExitCode, Failure> {
     let jobs = list(&Database::connect(&store.store)?)?;
     if json {
-        output::line(format_args!("{}", serde_json::to_string_pretty(&jobs).unwrap_or_default()));
+        output::json(&jobs);
         return Ok(ExitCode::SUCCESS);
     }
     let rows: Vec<Vec<String>> = jobs.iter().map(row).collect();

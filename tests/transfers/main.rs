@@ -7,10 +7,14 @@ mod agents;
 mod common;
 mod deleting;
 mod doubt;
+#[allow(dead_code, reason = "each test program uses its part")]
+#[path = "../harness/lab.rs"]
+mod lab;
 mod resume;
 mod slurm;
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../harness/sys.rs"]
 mod sys;
+mod third;
 mod tree;
 mod whole;

@@ -83,6 +83,8 @@ pub struct Settings {
     pub runtime: String,
     /// Instead of serving: work for this store of jobs.
     pub store: Option<String>,
+    /// With a store: root's jobs are done too, as root.
+    pub allow_root: bool,
     /// Instead of both: this command, in which `{agent}` and `{address}` stand for the agent's.
     pub command: Vec<String>,
 }
@@ -110,6 +112,7 @@ impl Default for Settings {
             bind: Vec::new(),
             runtime: "crun".into(),
             store: None,
+            allow_root: false,
             command: Vec::new(),
         }
     }
@@ -172,6 +175,10 @@ impl Settings {
             0 => return Err(wrong("cannot start agents".into(), "nothing says what they are to do", hint)),
             1 => {}
             _ => return Err(wrong("cannot start agents".into(), "several things are said that they are to do", hint)),
+        }
+        if self.allow_root && self.store.is_none() {
+            let hint = "give store = \"URL\", or take it out: who is root at exports their squash says";
+            return Err(wrong("cannot use allow_root".into(), "only jobs of a store are done as root", hint));
         }
         for export in &self.export {
             let text = toml::Value::Table(export.clone());

@@ -212,6 +212,12 @@ fn an_agent_of_a_store_has_the_key_of_the_servers() {
     let plan = dry_run(&host, &settings, 1, Path::new("/usr/bin/aqueduct")).unwrap();
     let shown = plan.agents[0].steps.last().unwrap().shown().concat();
     assert!(shown.contains("agents run --store postgres://db1/transfers --key /etc/key"), "{shown}");
+    // Nothing is done as root unless somebody says so.
+    assert!(!shown.contains("--allow-root"), "{shown}");
+    let trusting = Settings { allow_root: true, ..settings.clone() };
+    let plan = dry_run(&host, &trusting, 1, Path::new("/usr/bin/aqueduct")).unwrap();
+    assert!(plan.agents[0].steps.last().unwrap().shown().concat().contains("--key /etc/key --allow-root"));
+    assert!(trusting.check().is_ok() && Settings { store: None, ..trusting }.check().is_err());
 }
 
 /// What has the name of something that we would make is somebody else's.

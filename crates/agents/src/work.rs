@@ -68,7 +68,8 @@ fn command(
         // The key is for the servers that it copies from and to.
         let key = settings.key.iter().flat_map(|key| ["--key".to_owned(), key.display().to_string()]);
         let words = [&program, "agents", "run", "--store", store].map(str::to_owned);
-        return Ok((Vec::new(), words.into_iter().chain(key).collect()));
+        let root = settings.allow_root.then(|| "--allow-root".to_owned());
+        return Ok((Vec::new(), words.into_iter().chain(key).chain(root).collect()));
     }
     let path = folder.join("serve.toml");
     let text = serve(settings, agent, folder).map_err(|error| {
@@ -90,6 +91,7 @@ fn serve(settings: &Settings, agent: &Agent, folder: &Path) -> Result<String, to
     table.insert("local_sockets".into(), "".into());
     table.insert("state".into(), folder.join("state").display().to_string().into());
     table.insert("insecure".into(), (*insecure).into());
+    table.insert("agent".into(), true.into());
     table.extend(key.as_ref().map(|key| ("key".to_owned(), key.display().to_string().into())));
     table.insert("export".into(), toml::Value::Array(export.iter().cloned().map(toml::Value::Table).collect()));
     toml::to_string(&table)

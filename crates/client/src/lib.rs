@@ -15,7 +15,7 @@ mod writeback;
 
 pub use aqueduct_session::{
     Address, AskError, Asker, ConnectError, Fault, KeyProblem, LocalEnd, PADDING_MAX, PATHS_MAX, Path, Policy,
-    RAIL_SUSPECT, RAIL_SUSPECT_MIN, RailPaths, RailState, RailsConfig, SUSPECT_MIN, SessionConfig, boottime,
+    RAIL_SUSPECT, RAIL_SUSPECT_MIN, RailPaths, RailState, RailsConfig, SUSPECT_MIN, SessionConfig, ask_agent, boottime,
     release_locks, server_locks, server_status, volume_map,
 };
 pub use stack::{Cached, Client, ClientConfig};

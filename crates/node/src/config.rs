@@ -62,6 +62,8 @@ pub struct ServeConfig {
     pub volume: Option<VolumePart>,
     /// Where its metrics are told; `None`: nowhere but in its status.
     pub metrics: Option<aqueduct_observe::Config>,
+    /// It makes copies for clients: see [`Server::start_as_agent`](crate::Server::start_as_agent).
+    pub agent: bool,
     /// The program that watches over a server of data: it calls [`watch`](crate::watch) when it is
     /// called [`WATCH_NAME`](crate::WATCH_NAME). `None`: there is none, and a server of data only
     /// reads.
@@ -94,6 +96,8 @@ pub struct ServeSettings {
     pub metrics: Option<String>,
     /// The file with the token that who asks for them has to send.
     pub metrics_token: Option<PathBuf>,
+    /// It makes copies for those who may mount its exports.
+    pub agent: bool,
     /// The exports.
     pub export: Vec<ExportSettings>,
     /// How much of everything there may be.
@@ -150,6 +154,7 @@ impl Default for ServeConfig {
             drain: DRAIN,
             volume: None,
             metrics: None,
+            agent: false,
             watch: None,
         }
     }
@@ -178,6 +183,7 @@ impl ServeConfig {
             state,
             metrics,
             metrics_token,
+            agent,
             export,
             limits,
             volume,
@@ -217,8 +223,16 @@ impl ServeConfig {
             limits: limits.resolve()?,
             volume,
             metrics,
+            agent,
             ..usual
         })
+    }
+}
+
+impl ServeConfig {
+    /// The socket by which an agent reaches what it serves itself.
+    pub fn own_socket(&self) -> Option<PathBuf> {
+        self.state.as_ref().map(|state| state.join("agent.sock"))
     }
 }
 

@@ -37,8 +37,9 @@ mod volume;
 mod watch;
 mod workers;
 
-pub use aqueduct_client::{AskError, Asker, ConnectError, PADDING_MAX};
+pub use aqueduct_client::{AskError, Asker, ConnectError, PADDING_MAX, ask_agent};
 pub use aqueduct_fuse::{MountError, Unmount};
+pub use aqueduct_server::{Allowed, Denied, Mover, Submitter};
 pub use attach::{AttachConfig, Attachment, Carriers, caller};
 pub use choice::{ChecksumChoice, Choice, ExternalChoice, ReadAheadChoice, SquashChoice};
 pub use config::{LimitSettings, ServeConfig, ServeSettings, default_state};

@@ -15,7 +15,7 @@ use aqueduct_metrics::Snapshot;
 use aqueduct_observe::Exporter;
 use aqueduct_posix::{Options, Posix, Watcher};
 use aqueduct_server::right::{Granter, GranterConfig};
-use aqueduct_server::{Export, External, Limits, Role, ServerConfig, StartError, export_id};
+use aqueduct_server::{Export, External, Limits, Mover, Role, ServerConfig, StartError, export_id};
 use aqueduct_wire::{DATA_EXPORT, RightKey, ServerId, ServerIdentity};
 use aqueduct_worker::Group;
 
@@ -79,8 +79,22 @@ impl Server {
         Server::start_with(config, Vec::new())
     }
 
+    /// The same, as an agent: what clients ask of it goes to `mover`, which reaches it by a socket
+    /// of its own, [`ServeConfig::own_socket`].
+    pub fn start_as_agent(config: &ServeConfig, mover: Arc<dyn Mover>) -> Result<Server, Failure> {
+        Server::start_whole(config, Vec::new(), Some(mover))
+    }
+
     /// The same, with file systems that are no directories as further exports.
     pub fn start_with(config: &ServeConfig, exports: Vec<Export>) -> Result<Server, Failure> {
+        Server::start_whole(config, exports, None)
+    }
+
+    fn start_whole(
+        config: &ServeConfig,
+        exports: Vec<Export>,
+        mover: Option<Arc<dyn Mover>>,
+    ) -> Result<Server, Failure> {
         if config.exports.is_empty() && exports.is_empty() {
             return Err(config::nothing_to_serve());
         }
@@ -93,7 +107,7 @@ impl Server {
             (Some(state), Some(folder)) => state.begin(folder),
             _ => Ok(1),
         };
-        match incarnation.and_then(|incarnation| start(config, (exports, incarnation), &group)) {
+        match incarnation.and_then(|incarnation| start(config, (exports, incarnation, mover), &group)) {
             Ok((server, beside)) => {
                 let told = Arc::downgrade(&server);
                 let metrics = move || told.upgrade().map_or_else(Snapshot::default, |server| Snapshot::of(&*server));
@@ -164,7 +178,7 @@ fn lock(phase: &Mutex<Phase>) -> MutexGuard<'_, Phase> {
 
 fn start(
     config: &ServeConfig,
-    (given, incarnation): (Vec<Export>, u64),
+    (given, incarnation, mover): (Vec<Export>, u64, Option<Arc<dyn Mover>>),
     group: &Arc<Group>,
 ) -> Result<(Arc<aqueduct_server::Server>, Beside), Failure> {
     let key = match &config.state {
@@ -194,7 +208,7 @@ fn start(
     }
     let server = ServerConfig {
         listen: config.listen.clone(),
-        sockets: config.sockets.clone(),
+        sockets: config.sockets.iter().cloned().chain(mover.as_ref().and_then(|_| config.own_socket())).collect(),
         local: config.local_sockets.clone(),
         name: config.name.clone(),
         identity: Some(ServerIdentity { id: ServerId::of_secret(&key), incarnation }),
@@ -212,6 +226,7 @@ fn start(
         sessions: config.state.as_ref().map(|folder| folder.join("sessions")),
         map: config.volume.as_ref().map(|part| part.map.clone()),
         role,
+        mover,
     };
     let server = aqueduct_server::Server::start(server, group.clone()).map_err(refused)?;
     // What clients of the process before have in hand is all reopened by then.

@@ -179,6 +179,8 @@ pub(crate) struct Attached {
     pub(crate) filesystem: Arc<dyn FileSystem>,
     rights: Rights,
     anonymous: Credential,
+    /// It is this process that has it.
+    is_own: bool,
 }
 
 impl Attached {
@@ -200,7 +202,19 @@ impl Attached {
                 groups: Groups::Known([].into()),
             },
             export: export.clone(),
+            is_own: false,
         })
+    }
+
+    /// What this process itself gets, which has looked at what others may before it acts for them.
+    pub(crate) fn of_own(export: &Arc<Export>) -> Attached {
+        Attached {
+            filesystem: export.filesystem.clone(),
+            rights: Rights { read_only: false, squash: Squash::None, host_maps: None },
+            anonymous: Credential { uid: ANONYMOUS_ID, gid: ANONYMOUS_ID, groups: Groups::Known([].into()) },
+            export: export.clone(),
+            is_own: true,
+        }
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -213,12 +227,15 @@ impl Attached {
 
     /// Between its client's ids and the server's, if they differ.
     pub(crate) fn maps(&self) -> Option<&IdMaps> {
-        self.export.access.maps(self.rights)
+        if self.is_own { None } else { self.export.access.maps(self.rights) }
     }
 
     /// Whether a client has the rights that the session was given.
     pub(crate) fn suits(&self, origin: &Origin) -> bool {
-        self.export.access.rights(origin) == Some(self.rights)
+        match self.is_own {
+            true => origin.is_this_process(),
+            false => self.export.access.rights(origin) == Some(self.rights),
+        }
     }
 
     /// As whom a request is executed: the server's user for the client's, unless that one is squashed.

@@ -188,6 +188,7 @@ impl Job {
             (Op::Map, _) => self.map(&frame.body),
             (Op::GiveUp, _) => self.give_up(&frame.body).await,
             (Op::Beat, _) => self.beat(&frame.body),
+            (Op::Transfer, _) => self.transfer(&frame.body),
             (_, None) => Err(Errno::ENOTCONN),
             (Op::Right, Some(attached)) => self.right(attached, &frame.body).await,
             (Op::Revoke, Some(_)) => self.revoke(&frame.body).await,

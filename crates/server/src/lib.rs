@@ -7,6 +7,7 @@
 
 mod access;
 mod administer;
+mod agent;
 mod complaints;
 mod endpoint;
 mod exclusion;
@@ -39,6 +40,7 @@ mod waits;
 pub use aqueduct_net::local::folder as local_folder;
 
 pub use access::{ANONYMOUS_ID, Access, Host, HostMaps, Squash};
+pub use agent::{Allowed, Denied, Mover, Submitter};
 pub use failpoint::Moment;
 pub use outside::External;
 pub use server::{Export, Limits, Role, Server, ServerConfig, StartError, export_id};

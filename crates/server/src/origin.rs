@@ -42,6 +42,11 @@ impl Origin {
         self.node.clone().map_or_else(|| self.peer.into(), Identity::Node)
     }
 
+    /// Whether it is this process, by the kernel's word.
+    pub(crate) fn is_this_process(&self) -> bool {
+        matches!(self.peer, Peer::Process { pid, .. } if pid == std::process::id())
+    }
+
     /// Whether it is a process of this machine that may do anyway whatever this server can:
     /// root's, or the server's own user's.
     pub(crate) fn is_local(&self) -> bool {

@@ -14,6 +14,7 @@ use aqueduct_wire::{Checksums, Flags, HEADER_SIZE, Header, Key, Kind, Map, Serve
 use aqueduct_worker::{Group, Pulse, lock};
 
 use crate::access::Access;
+use crate::agent::Mover;
 use crate::complaints::{Complaint, Complaints};
 use crate::exclusion::Exclusion;
 use crate::failpoint::Failpoint;
@@ -198,6 +199,8 @@ pub struct ServerConfig {
     pub map: Option<Map>,
     /// What it is to those who write.
     pub role: Role,
+    /// What makes copies for clients; `None`: it is no agent.
+    pub mover: Option<Arc<dyn Mover>>,
 }
 
 /// What a server is where several write.
@@ -231,6 +234,7 @@ impl Default for ServerConfig {
             sessions: None,
             map: None,
             role: Role::Alone,
+            mover: None,
         }
     }
 }
@@ -316,6 +320,7 @@ pub(crate) struct ServerConfigParts {
     pub(crate) processors: Option<String>,
     pub(crate) map: Option<Map>,
     pub(crate) role: Role,
+    pub(crate) mover: Option<Arc<dyn Mover>>,
 }
 
 /// Idle bulk buffers kept: enough for all threads of a busy server, 16 MiB at most.
@@ -347,6 +352,7 @@ impl Server {
                     processors: config.processors,
                     map: config.map,
                     role: config.role,
+                    mover: config.mover,
                 },
                 exports: config.exports.into_iter().map(Arc::new).collect(),
                 group,
@@ -434,6 +440,13 @@ impl Server {
         }
         self.folder.get().into_iter().for_each(Folder::leave);
         self.listeners.close();
+    }
+
+    /// The name of an export, if this process itself attaches it, to make copies for others: whom
+    /// it lets in there it has looked at before.
+    pub(crate) fn own_export<'a>(&self, origin: &Origin, name: &'a str) -> Option<&'a str> {
+        let mover = self.config.mover.as_ref().filter(|_| origin.is_this_process())?;
+        name.strip_prefix(mover.token())
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<&Arc<Export>> {

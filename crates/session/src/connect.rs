@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use aqueduct_fs::Errno;
+use aqueduct_fs::{Context, Errno};
 use aqueduct_net::blocking::ExchangeError;
 use aqueduct_net::{self as net, Address, DialError, Initiator, Link, Path, local};
 use aqueduct_wire::{
-    Attach, AttachReply, Capabilities, Challenge, Checksums, ClientKey, Header, Hello, HelloReply, Key, Kind, Lane,
-    Map, NONCE_LENGTH, NetworkName, Nonce, Op, Proof, ServerId, Transcript, VERSION, VERSION_MIN, agree_on_version,
-    session_proof, volume_id,
+    Attach, AttachReply, BODY_LENGTH_MAX, Capabilities, Challenge, Checksums, ClientKey, Header, Hello, HelloReply,
+    Key, Kind, Lane, Map, NONCE_LENGTH, NetworkName, Nonce, Op, Proof, ServerId, Transcript, VERSION, VERSION_MIN,
+    agree_on_version, session_proof, volume_id,
 };
 
 /// Between two tries while a server waits for other clients: it gives them some seconds.
@@ -671,6 +671,29 @@ pub fn release_locks(server: &str, administrator: Key, client: u64, timeout: Dur
         Err(Errno::ENOENT) => Err(ConnectError::UnknownClient { server: server.to_owned(), client }),
         Err(error) => Err(greeting.broken(error)),
     }
+}
+
+/// Asks a server that is an agent, as whom `context` says: text (JSON) for text.
+pub fn ask_agent(
+    server: &str,
+    key: Option<ClientKey>,
+    (context, text): (&Context, &str),
+    timeout: Duration,
+) -> Result<String, ConnectError> {
+    let greeting = Greeting { client_name: "aqueduct cp".into(), ..Greeting::of_tool(server, key, false, timeout) };
+    let mut body = Vec::new();
+    aqueduct_wire::encode_transfer(context, text, &mut body);
+    let refused = |reason: String| ConnectError::Refused { server: server.to_owned(), reason };
+    if body.len() > BODY_LENGTH_MAX {
+        return Err(refused(format!("the request has {} bytes, and {BODY_LENGTH_MAX} is the most", body.len())));
+    }
+    let answer = greeting.ask(Op::Transfer, &body)?.map_err(|error| match error {
+        Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::ENOTCONN => {
+            refused("it is no agent: start it with 'aqueduct serve --agent'".to_owned())
+        }
+        error => refused(format!("making a copy: {error}")),
+    })?;
+    String::from_utf8(answer).map_err(|error| greeting.broken(error))
 }
 
 impl Greeting {

@@ -284,6 +284,9 @@ impl Job {
 
     /// Whether this may go on: the claim holds, and nobody has ended the job.
     pub fn may_go_on(&self) -> Result<(), Fault> {
+        if self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Acquire)) {
+            return Err(Fault::new("copying it", "somebody has ended the copy"));
+        }
         self.claim.as_ref().map_or(Ok(()), Claim::check)
     }
 

@@ -26,6 +26,7 @@ mod queue;
 mod run;
 mod side;
 mod store;
+pub mod third;
 mod throttle;
 mod tune;
 mod walk;

@@ -1,6 +1,8 @@
 //! What is wanted of a copy.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +66,9 @@ pub struct Options {
     /// Where journals are kept; `None`: none is.
     #[serde(skip)]
     pub journals: Option<PathBuf>,
+    /// Somebody may end it by this.
+    #[serde(skip)]
+    pub stop: Option<Arc<AtomicBool>>,
     /// Each path that is copied or removed is told.
     #[serde(skip)]
     pub is_verbose: bool,

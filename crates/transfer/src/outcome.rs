@@ -16,7 +16,7 @@ use crate::ledger::{STAGES, Sides, limit, spent};
 const TOLD_MAX: usize = 1000;
 
 /// Something that was not copied.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
     /// The path below the root of the copy, as far as it is text.
     pub path: String,
@@ -27,7 +27,7 @@ pub struct Trouble {
 }
 
 /// Something that was copied, without what the destination cannot hold.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     /// The path below the root of the copy.
     pub path: String,
@@ -215,7 +215,7 @@ pub fn shown(path: &[u8]) -> String {
 }
 
 /// What came of a copy.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// What was done.
     #[serde(flatten)]
@@ -241,7 +241,7 @@ pub struct Summary {
     /// Where that time went, in percent that add up to 100.
     pub spent: BTreeMap<Cow<'static, str>, u32>,
     /// The stage in which most of the time went, but for waiting.
-    pub limit: Option<&'static str>,
+    pub limit: Option<Cow<'static, str>>,
     /// Why nothing was deleted, though it was asked for.
     pub not_deleted: Option<String>,
 }
@@ -265,7 +265,7 @@ impl Summary {
             lost_count: told.lost_count,
             ledger,
             spent: spent.into_iter().map(|(what, percent)| (what.into(), percent)).collect(),
-            limit,
+            limit: limit.map(Cow::Borrowed),
             not_deleted: None,
         }
     }

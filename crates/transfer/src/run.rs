@@ -318,7 +318,7 @@ fn open_store(plan: &Plan) -> Result<(Option<Store>, bool), Failure> {
 }
 
 /// What names a copy: from where, and where to.
-fn journal_name(plan: &Plan) -> String {
+pub fn journal_name(plan: &Plan) -> String {
     let mut hasher = blake3::Hasher::new();
     for place in plan.sources.iter().chain([&plan.target]) {
         let name = place.canonical();

@@ -34,6 +34,7 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
         job.told.trouble(&path, &Fault::new("copying it", "it is a directory, and -r was not given"));
         return Ok(None);
     }
+    job.may_go_on()?;
     let source = item.dir.source.directory(&item.name).trying("opening it")?;
     let seen = source.seen().trying("looking at it")?;
     if seen.identity() == job.target_identity && !job.options.dry_run {

@@ -94,7 +94,8 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         | Op::GiveUp
         | Op::Right
         | Op::Revoke
-        | Op::Beat => {
+        | Op::Beat
+        | Op::Transfer => {
             return Err(BodyError::Value("the operation"));
         }
     };

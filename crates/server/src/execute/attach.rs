@@ -7,6 +7,7 @@ use aqueduct_wire::{Flags, Kind};
 
 use super::Job;
 use crate::access::{Attached, Squash};
+use crate::agent::Submitter;
 use crate::complaints::Complaint;
 use crate::server::Export;
 
@@ -19,13 +20,18 @@ impl Job {
         if self.server.recovery.awaits_replays() {
             return Err(Errno::EAGAIN);
         }
-        let Some(export) = self.server.export(attach.export) else {
+        let own = self.server.own_export(&self.session.origin, attach.export);
+        let Some(export) = self.server.export(own.unwrap_or(attach.export)) else {
             self.reply(Kind::Reply, Err(Errno::ENOENT), self.exports_told().as_bytes());
             return Ok(());
         };
         // Not where this connection comes from: others of the session were let in by the session's
         // address.
-        let Some(attached) = Attached::new(export, &self.session.origin) else {
+        let attached = match own {
+            Some(_) => Some(Attached::of_own(export)),
+            None => Attached::new(export, &self.session.origin),
+        };
+        let Some(attached) = attached else {
             self.refuse_attach(export);
             return Ok(());
         };
@@ -48,6 +54,19 @@ impl Job {
         let mut body = Vec::new();
         reply.encode(&mut body);
         self.reply(Kind::Reply, Ok(()), &body);
+        Ok(())
+    }
+
+    /// TRANSFER: what an agent is asked.
+    pub(super) fn transfer(&self, body: &[u8]) -> Result<(), Errno> {
+        let (caller, text) = aqueduct_wire::decode_transfer(body).map_err(|error| error.errno())?;
+        let mover = self.server.config.mover.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+        let submitter = Submitter { exports: &self.server.exports, origin: &self.session.origin, caller };
+        let answer = mover.ask(&submitter, text);
+        if answer.len() > aqueduct_wire::BODY_LENGTH_MAX {
+            return Err(Errno::EOVERFLOW);
+        }
+        self.reply(Kind::Reply, Ok(()), answer.as_bytes());
         Ok(())
     }
 

@@ -1,4 +1,5 @@
-//! How a source or destination is written: a path, or `HOST:/EXPORT/path`.
+//! How a source or destination is written: a path, `HOST:/EXPORT/path`, or
+//! `agent://HOST/EXPORT/path`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -16,6 +17,9 @@ use super::local::LocalDirectory;
 use super::projected::Export;
 use crate::Failure;
 
+/// What the place of an agent begins with.
+const AGENT: &[u8] = b"agent://";
+
 /// One side as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -28,7 +32,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Here(PathBuf),
-    There { server: String, path: String },
+    There { server: String, path: String, is_agent: bool },
 }
 
 /// How exports are attached.
@@ -56,6 +60,29 @@ impl Access {
     pub fn acting_as(self, credential: Credential) -> Access {
         Access { context: Context::new(ClientId(0), credential), ..self }
     }
+
+    fn connect(&self, server: &str, export: &str) -> Result<Attachment, ConnectError> {
+        let usual = AttachConfig::new(server, export);
+        let config = AttachConfig {
+            key: self.key.clone(),
+            checksums: self.checksums,
+            name: self.name.clone().unwrap_or_else(|| usual.name.clone()),
+            ..usual
+        };
+        Attachment::connect(&config, Carriers::Threads(self.threads))
+    }
+
+    /// Attaches an export of the agent that this process is.
+    pub(crate) fn attach_own(&self, server: &str, export: &str, token: &str) -> Result<(), Failure> {
+        let connected = self.connect(server, &format!("{token}{export}"));
+        let own = connected.map_err(|error| failed(format!("cannot reach the agent's own export {export}"), &error))?;
+        lock(&self.attached).push((server.to_owned(), export.to_owned(), Export::new(own, self.context.clone())));
+        Ok(())
+    }
+}
+
+fn failed(what: String, error: &ConnectError) -> Failure {
+    Failure::new(what, error, error.hint()).of(aqueduct_node::Kind::Connect)
 }
 
 /// A place that was found: the directory that it is, or the one that it is a name of.
@@ -79,11 +106,20 @@ impl Place {
         let is_content = bytes.ends_with(b"/") || bytes.ends_with(b"/.") || bytes == b".";
         let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
         let bad = |why: &dyn fmt::Display| {
-            let hint = "name a path, HOST:/EXPORT/path or HOST:PORT:/EXPORT/path; a path with a colon as ./PATH";
+            let hint = "name a path, HOST[:PORT]:/EXPORT/path or agent://HOST[:PORT]/EXPORT/path; a path with a colon as ./PATH";
             Failure::usage(format!("'{}'", written.to_string_lossy()), why, hint)
         };
         if bytes.is_empty() {
             return Err(bad(&"it is empty"));
+        }
+        if let Some(text) = bytes.strip_prefix(AGENT) {
+            let at = text.iter().position(|byte| *byte == b'/').ok_or_else(|| bad(&"it names no path of the agent"))?;
+            let place = [&text[..at], b":", &text[at..]].concat();
+            let Place { kind: Kind::There { server, path, .. }, .. } = Place::parse(OsStr::from_bytes(&place))? else {
+                return Err(bad(&"it names no host"));
+            };
+            let kind = Kind::There { server, path, is_agent: true };
+            return Ok(Place { written: written.to_owned(), kind, is_content });
         }
         let is_there = bytes[..slash].contains(&b':') || bytes.starts_with(node::place::UNIX.as_bytes());
         let kind = if is_there {
@@ -95,7 +131,7 @@ impl Place {
             if place.export.split('/').any(|name| name == "..") {
                 return Err(bad(&"it has '..' in it"));
             }
-            Kind::There { server: place.server(None), path: place.export }
+            Kind::There { server: place.server(None), path: place.export, is_agent: false }
         } else {
             Kind::Here(PathBuf::from(written))
         };
@@ -123,6 +159,24 @@ impl Place {
         }
     }
 
+    /// The path there, of a place at a server.
+    pub(crate) fn path_there(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Here(_) => None,
+            Kind::There { path, .. } => Some(path),
+        }
+    }
+
+    /// Whether it is written as an agent's.
+    pub fn is_agent(&self) -> bool {
+        matches!(self.kind, Kind::There { is_agent: true, .. })
+    }
+
+    /// The same place, shown in another way.
+    pub(crate) fn shown_as(self, written: &str) -> Place {
+        Place { written: written.into(), ..self }
+    }
+
     /// The path, of a place on this machine.
     pub fn local(&self) -> Option<&Path> {
         match &self.kind {
@@ -143,7 +197,7 @@ impl Place {
                 };
                 whole.into_os_string().into_vec()
             }
-            Kind::There { server, path } => format!("{server}:{}", path.trim_end_matches('/')).into_bytes(),
+            Kind::There { server, path, .. } => format!("{server}:{}", path.trim_end_matches('/')).into_bytes(),
         }
     }
 
@@ -151,7 +205,7 @@ impl Place {
     pub fn find(&self, access: &Access) -> Result<Root, Failure> {
         match &self.kind {
             Kind::Here(path) => self.find_here(path),
-            Kind::There { server, path } => self.find_there(access, server, path),
+            Kind::There { server, path, .. } => self.find_there(access, server, path),
         }
     }
 
@@ -211,16 +265,7 @@ impl Place {
         if let Some((_, export, found)) = known.max_by_key(|(_, export, _)| export.len()) {
             return Ok((export.clone(), found.clone()));
         }
-        let connect = |export: &str| {
-            let usual = AttachConfig::new(server, export);
-            let config = AttachConfig {
-                key: access.key.clone(),
-                checksums: access.checksums,
-                name: access.name.clone().unwrap_or_else(|| usual.name.clone()),
-                ..usual
-            };
-            Attachment::connect(&config, Carriers::Threads(access.threads))
-        };
+        let connect = |export: &str| access.connect(server, export);
         let trimmed = path.trim_end_matches('/');
         let mut export = if trimmed.is_empty() { "/".to_owned() } else { trimmed.to_owned() };
         let mut connected = connect(&export);
@@ -231,8 +276,7 @@ impl Place {
             connected = connect(&export);
         }
         let what = format!("cannot attach {self}");
-        let found =
-            Export::new(connected.map_err(|error| Failure::new(what, &error, error.hint()))?, access.context.clone());
+        let found = Export::new(connected.map_err(|error| failed(what, &error))?, access.context.clone());
         attached.push((server.to_owned(), export.clone(), found.clone()));
         Ok((export, found))
     }
@@ -278,12 +322,16 @@ mod tests {
             ("host:7171:/x/", true, true),
             ("unix:/run/a:/x", true, false),
             (".", false, true),
+            ("agent://host/x", true, false),
+            ("agent://[::1]:7171/x/", true, true),
             ("a/.", false, true),
         ] {
             let place = parsed(text);
             assert_eq!((place.is_projected(), place.is_content), (is_projected, is_content), "{text}");
         }
-        for wrong in ["", "host:", "host:x", "v@host:/x", "host:/a/../b"] {
+        for wrong in
+            ["", "host:", "host:x", "v@host:/x", "host:/a/../b", "agent://host", "agent:///x", "agent://h/../x"]
+        {
             assert!(Place::parse(OsStr::new(wrong)).is_err(), "{wrong}");
         }
     }
@@ -294,6 +342,7 @@ mod tests {
         std::fs::create_dir(folder.path().join("d")).unwrap();
         let of = |text: &str| parsed(&format!("{}/{text}", folder.path().display())).canonical();
         assert_eq!(of("d/../d/x"), of("d/x"));
+        assert_eq!(parsed("agent://h/x").canonical(), parsed("h:7170:/x").canonical());
         assert_eq!(parsed("h:/x/").canonical(), parsed("h:7170:/x").canonical());
     }
 }

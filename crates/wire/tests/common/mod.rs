@@ -126,6 +126,7 @@ pub fn request_ops() -> impl Iterator<Item = Op> {
                 | Op::Right
                 | Op::Revoke
                 | Op::Beat
+                | Op::Transfer
                 | Op::ReleaseLocks
         )
     })
@@ -325,6 +326,7 @@ pub fn replies() -> impl Strategy<Value = Vec<(Op, Reply)>> {
                 | Op::Right
                 | Op::Revoke
                 | Op::Beat
+                | Op::Transfer
                 | Op::ReleaseLocks
         )
     });
