@@ -131,7 +131,7 @@ the clients' files and mount again, then take the old line out of the servers' f
         /// The file; it must not exist yet
         file: PathBuf,
     },
-    /// Make and show volumes: several servers before one shared file system
+    /// Make and show volumes: several servers before one file system, shared or put together of their directories
     #[command(after_help = "\
 Examples:
   aqueduct volume create /etc/aqueduct/volume.toml   once; copy the file and its key to all servers
@@ -143,17 +143,20 @@ The file of a volume:
   name = \"scratch\"
   mode = \"cluster\"               # each file's bytes go through one of the servers; stripe: its blocks through
                                  # several in turn; loadbalance: read-only, each client spreads
-                                 # its files by itself; serial: one server has all
-  stripe_size = \"1MiB\"           # with stripe: bytes of a block
-  width = 0                      # with stripe: over how many servers the blocks of a file are spread; 0: all
+                                 # its files by itself; serial: one server has all. Of directories that
+                                 # share nothing: whole-file, striped
+  stripe_size = \"1MiB\"           # with stripe and striped: bytes of a block
+  width = 0                      # with stripe and striped: over how many servers the blocks of a file are spread; 0: all
   coherent = false               # true: use it before a file system of which that is not known, or on one machine
   writes = \"namespace\"           # data: large files are written through all servers, too
+  inline_max = \"64KiB\"           # with whole-file and striped: longer files lie in objects of the servers
   fence = \"answer\"               # timed: a server of data that was not heard for 5 s is taken to write nothing any more
   [[server]]
   id = \"s1\"
   listen = [\"10.0.0.1:7170\"]     # where clients reach it
-  dir = \"/gpfs/scratch\"          # the shared file system, where this server has it
+  dir = \"/gpfs/scratch\"          # the shared file system, where this server has it; or this server's own directory
   namespace = true               # it serves names, attributes, opens and locks; unless one says so, the first does
+  data = true                    # false: with whole-file and striped, the server of the names holds no objects
   [[server]]
   id = \"s2\"
   listen = [\"10.0.0.2:7170\"]
@@ -202,6 +205,17 @@ Example:
     Create {
         /// The volume's file
         file: PathBuf,
+    },
+    /// Make the store of a server whose directory shares nothing with the others', once, on its machine
+    #[command(after_help = "\
+Example:
+  aqueduct volume init /etc/aqueduct/volume.toml --server d1")]
+    Init {
+        /// The volume's file
+        file: PathBuf,
+        /// Which of the volume's servers this machine's is, by its id
+        #[arg(long, value_name = "ID")]
+        server: String,
     },
     /// Show the servers of a volume, as any of them tells
     #[command(after_help = "\

@@ -1,4 +1,4 @@
-//! `aqueduct volume`: makes the key of a volume, and shows its servers.
+//! `aqueduct volume`: makes the key of a volume and the stores of its servers, and shows them.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub fn run(command: &args::Volume) -> Result<ExitCode, Failure> {
     match command {
         args::Volume::Create { file } => create(file),
+        args::Volume::Init { file, server } => init(file, server),
         args::Volume::Show { volume, key } => show(volume, key.as_deref()),
     }
 }
@@ -26,6 +27,12 @@ pub fn run(command: &args::Volume) -> Result<ExitCode, Failure> {
 fn create(file: &Path) -> Result<ExitCode, Failure> {
     let key = Volume::read(file)?.create()?;
     output::line(format_args!("made {}: copy it and {} to all servers of the volume", key.display(), file.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn init(file: &Path, server: &str) -> Result<ExitCode, Failure> {
+    let store = Volume::read(file)?.initialise(server)?;
+    output::line(format_args!("made the store {} of server {server}", store.display()));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -30,6 +30,7 @@ mod network;
 mod outside;
 mod partitions;
 mod passing;
+mod plain;
 mod posix;
 mod programs;
 #[allow(dead_code, reason = "each test program uses its part")]

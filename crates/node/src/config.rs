@@ -196,7 +196,11 @@ impl ServeConfig {
         let listen = match addresses.is_empty() {
             true if sockets.is_empty() => usual.listen,
             true => Vec::new(),
-            false => resolve_listen(&addresses, key.is_some() || insecure)?,
+            false => {
+                // A store is served to who has the volume's key.
+                let is_store = volume.as_ref().is_some_and(VolumePart::is_store);
+                resolve_listen(&addresses, key.is_some() || insecure || is_store)?
+            }
         };
         let keys = key.as_deref().map_or_else(|| Ok(Vec::new()), keyfile::load)?;
         if export.is_empty() {

@@ -11,6 +11,7 @@ use aqueduct_fs::FileSystem;
 use aqueduct_fs::dataonly::DataOnly;
 use aqueduct_fs::readonly::ReadOnly;
 use aqueduct_fs::throttled::{Clock, Throttled};
+use aqueduct_layout::Plain;
 use aqueduct_metrics::Snapshot;
 use aqueduct_observe::Exporter;
 use aqueduct_posix::{Options, Posix, Watcher};
@@ -26,7 +27,7 @@ use crate::external::Choices;
 use crate::failure::{Failure, Kind};
 use crate::state::StateFolder;
 use crate::volume::VolumePart;
-use crate::{beat, config, exporting, host, key, workers};
+use crate::{beat, config, exporting, host, key, plain, workers};
 
 /// A running server. Dropping it stops it.
 pub struct Server {
@@ -43,6 +44,8 @@ struct Beside {
     _watcher: Watcher,
     /// Keeps the authority to write.
     _beats: Option<Beats>,
+    /// Reaches the stores of other servers.
+    _links: Vec<plain::Links>,
 }
 
 /// What a running server has beside its threads and listeners.
@@ -195,13 +198,13 @@ fn start(
     };
     let (role, beats) = role(config, incarnation)?;
     let (mut exports, mut writable_exports) = (given, Vec::new());
+    let mut trees = Vec::new();
     let mut verifier = 0;
     let mut choices = Choices::default();
     for export in &config.exports {
-        let (export, writable, of_export) = match &config.volume {
-            Some(part) if !part.has_names => open_data(export, &options, (part, beats.is_some(), group))?,
-            part => open(export, &options, (&mut choices, part.as_ref()), group)?,
-        };
+        let how = (&options, beats.is_some());
+        let ((export, writable, of_export), tree) = open_any(config, export, how, &mut choices, group)?;
+        trees.extend(tree);
         exports.push(export);
         verifier = together(verifier, of_export);
         writable_exports.extend(writable);
@@ -219,7 +222,7 @@ fn start(
             _ => config.limits.clone(),
         },
         exports,
-        keys: config.keys.clone(),
+        keys: keys(config),
         administrator: Some(aqueduct_wire::Key::of_administrator(&key)),
         checksums: config.checksums,
         processors: config.processors.as_ref().map(ToString::to_string),
@@ -232,8 +235,10 @@ fn start(
     // What clients of the process before have in hand is all reopened by then.
     let grace = if server.is_recovering() { config.limits.recovery_grace } else { Duration::ZERO };
     writable_exports.into_iter().for_each(|posix| sweep_later(group, grace, posix));
+    let (trees, links): (Vec<_>, Vec<_>) = trees.into_iter().unzip();
+    trees.into_iter().for_each(|plain| sweep_tree_later(group, grace, plain));
     let watcher = choices.start(&server).inspect_err(|_| server.shutdown(Duration::ZERO))?;
-    Ok((server, Beside { _watcher: watcher, _beats: beats }))
+    Ok((server, Beside { _watcher: watcher, _beats: beats, _links: links }))
 }
 
 /// What the server is where several write. Its state folder has to be its own.
@@ -297,18 +302,61 @@ fn sweep_later(group: &Arc<Group>, grace: Duration, posix: Arc<Posix>) {
     });
 }
 
+/// The same of files with objects.
+fn sweep_tree_later(group: &Arc<Group>, grace: Duration, plain: Arc<Plain>) {
+    let grace = group.sleep(grace);
+    group.spawn(async move {
+        grace.await;
+        if let Err(error) = plain.sweep().await {
+            tracing::warn!(%error, "files that were removed before the start are not looked for: their objects stay");
+        }
+    });
+}
+
+/// Whose keys open the server. A store is the volume's servers' alone.
+fn keys(config: &ServeConfig) -> Vec<aqueduct_wire::Key> {
+    match &config.volume {
+        Some(part) if part.is_store() => vec![plain::members(&part.key)],
+        _ => config.keys.clone(),
+    }
+}
+
 /// An export, its file system again if it may be written, and its verifier.
+type Opened = (Export, Option<Arc<Posix>>, u64);
+
+/// A volume of plain directories, and what reaches its stores.
+type Tree = (Arc<Plain>, plain::Links);
+
+/// Opens an export as what the server is in its volume.
+fn open_any(
+    config: &ServeConfig,
+    export: &ExportConfig,
+    (options, writes): (&Options, bool),
+    choices: &mut Choices,
+    group: &Arc<Group>,
+) -> Result<(Opened, Option<Tree>), Failure> {
+    match &config.volume {
+        Some(part) if part.is_store() => {
+            let (export, verifier) = plain::open_store(export, options)?;
+            Ok(((export, None, verifier), None))
+        }
+        Some(part) if !part.has_names => Ok((open_data(export, options, (part, writes, group))?, None)),
+        part => open(export, options, (choices, part.as_ref()), group),
+    }
+}
+
+/// Opens an export, and the volume of plain directories that it is the tree of, if it is.
 fn open(
     export: &ExportConfig,
     options: &Options,
     (choices, part): (&mut Choices, Option<&VolumePart>),
     group: &Arc<Group>,
-) -> Result<(Export, Option<Arc<Posix>>, u64), Failure> {
+) -> Result<(Opened, Option<Tree>), Failure> {
     let id = export_id(&export.name);
     let keep_unlinked = options.keep_unlinked && !export.read_only;
     let options =
         Options { export: id, cross_mounts: export.cross_mounts, sync: export.sync, keep_unlinked, ..options.clone() };
-    let posix = Posix::open(&export.path, options)
+    let posix = Posix::open(&export.path, options.clone())
         .map_err(|error| Failure::from_line(error, "see whether the directory is in order").of(Kind::Export))?;
     part.map_or(Ok(()), |part| part.check_backing(&export.path, posix.origin()))?;
     if let Some(folder) = posix.other_folder() {
@@ -321,11 +369,19 @@ fn open(
     }
     let (verifier, durable) = (posix.verifier(), posix.is_sync());
     let external = choices.choose(export, &posix, part.is_some_and(|part| part.writes))?;
-    let (filesystem, writable): (Arc<dyn FileSystem>, _) = if export.read_only {
-        (Arc::new(ReadOnly(posix)), None)
-    } else {
-        let posix = Arc::new(posix);
-        (posix.clone(), Some(posix))
+    let posix = Arc::new(posix);
+    let of_volume = part.and_then(|part| Some((part.plain.as_ref()?, &part.key)));
+    let tree = match of_volume {
+        Some(plain) => Some(plain::open_tree((&export.path, &posix), plain, &options, group)?),
+        None => None,
+    };
+    let filesystem: Arc<dyn FileSystem> = match &tree {
+        Some((plain, _)) => plain.clone(),
+        None => posix.clone(),
+    };
+    let (filesystem, writable): (Arc<dyn FileSystem>, _) = match export.read_only {
+        true => (Arc::new(ReadOnly(filesystem)), None),
+        false => (filesystem, Some(posix)),
     };
     let filesystem = throttled(filesystem, export, group);
     let export = Export {
@@ -338,7 +394,7 @@ fn open(
         durable,
         external,
     };
-    Ok((export, writable, verifier))
+    Ok(((export, writable, verifier), tree))
 }
 
 /// Held to the export's rate, if it has one.

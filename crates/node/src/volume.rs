@@ -12,6 +12,7 @@ use serde::Deserialize;
 use crate::exports::ExportSettings;
 use crate::failure::{Failure, Kind};
 use crate::key::{self, Key};
+use crate::plain::{PlainPart, PlainStore};
 use crate::{options, place};
 
 /// What clients call the root of a volume.
@@ -32,6 +33,11 @@ pub enum VolumeModeSetting {
     Stripe,
     /// Nobody changes anything, and each client spreads its files over the servers by itself.
     LoadBalance,
+    /// Directories that share nothing: each file's bytes lie on one of the servers.
+    #[serde(rename = "whole-file")]
+    WholeFile,
+    /// The same, and the blocks of each file lie on several servers in turn.
+    Striped,
 }
 
 /// Through whom files are written, as it is written.
@@ -80,6 +86,9 @@ pub struct VolumeSettings {
     /// unless it is `timed`.
     #[serde(default)]
     pub fence: FenceSetting,
+    /// Where directories share nothing: the longest that a file is an ordinary one of the server of
+    /// the names, as `64KiB`, which it is unless given.
+    pub inline_max: Option<String>,
     /// Its servers.
     #[serde(default)]
     pub server: Vec<VolumeServerSettings>,
@@ -98,6 +107,14 @@ pub struct VolumeServerSettings {
     /// It serves the names; unless one says so, the first does.
     #[serde(default)]
     pub namespace: bool,
+    /// Where directories share nothing: bytes of files lie there; all servers' do unless they say
+    /// otherwise, and only the server of the names may.
+    #[serde(default = "yes")]
+    pub data: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// A volume, read and checked.
@@ -109,6 +126,8 @@ pub struct Volume {
     namespace: usize,
     /// Bytes.
     stripe_size: u32,
+    /// Bytes.
+    inline_max: u64,
 }
 
 /// What a server is in a volume.
@@ -128,6 +147,8 @@ pub struct VolumePart {
     pub writes: bool,
     /// When one of them is known to write nothing any more.
     pub fence: Fence,
+    /// Their directories share nothing.
+    pub plain: Option<PlainPart>,
 }
 
 /// File systems that several hosts have mounted, and of which each reads at once what another has
@@ -135,11 +156,22 @@ pub struct VolumePart {
 const COHERENT: [&str; 5] = ["GPFS", "Lustre", "CephFS", "GFS2", "OCFS2"];
 
 impl VolumePart {
+    /// Whether the server has a store, and no names.
+    pub(crate) fn is_store(&self) -> bool {
+        self.plain.is_some() && !self.has_names
+    }
+
     /// Refuses a directory through which the servers of the volume would not see the same.
     pub(crate) fn check_backing(&self, path: &Path, origin: Origin) -> Result<(), Failure> {
         let why = match origin {
             // What nobody changes is the same everywhere.
-            _ if self.map.data.len() < 2 || self.coherent || self.map.mode == VolumeMode::LoadBalance => return Ok(()),
+            _ if self.map.data.len() < 2
+                || self.plain.is_some()
+                || self.coherent
+                || self.map.mode == VolumeMode::LoadBalance =>
+            {
+                return Ok(());
+            }
             Origin::Shared(name) if COHERENT.contains(&name) => return Ok(()),
             Origin::Shared(name) => format!(
                 "its file system is {name}, where one host may read old data after another has written, and its servers would not know"
@@ -172,7 +204,8 @@ impl Volume {
             toml::from_str(&text).map_err(|error| Failure::usage(&what, error.to_string().trim_end(), hint))?;
         let namespace = check(&settings).map_err(|why| Failure::usage(&what, why, hint))?;
         let stripe_size = stripe_size(&settings).map_err(|why| Failure::usage(&what, why, hint))?;
-        Ok(Volume { settings, file: file.to_owned(), namespace, stripe_size })
+        let inline_max = inline_max(&settings).map_err(|why| Failure::usage(&what, why, hint))?;
+        Ok(Volume { settings, file: file.to_owned(), namespace, stripe_size, inline_max })
     }
 
     /// Where the key of the volume lies: beside its file.
@@ -201,23 +234,28 @@ impl Volume {
             VolumeModeSetting::Cluster => VolumeMode::Cluster,
             VolumeModeSetting::Stripe => VolumeMode::Stripe,
             VolumeModeSetting::LoadBalance => VolumeMode::LoadBalance,
+            VolumeModeSetting::WholeFile => VolumeMode::WholeFile,
+            VolumeModeSetting::Striped => VolumeMode::Striped,
         };
+        let is_striped = matches!(mode, VolumeMode::Stripe | VolumeMode::Striped);
         let data = |server| DataServer { share_epoch: 1, share: 1, addresses: addresses(server) };
         Map {
             volume: volume_id(name),
             epoch: 1,
             mode,
-            stripe_size: if mode == VolumeMode::Stripe { self.stripe_size } else { 0 },
-            width: if mode == VolumeMode::Stripe { *width } else { 1 },
+            stripe_size: if is_striped { self.stripe_size } else { 0 },
+            width: if is_striped { *width } else { 1 },
             names: addresses(&server[self.namespace]),
-            data: if mode == VolumeMode::Serial { Vec::new() } else { server.iter().map(data).collect() },
+            data: match mode {
+                VolumeMode::Serial => Vec::new(),
+                _ => server.iter().filter(|server| server.data).map(data).collect(),
+            },
         }
     }
 
-    /// What a server of the volume listens on, serves and is.
-    pub fn part(&self, id: &str) -> Result<(Vec<String>, ExportSettings, VolumePart), Failure> {
+    fn place_of(&self, id: &str) -> Result<usize, Failure> {
         let servers = &self.settings.server;
-        let at = servers.iter().position(|server| server.id == id).ok_or_else(|| {
+        servers.iter().position(|server| server.id == id).ok_or_else(|| {
             let known: Vec<_> = servers.iter().map(|server| server.id.as_str()).collect();
             let why = format!("{} has none of that id", self.file.display());
             Failure::usage(
@@ -225,12 +263,56 @@ impl Volume {
                 why,
                 format!("give one of these to --server: {}", known.join(", ")),
             )
-        })?;
+        })
+    }
+
+    fn key(&self) -> Result<Key, Failure> {
         let path = self.key_path();
-        let key = key::load_from(&path).map_err(|error| {
+        key::load_from(&path).map_err(|error| {
             let hint = "make it once with 'aqueduct volume create FILE', and give all servers of the volume the same, readable by their user alone";
             Failure::new(format!("cannot use the volume's key {}", path.display()), error, hint).of(Kind::State)
-        })?;
+        })
+    }
+
+    /// Makes the store of a server, on its machine. Returns where.
+    pub fn initialise(&self, id: &str) -> Result<PathBuf, Failure> {
+        let (at, key) = (self.place_of(id)?, self.key()?);
+        let plain = self.plain(at).filter(|plain| plain.holds_data());
+        let Some(plain) = plain else {
+            let what = format!("cannot make a store for the volume's server '{id}'");
+            let why = "it holds no objects: the mode is none of whole-file and striped, or it has data = false";
+            return Err(Failure::usage(what, why, "only servers of data of such volumes have a store"));
+        };
+        plain.initialise(&self.settings.server[at].dir, &key)
+    }
+
+    /// What the server at a place is where directories share nothing.
+    fn plain(&self, at: usize) -> Option<PlainPart> {
+        let VolumeSettings { mode, width, server, .. } = &self.settings;
+        let is_striped = *mode == VolumeModeSetting::Striped;
+        if !is_striped && *mode != VolumeModeSetting::WholeFile {
+            return None;
+        }
+        let store = |(place, server): (usize, &VolumeServerSettings)| PlainStore {
+            id: server.id.clone(),
+            addresses: server.listen.iter().map(|text| place::server_address(text)).collect::<Vec<_>>().join(","),
+            is_here: place == self.namespace,
+        };
+        let stores = server.iter().enumerate().filter(|(_, server)| server.data).map(store);
+        Some(PlainPart {
+            id: server[at].id.clone(),
+            stores: stores.collect(),
+            has_names: at == self.namespace,
+            block: self.stripe_size,
+            width: if is_striped { (*width).into() } else { 1 },
+            inline_max: self.inline_max,
+        })
+    }
+
+    /// What a server of the volume listens on, serves and is.
+    pub fn part(&self, id: &str) -> Result<(Vec<String>, ExportSettings, VolumePart), Failure> {
+        let (at, key) = (self.place_of(id)?, self.key()?);
+        let servers = &self.settings.server;
         let export = ExportSettings {
             name: Some(VOLUME_EXPORT.to_owned()),
             read_only: self.settings.mode == VolumeModeSetting::LoadBalance,
@@ -249,6 +331,7 @@ impl Volume {
                 FenceSetting::Answer => Fence::Answer,
                 FenceSetting::Timed => Fence::Timed,
             },
+            plain: self.plain(at),
         };
         Ok((servers[at].listen.clone(), export, part))
     }
@@ -261,13 +344,44 @@ const STRIPE_MAX: usize = 1 << 30;
 
 fn stripe_size(settings: &VolumeSettings) -> Result<u32, String> {
     let Some(text) = &settings.stripe_size else { return Ok(1 << 20) };
-    if settings.mode != VolumeModeSetting::Stripe {
-        return Err("stripe_size is for mode = \"stripe\"".to_owned());
+    if !matches!(settings.mode, VolumeModeSetting::Stripe | VolumeModeSetting::Striped) {
+        return Err("stripe_size is for mode = \"stripe\" and \"striped\"".to_owned());
     }
     let size = options::size(text.trim_end_matches("iB"))
         .filter(|size| (STRIPE_MIN..=STRIPE_MAX).contains(size) && size.is_power_of_two());
     let size = size.and_then(|size| u32::try_from(size).ok());
     size.ok_or_else(|| format!("'{text}' is no size of stripes: give a power of two from 64KiB to 1GiB"))
+}
+
+/// The longest of an ordinary file, unless it is given, and the longest that may be given: it is
+/// moved at once. Bytes.
+const INLINE_MAX: u64 = 64 << 10;
+const INLINE_LIMIT: u64 = 1 << 20;
+
+fn inline_max(settings: &VolumeSettings) -> Result<u64, String> {
+    let is_plain = matches!(settings.mode, VolumeModeSetting::WholeFile | VolumeModeSetting::Striped);
+    if !is_plain && (settings.inline_max.is_some() || settings.server.iter().any(|server| !server.data)) {
+        return Err("inline_max and data = false are for mode = \"whole-file\" and \"striped\"".to_owned());
+    }
+    let Some(text) = &settings.inline_max else { return Ok(INLINE_MAX) };
+    let size = options::size(text.trim_end_matches("iB")).and_then(|size| u64::try_from(size).ok());
+    size.filter(|size| (1..=INLINE_LIMIT).contains(size))
+        .ok_or_else(|| format!("'{text}' is no inline_max: give a size from 1 byte to 1MiB"))
+}
+
+/// Why a volume of plain directories cannot be.
+fn check_plain(settings: &VolumeSettings, namespace: usize) -> Result<(), String> {
+    if settings.coherent || settings.writes != WritesSetting::Namespace {
+        return Err("coherent and writes are for servers that share a file system".to_owned());
+    }
+    let mut servers = settings.server.iter().enumerate();
+    if let Some((_, without)) = servers.find(|(place, server)| !server.data && *place != namespace) {
+        return Err(format!("server {}: it has neither names nor data", without.id));
+    }
+    match settings.server.iter().any(|server| server.data) {
+        true => Ok(()),
+        false => Err("no server holds data".to_owned()),
+    }
 }
 
 /// Why a volume cannot be; else the place of the server of the names.
@@ -305,11 +419,15 @@ fn check(settings: &VolumeSettings) -> Result<usize, String> {
         }
     }
     let namespaces: Vec<usize> = (0..server.len()).filter(|at| server[*at].namespace).collect();
-    match namespaces[..] {
-        [] => Ok(0),
-        [one] => Ok(one),
-        _ => Err("more than one server has namespace = true".to_owned()),
+    let namespace = match namespaces[..] {
+        [] => 0,
+        [one] => one,
+        _ => return Err("more than one server has namespace = true".to_owned()),
+    };
+    if matches!(mode, VolumeModeSetting::WholeFile | VolumeModeSetting::Striped) {
+        check_plain(settings, namespace)?;
     }
+    Ok(namespace)
 }
 
 #[cfg(test)]
@@ -374,7 +492,7 @@ mod tests {
         }
         let map = read(&format!("name = 'a'\nmode = 'stripe'\nstripe_size = '4MiB'\nwidth = 2\n{one}")).unwrap().map();
         assert_eq!((map.mode, map.stripe_size, map.width), (VolumeMode::Stripe, 4 << 20, 2));
-        assert!(of("a", "striped", std::slice::from_ref(&one)).contains("cluster"), "the modes are named");
+        assert!(of("a", "strips", std::slice::from_ref(&one)).contains("cluster"), "the modes are named");
         let two = [one, server("b", "listen = ['10.0.0.2:1']")];
         assert!(of("a", "serial", &two).contains("instead of 1 to 1"));
     }
@@ -384,7 +502,8 @@ mod tests {
         let check = |servers: usize, coherent, origin| {
             let map = Map { data: vec![DataServer::default(); servers], ..Map::default() };
             let (has_names, place, writes, fence) = (true, 0, false, Fence::Answer);
-            let part = VolumePart { key: Key::default(), map, has_names, coherent, place, writes, fence };
+            let key = Key::default();
+            let part = VolumePart { key, map, has_names, coherent, place, writes, fence, plain: None };
             part.check_backing(Path::new("/srv"), origin).map_err(|failure| failure.to_string())
         };
         for origin in [Origin::Shared("NFS"), Origin::Shared("FUSE"), Origin::Local, Origin::Unknown] {

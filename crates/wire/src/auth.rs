@@ -27,6 +27,7 @@ pub const PROOF_LENGTH: usize = 32;
 const PROOF_CONTEXT: &str = "Aqueduct 2026-11-21 version 1: the client's proof";
 const FROM_CLIENT_CONTEXT: &str = "Aqueduct 2026-11-21 version 1: frames from the client";
 const ADMINISTRATOR_CONTEXT: &str = "Aqueduct 2026-11-22 version 1: the administrator's key";
+const MEMBERS_CONTEXT: &str = "Aqueduct 2026-11-23 version 1: the servers of a volume";
 const NODE_CONTEXT: &str = "Aqueduct 2026-11-23 version 1: a node's key";
 const SERVER_CONTEXT: &str = "Aqueduct 2026-11-23 version 1: the server's identity";
 const SECRET_CONTEXT: &str = "Aqueduct 2026-11-23 version 1: the session's secret";
@@ -85,6 +86,11 @@ impl Key {
     /// The administrator's key of a server that has this secret.
     pub fn of_administrator(secret: &[u8; KEY_LENGTH]) -> Key {
         Key(blake3::derive_key(ADMINISTRATOR_CONTEXT, secret))
+    }
+
+    /// The key by which servers of a volume know each other, made of the volume's.
+    pub fn of_members(volume: &[u8; KEY_LENGTH]) -> Key {
+        Key(blake3::derive_key(MEMBERS_CONTEXT, volume))
     }
 
     /// The key of a node, made of the cluster's, which this is. Nobody finds the cluster's by it,

@@ -1,0 +1,213 @@
+//! What says where a file's bytes are: an extended attribute of its stub, and the stub's first
+//! block, each under a MAC.
+//!
+//! The attribute, little-endian: version u8 (1), state u8, count of servers u8, 0 u8, block u32,
+//! id 16 bytes, hash of the stub's handle 16 bytes, made u64, size u64, blocks u64, servers u64
+//! each, MAC 16 bytes. The first block: [`MAGIC`], the length of an attribute u16, the attribute,
+//! and a text for who looks at it.
+
+use crate::stripe::{ServerKey, Stripe};
+
+/// The attribute's name: only the superuser sees it on the machine, and no client does.
+pub const NAME: &[u8] = b"trusted.aqueduct.layout";
+
+/// Bytes of a stub's first block, and the least length of a stub.
+pub const BLOCK: u64 = 4096;
+
+/// The first bytes of a stub.
+pub const MAGIC: [u8; 16] = *b"Aqueduct stub 1\n";
+
+/// The most servers of a layout: [`Attribute::made`] has a bit for each.
+pub const SERVERS_MAX: usize = 64;
+
+/// What a number has that is not known, or does not count.
+pub const UNKNOWN: u64 = u64::MAX;
+
+const VERSION: u8 = 1;
+const FIXED_LENGTH: usize = 64;
+const MAC_LENGTH: usize = 16;
+const NOTE: &[u8] = b"\nThis file is a part of an Aqueduct volume. Its data lie in objects of the volume's servers,\nand are read through a mount of the volume.\n";
+
+/// How far the promotion of a file has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The file's bytes are still its own; objects may have been made.
+    Making = 1,
+    /// The bytes are in the objects; the stub still has to be made of the file, with
+    /// [`Attribute::size`].
+    Moved = 2,
+    /// The stub is one.
+    Spread = 3,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attribute {
+    /// How far it has come.
+    pub state: State,
+    /// Names the objects.
+    pub id: [u8; 16],
+    /// Bytes of a stripe's block.
+    pub block: u32,
+    /// Where the objects lie, in order.
+    pub servers: Vec<ServerKey>,
+    /// Of the handle of the stub that this attribute belongs to.
+    pub stub: [u8; 16],
+    /// Which objects there are: a bit for each. Others are holes.
+    pub made: u64,
+    /// The file's size while the stub is no longer than a block, or not yet made; [`UNKNOWN`]: the
+    /// stub's length.
+    pub size: u64,
+    /// What all objects take, in units of 512 bytes; [`UNKNOWN`]: they have been written to since.
+    pub blocks: u64,
+}
+
+/// The volume's key for attributes, stubs and markers.
+#[derive(Clone)]
+pub struct LayoutKey([u8; 32]);
+
+impl LayoutKey {
+    /// Derived from the volume's key.
+    pub fn of_volume(key: &[u8; 32]) -> LayoutKey {
+        LayoutKey(blake3::derive_key("aqueduct 2026 layouts of a volume", key))
+    }
+
+    /// Makes a MAC of `bytes` in the role of `what`.
+    pub(crate) fn mac(&self, what: &[u8], bytes: &[u8]) -> [u8; MAC_LENGTH] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&(what.len() as u64).to_le_bytes()).update(what).update(bytes);
+        *hasher.finalize().as_bytes().first_chunk().expect("a hash has 32 bytes")
+    }
+
+    /// Whether a MAC is right.
+    pub(crate) fn is_mac(&self, what: &[u8], bytes: &[u8], mac: &[u8]) -> bool {
+        let expected = self.mac(what, bytes);
+        let differs = expected.iter().zip(mac).fold(0, |differs, (one, other)| differs | (one ^ other));
+        mac.len() == MAC_LENGTH && differs == 0
+    }
+}
+
+/// What stands for a handle in an attribute.
+pub fn stub_of(handle: &[u8]) -> [u8; 16] {
+    *blake3::hash(handle).as_bytes().first_chunk().expect("a hash has 32 bytes")
+}
+
+impl Attribute {
+    /// How the bytes are cut.
+    pub fn stripe(&self) -> Stripe {
+        Stripe { block: self.block.into(), width: self.servers.len() as u64 }
+    }
+
+    /// As it is stored.
+    pub fn encode(&self, key: &LayoutKey) -> Vec<u8> {
+        let mut bytes = vec![VERSION, self.state as u8, self.servers.len() as u8, 0];
+        bytes.extend(self.block.to_le_bytes());
+        bytes.extend(self.id);
+        bytes.extend(self.stub);
+        bytes.extend([self.made, self.size, self.blocks].into_iter().flat_map(u64::to_le_bytes));
+        bytes.extend(self.servers.iter().flat_map(|server| server.to_le_bytes()));
+        bytes.extend(key.mac(NAME, &bytes));
+        bytes
+    }
+
+    /// What was stored; `None`: it is none of this volume.
+    pub fn decode(key: &LayoutKey, bytes: &[u8]) -> Option<Attribute> {
+        let body = bytes.len().checked_sub(MAC_LENGTH).filter(|length| *length >= FIXED_LENGTH)?;
+        let (bytes, mac) = bytes.split_at(body);
+        if !key.is_mac(NAME, bytes, mac) {
+            return None;
+        }
+        let number = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let (&[VERSION, state, count, 0], block) = (bytes.first_chunk()?, bytes.get(4..)?.first_chunk()?) else {
+            return None;
+        };
+        let state = [State::Making, State::Moved, State::Spread].into_iter().find(|known| *known as u8 == state)?;
+        let (servers, rest) = bytes[FIXED_LENGTH..].as_chunks::<8>();
+        let is_whole = servers.len() == count.into() && (1..=SERVERS_MAX).contains(&servers.len());
+        let block = u32::from_le_bytes(*block);
+        (is_whole && rest.is_empty() && block > 0).then_some(Attribute {
+            state,
+            block,
+            id: *bytes.get(8..)?.first_chunk()?,
+            stub: *bytes.get(24..)?.first_chunk()?,
+            made: number(40)?,
+            size: number(48)?,
+            blocks: number(56)?,
+            servers: servers.iter().map(|server| u64::from_le_bytes(*server)).collect(),
+        })
+    }
+
+    /// The first block of the stub: [`BLOCK`] bytes.
+    pub fn first_block(&self, key: &LayoutKey) -> Vec<u8> {
+        let encoded = self.encode(key);
+        let mut block = MAGIC.to_vec();
+        block.extend((encoded.len() as u16).to_le_bytes());
+        block.extend(encoded);
+        block.extend(NOTE);
+        block.resize(BLOCK as usize, 0);
+        block
+    }
+
+    /// What the first block of a stub says; `None`: it is no stub's.
+    pub fn of_first_block(key: &LayoutKey, block: &[u8]) -> Option<Attribute> {
+        let (length, rest) = block.strip_prefix(&MAGIC)?.split_first_chunk::<2>()?;
+        Attribute::decode(key, rest.get(..u16::from_le_bytes(*length).into())?)
+    }
+}
+
+/// The name of an object below `objects/`: the number of a folder, and a name in it.
+pub fn object_name(id: &[u8; 16], part: usize) -> (usize, String) {
+    let text: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    (usize::from(id[0] >> 4), format!("{text}.{part}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key() -> LayoutKey {
+        LayoutKey::of_volume(&[7; 32])
+    }
+
+    fn any_attribute() -> impl Strategy<Value = Attribute> {
+        let states = prop::sample::select(vec![State::Making, State::Moved, State::Spread]);
+        let numbers = (1u32.., any::<[u8; 16]>(), any::<[u8; 16]>(), any::<[u64; 3]>());
+        (states, numbers, prop::collection::vec(any::<u64>(), 1..=SERVERS_MAX)).prop_map(
+            |(state, (block, id, stub, [made, size, blocks]), servers)| Attribute {
+                state,
+                id,
+                block,
+                servers,
+                stub,
+                made,
+                size,
+                blocks,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_stored_is_read_and_nothing_else(attribute in any_attribute(), at: usize, bit in 0u8..8) {
+            let mut bytes = attribute.encode(&key());
+            prop_assert_eq!(Attribute::decode(&key(), &bytes), Some(attribute.clone()));
+            prop_assert_eq!(Attribute::decode(&LayoutKey::of_volume(&[8; 32]), &bytes), None);
+            let block = attribute.first_block(&key());
+            prop_assert_eq!(block.len() as u64, BLOCK);
+            prop_assert_eq!(Attribute::of_first_block(&key(), &block), Some(attribute));
+            let at = at % bytes.len();
+            bytes[at] ^= 1 << bit;
+            prop_assert_eq!(Attribute::decode(&key(), &bytes), None);
+            prop_assert_eq!(Attribute::decode(&key(), &bytes[..at]), None);
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes: Vec<u8>) {
+            let _ = Attribute::decode(&key(), &bytes);
+            let _ = Attribute::of_first_block(&key(), &bytes);
+            let _ = Attribute::of_first_block(&key(), &[&MAGIC[..], &bytes].concat());
+        }
+    }
+}

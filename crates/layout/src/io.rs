@@ -1,0 +1,350 @@
+//! Reads and writes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use aqueduct_fs::parts::take_apart;
+use aqueduct_fs::{Context, Errno, MemorySink, OpenId, ReadAt, Reply, Request, Sink, Source, WriteAt, Written};
+use bytes::Bytes;
+
+use crate::attribute::{BLOCK, MAGIC, UNKNOWN};
+use crate::pinned::{File, Kind};
+use crate::plain::Plain;
+use crate::spread::Spread;
+use crate::stripe::Piece;
+
+/// A write that has to make the file longer, until it has.
+struct Growing<'a> {
+    spread: &'a Spread,
+    is_done: bool,
+}
+
+impl Drop for Growing<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.spread.now().is_cut = false;
+        }
+    }
+}
+
+/// A part of a sink that takes zeros for what does not come.
+struct Padded {
+    inner: Box<dyn Sink>,
+    length: usize,
+}
+
+impl Sink for Padded {
+    fn file(&mut self, file: std::os::fd::BorrowedFd<'_>, offset: u64, length: usize) -> std::io::Result<usize> {
+        self.inner.file(file, offset, length)
+    }
+
+    fn bytes(&mut self, data: &[u8]) -> std::io::Result<()> {
+        self.inner.bytes(data)
+    }
+
+    fn memory(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.inner.memory(length)
+    }
+
+    fn finish(mut self: Box<Self>, valid: usize) -> std::io::Result<()> {
+        let length = self.length;
+        if valid < length {
+            let memory = self.inner.memory(length).and_then(|memory| memory.get_mut(valid..));
+            memory.ok_or_else(|| std::io::Error::other("a part of a sink is no memory"))?.fill(0);
+        }
+        self.inner.finish(length)
+    }
+}
+
+impl Plain {
+    pub(crate) async fn read_from(&self, context: &Context, read: ReadAt, sink: Box<dyn Sink>) -> Result<usize, Errno> {
+        let Some(file) = self.table.open(context.client, read.open) else {
+            return self.tree.read(context, read, sink).await;
+        };
+        let (_pass, kind) = self.shared(&file).await?;
+        let Kind::Spread(spread) = kind else { return self.tree.read(context, read, sink).await };
+        // Whether this open may read is the tree's to say, and that it was read.
+        let probe = ReadAt { offset: 0, length: 1, ..read };
+        self.tree.read(context, probe, Box::new(MemorySink::default())).await?;
+        if i64::try_from(read.offset).is_err() {
+            return Err(Errno::EINVAL);
+        }
+        let wanted = u64::from(read.length).min(aqueduct_fs::TRANSFER_SIZE_MAX as u64);
+        let length = spread.now().size.saturating_sub(read.offset).min(wanted);
+        deliver(&spread, (read.offset, length), sink).await
+    }
+
+    pub(crate) async fn write_to(&self, context: &Context, write: WriteAt, source: Source) -> Result<Written, Errno> {
+        let Some(file) = self.table.open(context.client, write.open) else {
+            return self.tree.write(context, write, source).await;
+        };
+        let Source::Memory(data) = source;
+        if !write.append {
+            let (_pass, kind) = self.shared(&file).await?;
+            match kind {
+                Kind::Spread(spread) if may_share(&spread, write.offset, data.len()) => {
+                    return self.write_spread(context, (&file, &spread), write, data).await;
+                }
+                Kind::Spread(_) => {}
+                _ if !self.outgrows(&file, write.offset, data.len() as u64) => {
+                    return self.tree.write(context, write, Source::Memory(data)).await;
+                }
+                _ => {}
+            }
+        }
+        let (_pass, kind) = self.alone(&file).await?;
+        let spread = match kind {
+            Kind::Spread(spread) => spread,
+            kind => {
+                let offset = match write.append {
+                    true => self.attr_of(&file.handle).await?.size,
+                    false => write.offset,
+                };
+                match self.grow_ordinary(&file, kind, (offset, data.len() as u64)).await? {
+                    Some(spread) => spread,
+                    None => return self.tree.write(context, write, Source::Memory(data)).await,
+                }
+            }
+        };
+        self.write_spread(context, (&file, &spread), write, data).await
+    }
+
+    /// Whether an ordinary file would become too long.
+    pub(crate) fn outgrows(&self, file: &File, offset: u64, length: u64) -> bool {
+        let end = offset.saturating_add(length);
+        end > self.config.inline_max && i64::try_from(end).is_ok() && !file.is_large.load(Ordering::Relaxed)
+    }
+
+    /// Promotes an ordinary file that is about to become too long. `None`: it stays ordinary.
+    pub(crate) async fn grow_ordinary(
+        &self,
+        file: &File,
+        kind: Kind,
+        (offset, length): (u64, u64),
+    ) -> Result<Option<Arc<Spread>>, Errno> {
+        let Kind::Inline(begun) = kind else { return Err(Errno::EIO) };
+        if !self.outgrows(file, offset, length) {
+            return Ok(None);
+        }
+        match self.promote(file, begun).await {
+            Ok(None) => {
+                file.is_large.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            // Where there is no room for objects, or the file only takes appends (chattr +a), it goes
+            // on as it is.
+            Err(Errno::ENOSPC | Errno::EDQUOT | Errno::EPERM) if matches!(file.kind(), Kind::Inline(_)) => Ok(None),
+            result => result,
+        }
+    }
+
+    async fn write_spread(
+        &self,
+        context: &Context,
+        (file, spread): (&File, &Spread),
+        write: WriteAt,
+        data: Bytes,
+    ) -> Result<Written, Errno> {
+        let offset = if write.append { spread.now().size } else { write.offset };
+        let end = offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok());
+        let end = end.ok_or(Errno::EFBIG)?;
+        // Whether this open may write, the times, and that set-id bits go, is the tree's business.
+        let touch = if data.is_empty() { Bytes::new() } else { Bytes::from_static(&MAGIC[..1]) };
+        let at_start = WriteAt { offset: 0, append: false, stable: false, ..write };
+        let touched = self.tree.write(context, at_start, Source::Memory(touch)).await?;
+        if data.is_empty() {
+            return Ok(Written { count: 0, offset, ..touched });
+        }
+        let grows = end > spread.now().size;
+        if grows && !spread.now().is_cut {
+            spread.cut().await?; // the caller is alone
+        }
+        self.unsettle(file, spread).await?;
+        let mut growing = Growing { spread, is_done: !grows };
+        let (mut done, mut failed) = (0, None);
+        for piece in spread.stripe.pieces(offset, data.len() as u64) {
+            let bytes = data.slice(done..done + piece.length as usize);
+            let (count, error) = self.write_piece(context, (file, spread), piece, bytes, write.stable).await;
+            done += count;
+            failed = error;
+            if count < piece.length as usize {
+                break;
+            }
+        }
+        if done == 0 {
+            return Err(failed.unwrap_or(Errno::ENOSPC));
+        }
+        self.grow(file, spread, offset + done as u64).await?;
+        growing.is_done |= done == data.len();
+        if write.stable {
+            let sync = Request::Sync { open: write.open, data_only: false };
+            self.tree.call(context, sync).await?;
+        }
+        Ok(Written { count: done as u32, offset, ..touched })
+    }
+
+    /// Writes into one object, which is made if need be. Returns what was written, and why not all.
+    async fn write_piece(
+        &self,
+        context: &Context,
+        (file, spread): (&File, &Spread),
+        piece: Piece,
+        mut data: Bytes,
+        stable: bool,
+    ) -> (usize, Option<Errno>) {
+        let object = match self.object_to_write(file, spread, piece.part).await {
+            Ok(object) => object,
+            Err(error) => return (0, Some(error)),
+        };
+        spread.now().dirty |= 1 << piece.part;
+        let mut done = 0;
+        while !data.is_empty() {
+            let written = object.write(context, piece.at + done as u64, data.clone(), stable).await;
+            match spread.judge(piece.part, written) {
+                Ok(Written { count: 0, .. }) => return (done, Some(Errno::ENOSPC)),
+                Ok(written) => {
+                    let count = (written.count as usize).min(data.len());
+                    done += count;
+                    data = data.slice(count..);
+                }
+                Err(error) => return (done, Some(error)),
+            }
+        }
+        (done, None)
+    }
+
+    /// An object that is about to be written to: made if there is none yet, and then named.
+    pub(crate) async fn object_to_write(
+        &self,
+        file: &File,
+        spread: &Spread,
+        part: usize,
+    ) -> Result<Arc<crate::store::Object>, Errno> {
+        if spread.is_made(part) {
+            return spread.object(part).await;
+        }
+        let _alone = spread.making().alone().await;
+        if spread.is_made(part) {
+            return spread.object(part).await;
+        }
+        let attr = self.attr_of(&file.handle).await?;
+        let object = spread.make(part, (attr.uid, attr.gid)).await?;
+        let attribute = {
+            let mut now = spread.now();
+            now.attribute.made |= 1 << part;
+            now.attribute.clone()
+        };
+        if let Err(error) = self.store(&file.handle, &attribute, false).await {
+            spread.now().attribute.made &= !(1 << part);
+            return Err(error);
+        }
+        Ok(object)
+    }
+
+    /// What all objects take is no longer known.
+    pub(crate) async fn unsettle(&self, file: &File, spread: &Spread) -> Result<(), Errno> {
+        if spread.now().blocks().is_none() {
+            return Ok(());
+        }
+        let _alone = spread.making().alone().await;
+        let attribute = {
+            let mut now = spread.now();
+            now.attribute.blocks = UNKNOWN;
+            now.attribute.clone()
+        };
+        self.store(&file.handle, &attribute, false).await
+    }
+
+    /// The file is at least so long.
+    pub(crate) async fn grow(&self, file: &File, spread: &Spread, end: u64) -> Result<(), Errno> {
+        if end <= spread.now().size {
+            return Ok(());
+        }
+        let _alone = spread.making().alone().await;
+        let size = spread.now().size;
+        if end <= size {
+            return Ok(());
+        }
+        self.set_size(file, spread, end).await
+    }
+
+    /// Writes down another size. Where the stub says it by its length, that is the one change that
+    /// makes it so; what the attribute says counts for a stub of one block alone, and is written
+    /// before the stub gets that length.
+    pub(crate) async fn set_size(&self, file: &File, spread: &Spread, size: u64) -> Result<(), Errno> {
+        let before = spread.now().size;
+        if size <= BLOCK {
+            let attribute = {
+                let mut now = spread.now();
+                now.attribute.size = size;
+                now.attribute.clone()
+            };
+            self.store(&file.handle, &attribute, false).await?;
+        }
+        if before.max(BLOCK) != size.max(BLOCK) {
+            self.set_length(&file.handle, size.max(BLOCK)).await?;
+        }
+        spread.now().size = size;
+        Ok(())
+    }
+
+    /// Makes stable what was written to a file: its objects, then its stub.
+    pub(crate) async fn sync_file(
+        &self,
+        context: &Context,
+        open: OpenId,
+        request: Request<'_>,
+    ) -> Result<Reply, Errno> {
+        if let Some(file) = self.table.open(context.client, open)
+            && let (_pass, Kind::Spread(spread)) = self.shared(&file).await?
+        {
+            spread.sync().await?;
+            // A size is in the stub's inode, and the attribute too.
+            self.tree.call(context, Request::Sync { open, data_only: false }).await?;
+        }
+        self.tree.call(context, request).await
+    }
+}
+
+/// Whether others may use the file during a write: it goes to one object, whose server makes it
+/// whole, and objects have nothing behind the end if the file grows.
+fn may_share(spread: &Spread, offset: u64, length: usize) -> bool {
+    let end = offset.saturating_add(length as u64);
+    let now = spread.now();
+    (end <= now.size || now.is_cut) && spread.stripe.pieces(offset, length as u64).len() <= 1
+}
+
+/// Reads a range of a file that ends within it, and delivers it.
+async fn deliver(spread: &Spread, (offset, length): (u64, u64), mut sink: Box<dyn Sink>) -> Result<usize, Errno> {
+    if length == 0 {
+        sink.bytes(&[])?;
+        sink.finish(0)?;
+        return Ok(0);
+    }
+    let pieces = spread.stripe.pieces(offset, length);
+    let lengths: Vec<usize> = pieces.iter().map(|piece| piece.length as usize).collect();
+    let memory = MemorySink::default();
+    let (whole, parts, ordered) = match take_apart(sink, &lengths) {
+        Ok((whole, parts)) => (whole, parts, None),
+        Err(sink) => {
+            let (whole, parts) = take_apart(Box::new(memory.clone()), &lengths).map_err(|_| Errno::ENOMEM)?;
+            (whole, parts, Some(sink))
+        }
+    };
+    for (piece, inner) in pieces.into_iter().zip(parts) {
+        let length = piece.length as usize;
+        let padded = Box::new(Padded { inner, length });
+        if !spread.is_made(piece.part) {
+            padded.finish(0)?;
+            continue;
+        }
+        let object = spread.object(piece.part).await?;
+        spread.judge(piece.part, object.read(piece.at, length, padded).await)?;
+    }
+    whole.finish(length as usize)?;
+    if let Some(mut sink) = ordered {
+        sink.bytes(&memory.take().ok_or(Errno::EIO)?)?;
+        sink.finish(length as usize)?;
+    }
+    Ok(length as usize)
+}

@@ -1,0 +1,37 @@
+//! Volumes of plain directories that share nothing. One server has the real tree, with its names
+//! and its small files; the bytes of larger files lie in *objects*, spread over the *stores* of
+//! several servers.
+//!
+//! [`Plain`] is the layer over the tree that makes one file system of both. Everything it needs
+//! of a store is a [`FileSystem`](aqueduct_fs::FileSystem): a directory of this machine, or a
+//! session to another server.
+//!
+//! - **A small file is an ordinary file.** One that outgrows `inline_max` is *promoted*: its bytes
+//!   move to objects, and what is left in the tree is its *stub*, with names, owner, times and
+//!   length.
+//! - **The stub has an attribute** ([`attribute`]) that says where the bytes are, and a copy of
+//!   that in its first block, so that a stub which was copied without its attribute is known.
+//! - **The stub's length is the file's size.** Data are written to objects before the stub grows,
+//!   and objects are cut to the size before it grows again after an unclean end.
+//! - **Nothing of a store is believed before its marker is checked** ([`marker`]), and an object
+//!   that the attribute names and the store has not is an error, never zeros.
+
+pub mod attribute;
+mod change;
+mod gate;
+mod io;
+mod layer;
+pub mod marker;
+mod names;
+mod pinned;
+mod plain;
+mod promote;
+mod spread;
+mod store;
+pub mod stripe;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+pub use plain::{Config, FOLDER, OpenError, Plain};
+pub use store::{Backing, Store};

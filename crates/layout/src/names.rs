@@ -1,0 +1,282 @@
+//! Opens, and names that come and go.
+//!
+//! A stub may only go when its objects have: so before a name of one is removed, the stub gets a
+//! link in the folder of those that are to go. If that was its last name, the link stays until the
+//! last open is closed and the objects are removed, by this process or by the next.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use aqueduct_fs::{AccessMask, Context, Entry, Errno, Handle, OpenFlags, RenameFlags, Reply, Request, SetAttr};
+
+use crate::attribute::BLOCK;
+use crate::change::nlink_of;
+use crate::pinned::{File, Kind};
+use crate::plain::{Plain, gone_name};
+use crate::store::own;
+
+/// How often a name is looked at again that another has taken meanwhile.
+const TRIES: usize = 16;
+
+impl Plain {
+    /// Something is open through a pinned file.
+    async fn register(&self, context: &Context, open: aqueduct_fs::OpenId, file: Arc<File>) {
+        if let Some(before) = self.table.opened((context.client, open), file) {
+            self.unpin(before).await;
+        }
+    }
+
+    pub(crate) async fn open_file(&self, context: &Context, handle: &[u8], flags: OpenFlags) -> Result<Reply, Errno> {
+        let file = self.table.pin(&Handle::new(handle).ok_or(Errno::ESTALE)?);
+        match self.open_pinned(context, &file, flags).await {
+            Ok(reply) => {
+                if let Reply::Opened(opened) = &reply {
+                    self.register(context, opened.id, file).await;
+                }
+                Ok(reply)
+            }
+            Err(error) => {
+                self.unpin(file).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn open_pinned(&self, context: &Context, file: &File, flags: OpenFlags) -> Result<Reply, Errno> {
+        let handle = file.handle.bytes();
+        if !flags.contains(OpenFlags::TRUNCATE) {
+            let (_pass, kind) = self.shared(file).await?;
+            if matches!(kind, Kind::Inline(_)) {
+                self.refuse_copy(file).await?;
+            }
+            return self.tree.call(context, Request::Open { handle, flags }).await;
+        }
+        let (_pass, kind) = self.alone(file).await?;
+        let Kind::Spread(spread) = kind else {
+            file.is_large.store(false, Ordering::Relaxed);
+            return self.tree.call(context, Request::Open { handle, flags }).await;
+        };
+        self.may(context, &file.handle, AccessMask::WRITE).await?;
+        let flags = flags.difference(OpenFlags::TRUNCATE);
+        let opened = self.tree.call(context, Request::Open { handle, flags }).await?;
+        let emptied = SetAttr { size: Some(0), ..SetAttr::default() };
+        self.resize(&own(), (file, &spread), (None, emptied), 0).await?;
+        Ok(opened)
+    }
+
+    pub(crate) async fn create(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        let (Request::Create { parent, name, mode, umask, flags }, mut found) = (request.clone(), None) else {
+            return self.created(context, request).await;
+        };
+        if flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::EXCLUSIVE) {
+            let looked = self.tree.call(&own(), Request::Lookup { parent, name }).await;
+            found = looked.and_then(Reply::entry).ok();
+        }
+        let Some(entry) = found.filter(|entry| entry.attr.is_regular()) else {
+            return self.created(context, request).await;
+        };
+        // It may be a stub, whose length nobody else may change.
+        let file = self.table.pin(&entry.handle);
+        let result = self.create_over(context, &file, (parent, name), (mode, umask, flags)).await;
+        self.unpin(file).await;
+        match result? {
+            Some(reply) => Ok(reply),
+            None => self.created(context, request).await,
+        }
+    }
+
+    /// Opens what a name leads to, and empties it. `None`: it is an ordinary file.
+    async fn create_over(
+        &self,
+        context: &Context,
+        file: &File,
+        (parent, name): (&[u8], &[u8]),
+        (mode, umask, flags): (u32, u32, OpenFlags),
+    ) -> Result<Option<Reply>, Errno> {
+        let (_pass, kind) = self.alone(file).await?;
+        let Kind::Spread(spread) = kind else {
+            file.is_large.store(false, Ordering::Relaxed);
+            return Ok(None);
+        };
+        let without = flags.difference(OpenFlags::TRUNCATE);
+        let create = Request::Create { parent, name, mode, umask, flags: without };
+        let (mut entry, opened) = self.tree.call(context, create).await?.created()?;
+        if entry.handle == file.handle {
+            let emptied = SetAttr { size: Some(0), ..SetAttr::default() };
+            self.resize(&own(), (file, &spread), (None, emptied), 0).await?;
+            (entry.attr.size, entry.attr.blocks) = (0, 0);
+        }
+        let file = self.table.pin(&entry.handle);
+        self.register(context, opened.id, file).await;
+        Ok(Some(Reply::Created(entry, opened)))
+    }
+
+    async fn created(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        let (mut entry, opened) = self.tree.call(context, request).await?.created()?;
+        let file = self.table.pin(&entry.handle);
+        if entry.attr.size == 0 && entry.attr.nlink <= 1 && matches!(file.kind(), Kind::Unknown) {
+            // No stub is so short, and what has just been made was not being promoted.
+            if let Ok(None) = self.attribute_of(&entry.handle).await {
+                let _pass = file.gate.alone().await;
+                if matches!(file.kind(), Kind::Unknown) {
+                    file.becomes(Kind::Inline(None));
+                }
+            }
+        }
+        self.register(context, opened.id, file.clone()).await;
+        if entry.attr.size >= BLOCK
+            && let Err(error) = self.refuse_created(&file).await
+        {
+            self.release(context, Request::Release { open: opened.id }).await?;
+            return Err(error);
+        }
+        let handle = entry.handle.clone();
+        self.correct(handle.bytes(), &mut entry.attr).await?;
+        Ok(Reply::Created(entry, opened))
+    }
+
+    /// The same as for an open of what was there already.
+    async fn refuse_created(&self, file: &File) -> Result<(), Errno> {
+        match self.shared(file).await? {
+            (_pass, Kind::Inline(_)) => self.refuse_copy(file).await,
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) async fn reopen(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        let Request::Reopen { open, .. } = request else { return Err(Errno::EPROTO) };
+        let reply = self.tree.call(context, request).await?;
+        let handle = self.tree.inode(context.client, open).await?;
+        if self.table.open(context.client, open).is_none() && self.attr_of(&handle).await?.is_regular() {
+            let file = self.table.pin(&handle);
+            self.register(context, open, file).await;
+        }
+        Ok(reply)
+    }
+
+    pub(crate) async fn release(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        let open = request.opens()[0];
+        let reply = self.tree.call(context, request).await;
+        if let Some(file) = open.and_then(|open| self.table.closed(context.client, open)) {
+            self.unpin(file).await;
+        }
+        reply
+    }
+
+    /// Removes a name, or gives it to another file.
+    pub(crate) async fn removing(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        let (parent, name) = match &request {
+            Request::Unlink { parent, name } => (*parent, *name),
+            Request::Rename { new_parent, new_name, flags, .. }
+                if !flags.intersects(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) =>
+            {
+                (*new_parent, *new_name)
+            }
+            _ => return self.tree.call(context, request).await,
+        };
+        for _ in 0..TRIES {
+            let Some(entry) = self.look_up(parent, name).await else { return self.tree.call(context, request).await };
+            if !entry.attr.is_regular() {
+                return self.tree.call(context, request).await;
+            }
+            let file = self.table.pin(&entry.handle);
+            let result = self.remove_pinned(context, &file, ((parent, name), request.clone())).await;
+            self.unpin(file).await;
+            if let Some(result) = result {
+                return result;
+            }
+        }
+        Err(Errno::EBUSY)
+    }
+
+    async fn look_up(&self, parent: &[u8], name: &[u8]) -> Option<Entry> {
+        self.tree.call(&own(), Request::Lookup { parent, name }).await.ok()?.entry().ok()
+    }
+
+    /// `None`: the name leads to something else by now.
+    async fn remove_pinned(
+        &self,
+        context: &Context,
+        file: &File,
+        ((parent, name), request): ((&[u8], &[u8]), Request<'_>),
+    ) -> Option<Result<Reply, Errno>> {
+        let kind = match self.alone(file).await {
+            Ok((_pass, kind)) => (_pass, kind),
+            // What cannot be understood may still be removed.
+            Err(Errno::EIO) => return Some(self.tree.call(context, request).await),
+            Err(Errno::ESTALE) => return None,
+            Err(error) => return Some(Err(error)),
+        };
+        if self.look_up(parent, name).await.is_none_or(|entry| entry.handle != file.handle) {
+            return None;
+        }
+        let (_pass, id) = match kind {
+            (pass, Kind::Spread(spread)) => (pass, spread.id),
+            (pass, Kind::Inline(Some(attribute))) => (pass, attribute.id),
+            _ => return Some(self.tree.call(context, request).await),
+        };
+        if let Err(error) = self.link_gone(file, &id).await {
+            return Some(Err(error));
+        }
+        let result = self.tree.call(context, request).await;
+        match nlink_of(self, file).await {
+            Ok(links) if links > 1 => self.unlink_gone(file, &id).await,
+            _ => {}
+        }
+        Some(result)
+    }
+
+    /// Gives a stub a link in the folder of those that are to go.
+    async fn link_gone(&self, file: &File, id: &[u8; 16]) -> Result<(), Errno> {
+        let name = gone_name(id);
+        let (handle, parent, name) = (file.handle.bytes(), self.gone.bytes(), name.as_bytes());
+        match self.tree.call(&own(), Request::Link { handle, parent, name }).await {
+            Ok(_) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(error),
+        }
+        if let Kind::Spread(spread) = file.kind() {
+            spread.now().has_link = true;
+        }
+        Ok(())
+    }
+
+    /// Takes it away: the file has other names.
+    pub(crate) async fn unlink_gone(&self, file: &File, id: &[u8; 16]) {
+        let name = gone_name(id);
+        let unlink = Request::Unlink { parent: self.gone.bytes(), name: name.as_bytes() };
+        match self.tree.call(&own(), unlink).await {
+            Ok(_) | Err(Errno::ENOENT) => {
+                if let Kind::Spread(spread) = file.kind() {
+                    spread.now().has_link = false;
+                }
+            }
+            Err(error) => tracing::warn!(%error, "a link to a stub that is not to go stays until the next start"),
+        }
+    }
+
+    pub(crate) async fn link(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        let Request::Link { handle, .. } = request else { return Err(Errno::EPROTO) };
+        let file = self.table.pin(&Handle::new(handle).ok_or(Errno::ESTALE)?);
+        let result = self.link_pinned(context, &file, request).await;
+        self.unpin(file).await;
+        result
+    }
+
+    async fn link_pinned(&self, context: &Context, file: &File, request: Request<'_>) -> Result<Reply, Errno> {
+        let (_pass, kind) = self.alone(file).await?;
+        let has_link = match &kind {
+            Kind::Spread(spread) => spread.now().has_link,
+            _ => false,
+        };
+        if has_link && nlink_of(self, file).await? == 1 {
+            return Err(Errno::ENOENT);
+        }
+        let mut reply = self.tree.call(context, request).await?;
+        if let (Kind::Spread(_), Reply::Entry(entry)) = (&kind, &mut reply)
+            && entry.attr.size >= BLOCK
+        {
+            self.correct(file.handle.bytes(), &mut entry.attr).await?;
+        }
+        Ok(reply)
+    }
+}

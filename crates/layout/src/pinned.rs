@@ -1,0 +1,140 @@
+//! The files that are in use: each is known once, for as long as somebody has it open or works on
+//! it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use aqueduct_fs::{ClientId, Handle, OpenId};
+
+use crate::attribute::Attribute;
+use crate::gate::Gate;
+use crate::spread::Spread;
+
+/// A file in use.
+pub(crate) struct File {
+    pub(crate) handle: Handle,
+    /// Who does I/O shares it; who changes what the file is has it alone.
+    pub(crate) gate: Gate,
+    kind: Mutex<Kind>,
+    /// It is an ordinary file that was longer than those are made.
+    pub(crate) is_large: AtomicBool,
+    /// Opens and operations.
+    users: AtomicUsize,
+}
+
+/// What a file is.
+#[derive(Clone, Default)]
+pub(crate) enum Kind {
+    /// Nobody has looked yet.
+    #[default]
+    Unknown,
+    /// An ordinary file. With an attribute, a promotion of it did not end, and there may be
+    /// objects.
+    Inline(Option<Attribute>),
+    /// Its bytes lie in objects.
+    Spread(Arc<Spread>),
+}
+
+impl File {
+    pub(crate) fn kind(&self) -> Kind {
+        self.place().clone()
+    }
+
+    pub(crate) fn becomes(&self, kind: Kind) {
+        *self.place() = kind;
+    }
+
+    fn place(&self) -> MutexGuard<'_, Kind> {
+        self.kind.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Table {
+    /// As many as clients have open, and requests work on.
+    files: Mutex<HashMap<Handle, Arc<File>>>,
+    opens: Mutex<HashMap<(ClientId, OpenId), Arc<File>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+impl Table {
+    /// A file, in use from now on until [`unpin`](Table::unpin) says otherwise.
+    pub(crate) fn pin(&self, handle: &Handle) -> Arc<File> {
+        let mut files = lock(&self.files);
+        let file = files.entry(handle.clone()).or_insert_with(|| {
+            Arc::new(File {
+                handle: handle.clone(),
+                gate: Gate::default(),
+                kind: Mutex::default(),
+                is_large: AtomicBool::new(false),
+                users: AtomicUsize::new(0),
+            })
+        });
+        file.users.fetch_add(1, Ordering::SeqCst);
+        file.clone()
+    }
+
+    /// One uses it no more. Whether that was the last one, and something is left to be done before
+    /// the file is forgotten: then who asked is its only user.
+    pub(crate) fn unpin(&self, file: &Arc<File>) -> bool {
+        let mut files = lock(&self.files);
+        if file.users.load(Ordering::SeqCst) == 1 && matches!(file.kind(), Kind::Spread(_) | Kind::Inline(Some(_))) {
+            return true;
+        }
+        if file.users.fetch_sub(1, Ordering::SeqCst) == 1 {
+            files.remove(&file.handle);
+        }
+        false
+    }
+
+    /// The last user is done with what was left, and nobody came meanwhile: it is forgotten.
+    /// False: somebody came.
+    pub(crate) fn forget(&self, file: &Arc<File>) -> bool {
+        let mut files = lock(&self.files);
+        if file.users.load(Ordering::SeqCst) != 1 {
+            return false;
+        }
+        file.users.store(0, Ordering::SeqCst);
+        files.remove(&file.handle);
+        true
+    }
+
+    /// Whether nobody else uses it.
+    pub(crate) fn is_sole(&self, file: &File) -> bool {
+        let _files = lock(&self.files);
+        file.users.load(Ordering::SeqCst) == 1
+    }
+
+    /// A file that is in use.
+    pub(crate) fn known(&self, handle: &[u8]) -> Option<Kind> {
+        let handle = Handle::new(handle)?;
+        let file = lock(&self.files).get(&handle).cloned()?;
+        Some(file.kind())
+    }
+
+    /// What a client has open.
+    pub(crate) fn open(&self, client: ClientId, open: OpenId) -> Option<Arc<File>> {
+        lock(&self.opens).get(&(client, open)).cloned()
+    }
+
+    /// A client has a pinned file open. Returns what the number stood for before.
+    pub(crate) fn opened(&self, key: (ClientId, OpenId), file: Arc<File>) -> Option<Arc<File>> {
+        lock(&self.opens).insert(key, file)
+    }
+
+    /// An open has ended.
+    pub(crate) fn closed(&self, client: ClientId, open: OpenId) -> Option<Arc<File>> {
+        lock(&self.opens).remove(&(client, open))
+    }
+
+    /// All opens of a client have ended.
+    pub(crate) fn departed(&self, client: ClientId) -> Vec<Arc<File>> {
+        let mut opens = lock(&self.opens);
+        opens.extract_if(|(of, _), _| *of == client).map(|(_, file)| file).collect()
+    }
+}

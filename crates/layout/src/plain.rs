@@ -1,0 +1,276 @@
+//! The file system of a volume of plain directories.
+
+use std::sync::{Arc, Weak};
+
+use aqueduct_fs::{AccessMask, Attr, Errno, FileSystem, Handle, Reply, Request, SetAttr, XATTR_SIZE_MAX, XattrMode};
+use aqueduct_worker::Group;
+
+use crate::attribute::{self, Attribute, BLOCK, LayoutKey, State, UNKNOWN, stub_of};
+use crate::gate::Pass;
+use crate::pinned::{File, Kind, Table};
+use crate::spread::Spread;
+use crate::store::{Backing, Store, own, read_all};
+use crate::stripe::{ServerKey, order};
+
+/// The folder in the root of the tree that no client sees: with the links of files that are to
+/// go, and mostly the namespace server's own store.
+pub const FOLDER: &str = ".aqueduct-volume";
+
+/// The folder in [`FOLDER`] with a link to each stub whose last name is about to go, until its
+/// objects are gone.
+const GONE: &str = "gone";
+
+/// What a volume is.
+#[derive(Clone)]
+pub struct Config {
+    /// The volume's key.
+    pub key: [u8; 32],
+    /// Bytes of a stripe's block.
+    pub block: u32,
+    /// Over how many servers a file is spread; 0: over all.
+    pub width: usize,
+    /// The longest that a file is ordinary, in bytes.
+    pub inline_max: u64,
+}
+
+/// Why a volume cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot use the folder {FOLDER} of the volume: {step} failed with {error}; see whether the file system is mounted, writable and in order"
+)]
+pub struct OpenError {
+    /// What was tried.
+    pub step: &'static str,
+    /// What the file system said.
+    pub error: Errno,
+}
+
+/// See the crate.
+pub struct Plain {
+    /// The tree. Changes of names and attributes are stable when they are answered.
+    pub(crate) tree: Backing,
+    /// The same tree, where they are not.
+    pub(crate) quiet: Backing,
+    pub(crate) stores: Vec<Arc<Store>>,
+    pub(crate) config: Config,
+    pub(crate) layouts: LayoutKey,
+    pub(crate) table: Table,
+    pub(crate) root: Handle,
+    pub(crate) folder_ino: u64,
+    pub(crate) gone: Handle,
+    /// Runs what nobody waits for; `None`: whoever closes a file does.
+    pub(crate) background: Option<Arc<Group>>,
+    pub(crate) this: Weak<Plain>,
+}
+
+impl Plain {
+    /// The file system over a tree, which is given twice: with changes of names and attributes
+    /// that are stable when they are answered, and without. Its handles have to outlive the
+    /// process. Call [`sweep`](Plain::sweep) when clients have reopened what they had.
+    pub async fn open(
+        (tree, quiet): (Backing, Backing),
+        stores: Vec<Arc<Store>>,
+        config: Config,
+        background: Option<Arc<Group>>,
+    ) -> Result<Arc<Plain>, OpenError> {
+        let at = |step| move |error| OpenError { step, error };
+        let root = tree.call(&own(), Request::Root).await.and_then(Reply::entry).map_err(at("looking at the root"))?;
+        let folder = make_folder(&tree, &root.handle, FOLDER).await.map_err(at("making it"))?;
+        let gone = make_folder(&tree, &folder.0, GONE).await.map_err(at("making a folder in it"))?;
+        let layouts = LayoutKey::of_volume(&config.key);
+        Ok(Arc::new_cyclic(|this| Plain {
+            tree,
+            quiet,
+            stores,
+            layouts,
+            config,
+            table: Table::default(),
+            root: root.handle,
+            folder_ino: folder.1,
+            gone: gone.0,
+            background,
+            this: this.clone(),
+        }))
+    }
+
+    /// The servers of a new file, in order: those that were reached, unless too few were.
+    pub(crate) fn choose(&self, id: &[u8; 16]) -> Vec<ServerKey> {
+        let all: Vec<_> = self.stores.iter().map(|store| store.key()).collect();
+        let width = if self.config.width == 0 { all.len() } else { self.config.width.min(all.len()) };
+        let is_reached = |key: &ServerKey| self.stores.iter().any(|store| store.key() == *key && store.is_reached());
+        let (mut there, away): (Vec<_>, Vec<_>) = order(id, all).into_iter().partition(is_reached);
+        there.extend(away);
+        there.truncate(width);
+        there
+    }
+
+    pub(crate) fn stores_of(&self, attribute: &Attribute) -> Result<Vec<Arc<Store>>, Errno> {
+        let of = |key: &ServerKey| self.stores.iter().find(|store| store.key() == *key).cloned();
+        let found: Option<Vec<_>> = attribute.servers.iter().map(of).collect();
+        found.ok_or_else(|| {
+            tracing::error!("a file has data on a server that the volume's file does not name any more: EIO");
+            Errno::EIO
+        })
+    }
+
+    pub(crate) async fn attr_of(&self, handle: &Handle) -> Result<Attr, Errno> {
+        self.quiet.call(&own(), Request::GetAttr { handle: handle.bytes(), open: None }).await?.attr()
+    }
+
+    /// The attribute of a stub; `None`: it has none. EIO: one that is not its own.
+    pub(crate) async fn attribute_of(&self, handle: &Handle) -> Result<Option<Attribute>, Errno> {
+        let (name, size) = (attribute::NAME, XATTR_SIZE_MAX as u32);
+        let request = Request::GetXattr { handle: handle.bytes(), name, size };
+        let bytes = match self.quiet.call(&own(), request).await {
+            Err(Errno::ENODATA | Errno::EOPNOTSUPP) => return Ok(None),
+            found => found?.bytes()?,
+        };
+        let attribute = Attribute::decode(&self.layouts, &bytes).ok_or_else(|| {
+            tracing::error!("a file has a layout that this volume has not made: EIO");
+            Errno::EIO
+        })?;
+        if attribute.stub != stub_of(handle.bytes()) {
+            tracing::error!("a file has the layout of another one, as a copy with attributes has: EIO");
+            return Err(Errno::EIO);
+        }
+        Ok(Some(attribute))
+    }
+
+    /// Stores an attribute. `durable`: it is stable when this returns.
+    pub(crate) async fn store(&self, handle: &Handle, attribute: &Attribute, durable: bool) -> Result<(), Errno> {
+        let value = attribute.encode(&self.layouts);
+        let request =
+            Request::SetXattr { handle: handle.bytes(), name: attribute::NAME, value: &value, mode: XattrMode::Any };
+        let tree = if durable { &self.tree } else { &self.quiet };
+        tree.call(&own(), request).await?.done()
+    }
+
+    /// Sets the length of a stub, without waiting for the disk.
+    pub(crate) async fn set_length(&self, handle: &Handle, length: u64) -> Result<(), Errno> {
+        let set = SetAttr { size: Some(length), ..SetAttr::default() };
+        let request = Request::SetAttr { handle: handle.bytes(), open: None, set };
+        self.quiet.call(&own(), request).await.map(drop)
+    }
+
+    /// Sees what a file is, sharing it with others.
+    pub(crate) async fn shared<'a>(&self, file: &'a File) -> Result<(Pass<'a>, Kind), Errno> {
+        loop {
+            let pass = file.gate.shared().await;
+            match file.kind() {
+                Kind::Unknown => {}
+                kind => return Ok((pass, kind)),
+            }
+            drop(pass);
+            self.alone(file).await?;
+        }
+    }
+
+    /// The same, with nobody else.
+    pub(crate) async fn alone<'a>(&self, file: &'a File) -> Result<(Pass<'a>, Kind), Errno> {
+        let pass = file.gate.alone().await;
+        Ok((pass, self.alone_again(file).await?))
+    }
+
+    /// What a file is by now, for who has it alone.
+    pub(crate) async fn alone_again(&self, file: &File) -> Result<Kind, Errno> {
+        if matches!(file.kind(), Kind::Unknown) {
+            let kind = self.look(file).await?;
+            file.becomes(kind);
+        }
+        Ok(file.kind())
+    }
+
+    /// Finds out what a file is, and brings to an end what was begun.
+    async fn look(&self, file: &File) -> Result<Kind, Errno> {
+        let attr = self.attr_of(&file.handle).await?;
+        if !attr.is_regular() {
+            return Ok(Kind::Inline(None));
+        }
+        // A promotion that was begun leaves the file as it was, however short.
+        match self.attribute_of(&file.handle).await? {
+            None => Ok(Kind::Inline(None)),
+            Some(attribute) if attribute.state == State::Making => Ok(Kind::Inline(Some(attribute))),
+            Some(attribute) => {
+                let attribute = match attribute.state {
+                    State::Moved => self.make_stub(&file.handle, attribute).await?,
+                    _ => attribute,
+                };
+                self.spread(&file.handle, attribute).await.map(Kind::Spread)
+            }
+        }
+    }
+
+    /// What is known of a file whose stub is one.
+    async fn spread(&self, handle: &Handle, attribute: Attribute) -> Result<Arc<Spread>, Errno> {
+        let attr = self.attr_of(handle).await?;
+        let size = size_of(&attribute, attr.size).ok_or_else(|| {
+            tracing::error!("a stub is shorter than it can be: somebody has changed it past the volume: EIO");
+            Errno::EIO
+        })?;
+        let stores = self.stores_of(&attribute)?;
+        let spread = Spread::new(attribute, size, stores);
+        let name = gone_name(&spread.id);
+        let found = self.tree.call(&own(), Request::Lookup { parent: self.gone.bytes(), name: name.as_bytes() }).await;
+        spread.now().has_link = match found {
+            Ok(_) => true,
+            Err(Errno::ENOENT) => false,
+            Err(error) => return Err(error),
+        };
+        Ok(Arc::new(spread))
+    }
+
+    /// Refuses an ordinary file that begins as a stub does: to be asked before it is opened.
+    pub(crate) async fn refuse_copy(&self, file: &File) -> Result<(), Errno> {
+        if self.attr_of(&file.handle).await?.size < BLOCK {
+            return Ok(());
+        }
+        let begin = read_all(&self.quiet, &file.handle, BLOCK as usize).await?;
+        match Attribute::of_first_block(&self.layouts, &begin) {
+            None => Ok(()),
+            Some(_) => {
+                tracing::error!("a file is the stub of one whose data lie elsewhere, and lacks its attribute: EIO");
+                Err(Errno::EIO)
+            }
+        }
+    }
+
+    /// Whether a caller may do something with an inode.
+    pub(crate) async fn may(
+        &self,
+        context: &aqueduct_fs::Context,
+        handle: &Handle,
+        mask: AccessMask,
+    ) -> Result<(), Errno> {
+        self.tree.call(context, Request::Access { handle: handle.bytes(), mask }).await?.done()
+    }
+}
+
+/// The size of a file of which the stub has this length; `None`: no stub is so short.
+pub(crate) fn size_of(attribute: &Attribute, length: u64) -> Option<u64> {
+    match length {
+        ..BLOCK => None,
+        BLOCK if attribute.size != UNKNOWN => Some(attribute.size),
+        length => Some(length),
+    }
+}
+
+/// The name of a link to a stub that is to go.
+pub(crate) fn gone_name(id: &[u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A folder that only the superuser enters; its handle and number.
+async fn make_folder(tree: &Arc<dyn FileSystem>, parent: &Handle, name: &str) -> Result<(Handle, u64), Errno> {
+    let (parent, name) = (parent.bytes(), name.as_bytes());
+    let made = tree.call(&own(), Request::MakeDirectory { parent, name, mode: 0o700, umask: 0 }).await;
+    if let Err(error) = made
+        && error != Errno::EEXIST
+    {
+        return Err(error);
+    }
+    let entry = tree.call(&own(), Request::Lookup { parent, name }).await?.entry()?;
+    if !entry.attr.is_directory() || entry.attr.mode & 0o077 != 0 {
+        return Err(Errno::EACCES);
+    }
+    Ok((entry.handle, entry.attr.ino))
+}

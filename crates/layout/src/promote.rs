@@ -1,0 +1,130 @@
+//! Promotion: an ordinary file becomes a stub, in steps each of which may be the last.
+//!
+//! 1. The attribute, *making*, durable: from now on somebody knows of the objects.
+//! 2. The file's bytes into objects, durable.
+//! 3. The attribute, *moved*, with the file's size, durable: from here on the objects are the file.
+//! 4. The stub's length, its first block, and a hole behind that.
+//! 5. The attribute, *spread*.
+//!
+//! Who finds *making* has the ordinary file, and begins again with the same objects. Who finds
+//! *moved* goes on with 4. A file without a name stays ordinary, since a stub is kept by names
+//! until its objects are gone.
+
+use std::sync::Arc;
+
+use aqueduct_fs::{Errno, FallocateFlags, Handle, OpenFlags, Request, Source, WriteAt};
+
+use crate::attribute::{Attribute, BLOCK, State, UNKNOWN, stub_of};
+use crate::pinned::{File, Kind};
+use crate::plain::Plain;
+use crate::spread::Spread;
+use crate::store::{own, read_all};
+
+impl Plain {
+    /// Promotes an ordinary file, which nobody else uses meanwhile. `None`: it stays as it is,
+    /// since it has no name, or is longer than those that are promoted.
+    pub(crate) async fn promote(&self, file: &File, begun: Option<Attribute>) -> Result<Option<Arc<Spread>>, Errno> {
+        let attr = self.attr_of(&file.handle).await?;
+        if attr.nlink == 0 || attr.size > self.config.inline_max || !attr.is_regular() {
+            return Ok(None);
+        }
+        let mut attribute = match begun {
+            Some(attribute) => Attribute { made: 0, ..attribute },
+            None => self.new_layout(&file.handle)?,
+        };
+        file.becomes(Kind::Inline(Some(attribute.clone())));
+        self.store(&file.handle, &attribute, true).await?;
+        attribute.made = self.move_out(&file.handle, &attribute, (attr.size, (attr.uid, attr.gid))).await?;
+        (attribute.state, attribute.size) = (State::Moved, attr.size);
+        // Until it is known how far that came, the disk knows better.
+        file.becomes(Kind::Unknown);
+        self.store(&file.handle, &attribute, true).await?;
+        match self.alone_again(file).await? {
+            Kind::Spread(spread) => {
+                spread.now().is_cut = true; // the objects are new
+                Ok(Some(spread))
+            }
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// A layout that nothing has yet.
+    fn new_layout(&self, handle: &Handle) -> Result<Attribute, Errno> {
+        let mut id = [0; 16];
+        getrandom::fill(&mut id).map_err(|_| Errno::EIO)?;
+        Ok(Attribute {
+            state: State::Making,
+            id,
+            block: self.config.block,
+            servers: self.choose(&id),
+            stub: stub_of(handle.bytes()),
+            made: 0,
+            size: UNKNOWN,
+            blocks: UNKNOWN,
+        })
+    }
+
+    /// Copies the bytes of an ordinary file into its objects. Returns which were made.
+    async fn move_out(
+        &self,
+        handle: &Handle,
+        attribute: &Attribute,
+        (size, owner): (u64, (u32, u32)),
+    ) -> Result<u64, Errno> {
+        if size == 0 {
+            return Ok(0);
+        }
+        let data = bytes::Bytes::from(read_all(&self.quiet, handle, size as usize).await?);
+        if data.len() as u64 != size {
+            return Err(Errno::EIO);
+        }
+        let spread = Spread::new(attribute.clone(), size, self.stores_of(attribute)?);
+        let mut made = 0u64;
+        for piece in spread.stripe.pieces(0, size) {
+            let object = match made & (1 << piece.part) {
+                0 => spread.make(piece.part, owner).await?,
+                _ => spread.object(piece.part).await?,
+            };
+            made |= 1 << piece.part;
+            let (mut at, mut rest) =
+                (piece.at, data.slice(piece.offset as usize..(piece.offset + piece.length) as usize));
+            while !rest.is_empty() {
+                let count = object.write(&own(), at, rest.clone(), true).await?.count as usize;
+                if count == 0 {
+                    return Err(Errno::ENOSPC);
+                }
+                at += count as u64;
+                rest = rest.slice(count..);
+            }
+        }
+        spread.close().await;
+        Ok(made)
+    }
+
+    /// Makes the stub of a file whose bytes are in objects.
+    pub(crate) async fn make_stub(&self, handle: &Handle, mut attribute: Attribute) -> Result<Attribute, Errno> {
+        let size = attribute.size;
+        let length = size.max(BLOCK);
+        (attribute.state, attribute.size) = (State::Spread, if size < BLOCK { size } else { UNKNOWN });
+        // The length first: a write that makes a file longer tells the disk of that much later.
+        self.set_length(handle, length).await?;
+        let open = Request::Open { handle: handle.bytes(), flags: OpenFlags::WRITE };
+        let open = self.quiet.call(&own(), open).await?.opened()?.id;
+        let write = WriteAt { open, offset: 0, append: false, stable: false };
+        let block = attribute.first_block(&self.layouts);
+        let written = self.quiet.write(&own(), write, Source::Memory(block.into())).await;
+        if length > BLOCK {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let punch = Request::Fallocate { open, offset: BLOCK, length: length - BLOCK, flags };
+            if let Err(error) = self.quiet.call(&own(), punch).await {
+                tracing::debug!(%error, "what a file took before its promotion is not given back");
+            }
+        }
+        self.quiet.call(&own(), Request::Release { open }).await?;
+        if u64::from(written?.count) != BLOCK {
+            return Err(Errno::ENOSPC);
+        }
+        self.store(handle, &attribute, false).await?;
+        Ok(attribute)
+    }
+}

@@ -1,0 +1,191 @@
+//! A file whose bytes lie in objects: what is known of it while it is used.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use aqueduct_fs::{Errno, SetAttr};
+
+use crate::attribute::{Attribute, UNKNOWN};
+use crate::gate::Gate;
+use crate::store::{Object, Store};
+use crate::stripe::Stripe;
+
+/// See the module.
+pub(crate) struct Spread {
+    pub(crate) stripe: Stripe,
+    pub(crate) id: [u8; 16],
+    stores: Vec<Arc<Store>>,
+    /// Objects that are open, by their parts.
+    objects: Vec<Mutex<Option<Arc<Object>>>>,
+    state: Mutex<Now>,
+    /// Who changes what is stored has it alone.
+    making: Gate,
+}
+
+/// What changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Now {
+    /// As it is stored.
+    pub(crate) attribute: Attribute,
+    pub(crate) size: u64,
+    /// No object has anything behind the size.
+    pub(crate) is_cut: bool,
+    /// Which objects have been written to since they were made stable.
+    pub(crate) dirty: u64,
+    /// There is a link in the folder of those that are to go.
+    pub(crate) has_link: bool,
+    /// Something was not made stable, which its kernel says once: everybody is told from now on.
+    pub(crate) has_failed: bool,
+}
+
+impl Spread {
+    pub(crate) fn new(attribute: Attribute, size: u64, stores: Vec<Arc<Store>>) -> Spread {
+        let (stripe, id) = (attribute.stripe(), attribute.id);
+        let objects = stores.iter().map(|_| Mutex::default()).collect();
+        // What the process before has written may not be stable yet.
+        let dirty = attribute.made;
+        let state = Now { attribute, size, is_cut: false, dirty, has_link: false, has_failed: false };
+        Spread { stripe, id, stores, objects, state: Mutex::new(state), making: Gate::default() }
+    }
+
+    pub(crate) fn now(&self) -> MutexGuard<'_, Now> {
+        self.state.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Those who share the file change what is stored of it one after the other.
+    pub(crate) fn making(&self) -> &Gate {
+        &self.making
+    }
+
+    pub(crate) fn parts(&self) -> std::ops::Range<usize> {
+        0..self.stores.len()
+    }
+
+    fn place(&self, part: usize) -> MutexGuard<'_, Option<Arc<Object>>> {
+        self.objects[part].lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    pub(crate) fn is_made(&self, part: usize) -> bool {
+        self.now().attribute.made & (1 << part) != 0
+    }
+
+    /// An object that the attribute names. EIO: the store has it not.
+    pub(crate) async fn object(&self, part: usize) -> Result<Arc<Object>, Errno> {
+        if let Some(open) = self.place(part).clone() {
+            return Ok(open);
+        }
+        match self.stores[part].object((&self.id, part), None).await? {
+            Some(object) => Ok(self.keep(part, object).await),
+            None => {
+                let (name, server) = (crate::attribute::object_name(&self.id, part).1, self.stores[part].id());
+                tracing::error!("the store of server {server} lacks object {name}, which a file is made of: EIO");
+                Err(Errno::EIO)
+            }
+        }
+    }
+
+    /// A new object, empty.
+    pub(crate) async fn make(&self, part: usize, owner: (u32, u32)) -> Result<Arc<Object>, Errno> {
+        let object = self.stores[part].object((&self.id, part), Some(owner)).await?.ok_or(Errno::EIO)?;
+        Ok(self.keep(part, object).await)
+    }
+
+    /// Of two that were opened at once, the first stays.
+    async fn keep(&self, part: usize, object: Object) -> Arc<Object> {
+        let object = Arc::new(object);
+        let kept = self.place(part).get_or_insert_with(|| object.clone()).clone();
+        if !Arc::ptr_eq(&kept, &object) {
+            object.close().await;
+        }
+        kept
+    }
+
+    /// What an operation on an object came to: one that failed is opened anew the next time, and
+    /// what its server says of the handle or the open is nobody else's business.
+    pub(crate) fn judge<T>(&self, part: usize, result: Result<T, Errno>) -> Result<T, Errno> {
+        if !matches!(result, Err(Errno::EIO | Errno::EBADF | Errno::ESTALE | Errno::EREMOTE)) {
+            return result;
+        }
+        *self.place(part) = None;
+        Err(Errno::EIO)
+    }
+
+    /// The objects that there are.
+    pub(crate) fn made(&self) -> impl Iterator<Item = usize> {
+        let made = self.now().attribute.made;
+        self.parts().filter(move |part| made & (1 << part) != 0)
+    }
+
+    /// Cuts all objects to the size. Nobody else may use the file meanwhile.
+    pub(crate) async fn cut(&self) -> Result<(), Errno> {
+        let size = self.now().size;
+        for part in self.made() {
+            let length = self.stripe.length_of(size, part);
+            let object = self.object(part).await?;
+            let attr = self.judge(part, object.attr().await)?;
+            if attr.size > length {
+                let set = SetAttr { size: Some(length), ..SetAttr::default() };
+                self.judge(part, object.set(set).await)?;
+            }
+        }
+        self.now().is_cut = true;
+        Ok(())
+    }
+
+    /// The same, and what is allocated behind their ends goes, too.
+    pub(crate) async fn cut_all(&self) -> Result<(), Errno> {
+        let size = self.now().size;
+        for part in self.made() {
+            let set = SetAttr { size: Some(self.stripe.length_of(size, part)), ..SetAttr::default() };
+            let object = self.object(part).await?;
+            self.judge(part, object.set(set).await)?;
+        }
+        self.now().is_cut = true;
+        Ok(())
+    }
+
+    /// What all objects take now, in units of 512 bytes.
+    pub(crate) async fn blocks(&self) -> Result<u64, Errno> {
+        let mut blocks = 0;
+        for part in self.made() {
+            let object = self.object(part).await?;
+            blocks += self.judge(part, object.attr().await)?.blocks;
+        }
+        Ok(blocks)
+    }
+
+    /// Makes stable what was written to objects.
+    pub(crate) async fn sync(&self) -> Result<(), Errno> {
+        let dirty = std::mem::take(&mut self.now().dirty);
+        if self.now().has_failed {
+            return Err(Errno::EIO);
+        }
+        for part in self.parts().filter(|part| dirty & (1 << part) != 0) {
+            let synced = match self.object(part).await {
+                Ok(object) => self.judge(part, object.sync().await),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = synced {
+                self.now().has_failed = true;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the objects.
+    pub(crate) async fn close(&self) {
+        for part in self.parts() {
+            let open = self.place(part).take();
+            if let Some(object) = open {
+                object.close().await;
+            }
+        }
+    }
+}
+
+impl Now {
+    /// What the stub's blocks and the objects' come to; `None`: the objects have to be asked.
+    pub(crate) fn blocks(&self) -> Option<u64> {
+        (self.attribute.blocks != UNKNOWN).then_some(self.attribute.blocks)
+    }
+}

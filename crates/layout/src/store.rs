@@ -1,0 +1,355 @@
+//! The store of a server: its marker, and its objects.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use aqueduct_fs::{
+    Attr, ClientId, Context, Credential, Errno, FallocateFlags, FileSystem, Groups, Handle, MemorySink, OpenFlags,
+    OpenId, ReadAt, Reply, Request, SetAttr, Sink, Source, Statfs, WriteAt, Written,
+};
+use aqueduct_worker::Group;
+use bytes::Bytes;
+
+use crate::attribute::{LayoutKey, object_name};
+use crate::marker;
+use crate::stripe::{ServerKey, server_key};
+
+/// Whoever works here is one client to those below, that no session has.
+pub(crate) const SELF: ClientId = ClientId(u64::MAX);
+
+/// The mode of objects: only the superuser of their machine reads them past the volume, whatever
+/// the file allows.
+const MODE: u32 = 0o600;
+
+/// How long a store is asked for what may be told without it, too.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// What a store is reached through: a directory of this machine, or a session.
+pub type Backing = Arc<dyn FileSystem>;
+
+/// One of the volume's stores.
+pub struct Store {
+    id: String,
+    key: ServerKey,
+    layouts: LayoutKey,
+    way: Mutex<Way>,
+    checked: Mutex<Option<Checked>>,
+    is_told: AtomicBool,
+    /// It lies on the tree's own file system.
+    is_here: bool,
+    /// What it said last of its space.
+    space: Mutex<Option<Statfs>>,
+}
+
+#[derive(Default)]
+struct Way {
+    backing: Option<Backing>,
+    waiting: Vec<Waker>,
+}
+
+/// Its marker was right.
+struct Checked {
+    objects: Handle,
+    folders: HashMap<usize, Handle>,
+}
+
+/// An object that is open.
+pub(crate) struct Object {
+    store: Arc<Store>,
+    backing: Backing,
+    handle: Handle,
+    open: OpenId,
+}
+
+/// As the superuser.
+pub(crate) fn own() -> Context {
+    Context::new(SELF, Credential::root())
+}
+
+/// As the caller, whose quota counts, without groups that another machine may not know.
+fn as_caller(context: &Context) -> Context {
+    let Credential { uid, gid, .. } = context.credential;
+    let credential = Credential { uid, gid, groups: Groups::Known(Arc::new([])) };
+    Context { client: SELF, credential, ..context.clone() }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+impl Store {
+    /// The store of the server `id`, which nobody has reached yet. `is_here`: it lies on the
+    /// tree's own file system, whose space is counted once.
+    pub fn new(id: &str, layouts: LayoutKey, is_here: bool) -> Arc<Store> {
+        Arc::new(Store {
+            id: id.to_owned(),
+            key: server_key(id),
+            layouts,
+            way: Mutex::default(),
+            checked: Mutex::default(),
+            is_told: AtomicBool::new(false),
+            is_here,
+            space: Mutex::default(),
+        })
+    }
+
+    /// It is reached this way. Whoever waited for it goes on.
+    pub fn reached(&self, backing: Backing) {
+        let mut way = lock(&self.way);
+        way.backing = Some(backing);
+        way.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// Whether it has ever been reached.
+    pub(crate) fn is_reached(&self) -> bool {
+        lock(&self.way).backing.is_some()
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn key(&self) -> ServerKey {
+        self.key
+    }
+
+    async fn backing(&self) -> Backing {
+        poll_fn(|task| {
+            let mut way = lock(&self.way);
+            match &way.backing {
+                Some(backing) => Poll::Ready(backing.clone()),
+                None => {
+                    way.waiting.retain(|waker| !waker.will_wake(task.waker()));
+                    way.waiting.push(task.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// The folder of objects, after a look at the marker if there was none yet. EIO: this is not
+    /// the store that it has to be; it is looked at anew the next time.
+    async fn folder(&self, backing: &Backing, number: usize) -> Result<Handle, Errno> {
+        if let Some(known) = lock(&self.checked).as_ref().and_then(|checked| checked.folders.get(&number).cloned()) {
+            return Ok(known);
+        }
+        let known = lock(&self.checked).as_ref().map(|checked| checked.objects.clone());
+        let objects = match known {
+            Some(objects) => objects,
+            None => match self.check(backing).await {
+                Ok(objects) => objects,
+                Err(why) => {
+                    if !self.is_told.swap(true, Ordering::Relaxed) {
+                        tracing::error!(
+                            "the store of server {} is not used: {why}; files with data there give EIO until it is back",
+                            self.id
+                        );
+                    }
+                    return Err(Errno::EIO);
+                }
+            },
+        };
+        if self.is_told.swap(false, Ordering::Relaxed) {
+            tracing::info!("the store of server {} is used again", self.id);
+        }
+        let found = look_up(backing, &objects, &marker::folder(number)).await;
+        let handle = found.inspect_err(|error| {
+            tracing::error!("the store of server {} lacks a folder of objects: {error}", self.id);
+        });
+        let handle = handle.map_err(|error| if error == Errno::ENOENT { Errno::EIO } else { error })?;
+        let mut checked = lock(&self.checked);
+        let checked = checked.get_or_insert_with(|| Checked { objects: objects.clone(), folders: HashMap::new() });
+        if checked.objects == objects {
+            checked.folders.insert(number, handle.clone());
+        }
+        Ok(handle)
+    }
+
+    async fn check(&self, backing: &Backing) -> Result<Handle, String> {
+        let failed = |error: Errno| format!("its marker cannot be read ({error})");
+        let root = backing.call(&own(), Request::Root).await.and_then(Reply::entry).map_err(failed)?.handle;
+        let marker = match look_up(backing, &root, marker::NAME).await {
+            Err(Errno::ENOENT) => {
+                return Err("its directory has no marker: see whether its file system is mounted".to_owned());
+            }
+            found => found.map_err(failed)?,
+        };
+        let bytes = read_all(backing, &marker, marker::LENGTH).await.map_err(failed)?;
+        match marker::decode(&self.layouts, &bytes) {
+            None => Err("its marker is none of this volume".to_owned()),
+            Some(server) if server != self.key => Err("it is the store of another server of the volume".to_owned()),
+            Some(_) => look_up(backing, &root, marker::OBJECTS).await.map_err(failed),
+        }
+    }
+
+    /// Nothing that is known of its folders is believed any more.
+    fn forget(&self) {
+        *lock(&self.checked) = None;
+    }
+
+    /// Opens an object. `make`: with this owner and group, empty, should there be one or not.
+    /// `None`: there is none.
+    pub(crate) async fn object(
+        self: &Arc<Store>,
+        (id, part): (&[u8; 16], usize),
+        make: Option<(u32, u32)>,
+    ) -> Result<Option<Object>, Errno> {
+        let backing = self.backing().await;
+        match self.try_object(&backing, (id, part), make).await {
+            Err(Errno::ESTALE) => {
+                self.forget();
+                self.try_object(&backing, (id, part), make).await.map_err(|_| Errno::EIO)
+            }
+            result => result,
+        }
+    }
+
+    async fn try_object(
+        self: &Arc<Store>,
+        backing: &Backing,
+        (id, part): (&[u8; 16], usize),
+        make: Option<(u32, u32)>,
+    ) -> Result<Option<Object>, Errno> {
+        let (folder, name) = object_name(id, part);
+        let folder = self.folder(backing, folder).await?;
+        let of = |handle, open| Object { store: self.clone(), backing: backing.clone(), handle, open };
+        let Some((uid, gid)) = make else {
+            let handle = match look_up(backing, &folder, &name).await {
+                Err(Errno::ENOENT) => return Ok(None),
+                found => found?,
+            };
+            let open = Request::Open { handle: handle.bytes(), flags: READ_WRITE };
+            let opened = backing.call(&own(), open).await?.opened()?;
+            return Ok(Some(of(handle, opened.id)));
+        };
+        let flags = READ_WRITE | OpenFlags::TRUNCATE;
+        let (parent, name) = (folder.bytes(), name.as_bytes());
+        let create = Request::Create { parent, name, mode: MODE, umask: 0, flags };
+        let (entry, opened) = backing.call(&own(), create).await?.created()?;
+        let object = of(entry.handle, opened.id);
+        if (entry.attr.uid, entry.attr.gid) != (uid, gid) {
+            object.set(SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }).await?;
+        }
+        Ok(Some(object))
+    }
+
+    /// Removes an object, if there is one.
+    pub(crate) async fn remove(&self, id: &[u8; 16], part: usize) -> Result<(), Errno> {
+        let backing = self.backing().await;
+        let (folder, name) = object_name(id, part);
+        for _ in 0..2 {
+            let parent = self.folder(&backing, folder).await?;
+            let unlink = Request::Unlink { parent: parent.bytes(), name: name.as_bytes() };
+            match backing.call(&own(), unlink).await {
+                Ok(_) | Err(Errno::ENOENT) => return Ok(()),
+                Err(Errno::ESTALE) => self.forget(),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// Whether its space is counted beside the tree's.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        !self.is_here
+    }
+
+    /// Its space, or what it said last if it does not answer in time; without a group it is waited
+    /// for.
+    pub(crate) async fn known_space(&self, group: Option<&Group>) -> Option<Statfs> {
+        let answer = in_time(self.space(), group).await.and_then(Result::ok);
+        let mut space = lock(&self.space);
+        *space = answer.or(*space);
+        *space
+    }
+
+    async fn space(&self) -> Result<Statfs, Errno> {
+        let backing = self.backing().await;
+        let root = backing.call(&own(), Request::Root).await?.entry()?.handle;
+        backing.call(&own(), Request::Statfs { handle: root.bytes() }).await?.statfs()
+    }
+}
+
+/// What is answered soon; without a group it is waited for.
+pub(crate) async fn in_time<T>(asked: impl Future<Output = T>, group: Option<&Group>) -> Option<T> {
+    let mut asked = pin!(asked);
+    let mut late = pin!(async {
+        match group {
+            Some(group) => group.sleep(PATIENCE).await,
+            None => std::future::pending().await,
+        }
+    });
+    let answer = poll_fn(|task| match asked.as_mut().poll(task) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        Poll::Pending => late.as_mut().poll(task).map(|()| None),
+    });
+    answer.await
+}
+
+async fn look_up(backing: &Backing, parent: &Handle, name: &str) -> Result<Handle, Errno> {
+    let request = Request::Lookup { parent: parent.bytes(), name: name.as_bytes() };
+    Ok(backing.call(&own(), request).await?.entry()?.handle)
+}
+
+/// The first bytes of a small file.
+pub(crate) async fn read_all(backing: &Backing, handle: &Handle, length: usize) -> Result<Vec<u8>, Errno> {
+    let open = Request::Open { handle: handle.bytes(), flags: OpenFlags::READ };
+    let open = backing.call(&own(), open).await?.opened()?.id;
+    let sink = MemorySink::default();
+    let read = ReadAt { open, offset: 0, length: length as u32 };
+    let result = backing.read(&own(), read, Box::new(sink.clone())).await;
+    backing.call(&own(), Request::Release { open }).await?;
+    result?;
+    sink.take().ok_or(Errno::EIO)
+}
+
+impl Object {
+    pub(crate) async fn read(&self, at: u64, length: usize, sink: Box<dyn Sink>) -> Result<usize, Errno> {
+        let read = ReadAt { open: self.open, offset: at, length: length as u32 };
+        self.backing.read(&own(), read, sink).await
+    }
+
+    pub(crate) async fn write(&self, context: &Context, at: u64, data: Bytes, stable: bool) -> Result<Written, Errno> {
+        let write = WriteAt { open: self.open, offset: at, append: false, stable };
+        self.backing.write(&as_caller(context), write, Source::Memory(data)).await
+    }
+
+    pub(crate) async fn set(&self, set: SetAttr) -> Result<Attr, Errno> {
+        let request = Request::SetAttr { handle: self.handle.bytes(), open: Some(self.open), set };
+        self.backing.call(&own(), request).await?.attr()
+    }
+
+    pub(crate) async fn attr(&self) -> Result<Attr, Errno> {
+        let request = Request::GetAttr { handle: self.handle.bytes(), open: Some(self.open) };
+        self.backing.call(&own(), request).await?.attr()
+    }
+
+    pub(crate) async fn allocate(
+        &self,
+        context: &Context,
+        (offset, length): (u64, u64),
+        flags: FallocateFlags,
+    ) -> Result<(), Errno> {
+        let request = Request::Fallocate { open: self.open, offset, length, flags };
+        self.backing.call(&as_caller(context), request).await?.done()
+    }
+
+    pub(crate) async fn sync(&self) -> Result<(), Errno> {
+        let request = Request::Sync { open: self.open, data_only: true };
+        self.backing.call(&own(), request).await?.done()
+    }
+
+    pub(crate) async fn close(&self) {
+        if let Err(error) = self.backing.call(&own(), Request::Release { open: self.open }).await {
+            tracing::debug!(%error, "an object has not been closed at server {}", self.store.id);
+        }
+    }
+}

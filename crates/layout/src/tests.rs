@@ -1,0 +1,280 @@
+//! A volume over directories of this machine, with processes that end at any step.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use aqueduct_fs::*;
+use aqueduct_posix::{Options, Posix};
+use aqueduct_worker::{Group, Settings, wait};
+
+use crate::attribute::LayoutKey;
+use crate::marker;
+use crate::plain::{Config, FOLDER, Plain};
+use crate::store::Store;
+use crate::stripe::server_key;
+
+mod crashes;
+mod files;
+
+pub(super) const KEY: [u8; 32] = [9; 32];
+pub(super) const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+pub(super) const INLINE_MAX: u64 = 8 << 10;
+const BLOCK: u32 = 16 << 10;
+
+/// Fails each call from the one on that it was told: the process is dead.
+pub(super) struct Mortal {
+    below: Arc<dyn FileSystem>,
+    left: Arc<AtomicUsize>,
+}
+
+impl Mortal {
+    fn lives(&self) -> Result<(), Errno> {
+        let lives = |left: usize| left.checked_sub(1);
+        self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, lives).map(drop).map_err(|_| Errno::EIO)
+    }
+}
+
+impl layer::Layer for Mortal {
+    type Below = dyn FileSystem;
+
+    fn below(&self) -> &(dyn FileSystem + 'static) {
+        &*self.below
+    }
+
+    fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
+        let changes = request.writes() && !matches!(request, Request::Access { .. } | Request::Open { .. });
+        match if changes { self.lives() } else { self.left_any() } {
+            Ok(()) => self.below.ask(context, request),
+            Err(error) => Call::ready(Err(error)),
+        }
+    }
+
+    fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
+        match self.lives() {
+            Ok(()) => self.below.write(context, write, source),
+            Err(error) => Call::ready(Err(error)),
+        }
+    }
+}
+
+impl Mortal {
+    fn left_any(&self) -> Result<(), Errno> {
+        if self.left.load(Ordering::SeqCst) == 0 { Err(Errno::EIO) } else { Ok(()) }
+    }
+}
+
+/// The directories of a volume, which outlive its processes.
+pub(super) struct Volume {
+    home: tempfile::TempDir,
+    width: usize,
+    names: Vec<String>,
+}
+
+/// A process.
+pub(super) struct Process {
+    pub(super) plain: Arc<Plain>,
+    pub(super) left: Arc<AtomicUsize>,
+    group: Arc<Group>,
+}
+
+pub(super) fn context() -> Context {
+    Context::new(ClientId(1), Credential::root())
+}
+
+impl Volume {
+    /// Of so many stores, over so many of which a file is spread (0: all).
+    pub(super) fn new(stores: usize, width: usize) -> Volume {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join("tree")).unwrap();
+        let names: Vec<_> = (0..stores).map(|number| format!("d{number}")).collect();
+        for name in &names {
+            marker::initialise(&home.path().join(name), &LayoutKey::of_volume(&KEY), server_key(name)).unwrap();
+        }
+        Volume { home, width, names }
+    }
+
+    pub(super) fn tree(&self) -> PathBuf {
+        self.home.path().join("tree")
+    }
+
+    pub(super) fn store(&self, number: usize) -> PathBuf {
+        self.home.path().join(&self.names[number])
+    }
+
+    /// A process that ends after so many changes.
+    pub(super) fn start(&self, changes: usize) -> Process {
+        let left = Arc::new(AtomicUsize::new(usize::MAX));
+        // Nobody cuts the power here.
+        let options = Options { key: KEY, keep_unlinked: true, ..Options::default() };
+        let open = |path: &Path, keep_unlinked| {
+            let options = Options { keep_unlinked, ..options.clone() };
+            let below: Arc<dyn FileSystem> = Arc::new(Posix::open(path, options).unwrap());
+            Arc::new(Mortal { below, left: left.clone() }) as Arc<dyn FileSystem>
+        };
+        let spin_max = std::time::Duration::ZERO;
+        let settings = Settings { name: "test".into(), threads_min: 0, threads_max: 0, spin_max };
+        let group = Group::new(settings).unwrap();
+        let stores = self.names.iter().map(|name| {
+            let store = Store::new(name, LayoutKey::of_volume(&KEY), false);
+            store.reached(open(&self.home.path().join(name), false));
+            store
+        });
+        let config = Config { key: KEY, block: BLOCK, width: self.width, inline_max: INLINE_MAX };
+        let trees = (open(&self.tree(), true), open(&self.tree(), false));
+        let plain = wait(&group, Plain::open(trees, stores.collect(), config, None)).unwrap();
+        left.store(changes, Ordering::SeqCst);
+        Process { plain, left, group }
+    }
+
+    /// How many objects there are.
+    pub(super) fn objects(&self) -> usize {
+        let of = |name: &String| {
+            let folders = std::fs::read_dir(self.home.path().join(name).join(marker::OBJECTS)).unwrap();
+            folders.map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap().count()).sum::<usize>()
+        };
+        self.names.iter().map(of).sum()
+    }
+
+    /// How many links there are to stubs that are to go.
+    pub(super) fn gone(&self) -> usize {
+        std::fs::read_dir(self.tree().join(FOLDER).join("gone")).unwrap().count()
+    }
+}
+
+impl Process {
+    pub(super) fn is_dead(&self) -> bool {
+        self.left.load(Ordering::SeqCst) == 0
+    }
+
+    pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        wait(&self.group, future)
+    }
+
+    pub(super) fn ask(&self, request: Request<'_>) -> Result<Reply, Errno> {
+        self.wait(self.plain.call(&context(), request))
+    }
+
+    pub(super) fn root(&self) -> Handle {
+        self.plain.root.clone()
+    }
+
+    pub(super) fn look_up(&self, name: &str) -> Result<Entry, Errno> {
+        self.ask(Request::Lookup { parent: self.root().bytes(), name: name.as_bytes() })?.entry()
+    }
+
+    pub(super) fn open(&self, name: &str, flags: OpenFlags) -> Result<OpenId, Errno> {
+        let entry = self.look_up(name)?;
+        Ok(self.ask(Request::Open { handle: entry.handle.bytes(), flags })?.opened()?.id)
+    }
+
+    pub(super) fn create(&self, name: &str, flags: OpenFlags) -> Result<(Entry, OpenId), Errno> {
+        let (root, flags) = (self.root(), flags | READ_WRITE);
+        let (parent, name) = (root.bytes(), name.as_bytes());
+        let (entry, opened) = self.ask(Request::Create { parent, name, mode: 0o644, umask: 0, flags })?.created()?;
+        Ok((entry, opened.id))
+    }
+
+    pub(super) fn close(&self, open: OpenId) -> Result<(), Errno> {
+        self.ask(Request::Release { open }).map(drop)
+    }
+
+    pub(super) fn write(&self, open: OpenId, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        let write = WriteAt { open, offset, append: offset == u64::MAX, stable: false };
+        let source = Source::Memory(data.to_vec().into());
+        Ok(self.wait(self.plain.write(&context(), write, source))?.count as usize)
+    }
+
+    /// Writes a whole file, in parts of at most 40,000 bytes.
+    pub(super) fn put(&self, name: &str, data: &[u8]) -> Result<(), Errno> {
+        let (_, open) = self.create(name, OpenFlags::TRUNCATE)?;
+        let mut at = 0;
+        let result = loop {
+            let part = &data[at..data.len().min(at + 40_000)];
+            if part.is_empty() {
+                break Ok(());
+            }
+            match self.write(open, at as u64, part) {
+                Ok(count) => at += count,
+                Err(error) => break Err(error),
+            }
+        };
+        self.close(open).and(result)
+    }
+
+    pub(super) fn read(&self, open: OpenId, offset: u64, length: usize) -> Result<Vec<u8>, Errno> {
+        let sink = MemorySink::default();
+        let read = ReadAt { open, offset, length: length as u32 };
+        let count = self.wait(self.plain.read(&context(), read, Box::new(sink.clone())))?;
+        let data = sink.take().unwrap();
+        assert_eq!(data.len(), count);
+        Ok(data)
+    }
+
+    /// All of a file, whose size the attributes tell.
+    pub(super) fn get(&self, name: &str) -> Result<Vec<u8>, Errno> {
+        let entry = self.look_up(name)?;
+        let open = self.open(name, OpenFlags::READ)?;
+        let mut data = Vec::new();
+        let result = loop {
+            match self.read(open, data.len() as u64, 50_000) {
+                Ok(part) if part.is_empty() => break Ok(()),
+                Ok(part) => data.extend(part),
+                Err(error) => break Err(error),
+            }
+        };
+        self.close(open)?;
+        result?;
+        assert_eq!(entry.attr.size, data.len() as u64, "{name}");
+        Ok(data)
+    }
+
+    pub(super) fn set_size(&self, name: &str, size: u64) -> Result<Attr, Errno> {
+        let entry = self.look_up(name)?;
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.ask(Request::SetAttr { handle: entry.handle.bytes(), open: None, set })?.attr()
+    }
+
+    pub(super) fn unlink(&self, name: &str) -> Result<(), Errno> {
+        self.ask(Request::Unlink { parent: self.root().bytes(), name: name.as_bytes() })?.done()
+    }
+
+    pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
+        let root = self.root();
+        let (parent, new_parent, flags) = (root.bytes(), root.bytes(), RenameFlags::empty());
+        let (name, new_name) = (from.as_bytes(), to.as_bytes());
+        self.ask(Request::Rename { parent, name, new_parent, new_name, flags })?.done()
+    }
+
+    pub(super) fn allocate(&self, open: OpenId, range: (u64, u64), flags: FallocateFlags) -> Result<(), Errno> {
+        let (offset, length) = range;
+        self.ask(Request::Fallocate { open, offset, length, flags })?.done()
+    }
+
+    pub(super) fn sweep(&self) {
+        self.wait(self.plain.sweep()).unwrap();
+    }
+
+    /// All files of the root and what is in them.
+    pub(super) fn all(&self) -> BTreeMap<String, Result<Vec<u8>, Errno>> {
+        let open = self.ask(Request::OpenDirectory { handle: self.root().bytes() }).unwrap().opened().unwrap().id;
+        let list = Request::ReadDirectory { open, cookie: 0, size: 60_000, plus: true };
+        let page = self.ask(list).unwrap().directory().unwrap();
+        self.ask(Request::ReleaseDirectory { open }).unwrap();
+        let names = page.entries().map(|entry| String::from_utf8(entry.name.to_vec()).unwrap());
+        names.filter(|name| name != "." && name != "..").map(|name| (name.clone(), self.get(&name))).collect()
+    }
+}
+
+/// Bytes that differ from place to place, and from seed to seed.
+pub(super) fn content(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}

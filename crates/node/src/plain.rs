@@ -1,0 +1,233 @@
+//! Volumes of plain directories: what each server of one is, and how the server of the names
+//! reaches the stores of the others.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use aqueduct_fs::FileSystem;
+use aqueduct_layout::attribute::LayoutKey;
+use aqueduct_layout::stripe::server_key;
+use aqueduct_layout::{Backing, Config, FOLDER, Plain, Store, marker};
+use aqueduct_posix::{Options, Posix};
+use aqueduct_server::{Access, Export, External, Squash, export_id};
+use aqueduct_wire::{ClientKey, Key};
+use aqueduct_worker::{Group, wait};
+
+use crate::attach::{AttachConfig, Attachment, Carriers};
+use crate::exports::ExportConfig;
+use crate::failure::{Failure, Kind};
+
+/// What the server of the names calls the store of another.
+const STORE_EXPORT: &str = "(store)";
+
+/// The folder of the server of the names' own store, in the volume's.
+const OWN_STORE: &str = "store";
+
+/// Between two tries to reach a store.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// The threads that carry what goes to a store.
+const THREADS: usize = 1;
+
+/// A server of data, as the volume's file names it.
+#[derive(Clone, Debug)]
+pub struct PlainStore {
+    /// Its id.
+    pub id: String,
+    /// Where it is reached, with commas.
+    pub addresses: String,
+    /// It is the server of the names.
+    pub is_here: bool,
+}
+
+/// What a server is in a volume of plain directories.
+#[derive(Clone, Debug)]
+pub struct PlainPart {
+    /// Its id.
+    pub id: String,
+    /// All servers of data.
+    pub stores: Vec<PlainStore>,
+    /// It serves the names.
+    pub has_names: bool,
+    /// Bytes of a stripe's block.
+    pub block: u32,
+    /// Over how many servers a file is spread; 0: over all.
+    pub width: usize,
+    /// The longest of an ordinary file, in bytes.
+    pub inline_max: u64,
+}
+
+impl PlainPart {
+    /// Whether objects lie at this server.
+    pub fn holds_data(&self) -> bool {
+        self.stores.iter().any(|store| store.id == self.id)
+    }
+
+    /// Where its store is, if this is its directory.
+    fn store_in(&self, directory: &Path) -> PathBuf {
+        if self.has_names { directory.join(FOLDER).join(OWN_STORE) } else { directory.to_owned() }
+    }
+
+    /// Makes its store.
+    pub(crate) fn initialise(&self, directory: &Path, key: &[u8; 32]) -> Result<PathBuf, Failure> {
+        let store = self.store_in(directory);
+        let made = match self.has_names {
+            true => private(&directory.join(FOLDER)),
+            false => Ok(()),
+        };
+        made.and_then(|()| marker::initialise(&store, &LayoutKey::of_volume(key), server_key(&self.id))).map_err(
+            |error| {
+                let hint = "a store that is there stays, since files have their data in it; else see whether the directory exists and may be written";
+                Failure::new(format!("cannot make the store {}", store.display()), error, hint)
+            },
+        )?;
+        Ok(store)
+    }
+}
+
+/// Makes a folder that only its owner enters.
+fn private(folder: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    match std::fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The key by which the volume's servers know each other.
+pub(crate) fn members(key: &[u8; 32]) -> Key {
+    Key::of_members(key)
+}
+
+/// What a server has that serves a store and no names: to the volume's other servers alone.
+pub(crate) fn open_store(export: &ExportConfig, options: &Options) -> Result<(Export, u64), Failure> {
+    let id = export_id(STORE_EXPORT);
+    let options = Options { export: id, keep_unlinked: false, sync: true, ..options.clone() };
+    let posix = open(&export.path, options)?;
+    if !export.path.join(marker::NAME).exists() {
+        tracing::error!(
+            "{} has no marker: it is no store, and files with data there give EIO; see whether its file system is mounted, \
+             or make it one with 'aqueduct volume init' if it is new",
+            export.path.display()
+        );
+    }
+    let verifier = posix.verifier();
+    let export = Export {
+        name: STORE_EXPORT.to_owned(),
+        id,
+        filesystem: Arc::new(posix),
+        read_only: false,
+        path: export.path.to_string_lossy().into_owned(),
+        access: Access { squash: Some(Squash::None), ..Access::default() },
+        durable: true,
+        external: External::None,
+    };
+    Ok((export, verifier))
+}
+
+fn open(path: &Path, options: Options) -> Result<Posix, Failure> {
+    Posix::open(path, options)
+        .map_err(|error| Failure::from_line(error, "see whether the directory is in order").of(Kind::Export))
+}
+
+/// The file system of a volume over the tree of the server of the names, and its links to the
+/// stores of the others.
+pub(crate) fn open_tree(
+    (path, posix): (&Path, &Arc<Posix>),
+    (part, key): (&PlainPart, &[u8; 32]),
+    options: &Options,
+    group: &Arc<Group>,
+) -> Result<(Arc<Plain>, Links), Failure> {
+    let what = format!("cannot serve {} as the names of a volume", path.display());
+    if !posix.statistics().kernel_handles {
+        let why = "its file system gives no handles that outlive this process";
+        return Err(Failure::usage(what, why, "use one that does, and run the server as root").of(Kind::Export));
+    }
+    let quiet = open(path, Options { sync: false, keep_unlinked: false, ..options.clone() })?;
+    let layouts = LayoutKey::of_volume(key);
+    let (mut stores, mut away) = (Vec::new(), Vec::new());
+    for PlainStore { id, addresses, is_here } in &part.stores {
+        let store = Store::new(id, layouts.clone(), *is_here);
+        match is_here {
+            true => store.reached(own_store(&part.store_in(path), options)?),
+            false => away.push((store.clone(), addresses.clone())),
+        }
+        stores.push(store);
+    }
+    let config = Config { key: *key, block: part.block, width: part.width, inline_max: part.inline_max };
+    let trees: (Backing, Backing) = (posix.clone(), Arc::new(quiet));
+    let opened = wait(group, Plain::open(trees, stores, config, Some(group.clone())));
+    let plain = opened.map_err(|error| Failure::from_line(error, "then start it again").of(Kind::Export))?;
+    let links = Links::start(away, &members(key))
+        .map_err(|error| Failure::new(what, error, "see whether the limits on processes allow more threads"))?;
+    Ok((plain, links))
+}
+
+fn own_store(path: &Path, options: &Options) -> Result<Backing, Failure> {
+    if !path.join(marker::NAME).exists() {
+        let what = format!("cannot use the store {}", path.display());
+        let hint = "make it once with 'aqueduct volume init FILE --server ID', or say data = false for this server";
+        return Err(Failure::usage(what, "it has no marker", hint).of(Kind::Export));
+    }
+    let options = Options { export: export_id(STORE_EXPORT), keep_unlinked: false, sync: true, ..options.clone() };
+    Ok(Arc::new(open(path, options)?))
+}
+
+/// The sessions to the stores of other servers, made as soon as these can be reached, until this is
+/// dropped.
+pub(crate) struct Links {
+    closing: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Links {
+    fn start(stores: Vec<(Arc<Store>, String)>, key: &Key) -> std::io::Result<Links> {
+        let mut links = Links { closing: Arc::default(), threads: Vec::new() };
+        for (store, addresses) in stores {
+            let (closing, key) = (links.closing.clone(), ClientKey::from(key.clone()));
+            let config = AttachConfig { key: Some(key), ..AttachConfig::new(addresses, STORE_EXPORT) };
+            let link = move || keep(&store, &config, &closing);
+            links.threads.push(std::thread::Builder::new().name("store".into()).spawn(link)?);
+        }
+        Ok(links)
+    }
+}
+
+/// Reaches a store, and keeps the session until the end.
+fn keep(store: &Store, config: &AttachConfig, closing: &AtomicBool) {
+    let mut is_told = false;
+    let mut attachment = None;
+    while !closing.load(Ordering::SeqCst) {
+        if attachment.is_none() {
+            match Attachment::connect(config, Carriers::Threads(THREADS)) {
+                Ok(attached) => {
+                    let backing: Arc<dyn FileSystem> = attached.filesystem();
+                    store.reached(backing);
+                    attachment = Some(attached);
+                    tracing::info!("the store at {} is reached", config.server);
+                }
+                Err(error) if !is_told => {
+                    is_told = true;
+                    tracing::warn!("the store at {} is not reached yet: {error}", config.server);
+                }
+                Err(_) => {}
+            }
+        }
+        std::thread::park_timeout(RETRY);
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::SeqCst);
+        for thread in std::mem::take(&mut self.threads) {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!("what kept the session to a store has failed");
+            }
+        }
+    }
+}

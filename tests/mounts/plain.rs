@@ -1,0 +1,412 @@
+//! Volumes of servers that share nothing: whole-file and striped, over plain directories.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::common::{
+    Mount, Process, SOON, aqueduct, directory, errno, free_addresses, have, run, run_within, test, wait_until, within,
+};
+use crate::model::assert_alike;
+
+/// What a whole test may take on a machine that does other things as well.
+const LONG: Duration = Duration::from_secs(180);
+
+/// A volume of directories of this machine, which its servers treat as those of several. The first
+/// server has the names.
+struct Plain {
+    servers: Vec<Option<Process>>,
+    addresses: Vec<String>,
+    file: PathBuf,
+    home: TempDir,
+}
+
+impl Plain {
+    fn new(lines: &str, count: usize) -> Plain {
+        let home = directory();
+        let addresses = free_addresses(count);
+        let file = home.path().join("volume.toml");
+        let server = |(number, address): (usize, &String)| {
+            let dir = home.path().join(format!("dir-{number}"));
+            fs::create_dir(&dir).unwrap();
+            format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", dir.display())
+        };
+        let servers: String = addresses.iter().enumerate().map(server).collect();
+        fs::write(&file, format!("name = 'spread'\n{lines}\n{servers}")).unwrap();
+        run(aqueduct().args(["volume", "create"]).arg(&file)).succeeded();
+        for number in 0..count {
+            let id = format!("s{number}");
+            run(aqueduct().args(["volume", "init", "--server", &id]).arg(&file)).succeeded();
+        }
+        let servers = (0..count).map(|_| None).collect();
+        let mut volume = Plain { servers, addresses, file, home };
+        (0..count).rev().for_each(|number| volume.start_server(number));
+        volume
+    }
+
+    fn dir(&self, number: usize) -> PathBuf {
+        self.home.path().join(format!("dir-{number}"))
+    }
+
+    fn log(&self, number: usize) -> PathBuf {
+        self.home.path().join(format!("server-{number}.log"))
+    }
+
+    fn start_server(&mut self, number: usize) {
+        let mut command = aqueduct();
+        let state = self.home.path().join(format!("state-{number}"));
+        command.args(["serve", "--server", &format!("s{number}"), "--volume"]).arg(&self.file);
+        command.arg("--state").arg(state);
+        let mut process = Process::start(&mut command, &self.log(number));
+        wait_until("a server listens", SOON, || {
+            assert!(process.has_ended().is_none(), "{}", process.output());
+            process.output().contains("listening on ")
+        });
+        self.servers[number] = Some(process);
+    }
+
+    fn kill(&mut self, number: usize) {
+        let mut process = self.servers[number].take().unwrap();
+        process.signal(Signal::KILL);
+        process.ends_within(SOON);
+    }
+
+    fn mount(&self, options: &str) -> Mount {
+        let source = format!("spread@{}:/", self.addresses[0]);
+        Mount::start(&mut aqueduct(), &[&source], options)
+    }
+
+    /// How many objects a server has.
+    fn objects(&self, number: usize) -> usize {
+        let dir = self.dir(number);
+        let store = if number == 0 { dir.join(".aqueduct-volume/store") } else { dir };
+        let folders = fs::read_dir(store.join("objects")).unwrap();
+        folders.map(|folder| fs::read_dir(folder.unwrap().path()).unwrap().count()).sum()
+    }
+
+    fn all_objects(&self) -> usize {
+        (0..self.addresses.len()).map(|number| self.objects(number)).sum()
+    }
+}
+
+const STRIPED: &str = "mode = 'striped'\nstripe_size = '64KiB'\ninline_max = '16KiB'";
+const WHOLE: &str = "mode = 'whole-file'\ninline_max = '16KiB'";
+
+fn content(seed: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at / 7 + at / 65_537 + seed * 31) as u8).collect()
+}
+
+#[test]
+fn files_are_spread_over_directories_that_share_nothing() {
+    within(LONG, || {
+        for (lines, parts) in [(STRIPED, 3), (WHOLE, 1)] {
+            let volume = Plain::new(lines, 3);
+            let (left, right) = (volume.mount(""), volume.mount("cache=none"));
+            for number in 0..8 {
+                fs::write(left.join(format!("file-{number}")), content(number, 700_000)).unwrap();
+                fs::write(left.join(format!("small-{number}")), content(number, 9_000)).unwrap();
+            }
+            for number in 0..8 {
+                assert!(fs::read(right.join(format!("file-{number}"))).unwrap() == content(number, 700_000));
+                assert!(fs::read(right.join(format!("small-{number}"))).unwrap() == content(number, 9_000));
+                assert!(fs::read(volume.dir(0).join(format!("small-{number}"))).unwrap() == content(number, 9_000));
+                let metadata = right.join(format!("file-{number}")).metadata().unwrap();
+                assert_eq!(metadata.len(), 700_000);
+                assert!((1368..1600).contains(&metadata.blocks()), "{}", metadata.blocks());
+            }
+            assert_eq!(volume.all_objects(), 8 * parts, "{lines}");
+            let names: Vec<_> = fs::read_dir(left.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(names.len(), 16, "and nothing of ours: {names:?}");
+            let told = run(aqueduct().args(["volume", "show"]).arg(format!("spread@{}", volume.addresses[0])));
+            let told = told.succeeded();
+            assert!(told.contains(if parts == 3 { "mode striped" } else { "mode whole-file" }), "{told}");
+            for number in 0..8 {
+                fs::remove_file(right.join(format!("file-{number}"))).unwrap();
+            }
+            wait_until("objects of removed files are gone", SOON, || volume.all_objects() == 0);
+        }
+    });
+}
+
+#[test]
+fn a_volume_of_plain_directories_behaves_as_a_local_directory() {
+    within(LONG, || {
+        for (lines, count, first) in [
+            ("mode = 'striped'\nstripe_size = '64KiB'\ninline_max = '2KiB'", 3, 70_000),
+            ("mode = 'whole-file'\ninline_max = '2KiB'", 2, 71_000),
+            ("mode = 'striped'\nstripe_size = '64KiB'\ninline_max = '2KiB'", 1, 72_000),
+        ] {
+            let volume = Plain::new(lines, count);
+            let (left, right) = (volume.mount("strict_unlock"), volume.mount("strict_unlock"));
+            let reference = directory();
+            assert_alike(reference.path(), &[&left, &right], first, Duration::from_secs(8));
+        }
+    });
+}
+
+#[test]
+fn git_and_sqlite_work_on_plain_directories() {
+    within(LONG, || {
+        if !have(&["git", "sqlite3"]) {
+            return;
+        }
+        let volume = Plain::new(STRIPED, 2);
+        let mount = volume.mount("");
+        let script = "git init -q -b main repo; cd repo; git config user.name t; git config user.email t@example.org
+            for i in $(seq 12); do seq $((i * 4000)) > f$i; git add .; git commit -qm $i; done
+            git gc -q --aggressive --prune=now 2>&1; git fsck --full --strict 2>&1; git checkout -q HEAD~5; git checkout -q main
+            test $(git log --oneline | wc -l) = 12; test -z \"$(git status --porcelain)\"; cd ..
+            sqlite3 db 'create table t(a integer primary key, b text)'
+            for i in $(seq 20); do sqlite3 db \"with recursive n(i) as (select 1 union all select i+1 from n where i<300) insert into t(b) select hex(randomblob(40)) from n\"; done
+            sqlite3 db 'pragma integrity_check; select count(*) from t' | tr '\\n' ' '";
+        let mut command = Command::new("bash");
+        command.args(["-euo", "pipefail", "-c", script]).current_dir(mount.path()).env("HOME", mount.path());
+        let told = run_within(Duration::from_secs(120), &mut command).succeeded();
+        assert!(told.ends_with("ok 6000 "), "{told}");
+        assert!(volume.all_objects() > 0);
+    });
+}
+
+/// Writes numbered blocks and makes them stable, until it is told to end; verifies what was
+/// acknowledged.
+fn write_blocks(path: &Path, ends: &AtomicBool) -> usize {
+    let file = OpenOptions::new().create(true).read(true).append(true).open(path).unwrap();
+    let mut count = 0;
+    while !ends.load(Ordering::SeqCst) {
+        (&file).write_all(&content(count, 30_000)).unwrap();
+        if count % 4 == 3 {
+            file.sync_all().unwrap();
+        }
+        count += 1;
+    }
+    file.sync_all().unwrap();
+    count
+}
+
+#[test]
+fn a_server_that_is_killed_under_load_loses_nothing() {
+    within(LONG, || {
+        let mut volume = Plain::new(STRIPED, 3);
+        let (left, right) = (volume.mount(""), volume.mount(""));
+        let ends = AtomicBool::new(false);
+        let counts = std::thread::scope(|scope| {
+            let write = |mount: &Mount, number: usize| {
+                let path = mount.join(format!("file-{number}"));
+                let ends = &ends;
+                scope.spawn(move || write_blocks(&path, ends))
+            };
+            let writers = [write(&left, 0), write(&left, 1), write(&right, 2)];
+            for killed in [1, 0, 2, 0, 1] {
+                std::thread::sleep(Duration::from_millis(700));
+                volume.kill(killed);
+                std::thread::sleep(Duration::from_millis(300));
+                volume.start_server(killed);
+            }
+            std::thread::sleep(Duration::from_millis(700));
+            ends.store(true, Ordering::SeqCst);
+            writers.map(|writer| writer.join().unwrap())
+        });
+        for (number, count) in counts.into_iter().enumerate() {
+            assert!(count > 0);
+            for mount in [&left, &right] {
+                let data = fs::read(mount.join(format!("file-{number}"))).unwrap();
+                assert_eq!(data.len(), count * 30_000, "file {number}");
+                for (block, data) in data.chunks(30_000).enumerate() {
+                    assert!(data == content(block, 30_000), "block {block} of file {number}");
+                }
+            }
+            fs::remove_file(left.join(format!("file-{number}"))).unwrap();
+        }
+        wait_until("objects of removed files are gone", Duration::from_secs(60), || volume.all_objects() == 0);
+    });
+}
+
+#[test]
+fn a_dead_server_of_data_holds_up_only_what_lies_on_it() {
+    within(LONG, || {
+        let mut volume = Plain::new(WHOLE, 3);
+        let mount = volume.mount("cache=none");
+        let mut of_server = vec![Vec::new(), Vec::new(), Vec::new()];
+        for number in 0..24 {
+            let before: Vec<usize> = (0..3).map(|server| volume.objects(server)).collect();
+            fs::write(mount.join(format!("file-{number}")), content(number, 100_000)).unwrap();
+            let place = (0..3).find(|server| volume.objects(*server) > before[*server]).unwrap();
+            of_server[place].push(number);
+        }
+        assert!(of_server.iter().all(|files| !files.is_empty()), "{of_server:?}");
+        volume.kill(2);
+        let waits = of_server[2][0];
+        let path = mount.join(format!("file-{waits}"));
+        let waiting = std::thread::spawn(move || fs::read(path).unwrap());
+        for number in of_server[0].iter().chain(&of_server[1]) {
+            assert!(fs::read(mount.join(format!("file-{number}"))).unwrap() == content(*number, 100_000));
+            fs::write(mount.join(format!("file-{number}")), content(*number, 5_000)).unwrap();
+        }
+        fs::write(mount.join("small"), b"text").unwrap();
+        fs::read_dir(mount.path()).unwrap().for_each(|entry| _ = entry.unwrap().metadata().unwrap());
+        assert!(!waiting.is_finished(), "what lies on the dead one waits");
+        volume.start_server(2);
+        assert!(waiting.join().unwrap() == content(waits, 100_000));
+    });
+}
+
+#[test]
+fn a_store_that_is_not_there_gives_an_error_and_one_line_in_the_log() {
+    within(LONG, || {
+        let mut volume = Plain::new(WHOLE, 2);
+        let mount = volume.mount("cache=none");
+        for number in 0..16 {
+            fs::write(mount.join(format!("file-{number}")), content(number, 100_000)).unwrap();
+        }
+        assert!(volume.objects(1) > 0);
+        // As if the file system of the store were not mounted when the server starts again.
+        volume.kill(1);
+        fs::rename(volume.dir(1), volume.home.path().join("away")).unwrap();
+        fs::create_dir(volume.dir(1)).unwrap();
+        volume.start_server(1);
+        let mut failed = 0;
+        for number in 0..16 {
+            let mut data = Vec::new();
+            let read =
+                File::open(mount.join(format!("file-{number}"))).and_then(|mut file| file.read_to_end(&mut data));
+            match read {
+                Ok(_) => assert!(data == content(number, 100_000), "file {number} has what it never had"),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+                    failed += 1;
+                }
+            }
+        }
+        assert!((1..16).contains(&failed), "{failed} files lie there");
+        let log = fs::read_to_string(volume.log(0)).unwrap();
+        assert_eq!(log.matches("the store of server s1 is not used").count(), 1, "{log}");
+        let told = fs::read_to_string(volume.log(1)).unwrap();
+        assert!(told.contains("has no marker"), "{told}");
+        // Mounted again, all is as it was.
+        volume.kill(1);
+        fs::remove_dir(volume.dir(1)).unwrap();
+        fs::rename(volume.home.path().join("away"), volume.dir(1)).unwrap();
+        volume.start_server(1);
+        for number in 0..16 {
+            assert!(fs::read(mount.join(format!("file-{number}"))).unwrap() == content(number, 100_000));
+        }
+    });
+}
+
+/// Gluster's shard translator, #2680: writers of one file from several clients.
+#[test]
+fn gluster_2680_writers_at_several_clients_make_one_file() {
+    within(LONG, || {
+        let volume = Plain::new(STRIPED, 3);
+        let mounts: Vec<Mount> = (0..2).map(|_| volume.mount("")).collect();
+        std::thread::scope(|scope| {
+            for (writer, mount) in mounts.iter().cycle().take(4).enumerate() {
+                scope.spawn(move || {
+                    let open = OpenOptions::new().create(true).truncate(false).write(true).open(mount.join("file"));
+                    let file = open.unwrap();
+                    for block in (writer..64).step_by(4) {
+                        file.write_all_at(&content(block, 20_000), block as u64 * 20_000).unwrap();
+                    }
+                });
+            }
+        });
+        for mount in &mounts {
+            let data = fs::read(mount.join("file")).unwrap();
+            assert_eq!(data.len(), 64 * 20_000);
+            assert!(data.chunks(20_000).enumerate().all(|(block, data)| data == content(block, 20_000)));
+        }
+    });
+}
+
+/// Gluster's shard translator, #1022: two truncates to nothing left a file of -512 blocks.
+#[test]
+fn gluster_1022_two_truncates_leave_nothing() {
+    test(|| {
+        let volume = Plain::new(STRIPED, 2);
+        let mount = volume.mount("");
+        let path = mount.join("file");
+        fs::write(&path, content(1, 500_000)).unwrap();
+        for _ in 0..2 {
+            OpenOptions::new().write(true).truncate(true).open(&path).unwrap().sync_all().unwrap();
+            let metadata = path.metadata().unwrap();
+            assert_eq!(metadata.len(), 0);
+            assert!(metadata.blocks() <= 16, "{}", metadata.blocks());
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"");
+    });
+}
+
+/// Gluster's shard translator, #2246: who looked at a file while it was written had short reads.
+#[test]
+fn gluster_2246_a_look_during_writes_shortens_no_read() {
+    within(LONG, || {
+        let volume = Plain::new(STRIPED, 2);
+        let (writer, reader) = (volume.mount(""), volume.mount("cache=none"));
+        let file = File::create(writer.join("file")).unwrap();
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut last = 0;
+                while !ends.load(Ordering::SeqCst) {
+                    let size = reader.join("file").metadata().unwrap().len();
+                    assert!(size >= last, "{size} after {last}");
+                    last = size;
+                    let data = fs::read(reader.join("file")).unwrap();
+                    assert!(data.len() as u64 >= size, "{} of {size}", data.len());
+                    let whole = data.chunks_exact(50_000).enumerate();
+                    assert!(whole.into_iter().all(|(block, data)| data == content(block, 50_000)));
+                }
+            });
+            for block in 0..40 {
+                file.write_all_at(&content(block, 50_000), block as u64 * 50_000).unwrap();
+            }
+            ends.store(true, Ordering::SeqCst);
+            watch.join().unwrap();
+        });
+        assert_eq!(reader.join("file").metadata().unwrap().len(), 2_000_000);
+    });
+}
+
+/// UnifyFS, #525 and #411: the right size and wrong data; 20 files that are open at once and take
+/// thousands of writes.
+#[test]
+fn unifyfs_525_and_411_many_writes_into_open_files_are_all_there() {
+    within(LONG, || {
+        let volume = Plain::new(STRIPED, 3);
+        let (mount, other) = (volume.mount(""), volume.mount(""));
+        let files: Vec<File> = (0..20).map(|n| File::create(mount.join(format!("f{n}"))).unwrap()).collect();
+        for write in 0..10_000usize {
+            let (file, place) = (write % 20, write / 20);
+            files[file].write_all_at(&content(write, 300), place as u64 * 300).unwrap();
+        }
+        drop(files);
+        for file in 0..20 {
+            let data = fs::read(other.join(format!("f{file}"))).unwrap();
+            assert_eq!(data.len(), 500 * 300);
+            assert!(data.chunks(300).enumerate().all(|(place, data)| data == content(place * 20 + file, 300)));
+        }
+    });
+}
+
+#[test]
+fn a_store_is_served_to_the_volume_alone_and_made_once() {
+    test(|| {
+        let volume = Plain::new(WHOLE, 2);
+        let refused = run(aqueduct().args(["volume", "init", "--server", "s1"]).arg(&volume.file)).failed();
+        assert!(refused.contains("stays"), "{refused}");
+        let point = directory();
+        let source = format!("{}:(store)", volume.addresses[1]);
+        let told = run(aqueduct().args(["mount", &source]).arg(point.path())).failed();
+        assert!(told.contains("key"), "{told}");
+        let mount = volume.mount("");
+        assert_eq!(errno(fs::create_dir(mount.join(".aqueduct-volume"))), libc::EPERM);
+        assert_eq!(errno(File::open(mount.join(".aqueduct-volume"))), libc::ENOENT);
+    });
+}
