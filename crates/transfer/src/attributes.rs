@@ -7,6 +7,17 @@ use crate::side::{ACLS, Node, Seen, Xattrs};
 /// Set-user-id and set-group-id: they mean something else with another owner.
 const SET_IDS: u32 = 0o6000;
 
+/// What a file has that is made in a directory which nobody else may enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// The permissions that no umask takes away.
+    pub kept: u32,
+}
+
 /// What could not be held, and why.
 pub type Lost = Vec<(String, Errno)>;
 
@@ -20,12 +31,16 @@ fn is_link(seen: &Seen) -> bool {
 }
 
 /// Gives `target` what `seen` of its source says, and its extended attributes. Only what is
-/// refused for good is lost.
-pub fn carry(seen: &Seen, xattrs: &Xattrs, target: &dyn Node) -> Result<Lost, Errno> {
+/// refused for good is lost. `given`: what the target has already.
+pub fn carry(seen: &Seen, xattrs: &Xattrs, target: &dyn Node, given: Option<Given>) -> Result<Lost, Errno> {
     let owner = SetAttr { uid: Some(seen.attr.uid), gid: Some(seen.attr.gid), ..SetAttr::default() };
     let mode = (!is_link(seen)).then_some(seen.attr.mode & 0o7777);
     if xattrs.is_empty() {
-        let all = SetAttr { uid: owner.uid, gid: owner.gid, mode, ..times(seen) };
+        let has_owner = given.is_some_and(|given| (given.uid, given.gid) == (seen.attr.uid, seen.attr.gid));
+        // It was made with these permissions, of which a umask took none.
+        let has_mode = has_owner && given.is_some_and(|given| mode.is_some_and(|mode| mode & !given.kept == 0));
+        let (uid, gid) = if has_owner { (None, None) } else { (owner.uid, owner.gid) };
+        let all = SetAttr { uid, gid, mode: mode.filter(|_| !has_mode), ..times(seen) };
         match target.set(&all) {
             Err(Errno::EPERM | Errno::EINVAL | Errno::EOPNOTSUPP | Errno::EOVERFLOW) => {}
             done => return done.map(|()| Vec::new()),

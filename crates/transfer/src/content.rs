@@ -3,19 +3,21 @@
 use std::hash::Hasher as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use aqueduct_fs::Errno;
 use aqueduct_worker::lock;
 use bytes::Bytes;
 use twox_hash::XxHash3_64;
 
-use crate::attributes;
+use crate::attributes::{self, Given};
 use crate::hash::{self, Hash, WHOLE_MAX};
-use crate::job::{Big, Done, Failed, Flush, Item, Job, Unnamed, Worker};
+use crate::job::{Big, Dir, Done, Failed, Flush, Item, Job, Unnamed, Worker};
 use crate::ledger::Stage;
 use crate::outcome::{Fault, Trying, add};
 use crate::side::{Directory, File, STEP, Seen};
 use crate::store::{Chunk, fingerprint};
+use crate::ways::Way;
 
 /// Zeros of this length are left out where a file has holes: a block of most file systems.
 const HOLE: usize = 4096;
@@ -45,7 +47,7 @@ impl Sums {
     }
 
     fn update_zeros(&mut self, mut length: u64) {
-        if self.sum.is_none() && self.tree.is_none() {
+        if !self.is_wanted() {
             return;
         }
         while length > 0 {
@@ -53,6 +55,11 @@ impl Sums {
             self.update(&ZEROS[..step as usize]);
             length -= step;
         }
+    }
+
+    /// Whether data have to be seen.
+    fn is_wanted(&self) -> bool {
+        self.sum.is_some() || self.tree.is_some()
     }
 
     fn sum(&self) -> u64 {
@@ -105,19 +112,63 @@ fn copy_range(
         if let Some(throttle) = &job.throttle {
             job.within(Stage::Throttle, || throttle.take(length));
         }
-        job.within(Stage::Read, || ends.source.read(at, length, buffer)).trying("reading it")?;
-        if buffer.len() < length {
-            return Err(Fault::changed());
-        }
-        if sums.sum.is_some() || sums.tree.is_some() {
-            job.within(Stage::Hash, || sums.update(buffer));
-        }
-        job.within(Stage::Write, || write(ends, at, buffer)).trying("writing it")?;
+        let length = match by_kernel(job, ends, at, length, sums)? {
+            Some(taken) => taken,
+            None => {
+                step(job, buffer, ends, (at, length), sums)?;
+                length
+            }
+        };
         add(&job.counts.moved, length as u64);
         add(&job.watch.bytes, length as u64);
         at += length as u64;
     }
     Ok(())
+}
+
+/// Reads, hashes and writes.
+fn step(
+    job: &Job,
+    buffer: &mut Vec<u8>,
+    ends: &Ends<'_>,
+    (at, length): (u64, usize),
+    sums: &mut Sums,
+) -> Result<(), Fault> {
+    let started = Instant::now();
+    job.within(Stage::Read, || ends.source.read(at, length, buffer)).trying("reading it")?;
+    if buffer.len() < length {
+        return Err(Fault::changed());
+    }
+    if sums.is_wanted() {
+        job.within(Stage::Hash, || sums.update(buffer));
+    }
+    job.within(Stage::Write, || write(ends, at, buffer)).trying("writing it")?;
+    if length >= STEP {
+        job.ways.took(Way::Memory, length, started.elapsed());
+    }
+    Ok(())
+}
+
+/// Has the kernel copy, where nobody has to see the data and that is the faster way. `None`: it
+/// is not to.
+fn by_kernel(job: &Job, ends: &Ends<'_>, at: u64, length: usize, sums: &Sums) -> Result<Option<usize>, Fault> {
+    let is_blind = !sums.is_wanted() && ends.holes != Holes::Scan;
+    if !is_blind || length < STEP || job.ways.choose() == Way::Memory {
+        return Ok(None);
+    }
+    let started = Instant::now();
+    match job.within(Stage::Write, || ends.target.take(ends.source, at, length)) {
+        Err(Errno::EOPNOTSUPP) => {
+            job.ways.forbid_kernel();
+            Ok(None)
+        }
+        Ok(0) => Err(Fault::changed()),
+        taken => {
+            let taken = taken.trying("copying its data")?;
+            job.ways.took(Way::Kernel, taken, started.elapsed());
+            Ok(Some(taken))
+        }
+    }
 }
 
 /// Writes what was read, and takes the memory back unless somebody keeps it.
@@ -166,16 +217,34 @@ pub fn holes_of(source: &dyn File, seen: &Seen) -> Holes {
 pub type Created = (Arc<dyn File>, Option<Vec<u8>>);
 
 /// A file at the destination, without the name that it will have.
-pub fn create(job: &Job, item: &Item, named: bool) -> Result<Created, Fault> {
+pub fn create(job: &Job, item: &Item, named: bool, mode: Option<u32>) -> Result<Created, Fault> {
     let directory: &dyn Directory = item.target()?;
     if !named && job.makes_unnamed.load(Ordering::Relaxed) {
-        match directory.create_unnamed() {
+        match directory.create_unnamed(mode.unwrap_or(0o600)) {
             Err(Errno::EOPNOTSUPP) => job.makes_unnamed.store(false, Ordering::Relaxed),
-            file => return Ok((file.trying("making it")?, None)),
+            file => {
+                let file = file.trying("making it")?;
+                if let Some(mode) = mode.filter(|_| item.dir.given.get().is_none()) {
+                    let attr = file.seen().trying("looking at it")?.attr;
+                    let kept = if attr.mode & 0o7777 == mode { mode } else { 0 };
+                    item.dir.given.get_or_init(|| Given { uid: attr.uid, gid: attr.gid, kept });
+                }
+                return Ok((file, None));
+            }
         }
     }
     let name = job.part_name();
     Ok((directory.create(&name).trying("making it")?, Some(name)))
+}
+
+/// The permissions with which a file may be made at once, since it has no name yet: where all that
+/// is made has the same owner, since nobody else can change the directory, and no lists of its
+/// own are inherited.
+fn early_mode(item: &Item, seen: &Seen) -> Option<u32> {
+    let Dir { is_new, bequeaths, target, .. } = &*item.dir;
+    let is_here = target.as_ref().is_some_and(|target| target.descriptor().is_some());
+    let mode = seen.attr.mode & 0o7777;
+    (*is_new && !bequeaths && is_here && mode & 0o7000 == 0).then_some(mode)
 }
 
 /// Copies a file whose source is open.
@@ -217,7 +286,7 @@ pub fn copy(job: &Job, worker: &mut Worker, item: Item, source: Arc<dyn File>, p
 
 /// Has the copy share the data of the source. `None`: these two cannot.
 fn share(job: &Job, item: &Item, source: &dyn File, named: bool) -> Result<Option<Created>, Fault> {
-    let (target, part) = job.within(Stage::Attributes, || create(job, item, named))?;
+    let (target, part) = job.within(Stage::Attributes, || create(job, item, named, None))?;
     if job.within(Stage::Write, || target.share(source)).is_ok() {
         return Ok(Some((target, part)));
     }
@@ -237,7 +306,8 @@ fn copy_whole(
     seen: &Seen,
     named: bool,
 ) -> Result<Whole, Fault> {
-    let (target, part) = job.within(Stage::Attributes, || create(job, item, named))?;
+    let mode = early_mode(item, seen);
+    let (target, part) = job.within(Stage::Attributes, || create(job, item, named, mode))?;
     let ends = Ends { source, target: &*target, holes: holes_of(source, seen) };
     let mut sums = Sums::new(job, 0);
     let sized = match ends.holes {
@@ -273,7 +343,11 @@ pub fn complete(job: &Job, worker: &mut Worker, mut unnamed: Unnamed, source: &d
         if unnamed.item.dir.bequeaths {
             attributes::disinherit(&*unnamed.target).trying("removing what its directory gave it")?;
         }
-        attributes::carry(&unnamed.seen, &unnamed.xattrs, &*unnamed.target).trying("setting its attributes")
+        // One of a chunk was made just now, if it has no name: see `early_mode`.
+        let is_early = unnamed.part.is_none() && unnamed.check != "reflink";
+        let mode = early_mode(&unnamed.item, &unnamed.seen).filter(|_| is_early);
+        let given = mode.and_then(|_| unnamed.item.dir.given.get().copied());
+        attributes::carry(&unnamed.seen, &unnamed.xattrs, &*unnamed.target, given).trying("setting its attributes")
     });
     match carried {
         Ok(lost) => job.lost(&unnamed.item.path(), lost),
@@ -293,11 +367,11 @@ fn begin(job: &Job, item: Item, source: Arc<dyn File>, seen: Seen, present: Opti
     let chunk = hash::chunk_length(size);
     let count = size.div_ceil(chunk);
     let mut sums = vec![(0, [0; 32]); count as usize];
-    let earlier = job.within(Stage::Verify, || earlier_part(job, &item, &path, &seen, chunk, &mut sums));
+    let earlier = job.within(Stage::Verify, || earlier_part(job, &item, &*source, (&path, &seen, chunk), &mut sums));
     let created = match earlier {
         Some(earlier) => Ok(earlier),
         None => job.within(Stage::Attributes, || {
-            let (target, part) = create(job, &item, true)?;
+            let (target, part) = create(job, &item, true, None)?;
             let part = part.unwrap_or_default();
             target.truncate(size).trying("setting its size")?;
             if let Some(store) = job.store.as_ref().filter(|store| store.is_journal) {
@@ -341,9 +415,8 @@ type Begun = (Arc<dyn File>, Vec<u8>, Vec<u64>);
 fn earlier_part(
     job: &Job,
     item: &Item,
-    path: &[u8],
-    seen: &Seen,
-    chunk: u64,
+    source: &dyn File,
+    (path, seen, chunk): (&[u8], &Seen, u64),
     sums: &mut [(u64, [u8; 32])],
 ) -> Option<Begun> {
     let store = job.store.as_ref().filter(|_| job.goes_on && item.attempt == 0)?;
@@ -364,9 +437,7 @@ fn earlier_part(
     for Chunk { index, sum, value } in part.chunks {
         let Some(place) = sums.get_mut(index as usize) else { continue };
         let range = (index * chunk, ((index + 1) * chunk).min(seen.attr.size));
-        if (value.is_some() || !job.options.hashes())
-            && sum_of(&*target, range, &mut buffer).is_ok_and(|found| found == sum)
-        {
+        if (value.is_some() || !job.options.hashes()) && is_there(job, (source, &*target), range, sum, &mut buffer) {
             *place = (sum, value.unwrap_or_default());
             missing[index as usize] = false;
             add(&job.watch.bytes, range.1 - range.0);
@@ -374,6 +445,22 @@ fn earlier_part(
     }
     let missing = (0..sums.len() as u64).filter(|index| missing[*index as usize]).collect();
     Some((target, part.name, missing))
+}
+
+/// Whether a chunk of an earlier run is what it should be: by its sum, where one was made, else by
+/// the source, which is on this machine too.
+fn is_there(
+    job: &Job,
+    (source, target): (&dyn File, &dyn File),
+    range: (u64, u64),
+    sum: u64,
+    buffer: &mut Vec<u8>,
+) -> bool {
+    let Ok(found) = sum_of(target, range, buffer) else { return false };
+    match job.sums {
+        true => found == sum,
+        false => sum_of(source, range, buffer).is_ok_and(|wanted| wanted == found),
+    }
 }
 
 /// The sum of what lies in a file.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use aqueduct_fs::Errno;
 use aqueduct_worker::lock;
@@ -20,6 +20,7 @@ use crate::queue::{Queue, Shared};
 use crate::side::{Directory, File, PART, Seen, Xattrs};
 use crate::store::{Entry, Store, fingerprint, random};
 use crate::throttle::Throttle;
+use crate::ways::Ways;
 
 /// How data are made stable before a file has its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub struct Job {
     pub redoes: bool,
     /// What an earlier run did counts.
     pub goes_on: bool,
+    /// How data of one machine are copied.
+    pub ways: Ways,
     /// All data together.
     pub throttle: Option<Arc<Throttle>>,
     /// How data are made stable.
@@ -103,6 +106,8 @@ pub struct Dir {
     pub is_new: bool,
     /// What is made in it gets access control lists from it.
     pub bequeaths: bool,
+    /// What the first file had that was made in it with its final permissions.
+    pub given: OnceLock<attributes::Given>,
 }
 
 /// A name to copy.
@@ -265,6 +270,7 @@ impl Job {
             store: None,
             gathered: None,
             claim: None,
+            ways: Ways::default(),
             redoes: false,
             goes_on: false,
             flush,
@@ -388,7 +394,7 @@ impl Job {
 
     fn finish(&self, dir: &Dir, seen: &Seen, target: &dyn Directory) -> Result<(), Fault> {
         let xattrs = dir.source.xattrs().trying("reading its extended attributes")?;
-        let lost = attributes::carry(seen, &xattrs, target).trying("setting its attributes")?;
+        let lost = attributes::carry(seen, &xattrs, target, None).trying("setting its attributes")?;
         self.lost(&dir.path, lost);
         if self.flush == Flush::Each {
             target.sync().trying("making it stable")?;

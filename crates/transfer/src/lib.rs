@@ -30,6 +30,7 @@ pub mod third;
 mod throttle;
 mod tune;
 mod walk;
+mod ways;
 
 pub use aqueduct_node::{Failure, Kind};
 pub use compare::{Verified, b3sum, verify};

@@ -281,7 +281,8 @@ fn prepare(plan: &Plan, starts: &[Start], watch: Arc<Watch>, teller: Option<Tell
     let (store, goes_on) = open_store(plan)?;
     let job = Job::new(options, target_root, flush, check, watch);
     Ok(Job {
-        sums: job.sums || store.as_ref().is_some_and(|store| store.is_journal),
+        // What is read here again when it goes on is compared itself: see `content::is_there`.
+        sums: job.sums || plan.is_projected() && store.as_ref().is_some_and(|store| store.is_journal),
         throttle: job.options.rate.map(Throttle::new).map(Arc::new),
         run: store.as_ref().map_or(job.run, |store| store.name),
         store,
@@ -354,7 +355,8 @@ fn lay_out(job: &Arc<Job>, starts: Vec<Start>) -> Result<Vec<Arc<Dir>>, Failure>
                 Some(target) if !is_new => attributes::bequeaths(&**target).unwrap_or(false),
                 _ => false,
             };
-            Arc::new(Dir { job: job.clone(), _above: None, path: Vec::new(), source, target, seen, is_new, bequeaths })
+            let (job, path, given) = (job.clone(), Vec::new(), std::sync::OnceLock::new());
+            Arc::new(Dir { job, _above: None, path, source, target, seen, is_new, bequeaths, given })
         };
         match start {
             Start::Content { source, seen, target, is_new } => {

@@ -1,6 +1,6 @@
 //! Directories gone through, and what each name in them needs.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use aqueduct_fs::Errno;
 
@@ -60,7 +60,8 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
     }
     job.goes_through(&path, &seen);
     let above = Some(item.dir.clone());
-    Ok(Some(Dir { job: job.clone(), _above: above, path, source, target, seen: Some(seen), is_new, bequeaths }))
+    let (job, seen, given) = (job.clone(), Some(seen), OnceLock::new());
+    Ok(Some(Dir { job, _above: above, path, source, target, seen, is_new, bequeaths, given }))
 }
 
 /// Removes what an earlier run of this copy left unfinished, but for what can be gone on with.
@@ -354,7 +355,7 @@ fn keep(job: &Job, item: &Item, path: &[u8], seen: &Seen, present: &Seen) -> Res
     let xattrs = source.xattrs().trying("reading its extended attributes")?;
     if !is_same {
         let target = item.target()?.file(item.target_name(), None).trying("opening it at the destination")?;
-        let lost = attributes::carry(seen, &xattrs, &*target).trying("setting its attributes")?;
+        let lost = attributes::carry(seen, &xattrs, &*target, None).trying("setting its attributes")?;
         job.lost(path, lost);
     }
     if job.options.hashes() {
@@ -488,7 +489,7 @@ fn make_other(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, text:
         if item.dir.bequeaths && text.is_none() {
             attributes::disinherit(&*node).trying("removing what its directory gave it")?;
         }
-        let lost = attributes::carry(seen, &xattrs, &*node).trying("setting its attributes")?;
+        let lost = attributes::carry(seen, &xattrs, &*node, None).trying("setting its attributes")?;
         job.lost(&path, lost);
         naming::rename(item, present, &part)
     };

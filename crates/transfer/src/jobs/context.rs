@@ -156,7 +156,8 @@ impl Context {
         let bequeaths = attributes::bequeaths(&*target).trying("reading its access control list")?;
         let path = path.to_vec();
         let target = Some(target);
-        Ok(Arc::new(Dir { job: job.clone(), _above: None, path, source, target, seen: None, is_new, bequeaths }))
+        let (job, given) = (job.clone(), std::sync::OnceLock::new());
+        Ok(Arc::new(Dir { job, _above: None, path, source, target, seen: None, is_new, bequeaths, given }))
     }
 
     /// A name in a directory.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use aqueduct_fs::{Attr, Errno, SetAttr, SetTime, data::read_full, device_number};
 use bytes::Bytes;
@@ -287,6 +288,25 @@ impl File for LocalFile {
         Ok(())
     }
 
+    fn take(&self, source: &dyn File, offset: u64, length: usize) -> Result<usize, Errno> {
+        let source = source.descriptor().ok_or(Errno::EOPNOTSUPP)?;
+        let (mut from, mut to) = (offset, offset);
+        loop {
+            match rustix::fs::copy_file_range(source, Some(&mut from), &self.0, Some(&mut to), length) {
+                Err(rustix::io::Errno::INTR) => {}
+                // Of two file systems, or not of this one, or refused by a filter.
+                Err(
+                    rustix::io::Errno::XDEV
+                    | rustix::io::Errno::NOSYS
+                    | rustix::io::Errno::INVAL
+                    | rustix::io::Errno::OPNOTSUPP
+                    | rustix::io::Errno::PERM,
+                ) => return Err(Errno::EOPNOTSUPP),
+                taken => return Ok(taken?),
+            }
+        }
+    }
+
     fn share(&self, source: &dyn File) -> Result<(), Errno> {
         let source = source.descriptor().ok_or(Errno::EXDEV)?;
         Ok(rustix::fs::ioctl_ficlone(&self.0, source)?)
@@ -415,9 +435,9 @@ impl Directory for LocalDirectory {
         Ok(Arc::new(LocalFile(self.open_name(name, flags, mode(0o600))?)))
     }
 
-    fn create_unnamed(&self) -> Result<Arc<dyn File>, Errno> {
+    fn create_unnamed(&self, permissions: u32) -> Result<Arc<dyn File>, Errno> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        match rustix::fs::openat(&self.0, c".", flags, mode(0o600)) {
+        match rustix::fs::openat(&self.0, c".", flags, mode(permissions)) {
             Ok(fd) => Ok(Arc::new(LocalFile(fd))),
             Err(rustix::io::Errno::ISDIR | rustix::io::Errno::INVAL) => Err(Errno::EOPNOTSUPP),
             Err(error) => Err(error.into()),
@@ -426,7 +446,17 @@ impl Directory for LocalDirectory {
 
     fn name_file(&self, file: &dyn File, name: &[u8]) -> Result<(), Errno> {
         aqueduct_fs::check_name(name)?;
+        /// The kernel lets us name a file by its descriptor alone: with CAP_DAC_READ_SEARCH.
+        static BY_DESCRIPTOR: AtomicBool = AtomicBool::new(true);
         let fd = file.descriptor().ok_or(Errno::EXDEV)?;
+        if BY_DESCRIPTOR.load(Ordering::Relaxed) {
+            match rustix::fs::linkat(fd, c"", &self.0, OsStr::from_bytes(name), AtFlags::EMPTY_PATH) {
+                Err(rustix::io::Errno::NOENT | rustix::io::Errno::PERM | rustix::io::Errno::INVAL) => {
+                    BY_DESCRIPTOR.store(false, Ordering::Relaxed);
+                }
+                named => return Ok(named?),
+            }
+        }
         let path = Path::new("/proc/self/fd").join(fd.as_raw_fd().to_string());
         let name = OsStr::from_bytes(name);
         Ok(rustix::fs::linkat(rustix::fs::CWD, path, &self.0, name, AtFlags::SYMLINK_FOLLOW)?)

@@ -102,6 +102,12 @@ pub trait File: Node {
     /// Writes all of the data.
     fn write(&self, offset: u64, data: bytes::Bytes) -> Result<(), Errno>;
 
+    /// Writes what `source` has at the same place, without this process seeing it; gives how much,
+    /// which is 0 only at the end of the source. EOPNOTSUPP: these two cannot.
+    fn take(&self, _source: &dyn File, _offset: u64, _length: usize) -> Result<usize, Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// Shares all data of `source`, where one file system has both and can: nothing is read or
     /// written.
     fn share(&self, _source: &dyn File) -> Result<(), Errno> {
@@ -163,8 +169,9 @@ pub trait Directory: Node {
     /// Makes a file under a name that must be free, for reading and writing.
     fn create(&self, name: &[u8]) -> Result<Arc<dyn File>, Errno>;
 
-    /// Makes a file without a name. EOPNOTSUPP: not here.
-    fn create_unnamed(&self) -> Result<Arc<dyn File>, Errno>;
+    /// Makes a file without a name, with these permissions before a umask takes some away.
+    /// EOPNOTSUPP: not here.
+    fn create_unnamed(&self, mode: u32) -> Result<Arc<dyn File>, Errno>;
 
     /// Gives a file without a name its first, which must be free.
     fn name_file(&self, file: &dyn File, name: &[u8]) -> Result<(), Errno>;

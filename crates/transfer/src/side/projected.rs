@@ -389,9 +389,9 @@ impl Directory for ProjectedDirectory {
         Ok(self.0.opened(entry, opened.id))
     }
 
-    fn create_unnamed(&self) -> Result<Arc<dyn File>, Errno> {
+    fn create_unnamed(&self, mode: u32) -> Result<Arc<dyn File>, Errno> {
         let flags = OpenFlags::READ | OpenFlags::WRITE;
-        let request = Request::CreateUnnamed { parent: self.0.handle.bytes(), mode: 0o600, umask: 0, flags };
+        let request = Request::CreateUnnamed { parent: self.0.handle.bytes(), mode, umask: 0, flags };
         let (entry, opened) = self.0.call(request)?.created()?;
         Ok(self.0.opened(entry, opened.id))
     }
