@@ -52,8 +52,12 @@ done. Each agent's interface is called 'wire' in its network namespace, which is
 The configuration file:
   name = \"aq\"                      # the group; its namespaces and interfaces begin with it
   kind = \"process\"                # container: besides, files and processes of its own
+                                   # vm: besides, a kernel of its own (QEMU)
   runtime = \"crun\"                # which runs containers
-  bind = [\"/opt/site\"]            # what a container sees of the host besides what it serves
+  kernel = \"/boot/vmlinuz-6.1.0\"  # of a vm; unless given, the newest in /boot
+  modules = \"/\"                    # above lib/modules with its modules
+  accelerator = \"auto\"            # kvm, or tcg (anywhere, and ten times slower); auto: kvm where it can
+  bind = [\"/opt/site\"]            # what a container or vm sees of the host besides what it serves
   interface = \"auto\"               # sriov: a virtual function of the card; macvlan: an address of its own on it; veth: a wire
                                    # to a bridge; auto: the first of these that can be had
   uplink = \"eth0\"                  # the card, or a bridge; unless given: a bridge of their own, which has the network's first address

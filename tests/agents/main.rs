@@ -8,5 +8,6 @@ mod group;
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../harness/lab.rs"]
 mod lab;
+mod machines;
 mod processes;
 mod trouble;

@@ -33,3 +33,13 @@ pub struct Agent {
 pub(crate) fn folder(name: &str) -> PathBuf {
     Path::new(RUN).join(name)
 }
+
+/// The address of an agent's packets: of those that everybody may choose, and the same each time.
+pub(crate) fn mac(address: IpAddr) -> String {
+    let octets = match address {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(address) => address.octets()[12..].try_into().expect("four of sixteen"),
+    };
+    let [a, b, c, d] = octets;
+    format!("02:71:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+}

@@ -11,11 +11,15 @@ use crate::command::LOOK;
 use crate::host::Host;
 use crate::journal::{self, Journal};
 use crate::plan::{Plan, Planner};
-use crate::settings::{AGENTS_MAX, Settings, check_name};
+use crate::settings::{AGENTS_MAX, AgentKind, Settings, check_name};
 use crate::step::Step;
 
 /// How long an agent may take until it is ready.
 const READY_MAX: Duration = Duration::from_secs(20);
+
+/// A virtual machine has to boot first, which takes a minute where a program is its processor and
+/// others use the host.
+const BOOTED_MAX: Duration = Duration::from_secs(240);
 
 /// Lines of an agent's output that are told when it has failed.
 const LINES_MAX: usize = 6;
@@ -170,7 +174,8 @@ fn add(
 /// Waits until an agent serves, or has begun where it does something else.
 fn await_ready(host: &dyn Host, journal: &Journal, agent: &Agent) -> Result<(), Failure> {
     let serves = journal.settings.command.is_empty() && journal.settings.store.is_none();
-    let end = Instant::now() + READY_MAX;
+    let limit = if agent.kind == AgentKind::Vm { BOOTED_MAX } else { READY_MAX };
+    let end = Instant::now() + limit;
     loop {
         let told = host.read(&agent.log).unwrap_or_default();
         let failed = |why: &str| {
@@ -193,7 +198,7 @@ fn await_ready(host: &dyn Host, journal: &Journal, agent: &Agent) -> Result<(), 
             return Ok(());
         }
         if Instant::now() > end {
-            return Err(failed(&format!("it is not ready after {} s", READY_MAX.as_secs())));
+            return Err(failed(&format!("it is not ready after {} s", limit.as_secs())));
         }
         sleep(LOOK);
     }

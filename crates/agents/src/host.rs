@@ -5,13 +5,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::image::Content;
 
 /// How long another may take that works on the same agents: it waits for them to begin and to end.
 const LOCK_MAX: Duration = Duration::from_secs(60);
@@ -42,6 +44,9 @@ pub trait Host {
     /// Removes a folder: all that is in it, or (`only_itself`) nothing but the folder, as control
     /// groups want it.
     fn remove_folder(&self, path: &Path, only_itself: bool) -> io::Result<()>;
+
+    /// Makes an image of files for a virtual machine.
+    fn image(&self, path: &Path, files: &[(PathBuf, Content)]) -> io::Result<()>;
 
     /// Runs a program to its end, and gives what it has printed; or what it has printed of its
     /// failure.
@@ -120,6 +125,10 @@ impl Host for ThisHost {
 
     fn remove_folder(&self, path: &Path, only_itself: bool) -> io::Result<()> {
         if only_itself { fs::remove_dir(path) } else { fs::remove_dir_all(path) }
+    }
+
+    fn image(&self, path: &Path, files: &[(PathBuf, Content)]) -> io::Result<()> {
+        crate::image::write(path, files)
     }
 
     fn run(&self, command: &[String]) -> Result<String, String> {

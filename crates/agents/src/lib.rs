@@ -16,7 +16,9 @@ mod container;
 mod enter;
 mod group;
 pub mod host;
+mod image;
 pub mod journal;
+mod machine;
 #[cfg(test)]
 mod made_up;
 pub mod plan;

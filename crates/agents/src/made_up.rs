@@ -240,6 +240,12 @@ impl Host for MadeUp {
         ThisHost.remove_folder(&self.at(path), only_itself && !is_group)
     }
 
+    fn image(&self, path: &Path, files: &[(std::path::PathBuf, crate::image::Content)]) -> io::Result<()> {
+        self.change()?;
+        let names: Vec<_> = files.iter().map(|(path, _)| path.display().to_string()).collect();
+        ThisHost.write(&self.at(path), &names.join("\n"))
+    }
+
     fn run(&self, command: &[String]) -> Result<String, String> {
         let line = command.join(" ");
         let words: Vec<&str> =
@@ -260,7 +266,12 @@ impl Host for MadeUp {
             ["netns", rest @ ..] => self.namespace(rest),
             ["link", rest @ ..] => self.link(namespace, rest),
             _ if line.starts_with("ldd ") => Ok("\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/libc.so.6 (0x2)".into()),
-            ["addr" | "route" | "qdisc", ..] => Ok(String::new()),
+            _ if line.starts_with("qemu-") => Ok("QEMU 7.2".into()),
+            _ if line.starts_with("sh -c command -v ") => {
+                Ok(format!("/bin/{}", words[words.len() - 1].trim_start_matches("command -v ")))
+            }
+            _ if line.starts_with("modprobe ") => Ok("builtin x\ninsmod /lib/modules/6.1.0/y.ko".into()),
+            ["addr" | "route" | "qdisc" | "tuntap", ..] => Ok(String::new()),
             other => panic!("{other:?}"),
         }
     }

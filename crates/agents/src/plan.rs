@@ -1,17 +1,17 @@
 //! What setting agents up comes to on a host: steps, in order.
 
-use std::net::IpAddr;
 use std::path::Path;
 
 use aqueduct_node::Failure;
 
-use crate::agent::{Agent, folder};
+use crate::agent::{Agent, folder, mac};
 use crate::cards::{self, Function, Place, WIRE, Way};
 use crate::cgroups::Hierarchies;
 use crate::command::words;
 use crate::enter::Entry;
 use crate::host::Host;
-use crate::settings::Settings;
+use crate::machine;
+use crate::settings::{AgentKind, Settings};
 use crate::step::{Step, Thing};
 use crate::work::work;
 
@@ -79,6 +79,13 @@ impl<'a> Planner<'a> {
                 "cannot put agents into a virtual network",
                 "they have wires to a bridge",
                 "leave vlan out, or name a card with uplink",
+            ));
+        }
+        if settings.kind == AgentKind::Vm && !matches!(way, Way::Veth { .. }) {
+            return Err(Failure::usage(
+                "cannot give virtual machines a card's functions or addresses",
+                "their cards are joined to a bridge",
+                "leave uplink out, or name a bridge with it that has the card",
             ));
         }
         let processors = if settings.processors == 0 { Vec::new() } else { cards::processors(host, settings)? };
@@ -158,7 +165,10 @@ impl<'a> Planner<'a> {
             Step::set(&format!("ip -n {namespace} link set lo up")),
         ];
         steps.extend(self.interface(&agent)?);
-        steps.extend(self.reach(&agent));
+        match self.settings.kind {
+            AgentKind::Vm => steps.extend(machine::bridge(&namespace)),
+            _ => steps.extend(self.reach(&agent)),
+        }
         let group = format!("aqueduct-{namespace}");
         let groups = self.hierarchies.groups(host, self.settings, &group, &processors)?;
         steps.extend(groups.own);
@@ -250,14 +260,4 @@ impl<'a> Planner<'a> {
         steps.extend(gateway.map(|gateway| Step::set(&format!("{ip} route add default via {gateway}{congestion}"))));
         steps
     }
-}
-
-/// The address of an agent's packets: of those that everybody may choose, and the same each time.
-fn mac(address: IpAddr) -> String {
-    let octets = match address {
-        IpAddr::V4(address) => address.octets(),
-        IpAddr::V6(address) => address.octets()[12..].try_into().expect("four of sixteen"),
-    };
-    let [a, b, c, d] = octets;
-    format!("02:71:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
 }

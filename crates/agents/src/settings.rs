@@ -22,6 +22,21 @@ pub enum AgentKind {
     Process,
     /// Besides, files and processes of its own: a container.
     Container,
+    /// Besides, a kernel of its own: a virtual machine.
+    Vm,
+}
+
+/// What runs the instructions of virtual machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accelerator {
+    /// The processor where it can (KVM), else a program.
+    #[default]
+    Auto,
+    /// The processor, or none are started.
+    Kvm,
+    /// A program (TCG), ten times slower and anywhere.
+    Tcg,
 }
 
 /// How an agent gets its interface.
@@ -81,6 +96,12 @@ pub struct Settings {
     pub bind: Vec<PathBuf>,
     /// The program that runs containers.
     pub runtime: String,
+    /// The kernel of virtual machines; unless given, the newest in /boot.
+    pub kernel: Option<PathBuf>,
+    /// The folder above `lib/modules` with that kernel's modules; unless given, `/`.
+    pub modules: Option<PathBuf>,
+    /// What runs the instructions of virtual machines.
+    pub accelerator: Accelerator,
     /// Instead of serving: work for this store of jobs.
     pub store: Option<String>,
     /// With a store: root's jobs are done too, as root.
@@ -111,6 +132,9 @@ impl Default for Settings {
             insecure: false,
             bind: Vec::new(),
             runtime: "crun".into(),
+            kernel: None,
+            modules: None,
+            accelerator: Accelerator::default(),
             store: None,
             allow_root: false,
             command: Vec::new(),
@@ -176,6 +200,11 @@ impl Settings {
             1 => {}
             _ => return Err(wrong("cannot start agents".into(), "several things are said that they are to do", hint)),
         }
+        if self.kind == AgentKind::Vm && !self.export.is_empty() {
+            let why = "what it has of this host comes by virtio-fs, whose files have no lasting handles";
+            let hint = "use kind = \"container\" to serve; a vm works for a store, or runs a command";
+            return Err(wrong("cannot have a virtual machine serve".into(), why, hint));
+        }
         if self.allow_root && self.store.is_none() {
             let hint = "give store = \"URL\", or take it out: who is root at exports their squash says";
             return Err(wrong("cannot use allow_root".into(), "only jobs of a store are done as root", hint));
@@ -188,7 +217,9 @@ impl Settings {
             }
         }
         let exported = self.export.iter().filter_map(|export| export.get("path")?.as_str()).map(Path::new);
-        let bound = self.bind.iter().map(PathBuf::as_path).chain(exported).chain(self.key.as_deref());
+        let of_machines = self.kernel.iter().chain(&self.modules).map(PathBuf::as_path);
+        let bound =
+            self.bind.iter().map(PathBuf::as_path).chain(exported).chain(self.key.as_deref()).chain(of_machines);
         if let Some(path) = bound.into_iter().find(|path| path.is_relative()) {
             let why = "agents run elsewhere than this command";
             return Err(wrong(format!("cannot use the path {}", path.display()), why, "give it from the root: /..."));

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::cards::{Function, Place};
 use crate::command::{LOOK, run, words};
 use crate::host::{Host, Process};
+pub use crate::image::Content;
 
 /// How long processes may take to end by themselves: as long as a server lets operations finish.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -63,6 +64,13 @@ pub enum Step {
     Folder {
         /// Where.
         path: PathBuf,
+    },
+    /// Makes the first file system of a virtual machine, with these files; it goes with its folder.
+    Image {
+        /// Where.
+        path: PathBuf,
+        /// Each by its path in it.
+        files: Vec<(PathBuf, Content)>,
     },
     /// Makes a control group; who is in it ends with it.
     Group {
@@ -149,7 +157,7 @@ impl Step {
                 function.find(host)?;
                 None
             }
-            Step::Set { .. } | Step::Write { .. } | Step::Start { .. } => None,
+            Step::Set { .. } | Step::Write { .. } | Step::Image { .. } | Step::Start { .. } => None,
         };
         match is_there {
             None => Ok(()),
@@ -171,6 +179,7 @@ impl Step {
             Step::Folder { path } | Step::Group { path } => {
                 host.make_folder(path).map_err(|error| of_file("make", path, &error))
             }
+            Step::Image { path, files } => host.image(path, files).map_err(|error| of_file("make", path, &error)),
             Step::Function(function) => function.take(host),
             Step::Start { command, log, process } => {
                 let pid = host.start(command, log).map_err(|error| {
@@ -189,7 +198,7 @@ impl Step {
     /// Takes it back. `Err` where something of it is still there.
     pub(crate) fn undo(&self, host: &dyn Host) -> Result<(), Failure> {
         match self {
-            Step::Set { .. } | Step::Write { back: None, .. } => Ok(()),
+            Step::Set { .. } | Step::Write { back: None, .. } | Step::Image { .. } => Ok(()),
             Step::Write { path, back: Some(back), .. } => match host.write(path, back) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(of_file("write to", path, &error)),
                 _ => Ok(()),
@@ -236,6 +245,10 @@ impl Step {
             }
             Step::Write { path, text, .. } => vec![format!("echo '{text}' > {}", path.display())],
             Step::Folder { path } | Step::Group { path } => vec![format!("mkdir -p {}", path.display())],
+            Step::Image { path, files } => {
+                let names: Vec<_> = files.iter().map(|(path, _)| path.display().to_string()).collect();
+                vec![format!("cpio -o -H newc > {} <<END\n{}\nEND", path.display(), names.join("\n"))]
+            }
             Step::Function(function) => function.shown(),
             Step::Start { command, log, .. } => vec![format!("{} > {} 2>&1 &", command.join(" "), log.display())],
         }

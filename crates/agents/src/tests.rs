@@ -231,3 +231,54 @@ fn what_others_have_made_is_left_alone() {
     assert!(told.contains("namespace aq-2") && told.contains("there already"), "{told}");
     assert_eq!(host.left(), ["aq-2"]);
 }
+
+#[test]
+fn a_virtual_machine_has_a_card_of_a_bridge_and_what_it_serves() {
+    let host = MadeUp::new(0);
+    for (path, text) in [("/boot/vmlinuz-6.1.0-9-amd64", ""), ("/usr/lib/qemu/virtiofsd", "")] {
+        crate::host::Host::make_folder(&host, Path::new(path).parent().unwrap()).unwrap();
+        crate::host::Host::write(&host, Path::new(path), &format!("{text}x")).unwrap();
+    }
+    let settings = Settings {
+        kind: AgentKind::Vm,
+        memory: Some("2GiB".into()),
+        gateway: Some("10.96.0.1".parse().unwrap()),
+        export: Vec::new(),
+        command: vec!["/usr/bin/aqueduct".into(), "cp".into(), "it's".into()],
+        bind: vec!["/srv".into()],
+        uplink: None,
+        ..settings(InterfaceChoice::Veth)
+    };
+    let plan = dry_run(&host, &settings, 1, Path::new("/usr/bin/aqueduct")).unwrap();
+    let mut shown: Vec<String> = plan.agents[0].steps.iter().flat_map(|step| step.shown()).collect();
+    shown.extend(plan.agents[0].steps.iter().filter_map(|step| match step {
+        crate::step::Step::Image { files, .. } => match &files.last()?.1 {
+            crate::image::Content::Text(init) => Some(init.clone()),
+            crate::image::Content::Of(_) => None,
+        },
+        _ => None,
+    }));
+    let shown = shown.join("\n");
+    for part in [
+        "ip -n aq-1 tuntap add dev card mode tap",
+        "ip -n aq-1 link set wire master inner up",
+        "accel=kvm:tcg",
+        "-m 1792M",
+        "mac=02:71:0a:60:00:02",
+        "-kernel '/boot/vmlinuz-6.1.0-9-amd64'",
+        "-o source='/srv'",
+        "exec '/usr/bin/aqueduct' 'cp' 'it'\\''s'",
+        "/lib/modules/6.1.0/y.ko",
+    ] {
+        assert!(shown.contains(part), "{part} is missing:\n{shown}");
+    }
+    assert!(!shown.contains("ip -n aq-1 addr add"), "the address is the machine's: {shown}");
+    *host.fails.borrow_mut() = Some("qemu-system".into());
+    let told = dry_run(&host, &settings, 1, Path::new("/usr/bin/aqueduct")).unwrap_err().to_string();
+    assert!(told.contains("without QEMU") && told.contains("package qemu-system-x86"), "{told}");
+    *host.fails.borrow_mut() = None;
+    let serves = Settings { export: vec!["path = '/srv'".parse().unwrap()], command: Vec::new(), ..settings.clone() };
+    assert!(serves.check().unwrap_err().to_string().contains("handles"));
+    let card = Settings { uplink: Some(CARD.into()), interface: InterfaceChoice::Macvlan, ..settings };
+    assert!(dry_run(&host, &card, 1, Path::new("/usr/bin/aqueduct")).unwrap_err().to_string().contains("bridge"));
+}

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use aqueduct_node::Failure;
 
-use crate::agent::{Agent, folder};
+use crate::agent::{Agent, folder, mac};
 use crate::container::Container;
 use crate::host::Host;
+use crate::image::Content;
+use crate::machine::Machine;
 use crate::settings::{AgentKind, Settings};
 use crate::step::Step;
 
@@ -23,6 +25,29 @@ pub(crate) fn work(
     let (mut steps, command) = command(settings, program, agent, folder)?;
     match settings.kind {
         AgentKind::Process => Ok((steps, command)),
+        AgentKind::Vm => {
+            let mut files = Vec::new();
+            // What the host would have read there the machine has in its first file system.
+            steps.retain(|step| match step {
+                Step::Write { path, text, .. } => {
+                    files.push((path.clone(), Content::Text(text.clone())));
+                    false
+                }
+                _ => true,
+            });
+            files.extend(settings.key.iter().map(|key| (key.clone(), Content::Of(key.clone()))));
+            let mut shares = binds(settings, folder);
+            shares.retain(|(path, _)| Some(path) != settings.key.as_ref());
+            // Its state outlives it; the images and sockets of the folder are no business of its.
+            let state = folder.join("state");
+            shares[0] = (state.clone(), true);
+            steps.push(Step::Folder { path: state });
+            let mac = mac(agent.address);
+            let machine = Machine { settings, agent, folder, mac, files, shares, command: &command };
+            let (more, command) = machine.plan(host)?;
+            steps.extend(more);
+            Ok((steps, command))
+        }
         AgentKind::Container => {
             let container = Container {
                 runtime: &settings.runtime,
