@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
+use aqueduct_node::mounts::{self, Mount};
+
 /// Ticks of a second in /proc/stat: fixed in the kernel's interface to programs.
 const TICKS: f64 = 100.0;
 
@@ -192,18 +194,17 @@ pub fn own_processors() -> [f64; 2] {
     sum
 }
 
-/// What lies below a path: the device and type of its file system, by /proc/self/mountinfo.
+/// What lies below a path: the device and type of its file system.
 pub fn device_of(path: &Path) -> Option<String> {
     let ancestor = path.ancestors().find_map(|path| path.canonicalize().ok())?;
-    let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mount = |line: &str| {
-        let (before, after) = line.split_once(" - ")?;
-        let (point, mut of) = (before.split(' ').nth(4)?.to_owned(), after.split(' '));
-        ancestor.starts_with(&point).then_some((point, of.next()?.to_owned(), of.next()?.to_owned()))
-    };
+    below(&ancestor, &mounts::all().ok()?)
+}
+
+fn below(path: &Path, mounts: &[Mount]) -> Option<String> {
     // The longest, and of those on each other the last.
-    let (_, kind, device) = text.lines().filter_map(mount).max_by_key(|(point, ..)| point.len())?;
-    Some(if device.starts_with('/') { format!("{device} ({kind})") } else { kind })
+    let holds = mounts.iter().filter(|mount| path.starts_with(&mount.target));
+    let Mount { kind, source, .. } = holds.max_by_key(|mount| mount.target.as_os_str().len())?;
+    Some(if source.starts_with('/') { format!("{source} ({kind})") } else { kind.clone() })
 }
 
 #[cfg(test)]
@@ -223,6 +224,21 @@ mod tests {
         let dev = interfaces("Inter-|   Receive\n face |bytes\n  eth0: 1 2 0 3 0 0 0 0 9 8 0 7 0 0 0 0\n");
         assert_eq!(dev["eth0"], Interface { bytes: [1, 9], dropped: [3, 7] });
         assert_eq!(segments("Tcp: RtoAlgorithm OutSegs RetransSegs\nTcp: 1 500 5\nUdp: a\n"), [500, 5]);
+    }
+
+    #[test]
+    fn the_mount_with_the_longest_path_has_what_is_below() {
+        let mount = |target: &str, kind: &str, source: &str| Mount {
+            target: target.into(),
+            kind: kind.to_owned(),
+            source: source.to_owned(),
+            ..Mount::default()
+        };
+        let mounts = [mount("/", "ext4", "/dev/sda1"), mount("/my disk", "xfs", "/dev/sdb"), mount("/my", "tmpfs", "x")];
+        assert_eq!(below(Path::new("/my disk/a"), &mounts).unwrap(), "/dev/sdb (xfs)");
+        assert_eq!(below(Path::new("/my/a"), &mounts).unwrap(), "tmpfs");
+        assert_eq!(below(Path::new("/mydisk"), &mounts).unwrap(), "/dev/sda1 (ext4)");
+        assert!(device_of(Path::new("/proc/self/nothing")).unwrap().starts_with("proc"));
     }
 
     #[test]

@@ -34,12 +34,16 @@ pub enum Stage {
     Read,
     /// Data are hashed.
     Hash,
+    /// Data are handed to the network.
+    Send,
     /// Data travel.
     Network,
     /// Data are written.
     Write,
     /// Data are made stable.
     Flush,
+    /// Data are read back and compared.
+    Verify,
     /// Names and attributes are read or made.
     Metadata,
     /// Others have to give leases back.
@@ -108,7 +112,7 @@ impl Stage {
     pub fn cause(self) -> Cause {
         match self {
             Stage::Read => Cause::Read,
-            Stage::Hash => Cause::Cpu,
+            Stage::Hash | Stage::Send | Stage::Verify => Cause::Cpu,
             Stage::Network => Cause::Network,
             Stage::Write | Stage::Flush => Cause::Write,
             Stage::Metadata | Stage::Waiting => Cause::Metadata,
@@ -193,9 +197,11 @@ impl fmt::Display for Stage {
         f.write_str(match self {
             Stage::Read => "read",
             Stage::Hash => "hash",
+            Stage::Send => "send",
             Stage::Network => "network",
             Stage::Write => "write",
             Stage::Flush => "flush",
+            Stage::Verify => "verify",
             Stage::Metadata => "metadata",
             Stage::Waiting => "waiting",
             Stage::Idle => "idle",

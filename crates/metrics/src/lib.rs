@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod activity;
 mod counter;
 pub mod document;
 mod family;
