@@ -234,7 +234,8 @@ mod tests {
             source: source.to_owned(),
             ..Mount::default()
         };
-        let mounts = [mount("/", "ext4", "/dev/sda1"), mount("/my disk", "xfs", "/dev/sdb"), mount("/my", "tmpfs", "x")];
+        let mounts =
+            [mount("/", "ext4", "/dev/sda1"), mount("/my disk", "xfs", "/dev/sdb"), mount("/my", "tmpfs", "x")];
         assert_eq!(below(Path::new("/my disk/a"), &mounts).unwrap(), "/dev/sdb (xfs)");
         assert_eq!(below(Path::new("/my/a"), &mounts).unwrap(), "tmpfs");
         assert_eq!(below(Path::new("/mydisk"), &mounts).unwrap(), "/dev/sda1 (ext4)");

@@ -2,6 +2,7 @@
 //! how sure that is, what would come next, and what to do; or between which two it cannot tell.
 //!
 //! - [`active`]: runs the legs of a copy apart and together.
+//! - [`passive`]: names it from what a running copy or mount has counted.
 //! - [`Verdict`]: what is said in the end, as JSON and for people.
 //! - [`after`]: what logs and counters that others wrote say.
 //! - [`host`]: what the kernel of this machine counts.
@@ -14,6 +15,7 @@
 pub mod active;
 pub mod after;
 pub mod host;
+pub mod passive;
 mod verdict;
 
 pub use verdict::{Cause, Kind, Stage, TIE, Verdict};
