@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use aqueduct_node::{ChecksumChoice, default_state, keyfile, rate};
 use aqueduct_transfer::{
-    Access, Filter, Options, Place, Plan, Summary, Verified, Verify, Watch, copy, jobs, jobs::Database, limit, third,
-    verify,
+    Access, Filter, Options, Place, Plan, Signer, Summary, Verified, Verify, Watch, check_signature, copy, jobs,
+    jobs::Database, limit, third, verify,
 };
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -143,6 +143,10 @@ pub struct Common {
     /// Write there what was copied, with the hash of each file, for 'aqueduct verify'
     #[arg(long, value_name = "FILE")]
     pub manifest: Option<PathBuf>,
+    /// Sign the manifest with this key of minisign's (made with 'minisign -G -W'), beside it in
+    /// MANIFEST.minisig
+    #[arg(long, value_name = "FILE", requires = "manifest")]
+    pub sign: Option<PathBuf>,
     /// Go on with this copy where it was interrupted
     #[arg(long)]
     pub resume: bool,
@@ -181,7 +185,7 @@ pub struct Shared {
     #[arg(long, value_name = "N", requires = "store", default_value = "0", allow_hyphen_values = true)]
     pub priority: i32,
     /// With --store: print the number of the job, and do not wait for it
-    #[arg(long, requires = "store")]
+    #[arg(long, requires = "store", conflicts_with = "sign")]
     pub detach: bool,
 }
 
@@ -199,6 +203,10 @@ pub struct VerifyManifest {
     /// The copy, or what it was copied from
     #[arg(required_unless_present = "b3sum")]
     pub path: Option<std::ffi::OsString>,
+    /// Believe it only if it is signed (MANIFEST.minisig) by who has the secret key to this public
+    /// one of minisign's
+    #[arg(long, value_name = "FILE")]
+    pub signer: Option<PathBuf>,
     /// Print the hashes as b3sum does, and compare nothing
     #[arg(long, conflicts_with = "path")]
     pub b3sum: bool,
@@ -296,7 +304,18 @@ fn run(
         sources.iter_mut().for_each(|source| source.is_content = true);
     }
     let access = access(common.key.as_deref(), common.verify)?;
+    // Before anything is copied: it may not be a key.
+    let signer = common.sign.as_deref().map(Signer::load).transpose()?;
     let plan = Plan { sources, target: Place::parse(target)?, is_sync, options, access };
+    let code = make(plan, common)?;
+    if let (Some(signer), Some(manifest)) = (signer, &common.manifest) {
+        signer.sign(manifest)?;
+    }
+    Ok(code)
+}
+
+/// Makes a copy, or has it made.
+fn make(plan: Plan, common: &Common) -> Result<ExitCode, Failure> {
     if let Some(store) = &common.shared.store {
         return submit(store, &plan, common);
     }
@@ -456,6 +475,9 @@ fn more(count: u64, shown: usize) {
 /// Compares a tree with a manifest.
 pub fn run_verify(arguments: &VerifyManifest) -> Result<ExitCode, Failure> {
     let name = arguments.manifest.display().to_string();
+    if let Some(key) = &arguments.signer {
+        check_signature(&arguments.manifest, key)?;
+    }
     let file = File::open(&arguments.manifest).map_err(|error| {
         Failure::new(format!("cannot read the manifest {name}"), error, "name what 'aqueduct cp --manifest' wrote")
     })?;
