@@ -217,6 +217,8 @@ Example:
         #[arg(long, value_name = "ID")]
         server: String,
     },
+    #[command(flatten)]
+    Look(crate::look::Look),
     /// Show the servers of a volume, as any of them tells
     #[command(after_help = "\
 Example:

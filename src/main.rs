@@ -14,6 +14,7 @@ mod doctor;
 mod failure;
 mod locks;
 mod log;
+mod look;
 mod mount;
 mod output;
 mod rails;

@@ -1,14 +1,15 @@
 //! `aqueduct volume`: makes the key of a volume and the stores of its servers, and shows them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use aqueduct_client::volume_map;
-use aqueduct_node::{Place, VOLUME_EXPORT, Volume, keyfile};
+use aqueduct_node::{Looked, Place, VOLUME_EXPORT, Volume, keyfile};
 use aqueduct_wire::VolumeMode;
 
 use crate::failure::Failure;
+use crate::look::Look;
 use crate::table::render;
 use crate::{args, output};
 
@@ -20,6 +21,8 @@ pub fn run(command: &args::Volume) -> Result<ExitCode, Failure> {
     match command {
         args::Volume::Create { file } => create(file),
         args::Volume::Init { file, server } => init(file, server),
+        args::Volume::Look(Look::Check { file, stores }) => check(file, stores),
+        args::Volume::Look(Look::Export { file, dir, stores }) => export(file, dir, stores),
         args::Volume::Show { volume, key } => show(volume, key.as_deref()),
     }
 }
@@ -34,6 +37,29 @@ fn init(file: &Path, server: &str) -> Result<ExitCode, Failure> {
     let store = Volume::read(file)?.initialise(server)?;
     output::line(format_args!("made the store {} of server {server}", store.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+fn check(file: &Path, stores: &[(String, PathBuf)]) -> Result<ExitCode, Failure> {
+    let what = format!("cannot check the volume of {}", file.display());
+    let report = Looked::open(&Volume::read(file)?, stores)?.check();
+    let report = report.map_err(|error| Failure::new(what, error, "see the messages before"))?;
+    report.damaged.iter().for_each(|(path, why)| output::line(format_args!("damaged: {path}: {why}")));
+    report.orphans.iter().for_each(|(id, name)| output::line(format_args!("no file's: object {name} on server {id}")));
+    report.unseen.iter().for_each(|(id, why)| output::line(format_args!("not looked at: server {id}: {why}")));
+    output::line(format_args!("{} files in {} objects", report.files, report.objects));
+    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn export(file: &Path, dir: &Path, stores: &[(String, PathBuf)]) -> Result<ExitCode, Failure> {
+    let what = format!("cannot export into {}", dir.display());
+    let exported = Looked::open(&Volume::read(file)?, stores)?.export(dir);
+    let hint = "give a directory that does not exist yet, where there is room";
+    let exported = exported.map_err(|error| Failure::new(what, error, hint))?;
+    for (path, why) in &exported.failed {
+        output::line(format_args!("not copied: {}: {why}", path.display()));
+    }
+    output::line(format_args!("{} entries, {} bytes", exported.entries, exported.bytes));
+    Ok(if exported.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn show(text: &str, key: Option<&Path>) -> Result<ExitCode, Failure> {

@@ -396,6 +396,58 @@ fn unifyfs_525_and_411_many_writes_into_open_files_are_all_there() {
 }
 
 #[test]
+fn a_volume_is_checked_while_it_is_used_and_read_without_its_servers() {
+    within(LONG, || {
+        let mut volume = Plain::new(STRIPED, 3);
+        let mount = volume.mount("");
+        for number in 0..6 {
+            fs::write(mount.join(format!("file-{number}")), content(number, 300_000)).unwrap();
+        }
+        fs::create_dir(mount.join("dir")).unwrap();
+        fs::write(mount.join("dir/small"), b"text").unwrap();
+        fs::hard_link(mount.join("file-0"), mount.join("dir/link")).unwrap();
+        std::os::unix::fs::symlink("small", mount.join("dir/soft")).unwrap();
+        let check = |volume: &Plain| run(aqueduct().args(["volume", "check"]).arg(&volume.file));
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let storm = scope.spawn(|| {
+                for round in 0.. {
+                    if ends.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    let path = mount.join(format!("new-{}", round % 5));
+                    fs::write(&path, content(round, 100_000)).unwrap();
+                    fs::rename(&path, mount.join(format!("dir/moved-{}", round % 3))).unwrap();
+                    let _ = fs::remove_file(mount.join(format!("dir/moved-{}", (round + 1) % 3)));
+                }
+            });
+            for _ in 0..3 {
+                let told = check(&volume).succeeded();
+                assert!(told.contains("objects"), "{told}");
+            }
+            ends.store(true, Ordering::SeqCst);
+            storm.join().unwrap();
+        });
+        let expected: Vec<_> = (0..6).map(|number| content(number, 300_000)).collect();
+        drop(mount);
+        (0..3).for_each(|number| volume.kill(number));
+        let copy = volume.home.path().join("copy");
+        let mut command = aqueduct();
+        command.args(["volume", "export"]).arg(&volume.file).arg(&copy);
+        for number in 1..3 {
+            command.arg("--store").arg(format!("s{number}={}", volume.dir(number).display()));
+        }
+        let told = run(&mut command).succeeded();
+        for (number, expected) in expected.iter().enumerate() {
+            assert!(fs::read(copy.join(format!("file-{number}"))).unwrap() == *expected, "{told}");
+        }
+        assert_eq!(fs::read(copy.join("dir/soft")).unwrap(), b"text");
+        let inode = |name: &str| copy.join(name).metadata().unwrap().ino();
+        assert_eq!(inode("file-0"), inode("dir/link"));
+    });
+}
+
+#[test]
 fn a_store_is_served_to_the_volume_alone_and_made_once() {
     test(|| {
         let volume = Plain::new(WHOLE, 2);

@@ -18,6 +18,7 @@
 
 pub mod attribute;
 mod change;
+mod check;
 mod gate;
 mod io;
 mod layer;
@@ -33,5 +34,6 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
+pub use check::Report;
 pub use plain::{Config, FOLDER, OpenError, Plain};
 pub use store::{Backing, Store};

@@ -18,7 +18,7 @@ pub const FOLDER: &str = ".aqueduct-volume";
 
 /// The folder in [`FOLDER`] with a link to each stub whose last name is about to go, until its
 /// objects are gone.
-const GONE: &str = "gone";
+pub(crate) const GONE: &str = "gone";
 
 /// What a volume is.
 #[derive(Clone)]
@@ -224,14 +224,22 @@ impl Plain {
         if self.attr_of(&file.handle).await?.size < BLOCK {
             return Ok(());
         }
-        let begin = read_all(&self.quiet, &file.handle, BLOCK as usize).await?;
-        match Attribute::of_first_block(&self.layouts, &begin) {
-            None => Ok(()),
-            Some(_) => {
-                tracing::error!("a file is the stub of one whose data lie elsewhere, and lacks its attribute: EIO");
-                Err(Errno::EIO)
-            }
+        if self.is_copy(&file.handle).await? {
+            tracing::error!("a file is the stub of one whose data lie elsewhere, and lacks its attribute: EIO");
+            return Err(Errno::EIO);
         }
+        Ok(())
+    }
+
+    /// Whether a file begins as a stub does.
+    pub(crate) async fn is_copy(&self, handle: &Handle) -> Result<bool, Errno> {
+        let begin = read_all(&self.quiet, handle, BLOCK as usize).await?;
+        Ok(Attribute::of_first_block(&self.layouts, &begin).is_some())
+    }
+
+    /// Whether all stores have been reached.
+    pub fn has_reached_all(&self) -> bool {
+        self.stores.iter().all(|store| store.is_reached())
     }
 
     /// Whether a caller may do something with an inode.
@@ -263,8 +271,9 @@ pub(crate) fn gone_name(id: &[u8; 16]) -> String {
 async fn make_folder(tree: &Arc<dyn FileSystem>, parent: &Handle, name: &str) -> Result<(Handle, u64), Errno> {
     let (parent, name) = (parent.bytes(), name.as_bytes());
     let made = tree.call(&own(), Request::MakeDirectory { parent, name, mode: 0o700, umask: 0 }).await;
+    // What is only looked at has it already.
     if let Err(error) = made
-        && error != Errno::EEXIST
+        && !matches!(error, Errno::EEXIST | Errno::EROFS)
     {
         return Err(error);
     }

@@ -1,6 +1,6 @@
 //! The store of a server: its marker, and its objects.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +25,9 @@ pub(crate) const SELF: ClientId = ClientId(u64::MAX);
 /// The mode of objects: only the superuser of their machine reads them past the volume, whatever
 /// the file allows.
 const MODE: u32 = 0o600;
+
+/// The packed bytes of one page of a listing.
+const PAGE_SIZE: u32 = 64 << 10;
 
 /// How long a store is asked for what may be told without it, too.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -226,8 +229,13 @@ impl Store {
                 Err(Errno::ENOENT) => return Ok(None),
                 found => found?,
             };
-            let open = Request::Open { handle: handle.bytes(), flags: READ_WRITE };
-            let opened = backing.call(&own(), open).await?.opened()?;
+            let open = |flags| Request::Open { handle: handle.bytes(), flags };
+            let opened = match backing.call(&own(), open(READ_WRITE)).await {
+                // It is only looked at.
+                Err(Errno::EROFS) => backing.call(&own(), open(OpenFlags::READ)).await?,
+                opened => opened?,
+            };
+            let opened = opened.opened()?;
             return Ok(Some(of(handle, opened.id)));
         };
         let flags = READ_WRITE | OpenFlags::TRUNCATE;
@@ -255,6 +263,31 @@ impl Store {
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// The names of all objects.
+    pub(crate) async fn names(&self) -> Result<HashSet<String>, Errno> {
+        let backing = self.backing().await;
+        let mut names = HashSet::new();
+        for number in 0..marker::FOLDERS {
+            let folder = self.folder(&backing, number).await?;
+            let open = Request::OpenDirectory { handle: folder.bytes() };
+            let open = backing.call(&own(), open).await?.opened()?.id;
+            let mut cookie = 0;
+            loop {
+                let request = Request::ReadDirectory { open, cookie, size: PAGE_SIZE, plus: false };
+                let page = backing.call(&own(), request).await?.directory()?;
+                for entry in page.entries().filter(|entry| entry.name != b"." && entry.name != b"..") {
+                    names.insert(String::from_utf8_lossy(entry.name).into_owned());
+                }
+                cookie = page.entries().last().map_or(cookie, |entry| entry.cookie);
+                if page.end {
+                    break;
+                }
+            }
+            backing.call(&own(), Request::ReleaseDirectory { open }).await?;
+        }
+        Ok(names)
     }
 
     /// Whether its space is counted beside the tree's.

@@ -15,6 +15,7 @@ use crate::plain::{Config, FOLDER, Plain};
 use crate::store::Store;
 use crate::stripe::server_key;
 
+mod checks;
 mod crashes;
 mod files;
 

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use aqueduct_fs::FileSystem;
+use aqueduct_fs::readonly::ReadOnly;
 use aqueduct_layout::attribute::LayoutKey;
 use aqueduct_layout::stripe::server_key;
 use aqueduct_layout::{Backing, Config, FOLDER, Plain, Store, marker};
@@ -161,7 +162,51 @@ pub(crate) fn open_tree(
     let trees: (Backing, Backing) = (posix.clone(), Arc::new(quiet));
     let opened = wait(group, Plain::open(trees, stores, config, Some(group.clone())));
     let plain = opened.map_err(|error| Failure::from_line(error, "then start it again").of(Kind::Export))?;
-    let links = Links::start(away, &members(key))
+    let links = Links::start(away, &members(key), false)
+        .map_err(|error| Failure::new(what, error, "see whether the limits on processes allow more threads"))?;
+    Ok((plain, links))
+}
+
+/// A volume that is only looked at: see [`Looked`](crate::Looked). It is told of nothing, and its
+/// servers may run meanwhile.
+pub(crate) fn look(
+    (part, key, directory): (&PlainPart, [u8; 32], &Path),
+    export: u32,
+    stores: &[(String, PathBuf)],
+    group: &Arc<Group>,
+) -> Result<(Arc<Plain>, Links), Failure> {
+    let what = "cannot look at the volume";
+    if let Some((id, _)) = stores.iter().find(|(id, _)| part.stores.iter().all(|store| store.id != *id)) {
+        return Err(Failure::usage(
+            what,
+            format!("it has no server of data '{id}'"),
+            "give ids of its file to --store",
+        ));
+    }
+    let options = Options { key, export, ..Options::default() };
+    let read_only = |path: &Path, options: Options| -> Result<Backing, Failure> {
+        Ok(Arc::new(ReadOnly(open(path, Options { sync: false, keep_unlinked: false, ..options })?)))
+    };
+    let (layouts, mut all, mut away) = (LayoutKey::of_volume(&key), Vec::new(), Vec::new());
+    for PlainStore { id, addresses, is_here } in &part.stores {
+        let store = Store::new(id, layouts.clone(), *is_here);
+        let given = stores.iter().find(|(of, _)| of == id).map(|(_, path)| path.clone());
+        match given.or_else(|| is_here.then(|| part.store_in(directory))) {
+            Some(path) => {
+                let export = export_id(STORE_EXPORT);
+                store.reached(read_only(&path, Options { export, ..options.clone() })?);
+            }
+            None => away.push((store.clone(), addresses.clone())),
+        }
+        all.push(store);
+    }
+    let config = Config { key, block: part.block, width: part.width, inline_max: part.inline_max };
+    let trees = (read_only(directory, options.clone())?, read_only(directory, options)?);
+    let opened = wait(group, Plain::open(trees, all, config, None));
+    let plain = opened.map_err(|error| {
+        Failure::from_line(error, "run it on the machine of the server of the names").of(Kind::Export)
+    })?;
+    let links = Links::start(away, &members(&key), true)
         .map_err(|error| Failure::new(what, error, "see whether the limits on processes allow more threads"))?;
     Ok((plain, links))
 }
@@ -184,12 +229,13 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    fn start(stores: Vec<(Arc<Store>, String)>, key: &Key) -> std::io::Result<Links> {
+    /// `looks`: nothing is changed there.
+    fn start(stores: Vec<(Arc<Store>, String)>, key: &Key, looks: bool) -> std::io::Result<Links> {
         let mut links = Links { closing: Arc::default(), threads: Vec::new() };
         for (store, addresses) in stores {
             let (closing, key) = (links.closing.clone(), ClientKey::from(key.clone()));
             let config = AttachConfig { key: Some(key), ..AttachConfig::new(addresses, STORE_EXPORT) };
-            let link = move || keep(&store, &config, &closing);
+            let link = move || keep(&store, (&config, looks), &closing);
             links.threads.push(std::thread::Builder::new().name("store".into()).spawn(link)?);
         }
         Ok(links)
@@ -197,7 +243,7 @@ impl Links {
 }
 
 /// Reaches a store, and keeps the session until the end.
-fn keep(store: &Store, config: &AttachConfig, closing: &AtomicBool) {
+fn keep(store: &Store, (config, looks): (&AttachConfig, bool), closing: &AtomicBool) {
     let mut is_told = false;
     let mut attachment = None;
     while !closing.load(Ordering::SeqCst) {
@@ -205,7 +251,7 @@ fn keep(store: &Store, config: &AttachConfig, closing: &AtomicBool) {
             match Attachment::connect(config, Carriers::Threads(THREADS)) {
                 Ok(attached) => {
                     let backing: Arc<dyn FileSystem> = attached.filesystem();
-                    store.reached(backing);
+                    store.reached(if looks { Arc::new(ReadOnly(backing)) } else { backing });
                     attachment = Some(attached);
                     tracing::info!("the store at {} is reached", config.server);
                 }

@@ -286,6 +286,16 @@ impl Volume {
         plain.initialise(&self.settings.server[at].dir, &key)
     }
 
+    /// The server of the names of plain directories: what it is, the key, and its directory.
+    pub(crate) fn tree(&self) -> Result<(PlainPart, Key, PathBuf), Failure> {
+        let plain = self.plain(self.namespace).ok_or_else(|| {
+            let why = "its servers share one file system, which is looked at by itself";
+            let hint = "this is for mode = \"whole-file\" and \"striped\"";
+            Failure::usage(format!("cannot look at the volume of {}", self.file.display()), why, hint)
+        })?;
+        Ok((plain, self.key()?, self.settings.server[self.namespace].dir.clone()))
+    }
+
     /// What the server at a place is where directories share nothing.
     fn plain(&self, at: usize) -> Option<PlainPart> {
         let VolumeSettings { mode, width, server, .. } = &self.settings;
