@@ -140,14 +140,14 @@ fn trouble(volume: &mut Volume, random: &mut Random, with_names: bool) -> u64 {
 }
 
 /// The process that serves the names, as it says.
-fn names_of(volume: &Volume) -> u32 {
+pub fn names_of(volume: &Volume) -> u32 {
     fs::read_to_string(volume.home.path().join("state-0/owner")).unwrap().parse().unwrap()
 }
 
 /// Has another process start the server of the names again whenever it has ended. One that is
 /// started from here, where files of the mounts are open, closes them before anything else, and
 /// that waits for itself.
-fn keep_names(volume: &mut Volume) -> Process {
+pub fn keep_names(volume: &mut Volume) -> Process {
     volume.kill(0);
     let mut command = Command::new("sh");
     command.args(["-c", "while :; do \"$@\"; sleep 0.3; done", "sh"]);
@@ -258,5 +258,51 @@ fn what_a_dead_client_had_sent_does_not_land_on_what_others_write() {
             drop(dying);
             writes.join().unwrap();
         }
+    });
+}
+
+/// A client keeps copies of what it wrote straight until that is stable. Once another one has had
+/// the file no copy of before may be written again, whatever becomes of the servers.
+#[test]
+fn what_was_written_straight_does_not_come_back_over_what_others_wrote() {
+    within(Duration::from_secs(240), || {
+        let mut volume = Volume::with("mode = 'stripe'\nstripe_size = '128KiB'\nwrites = 'data'", 2);
+        let mount = volume.mount(0);
+        for round in 0..3 {
+            let name = format!("file-{round}");
+            let first = Shared::open(&mount, &name);
+            first.set_len((BLOCK * BLOCKS) as u64).unwrap();
+            // Until it goes straight, and then once more: that is kept.
+            writes_straight(&volume, &first, (1, 0));
+            first.write_all_at(&block(2), 0).unwrap();
+            // Another one has the file, and nobody else after that.
+            let other = volume.mount(0);
+            fs::write(other.join("unused"), "").unwrap();
+            let theirs = Shared::open(&other, &name);
+            theirs.write_all_at(&block(3), 0).unwrap();
+            theirs.sync_all().unwrap();
+            drop((theirs, other));
+            // It gets the file again, and the server goes that has what it wrote.
+            sleep(Duration::from_millis(1500));
+            let second = Shared::open(&mount, &name);
+            writes_straight(&volume, &second, (4, 1));
+            second.write_all_at(&block(5), BLOCK as u64).unwrap();
+            sleep(Duration::from_millis(500));
+            volume.kill(1);
+            second.sync_all().unwrap();
+            let data = fs::read(volume.export.path().join(&name)).unwrap();
+            assert_eq!(versions(&data[..2 * BLOCK]), [3, 5], "round {round}");
+            volume.start_server(1);
+        }
+    });
+}
+
+/// Writes a block with a version, again and again, until it goes straight to the server of data.
+fn writes_straight(volume: &Volume, file: &File, (version, at): (u32, usize)) {
+    let before = volume.written_to(1);
+    wait_until("something goes straight", STRAIGHT_MAX, || {
+        file.write_all_at(&block(version), (at * BLOCK) as u64).unwrap();
+        file.sync_data().unwrap();
+        volume.written_to(1) > before
     });
 }

@@ -23,7 +23,7 @@
 //! - An inode whose leases are recalled again and again is granted to nobody for a while, the longer the more often (**contention**), and recovers.
 //! - Every table has a limit. A client that has as many leases as it may gives back its least recently granted one.
 
-mod hold;
+pub(crate) mod hold;
 pub(crate) mod keeper;
 mod table;
 pub(crate) mod touch;

@@ -24,6 +24,8 @@
 
 mod authority;
 mod granter;
+#[cfg(test)]
+mod schedule;
 
 pub(crate) use authority::Executing;
 pub use authority::{Authority, Heard, Watch};
