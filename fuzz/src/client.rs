@@ -385,7 +385,7 @@ fn exchange(input: &Input<'_>, pace: Pace) -> Option<usize> {
                 replay_window: REPLAY_WINDOW,
                 suspect: END_MAX,
             };
-            let config = ClientConfig { session, leases: input.leases, gathers: true };
+            let config = ClientConfig { session, leases: input.leases, gathers: true, is_atomic: false };
             let client = Client::connect(config, std::slice::from_ref(&turner.group));
             assert!(!input.keyed || client.is_err(), "a server without the key was believed");
             let succeeded = client.ok().map(|client| {

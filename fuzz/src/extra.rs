@@ -85,6 +85,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         mode: VolumeMode::Cluster,
         stripe_size: 1 << 20,
         width: 2,
+        is_atomic: true,
         names: vec!["10.0.0.1:7170".into(), "[fe80::1]:7170".into()],
         data: vec![DataServer { share_epoch: 1, share: 2, addresses: vec!["unix:/run/aqueduct".into()] }],
     };

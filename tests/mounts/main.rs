@@ -46,3 +46,4 @@ mod sys;
 mod throttled;
 mod volumes;
 mod waiting;
+mod whole;

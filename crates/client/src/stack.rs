@@ -27,11 +27,15 @@ pub struct ClientConfig {
     /// Answer writes before the server has them, where it grants leases for that. Without `leases`
     /// it means nothing.
     pub gathers: bool,
+    /// Reads and writes of programs are to be whole: front ends take turns
+    /// ([`LockSpace::Turn`](aqueduct_fs::LockSpace::Turn)).
+    pub is_atomic: bool,
 }
 
 /// A file system over the sessions of a volume; what it keeps under leases is for [`Cached`].
 pub struct Client {
     volume: Arc<Volume>,
+    is_atomic: bool,
     /// Of each session that grants some which are kept.
     leases: Box<[Option<Arc<Leases>>]>,
 }
@@ -67,6 +71,7 @@ impl Client {
         groups: &[Arc<Group>],
     ) -> Result<Arc<Client>, ConnectError> {
         let (opens, is_alone) = (Arc::<Opens>::default(), servers.len() == 1);
+        let is_atomic = servers.iter().any(|config| config.is_atomic);
         let (mut members, mut leases) = (Vec::new(), Vec::new());
         for (session, config) in servers.into_iter().enumerate() {
             let (keeps, gathers) = (config.leases, config.gathers);
@@ -77,7 +82,7 @@ impl Client {
             members.push(Member { config: config.session, above });
         }
         let volume = Volume::connect(members, roles, opens, groups)?;
-        let client = Client { volume, leases: leases.into() };
+        let client = Client { volume, is_atomic, leases: leases.into() };
         client.start()?;
         Ok(Arc::new(client))
     }
@@ -111,6 +116,11 @@ impl Client {
     /// Whether the server serves the export read-only.
     pub fn is_read_only(&self) -> bool {
         self.first().is_read_only()
+    }
+
+    /// Whether who reads or writes takes a turn.
+    pub fn is_atomic(&self) -> bool {
+        self.is_atomic
     }
 
     /// Whether all callers act as one user at the server.

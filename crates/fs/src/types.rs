@@ -342,6 +342,9 @@ pub enum LockSpace {
     Posix,
     /// Whole files: flock(2).
     Flock,
+    /// Whole files: who reads or writes one in several steps that belong together takes a turn.
+    /// First come, first served: who writes is not passed by those who read.
+    Turn,
 }
 
 /// What a lock lets others do.

@@ -48,6 +48,60 @@ pub(crate) fn look(tid: u32) -> Caller {
     }
 }
 
+/// What a thread has asked of the kernel and not been answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Syscall {
+    /// To read or write so many bytes; with what tells this call from others.
+    Moves(u64, Box<str>),
+    /// Something else, or nothing.
+    Other,
+    /// It runs just now, so that it cannot be seen.
+    Runs,
+    /// There is no such thread, or this process may not see it.
+    Unseen,
+}
+
+/// The most parts of a vectored read or write (IOV_MAX), and bytes of a part's description.
+const PARTS_MAX: u64 = 1024;
+const PART: usize = 16;
+
+/// The system call of a thread that waits for it.
+pub(crate) fn syscall(tid: u32) -> Syscall {
+    let text = match tid {
+        0 => return Syscall::Unseen,
+        tid => std::fs::read_to_string(format!("/proc/{tid}/syscall")),
+    };
+    let Ok(text) = text else { return Syscall::Unseen };
+    if text.starts_with("running") {
+        return Syscall::Runs;
+    }
+    let parts = |address, count| parts(tid, address, count);
+    moves(&text, parts).map_or(Syscall::Other, |length| Syscall::Moves(length, text.trim_end().into()))
+}
+
+/// How many bytes a read or write of /proc/TID/syscall is about; `parts` sums those of a vector.
+fn moves(text: &str, parts: impl Fn(u64, u64) -> Option<u64>) -> Option<u64> {
+    let mut words = text.split_ascii_whitespace();
+    let number: libc::c_long = words.next()?.parse().ok()?;
+    let mut arguments = words.map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+    let (_, address, length) = (arguments.next()??, arguments.next()??, arguments.next()??);
+    match number {
+        libc::SYS_read | libc::SYS_write | libc::SYS_pread64 | libc::SYS_pwrite64 => Some(length),
+        libc::SYS_readv | libc::SYS_writev | libc::SYS_preadv | libc::SYS_pwritev => parts(address, length),
+        libc::SYS_preadv2 | libc::SYS_pwritev2 => parts(address, length),
+        _ => None,
+    }
+}
+
+/// The bytes of a thread's vector of parts.
+fn parts(tid: u32, address: u64, count: u64) -> Option<u64> {
+    use std::os::unix::fs::FileExt;
+    let mut vector = vec![0; count.min(PARTS_MAX) as usize * PART];
+    std::fs::File::open(format!("/proc/{tid}/mem")).ok()?.read_exact_at(&mut vector, address).ok()?;
+    let length = |part: &[u8]| part[PART / 2..].try_into().map(u64::from_ne_bytes).ok();
+    vector.chunks_exact(PART).try_fold(0u64, |sum, part| sum.checked_add(length(part)?))
+}
+
 /// Parses /proc/TID/status; `None` when a line is missing.
 fn parse(text: &[u8]) -> Option<Status> {
     let line = |name: &[u8]| {
@@ -81,6 +135,38 @@ mod tests {
         assert!(status.is_dying());
         assert!(!Status { pending: bit(libc::SIGALRM), ..Status::default() }.is_dying());
         assert_eq!(parse(b"Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn how_much_a_call_moves_is_read() {
+        let none = |_, _| None;
+        let call = |number: libc::c_long| format!("{number} 0x5 0x7f00 0x800000 0x0 0x0 0x0 0x7ff 0x7fe\n");
+        assert_eq!(moves(&call(libc::SYS_pwrite64), none), Some(8 << 20));
+        assert_eq!(moves(&call(libc::SYS_readv), |address, count| Some(address + count)), Some(0x807f00));
+        assert_eq!(moves(&call(libc::SYS_close), none), None);
+        for text in ["-1 0x7ff 0x7fe", "", "1 0x5 nonsense 0x3", "x"] {
+            assert_eq!(moves(text, none), None, "{text}");
+        }
+        assert_eq!(syscall(0), Syscall::Unseen);
+        assert_eq!(syscall(u32::MAX), Syscall::Unseen);
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_its_bytes_is_seen() {
+        use std::io::Write;
+        let (mut from, mut to) = std::io::pipe().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let reads = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_pid() as u32).unwrap();
+            std::io::Read::read(&mut from, &mut [0; 12_345]).unwrap()
+        });
+        let tid = told.recv().unwrap();
+        let started = std::time::Instant::now();
+        while !matches!(syscall(tid), Syscall::Moves(12_345, _)) {
+            assert!(started.elapsed() < std::time::Duration::from_secs(30), "{:?}", syscall(tid));
+        }
+        to.write_all(b"x").unwrap();
+        reads.join().unwrap();
     }
 
     #[test]

@@ -38,6 +38,7 @@ mod slots;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::fmt;
 use std::io;
@@ -112,6 +113,9 @@ pub struct Config {
     /// Closing a file that was opened for reading is not told, which spares a request for each: locks that its process has taken on the file since stay until they are
     /// unlocked, or until the last close of what they were taken through. POSIX wants them to end.
     pub spares_flush: bool,
+    /// What a program reads or writes at once is whole, whatever its size: it takes a turn at the
+    /// file system, and no file is read from pages.
+    pub takes_turns: bool,
     /// Requests come by io_uring where the kernel offers it and each group has one thread.
     pub io_uring: bool,
 }
@@ -133,6 +137,7 @@ impl Default for Config {
             minor_max: abi::MINOR,
             withheld: 0,
             spares_flush: false,
+            takes_turns: false,
             io_uring: true,
         }
     }

@@ -27,6 +27,7 @@ use crate::reader::{Reader, Readers};
 use crate::releases::Releases;
 use crate::ring::{self, Rings};
 use crate::sizes::Sizes;
+use crate::turns::Turns;
 use crate::{Config, Device, StartError, abi, device, mount};
 
 /// The least a request buffer holds beside its headers: an extended attribute of the largest size, and what the kernel insists on.
@@ -54,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) page_drops: Arc<PageDrops>,
     pub(crate) entry_drops: Arc<EntryDrops>,
     pub(crate) sizes: Arc<Sizes>,
+    pub(crate) turns: Turns,
     pub(crate) pool: Arc<Pool>,
     pub(crate) metrics: Metrics,
     pub(crate) readers: Readers,
@@ -216,6 +218,7 @@ fn start_mounted(
         page_drops: Arc::default(),
         entry_drops: Arc::default(),
         sizes: Arc::default(),
+        turns: Turns::default(),
         pool,
         metrics: Metrics::default(),
         readers: Readers::default(),

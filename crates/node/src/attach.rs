@@ -93,7 +93,7 @@ impl AttachConfig {
     pub(crate) fn connect(&self, groups: &[Arc<Group>]) -> Result<Arc<Client>, ConnectError> {
         let Some(volume) = &self.volume else { return Client::connect(self.client(&self.server, self.leases), groups) };
         let map = volume_map(&self.server, volume, (self.key.clone(), self.routes.clone()), MAP_TIMEOUT)?;
-        let names = self.client(&map.names.join(","), self.leases);
+        let names = ClientConfig { is_atomic: map.is_atomic, ..self.client(&map.names.join(","), self.leases) };
         // The server of the names moves the bytes of directories that share nothing.
         if map.data.len() < 2 || matches!(map.mode, VolumeMode::WholeFile | VolumeMode::Striped) {
             return Client::connect(names, groups);
@@ -133,7 +133,7 @@ impl AttachConfig {
             routes: self.routes.clone(),
             rails: self.rails.clone(),
         };
-        ClientConfig { session, leases, gathers: self.gathers }
+        ClientConfig { session, leases, gathers: self.gathers, is_atomic: false }
     }
 }
 

@@ -190,6 +190,11 @@ impl Backing {
         matches!(self, Backing::Remote(cached) if cached.client().is_read_only())
     }
 
+    /// Whether programs take turns, so that what they read and write at once is whole.
+    fn is_atomic(&self) -> bool {
+        matches!(self, Backing::Remote(cached) if cached.client().is_atomic())
+    }
+
     /// Whether the kernel keeps what there are leases on, and then checks permission, as it has to
     /// over names that it keeps. Not where it cannot: where a caller's ids do not say what the
     /// server lets it do. A local directory grants no leases.
@@ -366,6 +371,7 @@ fn fuse_config(config: &MountConfig, backing: &Backing) -> Config {
         minor_max: config.options.init_minor.unwrap_or(Config::default().minor_max),
         read_ahead: (config.options.read_ahead > 0).then_some(config.options.read_ahead),
         observed,
+        takes_turns: backing.is_atomic(),
         status: Some(status(config, backing)),
         ..Config::default()
     }

@@ -79,6 +79,9 @@ pub struct VolumeSettings {
     /// which that is known: they are processes of one machine, or somebody knows better.
     #[serde(default)]
     pub coherent: bool,
+    /// What programs read or write at once is whole, whatever its size: they take turns.
+    #[serde(default)]
+    pub atomic: bool,
     /// Through whom is written.
     #[serde(default)]
     pub writes: WritesSetting,
@@ -245,6 +248,7 @@ impl Volume {
             mode,
             stripe_size: if is_striped { self.stripe_size } else { 0 },
             width: if is_striped { *width } else { 1 },
+            is_atomic: self.settings.atomic,
             names: addresses(&server[self.namespace]),
             data: match mode {
                 VolumeMode::Serial => Vec::new(),

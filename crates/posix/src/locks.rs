@@ -266,7 +266,7 @@ impl Locks {
             (LockKind::Unlock, LockSpace::Posix) => file
                 .and_then(|file| file.held.get(&ask.owner))
                 .and_then(|ranges| overlapping(ranges, start, end).next()),
-            (LockKind::Unlock, LockSpace::Flock) => None,
+            (LockKind::Unlock, LockSpace::Flock | LockSpace::Turn) => None,
             _ => file.and_then(|file| file.obstacle(&ask)),
         };
         let free = Lock { kind: LockKind::Unlock, ..ask.lock };
@@ -309,7 +309,8 @@ impl Locks {
 
     fn grant_or_wait(&mut self, ask: &Ask, wait: bool) -> Result<Answer, Errno> {
         let key = (ask.inode, ask.space);
-        if self.files.get(&key).is_none_or(|file| file.obstacle(ask).is_none()) {
+        let is_passing = |file: &File| ask.space == LockSpace::Turn && !file.waits.is_empty();
+        if self.files.get(&key).is_none_or(|file| file.obstacle(ask).is_none() && !is_passing(file)) {
             return self.grant(ask).map(|()| Answer::Granted);
         }
         if !wait {
@@ -353,7 +354,7 @@ impl Locks {
 
     /// An open has ended: the locks taken through it go, and the waits end with EBADF.
     pub fn release(&mut self, inode: Inode, client: ClientId, open: OpenId) {
-        for space in [LockSpace::Posix, LockSpace::Flock] {
+        for space in [LockSpace::Posix, LockSpace::Flock, LockSpace::Turn] {
             let key = (inode, space);
             let Some(file) = self.files.get(&key) else { continue };
             let through = |ranges: &Ranges| ranges.values().any(|range| range.open == open);
@@ -447,7 +448,8 @@ impl Locks {
         loop {
             let Some(file) = self.files.get(&key) else { return };
             let free = |wait: &&WaitId| self.waits.get(wait).is_none_or(|ask| file.obstacle(ask).is_none());
-            let Some(wait) = file.waits.iter().find(free).copied() else { return };
+            let others = if key.1 == LockSpace::Turn { 1 } else { usize::MAX };
+            let Some(wait) = file.waits.iter().take(others).find(free).copied() else { return };
             let Some(ask) = self.forget_wait(wait) else { return };
             let result = self.grant(&ask);
             self.tidy(key, ask.owner.client);
@@ -508,9 +510,9 @@ impl Locks {
     }
 }
 
-/// A flock is always of the whole file.
+/// A flock is always of the whole file, and so is a turn.
 fn normal(mut ask: Ask) -> Result<Ask, Errno> {
-    if ask.space == LockSpace::Flock {
+    if ask.space != LockSpace::Posix {
         (ask.lock.start, ask.lock.end) = (0, u64::MAX);
     }
     if ask.lock.start > ask.lock.end { Err(Errno::EINVAL) } else { Ok(ask) }

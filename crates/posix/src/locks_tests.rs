@@ -380,3 +380,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn turns_are_taken_in_the_order_in_which_they_are_asked_for() {
+    let turn = |by: u64, kind: LockKind| Ask { space: LockSpace::Turn, ..posix(by, kind, 3, 5) };
+    let mut locks = Locks::default();
+    assert_eq!(locks.set(&flock(9, WRITE), false), GRANTED, "which is another family");
+    assert_eq!(locks.set(&turn(1, READ), true), GRANTED);
+    assert_eq!(locks.set(&turn(2, READ), true), GRANTED);
+    let writer = waits(locks.set(&turn(3, WRITE), true));
+    assert_eq!(locks.set(&turn(4, READ), false), Err(Errno::EAGAIN), "it would pass who waits to write");
+    let reader = waits(locks.set(&turn(4, READ), true));
+    locks.set(&turn(1, UNLOCK), false).unwrap();
+    assert!(locks.take_decided().is_empty());
+    locks.set(&turn(2, UNLOCK), false).unwrap();
+    assert_eq!(locks.take_decided(), [(writer, Ok(()))]);
+    locks.release(FILE, ClientId(1), OpenId(3));
+    assert_eq!(locks.take_decided(), [(reader, Ok(()))]);
+}

@@ -45,7 +45,7 @@ impl Server {
             "node": session.as_ref().and_then(|session| session.origin.node.as_deref().map(str::to_owned)),
             "export": export,
             "path": path,
-            "family": match seen.space { LockSpace::Posix => "fcntl", LockSpace::Flock => "flock" },
+            "family": match seen.space { LockSpace::Posix => "fcntl", LockSpace::Flock => "flock", LockSpace::Turn => "turn" },
             "kind": if seen.lock.kind == LockKind::Write { "write" } else { "read" },
             "start": seen.lock.start,
             "end": (seen.lock.end < u64::MAX).then_some(seen.lock.end),

@@ -181,7 +181,10 @@ impl Opens {
 
     /// Whether this client has any locks on an inode.
     pub fn has_locks(&self, handle: &[u8]) -> bool {
-        self.locked.load(Ordering::SeqCst) > 0 && lock(&self.state).locks.contains_key(handle)
+        // Turns are about what is seen, and not about what lasts.
+        let is_lasting = |held: &Held| held.space != LockSpace::Turn;
+        self.locked.load(Ordering::SeqCst) > 0
+            && lock(&self.state).locks.get(handle).is_some_and(|locks| locks.iter().any(is_lasting))
     }
 
     /// Whether this client has POSIX locks on an inode.

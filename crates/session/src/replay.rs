@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{
-    Cancel, ClientId, Context, Errno, OpenFlags, OpenId, Reply, Request, SetAttr, TRANSFER_SIZE_MAX, WriteAt, Written,
+    Cancel, ClientId, Context, Errno, LockSpace, OpenFlags, OpenId, Reply, Request, SetAttr, TRANSFER_SIZE_MAX,
+    WriteAt, Written,
 };
 use aqueduct_net::Link;
 use aqueduct_wire::{Flags, HEADER_SIZE, Header, Kind, Op};
@@ -111,6 +112,7 @@ impl Session {
         let Some(mark) = self.window.mark() else { return Ok(None) };
         let first = match request {
             Request::Fallocate { open, .. } | Request::CopyRange { to: open, .. } => self.opens.handle(*open),
+            Request::SetLock { space: LockSpace::Turn, .. } => None,
             Request::SetLock { open, .. } | Request::Flush { open, .. } | Request::Release { open }
                 if frees_others(request) =>
             {

@@ -69,6 +69,8 @@ pub struct Map {
     pub stripe_size: u32,
     /// Over how many servers the blocks of one file are spread.
     pub width: u16,
+    /// Reads and writes of programs are whole, whatever their size: clients take turns.
+    pub is_atomic: bool,
     /// Where names, attributes, opens and locks are served: `HOST:PORT` and other forms of an
     /// address, UTF-8 without control characters.
     pub names: Vec<String>,
@@ -104,6 +106,7 @@ impl Map {
         Mode::put(&self.mode, out);
         U32::put(&self.stripe_size, out);
         U16::put(&self.width, out);
+        Bool::put(&self.is_atomic, out);
         put_addresses(&self.names, out);
         let data = &self.data[..self.data.len().min(DATA_SERVERS_MAX)];
         U16::put(&(data.len() as u16), out);
@@ -123,6 +126,7 @@ impl Map {
             mode: reader.get::<Mode>()?,
             stripe_size: reader.get::<U32>()?,
             width: reader.get::<U16>()?,
+            is_atomic: reader.get::<Bool>()?,
             names: get_addresses(&mut reader)?,
             data: Vec::new(),
         };

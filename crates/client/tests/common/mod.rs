@@ -65,7 +65,7 @@ pub fn client_config(server: SocketAddr, export: &str) -> ClientConfig {
         routes: None,
         rails: Default::default(),
     };
-    ClientConfig { session, leases: false, gathers: true }
+    ClientConfig { session, leases: false, gathers: true, is_atomic: false }
 }
 
 /// The same client with another session.

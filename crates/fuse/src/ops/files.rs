@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use aqueduct_fs::{Errno, FallocateFlags, Hold, OpenFlags, OpenId, ReadAt, Request, SeekTo, Source, WriteAt};
+use aqueduct_fs::{Errno, FallocateFlags, Hold, LockKind, OpenFlags, OpenId, ReadAt, Request, SeekTo, Source, WriteAt};
 
 use crate::CacheMode;
 use crate::abi::{
@@ -53,6 +53,9 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
 /// closed. Hardly any file that is read is ever locked, so it is spared where nobody has locked the file so far.
 fn file_flags(job: &Job, flags: OpenFlags, leased: bool) -> FopenFlags {
     let shared = &job.shared;
+    if shared.config.takes_turns {
+        return FopenFlags::DIRECT_IO; // of what is read from pages nobody here would know
+    }
     // The kernel would keep what is appended at the end of the file as it knew it, and that of other clients' appends is elsewhere.
     if shared.config.cache == CacheMode::CloseToOpen && !flags.contains(OpenFlags::APPEND) {
         return FopenFlags::empty(); // without KEEP_CACHE the kernel drops the file's pages now
@@ -133,6 +136,20 @@ async fn create(job: &Job) -> Result<Outcome, Errno> {
 
 pub(crate) async fn read(job: &Job) -> Result<Outcome, Errno> {
     let (read, _) = job.args(ReadIn::parse)?;
+    let length = read.size.min(job.shared.negotiated.max_transfer);
+    let turn = match read.read_flags & READ_LOCKOWNER {
+        0 => None, // pages, which somebody has mapped
+        _ => job.turn((OpenId(read.fh), LockKind::Read), (read.offset, length)).await?,
+    };
+    let mut count = Ok(0);
+    let outcome = read_in_turn(job, read, &mut count).await;
+    if let Some(turn) = turn {
+        turn.end(count).await;
+    }
+    outcome
+}
+
+async fn read_in_turn(job: &Job, read: ReadIn, done: &mut Result<u64, Errno>) -> Result<Outcome, Errno> {
     let fills = job.shared.policy.pages && read.read_flags & READ_LOCKOWNER == 0;
     let fill_turn = || job.shared.sizes.enter(job.header.nodeid, Use::Fill, &job.context.cancel);
     let turn = if fills { Some(fill_turn().await) } else { None };
@@ -144,6 +161,7 @@ pub(crate) async fn read(job: &Job) -> Result<Outcome, Errno> {
     let (sink, answered) = FuseSink::new(job.responder.clone(), job.shared.pool.clone(), length as usize);
     let read = ReadAt { open: OpenId(read.fh), offset: read.offset, length };
     let result = job.shared.filesystem.read(&job.context, read, sink).await;
+    *done = result.map(|count| count as u64);
     if let Ok(count) = result {
         job.shared.metrics.bytes_read.add(count as u64);
         if fills && count < length as usize {
@@ -182,13 +200,34 @@ pub(crate) async fn write(job: &Job) -> Result<Outcome, Errno> {
     };
     let source = Source::Memory(job.frame.slice(DATA..DATA + size));
     let is_of_pages = write.write_flags & WRITE_CACHE != 0; // these change no size
+    let takes_turn = if is_of_pages { None } else { Some((at.open, LockKind::Write)) };
+    let turn = match takes_turn {
+        Some(how) => job.turn(how, (write.offset, write.size)).await?,
+        None => None,
+    };
+    let mut count = Ok(0);
+    let outcome = write_in_turn(job, (write, at), (source, is_of_pages), &mut count).await;
+    if let Some(turn) = turn {
+        turn.end(count).await;
+    }
+    outcome
+}
+
+async fn write_in_turn(
+    job: &Job,
+    (write, at): (WriteIn, WriteAt),
+    (source, is_of_pages): (Source, bool),
+    done: &mut Result<u64, Errno>,
+) -> Result<Outcome, Errno> {
     let node = job.header.nodeid;
     let turn = if is_of_pages { None } else { job.changes_size(node).await };
     // Through pages: those that it covers whole are filled by it, and whatever it covers is locked
     // until it is answered.
     let is_cached = !is_of_pages && job.shared.reads_pages(at.open);
     let hold = if is_cached { fill(job)? } else { None };
-    let written = job.shared.filesystem.write(&job.context, at, source).await?;
+    let written = job.shared.filesystem.write(&job.context, at, source).await;
+    *done = written.map(|written| written.count.into());
+    let written = written?;
     job.shared.metrics.bytes_written.add(written.count.into());
     if is_of_pages {
         job.changed(node)
