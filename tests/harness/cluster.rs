@@ -137,12 +137,13 @@ impl Cluster {
         cluster.start_all(mounts)
     }
 
-    /// The same of a volume of one export before which there are several servers. Its mounts go to
+    /// The same of a volume of one export before which there are several servers, with lines of its
+    /// file. Its mounts go to
     /// them past their proxies, as soon as they know them.
     pub fn start_volume(
         home: &Path,
         export: &Path,
-        (config, servers): (&str, usize),
+        (config, lines, servers): (&str, &str, usize),
         mounts: &[(usize, &str)],
     ) -> Cluster {
         fs::write(home.join("aqueduct.toml"), config).unwrap();
@@ -152,7 +153,7 @@ impl Cluster {
             format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", export.display())
         };
         let text: String = addresses.iter().enumerate().map(server).collect();
-        fs::write(&file, format!("name = 'v'\nmode = 'cluster'\ncoherent = true\n{text}")).unwrap();
+        fs::write(&file, format!("name = 'v'\n{lines}\ncoherent = true\n{text}")).unwrap();
         run(aqueduct().args(["volume", "create"]).arg(&file)).succeeded();
         let mut cluster = Cluster {
             home: home.to_owned(),
@@ -212,6 +213,18 @@ impl Cluster {
         let mut process = self.data[number].take().expect("a server");
         process.signal(Signal::KILL);
         process.ends_within(SOON);
+    }
+
+    /// Bytes that mounts have written straight to servers of data that are there.
+    pub fn straight(&self) -> u64 {
+        let Some(file) = &self.volume else { return 0 };
+        let text = fs::read_to_string(file).unwrap();
+        let addresses = text.lines().filter_map(|line| line.strip_prefix("listen = ['")?.strip_suffix("']"));
+        let sessions = addresses.skip(1).flat_map(|address| match server_status(address)["sessions"].take() {
+            Value::Array(sessions) => sessions,
+            _ => Vec::new(),
+        });
+        sessions.filter_map(|session| session["bytes_written"].as_u64()).sum()
     }
 
     /// The servers of data.

@@ -38,6 +38,8 @@ pub struct Setting {
     pub promise: Promise,
     /// Of the volume; 0: there is one server, and no volume.
     pub servers: usize,
+    /// Lines of the volume's file.
+    pub volume: String,
 }
 
 /// What some histories were, together.
@@ -55,6 +57,8 @@ pub struct Tally {
     pub violations: usize,
     /// Writes that mounts have held back, and the requests that came of them; without those of mounts that were killed.
     pub gathered: (u64, u64),
+    /// Bytes that went straight to servers of data; without those of servers that were killed.
+    pub straight: u64,
 }
 
 struct Worker {
@@ -88,7 +92,7 @@ impl Arena {
         let config = format!("[limits]\nlease_seconds = {}\n", LEASE.as_secs());
         let cluster = match setting.servers {
             0 => Cluster::start(home.path(), std::slice::from_ref(&export), &config, &mounts),
-            servers => Cluster::start_volume(home.path(), &export, (&config, servers), &mounts),
+            servers => Cluster::start_volume(home.path(), &export, (&config, &setting.volume, servers), &mounts),
         };
         let listener = UnixListener::bind(control.join("orders")).unwrap();
         let mut arena = Arena {
@@ -224,6 +228,11 @@ impl Arena {
     /// Writes that were held back, and requests that came of them.
     pub fn gathered(&self) -> (u64, u64) {
         self.cluster.gathered()
+    }
+
+    /// Bytes that went straight to servers of data.
+    pub fn straight(&self) -> u64 {
+        self.cluster.straight()
     }
 
     /// Ends everything as it should be ended; what went wrong.

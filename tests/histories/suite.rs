@@ -25,6 +25,13 @@ const LIES_MAX: usize = 1000;
 /// What a sample takes at most, on a busy machine.
 const SAMPLE_MAX: Duration = Duration::from_secs(240);
 
+/// A volume that is read through all its servers, and one that is written through them, too.
+const CLUSTER: &str = "mode = 'cluster'";
+const STRAIGHT: &str = "mode = 'stripe'\nstripe_size = '64KiB'\nwrites = 'data'";
+
+/// So little goes straight to a server of data here: files of histories are small.
+const STRAIGHT_FROM: &str = "straight_from=2K";
+
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not '{text}'")))
@@ -42,7 +49,7 @@ fn soak_weather() -> Weather {
 fn setting(mounts: usize, cache: &str, options: &str) -> Setting {
     let promise = if cache == "close-to-open" { Promise::CloseToOpen } else { Promise::Linearizable };
     let more = if options.is_empty() { String::new() } else { format!(",{options}") };
-    Setting { mounts, options: format!("cache={cache}{more}"), promise, servers: 0 }
+    Setting { mounts, options: format!("cache={cache}{more}"), promise, servers: 0, volume: CLUSTER.to_owned() }
 }
 
 /// Plays histories, until something with the word `wanted` is found if there is one; what was found is printed.
@@ -66,7 +73,7 @@ fn play(setting: &Setting, seeds: impl Iterator<Item = u64>, weather: &Weather, 
             break;
         }
     }
-    tally.gathered = arena.gathered();
+    (tally.gathered, tally.straight) = (arena.gathered(), arena.straight());
     let wrong = arena.end();
     assert!(wrong.is_empty(), "{wrong:?}");
     tally
@@ -104,11 +111,16 @@ fn with_servers_in_trouble(first: u64, count: usize) -> impl Iterator<Item = u64
 
 /// Of a volume of so many servers; 0: of one server.
 fn sample_of(servers: usize, cache: &'static str, seeds: impl Iterator<Item = u64> + Send + 'static) {
+    sample_with(Setting { servers, ..setting(SAMPLE_MOUNTS, cache, "") }, cache, seeds);
+}
+
+fn sample_with(setting: Setting, cache: &'static str, seeds: impl Iterator<Item = u64> + Send + 'static) {
     within(SAMPLE_MAX, move || {
-        let setting = Setting { servers, ..setting(SAMPLE_MOUNTS, cache, "") };
+        let is_straight = setting.volume == STRAIGHT;
         let tally = play(&setting, seeds, &SAMPLE_WEATHER, None);
         println!("{cache}: {}", line(&tally));
         assert_eq!(tally.violations, 0);
+        assert_eq!(tally.straight > 0, is_straight, "{} bytes went straight", tally.straight);
         let (held, requests) = tally.gathered;
         let holds_back = held > 200 && requests * 2 < held && tally.midst > 100;
         assert!(holds_back || cache != "lease", "a sample of nothing held back: {}", line(&tally));
@@ -129,6 +141,15 @@ fn every_history_under_leases_has_an_order() {
 #[test]
 fn every_history_of_a_volume_has_an_order() {
     sample_of(3, "lease", (200..240).chain(with_servers_in_trouble(300, 12)));
+}
+
+/// The same where what is held back goes straight to servers of data, under rights.
+#[test]
+fn every_history_of_what_goes_straight_has_an_order() {
+    let straight =
+        Setting { servers: 3, volume: STRAIGHT.to_owned(), ..setting(SAMPLE_MOUNTS, "lease", STRAIGHT_FROM) };
+    let gathered = |seed: &u64| plan(*seed, SAMPLE_MOUNTS, &SAMPLE_WEATHER).theme == Theme::Gathered;
+    sample_with(straight, "lease", (400..).filter(gathered).take(30).chain(with_servers_in_trouble(500, 10)));
 }
 
 #[test]
@@ -154,13 +175,21 @@ fn caches_that_lie_are_found() {
 }
 
 /// `make soak`: HISTORIES of them, with the mode CACHE and more OPTIONS for the mounts, of a
-/// volume of so many SERVERS; SEED replays one as often; of the THEME alone, if there is one.
+/// volume of so many SERVERS, written through them all with STRAIGHT=1; SEED replays one as often; of the THEME alone, if there is one.
 #[test]
 #[ignore = "make soak"]
 fn soak() {
     let cache = std::env::var("CACHE").ok().filter(|cache| !cache.is_empty()).unwrap_or("lease".to_owned());
     let servers = variable("SERVERS").unwrap_or_default() as usize;
-    let setting = Setting { servers, ..setting(MOUNTS, &cache, &std::env::var("OPTIONS").unwrap_or_default()) };
+    let options = std::env::var("OPTIONS").unwrap_or_default();
+    let setting = match variable("STRAIGHT").unwrap_or_default() {
+        0 => Setting { servers, ..setting(MOUNTS, &cache, &options) },
+        _ => {
+            let options = if options.is_empty() { options } else { format!(",{options}") };
+            let of_mounts = setting(MOUNTS, &cache, &format!("{STRAIGHT_FROM}{options}"));
+            Setting { servers: servers.max(2), volume: STRAIGHT.to_owned(), ..of_mounts }
+        }
+    };
     let count = variable("HISTORIES").unwrap_or(if variable("SEED").is_some() { 1 } else { 10_000 });
     let seed = variable("SEED");
     let first = variable("FIRST_SEED").unwrap_or(1);

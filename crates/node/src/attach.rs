@@ -29,6 +29,11 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a server of a volume may take to tell of the others.
 const MAP_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// From so many bytes on of a file what is held back goes straight to a server of data: a right
+/// costs a question, and its end a wait for the disk. What is gathered grows to much more where a
+/// file is written in order.
+pub const STRAIGHT_FROM: usize = 128 << 10;
+
 /// How an export of a server is had, by mounts and by tools.
 #[derive(Clone, Debug)]
 pub struct AttachConfig {
@@ -52,6 +57,8 @@ pub struct AttachConfig {
     /// Bytes that are kept until they are stable at the server; 0: none, and they are lost if its
     /// machine loses them.
     pub replay_window: usize,
+    /// What is held back goes straight to servers of data from so many bytes on.
+    pub straight_from: usize,
     /// Whether what travels has checksums.
     pub checksums: Checksums,
     /// What the server grants leases on is kept. Else each operation is a request.
@@ -80,6 +87,7 @@ impl AttachConfig {
             patience: None,
             suspect: SUSPECT,
             replay_window: REPLAY_WINDOW,
+            straight_from: STRAIGHT_FROM,
             checksums: Checksums::Auto,
             leases: false,
             gathers: false,
@@ -112,6 +120,7 @@ impl AttachConfig {
                 _ => spread,
             },
             is_constant: map.mode == VolumeMode::LoadBalance,
+            straight_from: self.straight_from,
         };
         Client::connect_moved(names, movers, groups)
     }

@@ -8,7 +8,7 @@ use aqueduct_fs::caching::{Caching, Rules};
 use aqueduct_fuse::CacheMode;
 use aqueduct_net::routes::Way;
 
-use crate::attach::{PATIENCE, REPLAY_WINDOW, SUSPECT};
+use crate::attach::{PATIENCE, REPLAY_WINDOW, STRAIGHT_FROM, SUSPECT};
 use crate::choice::{ChecksumChoice, Choice};
 use crate::exporting::MetricsSettings;
 use crate::failure::Failure;
@@ -57,6 +57,10 @@ const OPTIONS: &[(&str, &str)] = &[
     ),
     ("key=FILE", "the key that the server has too: see 'aqueduct keygen'"),
     ("replay_window=SIZE", "keep so much of what is not on the server's disk yet (256M); 0: lose it with the server"),
+    (
+        "straight_from=SIZE",
+        "what is held back of a file goes straight to the volume's servers of data from so much on (128K), where the volume has writes = \"data\"",
+    ),
     (
         "checksum=auto|on|off",
         "whether what travels has checksums; auto: where the server is another machine (the default)",
@@ -208,6 +212,8 @@ pub struct Options {
     pub read_ahead: usize,
     /// What is not on the server's disk yet is kept up to so many bytes.
     pub replay_window: usize,
+    /// From so many bytes on of a file what is held back goes straight to servers of data.
+    pub straight_from: usize,
 }
 
 impl Default for Options {
@@ -248,6 +254,7 @@ impl Default for Options {
             init_minor: None,
             read_ahead: READ_AHEAD,
             replay_window: REPLAY_WINDOW,
+            straight_from: STRAIGHT_FROM,
         }
     }
 }
@@ -457,6 +464,11 @@ impl Options {
                     .filter(|size| *size == 0 || *size >= REPLAY_WINDOW_MIN)
                     .ok_or_else(|| bad_value(key, value, "0 or a size from 4M on, such as 64M or 1G"))?;
             }
+            "straight_from" => {
+                self.straight_from = size(value)
+                    .filter(|size| *size > 0)
+                    .ok_or_else(|| bad_value(key, value, "a size, such as 128K or 1M"))?;
+            }
             "io_uring" => {
                 self.io_uring = match value {
                     "auto" => true,
@@ -558,7 +570,7 @@ mod tests {
     fn every_option_of_the_table_is_understood() {
         let value = |name: &str| match name {
             "cache" => "cache=none".to_owned(),
-            "replay_window" => "replay_window=64M".to_owned(),
+            "replay_window" | "straight_from" => format!("{name}=64M"),
             "timeo" | "suspect" | "attr_timeout" | "entry_timeout" | "key" | "port" | "workers" | "cpus" => {
                 format!("{name}=3")
             }

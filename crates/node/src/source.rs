@@ -82,6 +82,7 @@ impl MountConfig {
             patience: options.soft.then_some(options.timeout),
             suspect: options.suspect,
             replay_window: options.replay_window,
+            straight_from: options.straight_from,
             checksums: options.checksum.checksums(),
             leases: options.cache == CacheMode::Lease,
             rails: self.rails.clone(),

@@ -33,6 +33,8 @@ pub struct MoverConfig {
     pub spread: Spread,
     /// Nobody changes anything: no leases are needed to read.
     pub is_constant: bool,
+    /// What is written of a file goes straight to one of them from so many bytes on.
+    pub straight_from: usize,
     /// In the order of the spread's names; `None`: the server of the names.
     pub sessions: Vec<Option<SessionConfig>>,
 }
@@ -52,6 +54,7 @@ pub(super) struct Mover {
 pub(crate) struct Movers {
     spread: Spread,
     pub(super) is_constant: bool,
+    pub(super) straight_from: usize,
     all: Vec<Option<Mover>>,
     closing: AtomicBool,
 }
@@ -91,8 +94,8 @@ impl Movers {
             no_rights_until: AtomicU64::new(0),
         };
         let all = config.sessions.into_iter().map(|session| session.map(mover)).collect();
-        let (spread, is_constant) = (config.spread, config.is_constant);
-        Movers { spread, is_constant, all, closing: AtomicBool::new(false) }
+        let (spread, is_constant, straight_from) = (config.spread, config.is_constant, config.straight_from);
+        Movers { spread, is_constant, straight_from, all, closing: AtomicBool::new(false) }
     }
 
     fn places<'a>(&self, open: &'a Open) -> &'a [Moved] {

@@ -17,10 +17,6 @@ use super::movers::Mover;
 use super::opens::Open;
 use super::parts::Volume;
 
-/// A lane is opened for what is at least this long: a right costs a question, and its end a wait
-/// for the disk. What is gathered grows to much more where a file is written in order.
-const OPENS_FROM: usize = 128 << 10;
-
 /// How often is looked whether a server of data is there still.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -84,11 +80,13 @@ impl Volume {
         let found = self.movers.as_ref().filter(|movers| !movers.is_constant).and_then(|movers| {
             let open = self.opens.of_number(handle, write.open)?;
             let (place, mover) = movers.designated(&open, write.offset)?;
-            Some((open, place, mover))
+            Some((open, place, mover, data.len() >= movers.straight_from))
         });
-        let Some((open, place, mover)) = found else { return names.write_held(context, write, data, epoch).await };
+        let Some((open, place, mover, is_large)) = found else {
+            return names.write_held(context, write, data, epoch).await;
+        };
         let key = Key { handle: handle.clone(), place };
-        let (mut opens, mut refused) = (data.len() >= OPENS_FROM, false);
+        let (mut opens, mut refused) = (is_large, false);
         loop {
             let boarded =
                 poll_fn(|task| self.lanes.poll_board((&key, epoch), opens && mover.may_have_rights(), task)).await;

@@ -37,6 +37,7 @@ impl Moved {
         let movers = MoverConfig {
             spread: Spread::new(["data"]),
             is_constant: false,
+            straight_from: 128 << 10,
             sessions: vec![Some(patient(between.address).session)],
         };
         let reader = Arc::new(Mount::moved(keeping(), movers));
