@@ -11,7 +11,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::{agents, diagnose, transfer, transfers};
+use crate::{agents, diagnose, top, transfer, transfers};
 
 /// Carries a directory to any node at the speed of the network
 ///
@@ -71,6 +71,8 @@ Examples:
     },
     /// Show mounts, exports, clients and rates
     Status(Status),
+    /// Show what servers and mounts do now, the busiest first
+    Top(top::Top),
     /// Say what this host lacks for mounts and servers, and what to do about it
     #[command(after_help = "\
 Examples:

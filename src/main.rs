@@ -23,6 +23,7 @@ mod serve;
 mod service;
 mod status;
 mod table;
+mod top;
 mod transfer;
 mod transfers;
 mod umount;
@@ -85,6 +86,7 @@ fn run(Arguments { verbose, command }: Arguments) -> Result<ExitCode, Failure> {
             locks::list(server.as_deref(), state.as_deref(), json)
         }
         Command::Status(arguments) => status::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Doctor { json } => doctor::run(json),
         Command::ReleaseLocks(arguments) => locks::release(&arguments),
         Command::Bench { command } => aqueduct_bench::run(command).map_err(Failure::from),

@@ -6,3 +6,4 @@ mod common;
 mod diagnosing;
 mod exporting;
 mod packaged;
+mod top;
