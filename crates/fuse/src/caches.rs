@@ -28,6 +28,10 @@ const STALE_AFTER: Duration = Duration::from_millis(100);
 /// The kernel may still be about to enter an inode that it was told of less than this ago.
 const NEW: Duration = Duration::from_secs(1);
 
+/// A file that another client has changed while it was read from pages here is likely to be changed
+/// again for so long after each change, as is seen of logs and files of state.
+const CONTENDED: Duration = Duration::from_secs(5);
+
 /// The first pause before the kernel is told again to forget an inode that it does not know yet; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -282,6 +286,9 @@ impl Shared {
         if aspects.intersects(Aspects::ATTRIBUTES | Aspects::DATA) {
             let before = self.nodes.marks(node);
             let has_pages = aspects.contains(Aspects::DATA) && before.has_pages();
+            if has_pages || self.is_contended(before) {
+                self.is_changed_by_others(node);
+            }
             // Where files that are written are cached a page may be locked until its WRITE is
             // answered, which may wait for this very recall. None of their pages is leased: they
             // are dropped before the next read(2), and soon for who has them mapped.
@@ -408,6 +415,9 @@ impl Shared {
                 marks.cached_opens = marks.cached_opens.saturating_sub(1);
                 marks.cached_writers = marks.cached_writers.saturating_sub(u32::from(writes));
             });
+            if self.nodes.marks(node).cached_opens == 0 {
+                self.nodes.tails.forget(node);
+            }
         }
     }
 
@@ -418,6 +428,23 @@ impl Shared {
             self.tell(&notify::inval_inode(node, 0, 0));
             self.nodes.mark(node, |marks| marks.dropped(before));
         }
+    }
+
+    /// Another client changes a file that is read from pages here.
+    pub(crate) fn is_changed_by_others(&self, node: u64) {
+        let now = self.nodes.now();
+        self.nodes.mark(node, |marks| marks.changed_by_others = Some(now));
+    }
+
+    /// Whether others change a file just now that is read here.
+    pub(crate) fn is_contended(&self, marks: Marks) -> bool {
+        let since = marks.changed_by_others.map(|at| self.nodes.now().saturating_sub(at));
+        since.is_some_and(|since| u128::from(since) < CONTENDED.as_millis())
+    }
+
+    /// Has the kernel not believe the size in answers that it waits for. Waits for nothing.
+    pub(crate) fn have_size_disbelieved(&self, node: u64) {
+        self.tell(&notify::inval_inode(node, -1, 0));
     }
 
     /// Tells the kernel the size of a file by the data at its end. Waits as the other.

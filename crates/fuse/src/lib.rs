@@ -36,6 +36,7 @@ mod sink;
 mod sizes;
 mod slots;
 mod sys;
+mod tails;
 #[cfg(test)]
 mod tests;
 mod turns;
