@@ -8,10 +8,11 @@ PREFIX ?= /usr/local
 PACKAGES_DEMO := git gcc libc6-dev make fuse3 coreutils
 PACKAGES_LAB := $(PACKAGES_DEMO) python3 iproute2 nftables ethtool util-linux
 PACKAGES_TEST := $(PACKAGES_LAB) acl attr rsync sqlite3 tar e2fsprogs btrfs-progs quota libcap2-bin psmisc procps crun postgresql python3-lmdb python3-h5py fonts-dejavu-core prometheus slurm-wlm munge qemu-system-x86 kmod
+PACKAGES_KERNELS := qemu-system-x86 cpio xz-utils binutils e2fsprogs python3
 PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar diffutils rsync iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server openssh-server openssh-client glusterfs-server glusterfs-client bindfs \
 	nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-dev xfsprogs python3-matplotlib
 
-.PHONY: build test lint demo bench bench-compare bench-scale experiment fuzz faults soak test-long mutations setup setup-demo setup-lab setup-bench setup-fuzz install clean
+.PHONY: build test lint demo bench bench-compare bench-scale experiment fuzz faults soak test-long test-kernels mutations setup setup-demo setup-lab setup-bench setup-kernels setup-fuzz install clean
 
 build:
 	cargo build --release --locked
@@ -72,11 +73,17 @@ soak: setup
 	HISTORIES=$(or $(HISTORIES),$(if $(SEED),1,10000)) cargo test --workspace --locked --test histories -- --ignored --nocapture soak
 
 # What takes longer than `make test`: 1,000 faults, 10,000 histories, the mounts as on older
-# kernels and by rails and routers, all mutations, in parts by seed. Each part that passed is done
-# for this commit, as tests/long/records says; run it again to go on. ARGS="soak" chooses parts by
-# words, DRY=1 only names them. As root.
+# kernels, on such kernels, and by rails and routers, all mutations, in parts by seed. Each part that
+# passed is done for this commit, as tests/long/records says; run it again to go on. ARGS="soak"
+# chooses parts by words, DRY=1 only names them. As root.
 test-long: setup
 	tests/long/run $(ARGS)
+
+# The tests of mounts on kernels of Debian, 5.10, 6.1, 6.12 and the newest, each booted in QEMU: see
+# docs/kernels.md. ARGS="5.10" chooses kernels, SUITES="locks:: model::" tests; KVM=1 where QEMU can
+# use it. As root.
+test-kernels: setup-kernels
+	tests/kernels/run $(ARGS)
 
 # What protects users, taken out one by one: a test must fail each time. ARGS="locks" chooses by words of the names, or of their tests.
 mutations: setup
@@ -93,6 +100,9 @@ setup-lab:
 
 setup-bench:
 	@packaging/install-packages $(PACKAGES_BENCH)
+
+setup-kernels:
+	@packaging/install-packages $(PACKAGES_KERNELS)
 
 setup-fuzz:
 	@packaging/install-packages g++

@@ -29,6 +29,11 @@ pub const SOON: Duration = Duration::from_secs(20);
 /// What a test takes at most, unless it says more.
 pub const TEST_MAX: Duration = Duration::from_secs(60);
 
+/// How many times as long everything may take as elsewhere: on emulated processors.
+fn patience() -> u32 {
+    std::env::var("PATIENCE").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
+}
+
 /// tmpfs, as statfs(2) calls it.
 const TMPFS: i64 = 0x0102_1994;
 
@@ -39,6 +44,7 @@ thread_local! {
 
 /// Runs a test that needs root and /dev/fuse; a test that hangs loses its processes, so that its system calls return, and fails.
 pub fn within(limit: Duration, body: impl FnOnce() + Send + 'static) {
+    let limit = limit * patience();
     if !rustix::process::geteuid().is_root() {
         return skip("needs root");
     }
@@ -86,7 +92,7 @@ pub fn have(programs: &[&str]) -> bool {
 }
 
 pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
-    let started = Instant::now();
+    let (started, limit) = (Instant::now(), limit * patience());
     while !condition() {
         assert!(started.elapsed() < limit, "waited {limit:?} in vain: {what}");
         thread::sleep(Duration::from_millis(10));
@@ -221,7 +227,7 @@ impl Output {
 pub fn run_within(limit: Duration, command: &mut Command) -> Output {
     let home = directory();
     let mut process = Process::start(command.env("LC_ALL", "C"), &home.path().join("log"));
-    let started = Instant::now();
+    let (started, limit) = (Instant::now(), limit * patience());
     while process.has_ended().is_none() {
         assert!(started.elapsed() < limit, "{command:?} takes longer than {limit:?}: {}", process.output());
         thread::sleep(Duration::from_millis(2));
@@ -364,7 +370,10 @@ impl Server {
                 let addresses = output.lines().filter_map(|line| line.strip_prefix("listening on "));
                 break addresses.filter(|address| !address.starts_with("unix:")).map(str::to_owned).collect();
             }
-            assert!(process.has_ended().is_none() && started.elapsed() < SOON, "the server does not listen: {output}");
+            assert!(
+                process.has_ended().is_none() && started.elapsed() < SOON * patience(),
+                "the server does not listen: {output}"
+            );
             thread::sleep(Duration::from_millis(5));
         };
         let address = listens[0].replace("0.0.0.0:", "127.0.0.1:");
@@ -523,7 +532,10 @@ impl Mount {
         let started = Instant::now();
         while !is_mounted(&point) {
             let output = process.output();
-            assert!(process.has_ended().is_none() && started.elapsed() < SOON, "the mount does not come: {output}");
+            assert!(
+                process.has_ended().is_none() && started.elapsed() < SOON * patience(),
+                "the mount does not come: {output}"
+            );
             thread::sleep(Duration::from_millis(5));
         }
         Mount { process, point, _home: home }
