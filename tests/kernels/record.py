@@ -34,19 +34,13 @@ def summary(lines):
     for line in lines:
         if match := re.search(r"skipped: \S+ (.*)", line):
             skipped[match[1]] += 1
-    passed = failed = 0
-    for line in lines:
-        if match := re.match(r"test result: \S+ (\d+) passed; (\d+) failed;", line):
-            passed, failed = passed + int(match[1]), failed + int(match[2])
-    names, within = [], False
-    for line in lines:
-        within = line == "failures:" or within and bool(line.strip())
-        if within and (match := re.match(r"    (\S+)$", line)):
-            names.append(match[1])
+    ended = [match for line in lines if (match := re.match(r"test (\S+) \.\.\. (ok|FAILED|ignored)", line))]
+    failures = sorted(match[1] for match in ended if match[2] == "FAILED")
     return {
-        "passed": passed - sum(skipped.values()),
-        "failed": failed,
-        "failures": sorted(set(names)),
+        # A test that is skipped says so, and ends well.
+        "passed": sum(match[2] == "ok" for match in ended) - sum(skipped.values()),
+        "failed": len(failures),
+        "failures": failures,
         "skipped": sum(skipped.values()),
         "reasons": dict(skipped),
     }
