@@ -49,17 +49,17 @@ pub struct Limits {
 impl Facts {
     /// Those of this host. Mounts and unmounts once, in a directory of its own.
     pub fn gather() -> Facts {
-        let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").err();
-        Facts { device: device.map(|error| error.to_string()), offer: ask(), ..Facts::read(Path::new("/")) }
+        Facts { offer: ask(), ..Facts::read(Path::new("/")) }
     }
 
     /// What files below `root` tell.
     fn read(root: &Path) -> Facts {
         let line = |path: &str| fs::read_to_string(root.join(path)).ok().map(|text| text.trim().to_owned());
         let number = |path: &str| line(path)?.split_whitespace().last()?.parse().ok();
+        let device = fs::OpenOptions::new().read(true).write(true).open(root.join("dev/fuse")).err();
         Facts {
             release: line("proc/sys/kernel/osrelease").unwrap_or_default(),
-            device: None,
+            device: device.map(|error| error.to_string()),
             offer: Err("nobody has asked".to_owned()),
             enable_uring: line("sys/module/fuse/parameters/enable_uring"),
             max_pages_limit: number("proc/sys/fs/fuse/max_pages_limit"),
@@ -122,6 +122,7 @@ mod tests {
         assert_eq!(poor("user_allow_other"), Some(State::Less), "a comment sets nothing");
         assert_eq!(poor("net.ipv4.tcp_wmem"), Some(State::Good));
         assert_eq!(poor("FUSE of the kernel"), Some(State::Unknown));
+        assert_eq!(poor("/dev/fuse"), Some(State::Missing), "nothing can be mounted");
     }
 
     #[test]
@@ -130,10 +131,12 @@ mod tests {
             ("proc/sys/net/ipv4/tcp_congestion_control", "cubic\n"),
             ("etc/fuse.conf", "# for all\n user_allow_other \n"),
             ("usr/bin/fusermount3", ""),
+            ("dev/fuse", ""),
         ]);
         assert_eq!(rich("congestion control"), Some(State::Good));
         assert_eq!(rich("user_allow_other"), Some(State::Good));
         assert_eq!(rich("fusermount3"), Some(State::Good));
+        assert_eq!(rich("/dev/fuse"), Some(State::Good));
         assert_eq!(rich("fs.fuse.max_pages_limit"), None);
     }
 }
