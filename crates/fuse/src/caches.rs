@@ -32,6 +32,10 @@ const NEW: Duration = Duration::from_secs(1);
 /// again for so long after each change, as is seen of logs and files of state.
 const CONTENDED: Duration = Duration::from_secs(5);
 
+/// So many changes, with no such pause between them, are no single one, after which programs may
+/// want to map what is new.
+const CHANGES_MIN: u32 = 4;
+
 /// The first pause before the kernel is told again to forget an inode that it does not know yet; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -263,6 +267,11 @@ fn insist(mut tell: impl FnMut() -> bool, is_new: impl Fn() -> bool) {
     }
 }
 
+/// Both in milliseconds by the clock of the nodes.
+fn is_recent(now: u64, at: u64) -> bool {
+    u128::from(now.saturating_sub(at)) < CONTENDED.as_millis()
+}
+
 impl Shared {
     /// False: the kernel knows no such inode.
     fn tell(&self, notification: &Notification) -> bool {
@@ -286,7 +295,7 @@ impl Shared {
         if aspects.intersects(Aspects::ATTRIBUTES | Aspects::DATA) {
             let before = self.nodes.marks(node);
             let has_pages = aspects.contains(Aspects::DATA) && before.has_pages();
-            if has_pages || self.is_contended(before) {
+            if has_pages || before.changed_by_others.is_some() {
                 self.is_changed_by_others(node);
             }
             // Where files that are written are cached a page may be locked until its WRITE is
@@ -433,13 +442,17 @@ impl Shared {
     /// Another client changes a file that is read from pages here.
     pub(crate) fn is_changed_by_others(&self, node: u64) {
         let now = self.nodes.now();
-        self.nodes.mark(node, |marks| marks.changed_by_others = Some(now));
+        self.nodes.mark(node, |marks| {
+            let goes_on = marks.changed_by_others.is_some_and(|at| is_recent(now, at));
+            marks.changes_by_others = if goes_on { marks.changes_by_others.saturating_add(1) } else { 1 };
+            marks.changed_by_others = Some(now);
+        });
     }
 
     /// Whether others change a file just now that is read here.
     pub(crate) fn is_contended(&self, marks: Marks) -> bool {
-        let since = marks.changed_by_others.map(|at| self.nodes.now().saturating_sub(at));
-        since.is_some_and(|since| u128::from(since) < CONTENDED.as_millis())
+        let is_recent = marks.changed_by_others.is_some_and(|at| is_recent(self.nodes.now(), at));
+        is_recent && marks.changes_by_others >= CHANGES_MIN
     }
 
     /// Has the kernel not believe the size in answers that it waits for. Waits for nothing.

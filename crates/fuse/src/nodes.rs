@@ -99,6 +99,8 @@ pub(crate) struct Marks {
     /// When another client was last seen to change what is read from pages here, in milliseconds
     /// since the table was made.
     pub(crate) changed_by_others: Option<u64>,
+    /// How often that was seen without a pause.
+    pub(crate) changes_by_others: u32,
     /// It is a directory whose listing was given to be kept.
     pub(crate) is_listed: bool,
     /// What the kernel was told with its latest listing.
