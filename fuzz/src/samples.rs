@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn every_operation_has_its_sample() {
         let sampled: Vec<Op> = requests().iter().map(Op::of).collect();
-        let wanted: Vec<Op> = Op::ALL.iter().copied().filter(|op| *op as u16 >= 16).collect();
+        // What an agent is asked is no operation of a file system.
+        let wanted: Vec<Op> = Op::ALL.iter().copied().filter(|op| *op as u16 >= 16 && *op != Op::Transfer).collect();
         assert_eq!(sampled, wanted);
     }
 }

@@ -191,13 +191,14 @@ fn extensions_maps_links_and_notices() {
 fn maps_links_and_notices_that_make_no_sense_are_refused() {
     let zeros = "00".repeat(16);
     for wrong in [
-        format!("{zeros} 0000000000000000 06 00000000 0000 00 0000"), // no mode
-        format!("{zeros} 0000000000000000 00 00000000 0000 11 0000"), // 17 addresses
-        format!("{zeros} 0000000000000000 00 00000000 0000 01 0000 0000"), // an empty one
+        format!("{zeros} 0000000000000000 06 00000000 0000 00 00 0000"), // no mode
+        format!("{zeros} 0000000000000000 00 00000000 0000 02 00 0000"), // neither atomic nor not
+        format!("{zeros} 0000000000000000 00 00000000 0000 00 11 0000"), // 17 addresses
+        format!("{zeros} 0000000000000000 00 00000000 0000 00 01 0000 0000"), // an empty one
         // A control character.
-        format!("{zeros} 0000000000000000 00 00000000 0000 01 0100 0a 0000"),
-        format!("{zeros} 0000000000000000 00 00000000 0000 00 0101"), // 257 servers
-        format!("{zeros} 0000000000000000 00 00000000 0000 00 0000 00"), // more
+        format!("{zeros} 0000000000000000 00 00000000 0000 00 01 0100 0a 0000"),
+        format!("{zeros} 0000000000000000 00 00000000 0000 00 00 0101"), // 257 servers
+        format!("{zeros} 0000000000000000 00 00000000 0000 00 00 0000 00"), // more
         zeros.clone(),
     ] {
         assert!(Map::decode(&hex(&wrong)).is_err(), "{wrong}");

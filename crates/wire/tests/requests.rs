@@ -179,7 +179,7 @@ fn values_that_do_not_exist_are_refused() {
     let get_lock = Request::GetLock { open, owner: 0, space: LockSpace::Posix, lock };
     assert_eq!(with_end(&get_lock, 5, &[3]), refused("a lock kind"));
     assert_eq!(with_end(&get_lock, 13, &4u64.to_le_bytes()), refused("a lock's range"));
-    assert_eq!(with_end(&get_lock, 22, &[2]), refused("a lock space"));
+    assert_eq!(with_end(&get_lock, 22, &[3]), refused("a lock space"));
     let xattr = Request::SetXattr { handle: b"h", name: b"user.a", value: b"", mode: XattrMode::Any };
     assert_eq!(with_end(&xattr, 1, &[3]), refused("an attribute mode"));
     let list = Request::ReadDirectory { open, cookie: 0, size: 1, plus: false };
