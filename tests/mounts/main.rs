@@ -41,7 +41,6 @@ mod recovery;
 mod remount;
 mod replaced;
 mod scribble;
-mod starved;
 #[path = "../harness/sys.rs"]
 mod sys;
 mod throttled;

@@ -28,14 +28,6 @@ const STALE_AFTER: Duration = Duration::from_millis(100);
 /// The kernel may still be about to enter an inode that it was told of less than this ago.
 const NEW: Duration = Duration::from_secs(1);
 
-/// A file that another client has changed while it was read from pages here is likely to be changed
-/// again for so long after each change, as is seen of logs and files of state.
-const CONTENDED: Duration = Duration::from_secs(5);
-
-/// So many changes, with no such pause between them, are no single one, after which programs may
-/// want to map what is new.
-const CHANGES_MIN: u32 = 4;
-
 /// The first pause before the kernel is told again to forget an inode that it does not know yet; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -267,11 +259,6 @@ fn insist(mut tell: impl FnMut() -> bool, is_new: impl Fn() -> bool) {
     }
 }
 
-/// Both in milliseconds by the clock of the nodes.
-fn is_recent(now: u64, at: u64) -> bool {
-    u128::from(now.saturating_sub(at)) < CONTENDED.as_millis()
-}
-
 impl Shared {
     /// False: the kernel knows no such inode.
     fn tell(&self, notification: &Notification) -> bool {
@@ -295,9 +282,6 @@ impl Shared {
         if aspects.intersects(Aspects::ATTRIBUTES | Aspects::DATA) {
             let before = self.nodes.marks(node);
             let has_pages = aspects.contains(Aspects::DATA) && before.has_pages();
-            if has_pages || before.changed_by_others.is_some() {
-                self.is_changed_by_others(node);
-            }
             // Where files that are written are cached a page may be locked until its WRITE is
             // answered, which may wait for this very recall. None of their pages is leased: they
             // are dropped before the next read(2), and soon for who has them mapped.
@@ -424,9 +408,6 @@ impl Shared {
                 marks.cached_opens = marks.cached_opens.saturating_sub(1);
                 marks.cached_writers = marks.cached_writers.saturating_sub(u32::from(writes));
             });
-            if self.nodes.marks(node).cached_opens == 0 {
-                self.nodes.tails.forget(node);
-            }
         }
     }
 
@@ -437,27 +418,6 @@ impl Shared {
             self.tell(&notify::inval_inode(node, 0, 0));
             self.nodes.mark(node, |marks| marks.dropped(before));
         }
-    }
-
-    /// Another client changes a file that is read from pages here.
-    pub(crate) fn is_changed_by_others(&self, node: u64) {
-        let now = self.nodes.now();
-        self.nodes.mark(node, |marks| {
-            let goes_on = marks.changed_by_others.is_some_and(|at| is_recent(now, at));
-            marks.changes_by_others = if goes_on { marks.changes_by_others.saturating_add(1) } else { 1 };
-            marks.changed_by_others = Some(now);
-        });
-    }
-
-    /// Whether others change a file just now that is read here.
-    pub(crate) fn is_contended(&self, marks: Marks) -> bool {
-        let is_recent = marks.changed_by_others.is_some_and(|at| is_recent(self.nodes.now(), at));
-        is_recent && marks.changes_by_others >= CHANGES_MIN
-    }
-
-    /// Has the kernel not believe the size in answers that it waits for. Waits for nothing.
-    pub(crate) fn have_size_disbelieved(&self, node: u64) {
-        self.tell(&notify::inval_inode(node, -1, 0));
     }
 
     /// Tells the kernel the size of a file by the data at its end. Waits as the other.

@@ -194,20 +194,8 @@ impl Job {
             self.shared.nodes.mark(nodeid, |marks| marks.set_id = true);
         }
         if self.shared.policy.pages && attr.is_regular() {
-            if self.may_show_zeros(nodeid, attr.size) {
-                self.shared.have_size_disbelieved(nodeid);
-            }
             self.shared.nodes.mark(nodeid, |marks| marks.tell_size(attr.size));
         }
-    }
-
-    /// Whether somebody would read zeros, were the kernel to take this for the size of a file: he
-    /// waited for a page that was, or is just being, filled up to a smaller one, and has not gone
-    /// on yet.
-    fn may_show_zeros(&self, nodeid: u64, size: u64) -> bool {
-        let Shared { nodes, sizes, .. } = &*self.shared;
-        let marks = nodes.marks(nodeid);
-        marks.compare_size(size).is_gt() && (marks.is_short_of(size) || sizes.is_filled(nodeid))
     }
 
     /// Whether the kernel keeps attributes.
@@ -244,7 +232,6 @@ impl Job {
     pub(crate) fn written(&self, nodeid: u64) {
         if self.shared.policy.pages {
             self.shared.nodes.mark(nodeid, Marks::distrust);
-            self.shared.nodes.tails.forget(nodeid);
         }
         self.changed(nodeid);
     }

@@ -36,7 +36,6 @@ mod sink;
 mod sizes;
 mod slots;
 mod sys;
-mod tails;
 #[cfg(test)]
 mod tests;
 mod turns;

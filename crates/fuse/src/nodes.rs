@@ -14,7 +14,6 @@ use aqueduct_worker::lock;
 use crate::abi::ROOT_ID;
 use crate::caches::LISTING_ENTERED;
 use crate::places::Places;
-use crate::tails::Tails;
 
 /// Workers rarely meet at one of 16 locks; a node id holds its shard in its lowest bits.
 const SHARD_BITS: u32 = 4;
@@ -28,8 +27,6 @@ pub(crate) struct Nodes {
     shards: [Mutex<Shard>; SHARDS],
     /// Where the kernel knows directories.
     pub(crate) places: Places,
-    /// What files held at their ends.
-    pub(crate) tails: Tails,
 }
 
 #[derive(Default)]
@@ -92,15 +89,6 @@ pub(crate) struct Marks {
     dropped: u32,
     /// The last that no lease covers.
     unleased: u32,
-    /// Where the file ended, at the least, when pages were filled that there may still be: the
-    /// kernel filled the rest of such a page with zeros. And how often pages were filled so.
-    shortest: Option<u64>,
-    short_fills: u32,
-    /// When another client was last seen to change what is read from pages here, in milliseconds
-    /// since the table was made.
-    pub(crate) changed_by_others: Option<u64>,
-    /// How often that was seen without a pause.
-    pub(crate) changes_by_others: u32,
     /// It is a directory whose listing was given to be kept.
     pub(crate) is_listed: bool,
     /// What the kernel was told with its latest listing.
@@ -137,17 +125,6 @@ impl Marks {
         if !leased {
             self.unleased = self.fills;
         }
-    }
-
-    /// Pages that the kernel asked for were filled up to the end of the file, which was there.
-    pub(crate) fn filled_to(&mut self, end: u64) {
-        self.shortest = Some(self.shortest.map_or(end, |shortest| shortest.min(end)));
-        self.short_fills = self.short_fills.wrapping_add(1);
-    }
-
-    /// Whether there may be a page with zeros where a file of this size has data.
-    pub(crate) fn is_short_of(self, size: u64) -> bool {
-        self.shortest.is_some_and(|shortest| shortest < size)
     }
 
     /// The kernel was given pages that it did not ask for, which it need not have dropped with
@@ -212,9 +189,6 @@ impl Marks {
         if is_later(before.fills, self.dropped) {
             self.dropped = before.fills;
         }
-        if self.short_fills == before.short_fills {
-            self.shortest = None;
-        }
     }
 }
 
@@ -226,14 +200,7 @@ impl Nodes {
     /// A table that knows the root only.
     pub(crate) fn new(root: &[u8]) -> Nodes {
         let (hasher, began) = (RandomState::new(), Instant::now());
-        Nodes {
-            root: root.into(),
-            hasher,
-            began,
-            shards: Default::default(),
-            places: Places::default(),
-            tails: Tails::default(),
-        }
+        Nodes { root: root.into(), hasher, began, shards: Default::default(), places: Places::default() }
     }
 
     /// Milliseconds since the table was made.

@@ -73,12 +73,6 @@ impl Sizes {
         lock(self.shard(node)).files.contains_key(&node)
     }
 
-    /// Whether pages of it are being filled.
-    pub(crate) fn is_filled(&self, node: u64) -> bool {
-        let shard = lock(self.shard(node));
-        shard.files.get(&node).is_some_and(|file| matches!(file.at_it, Some((Use::Fill, _))))
-    }
-
     /// Waits until a file may be used so; not after the request is cancelled, and to fill pages only for [`FILL_PATIENCE`].
     pub(crate) async fn enter(self: &Arc<Sizes>, node: u64, how: Use, cancel: &Cancel) -> Turn {
         let mut turn = self.queue(node, how);

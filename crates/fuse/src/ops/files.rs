@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use aqueduct_fs::data::MemorySink;
 use aqueduct_fs::{Errno, FallocateFlags, Hold, LockKind, OpenFlags, OpenId, ReadAt, Request, SeekTo, Source, WriteAt};
 
 use crate::CacheMode;
@@ -15,10 +14,6 @@ use crate::convert;
 use crate::dispatch::{Grant, Job, Outcome};
 use crate::sink::FuseSink;
 use crate::sizes::{Turn, Use};
-use crate::tails::Tail;
-
-/// Reads of more are no small files, and go to the kernel from where they come.
-const WHOLE_MAX: usize = 16 << 10;
 
 pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     match job.header.opcode {
@@ -76,11 +71,7 @@ fn file_flags(job: &Job, flags: OpenFlags, leased: bool) -> FopenFlags {
     // Before Linux 6.6 a file open for direct I/O cannot be mapped shared; what may be mapped is
     // cached there. Not what is appended to: see above.
     let appends = flags.contains(OpenFlags::WRITE | OpenFlags::APPEND);
-    // What other clients are just changing is read past the kernel, whose idea of the size is
-    // behind: unless somebody writes it here, perhaps through a mapping, which only pages show.
-    let marks = shared.nodes.marks(job.header.nodeid);
-    let is_passed_by = !flags.contains(OpenFlags::WRITE) && marks.cached_writers == 0 && shared.is_contended(marks);
-    if !shared.policy.maps_direct && flags.contains(OpenFlags::READ) && !appends && !is_passed_by {
+    if !shared.policy.maps_direct && flags.contains(OpenFlags::READ) && !appends {
         return FopenFlags::empty();
     }
     let mut open = FopenFlags::DIRECT_IO;
@@ -165,59 +156,24 @@ async fn read_in_turn(job: &Job, read: ReadIn, done: &mut Result<u64, Errno>) ->
     // Held until the kernel has the pages: a recall of them then waits for their lock.
     let hold = if fills { fill(job)? } else { None };
     // Of a file that is nobody else's to write the pages are whole, whatever becomes of it.
-    let turn = if hold.is_some() { turn } else { turn.map(Turn::lingering) };
+    let _turn = if hold.is_some() { turn } else { turn.map(Turn::lingering) };
     let length = read.size.min(job.shared.negotiated.max_transfer);
-    if fills && !job.shared.policy.maps_direct && length as usize <= WHOLE_MAX {
-        let whole = read_whole(job, &read, length, hold.is_some()).await?;
-        return Ok(whole.with(turn).holding(hold));
-    }
     let (sink, answered) = FuseSink::new(job.responder.clone(), job.shared.pool.clone(), length as usize);
-    let at = ReadAt { open: OpenId(read.fh), offset: read.offset, length };
-    let result = job.shared.filesystem.read(&job.context, at, sink).await;
+    let read = ReadAt { open: OpenId(read.fh), offset: read.offset, length };
+    let result = job.shared.filesystem.read(&job.context, read, sink).await;
     *done = result.map(|count| count as u64);
     if let Ok(count) = result {
-        has_read(job, fills, &read, (count, length));
+        job.shared.metrics.bytes_read.add(count as u64);
+        if fills && count < length as usize {
+            // The kernel takes it for the end.
+            job.shared.nodes.mark(job.header.nodeid, |marks| marks.tell_size(read.offset + count as u64));
+        }
     }
-    drop((turn, hold)); // the kernel has its answer
     match result {
         _ if answered.load(Ordering::SeqCst) => Ok(Outcome::Delivered),
         Ok(_) => Err(Errno::EIO), // a file system that says it delivered, and did not
         Err(errno) => Err(errno),
     }
-}
-
-/// So many bytes, of so many that were asked for, were read.
-fn has_read(job: &Job, fills: bool, read: &ReadIn, (count, length): (usize, u32)) {
-    job.shared.metrics.bytes_read.add(count as u64);
-    if fills && count < length as usize {
-        // The kernel takes it for the end.
-        let end = read.offset + count as u64;
-        job.shared.nodes.mark(job.header.nodeid, |marks| {
-            marks.tell_size(end);
-            marks.filled_to(end);
-        });
-    }
-}
-
-/// Reads into pages of a kernel that may go by a size of before, and so by what was there then: see
-/// [`Tails`](crate::tails::Tails).
-async fn read_whole(job: &Job, read: &ReadIn, length: u32, is_leased: bool) -> Result<Outcome, Errno> {
-    let (shared, node, sink) = (&job.shared, job.header.nodeid, MemorySink::default());
-    let at = ReadAt { open: OpenId(read.fh), offset: read.offset, length };
-    shared.filesystem.read(&job.context, at, Box::new(sink.clone())).await?;
-    let mut data = sink.take().ok_or(Errno::EIO)?;
-    if is_leased {
-        // Who asks without a lease, not having asked for attributes since, began while it was there.
-        if data.len() < length as usize
-            && let Some(tail) = Tail::of(read.offset, &data)
-        {
-            shared.nodes.tails.keep(node, tail);
-        }
-    } else if let Some(whole) = shared.nodes.tails.complete(node, read.offset, &data, length as usize) {
-        data = whole;
-    }
-    has_read(job, true, read, (data.len(), length));
-    Ok(Outcome::Done(data))
 }
 
 /// The kernel asks for pages, and does not read into the caller's buffer. Those that no lease covers are marked.

@@ -26,7 +26,6 @@ use crate::caches::{Kept, Tail};
 use crate::dispatch::Job;
 use crate::ops::attributes;
 use crate::sizes::Use;
-use crate::tails;
 
 /// How long a lease is held while others are waited for: far longer than they take where nobody
 /// else is at the file.
@@ -48,14 +47,7 @@ pub(super) async fn get_attr(job: &Job, open: OpenId) -> Result<(Attr, Kept), Er
             // Whoever looks at the time asks anew, and the next who reads.
             kept.attributes = Duration::ZERO;
         }
-        if is_unleased && !keep_tail(job, open, attr.size).await? && tries < TRIES {
-            continue; // it was made shorter meanwhile
-        }
-        let order = shared.nodes.marks(node).compare_size(attr.size);
-        if order.is_ne() {
-            shared.is_changed_by_others(node);
-        }
-        match order {
+        match shared.nodes.marks(node).compare_size(attr.size) {
             Ordering::Less => {
                 if is_unleased {
                     // For another size, or at least another time, the kernel drops the pages
@@ -102,19 +94,6 @@ async fn refresh(job: &Job, open: OpenId, grown: Option<u64>) -> Result<bool, Er
     let hold = if shared.policy.leases { shared.filesystem.hold_data(&job.handle()?) } else { None };
     let Some((offset, data)) = read_tail(job, open, size).await? else { return Ok(false) };
     shared.page_drops.refresh(node, Tail { offset, data, is_leased: hold.is_some() }).await;
-    Ok(true)
-}
-
-/// Remembers what a file holds at its end, of which the kernel is about to be told: for reads that
-/// go by it. False: it is not that long any more.
-async fn keep_tail(job: &Job, open: OpenId, size: u64) -> Result<bool, Errno> {
-    let (shared, node) = (&job.shared, job.header.nodeid);
-    if shared.policy.maps_direct || size == 0 {
-        shared.nodes.tails.forget(node);
-        return Ok(true);
-    }
-    let Some((offset, data)) = read_tail(job, open, size).await? else { return Ok(false) };
-    shared.nodes.tails.keep(node, tails::Tail { offset, data });
     Ok(true)
 }
 
