@@ -31,7 +31,7 @@ pub(crate) mod touch;
 #[cfg(test)]
 mod exclusive_tests;
 #[cfg(test)]
-mod schedule;
+pub(crate) mod schedule;
 #[cfg(test)]
 mod tests;
 

@@ -86,11 +86,12 @@ enum Bug {
     HoldsBackWhatItShared,
 }
 
-struct Random(u64);
+/// The numbers of a schedule, from its seed.
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     /// splitmix64 (Steele, Lea, Flood 2014).
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -98,11 +99,11 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 
-    fn duration(&mut self, max: Duration) -> Duration {
+    pub(crate) fn duration(&mut self, max: Duration) -> Duration {
         max.mul_f64((self.next() >> 11) as f64 / (1u64 << 53) as f64)
     }
 }

@@ -22,6 +22,7 @@ use data::Data;
 use names::Names;
 
 use super::granter::Fence;
+use crate::lease::schedule::Random;
 use crate::lease::{Clients, InodeKey, Now, SHARDS};
 
 const CLIENTS: usize = 3;
@@ -94,27 +95,6 @@ enum Event {
     Client(usize, client::Step),
     /// Of the process beside the server of data, for this start of it.
     Watch(usize, u64),
-}
-
-struct Random(u64);
-
-impl Random {
-    /// splitmix64 (Steele, Lea, Flood 2014).
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-
-    fn duration(&mut self, max: Duration) -> Duration {
-        max.mul_f64((self.next() >> 11) as f64 / (1u64 << 53) as f64)
-    }
 }
 
 /// A write of a program.
