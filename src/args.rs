@@ -133,7 +133,8 @@ the clients' files and mount again, then take the old line out of the servers' f
         /// The file; it must not exist yet
         file: PathBuf,
     },
-    /// Make and show volumes: several servers before one file system, shared or put together of their directories
+    /// Make and show volumes: several servers before one file system, shared or put together of
+    /// their directories
     #[command(after_help = "\
 Examples:
   aqueduct volume create /etc/aqueduct/volume.toml   once; copy the file and its key to all servers
@@ -208,7 +209,8 @@ Example:
         /// The volume's file
         file: PathBuf,
     },
-    /// Make the store of a server whose directory shares nothing with the others', once, on its machine
+    /// Make the store of a server whose directory shares nothing with the others', once, on its
+    /// machine
     #[command(after_help = "\
 Example:
   aqueduct volume init /etc/aqueduct/volume.toml --server d1")]

@@ -1,7 +1,7 @@
 //! A server and its mounts, each behind a proxy of its own, as processes that end and come back.
-//! With ROUTERS=N there are routers between the proxies and the server, as [`ways`](crate::common::ways)
-//! says, and a mount has a proxy for each way. With RAILS=N each mount has N proxies, and uses all
-//! of them as rails.
+//! With ROUTERS=N there are routers between the proxies and the server, as
+//! [`ways`](crate::common::ways) says, and a mount has a proxy for each way. With RAILS=N each mount
+//! has N proxies, and uses all of them as rails.
 
 use std::cell::Cell;
 use std::fs;

@@ -175,7 +175,8 @@ fn caches_that_lie_are_found() {
 }
 
 /// `make soak`: HISTORIES of them, with the mode CACHE and more OPTIONS for the mounts, of a
-/// volume of so many SERVERS, written through them all with STRAIGHT=1; SEED replays one as often; of the THEME alone, if there is one.
+/// volume of so many SERVERS, written through them all with STRAIGHT=1. SEED replays one as often.
+/// THEME plays those of one theme alone.
 #[test]
 #[ignore = "make soak"]
 fn soak() {

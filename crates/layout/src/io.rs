@@ -131,8 +131,8 @@ impl Plain {
                 file.is_large.store(true, Ordering::Relaxed);
                 Ok(None)
             }
-            // Where there is no room for objects, or the file only takes appends (chattr +a), it goes
-            // on as it is.
+            // Without room for objects, or with appends alone allowed (chattr +a), the file goes on
+            // as it is.
             Err(Errno::ENOSPC | Errno::EDQUOT | Errno::EPERM) if matches!(file.kind(), Kind::Inline(_)) => Ok(None),
             result => result,
         }

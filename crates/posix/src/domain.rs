@@ -1,5 +1,5 @@
-//! What the exports of one server have in common: locks, the count of opens and what is kept or held
-//! after its removal belong to the inode, through whichever export a client has come to it.
+//! What the exports of one server have in common: locks, the count of opens and what is kept or
+//! held after its removal belong to the inode, through whichever export a client has come to it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;

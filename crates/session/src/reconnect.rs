@@ -29,8 +29,9 @@ const RETRY_LAST: Duration = Duration::from_millis(500);
 /// How long a try to connect, and each answer in it, may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a try to connect again may take. The kernel sends its question once more after one second, so this bridges a lost one, and a path that
-/// is mended is found within two seconds; it is longer than any path takes to answer.
+/// How long a try to connect again may take: longer than any path takes to answer. The kernel
+/// repeats its SYN after one second, so a lost one is bridged, and a mended path is found within two
+/// seconds.
 const RECONNECT_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// How long a client that leaves waits until the server has heard its goodbye, and how often it
@@ -261,7 +262,8 @@ impl Session {
         }
     }
 
-    /// The server knows our session no more: begin another, and have again in it what was open in the old one.
+    /// The server no longer knows our session. Begins another, and opens in it again what was open
+    /// in the old one.
     fn begin_session(&self) -> Result<(), ConnectError> {
         let server = lock(&self.key).server;
         let (index, mut greeted) = self.join_any(Purpose::Begin(server))?;
@@ -323,8 +325,8 @@ impl Session {
         }
     }
 
-    /// Makes stable what was written, and says goodbye: the server frees at once what this client held. Requests under way end with EIO. Never call it on
-    /// a worker.
+    /// Makes stable what was written, and says goodbye: the server frees at once what this client
+    /// held. Requests under way end with EIO. Never call it on a worker.
     pub fn disconnect(&self) {
         self.leave_stable();
         self.closing.store(true, Ordering::SeqCst);

@@ -162,8 +162,8 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// What the sentinel of a group does: it looks after a group that nobody watches because all threads are busy or parked. When those that are busy stay so, it
-/// has another come, or starts one.
+/// What the sentinel of a group does. It looks after a group that nobody watches because all
+/// threads are busy or parked. When the busy ones stay so, it wakes or starts another.
 fn look_of_sentinel(group: &Arc<Group>) -> impl FnMut() -> Found + Send + 'static {
     let group = Arc::downgrade(group);
     let mut ended_before = None;
