@@ -33,6 +33,7 @@ pub mod stripe;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod told;
 
 pub use check::Report;
 pub use plain::{Config, FOLDER, OpenError, Plain};

@@ -11,6 +11,7 @@ use crate::pinned::{File, Kind, Table};
 use crate::spread::Spread;
 use crate::store::{Backing, Store, own, read_all};
 use crate::stripe::{ServerKey, order};
+use crate::told::Told;
 
 /// The folder in the root of the tree that no client sees: with the links of files that are to
 /// go, and mostly the namespace server's own store.
@@ -60,6 +61,7 @@ pub struct Plain {
     pub(crate) gone: Handle,
     /// Runs what nobody waits for; `None`: whoever closes a file does.
     pub(crate) background: Option<Arc<Group>>,
+    told: Told,
     pub(crate) this: Weak<Plain>,
 }
 
@@ -89,6 +91,7 @@ impl Plain {
             folder_ino: folder.1,
             gone: gone.0,
             background,
+            told: Told::default(),
             this: this.clone(),
         }))
     }
@@ -107,10 +110,18 @@ impl Plain {
     pub(crate) fn stores_of(&self, attribute: &Attribute) -> Result<Vec<Arc<Store>>, Errno> {
         let of = |key: &ServerKey| self.stores.iter().find(|store| store.key() == *key).cloned();
         let found: Option<Vec<_>> = attribute.servers.iter().map(of).collect();
-        found.ok_or_else(|| {
-            tracing::error!("a file has data on a server that the volume's file does not name any more: EIO");
-            Errno::EIO
-        })
+        found.ok_or(Errno::EIO)
+    }
+
+    /// Says once what is wrong with a file: EIO.
+    async fn damaged(&self, handle: &Handle, why: &str) -> Errno {
+        let inode = self.attr_of(handle).await.map_or(0, |attr| attr.ino);
+        if self.told.is_first(inode.into()) {
+            tracing::error!(
+                "inode {inode} of the volume's tree gives EIO: {why}; 'aqueduct volume check' names the file"
+            );
+        }
+        Errno::EIO
     }
 
     pub(crate) async fn attr_of(&self, handle: &Handle) -> Result<Attr, Errno> {
@@ -125,15 +136,13 @@ impl Plain {
             Err(Errno::ENODATA | Errno::EOPNOTSUPP) => return Ok(None),
             found => found?.bytes()?,
         };
-        let attribute = Attribute::decode(&self.layouts, &bytes).ok_or_else(|| {
-            tracing::error!("a file has a layout that this volume has not made: EIO");
-            Errno::EIO
-        })?;
-        if attribute.stub != stub_of(handle.bytes()) {
-            tracing::error!("a file has the layout of another one, as a copy with attributes has: EIO");
-            return Err(Errno::EIO);
+        match Attribute::decode(&self.layouts, &bytes) {
+            None => Err(self.damaged(handle, "it has a layout that this volume has not made").await),
+            Some(attribute) if attribute.stub != stub_of(handle.bytes()) => {
+                Err(self.damaged(handle, "it has the layout of another file, as a copy with attributes has").await)
+            }
+            found => Ok(found),
         }
-        Ok(Some(attribute))
     }
 
     /// Stores an attribute. `durable`: it is stable when this returns.
@@ -203,11 +212,12 @@ impl Plain {
     /// What is known of a file whose stub is one.
     async fn spread(&self, handle: &Handle, attribute: Attribute) -> Result<Arc<Spread>, Errno> {
         let attr = self.attr_of(handle).await?;
-        let size = size_of(&attribute, attr.size).ok_or_else(|| {
-            tracing::error!("a stub is shorter than it can be: somebody has changed it past the volume: EIO");
-            Errno::EIO
-        })?;
-        let stores = self.stores_of(&attribute)?;
+        let Some(size) = size_of(&attribute, attr.size) else {
+            return Err(self.damaged(handle, "its stub was made shorter past the volume").await);
+        };
+        let Ok(stores) = self.stores_of(&attribute) else {
+            return Err(self.damaged(handle, "it has data on a server that the volume's file no longer names").await);
+        };
         let spread = Spread::new(attribute, size, stores);
         let name = gone_name(&spread.id);
         let found = self.tree.call(&own(), Request::Lookup { parent: self.gone.bytes(), name: name.as_bytes() }).await;
@@ -225,8 +235,7 @@ impl Plain {
             return Ok(());
         }
         if self.is_copy(&file.handle).await? {
-            tracing::error!("a file is the stub of one whose data lie elsewhere, and lacks its attribute: EIO");
-            return Err(Errno::EIO);
+            return Err(self.damaged(&file.handle, "it is the stub of a file, and lacks its attribute").await);
         }
         Ok(())
     }

@@ -76,8 +76,7 @@ impl Spread {
         match self.stores[part].object((&self.id, part), None).await? {
             Some(object) => Ok(self.keep(part, object).await),
             None => {
-                let (name, server) = (crate::attribute::object_name(&self.id, part).1, self.stores[part].id());
-                tracing::error!("the store of server {server} lacks object {name}, which a file is made of: EIO");
+                self.stores[part].lacks(&self.id, part);
                 Err(Errno::EIO)
             }
         }

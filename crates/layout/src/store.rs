@@ -18,6 +18,7 @@ use bytes::Bytes;
 use crate::attribute::{LayoutKey, object_name};
 use crate::marker;
 use crate::stripe::{ServerKey, server_key};
+use crate::told::Told;
 
 /// Whoever works here is one client to those below, that no session has.
 pub(crate) const SELF: ClientId = ClientId(u64::MAX);
@@ -45,6 +46,8 @@ pub struct Store {
     way: Mutex<Way>,
     checked: Mutex<Option<Checked>>,
     is_told: AtomicBool,
+    /// The files of which it lacks objects.
+    lacking: Told,
     /// It lies on the tree's own file system.
     is_here: bool,
     /// What it said last of its space.
@@ -98,6 +101,7 @@ impl Store {
             way: Mutex::default(),
             checked: Mutex::default(),
             is_told: AtomicBool::new(false),
+            lacking: Told::default(),
             is_here,
             space: Mutex::default(),
         })
@@ -108,6 +112,17 @@ impl Store {
         let mut way = lock(&self.way);
         way.backing = Some(backing);
         way.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// Says once of a file that an object is missing.
+    pub(crate) fn lacks(&self, id: &[u8; 16], part: usize) {
+        if self.lacking.is_first(u128::from_le_bytes(*id)) {
+            let (_, name) = object_name(id, part);
+            tracing::error!(
+                "the store of server {} lacks object {name}, and a file gives EIO: 'aqueduct volume check' names it",
+                self.id
+            );
+        }
     }
 
     /// Whether it has ever been reached.
