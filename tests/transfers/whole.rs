@@ -183,3 +183,70 @@ fn the_number_of_threads_is_found_or_given() {
         }
     });
 }
+
+/// Two disks (xfs) whose file system keeps projects: `source` with a tree of project 42, a file of 43 in
+/// it, `target`, where `counted` gives 9 to what is made in it.
+const PROJECTS: &str = r#"
+mount --make-rprivate /
+for disk in source target; do
+    mkdir $disk
+    truncate -s 320M $disk.image # the least that mkfs.xfs takes
+    mkfs.xfs -q $disk.image
+    mount -o loop $disk.image $disk
+done
+mkdir -p source/tree/sub target/counted
+chattr -p 42 +P source/tree source/tree/sub
+echo small > source/tree/small
+echo deep > source/tree/sub/deep
+ln -s small source/tree/link
+head -c 3000000 /dev/urandom > source/tree/large
+echo other > source/tree/other
+chattr -p 43 source/tree/other
+echo none > source/none
+chattr -p 9 +P target/counted
+"$AQUEDUCT" cp -r --no-journal --json source/tree source/none target > told || echo "exit $?"
+"$AQUEDUCT" cp -r --no-journal --json source/tree source/none target/counted > told.counted || echo "exit $?"
+lsattr -pd target/tree target/none target/counted target/counted/none
+lsattr -pR target
+"#;
+
+#[test]
+fn projects_arrive_and_the_destination_has_its_own() {
+    test(|| {
+        let home = directory_for_devices();
+        let mut script = std::process::Command::new("unshare");
+        script.args(["-m", "sh", "-ec", PROJECTS]).current_dir(home.path());
+        script.env("AQUEDUCT", env!("CARGO_BIN_EXE_aqueduct"));
+        let out = script.output().unwrap();
+        let shown = String::from_utf8_lossy(&out.stdout).into_owned();
+        if !out.status.success() {
+            return eprintln!("skipped: no disk with projects: {}", String::from_utf8_lossy(&out.stderr));
+        }
+        let project = |name: &str| {
+            let of = |line: &str| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                (*words.last()? == name).then(|| words[0].parse::<u32>().ok()).flatten()
+            };
+            shown.lines().find_map(of).unwrap_or_else(|| panic!("{name} is not in {shown}"))
+        };
+        for (name, expected) in [
+            ("target/tree", 42),
+            ("target/tree/sub", 42),
+            ("target/tree/small", 42),
+            ("target/tree/large", 42),
+            ("target/tree/sub/deep", 42),
+            ("target/none", 0),
+            // What counts for the destination's own project stays there.
+            ("target/counted/tree", 9),
+            ("target/counted/tree/small", 9),
+            ("target/counted/none", 9),
+        ] {
+            assert_eq!(project(name), expected, "{name}: {shown}");
+        }
+        let told: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(home.path().join("told.counted")).unwrap()).unwrap();
+        let lost: Vec<&str> = told["lost"].as_array().unwrap().iter().filter_map(|one| one["what"].as_str()).collect();
+        assert!(lost.contains(&"project 42, since its directory gives 9"), "{told}");
+        assert!(shown.contains("exit 3"), "{shown}");
+    });
+}

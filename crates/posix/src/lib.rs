@@ -20,6 +20,7 @@ mod mounts;
 mod names;
 mod opens;
 mod prefetch;
+pub mod project;
 mod seal;
 mod shared;
 mod stability;

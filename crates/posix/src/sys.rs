@@ -390,3 +390,35 @@ pub(crate) fn queue_changes(queue: BorrowedFd<'_>, directory: BorrowedFd<'_>) ->
         unsafe { libc::fanotify_mark(queue.as_raw_fd(), flags, CHANGES, directory.as_raw_fd(), c".".as_ptr()) };
     check(libc::c_long::from(result)).map(drop)
 }
+
+/// struct fsxattr of linux/fs.h: what a file system that knows projects has of an inode.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct InodeFlags {
+    /// FS_XFLAG_*.
+    pub(crate) flags: u32,
+    extent_size: u32,
+    extents: u32,
+    /// The project.
+    pub(crate) project: u32,
+    copied_extent_size: u32,
+    padding: [u8; 8],
+}
+
+/// FS_IOC_FSGETXATTR: ENOTTY or EOPNOTSUPP where a file system has nothing of the kind.
+pub(crate) fn inode_flags(fd: BorrowedFd<'_>) -> Result<InodeFlags, Errno> {
+    use rustix::ioctl::{Getter, ioctl, opcode};
+    // SAFETY: the kernel writes a struct fsxattr, which `InodeFlags` is laid out as.
+    let get = unsafe { Getter::<{ opcode::read::<InodeFlags>(b'X', 31) }, InodeFlags>::new() };
+    // SAFETY: the request changes nothing of this process.
+    Ok(unsafe { ioctl(fd, get) }?)
+}
+
+/// FS_IOC_FSSETXATTR. What is not to change has to be as [`inode_flags`] said.
+pub(crate) fn set_inode_flags(fd: BorrowedFd<'_>, flags: InodeFlags) -> Result<(), Errno> {
+    use rustix::ioctl::{Setter, ioctl, opcode};
+    // SAFETY: the kernel reads a struct fsxattr, which `InodeFlags` is laid out as.
+    let set = unsafe { Setter::<{ opcode::write::<InodeFlags>(b'X', 32) }, InodeFlags>::new(flags) };
+    // SAFETY: the request changes nothing of this process.
+    Ok(unsafe { ioctl(fd, set) }?)
+}

@@ -2,7 +2,7 @@
 
 use aqueduct_fs::{Errno, SetAttr, SetTime};
 
-use crate::side::{ACLS, Node, Seen, Xattrs};
+use crate::side::{ACLS, Directory, Node, Seen, Xattrs};
 
 /// Set-user-id and set-group-id: they mean something else with another owner.
 const SET_IDS: u32 = 0o6000;
@@ -100,6 +100,30 @@ fn lasting(error: Errno) -> Result<Errno, Errno> {
         // ext4 says so of an attribute that is larger than its place for them.
         Errno::ENOSPC => Ok(error),
         other => Err(other),
+    }
+}
+
+/// Whether what is in a directory may have projects. What a `tmpfs` says of them counts for
+/// nothing.
+pub fn has_projects(source: &dyn Directory) -> bool {
+    source.project().is_ok_and(|project| project.is_some()) && !source.is_volatile()
+}
+
+/// Gives `target`, which has nothing in it yet, the project of its source. Where the directory in
+/// which it was made has given it one, that one stays: it is by this that the destination counts.
+pub fn give_project(source: &dyn Node, target: &dyn Node) -> Result<Lost, Errno> {
+    let Some(wanted) = source.project()?.filter(|project| project.id != 0) else { return Ok(Lost::new()) };
+    let given = target.project()?.unwrap_or_default();
+    let what = || format!("project {}", wanted.id);
+    match given {
+        _ if given == wanted => Ok(Lost::new()),
+        _ if ![0, wanted.id].contains(&given.id) => {
+            Ok(vec![(format!("{}, since its directory gives {}", what(), given.id), Errno::EXDEV)])
+        }
+        _ => match target.set_project(wanted) {
+            Ok(()) => Ok(Lost::new()),
+            Err(error) => Ok(vec![(what(), lasting(error)?)]),
+        },
     }
 }
 

@@ -216,8 +216,21 @@ pub fn holes_of(source: &dyn File, seen: &Seen) -> Holes {
 /// A new file, and its temporary name if it has one.
 pub type Created = (Arc<dyn File>, Option<Vec<u8>>);
 
-/// A file at the destination, without the name that it will have.
-pub fn create(job: &Job, item: &Item, named: bool, mode: Option<u32>) -> Result<Created, Fault> {
+/// A file at the destination, without the name that it will have, and with the project of its
+/// source: what it will take counts there from the first byte. What cannot be given is told when
+/// the file is complete.
+pub fn create(job: &Job, item: &Item, source: &dyn File, named: bool, mode: Option<u32>) -> Result<Created, Fault> {
+    let (target, part) = make(job, item, named, mode)?;
+    if item.dir.has_projects
+        && let Err(fault) = attributes::give_project(source, &*target).trying("setting its project")
+    {
+        discard(item, part.as_deref());
+        return Err(fault);
+    }
+    Ok((target, part))
+}
+
+fn make(job: &Job, item: &Item, named: bool, mode: Option<u32>) -> Result<Created, Fault> {
     let directory: &dyn Directory = item.target()?;
     if !named && job.makes_unnamed.load(Ordering::Relaxed) {
         match directory.create_unnamed(mode.unwrap_or(0o600)) {
@@ -286,7 +299,7 @@ pub fn copy(job: &Job, worker: &mut Worker, item: Item, source: Arc<dyn File>, p
 
 /// Has the copy share the data of the source. `None`: these two cannot.
 fn share(job: &Job, item: &Item, source: &dyn File, named: bool) -> Result<Option<Created>, Fault> {
-    let (target, part) = job.within(Stage::Attributes, || create(job, item, named, None))?;
+    let (target, part) = job.within(Stage::Attributes, || create(job, item, source, named, None))?;
     if job.within(Stage::Write, || target.share(source)).is_ok() {
         return Ok(Some((target, part)));
     }
@@ -307,7 +320,7 @@ fn copy_whole(
     named: bool,
 ) -> Result<Whole, Fault> {
     let mode = early_mode(item, seen);
-    let (target, part) = job.within(Stage::Attributes, || create(job, item, named, mode))?;
+    let (target, part) = job.within(Stage::Attributes, || create(job, item, source, named, mode))?;
     let ends = Ends { source, target: &*target, holes: holes_of(source, seen) };
     let mut sums = Sums::new(job, 0);
     let sized = match ends.holes {
@@ -347,7 +360,12 @@ pub fn complete(job: &Job, worker: &mut Worker, mut unnamed: Unnamed, source: &d
         let is_early = unnamed.part.is_none() && unnamed.check != "reflink";
         let mode = early_mode(&unnamed.item, &unnamed.seen).filter(|_| is_early);
         let given = mode.and_then(|_| unnamed.item.dir.given.get().copied());
-        attributes::carry(&unnamed.seen, &unnamed.xattrs, &*unnamed.target, given).trying("setting its attributes")
+        let (seen, target) = (&unnamed.seen, &*unnamed.target);
+        let mut lost = attributes::carry(seen, &unnamed.xattrs, target, given).trying("setting its attributes")?;
+        if unnamed.item.dir.has_projects {
+            lost.extend(attributes::give_project(source, target).trying("setting its project")?);
+        }
+        Ok(lost)
     });
     match carried {
         Ok(lost) => job.lost(&unnamed.item.path(), lost),
@@ -371,7 +389,7 @@ fn begin(job: &Job, item: Item, source: Arc<dyn File>, seen: Seen, present: Opti
     let created = match earlier {
         Some(earlier) => Ok(earlier),
         None => job.within(Stage::Attributes, || {
-            let (target, part) = create(job, &item, true, None)?;
+            let (target, part) = create(job, &item, &*source, true, None)?;
             let part = part.unwrap_or_default();
             target.truncate(size).trying("setting its size")?;
             if let Some(store) = job.store.as_ref().filter(|store| store.is_journal) {

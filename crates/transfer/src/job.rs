@@ -106,6 +106,8 @@ pub struct Dir {
     pub is_new: bool,
     /// What is made in it gets access control lists from it.
     pub bequeaths: bool,
+    /// What is in the source may have projects.
+    pub has_projects: bool,
     /// What the first file had that was made in it with its final permissions.
     pub given: OnceLock<attributes::Given>,
 }
@@ -400,6 +402,19 @@ impl Job {
             target.sync().trying("making it stable")?;
         }
         self.record(&dir.path, &|| Line::new(&dir.path, seen, &xattrs, None, None), seen, &[]);
+        Ok(())
+    }
+}
+
+impl Dir {
+    /// The directory at the destination gets the project of its source before anything is made in
+    /// it, which then has it from there.
+    pub fn give_project(&self) -> Result<(), Fault> {
+        let Some(target) = self.target.as_ref().filter(|_| self.has_projects && !self.job.options.dry_run) else {
+            return Ok(());
+        };
+        let lost = attributes::give_project(&*self.source, &**target).trying("setting its project")?;
+        self.job.lost(&self.path, lost);
         Ok(())
     }
 }

@@ -350,13 +350,14 @@ fn lay_out(job: &Arc<Job>, starts: Vec<Start>) -> Result<Vec<Arc<Dir>>, Failure>
     let mut bases = Vec::new();
     let mut worker = Worker::default();
     for start in starts {
-        let base = |source, target: Option<Arc<dyn Directory>>, seen, is_new: bool| {
+        let base = |source: Arc<dyn Directory>, target: Option<Arc<dyn Directory>>, seen, is_new: bool| {
             let bequeaths = match &target {
                 Some(target) if !is_new => attributes::bequeaths(&**target).unwrap_or(false),
                 _ => false,
             };
             let (job, path, given) = (job.clone(), Vec::new(), std::sync::OnceLock::new());
-            Arc::new(Dir { job, _above: None, path, source, target, seen, is_new, bequeaths, given })
+            let has_projects = attributes::has_projects(&*source);
+            Arc::new(Dir { job, _above: None, path, source, target, seen, is_new, bequeaths, has_projects, given })
         };
         match start {
             Start::Content { source, seen, target, is_new } => {
@@ -366,6 +367,9 @@ fn lay_out(job: &Arc<Job>, starts: Vec<Start>) -> Result<Vec<Arc<Dir>>, Failure>
                     && let Err(error) = walk::sweep(job, &**target, b"")
                 {
                     job.told.trouble(b"", &Fault::new("removing what an earlier run left", error));
+                }
+                if let Err(fault) = dir.give_project() {
+                    job.told.trouble(b"", &fault);
                 }
                 walk::list(job, &mut worker, &dir);
                 bases.push(dir);

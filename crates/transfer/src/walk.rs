@@ -59,9 +59,12 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
         sweep(job, &**target, &path).trying("removing what an earlier run left")?;
     }
     job.goes_through(&path, &seen);
+    let has_projects = attributes::has_projects(&*source);
     let above = Some(item.dir.clone());
     let (job, seen, given) = (job.clone(), Some(seen), OnceLock::new());
-    Ok(Some(Dir { job, _above: above, path, source, target, seen, is_new, bequeaths, given }))
+    let dir = Dir { job, _above: above, path, source, target, seen, is_new, bequeaths, has_projects, given };
+    dir.give_project()?;
+    Ok(Some(dir))
 }
 
 /// Removes what an earlier run of this copy left unfinished, but for what can be gone on with.

@@ -156,8 +156,10 @@ impl Context {
         let bequeaths = attributes::bequeaths(&*target).trying("reading its access control list")?;
         let path = path.to_vec();
         let target = Some(target);
+        let has_projects = attributes::has_projects(&*source);
         let (job, given) = (job.clone(), std::sync::OnceLock::new());
-        Ok(Arc::new(Dir { job, _above: None, path, source, target, seen: None, is_new, bequeaths, given }))
+        let seen = None;
+        Ok(Arc::new(Dir { job, _above: None, path, source, target, seen, is_new, bequeaths, has_projects, given }))
     }
 
     /// A name in a directory.

@@ -49,7 +49,7 @@ pub fn begin(context: &Context, job: &Arc<Job>, (base, path, tries): (usize, &[u
             let Some(seen) = item.seen.clone() else { return };
             let chunk = hash::chunk_length(seen.attr.size);
             let made = job.within(Stage::Attributes, || {
-                let (target, part) = content::create(job, &item, true, None)?;
+                let (target, part) = content::create(job, &item, &*source, true, None)?;
                 target.truncate(seen.attr.size).trying("setting its size")?;
                 let target = Kept::new(&target.seen().trying("looking at what was made")?);
                 Ok::<_, Fault>((Text::new(&part.unwrap_or_default()), target))

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use aqueduct_fs::{Attr, Errno, SetAttr, SetTime, data::read_full, device_number};
+use aqueduct_posix::project::{Project, project_of, set_project};
 use bytes::Bytes;
 use rustix::fs::{
     Advice, AtFlags, FlockOperation, Gid, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom, Statx, StatxFlags,
@@ -197,6 +198,14 @@ macro_rules! open_node {
 
             fn set_xattr(&self, name: &[u8], value: Option<&[u8]>) -> Result<(), Errno> {
                 set_xattr_open(self.0.as_fd(), name, value)
+            }
+
+            fn project(&self) -> Result<Option<Project>, Errno> {
+                project_of(self.0.as_fd())
+            }
+
+            fn set_project(&self, project: Project) -> Result<(), Errno> {
+                set_project(self.0.as_fd(), project)
             }
 
             fn sync(&self) -> Result<(), Errno> {

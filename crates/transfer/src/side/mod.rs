@@ -11,6 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use aqueduct_fs::{Attr, Errno, Handle, SetAttr};
+use aqueduct_posix::project::Project;
 
 pub use place::{Access, Place, Root};
 
@@ -78,6 +79,16 @@ pub trait Node: Send + Sync {
 
     /// Sets an extended attribute, or removes it.
     fn set_xattr(&self, name: &[u8], value: Option<&[u8]>) -> Result<(), Errno>;
+
+    /// The project that its quota is counted for. `None`: none is known here.
+    fn project(&self) -> Result<Option<Project>, Errno> {
+        Ok(None)
+    }
+
+    /// Gives it to a project.
+    fn set_project(&self, _project: Project) -> Result<(), Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
 
     /// Makes it stable: a directory with its names, a file with its data.
     fn sync(&self) -> Result<(), Errno>;
