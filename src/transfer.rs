@@ -137,6 +137,10 @@ pub struct Common {
     /// How to check that data arrived
     #[arg(long, value_enum, default_value = "wire")]
     pub verify: VerifyChoice,
+    /// Have files recalled whose data are in an archive alone (Lustre HSM), rather than say so and
+    /// leave them out
+    #[arg(long)]
+    pub recall: bool,
     /// Give files their names before they are on the disk
     #[arg(long)]
     pub no_flush: bool,
@@ -261,6 +265,7 @@ fn options(common: &Common, verbose: u8) -> Result<Options, Failure> {
             VerifyChoice::Off => Verify::Off,
         },
         no_flush: common.no_flush,
+        recall: common.recall,
         hashes: common.manifest.is_some(),
         manifest: common.manifest.clone(),
         streams: common.streams.map(usize::from),

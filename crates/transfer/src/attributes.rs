@@ -2,7 +2,7 @@
 
 use aqueduct_fs::{Errno, SetAttr, SetTime};
 
-use crate::side::{ACLS, Directory, Node, Seen, Xattrs};
+use crate::side::{ACLS, Directory, Node, Seen, Xattrs, is_internal};
 
 /// Set-user-id and set-group-id: they mean something else with another owner.
 const SET_IDS: u32 = 0o6000;
@@ -101,6 +101,18 @@ fn lasting(error: Errno) -> Result<Errno, Errno> {
         Errno::ENOSPC => Ok(error),
         other => Err(other),
     }
+}
+
+/// The extended attributes that a copy gets. What Lustre makes itself stays there; of a layout that
+/// somebody chose it is told that it does.
+pub fn wanted_xattrs(source: &dyn Node, is_lustre: bool) -> Result<(Xattrs, Lost), Errno> {
+    let mut xattrs = source.xattrs()?;
+    if !is_lustre {
+        return Ok((xattrs, Lost::new()));
+    }
+    xattrs.retain(|(name, _)| !is_internal(name));
+    let layout = source.layout()?.and_then(|layout| layout.told());
+    Ok((xattrs, layout.map(|layout| (layout, Errno::EOPNOTSUPP)).into_iter().collect()))
 }
 
 /// Whether what is in a directory may have projects. What a `tmpfs` says of them counts for

@@ -352,7 +352,9 @@ pub fn complete(job: &Job, worker: &mut Worker, mut unnamed: Unnamed, source: &d
         if !source.seen().trying("looking at it again")?.is_as(&unnamed.seen) {
             return Err(Fault::changed());
         }
-        unnamed.xattrs = source.xattrs().trying("reading its extended attributes")?;
+        let wanted = attributes::wanted_xattrs(source, unnamed.item.dir.is_lustre);
+        let (xattrs, mut lost) = wanted.trying("reading its extended attributes")?;
+        unnamed.xattrs = xattrs;
         if unnamed.item.dir.bequeaths {
             attributes::disinherit(&*unnamed.target).trying("removing what its directory gave it")?;
         }
@@ -361,7 +363,7 @@ pub fn complete(job: &Job, worker: &mut Worker, mut unnamed: Unnamed, source: &d
         let mode = early_mode(&unnamed.item, &unnamed.seen).filter(|_| is_early);
         let given = mode.and_then(|_| unnamed.item.dir.given.get().copied());
         let (seen, target) = (&unnamed.seen, &*unnamed.target);
-        let mut lost = attributes::carry(seen, &unnamed.xattrs, target, given).trying("setting its attributes")?;
+        lost.extend(attributes::carry(seen, &unnamed.xattrs, target, given).trying("setting its attributes")?);
         if unnamed.item.dir.has_projects {
             lost.extend(attributes::give_project(source, target).trying("setting its project")?);
         }

@@ -108,6 +108,8 @@ pub struct Dir {
     pub bequeaths: bool,
     /// What is in the source may have projects.
     pub has_projects: bool,
+    /// The source is a directory of Lustre's.
+    pub is_lustre: bool,
     /// What the first file had that was made in it with its final permissions.
     pub given: OnceLock<attributes::Given>,
 }
@@ -395,8 +397,9 @@ impl Job {
     }
 
     fn finish(&self, dir: &Dir, seen: &Seen, target: &dyn Directory) -> Result<(), Fault> {
-        let xattrs = dir.source.xattrs().trying("reading its extended attributes")?;
-        let lost = attributes::carry(seen, &xattrs, target, None).trying("setting its attributes")?;
+        let wanted = attributes::wanted_xattrs(&*dir.source, dir.is_lustre);
+        let (xattrs, mut lost) = wanted.trying("reading its extended attributes")?;
+        lost.extend(attributes::carry(seen, &xattrs, target, None).trying("setting its attributes")?);
         self.lost(&dir.path, lost);
         if self.flush == Flush::Each {
             target.sync().trying("making it stable")?;

@@ -43,6 +43,8 @@ pub struct Options {
     pub dry_run: bool,
     /// How it is checked that data arrived.
     pub verify: Verify,
+    /// Files that are in an archive alone are recalled.
+    pub recall: bool,
     /// Nothing is made stable before it has its name.
     pub no_flush: bool,
     /// The hash of each file is kept, for a manifest.

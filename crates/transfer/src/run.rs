@@ -356,8 +356,20 @@ fn lay_out(job: &Arc<Job>, starts: Vec<Start>) -> Result<Vec<Arc<Dir>>, Failure>
                 _ => false,
             };
             let (job, path, given) = (job.clone(), Vec::new(), std::sync::OnceLock::new());
-            let has_projects = attributes::has_projects(&*source);
-            Arc::new(Dir { job, _above: None, path, source, target, seen, is_new, bequeaths, has_projects, given })
+            let (has_projects, is_lustre) = (attributes::has_projects(&*source), source.is_lustre());
+            Arc::new(Dir {
+                job,
+                _above: None,
+                path,
+                source,
+                target,
+                seen,
+                is_new,
+                bequeaths,
+                has_projects,
+                is_lustre,
+                given,
+            })
         };
         match start {
             Start::Content { source, seen, target, is_new } => {

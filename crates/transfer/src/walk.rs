@@ -59,10 +59,11 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
         sweep(job, &**target, &path).trying("removing what an earlier run left")?;
     }
     job.goes_through(&path, &seen);
-    let has_projects = attributes::has_projects(&*source);
+    let (has_projects, is_lustre) = (attributes::has_projects(&*source), source.is_lustre());
     let above = Some(item.dir.clone());
     let (job, seen, given) = (job.clone(), Some(seen), OnceLock::new());
-    let dir = Dir { job, _above: above, path, source, target, seen, is_new, bequeaths, has_projects, given };
+    let dir =
+        Dir { job, _above: above, path, source, target, seen, is_new, bequeaths, has_projects, is_lustre, given };
     dir.give_project()?;
     Ok(Some(dir))
 }
@@ -259,7 +260,23 @@ fn open_file(job: &Job, item: &Item) -> Result<Opened, Fault> {
     if present.as_ref().is_some_and(|present| present.identity() == seen.identity()) {
         return Err(Fault::new("copying it", "the source and the destination are the same file"));
     }
+    is_at_hand(job, item, &*source)?;
     Ok((source, seen, present))
+}
+
+/// Reading a file whose data are in an archive alone would have it recalled: for hours, and onto
+/// targets that may have no room. Nobody is surprised by that.
+fn is_at_hand(job: &Job, item: &Item, source: &dyn File) -> Result<(), Fault> {
+    if !item.dir.is_lustre || job.options.recall {
+        return Ok(());
+    }
+    match source.layout().trying("looking at its layout")? {
+        Some(layout) if layout.is_released => {
+            let why = "its data are in the archive alone (HSM): have it recalled by 'lfs hsm_restore', or by --recall";
+            Err(Fault::new("reading it", why))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether an earlier run of this copy has done a name, and nothing has changed since at both
@@ -322,6 +339,7 @@ fn is_unchanged(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, presen
         item.dir.source.file(&item.name, item.seen.as_ref()).trying("opening it")?,
         item.target()?.file(item.target_name(), None).trying("opening it at the destination")?,
     );
+    is_at_hand(job, item, &*source)?;
     job.within(Stage::Verify, || {
         let (mut at, mut other) = (0, Vec::new());
         while at < seen.attr.size {

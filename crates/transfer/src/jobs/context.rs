@@ -156,10 +156,21 @@ impl Context {
         let bequeaths = attributes::bequeaths(&*target).trying("reading its access control list")?;
         let path = path.to_vec();
         let target = Some(target);
-        let has_projects = attributes::has_projects(&*source);
+        let (has_projects, is_lustre) = (attributes::has_projects(&*source), source.is_lustre());
         let (job, given) = (job.clone(), std::sync::OnceLock::new());
-        let seen = None;
-        Ok(Arc::new(Dir { job, _above: None, path, source, target, seen, is_new, bequeaths, has_projects, given }))
+        Ok(Arc::new(Dir {
+            job,
+            _above: None,
+            path,
+            source,
+            target,
+            seen: None,
+            is_new,
+            bequeaths,
+            has_projects,
+            is_lustre,
+            given,
+        }))
     }
 
     /// A name in a directory.

@@ -16,6 +16,7 @@ use rustix::fs::{
 };
 use rustix::io::ReadWriteFlags;
 
+use super::lustre::{LAYOUT, Layout, MAGIC};
 use super::{Directory, File, Listed, Node, Seen, Xattrs, is_part};
 
 /// tmpfs and ramfs, as statfs(2) calls them.
@@ -202,6 +203,14 @@ macro_rules! open_node {
 
             fn project(&self) -> Result<Option<Project>, Errno> {
                 project_of(self.0.as_fd())
+            }
+
+            fn layout(&self) -> Result<Option<Layout>, Errno> {
+                let get = |buffer: &mut [u8]| rustix::fs::fgetxattr(&self.0, OsStr::from_bytes(LAYOUT), buffer);
+                match whole(get) {
+                    Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(None),
+                    value => Ok(Layout::parse(&value?)),
+                }
             }
 
             fn set_project(&self, project: Project) -> Result<(), Errno> {
@@ -515,5 +524,9 @@ impl Directory for LocalDirectory {
 
     fn is_volatile(&self) -> bool {
         is_memory(self.0.as_fd())
+    }
+
+    fn is_lustre(&self) -> bool {
+        rustix::fs::fstatfs(&self.0).is_ok_and(|stat| stat.f_type == MAGIC)
     }
 }

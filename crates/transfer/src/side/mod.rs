@@ -4,6 +4,7 @@
 //! nobody who exchanges a directory for a link leads a copy out of its tree.
 
 mod local;
+mod lustre;
 mod place;
 mod projected;
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use aqueduct_fs::{Attr, Errno, Handle, SetAttr};
 use aqueduct_posix::project::Project;
 
+pub use lustre::{Layout, is_internal};
 pub use place::{Access, Place, Root};
 
 /// What names begin with that are not whole yet. They are never walked, copied or deleted, except
@@ -82,6 +84,12 @@ pub trait Node: Send + Sync {
 
     /// The project that its quota is counted for. `None`: none is known here.
     fn project(&self) -> Result<Option<Project>, Errno> {
+        Ok(None)
+    }
+
+    /// How it lies on the targets of a Lustre file system; `None`: nothing is known of that. Only
+    /// where the directory says that it is one.
+    fn layout(&self) -> Result<Option<Layout>, Errno> {
         Ok(None)
     }
 
@@ -208,6 +216,11 @@ pub trait Directory: Node {
 
     /// Whether the file system keeps nothing beyond a restart of the machine.
     fn is_volatile(&self) -> bool;
+
+    /// Whether it is one of Lustre.
+    fn is_lustre(&self) -> bool {
+        false
+    }
 }
 
 /// Whether a name is that of something that is not whole.
