@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 
 PACKAGES_DEMO := git gcc libc6-dev make fuse3 coreutils
 PACKAGES_LAB := $(PACKAGES_DEMO) python3 iproute2 nftables ethtool util-linux
-PACKAGES_TEST := $(PACKAGES_LAB) acl attr rsync sqlite3 tar e2fsprogs btrfs-progs quota libcap2-bin psmisc procps crun postgresql python3-lmdb python3-h5py fonts-dejavu-core prometheus slurm-wlm munge qemu-system-x86 kmod xfsprogs
+PACKAGES_TEST := $(PACKAGES_LAB) acl attr rsync sqlite3 tar e2fsprogs btrfs-progs quota libcap2-bin psmisc procps crun postgresql openssl python3-lmdb python3-h5py fonts-dejavu-core prometheus slurm-wlm munge qemu-system-x86 kmod xfsprogs
 PACKAGES_KERNELS := qemu-system-x86 cpio xz-utils binutils e2fsprogs python3
 PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar diffutils rsync iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server openssh-server openssh-client glusterfs-server glusterfs-client bindfs \
 	nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-dev xfsprogs python3-matplotlib

@@ -2,6 +2,7 @@
 //! stopped, and what they leave.
 
 use std::fs::{self, Permissions};
+use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +14,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::{
-    Process, Server, TEST_MAX, aqueduct, directory, directory_for_devices, program_for_all, run, run_within, skip,
-    wait_until, within,
+    Process, Server, TEST_MAX, aqueduct, directory, directory_for_devices, free_addresses, program_for_all, run,
+    run_within, skip, wait_until, within,
 };
 use crate::resume::parts;
 use crate::tree::{assert_same, body, noise, plant, set_time, text, transfer};
@@ -33,7 +34,12 @@ pub fn test(body: impl FnOnce() + Send + 'static) {
 pub struct Cluster {
     home: TempDir,
     server: Process,
+    /// Of its sockets.
+    port: u16,
 }
+
+/// PostgreSQL's own.
+const PORT: u16 = 5432;
 
 /// The newest PostgreSQL of Debian's, whose programs are not in the path.
 fn programs() -> Option<PathBuf> {
@@ -55,8 +61,29 @@ impl Cluster {
     /// Users of this machine are those of the database, by the socket's credentials. `None`: there
     /// is no PostgreSQL.
     pub fn start() -> Option<Cluster> {
-        let bin = programs()?;
+        Cluster::start_in(directory(), PORT, &[])
+    }
+
+    /// The same on a port of loopback too, where it takes encrypted connections alone. `prepare`
+    /// makes `server.pem` and `server.key` in its folder.
+    pub fn start_encrypted(prepare: impl FnOnce(&Path) -> bool) -> Option<Cluster> {
         let home = directory();
+        prepare(home.path()).then_some(())?;
+        let address: SocketAddr = free_addresses(1)[0].parse().unwrap();
+        let file = |name: &str| home.path().join(name).display().to_string();
+        fs::write(file("hba"), "local all all peer\nhostssl all all 127.0.0.1/32 trust\n").unwrap();
+        let settings = [
+            "listen_addresses=127.0.0.1".to_owned(),
+            "ssl=on".to_owned(),
+            format!("ssl_cert_file={}", file("server.pem")),
+            format!("ssl_key_file={}", file("server.key")),
+            format!("hba_file={}", file("hba")),
+        ];
+        Cluster::start_in(home, address.port(), &settings)
+    }
+
+    fn start_in(home: TempDir, port: u16, settings: &[String]) -> Option<Cluster> {
+        let bin = programs()?;
         run(Command::new("chown").arg("postgres").arg(home.path())).succeeded();
         let data = home.path().join("data");
         let made =
@@ -64,8 +91,12 @@ impl Cluster {
         assert!(made.status.success(), "{made:?}");
         let mut server = as_postgres(&bin.join("postgres"));
         server.arg("-D").arg(&data).arg("-k").arg(home.path()).args(["-c", "listen_addresses=", "-c", "fsync=off"]);
+        server.arg("-p").arg(port.to_string());
+        for setting in settings {
+            server.args(["-c", setting]);
+        }
         let server = Process::start(&mut server, &home.path().join("log"));
-        let cluster = Cluster { home, server };
+        let cluster = Cluster { home, server, port };
         let make = "CREATE ROLE root LOGIN; CREATE DATABASE transfers OWNER root";
         wait_until("the database answers", TEST_MAX, || cluster.administers(&bin, make));
         Some(cluster)
@@ -73,11 +104,20 @@ impl Cluster {
 
     fn administers(&self, bin: &Path, what: &str) -> bool {
         let mut psql = as_postgres(&bin.join("psql"));
-        psql.arg("-h").arg(self.home.path()).args(["-X", "-q", "-d", "postgres"]);
+        psql.arg("-h").arg(self.home.path()).arg("-p").arg(self.port.to_string()).args(["-X", "-q", "-d", "postgres"]);
         for statement in what.split("; ") {
             psql.args(["-c", statement]);
         }
         psql.output().unwrap().status.success()
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// Where it listens beside its socket, if it does.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     pub fn url(&self) -> String {

@@ -7,6 +7,7 @@ mod agents;
 mod common;
 mod deleting;
 mod doubt;
+mod encrypted;
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../harness/lab.rs"]
 mod lab;

@@ -62,8 +62,7 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
     let (has_projects, is_lustre) = (attributes::has_projects(&*source), source.is_lustre());
     let above = Some(item.dir.clone());
     let (job, seen, given) = (job.clone(), Some(seen), OnceLock::new());
-    let dir =
-        Dir { job, _above: above, path, source, target, seen, is_new, bequeaths, has_projects, is_lustre, given };
+    let dir = Dir { job, _above: above, path, source, target, seen, is_new, bequeaths, has_projects, is_lustre, given };
     dir.give_project()?;
     Ok(Some(dir))
 }

@@ -4,8 +4,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use aqueduct_worker::lock;
-use postgres::{Client, Config, NoTls};
+use postgres::{Client, Config};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::tls::Wanted;
 use crate::Failure;
 
 /// Within so long a database answers that can be reached.
@@ -45,6 +47,7 @@ impl StoreError {
 pub struct Database {
     url: String,
     config: Config,
+    encryption: MakeRustlsConnect,
     client: Mutex<Option<Client>>,
 }
 
@@ -52,11 +55,13 @@ impl Database {
     /// Connects, and makes the tables if they are missing.
     pub fn connect(url: &str) -> Result<Database, Failure> {
         let hint = "write it as postgres://USER@HOST/DATABASE, or postgres:///DATABASE?host=/run/postgresql";
-        let mut config: Config = url
+        let (address, wanted) = Wanted::taken_from(url)?;
+        let mut config: Config = address
             .parse()
             .map_err(|error: postgres::Error| Failure::usage("cannot read --store", StoreError(error), hint))?;
         config.connect_timeout(CONNECT_TIMEOUT).application_name("aqueduct");
-        let database = Database { url: shown(url), config, client: Mutex::default() };
+        let encryption = wanted.connector()?;
+        let database = Database { url: shown(url), config, encryption, client: Mutex::default() };
         database.with(make).map_err(|error| database.failed("cannot use", &error))?;
         Ok(database)
     }
@@ -68,7 +73,8 @@ impl Database {
 
     /// Another connection to the same store, made when it is needed.
     pub fn again(&self) -> Database {
-        Database { url: self.url.clone(), config: self.config.clone(), client: Mutex::default() }
+        let (url, config, encryption) = (self.url.clone(), self.config.clone(), self.encryption.clone());
+        Database { url, config, encryption, client: Mutex::default() }
     }
 
     /// What failed at the store, for a person.
@@ -83,7 +89,7 @@ impl Database {
         let connected = match client.take().filter(|client| !client.is_closed()) {
             Some(connected) => connected,
             None => {
-                let mut connected = self.config.connect(NoTls)?;
+                let mut connected = self.config.connect(self.encryption.clone())?;
                 connected.batch_execute("SET search_path = aqueduct")?;
                 connected
             }

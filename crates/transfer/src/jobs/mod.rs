@@ -8,6 +8,7 @@ mod execute;
 mod large;
 mod order;
 mod submit;
+mod tls;
 mod unit;
 
 pub use agent::{AgentSettings, run_agent};

@@ -78,7 +78,9 @@ impl Layout {
     /// What a copy elsewhere does not have; `None`: nothing that somebody chose.
     pub fn told(&self) -> Option<String> {
         match self {
-            Layout { parts: 2.., .. } => Some(format!("layout of {} parts, up to {} stripes", self.parts, self.stripes)),
+            Layout { parts: 2.., .. } => {
+                Some(format!("layout of {} parts, up to {} stripes", self.parts, self.stripes))
+            }
             Layout { stripes: 2.., .. } => Some(format!("layout of {} stripes", self.stripes)),
             _ => None,
         }
