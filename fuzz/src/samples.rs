@@ -60,6 +60,7 @@ pub(crate) fn requests_of(open: OpenId, directory: OpenId) -> Vec<Request<'stati
         Commit { open, offset: 4096, length: 0 },
         Fallocate { open, offset: 1, length: 2, flags: FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE },
         Seek { open, offset: 1, to: SeekTo::Hole },
+        Checksum { open, offset: 1 << 20, length: 1 << 20, kind: SumKind::Blake3Part, past_cache: true },
         CopyRange { from: open, from_offset: 1, to: open, to_offset: 2, length: 3 },
         OpenDirectory { handle },
         ReadDirectory { open: directory, cookie: 5, size: 4096, plus: true },
@@ -120,6 +121,7 @@ pub(crate) fn replies() -> Vec<(Op, Reply)> {
         Op::GetXattr | Op::ListXattr => bytes(),
         Op::Seek | Op::CopyRange => Reply::Size(1 << 20),
         Op::GetLock => Reply::Lock(LOCK),
+        Op::Checksum => Reply::Sum(Sum { value: [7; 32], is_past_cache: true }),
         Op::Write | Op::Commit => Reply::Written(Written { count: 4096, verifier: 8, offset: 0 }),
         _ => Reply::Done,
     };

@@ -116,6 +116,51 @@ fn data_go_straight_between_the_two_sides() {
     });
 }
 
+/// What is compared with a server's files does not travel: sums of both sides do.
+#[test]
+fn sums_are_made_where_files_lie() {
+    test(|| {
+        let Some(hosts) = Hosts::new() else { return };
+        let (source, target) = (directory(), directory());
+        let size = 24 << 20;
+        fs::write(source.path().join("large"), noise(size, 3)).unwrap();
+        fs::write(source.path().join("small"), noise(200_000, 4)).unwrap();
+        let _to = hosts.serve("to", directory(), &["--squash", "none"], target.path());
+        let to = hosts.place("to", &target.path().join("copy")).replace("agent://", "").replacen('/', ":/", 1);
+        let from = format!("{}/", source.path().display());
+        let manifest = hosts.key.path().join("manifest");
+        let passed = |arguments: &[&str]| {
+            let before = hosts.passed();
+            let said = run_within(TEST_MAX, &mut hosts.asks(arguments)).succeeded();
+            (hosts.passed() - before, said)
+        };
+        let arguments = ["cp", "-r", "--json", "--verify", "stable", "--manifest", text(&manifest), &from, &to];
+        let (copied, said) = passed(&arguments);
+        assert!(copied < size as u64 * 5 / 4, "{copied} bytes of {size} to copy them and read them back");
+        let checks = &json(&said)["checks"];
+        let is_on_ext4 = rustix::fs::statfs(target.path()).unwrap().f_type == 0xef53;
+        assert!(checks["stable"] == 2 || (!is_on_ext4 && checks["cached"] == 2), "{checks}");
+        let (compared, _) = passed(&["verify", text(&manifest), &to]);
+        assert!(compared < size as u64 / 20, "{compared} bytes of {size} to compare them");
+        let before = fs::metadata(target.path().join("copy/large")).unwrap().ino();
+        let (compared, said) = passed(&["sync", "--checksum", "--json", &from, &to]);
+        assert!(compared < size as u64 / 20, "{compared} bytes of {size} to find nothing to do");
+        assert_eq!(json(&said)["unchanged"], 2, "{said}");
+        // The same size and time, and another byte.
+        let large = target.path().join("copy/large");
+        let (mut content, time) = (fs::read(&large).unwrap(), fs::metadata(&large).unwrap());
+        content[20 << 20] ^= 1;
+        fs::write(&large, &content).unwrap();
+        crate::tree::set_time(&large, time.mtime(), time.mtime_nsec());
+        let said = run_within(TEST_MAX, &mut hosts.asks(&["verify", text(&manifest), &to])).failed();
+        assert!(said.contains("large") && said.contains("hash of its content"), "{said}");
+        let (_, said) = passed(&["sync", "--checksum", "--json", &from, &to]);
+        assert_eq!(json(&said)["files"], 1, "{said}");
+        assert_same(source.path(), &target.path().join("copy"));
+        assert_ne!(fs::metadata(&large).unwrap().ino(), before);
+    });
+}
+
 #[test]
 fn the_source_makes_the_copy_where_the_destination_cannot() {
     test(|| {

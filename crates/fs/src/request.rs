@@ -75,6 +75,10 @@ pub enum Request<'a> {
     Fallocate { open: OpenId, offset: u64, length: u64, flags: FallocateFlags },
     /// lseek with SEEK_DATA or SEEK_HOLE. [`Reply::Size`]: the offset
     Seek { open: OpenId, offset: u64, to: SeekTo },
+    /// The sum of a range of a file that is open for reading, made where it lies; with `past_cache`
+    /// of what is kept for good, as far as that can be had, once it has been made stable. EINVAL
+    /// beyond [`SUM_LENGTH_MAX`], ENODATA where the file ends before. [`Reply::Sum`]
+    Checksum { open: OpenId, offset: u64, length: u64, kind: SumKind, past_cache: bool },
     /// copy_file_range inside the file system. [`Reply::Size`]: the bytes copied, which may be fewer
     CopyRange { from: OpenId, from_offset: u64, to: OpenId, to_offset: u64, length: u64 },
     /// Would `lock` be granted? [`Reply::Lock`]: what stands in the way, or `Unlock`
@@ -108,6 +112,8 @@ pub enum Reply {
     Lock(Lock),
     /// What a write or commit achieved.
     Written(Written),
+    /// The sum of a range.
+    Sum(Sum),
 }
 
 impl Request<'_> {
@@ -125,6 +131,7 @@ impl Request<'_> {
             | SyncDirectory { open, .. }
             | Fallocate { open, .. }
             | Seek { open, .. }
+            | Checksum { open, .. }
             | GetLock { open, .. }
             | SetLock { open, .. } => [Some(open), None],
             CopyRange { from, to, .. } => [Some(from), Some(to)],
@@ -227,4 +234,6 @@ expect! {
     lock -> Lock: Reply::Lock(lock) => lock;
     /// The result of a write or commit.
     written -> Written: Reply::Written(written) => written;
+    /// The sum of a range.
+    sum -> Sum: Reply::Sum(sum) => sum;
 }

@@ -175,12 +175,17 @@ impl<F: FileSystem> Layer for Throttled<F> {
     }
 
     fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
-        let copies = matches!(request, Request::CopyRange { .. });
+        let summed = match request {
+            Request::Checksum { length, .. } => length,
+            Request::CopyRange { .. } => 0,
+            _ => return self.below.ask(context, request),
+        };
         let call = self.below.ask(context, request);
-        if !copies {
-            return call;
-        }
-        self.after(call, |answer| if let Ok(Reply::Size(bytes)) = &answer.result { *bytes } else { 0 })
+        self.after(call, move |answer| match &answer.result {
+            Ok(Reply::Size(bytes)) => *bytes,
+            Ok(_) => summed,
+            Err(_) => 0,
+        })
     }
 
     fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {

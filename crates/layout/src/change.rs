@@ -272,6 +272,13 @@ impl Plain {
         Ok(())
     }
 
+    /// Whether an open file lies in objects.
+    pub(crate) async fn is_spread(&self, context: &Context, open: OpenId) -> Result<bool, Errno> {
+        let Some(file) = self.table.open(context.client, open) else { return Ok(false) };
+        let (_pass, kind) = self.shared(&file).await?;
+        Ok(matches!(kind, Kind::Spread(_)))
+    }
+
     /// Where data begin or end. Of a file in objects all is said to be data.
     pub(crate) async fn seek(
         &self,

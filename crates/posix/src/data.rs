@@ -13,7 +13,7 @@ use rustix::io::ReadWriteFlags;
 use crate::listing::{self, Wanted};
 use crate::opens::OpenFile;
 use crate::prefetch::Later;
-use crate::{Posix, identity, lock, sys};
+use crate::{Posix, identity, lock, sum, sys};
 
 /// The most bytes that one copy inside the file system moves: 64 MiB take some 50 ms where they are really copied, which is how long a thread
 /// may be busy for one caller; the caller asks again.
@@ -54,6 +54,10 @@ impl Posix {
                 }
                 let _alone = lock(&open.position);
                 Ok(Reply::Size(rustix::fs::seek(&open.fd, to)?))
+            }
+            Request::Checksum { open, offset, length, kind, past_cache } => {
+                let open = self.open_with(context, open, OpenFlags::READ)?;
+                sum::sum_of(&open, (offset, length), (kind, past_cache)).map(Reply::Sum)
             }
             Request::CopyRange { from, mut from_offset, to, mut to_offset, length } => {
                 let from = self.open_with(context, from, OpenFlags::READ)?;

@@ -24,6 +24,7 @@ pub mod project;
 mod seal;
 mod shared;
 mod stability;
+mod sum;
 mod sys;
 mod table;
 mod tree;
@@ -43,6 +44,7 @@ use rustix::fs::{Mode, OFlags};
 
 pub use domain::Domain;
 pub use identity::{act_as, name_of_user, restore, user};
+pub use sum::forget;
 pub use watch::{CannotWatch, Origin, Watch, Watcher};
 
 use crate::locks::{Ask, Listed, Owner};
@@ -278,6 +280,7 @@ impl Posix {
             | ReadDirectory { .. }
             | Fallocate { .. }
             | Seek { .. }
+            | Checksum { .. }
             | CopyRange { .. } => {
                 identity::act_through_open(&context.credential)?;
                 self.answer_through_open(context, request)

@@ -102,6 +102,52 @@ fn sparse_files_reach_beyond_four_tebibytes() {
 }
 
 #[test]
+fn sums_are_made_where_files_lie() {
+    everywhere(|served| {
+        let (entry, open) = served.create(b"file");
+        let data: Vec<u8> = (0..(3 << 20) + 5).map(|at: u32| (at ^ (at >> 9)) as u8).collect();
+        for (number, piece) in data.chunks(1 << 20).enumerate() {
+            served.write(open, (number as u64) << 20, piece).unwrap();
+        }
+        let ask = |open, offset, length, kind, past_cache| {
+            served.root_call(Request::Checksum { open, offset, length, kind, past_cache }).and_then(Reply::sum)
+        };
+        let sum = |offset, length, kind| ask(open, offset, length, kind, false).map(|sum| sum.value);
+        let size = data.len() as u64;
+        assert_eq!(sum(0, size, SumKind::Blake3), Ok(*blake3::hash(&data).as_bytes()));
+        assert_eq!(sum(5, 1000, SumKind::Blake3), Ok(*blake3::hash(&data[5..1005]).as_bytes()));
+        let short = sum(7, 300_001, SumKind::Xxh3).unwrap();
+        let expected = twox_hash::XxHash3_64::oneshot(&data[7..300_008]);
+        assert_eq!((&short[..8], &short[8..]), (&expected.to_le_bytes()[..], &[0; 24][..]));
+        // Parts of a tree merge into the hash of the whole.
+        let (left, right) = (2 << 20, size - (2 << 20));
+        let [left_sum, right_sum] =
+            [(0, left), (left, right)].map(|(at, length)| sum(at, length, SumKind::Blake3Part).unwrap());
+        let whole = blake3::hazmat::merge_subtrees_root(&left_sum, &right_sum, blake3::hazmat::Mode::Hash);
+        assert_eq!(whole, blake3::hash(&data));
+        assert_eq!(sum(0, 0, SumKind::Blake3), Ok(*blake3::hash(b"").as_bytes()));
+        for (offset, length, kind, error) in [
+            (0, size + 1, SumKind::Blake3, Errno::ENODATA),
+            (size + 1, 1, SumKind::Xxh3, Errno::ENODATA),
+            (0, SUM_LENGTH_MAX + 1, SumKind::Xxh3, Errno::EINVAL),
+            (u64::MAX, 1, SumKind::Xxh3, Errno::EINVAL),
+            (i64::MAX as u64, 1, SumKind::Xxh3, Errno::EINVAL),
+            (1 << 20, 2 << 20, SumKind::Blake3Part, Errno::EINVAL),
+            (0, 0, SumKind::Blake3Part, Errno::EINVAL),
+        ] {
+            assert_eq!(sum(offset, length, kind), Err(error), "{offset} {length} {kind:?}");
+        }
+        served.root_call(Request::Sync { open, data_only: false }).unwrap();
+        let stable = ask(open, 0, size, SumKind::Blake3, true).unwrap();
+        assert_eq!(stable.value, *blake3::hash(&data).as_bytes());
+        let is_on_ext4 = rustix::fs::statfs(&served.path).unwrap().f_type == 0xef53;
+        assert!(stable.is_past_cache || !is_on_ext4, "what is stable on a disk can be read past the cache");
+        let only_written = served.open(&entry.handle, OpenFlags::WRITE).unwrap();
+        assert_eq!(ask(only_written, 0, 1, SumKind::Xxh3, false), Err(Errno::EBADF));
+    });
+}
+
+#[test]
 fn space_is_allocated_and_punched() {
     everywhere(|served| {
         let (entry, open) = served.create(b"file");

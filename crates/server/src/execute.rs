@@ -51,6 +51,7 @@ pub(crate) fn waits_for_disk(op: Op) -> bool {
             | Op::Commit
             | Op::Fallocate
             | Op::CopyRange
+            | Op::Checksum
             | Op::ReadDirectory
             | Op::Compound
             | Op::Fetch

@@ -13,6 +13,7 @@ pub fn used(request: &Request<'_>) -> [Option<OpenId>; 2] {
         | Request::Commit { open, .. }
         | Request::Fallocate { open, .. }
         | Request::Seek { open, .. }
+        | Request::Checksum { open, .. }
         | Request::ReadDirectory { open, .. }
         | Request::SyncDirectory { open, .. }
         | Request::GetLock { open, .. }

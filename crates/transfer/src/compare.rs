@@ -6,11 +6,11 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use aqueduct_fs::Errno;
+use aqueduct_fs::{Errno, SumKind};
 use aqueduct_worker::lock;
 use serde::Serialize;
 
-use crate::hash::{self, WHOLE_MAX};
+use crate::hash::{self, Hash, WHOLE_MAX};
 use crate::manifest::{self, Line, ManifestError, Text, kind_name};
 use crate::outcome::{Told, Trouble, shown};
 use crate::side::{Access, Directory, File, Place, STEP};
@@ -240,27 +240,36 @@ fn difference(is: &Line, was: &Line) -> Option<String> {
     found.or_else(|| (is.xattrs != was.xattrs).then(|| "its extended attributes are others".to_owned()))
 }
 
-/// The hash of a file, in the chunks in which it would be copied.
-fn hash_of(file: &dyn File, size: u64, buffer: &mut Vec<u8>) -> Result<crate::hash::Hash, Errno> {
+/// The hash of a file, in the chunks in which it would be copied, each made where it lies if that
+/// can be.
+pub fn hash_of(file: &dyn File, size: u64, buffer: &mut Vec<u8>) -> Result<Hash, Errno> {
     let chunk = if size > WHOLE_MAX { hash::chunk_length(size) } else { WHOLE_MAX };
-    let (mut values, mut start) = (Vec::new(), 0);
-    loop {
-        let mut hasher = hash::of_chunk(start);
-        let end = (start + chunk).min(size);
-        while start < end {
-            file.read(start, (end - start).min(STEP as u64) as usize, buffer)?;
-            if buffer.is_empty() {
-                return Err(Errno::ENODATA);
-            }
-            hasher.update(buffer);
-            start += buffer.len() as u64;
-        }
-        if size <= chunk {
-            return Ok(hasher.finalize());
-        }
-        values.push(hash::value(&hasher));
-        if start >= size {
-            return Ok(hash::merge(&values, chunk, size));
-        }
+    if size <= chunk {
+        return match file.sum((0, size), SumKind::Blake3, false)? {
+            Some(sum) => Ok(Hash::from_bytes(sum.value)),
+            None => Ok(read_hash(file, (0, size), buffer)?.finalize()),
+        };
     }
+    let mut values = Vec::new();
+    for start in (0..size).step_by(usize::try_from(chunk).map_err(|_| Errno::EFBIG)?) {
+        let range = (start, start.saturating_add(chunk).min(size));
+        values.push(match file.sum(range, SumKind::Blake3Part, false)? {
+            Some(sum) => sum.value,
+            None => hash::value(&read_hash(file, range, buffer)?),
+        });
+    }
+    Ok(hash::merge(&values, chunk, size))
+}
+
+fn read_hash(file: &dyn File, (start, end): (u64, u64), buffer: &mut Vec<u8>) -> Result<blake3::Hasher, Errno> {
+    let (mut hasher, mut at) = (hash::of_chunk(start), start);
+    while at < end {
+        file.read(at, (end - at).min(STEP as u64) as usize, buffer)?;
+        if buffer.is_empty() {
+            return Err(Errno::ENODATA);
+        }
+        hasher.update(buffer);
+        at += buffer.len() as u64;
+    }
+    Ok(hasher)
 }

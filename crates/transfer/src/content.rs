@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use aqueduct_fs::Errno;
+use aqueduct_fs::{Errno, Sum, SumKind};
 use aqueduct_worker::lock;
 use bytes::Bytes;
 use twox_hash::XxHash3_64;
@@ -484,7 +484,33 @@ fn is_there(
 }
 
 /// The sum of what lies in a file.
-pub fn sum_of(file: &dyn File, (start, end): (u64, u64), buffer: &mut Vec<u8>) -> Result<u64, Errno> {
+pub fn sum_of(file: &dyn File, range: (u64, u64), buffer: &mut Vec<u8>) -> Result<u64, Errno> {
+    match file.sum(range, SumKind::Xxh3, false)? {
+        Some(sum) => Ok(short(&sum)),
+        None => read_sum(file, range, buffer),
+    }
+}
+
+/// The sum of what is kept of a file for good, once it is stable, and whether that could be shown.
+/// `is_forgotten`: nothing of it is kept in the memory of this machine.
+pub fn stable_sum_of(
+    file: &dyn File,
+    range: (u64, u64),
+    is_forgotten: bool,
+    buffer: &mut Vec<u8>,
+) -> Result<(u64, bool), Errno> {
+    match file.sum(range, SumKind::Xxh3, true)? {
+        Some(sum) => Ok((short(&sum), sum.is_past_cache)),
+        None => Ok((read_sum(file, range, buffer)?, is_forgotten)),
+    }
+}
+
+fn short(sum: &Sum) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = sum.value;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+fn read_sum(file: &dyn File, (start, end): (u64, u64), buffer: &mut Vec<u8>) -> Result<u64, Errno> {
     let mut sum = XxHash3_64::with_seed(0);
     let mut at = start;
     while at < end {

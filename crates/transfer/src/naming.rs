@@ -2,13 +2,13 @@
 
 use aqueduct_fs::Errno;
 
-use crate::content::{discard, sum_of};
+use crate::content::{discard, stable_sum_of};
 use crate::job::{Done, Failed, Flush, Item, Job, Unnamed, Worker};
 use crate::ledger::Stage;
 use crate::manifest::Line;
 use crate::options::Verify;
 use crate::outcome::{Fault, Trying, add};
-use crate::side::Seen;
+use crate::side::{File, Seen};
 use crate::store::fingerprint;
 
 /// Makes stable, checks and names all files of a worker.
@@ -46,19 +46,10 @@ fn name(job: &Job, worker: &mut Worker, unnamed: Unnamed) -> Done {
         Err(Failed::new(item, fault))
     };
     if job.options.verify == Verify::Stable {
-        let is_stable = target.forget(seen.attr.size);
-        check = if is_stable { "stable" } else { "cached" };
-        let (sums, chunk) = &sums;
-        let is_same = job.within(Stage::Verify, || {
-            sums.iter().enumerate().try_fold(true, |same, (index, sum)| {
-                let start = index as u64 * chunk;
-                let range = (start, (start + chunk).min(seen.attr.size));
-                Ok(same && sum_of(&*target, range, &mut worker.buffer)? == *sum)
-            })
-        });
-        match is_same.trying("reading back what was written") {
-            Ok(true) => {}
-            Ok(false) => {
+        let read_back = job.within(Stage::Verify, || read_back(&*target, seen.attr.size, &sums, &mut worker.buffer));
+        match read_back.trying("reading back what was written") {
+            Ok(Some(is_stable)) => check = if is_stable { "stable" } else { "cached" },
+            Ok(None) => {
                 let why = "what was read back is not what was written";
                 return fail(item, Fault { is_passing: true, ..Fault::new("comparing it", why) });
             }
@@ -87,6 +78,27 @@ fn name(job: &Job, worker: &mut Worker, unnamed: Unnamed) -> Done {
     Ok(())
 }
 
+/// Whether what was written was read back from where it is kept for good; `None`: it is not what
+/// was read of the source.
+fn read_back(
+    target: &dyn File,
+    size: u64,
+    (sums, chunk): &(Vec<u64>, u64),
+    buffer: &mut Vec<u8>,
+) -> Result<Option<bool>, Errno> {
+    let is_forgotten = target.forget(size);
+    let mut is_stable = true;
+    for (index, sum) in sums.iter().enumerate() {
+        let start = index as u64 * chunk;
+        let (found, is_past_cache) = stable_sum_of(target, (start, (start + chunk).min(size)), is_forgotten, buffer)?;
+        if found != *sum {
+            return Ok(None);
+        }
+        is_stable &= is_past_cache;
+    }
+    Ok(Some(is_stable))
+}
+
 /// Those that waited for the first name of an inode go on.
 pub fn settle(job: &Job, path: &[u8], seen: &Seen) {
     if seen.attr.nlink > 1 {
@@ -98,12 +110,7 @@ pub fn settle(job: &Job, path: &[u8], seen: &Seen) {
 }
 
 /// What is at the destination is replaced only if it still is what was seen there.
-fn give_name(
-    item: &Item,
-    present: Option<&Seen>,
-    part: Option<&[u8]>,
-    target: &dyn crate::side::File,
-) -> Result<(), Fault> {
+fn give_name(item: &Item, present: Option<&Seen>, part: Option<&[u8]>, target: &dyn File) -> Result<(), Fault> {
     let (directory, name) = (item.target()?, item.target_name());
     match part {
         None => named_free(directory.name_file(target, name)),

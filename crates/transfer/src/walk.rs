@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use aqueduct_fs::Errno;
 
 use crate::attributes;
+use crate::compare::hash_of;
 use crate::content;
+use crate::hash::Hash;
 use crate::job::{Dir, Done, Failed, Item, Job, Worker, below};
 use crate::ledger::Stage;
 use crate::links::Claim;
@@ -309,7 +311,7 @@ fn decide(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen) -> Result<bo
             return Ok(true);
         }
         if is_done {
-            keep(job, item, &path, seen, present)?;
+            keep(job, worker, item, seen, present)?;
             naming::settle(job, &path, seen);
             return Ok(true);
         }
@@ -339,6 +341,12 @@ fn is_unchanged(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, presen
         item.target()?.file(item.target_name(), None).trying("opening it at the destination")?,
     );
     is_at_hand(job, item, &*source)?;
+    if [&source, &target].iter().any(|file| file.handle().is_some()) {
+        return job.within(Stage::Verify, || {
+            let source = whole_hash(worker, &*source, seen.attr.size, "reading it")?;
+            Ok(source == whole_hash(worker, &*target, seen.attr.size, "reading it at the destination")?)
+        });
+    }
     job.within(Stage::Verify, || {
         let (mut at, mut other) = (0, Vec::new());
         while at < seen.attr.size {
@@ -361,7 +369,8 @@ fn is_same_time(seen: &Seen, present: &Seen) -> bool {
 }
 
 /// A file that has its content already gets its attributes, if they differ.
-fn keep(job: &Job, item: &Item, path: &[u8], seen: &Seen, present: &Seen) -> Result<(), Fault> {
+fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen) -> Result<(), Fault> {
+    let path = &*item.path();
     add(&job.counts.unchanged, 1);
     job.progress(seen.attr.size);
     if job.options.dry_run {
@@ -372,14 +381,15 @@ fn keep(job: &Job, item: &Item, path: &[u8], seen: &Seen, present: &Seen) -> Res
         return Ok(());
     }
     let source = item.dir.source.file(&item.name, item.seen.as_ref()).trying("opening it")?;
-    let xattrs = source.xattrs().trying("reading its extended attributes")?;
+    let wanted = attributes::wanted_xattrs(&*source, item.dir.is_lustre);
+    let (xattrs, mut lost) = wanted.trying("reading its extended attributes")?;
     if !is_same {
         let target = item.target()?.file(item.target_name(), None).trying("opening it at the destination")?;
-        let lost = attributes::carry(seen, &xattrs, &*target, None).trying("setting its attributes")?;
+        lost.extend(attributes::carry(seen, &xattrs, &*target, None).trying("setting its attributes")?);
         job.lost(path, lost);
     }
     if job.options.hashes() {
-        let hash = hash_of(&*source, seen.attr.size)?;
+        let hash = whole_hash(worker, &*source, seen.attr.size, "reading it")?;
         job.told.checked("compared");
         job.record(path, &|| Line::new(path, seen, &xattrs, Some(&hash), None), seen, &[]);
     }
@@ -387,17 +397,11 @@ fn keep(job: &Job, item: &Item, path: &[u8], seen: &Seen, present: &Seen) -> Res
 }
 
 /// The hash of a file that is read for nothing else.
-pub fn hash_of(file: &dyn File, size: u64) -> Result<crate::hash::Hash, Fault> {
-    let (mut hasher, mut buffer, mut at) = (blake3::Hasher::new(), Vec::new(), 0);
-    while at < size {
-        file.read(at, STEP.min((size - at) as usize), &mut buffer).trying("reading it")?;
-        if buffer.is_empty() {
-            return Err(Fault::changed());
-        }
-        hasher.update(&buffer);
-        at += buffer.len() as u64;
+fn whole_hash(worker: &mut Worker, file: &dyn File, size: u64, what: &'static str) -> Result<Hash, Fault> {
+    match hash_of(file, size, &mut worker.buffer) {
+        Err(Errno::ENODATA) => Err(Fault::changed()),
+        hash => hash.trying(what),
     }
-    Ok(hasher.finalize())
 }
 
 /// Makes a further name of what is at the destination already.

@@ -257,6 +257,7 @@ macro_rules! choices {
 choices! {
     XattrWhen: XattrMode, "an attribute mode" { Any = 0, Create = 1, Replace = 2 }
     SeekKind: SeekTo, "a seek" { Data = 0, Hole = 1 }
+    SumOf: SumKind, "a kind of sum" { Xxh3 = 0, Blake3 = 1, Blake3Part = 2 }
     Space: LockSpace, "a lock space" { Posix = 0, Flock = 1, Turn = 2 }
     LockMode: LockKind, "a lock kind" { Read = 0, Write = 1, Unlock = 2 }
     Mode: VolumeMode, "the mode of a volume" {

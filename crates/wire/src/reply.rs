@@ -30,6 +30,10 @@ pub fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
             U64::put(size, out);
         }
         Reply::Lock(lock) => LockRange::put(lock, out),
+        Reply::Sum(sum) => {
+            out.extend_from_slice(&sum.value);
+            Bool::put(&sum.is_past_cache, out);
+        }
         Reply::Written(written) => {
             U32::put(&written.count, out);
             U64::put(&written.verifier, out);
@@ -60,6 +64,11 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         Op::Statfs => Reply::Statfs(get_statfs(&mut reader)?),
         Op::ReadLink | Op::GetXattr | Op::ListXattr | Op::Seek | Op::CopyRange => tagged(op, &mut reader)?,
         Op::GetLock => Reply::Lock(reader.get::<LockRange>()?),
+        Op::Checksum => {
+            let mut value = [0; 32];
+            value.copy_from_slice(reader.take(32, "a sum")?);
+            Reply::Sum(Sum { value, is_past_cache: reader.get::<Bool>()? })
+        }
         Op::Write | Op::Commit => {
             let written =
                 Written { count: reader.get::<U32>()?, verifier: reader.get::<U64>()?, offset: reader.get::<U64>()? };

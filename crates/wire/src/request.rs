@@ -143,6 +143,7 @@ operations! {
     Fallocate = 56 { open: Open, offset: U64, length: U64, flags: FallocateMode }
     Seek = 57 { open: Open, offset: U64, to: SeekKind }
     CopyRange = 58 { from: Open, from_offset: U64, to: Open, to_offset: U64, length: U64 }
+    Checksum = 59 { open: Open, offset: U64, length: U64, kind: SumOf, past_cache: Bool }
     OpenDirectory = 64 { handle: HandleOrLatest }
     ReadDirectory = 65 { open: Open, cookie: U64, size: PageSize, plus: Bool }
     ReleaseDirectory = 66 { open: Open }
@@ -311,6 +312,7 @@ fn map_references<'a>(
         | Commit { open: of, .. }
         | Fallocate { open: of, .. }
         | Seek { open: of, .. }
+        | Checksum { open: of, .. }
         | ReadDirectory { open: of, .. }
         | ReleaseDirectory { open: of }
         | SyncDirectory { open: of, .. }

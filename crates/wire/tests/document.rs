@@ -109,6 +109,7 @@ fn the_requests_that_need_a_slot_are_marked() {
         Request::Commit { open, offset: 0, length: 0 },
         Request::Fallocate { open, offset: 0, length: 0, flags: FallocateFlags::empty() },
         Request::Seek { open, offset: 0, to: SeekTo::Data },
+        Request::Checksum { open, offset: 0, length: 0, kind: SumKind::Xxh3, past_cache: false },
         Request::CopyRange { from: open, from_offset: 0, to: open, to_offset: 0, length: 0 },
         Request::OpenDirectory { handle },
         Request::ReadDirectory { open, cookie: 0, size: 0, plus: false },

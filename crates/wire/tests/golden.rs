@@ -371,6 +371,11 @@ fn requests_of_opens() -> Golden {
             58,
             format!("{o} {two} {three} {four} 0500000000000000"),
         ),
+        (
+            Request::Checksum { open, offset: 2, length: 3, kind: SumKind::Blake3Part, past_cache: true },
+            59,
+            format!("{o} {two} {three} 02 01"),
+        ),
         (Request::OpenDirectory { handle }, 64, h.into()),
         (Request::ReadDirectory { open, cookie: 2, size: 4096, plus: true }, 65, format!("{o} {two} 00100000 01")),
         (Request::ReleaseDirectory { open }, 66, o.into()),

@@ -346,6 +346,7 @@ fn settles_first<'a>(request: &Request<'a>) -> First<'a> {
         | Commit { open, .. }
         | Fallocate { open, .. }
         | Seek { open, .. }
+        | Checksum { open, .. }
         | GetLock { open, .. }
         | SetLock { open, .. } => First::These(None, [Some(open), None]),
         CopyRange { from, to, .. } => First::These(None, [Some(from), Some(to)]),

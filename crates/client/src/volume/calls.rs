@@ -80,6 +80,7 @@ impl Volume {
             | Commit { open, .. }
             | Fallocate { open, .. }
             | Seek { open, .. }
+            | Checksum { open, .. }
             | ReadDirectory { open, .. }
             | SyncDirectory { open, .. }
             | GetLock { open, .. }

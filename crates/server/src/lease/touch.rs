@@ -157,9 +157,10 @@ impl Toucher<'_> {
             Request::GetXattr { handle, .. } | Request::ListXattr { handle, .. } | Request::Access { handle, .. } => {
                 Touched::look(self.key(handle))
             }
-            Request::Seek { open, .. } | Request::Sync { open, .. } | Request::Commit { open, .. } => {
-                self.read(open).await?
-            }
+            Request::Seek { open, .. }
+            | Request::Checksum { open, .. }
+            | Request::Sync { open, .. }
+            | Request::Commit { open, .. } => self.read(open).await?,
             Request::Lookup { .. } | Request::ReadDirectory { plus: true, .. } => Touched::by_name(),
             _ => Touched::default(),
         })

@@ -11,10 +11,9 @@ use aqueduct_fs::{Attr, Errno, SetAttr, SetTime, data::read_full, device_number}
 use aqueduct_posix::project::{Project, project_of, set_project};
 use bytes::Bytes;
 use rustix::fs::{
-    Advice, AtFlags, FlockOperation, Gid, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom, Statx, StatxFlags,
+    AtFlags, FlockOperation, Gid, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom, Statx, StatxFlags,
     Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
 };
-use rustix::io::ReadWriteFlags;
 
 use super::lustre::{LAYOUT, Layout, MAGIC};
 use super::{Directory, File, Listed, Node, Seen, Xattrs, is_part};
@@ -351,16 +350,7 @@ impl File for LocalFile {
     }
 
     fn forget(&self, size: u64) -> bool {
-        if rustix::fs::fadvise(&self.0, 0, None, Advice::DontNeed).is_err() {
-            return false;
-        }
-        // What a read that may not wait gets was kept after all.
-        let mut byte = [0];
-        let mut is_kept = |offset: u64| {
-            let mut parts = [std::io::IoSliceMut::new(&mut byte)];
-            rustix::io::preadv2(&self.0, &mut parts, offset, ReadWriteFlags::NOWAIT) != Err(rustix::io::Errno::AGAIN)
-        };
-        (0..size).step_by(super::STEP).all(|offset| !is_kept(offset))
+        aqueduct_posix::forget(self.0.as_fd(), 0, size)
     }
 
     fn is_volatile(&self) -> bool {

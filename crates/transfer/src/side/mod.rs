@@ -11,7 +11,7 @@ mod projected;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use aqueduct_fs::{Attr, Errno, Handle, SetAttr};
+use aqueduct_fs::{Attr, Errno, Handle, SetAttr, Sum, SumKind};
 use aqueduct_posix::project::Project;
 
 pub use lustre::{Layout, is_internal};
@@ -141,6 +141,12 @@ pub trait File: Node {
 
     /// Where data begin at or after `offset`, and where they end; `None`: there are none.
     fn data_after(&self, offset: u64) -> Result<Option<(u64, u64)>, Errno>;
+
+    /// The sum of a range (start, end), made where the file lies: no data travel. With `past_cache`
+    /// what is kept of it there is let go of before. `None`: whoever wants it has to read.
+    fn sum(&self, _range: (u64, u64), _kind: SumKind, _past_cache: bool) -> Result<Option<Sum>, Errno> {
+        Ok(None)
+    }
 
     /// Lets go of what is kept of the data, so that the next reads come from where they are kept
     /// for good. Says whether that can be shown.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use aqueduct_fs::data::ReadBuffer;
 use aqueduct_fs::{
     Attr, Context, Entry, Errno, FileSystem, Handle, Lock, LockKind, LockSpace, OpenFlags, OpenId, ReadAt, RenameFlags,
-    Reply, Request, SeekTo, SetAttr, Source, WriteAt, XATTR_SIZE_MAX, XattrMode,
+    Reply, Request, SUM_LENGTH_MAX, SeekTo, SetAttr, Source, Sum, SumKind, WriteAt, XATTR_SIZE_MAX, XattrMode,
 };
 use aqueduct_node::Attachment;
 use bytes::Bytes;
@@ -21,12 +21,15 @@ pub struct Export {
     client: Arc<dyn FileSystem>,
     context: Context,
     attachment: Attachment,
+    /// The server makes sums of what it has.
+    makes_sums: AtomicBool,
 }
 
 impl Export {
     /// Uses an attachment that has threads of its own, as whom `context` says.
     pub fn new(attachment: Attachment, context: Context) -> Arc<Export> {
-        Arc::new(Export { client: attachment.filesystem(), context, attachment })
+        let (client, makes_sums) = (attachment.filesystem(), AtomicBool::new(true));
+        Arc::new(Export { client, context, attachment, makes_sums })
     }
 
     /// The export's root.
@@ -258,8 +261,25 @@ impl File for ProjectedFile {
         }
     }
 
+    fn sum(&self, (start, end): (u64, u64), kind: SumKind, past_cache: bool) -> Result<Option<Sum>, Errno> {
+        let (length, export) = (end - start, &self.held.export);
+        if length > SUM_LENGTH_MAX || !export.makes_sums.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let request = Request::Checksum { open: self.open, offset: start, length, kind, past_cache };
+        match self.held.call(request) {
+            // A server of an earlier release.
+            Err(Errno::ENOSYS) => {
+                export.makes_sums.store(false, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(Errno::EOPNOTSUPP) => Ok(None),
+            summed => summed?.sum().map(Some),
+        }
+    }
+
     fn forget(&self, _: u64) -> bool {
-        false // nobody here can say what the server's machine keeps
+        false // who asks for the sums of what is kept for good is told by them
     }
 
     fn is_volatile(&self) -> bool {

@@ -192,6 +192,13 @@ impl Parts {
                 Request::Fallocate { open, offset, length, flags: FallocateFlags::from_bits_truncate(self.bits) }
             }
             Op::Seek => Request::Seek { open, offset, to: if wait { SeekTo::Data } else { SeekTo::Hole } },
+            Op::Checksum => Request::Checksum {
+                open,
+                offset,
+                length,
+                kind: [SumKind::Xxh3, SumKind::Blake3, SumKind::Blake3Part][usize::from(wait) + usize::from(data_only)],
+                past_cache: plus,
+            },
             Op::CopyRange => {
                 Request::CopyRange { from: open, from_offset: offset, to: OpenId(owner), to_offset: length, length }
             }
@@ -302,6 +309,9 @@ pub fn reply(op: Op) -> BoxedStrategy<Reply> {
         }
         Op::Seek | Op::CopyRange => any::<u64>().prop_map(Reply::Size).boxed(),
         Op::GetLock => lock().prop_map(Reply::Lock).boxed(),
+        Op::Checksum => (any::<[u8; 32]>(), any::<bool>())
+            .prop_map(|(value, is_past_cache)| Reply::Sum(Sum { value, is_past_cache }))
+            .boxed(),
         Op::Write | Op::Commit => {
             written().prop_map(|(count, verifier, offset)| Reply::Written(Written { count, verifier, offset })).boxed()
         }
