@@ -6,8 +6,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
 PACKAGES_DEMO := git gcc libc6-dev make fuse3 coreutils
-PACKAGES_LAB := $(PACKAGES_DEMO) python3 iproute2 nftables ethtool util-linux
-PACKAGES_TEST := $(PACKAGES_LAB) acl attr rsync sqlite3 tar e2fsprogs btrfs-progs quota libcap2-bin psmisc procps crun postgresql openssl python3-lmdb python3-h5py fonts-dejavu-core prometheus slurm-wlm munge qemu-system-x86 kmod xfsprogs
+PACKAGES_LAB := $(PACKAGES_DEMO) python3 iproute2 nftables ethtool util-linux rsync iperf3
+PACKAGES_TEST := $(PACKAGES_LAB) acl attr sqlite3 tar e2fsprogs btrfs-progs quota libcap2-bin psmisc procps crun postgresql openssl python3-lmdb python3-h5py fonts-dejavu-core prometheus slurm-wlm munge qemu-system-x86 kmod xfsprogs
 PACKAGES_KERNELS := qemu-system-x86 cpio xz-utils binutils e2fsprogs python3
 PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar diffutils rsync iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server openssh-server openssh-client glusterfs-server glusterfs-client bindfs \
 	nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-dev xfsprogs python3-matplotlib
@@ -44,7 +44,7 @@ bench-scale: setup-demo build
 	cargo build --release --locked -p aqueduct-load
 	ulimit -n $$(ulimit -Hn) && python3 bench/scale.py --programs $(abspath $(TARGET))/release $(ARGS)
 
-# An experiment, NAME (dvs, fta, interfaces, router, volumes): what a paper measured, measured again, with
+# An experiment, NAME (copies, dvs, fta, interfaces, router, volumes): what a paper measured, measured again, with
 # what is expected of it. ARGS="--reduced" takes minutes, ARGS="--dry-run" says what would be
 # done. As root.
 experiment: setup-lab build
