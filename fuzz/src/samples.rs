@@ -62,6 +62,7 @@ pub(crate) fn requests_of(open: OpenId, directory: OpenId) -> Vec<Request<'stati
         Seek { open, offset: 1, to: SeekTo::Hole },
         Checksum { open, offset: 1 << 20, length: 1 << 20, kind: SumKind::Blake3Part, past_cache: true },
         CopyRange { from: open, from_offset: 1, to: open, to_offset: 2, length: 3 },
+        PutFiles { parent, files: PUT, stable: true },
         OpenDirectory { handle },
         ReadDirectory { open: directory, cookie: 5, size: 4096, plus: true },
         ReleaseDirectory { open: directory },
@@ -106,6 +107,10 @@ pub(crate) fn page() -> DirPage {
     page
 }
 
+/// One file, packed: its name, owner, group, permissions, times and content.
+const PUT: &[u8] =
+    b"\x01\0a\x01\0\0\0\x02\0\0\0\xed\x01\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\x05\0\0\0\0\0\0\0\x06\0\0\0\x05\0\0\0hello";
+
 /// A reply to each operation that has one of its own.
 pub(crate) fn replies() -> Vec<(Op, Reply)> {
     let opened = || Opened { id: OPEN, token: b"a token"[..].into() };
@@ -121,6 +126,7 @@ pub(crate) fn replies() -> Vec<(Op, Reply)> {
         Op::GetXattr | Op::ListXattr => bytes(),
         Op::Seek | Op::CopyRange => Reply::Size(1 << 20),
         Op::GetLock => Reply::Lock(LOCK),
+        Op::PutFiles => Reply::Put(vec![Ok(entry()), Err(Errno::EEXIST)]),
         Op::Checksum => Reply::Sum(Sum { value: [7; 32], is_past_cache: true }),
         Op::Write | Op::Commit => Reply::Written(Written { count: 4096, verifier: 8, offset: 0 }),
         _ => Reply::Done,

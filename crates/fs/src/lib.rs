@@ -18,6 +18,7 @@ pub mod lease;
 pub mod multiplexed;
 pub mod outside;
 pub mod parts;
+pub mod put;
 pub mod readonly;
 pub mod request;
 pub mod synthetic;

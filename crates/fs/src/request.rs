@@ -81,6 +81,10 @@ pub enum Request<'a> {
     Checksum { open: OpenId, offset: u64, length: u64, kind: SumKind, past_cache: bool },
     /// copy_file_range inside the file system. [`Reply::Size`]: the bytes copied, which may be fewer
     CopyRange { from: OpenId, from_offset: u64, to: OpenId, to_offset: u64, length: u64 },
+    /// Makes up to [`PUT_FILES_MAX`](crate::put::PUT_FILES_MAX) small files in a directory, each whole and with its
+    /// attributes, under a name that is free; with `stable` no name before its file is stable. `files`: packed by
+    /// [`PutFile::pack`](crate::put::PutFile::pack). EOPNOTSUPP: one by one here. [`Reply::Put`]
+    PutFiles { parent: &'a [u8], files: &'a [u8], stable: bool },
     /// Would `lock` be granted? [`Reply::Lock`]: what stands in the way, or `Unlock`
     GetLock { open: OpenId, owner: u64, space: LockSpace, lock: Lock },
     /// Takes, changes or releases a lock; EAGAIN when it cannot be had and not `wait`; EDEADLK when waiting would never end. [`Reply::Done`]
@@ -114,6 +118,8 @@ pub enum Reply {
     Written(Written),
     /// The sum of a range.
     Sum(Sum),
+    /// What became of each of several files, in their order.
+    Put(Vec<Result<Entry, Errno>>),
 }
 
 impl Request<'_> {
@@ -148,6 +154,7 @@ impl Request<'_> {
             | Open { .. }
             | Create { .. }
             | CreateUnnamed { .. }
+            | PutFiles { .. }
             | Reopen { .. }
             | OpenDirectory { .. }
             | Statfs { .. }
@@ -189,6 +196,7 @@ impl Request<'_> {
             | Link { .. }
             | Create { .. }
             | CreateUnnamed { .. }
+            | PutFiles { .. }
             | SetXattr { .. }
             | RemoveXattr { .. }
             | Fallocate { .. }
@@ -236,4 +244,6 @@ expect! {
     written -> Written: Reply::Written(written) => written;
     /// The sum of a range.
     sum -> Sum: Reply::Sum(sum) => sum;
+    /// What became of each file.
+    put -> Vec<Result<Entry, Errno>>: Reply::Put(files) => files;
 }

@@ -177,6 +177,7 @@ impl<F: FileSystem> Layer for Throttled<F> {
     fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
         let summed = match request {
             Request::Checksum { length, .. } => length,
+            Request::PutFiles { files, .. } => files.len() as u64,
             Request::CopyRange { .. } => 0,
             _ => return self.below.ask(context, request),
         };

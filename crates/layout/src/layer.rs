@@ -32,6 +32,8 @@ impl Plain {
             Rename { new_parent, new_name, .. } if is_hidden(new_parent, new_name) => Err(Errno::EPERM),
             GetXattr { name: attribute::NAME, .. } | RemoveXattr { name: attribute::NAME, .. } => Err(Errno::ENODATA),
             SetXattr { name: attribute::NAME, .. } => Err(Errno::EPERM),
+            // One that outgrows an ordinary file has to be promoted: they are made one by one.
+            PutFiles { .. } => Err(Errno::EOPNOTSUPP),
             _ => Ok(()),
         }
     }

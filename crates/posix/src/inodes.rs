@@ -138,7 +138,7 @@ impl Posix {
 }
 
 /// The largest number means "unchanged" to the kernel, and nobody's id.
-fn valid_id(id: u32) -> Result<u32, Errno> {
+pub(crate) fn valid_id(id: u32) -> Result<u32, Errno> {
     if id == u32::MAX { Err(Errno::EINVAL) } else { Ok(id) }
 }
 

@@ -21,6 +21,7 @@ mod names;
 mod opens;
 mod prefetch;
 pub mod project;
+mod put;
 mod seal;
 mod shared;
 mod stability;
@@ -298,6 +299,10 @@ impl Posix {
             | Access { .. } => {
                 identity::act_as(&context.credential)?;
                 self.answer_about_inode(context, request)
+            }
+            PutFiles { parent, files, stable } => {
+                identity::act_as(&context.credential)?;
+                self.put_files(context, parent, (files, *stable))
             }
             Open { .. } | Create { .. } | CreateUnnamed { .. } | Reopen { .. } | OpenDirectory { .. } => {
                 identity::act_as(&context.credential)?;

@@ -101,6 +101,49 @@ fn sparse_files_reach_beyond_four_tebibytes() {
     });
 }
 
+/// Each file is whole when it has its name; what is wrong with one is no reason against others.
+#[test]
+fn small_files_are_made_many_at_a_time() {
+    everywhere(|served| {
+        let parent = &served.root[..];
+        let own = own();
+        let [atime, mtime] = [1_000_000_000, 1_500_000_000].map(|seconds| Time { seconds, nanos: 123_456_789 });
+        let file = |name: &'static [u8], data: &'static [u8]| put::PutFile {
+            name,
+            uid: own.uid,
+            gid: own.gid,
+            mode: 0o2640,
+            atime,
+            mtime,
+            data,
+        };
+        std::fs::write(served.path.join("taken"), "other").unwrap();
+        let put = |files: &[put::PutFile<'_>]| {
+            let mut packed = Vec::new();
+            files.iter().for_each(|file| file.pack(&mut packed));
+            served.root_call(Request::PutFiles { parent, files: &packed, stable: true }).and_then(Reply::put)
+        };
+        let files = [file(b"a", b"data of a"), file(b"taken", b"ours"), file(b"empty", b""), file(b"a", b"again")];
+        let became = put(&files).unwrap();
+        assert_eq!(
+            became.iter().map(|one| one.as_ref().err().copied()).collect::<Vec<_>>(),
+            [None, Some(Errno::EEXIST), None, Some(Errno::EEXIST)]
+        );
+        let entry = became[0].as_ref().unwrap();
+        let attr = served.attr(&entry.handle).unwrap();
+        assert_eq!((attr, attr.mode & 0o7777, attr.nlink), (entry.attr, 0o2640, 1));
+        assert_eq!((attr.atime, attr.mtime, attr.size), (atime, mtime, 9));
+        assert_eq!(served.lookup(parent, b"a").unwrap().handle, entry.handle);
+        let read = |name: &str| std::fs::read(served.path.join(name)).unwrap();
+        assert_eq!((&*read("a"), &*read("taken"), &*read("empty")), (&b"data of a"[..], &b"other"[..], &b""[..]));
+        assert_eq!(put(&[file(b"x/y", b"")]), Err(Errno::EINVAL));
+        let nobody = put::PutFile { uid: u32::MAX, ..file(b"nobody", b"") };
+        assert_eq!(put(&[nobody, file(b"b", b"b")]).map(|became| became[0].clone().err()), Ok(Some(Errno::EINVAL)));
+        assert_eq!(served.lookup(parent, b"nobody").err(), Some(Errno::ENOENT));
+        assert_eq!(read("b"), b"b");
+    });
+}
+
 #[test]
 fn sums_are_made_where_files_lie() {
     everywhere(|served| {

@@ -6,7 +6,7 @@
 //! An exclusion belongs to the operation and not to a thread: the operation may wait for others
 //! while it has it. Who waits for it holds no thread either, and gets it in the order of asking.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -171,6 +171,14 @@ impl Drop for Excluded<'_> {
     }
 }
 
+/// The names of an operation, which are taken in the order of their keys, so that nobody waits for
+/// another who waits for him.
+#[derive(Default)]
+pub(crate) struct ExcludedNames<'a> {
+    _pair: [Option<Excluded<'a>>; 2],
+    more: Vec<Excluded<'a>>,
+}
+
 impl Server {
     /// For an append to a file. As leases do, exclusions go by the inode: more than one export may
     /// lead to it.
@@ -179,13 +187,8 @@ impl Server {
         self.exclusion.take(self.exclusion.hasher.hash_one(file)).await
     }
 
-    /// For what makes or removes names. Two are taken in one order, so that nobody waits for
-    /// another who waits for the first.
-    pub(crate) async fn exclude_names(
-        &self,
-        filesystem: &dyn FileSystem,
-        request: &Request<'_>,
-    ) -> [Option<Excluded<'_>>; 2] {
+    /// For what makes or removes names.
+    pub(crate) async fn exclude_names(&self, filesystem: &dyn FileSystem, request: &Request<'_>) -> ExcludedNames<'_> {
         let exclusion = &self.exclusion;
         let key = |parent, name: &[u8]| {
             let InodeKey(parent) = self.leases.key(filesystem, parent);
@@ -203,14 +206,23 @@ impl Server {
                 let (one, other) = (key(parent, name), key(new_parent, new_name));
                 (one.min(other), Some(one.max(other)).filter(|_| one != other))
             }
-            _ => return [None, None],
+            Request::PutFiles { parent, files, .. } => {
+                let files = aqueduct_fs::put::unpack(files).unwrap_or_default();
+                let keys: BTreeSet<Key> = files.iter().map(|file| key(parent, file.name)).collect();
+                let mut all = ExcludedNames::default();
+                for key in keys {
+                    all.more.push(exclusion.take(key).await);
+                }
+                return all;
+            }
+            _ => return ExcludedNames::default(),
         };
         let first = exclusion.take(one).await;
         let second = match other {
             Some(other) => Some(exclusion.take(other).await),
             None => None,
         };
-        [Some(first), second]
+        ExcludedNames { _pair: [Some(first), second], more: Vec::new() }
     }
 }
 

@@ -15,6 +15,7 @@ use aqueduct_worker::lock;
 use crate::access::Attached;
 use crate::complaints::Complaint;
 use crate::endpoint::send;
+use crate::exclusion::ExcludedNames;
 use crate::failpoint::Moment;
 use crate::intent;
 use crate::lease::keeper::Change;
@@ -73,6 +74,7 @@ pub(crate) fn changes_names_or_attributes(op: Op) -> bool {
             | Op::Link
             | Op::Create
             | Op::CreateUnnamed
+            | Op::PutFiles
             | Op::SetXattr
             | Op::RemoveXattr
     )
@@ -449,7 +451,7 @@ impl Job {
         // Until it is executed.
         let _others_wait = match self.server.keeps_sessions() {
             true => self.server.exclude_names(filesystem, request).await,
-            false => [None, None],
+            false => ExcludedNames::default(),
         };
         let found = match self.server.leases.watches() || is_noted {
             true => Found::of(filesystem, context, request).await,

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use twox_hash::XxHash3_64;
 
 use crate::attributes::{self, Given};
+use crate::batch;
 use crate::hash::{self, Hash, WHOLE_MAX};
 use crate::job::{Big, Dir, Done, Failed, Flush, Item, Job, Unnamed, Worker};
 use crate::ledger::Stage;
@@ -261,8 +262,14 @@ fn early_mode(item: &Item, seen: &Seen) -> Option<u32> {
 }
 
 /// Copies a file whose source is open.
-pub fn copy(job: &Job, worker: &mut Worker, item: Item, source: Arc<dyn File>, present: Option<Seen>) -> Done {
+pub fn copy(job: &Job, worker: &mut Worker, mut item: Item, source: Arc<dyn File>, present: Option<Seen>) -> Done {
     let Some(seen) = item.seen.clone() else { return Err(Failed::new(item, Fault::changed())) };
+    if batch::takes(job, &item, &seen, present.as_ref()) {
+        match batch::join(job, worker, item, &*source, seen.clone())? {
+            Some(alone) => item = alone,
+            None => return Ok(()),
+        }
+    }
     if job.shares.load(Ordering::Relaxed) && seen.attr.size > 0 {
         match share(job, &item, &*source, present.is_some()) {
             Ok(Some((target, part))) => {

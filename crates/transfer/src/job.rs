@@ -78,6 +78,8 @@ pub struct Job {
     pub next_part: AtomicU64,
     /// Files can be made without a name.
     pub makes_unnamed: AtomicBool,
+    /// Small files go to the destination's server many at a time.
+    pub puts: AtomicBool,
     /// Files of one file system can share their data, and may: nothing is to be known of them.
     pub shares: AtomicBool,
     /// Tells paths, where that is wanted.
@@ -130,6 +132,8 @@ pub struct Item {
     pub attempt: u8,
     /// It is the first name of its inode: others wait for it.
     pub is_first: bool,
+    /// It does not go with others, though it is small.
+    pub by_itself: bool,
 }
 
 /// An item that failed, and why.
@@ -202,6 +206,27 @@ pub struct Unnamed {
     pub check: &'static str,
 }
 
+/// A small file that waits for others to go with it.
+pub struct Packed {
+    /// Which.
+    pub item: Item,
+    /// The source, as it was read.
+    pub seen: Seen,
+    /// Its hash, if wanted.
+    pub hash: Option<Hash>,
+    /// What it holds.
+    pub data: Vec<u8>,
+}
+
+/// Small files of one directory that go to a server together.
+#[derive(Default)]
+pub struct Batch {
+    /// They.
+    pub files: Vec<Packed>,
+    /// Their bytes when they are packed.
+    pub bytes: usize,
+}
+
 /// What one thread has.
 #[derive(Default)]
 pub struct Worker {
@@ -211,6 +236,15 @@ pub struct Worker {
     pub unnamed: Vec<Unnamed>,
     /// Their bytes.
     pub unnamed_bytes: u64,
+    /// Small files that go to a server together.
+    pub batch: Batch,
+}
+
+impl Worker {
+    /// Whether nothing waits for its name.
+    pub fn is_idle(&self) -> bool {
+        self.unnamed.is_empty() && self.batch.files.is_empty()
+    }
 }
 
 impl Shared for Big {
@@ -262,6 +296,7 @@ impl Job {
         check: &'static str,
         watch: Arc<Watch>,
     ) -> Job {
+        let is_projected = target_root.handle().is_some();
         Job {
             sums: options.verify == Verify::Stable,
             throttle: None,
@@ -284,6 +319,7 @@ impl Job {
             // Names of an earlier run of this copy may still be there.
             next_part: AtomicU64::new(random() >> 16),
             makes_unnamed: AtomicBool::new(true),
+            puts: AtomicBool::new(is_projected),
             shares: AtomicBool::new(!options.hashes() && options.verify != Verify::Stable),
             teller: None,
             gone_through: Mutex::default(),

@@ -8,10 +8,12 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod batch;
 mod claim;
 mod compare;
 mod content;
 mod delete;
+mod done;
 mod filter;
 mod hash;
 mod job;
@@ -24,7 +26,6 @@ mod options;
 mod outcome;
 mod queue;
 mod run;
-mod running;
 mod side;
 mod sign;
 mod store;
@@ -37,10 +38,9 @@ mod ways;
 pub use aqueduct_node::{Failure, Kind};
 pub use compare::{Verified, b3sum, verify};
 pub use filter::Filter;
-pub use ledger::{Stage, StageRecord, Watch, limit};
+pub use ledger::{Watch, limit};
 pub use options::{Options, Verify};
 pub use outcome::{Counts, Lost, Summary, Trouble};
 pub use run::{Plan, copy};
-pub use running::{OperationRecord, Running, SessionRecord, TOLD_INTERVAL, own_processors};
 pub use side::{Access, Directory, File, Listed, Node, Place, Root, STEP, Seen};
 pub use sign::{Signer, check_signature, signature_of};

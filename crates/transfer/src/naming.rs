@@ -2,17 +2,18 @@
 
 use aqueduct_fs::Errno;
 
+use crate::batch;
 use crate::content::{discard, stable_sum_of};
+use crate::done::{Copied, copied};
 use crate::job::{Done, Failed, Flush, Item, Job, Unnamed, Worker};
 use crate::ledger::Stage;
-use crate::manifest::Line;
 use crate::options::Verify;
-use crate::outcome::{Fault, Trying, add};
+use crate::outcome::{Fault, Trying};
 use crate::side::{File, Seen};
-use crate::store::fingerprint;
 
 /// Makes stable, checks and names all files of a worker.
 pub fn name_all(job: &Job, worker: &mut Worker) {
+    batch::put(job, worker);
     let mut unnamed = std::mem::take(&mut worker.unnamed);
     worker.unnamed_bytes = 0;
     if let Err(error) = job.within(Stage::Flush, || flush(job, &unnamed)) {
@@ -63,18 +64,8 @@ fn name(job: &Job, worker: &mut Worker, unnamed: Unnamed) -> Done {
     if let Err(fault) = named {
         return fail(item, fault);
     }
-    let path = item.path();
-    let after = match &job.store {
-        Some(store) if store.is_journal => target.seen().map(|seen| fingerprint(&seen)).unwrap_or_default(),
-        _ => Vec::new(),
-    };
-    job.told.checked(check);
-    job.record(&path, &|| Line::new(&path, &seen, &xattrs, hash.as_ref(), None), &seen, &after);
-    settle(job, &path, &seen);
-    add(&job.counts.files, 1);
-    add(&job.counts.bytes, seen.attr.size);
-    add(&job.watch.names, 1);
-    job.tell("copied", &path);
+    let done = Copied { seen: &seen, xattrs: &xattrs, hash: hash.as_ref(), check };
+    copied(job, &item, &done, || target.seen().ok());
     Ok(())
 }
 
@@ -97,16 +88,6 @@ fn read_back(
         is_stable &= is_past_cache;
     }
     Ok(Some(is_stable))
-}
-
-/// Those that waited for the first name of an inode go on.
-pub fn settle(job: &Job, path: &[u8], seen: &Seen) {
-    if seen.attr.nlink > 1 {
-        let waiting = job.links.done(&seen.identity(), path);
-        if !waiting.is_empty() {
-            job.queue.again(waiting);
-        }
-    }
 }
 
 /// What is at the destination is replaced only if it still is what was seen there.

@@ -7,6 +7,7 @@ use aqueduct_fs::Errno;
 use crate::attributes;
 use crate::compare::hash_of;
 use crate::content;
+use crate::done::settle;
 use crate::hash::Hash;
 use crate::job::{Dir, Done, Failed, Item, Job, Worker, below};
 use crate::ledger::Stage;
@@ -106,7 +107,16 @@ pub fn list(job: &Arc<Job>, worker: &mut Worker, dir: &Arc<Dir>) {
         }
         let Listed { name, kind, seen } = listed;
         add(&job.watch.names_found, 1);
-        let item = Item { dir: dir.clone(), name, target_name: None, kind, seen, attempt: 0, is_first: false };
+        let item = Item {
+            dir: dir.clone(),
+            name,
+            target_name: None,
+            kind,
+            seen,
+            attempt: 0,
+            is_first: false,
+            by_itself: false,
+        };
         if is_directory {
             return job.directory(item);
         }
@@ -293,7 +303,7 @@ fn is_resumed(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, path:
     store.kept(path);
     add(&job.counts.resumed, 1);
     job.progress(seen.attr.size);
-    naming::settle(job, path, seen);
+    settle(job, path, seen);
     true
 }
 
@@ -312,7 +322,7 @@ fn decide(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen) -> Result<bo
         }
         if is_done {
             keep(job, worker, item, seen, present)?;
-            naming::settle(job, &path, seen);
+            settle(job, &path, seen);
             return Ok(true);
         }
     }
@@ -481,7 +491,7 @@ fn other(job: &Arc<Job>, item: Item) -> Done {
     if let Err(fault) = made {
         return Err(Failed::new(item, fault));
     }
-    naming::settle(job, &path, &seen);
+    settle(job, &path, &seen);
     add(&job.watch.names, 1);
     Ok(())
 }

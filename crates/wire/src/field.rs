@@ -138,6 +138,10 @@ bytes! {
         0..=XATTR_SIZE_MAX => Ok(()),
         _ => Err(BodyError::Name(Errno::E2BIG)),
     };
+    PutPacked: U32, "a list of files", |bytes| match put::PutFile::unpack(bytes) {
+        Some(_) => Ok(()),
+        None => Err(BodyError::Value("a list of files")),
+    };
     Token: U16, "a token", |bytes| within(bytes, 0, TOKEN_LENGTH_MAX, "a token");
     /// UTF-8, checked where it becomes a string.
     Text: U16, "a text", |_| Ok(());

@@ -34,6 +34,13 @@ pub fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
             out.extend_from_slice(&sum.value);
             Bool::put(&sum.is_past_cache, out);
         }
+        Reply::Put(files) => {
+            U16::put(&(files.len() as u16), out);
+            for file in files {
+                U32::put(&file.as_ref().err().map_or(0, |error| error.raw() as u32), out);
+                file.iter().for_each(|entry| Inode::put(entry, out));
+            }
+        }
         Reply::Written(written) => {
             U32::put(&written.count, out);
             U64::put(&written.verifier, out);
@@ -64,6 +71,7 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         Op::Statfs => Reply::Statfs(get_statfs(&mut reader)?),
         Op::ReadLink | Op::GetXattr | Op::ListXattr | Op::Seek | Op::CopyRange => tagged(op, &mut reader)?,
         Op::GetLock => Reply::Lock(reader.get::<LockRange>()?),
+        Op::PutFiles => Reply::Put(files_put(&mut reader)?),
         Op::Checksum => {
             let mut value = [0; 32];
             value.copy_from_slice(reader.take(32, "a sum")?);
@@ -110,6 +118,18 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
     };
     reader.end()?;
     Ok(reply)
+}
+
+fn files_put(reader: &mut Reader<'_>) -> Result<Vec<Result<Entry, Errno>>, BodyError> {
+    let count = usize::from(reader.get::<U16>()?);
+    if count > put::PUT_FILES_MAX {
+        return Err(BodyError::Value("the number of files"));
+    }
+    let one = |_| match reader.get::<U32>()? {
+        0 => Ok(Ok(reader.get::<Inode>()?)),
+        error => Ok(Err(Errno::from_raw(error as i32))),
+    };
+    (0..count).map(one).collect()
 }
 
 fn tagged(op: Op, reader: &mut Reader<'_>) -> Result<Reply, BodyError> {

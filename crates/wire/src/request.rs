@@ -144,6 +144,7 @@ operations! {
     Seek = 57 { open: Open, offset: U64, to: SeekKind }
     CopyRange = 58 { from: Open, from_offset: U64, to: Open, to_offset: U64, length: U64 }
     Checksum = 59 { open: Open, offset: U64, length: U64, kind: SumOf, past_cache: Bool }
+    PutFiles = 60 { parent: HandleOrLatest, files: PutPacked, stable: Bool }
     OpenDirectory = 64 { handle: HandleOrLatest }
     ReadDirectory = 65 { open: Open, cookie: U64, size: PageSize, plus: Bool }
     ReleaseDirectory = 66 { open: Open }
@@ -280,7 +281,8 @@ fn map_references<'a>(
         | Unlink { parent, .. }
         | RemoveDirectory { parent, .. }
         | Create { parent, .. }
-        | CreateUnnamed { parent, .. } => handle(parent),
+        | CreateUnnamed { parent, .. }
+        | PutFiles { parent, .. } => handle(parent),
         ReadLink { handle: of }
         | Access { handle: of, .. }
         | Statfs { handle: of }

@@ -111,6 +111,7 @@ fn the_requests_that_need_a_slot_are_marked() {
         Request::Seek { open, offset: 0, to: SeekTo::Data },
         Request::Checksum { open, offset: 0, length: 0, kind: SumKind::Xxh3, past_cache: false },
         Request::CopyRange { from: open, from_offset: 0, to: open, to_offset: 0, length: 0 },
+        Request::PutFiles { parent, files: b"", stable: true },
         Request::OpenDirectory { handle },
         Request::ReadDirectory { open, cookie: 0, size: 0, plus: false },
         Request::ReleaseDirectory { open },

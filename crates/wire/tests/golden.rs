@@ -294,6 +294,10 @@ fn the_proof_and_the_tags() {
 
 type Golden = Vec<(Request<'static>, u16, String)>;
 
+/// One file, packed: its name, owner, group, permissions, times and content.
+const PUT: &[u8] =
+    b"\x01\0a\x01\0\0\0\x02\0\0\0\xed\x01\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\x05\0\0\0\0\0\0\0\x06\0\0\0\x05\0\0\0hello";
+
 /// The handles `h` and `p`, the name `n`, the open 1.
 const HEX: [&str; 4] = ["0100 68", "0100 70", "0100 6e", "0100000000000000"];
 
@@ -375,6 +379,13 @@ fn requests_of_opens() -> Golden {
             Request::Checksum { open, offset: 2, length: 3, kind: SumKind::Blake3Part, past_cache: true },
             59,
             format!("{o} {two} {three} 02 01"),
+        ),
+        (
+            Request::PutFiles { parent, files: PUT, stable: true },
+            60,
+            format!(
+                "{p} 30000000 0100 61 01000000 02000000 ed010000 0300000000000000 04000000 0500000000000000 06000000 05000000 68656c6c6f 01"
+            ),
         ),
         (Request::OpenDirectory { handle }, 64, h.into()),
         (Request::ReadDirectory { open, cookie: 2, size: 4096, plus: true }, 65, format!("{o} {two} 00100000 01")),

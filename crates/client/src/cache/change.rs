@@ -74,6 +74,11 @@ impl<'a> Plan<'a> {
             MakeDirectory { parent, name, .. } | MakeNode { parent, name, .. } | Symlink { parent, name, .. } => {
                 Plan { names: named(parent, name, None), ..Plan::default() }
             }
+            PutFiles { parent, files, .. } => {
+                let files = aqueduct_fs::put::unpack(files).unwrap_or_default();
+                let named = |file: aqueduct_fs::put::PutFile<'a>| Named { parent, name: file.name, of_victim: None };
+                Plan { names: files.into_iter().map(named).collect(), ..Plan::default() }
+            }
             Link { handle, parent, name } => {
                 let inodes = inode(handle, Aspects::ATTRIBUTES, Reach::Rights);
                 Plan { names: named(parent, name, None), inodes, opens: None }

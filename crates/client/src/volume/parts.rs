@@ -96,6 +96,7 @@ fn inodes<'a>(request: &Request<'a>) -> (Option<&'a [u8]>, Option<&'a [u8]>) {
         | Open { handle, .. }
         | Create { parent: handle, .. }
         | CreateUnnamed { parent: handle, .. }
+        | PutFiles { parent: handle, .. }
         | OpenDirectory { handle }
         | Statfs { handle }
         | GetXattr { handle, .. }

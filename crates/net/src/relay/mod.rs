@@ -8,7 +8,6 @@ mod flow;
 mod frames;
 mod greet;
 mod handle;
-mod movers;
 mod pipes;
 mod watch;
 

@@ -193,7 +193,8 @@ impl Toucher<'_> {
                 Some(_) => {}
                 None => add(parent, NAMES),
             },
-            Request::MakeDirectory { parent, .. }
+            Request::PutFiles { parent, .. }
+            | Request::MakeDirectory { parent, .. }
             | Request::MakeNode { parent, .. }
             | Request::Symlink { parent, .. } => add(parent, NAMES),
             Request::Link { handle, parent, .. } => {

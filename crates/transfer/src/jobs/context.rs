@@ -180,6 +180,15 @@ impl Context {
             false => name,
         };
         let target_name = (source != name).then(|| name.into());
-        Item { dir: dir.clone(), name: source.into(), target_name, kind, seen: None, attempt: 0, is_first: false }
+        Item {
+            dir: dir.clone(),
+            name: source.into(),
+            target_name,
+            kind,
+            seen: None,
+            attempt: 0,
+            is_first: false,
+            by_itself: false,
+        }
     }
 }

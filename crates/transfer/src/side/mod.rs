@@ -11,6 +11,7 @@ mod projected;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use aqueduct_fs::put::PutFile;
 use aqueduct_fs::{Attr, Errno, Handle, SetAttr, Sum, SumKind};
 use aqueduct_posix::project::Project;
 
@@ -29,6 +30,9 @@ pub const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_def
 
 /// Extended attributes, with their values.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What became of each of several files.
+pub type Became = Vec<Result<Seen, Errno>>;
 
 /// An inode, looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,6 +201,12 @@ pub trait Directory: Node {
     /// Makes a file without a name, with these permissions before a umask takes some away.
     /// EOPNOTSUPP: not here.
     fn create_unnamed(&self, mode: u32) -> Result<Arc<dyn File>, Errno>;
+
+    /// Makes small files whole, each under a name that is free, and with `stable` none before it is
+    /// stable; says what became of each. `None`: they are to be made one by one.
+    fn put(&self, _files: &[PutFile<'_>], _stable: bool) -> Result<Option<Became>, Errno> {
+        Ok(None)
+    }
 
     /// Gives a file without a name its first, which must be free.
     fn name_file(&self, file: &dyn File, name: &[u8]) -> Result<(), Errno>;

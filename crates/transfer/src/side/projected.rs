@@ -4,16 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use aqueduct_fs::data::ReadBuffer;
+use aqueduct_fs::put::PutFile;
 use aqueduct_fs::{
     Attr, Context, Entry, Errno, FileSystem, Handle, Lock, LockKind, LockSpace, OpenFlags, OpenId, ReadAt, RenameFlags,
     Reply, Request, SUM_LENGTH_MAX, SeekTo, SetAttr, Source, Sum, SumKind, WriteAt, XATTR_SIZE_MAX, XattrMode,
 };
-use aqueduct_metrics::table;
 use aqueduct_node::Attachment;
 use bytes::Bytes;
 
-use super::{Directory, File, Listed, Node, Seen, Xattrs, is_part};
-use crate::running::{OperationRecord, SessionRecord};
+use super::{Became, Directory, File, Listed, Node, Seen, Xattrs, is_part};
 
 /// Bytes of a listing asked for at a time.
 const LISTING_SIZE: u32 = 256 << 10;
@@ -38,22 +37,6 @@ impl Export {
     pub fn root(self: &Arc<Export>) -> Result<Arc<dyn Directory>, Errno> {
         let entry = self.call(Request::Root)?.entry()?;
         Ok(Arc::new(ProjectedDirectory(self.held(entry.handle))))
-    }
-
-    /// What the session has counted.
-    pub fn record(&self, server: &str, export: &str) -> SessionRecord {
-        let requests = self.attachment.metrics().sums(&table::SESSION_REQUEST_SECONDS);
-        let operation = |(operation, count, nanos): (String, u64, u64)| OperationRecord {
-            operation,
-            count: count as f64,
-            seconds: nanos as f64 / 1e9,
-        };
-        SessionRecord {
-            server: server.to_owned(),
-            export: export.to_owned(),
-            operations: requests.into_iter().map(operation).collect(),
-            rails: self.attachment.status().rails,
-        }
     }
 
     fn held(self: &Arc<Export>, handle: Handle) -> Held {
@@ -432,6 +415,20 @@ impl Directory for ProjectedDirectory {
         let request = Request::CreateUnnamed { parent: self.0.handle.bytes(), mode, umask: 0, flags };
         let (entry, opened) = self.0.call(request)?.created()?;
         Ok(self.0.opened(entry, opened.id))
+    }
+
+    fn put(&self, files: &[PutFile<'_>], stable: bool) -> Result<Option<Became>, Errno> {
+        let mut packed = Vec::with_capacity(files.iter().map(PutFile::packed_length).sum());
+        files.iter().for_each(|file| file.pack(&mut packed));
+        let request = Request::PutFiles { parent: self.0.handle.bytes(), files: &packed, stable };
+        let became = match self.0.call(request) {
+            Err(Errno::ENOSYS | Errno::EOPNOTSUPP) => return Ok(None),
+            became => became?.put()?,
+        };
+        if became.len() != files.len() {
+            return Err(Errno::EPROTO);
+        }
+        Ok(Some(became.into_iter().map(|one| one.map(|entry| seen(&entry.handle, entry.attr))).collect()))
     }
 
     fn name_file(&self, file: &dyn File, name: &[u8]) -> Result<(), Errno> {

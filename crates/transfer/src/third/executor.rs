@@ -246,7 +246,6 @@ impl Executor {
             resume: begin.run.resume,
             tune: begin.run.tune,
             streams: begin.run.streams,
-            told_in: aqueduct_node::copies_folder(),
             manifest,
             journals,
             ..begin.options.clone()

@@ -17,6 +17,7 @@ pub struct Parts {
     pub text: Vec<u8>,
     pub xattr_name: Vec<u8>,
     pub value: Vec<u8>,
+    pub packed: Vec<u8>,
     pub token: Vec<u8>,
     pub words: [u32; 4],
     pub longs: [u64; 4],
@@ -87,7 +88,14 @@ pub fn parts() -> impl Strategy<Value = Parts> {
             (words, longs, yes, bits),
             (set, lock, choice, page_size),
         )| {
+            let mut packed = Vec::new();
+            let [atime, mtime] = [longs[0], longs[1]].map(|at| Time { seconds: at as i64, nanos: words[3] % 1_000 });
+            for name in &names {
+                let [uid, gid, mode, _] = words;
+                put::PutFile { name, uid, gid, mode, atime, mtime, data: &value }.pack(&mut packed);
+            }
             Parts {
+                packed,
                 handles,
                 names,
                 text,
@@ -169,6 +177,7 @@ impl Parts {
             }
             Op::ListXattr => Request::ListXattr { handle, size },
             Op::RemoveXattr => Request::RemoveXattr { handle, name: &self.xattr_name },
+            Op::PutFiles => Request::PutFiles { parent: handle, files: &self.packed, stable: self.yes[0] },
             op => self.request_of_open(op),
         }
     }
@@ -286,6 +295,10 @@ pub fn reply(op: Op) -> BoxedStrategy<Reply> {
         Op::Open | Op::Reopen | Op::OpenDirectory => opened().prop_map(Reply::Opened).boxed(),
         Op::Create | Op::CreateUnnamed => {
             (entry(), opened()).prop_map(|(entry, opened)| Reply::Created(entry, opened)).boxed()
+        }
+        Op::PutFiles => {
+            let one = prop_oneof![entry().prop_map(Ok), (1i32..133).prop_map(|error| Err(Errno::from_raw(error)))];
+            vec(one, 0..put::PUT_FILES_MAX).prop_map(Reply::Put).boxed()
         }
         Op::ReadDirectory => page().prop_map(Reply::Directory).boxed(),
         Op::Statfs => (any::<[u64; 5]>(), any::<[u32; 3]>())
