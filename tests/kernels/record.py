@@ -34,8 +34,8 @@ def summary(lines):
     for line in lines:
         if match := re.search(r"skipped: \S+ (.*)", line):
             skipped[match[1]] += 1
-    ended = [match for line in lines if (match := re.match(r"test (\S+) \.\.\. (ok|FAILED|ignored)", line))]
-    failures = sorted(match[1] for match in ended if match[2] == "FAILED")
+    ended = [match for line in lines if (match := re.match(r"test (\S+) \.\.\. (ok|FAILED|TIMEOUT|ignored)", line))]
+    failures = sorted(match[1] for match in ended if match[2] in ("FAILED", "TIMEOUT"))
     return {
         # A test that is skipped says so, and ends well.
         "passed": sum(match[2] == "ok" for match in ended) - sum(skipped.values()),
