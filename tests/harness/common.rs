@@ -30,7 +30,7 @@ pub const SOON: Duration = Duration::from_secs(20);
 pub const TEST_MAX: Duration = Duration::from_secs(60);
 
 /// How many times as long everything may take as elsewhere: on emulated processors.
-fn patience() -> u32 {
+pub fn patience() -> u32 {
     std::env::var("PATIENCE").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
 }
 
@@ -500,6 +500,22 @@ pub fn as_on_kernel() -> Option<&'static str> {
         "6.12" => "init_minor=41,init_without=41",
         _ => panic!("KERNEL={kernel} is none of 4.18, 5.10, 6.1, 6.12"),
     })
+}
+
+/// Whether the kernel that runs is at least this.
+pub fn is_linux(least: (u32, u32)) -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= least
+}
+
+/// As [`is_linux`]; if it is not, it says what the kernel lacks.
+pub fn has_linux(least: (u32, u32), what: &str) -> bool {
+    let has = is_linux(least);
+    if !has {
+        skip(&format!("needs {what} (Linux {}.{})", least.0, least.1));
+    }
+    has
 }
 
 /// Whether the kernel keeps names for mounts; else it says so.

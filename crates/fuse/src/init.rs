@@ -36,6 +36,11 @@ impl Negotiated {
     pub fn over_io_uring(&self) -> bool {
         self.flags.contains(InitFlags::OVER_IO_URING)
     }
+
+    /// Whether files that are open for direct I/O can be mapped shared.
+    pub fn maps_direct_io(&self) -> bool {
+        self.flags.contains(InitFlags::DIRECT_IO_ALLOW_MMAP)
+    }
 }
 
 /// Answers INIT on a fresh connection. With `has_rings` requests are taken by io_uring where the kernel offers it.

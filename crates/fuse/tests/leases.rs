@@ -71,9 +71,21 @@ impl Fixture {
 
 const NOTHING: [(&str, usize); 0] = [];
 
+/// Whether the kernel keeps names; else it says so.
+fn keeps_names(fixture: &Fixture) -> bool {
+    let keeps = fixture.mounted.session.can_notify_epoch();
+    if !keeps {
+        println!("skipped: leases needs INC_EPOCH, by which a kernel forgets all names at once (Linux 6.16)");
+    }
+    keeps
+}
+
 #[test]
 fn what_is_leased_is_asked_for_once() {
     let fixture = fixture();
+    if !keeps_names(&fixture) {
+        return;
+    }
     let (file, none) = (fixture.mounted.join("file"), fixture.mounted.join("none"));
     fixture.put("file", &[b'x'; 10_000]);
     let read = || {
@@ -109,7 +121,7 @@ fn what_is_leased_is_asked_for_once() {
 fn what_others_change_is_seen_at_once() {
     for minor_max in [45, 43] {
         let fixture = fixture_with(Config { posix_acl: true, minor_max, ..Config::default() });
-        assert_eq!(fixture.mounted.session.can_notify_epoch(), minor_max == 45);
+        assert!(!fixture.mounted.session.can_notify_epoch() || minor_max == 45);
         fixture.put("file", b"");
         let (file, other) = (fixture.mounted.join("file"), fixture.mounted.join("other"));
         let held = File::open(&file).unwrap();
@@ -186,6 +198,9 @@ fn a_cached_descriptor_reads_the_truth_without_a_lease() {
 #[test]
 fn direct_reads_are_told_from_pages() {
     let fixture = fixture();
+    if !fixture.mounted.session.negotiated().maps_direct_io() {
+        return println!("skipped: leases needs shared mappings of files that are open for direct I/O (Linux 6.6)");
+    }
     fixture.put("file", &[7; 5000]);
     let direct = File::options().read(true).write(true).open(fixture.mounted.join("file")).unwrap();
     let mut data = [0; 5000];
@@ -209,6 +224,9 @@ fn a_moved_name_is_not_kept() {
 #[test]
 fn a_name_that_was_asked_for_before_a_recall_is_asked_for_again() {
     let fixture = fixture();
+    if !keeps_names(&fixture) {
+        return;
+    }
     fixture.put("file", b"x");
     fixture.layer.stalled.store(true, Ordering::SeqCst);
     let file = fixture.mounted.join("file");

@@ -29,6 +29,8 @@ pub fn become_process() -> Result<(), Errno> {
 
 /// Sets uid, gid, groups and umask of the calling thread alone; the C library's functions would change every thread.
 pub fn become_user(uid: u32, gid: u32, groups: &[u32], umask: u32) -> Result<(), Errno> {
+    // Before Linux 6.4 it is read from /proc/self/auxv, once, which other users may not.
+    rustix::param::page_size();
     // SAFETY: `groups` outlives the call and its length is given; the others take numbers.
     unsafe {
         check(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
