@@ -1,15 +1,17 @@
 //! `aqueduct diagnose`: its arguments, and what is shown of what it found.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use aqueduct_diagnose::active::{self, Question, Report};
 use aqueduct_diagnose::after::{self, Records};
+use aqueduct_diagnose::watch::{self, Subject};
 use aqueduct_diagnose::{Cause, Verdict};
-use aqueduct_node::{ChecksumChoice, keyfile};
-use aqueduct_transfer::Place;
+use aqueduct_node::{ChecksumChoice, copies_folder, keyfile};
+use aqueduct_transfer::{Place, Running};
+use aqueduct_wire::ClientKey;
 use clap::Args;
 
 use crate::failure::Failure;
@@ -22,21 +24,30 @@ const SECONDS_MIN: u64 = 10;
 /// The most.
 const SECONDS_MAX: u64 = 600;
 
+/// How long legs are run, if nothing else is said.
+const LEGS: u64 = 45;
+
+/// How long something is watched that runs, in seconds.
+const WATCHED: u64 = 15;
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  aqueduct diagnose 4711                            what holds the copy back that process 4711 makes
   aqueduct diagnose results server:/srv/data/       what would hold a copy back
   aqueduct diagnose --json server:/srv/data/run7 /scratch | jq .verdict
   aqueduct diagnose --from dtn.log --from lmt.sqlite3     after the fact, from what others wrote
 
-SRC is read and made-up data are written to DST, apart and together, for some seconds, and removed. What it
+With one name it only watches: a copy of this user on this machine, by the number of its process, as 'aqueduct
+transfers list' shows it. With two, SRC is read and made-up data are written to DST, apart and together, for some seconds, and removed. What it
 says: read, network, write, metadata, cpu, latency (too little under way), or undetermined between which; where;
 how sure it is; what would come next. Nothing is slowed, and it ends in time also when something hangs.
 --from takes logs of GridFTP, databases of LMT, dumps of darshan-parser, and the JSON of IOR and iperf3.
 Exit codes: 0 it has a verdict, 1 it could not look, 2 the command line makes no sense, 3 undetermined.")]
 pub struct Diagnose {
-    /// From where: a file or directory, or HOST:/EXPORT/path, HOST:PORT:/EXPORT/path
-    #[arg(value_name = "SRC", required_unless_present = "from", requires = "target")]
+    /// A copy that runs, by the number of its process; or from where: a file or directory, or
+    /// HOST:/EXPORT/path, HOST:PORT:/EXPORT/path
+    #[arg(value_name = "PID|SRC", required_unless_present = "from")]
     pub source: Option<OsString>,
     /// To where: a directory, or HOST:/EXPORT/path, HOST:PORT:/EXPORT/path
     #[arg(value_name = "DST")]
@@ -47,9 +58,9 @@ pub struct Diagnose {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Take so many seconds at most
-    #[arg(long, value_name = "SECONDS", default_value_t = 45, value_parser = clap::value_parser!(u64).range(SECONDS_MIN..=SECONDS_MAX))]
-    pub seconds: u64,
+    /// Take so many seconds at most [default: 15 to watch, 45 for SRC and DST]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
+    pub seconds: Option<u64>,
     /// The file with the servers' key
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
@@ -60,13 +71,19 @@ const UNDETERMINED: u8 = 3;
 
 /// Runs it.
 pub fn run(arguments: &Diagnose) -> Result<ExitCode, Failure> {
-    let (Some(source), Some(target)) = (&arguments.source, &arguments.target) else { return after(arguments) };
+    let key = arguments.key.as_deref().map(keyfile::load_client).transpose()?;
+    let (source, target) = match (&arguments.source, &arguments.target) {
+        (Some(source), Some(target)) => (source, target),
+        (Some(subject), None) => return watch(arguments, subject, key),
+        (None, _) => return after(arguments),
+    };
+    let seconds = arguments.seconds.unwrap_or(LEGS).max(SECONDS_MIN);
     let question = Question {
         source: Place::parse(source)?,
         target: Place::parse(target)?,
-        key: arguments.key.as_deref().map(keyfile::load_client).transpose()?,
+        key,
         checksums: ChecksumChoice::Auto.checksums(),
-        limit: Duration::from_secs(arguments.seconds),
+        limit: Duration::from_secs(seconds),
     };
     let report = active::run(&question)?;
     if arguments.json {
@@ -76,6 +93,43 @@ pub fn run(arguments: &Diagnose) -> Result<ExitCode, Failure> {
         output::print(format_args!("{}", text(&report)));
     }
     Ok(code(&report.verdict))
+}
+
+/// What runs is watched.
+fn watch(arguments: &Diagnose, subject: &OsStr, key: Option<ClientKey>) -> Result<ExitCode, Failure> {
+    let limit = Duration::from_secs(arguments.seconds.unwrap_or(WATCHED));
+    let report = watch::run(&watch::Question { subject: subject_of(subject)?, key, limit })?;
+    if arguments.json {
+        // Its keys are strings.
+        output::json(&report);
+    } else {
+        output::print(format_args!("{}", watched_text(&report)));
+    }
+    Ok(code(&report.verdict))
+}
+
+/// What is meant by one name.
+fn subject_of(name: &OsStr) -> Result<Subject, Failure> {
+    let pid: Option<u32> = name.to_str().and_then(|text| text.parse().ok());
+    let copies = copies_folder().iter().flat_map(|folder| Running::all(folder)).collect::<Vec<_>>();
+    let found = copies.into_iter().find(|(_, told)| pid.is_some_and(|pid| told.pid == pid));
+    found.map(|(path, _)| Subject::Copy(path)).ok_or_else(|| {
+        let hint = "name one that 'aqueduct transfers list' shows, or a source and a destination";
+        Failure::usage(format!("cannot watch {}", name.to_string_lossy()), "no copy of this user is called so", hint)
+    })
+}
+
+fn watched_text(report: &watch::Report) -> String {
+    let row =
+        |spent: &watch::Spent| vec![spent.stage.clone(), format!("{:.1} %", spent.share * 100.0), spent.place.clone()];
+    let rows: Vec<_> = report.spent.iter().map(row).collect();
+    format!(
+        "{}\n{}\nIt moved {}/s, watched for {:.0} s.\n",
+        report.verdict,
+        render(&["STAGE", ">TIME", "WHERE"], &rows),
+        bytes(report.rate),
+        report.seconds
+    )
 }
 
 /// From what others wrote.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aqueduct_node::{ChecksumChoice, default_state, keyfile, rate};
+use aqueduct_node::{ChecksumChoice, copies_folder, default_state, keyfile, rate};
 use aqueduct_transfer::{
     Access, Filter, Options, Place, Plan, Signer, Summary, Verified, Verify, Watch, check_signature, copy, jobs,
     jobs::Database, limit, third, verify,
@@ -274,6 +274,7 @@ fn options(common: &Common, verbose: u8) -> Result<Options, Failure> {
         filter,
         resume: common.resume,
         journals,
+        told_in: copies_folder(),
         is_verbose: verbose > 0,
         ..Options::default()
     })

@@ -1,8 +1,11 @@
-//! `aqueduct transfers`: the copies that agents make for a store, listed and changed.
+//! `aqueduct transfers`: the copies that run here, and those that agents make for a store, listed
+//! and changed.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use aqueduct_node::copies_folder;
+use aqueduct_transfer::Running;
 use aqueduct_transfer::jobs::{Change, Database, Listed, change, list};
 use clap::{Args, Subcommand};
 
@@ -12,16 +15,19 @@ use crate::{output, transfer};
 
 #[derive(Debug, Subcommand)]
 pub enum Transfers {
-    /// List the jobs of a store, the newest first
+    /// List the copies of this user that run on this machine, or the jobs of a store, the newest
+    /// first
     #[command(after_help = "\
-Example:
+Examples:
+  aqueduct transfers list
   aqueduct transfers list --store postgres:///transfers?host=/run/postgresql")]
     List {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        #[command(flatten)]
-        store: Store,
+        /// The store, as postgres://USER@HOST/DATABASE
+        #[arg(long, value_name = "URL")]
+        store: Option<String>,
     },
     /// Wait until a job has ended, as 'aqueduct cp --store' does
     #[command(after_help = "\
@@ -86,7 +92,8 @@ pub struct Store {
 
 pub fn run(command: Transfers) -> Result<ExitCode, Failure> {
     let (job, store, change) = match command {
-        Transfers::List { json, store } => return show(&store, json),
+        Transfers::List { json, store: None } => return show_running(json),
+        Transfers::List { json, store: Some(store) } => return show(&store, json),
         Transfers::Wait { job, manifest, json, store } => {
             return transfer::wait(&Database::connect(&store.store)?, job, manifest.as_deref(), json);
         }
@@ -99,8 +106,39 @@ pub fn run(command: Transfers) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(store: &Store, json: bool) -> Result<ExitCode, Failure> {
-    let jobs = list(&Database::connect(&store.store)?)?;
+/// Those that tell of themselves on this machine.
+fn show_running(json: bool) -> Result<ExitCode, Failure> {
+    let mut all: Vec<Running> = copies_folder().iter().flat_map(|folder| Running::all(folder)).map(|at| at.1).collect();
+    all.reverse();
+    if json {
+        let told = |running: &Running| {
+            let mut told = serde_json::to_value(running).unwrap_or_default(); // its keys are strings
+            told["spent"] = running.spent().into_iter().collect();
+            told["limit"] = running.limit().into();
+            told
+        };
+        output::json(&all.iter().map(told).collect::<Vec<_>>());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let headings = ["PID", ">NAMES", ">COPIED", ">RATE/S", ">TIME", "LIMITED BY", "WHAT"];
+    output::line(format_args!("{}", render(&headings, &all.iter().map(running_row).collect::<Vec<_>>()).trim_end()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn running_row(running: &Running) -> Vec<String> {
+    vec![
+        running.pid.to_string(),
+        format!("{} of {}", running.names, running.names_found),
+        bytes(running.bytes as f64),
+        bytes(running.bytes as f64 / running.seconds.max(0.001)),
+        span(running.seconds as u64),
+        running.limit().unwrap_or("nothing yet").to_owned(),
+        format!("{} to {}", running.sources.join(" "), running.destination),
+    ]
+}
+
+fn show(store: &str, json: bool) -> Result<ExitCode, Failure> {
+    let jobs = list(&Database::connect(store)?)?;
     if json {
         output::json(&jobs);
         return Ok(ExitCode::SUCCESS);

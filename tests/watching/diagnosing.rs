@@ -1,4 +1,5 @@
-//! `aqueduct diagnose SRC DST` between real servers, of which one is held back.
+//! `aqueduct diagnose` between real servers, of which one is held back: before a copy, and of one
+//! that runs.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Server, aqueduct, directory, run_within, within};
+use crate::common::{Process, SOON, Server, aqueduct, directory, run_within, wait_until, within};
 
 /// What a diagnosis may take here, and what the test then waits for on a busy machine.
 const SECONDS: &str = "14";
@@ -66,6 +67,59 @@ fn what_does_not_answer_is_said_in_time() {
         assert_eq!(found["verdict"], "undetermined", "{found:#}");
         assert_eq!(found["target"], server.address.as_str(), "{found:#}");
         assert!(found["evidence"][0].as_str().unwrap().contains("does not answer"), "{found:#}");
+    });
+}
+
+/// A copy between two servers, and what the one that watches it says.
+fn watched(options: [&[&str]; 2], while_it_runs: impl FnOnce(&[Server; 2], &Process)) -> (Value, [String; 2]) {
+    let (from, to, log) = (data(), directory(), directory());
+    let servers = [server(from.path(), options[0]), server(to.path(), options[1])];
+    let places = [servers[0].source(from.path()), servers[1].source(to.path())];
+    let mut copy = aqueduct();
+    let copy = Process::start(copy.args(["cp", "-r", "--no-journal", &places[0], &places[1]]), &log.path().join("log"));
+    let is_told = || !listed(copy.pid()).is_null();
+    wait_until("the copy is listed", SOON, is_told);
+    while_it_runs(&servers, &copy);
+    let began = Instant::now();
+    let pid = copy.pid().to_string();
+    let output = run_within(LIMIT, aqueduct().args(["diagnose", "--json", "--seconds", "5", &pid]));
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    (serde_json::from_str(&output.text).unwrap_or_else(|error| panic!("{error}: {}", output.text)), places)
+}
+
+/// What is listed of a copy.
+fn listed(pid: u32) -> Value {
+    let all = run_within(LIMIT, aqueduct().args(["transfers", "list", "--json"])).succeeded();
+    let all: Value = serde_json::from_str(&all).unwrap();
+    all.as_array().unwrap().iter().find(|told| told["pid"] == pid).cloned().unwrap_or_default()
+}
+
+#[test]
+fn a_copy_that_runs_is_watched() {
+    within(LIMIT, || {
+        let check = |_: &[Server; 2], copy: &Process| {
+            let told = listed(copy.pid());
+            let percents = told["spent"].as_object().unwrap().values().map(|percent| percent.as_u64().unwrap());
+            assert!([0, 100].contains(&percents.sum::<u64>()), "{told:#}");
+        };
+        let (found, places) = watched([&[], &["--rate", "4MB/s"]], check);
+        assert_eq!((&found["verdict"], &found["stage"]), (&"write".into(), &"write".into()), "{found:#}");
+        assert_eq!(found["target"], places[1].as_str(), "{found:#}");
+        assert!(found["confidence"].as_f64().unwrap() >= 0.7, "{found:#}");
+        let shares = found["spent"].as_array().unwrap().iter().map(|spent| spent["share"].as_f64().unwrap());
+        assert!((shares.sum::<f64>() - 1.0).abs() < 0.03, "{found:#}");
+    });
+}
+
+#[test]
+fn a_copy_whose_server_hangs_is_said_to_wait_for_it() {
+    within(LIMIT, || {
+        let hang = |servers: &[Server; 2], _: &Process| servers[0].process.stop();
+        let (found, places) = watched([&["--rate", "2MB/s"], &[]], hang);
+        assert_eq!(found["verdict"], "undetermined", "{found:#}");
+        assert_eq!(found["target"], places[0].as_str(), "{found:#}");
+        let evidence = found["evidence"].to_string();
+        assert!(evidence.contains("does not answer") && evidence.contains("does not tell"), "{found:#}");
     });
 }
 

@@ -95,6 +95,12 @@ impl Look {
         if all > 0.0 { (busy / all).clamp(0.0, 1.0) } else { 0.0 }
     }
 
+    /// Seconds of processors that worked or were stolen since an earlier look, and of all.
+    pub fn processors_since(&self, before: &Look) -> [f64; 2] {
+        let all = (self.processors.all - before.processors.all).max(0.0);
+        [self.busy_since(before) * all, all]
+    }
+
     /// The share of all processors that was stolen since an earlier look.
     pub fn stolen_since(&self, before: &Look) -> f64 {
         let all = self.processors.all - before.processors.all;
@@ -180,18 +186,6 @@ pub fn segments(text: &str) -> [u64; 2] {
         let value = place.and_then(|place| values.split_whitespace().nth(place));
         value.and_then(|value| value.parse().ok()).unwrap_or(0)
     })
-}
-
-/// What this process's threads had of processors so far, and for how long they waited for one, in
-/// seconds. Of threads that have ended nothing is told.
-pub fn own_processors() -> [f64; 2] {
-    let mut sum = [0.0; 2];
-    for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
-        let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-        let nanos = text.split_whitespace().filter_map(|word| word.parse::<f64>().ok());
-        sum.iter_mut().zip(nanos).for_each(|(sum, nanos)| *sum += nanos / 1e9);
-    }
-    sum
 }
 
 /// What lies below a path: the device and type of its file system.

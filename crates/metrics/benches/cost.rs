@@ -2,8 +2,9 @@
 //! same time. `cargo bench -p aqueduct-metrics`.
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use aqueduct_metrics::activity::Recorder;
 use aqueduct_metrics::{Counter, Histogram};
 
 /// Each is measured so often; the fastest run counts, which other programs have disturbed least.
@@ -47,6 +48,12 @@ fn main() {
     row("a counter, sharded", &|_| sharded.increment());
     row("a histogram", &|number| one.record(1000 + number % 1000));
     row("a histogram, sharded", &|number| parts.record(1000 + number % 1000));
+    let (recorder, now) = (Recorder::default(), Instant::now());
+    row("an operation under way", &|number| {
+        let end = now + Duration::from_nanos(number);
+        recorder.begin(now);
+        recorder.end(end, end - now);
+    });
     row("the clock", &|_| {
         black_box(Instant::now());
     });

@@ -4,6 +4,9 @@
 //!
 //! All of it only grows, so that what lies between two looks is their difference.
 
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
 use serde::{Deserialize, Serialize};
 
 /// Classes of numbers in flight: 0, 1, 2, 3-4, 5-8, 9-16, 17-32, more.
@@ -33,8 +36,11 @@ pub struct Station {
     pub time: [f64; LEVELS],
     /// Operations that ended while so many were in flight, the one that ended among them.
     pub done: [f64; LEVELS],
-    /// Seconds that all operations took together.
+    /// Seconds that all operations took together that have ended.
     pub spent: f64,
+    /// Seconds of all operations together, also of those that are under way.
+    #[serde(default)]
+    pub under_way: f64,
     /// Operations whose time is in the sums below.
     pub count: f64,
     /// The sum of the logarithms of their times in seconds.
@@ -55,12 +61,27 @@ impl Station {
             time: std::array::from_fn(|level| less(self.time[level], before.time[level])),
             done: std::array::from_fn(|level| less(self.done[level], before.done[level])),
             spent: less(self.spent, before.spent),
+            under_way: less(self.under_way, before.under_way),
             count: less(self.count, before.count),
             // Logarithms of less than a second are negative.
             log_sum: self.log_sum - before.log_sum,
             log_squares: less(self.log_squares, before.log_squares),
             log_lag: self.log_lag - before.log_lag,
         }
+    }
+
+    /// Adds what was recorded in another time, or elsewhere in the same.
+    pub fn add(&mut self, more: &Station) {
+        for level in 0..LEVELS {
+            self.time[level] += more.time[level];
+            self.done[level] += more.done[level];
+        }
+        self.spent += more.spent;
+        self.under_way += more.under_way;
+        self.count += more.count;
+        self.log_sum += more.log_sum;
+        self.log_squares += more.log_squares;
+        self.log_lag += more.log_lag;
     }
 
     /// Operations that ended.
@@ -89,9 +110,115 @@ impl Station {
     }
 }
 
+/// Records a step at one target, while it is worked on by several threads. It costs one lock that
+/// is held for some instructions at the beginning and at the end of an operation, and no clock.
+#[derive(Debug, Default)]
+pub struct Recorder(Mutex<Counting>);
+
+#[derive(Debug, Default)]
+struct Counting {
+    in_flight: usize,
+    changed: Option<Instant>,
+    /// In nanoseconds, as [`Station`] has them.
+    time: [u64; LEVELS],
+    under_way: u64,
+    spent: u64,
+    done: [u64; LEVELS],
+    count: u64,
+    log_sum: f64,
+    log_squares: f64,
+    log_lag: f64,
+    log_before: f64,
+}
+
+impl Counting {
+    fn advance(&mut self, now: Instant) {
+        // Threads come here in another order than they have read the clock.
+        let before = self.changed.unwrap_or(now);
+        let nanos = now.saturating_duration_since(before).as_nanos() as u64;
+        self.time[level(self.in_flight)] += nanos;
+        self.under_way += nanos * self.in_flight as u64;
+        self.changed = Some(before.max(now));
+    }
+}
+
+impl Recorder {
+    fn lock(&self) -> MutexGuard<'_, Counting> {
+        self.0.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// An operation begins, or goes on after it was set aside.
+    pub fn begin(&self, now: Instant) {
+        let mut counting = self.lock();
+        counting.advance(now);
+        counting.in_flight += 1;
+    }
+
+    /// An operation is set aside, or given up: nothing has ended.
+    pub fn leave(&self, now: Instant) {
+        let mut counting = self.lock();
+        counting.advance(now);
+        counting.in_flight = counting.in_flight.saturating_sub(1);
+    }
+
+    /// An operation ends that took so long.
+    pub fn end(&self, now: Instant, took: Duration) {
+        let log = took.as_secs_f64().max(1e-9).ln();
+        let mut counting = self.lock();
+        counting.advance(now);
+        let level = level(counting.in_flight.max(1));
+        counting.done[level] += 1;
+        counting.in_flight = counting.in_flight.saturating_sub(1);
+        counting.spent += took.as_nanos() as u64;
+        let before = if counting.count == 0 { log } else { counting.log_before };
+        counting.count += 1;
+        counting.log_sum += log;
+        counting.log_squares += log * log;
+        counting.log_lag += log * before;
+        counting.log_before = log;
+    }
+
+    /// What was recorded so far, up to `now`; of a target with this name.
+    pub fn look(&self, target: &str, now: Instant) -> Station {
+        let mut counting = self.lock();
+        counting.advance(now);
+        let seconds = |nanos: u64| nanos as f64 / 1e9;
+        Station {
+            target: target.to_owned(),
+            time: counting.time.map(seconds),
+            done: counting.done.map(|done| done as f64),
+            spent: seconds(counting.spent),
+            under_way: seconds(counting.under_way),
+            count: counting.count as f64,
+            log_sum: counting.log_sum,
+            log_squares: counting.log_squares,
+            log_lag: counting.log_lag,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_under_way_is_counted_by_how_many_there_are() {
+        let (recorder, start) = (Recorder::default(), Instant::now());
+        let at = |millis: u64| start + Duration::from_millis(millis);
+        recorder.begin(at(0));
+        recorder.begin(at(100));
+        recorder.end(at(400), Duration::from_millis(400));
+        recorder.leave(at(600));
+        recorder.begin(at(900));
+        let told = recorder.look("a", at(1000));
+        let close = |one: f64, other: f64| (one - other).abs() < 1e-6;
+        assert!(close(told.time[0], 0.3) && close(told.time[1], 0.4) && close(told.time[2], 0.3), "{told:?}");
+        assert!(close(told.under_way, 1.0) && close(told.spent, 0.4), "{told:?}");
+        assert_eq!((told.done, told.target.as_str()), ([0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], "a"));
+        // One thread has read the clock before another, and comes after it.
+        recorder.end(at(950), Duration::from_millis(50));
+        assert!(close(recorder.look("a", at(1000)).since(&told).under_way, 0.0));
+    }
 
     #[test]
     fn classes_have_their_middles() {
@@ -123,6 +250,9 @@ mod tests {
         let turns: Vec<f64> = (0..100).map(|at| if at % 2 == 0 { 0.01 } else { 0.03 }).collect();
         assert!(of(&turns).autocorrelation().unwrap() < -0.8);
         assert_eq!(of(&[0.01; 100]).autocorrelation(), None);
-        assert_eq!(of(&steps).since(&of(&steps[..10])).count, 90.0);
+        let (first, mut sum) = (of(&steps[..10]), of(&steps[..10]));
+        assert_eq!(of(&steps).since(&first).count, 90.0);
+        sum.add(&of(&steps).since(&first));
+        assert!((sum.log_lag - of(&steps).log_lag).abs() < 1e-9 && sum.count == 100.0);
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::instrument::{Instrument, Kind, Value};
 use crate::table::{Metric, Unit};
-use crate::{HistogramSnapshot, Indexed};
+use crate::{Histogram, HistogramSnapshot, Indexed};
 
 /// Who owns instruments.
 pub trait Collect {
@@ -113,6 +113,16 @@ impl Snapshot {
         self.0.get(name).map(|metric| metric.samples.as_slice()).unwrap_or_default()
     }
 
+    /// Of histograms by the values of their one label: how many values each has, and their sum.
+    pub fn sums(&self, metric: &Metric<Histogram>) -> Vec<(String, u64, u64)> {
+        let label = metric.definition.labels.first().copied().unwrap_or_default();
+        let sum = |sample: &Sample| {
+            let histogram = sample.histogram()?;
+            Some((sample.label(label).to_owned(), histogram.count(), histogram.sum))
+        };
+        self.samples(metric.definition.name).iter().filter_map(sum).collect()
+    }
+
     /// The number of a counter or gauge without labels, or the sum over all labels; 0 where there
     /// is none.
     pub fn number<I>(&self, metric: &Metric<I>) -> u64 {
@@ -155,8 +165,8 @@ impl Sample {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Counter;
     use crate::table::{self, EXPORT};
-    use crate::{Counter, Histogram};
 
     static READ: Metric<Counter> = Metric::new("aqueduct_test_read_bytes_total", Unit::Bytes, &[EXPORT], "");
     static TOOK: Metric<Histogram> = Metric::new("aqueduct_test_seconds", Unit::Seconds, &[], "");
@@ -197,6 +207,7 @@ mod tests {
         assert_eq!(found, [("/x", 10), ("/y", 1)]);
         let took = sum.samples("aqueduct_test_seconds")[0].histogram().unwrap();
         assert_eq!((took.count(), took.sum), (3, 600));
+        assert_eq!(sum.sums(&TOOK), [(String::new(), 3, 600)]);
         sum.coarsen();
         assert_eq!(sum.samples("aqueduct_test_seconds")[0].number(), 3);
         assert_eq!(sum.samples("no_such"), []);

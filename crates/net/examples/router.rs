@@ -100,12 +100,12 @@ fn sink(mut stream: Socket) -> Outcome<()> {
 }
 
 fn relay() -> Outcome<()> {
-    let settings = Settings { name: "router".into(), threads_min: 2, threads_max: 2, spin_max: SPIN_MAX };
-    let group = Group::new(settings)?;
+    let settings = Settings { name: "router".into(), threads_min: 1, threads_max: 1, spin_max: SPIN_MAX };
+    let groups = [Group::new(settings.clone())?, Group::new(settings)?];
     let own = Network { name: network()?, nets: vec!["127.0.0.0/8".parse()?], ports: Vec::new() };
     let routes = Arc::new(Routes::new(Table { networks: vec![own], ..Table::default() }));
     let config = RelayConfig { name: "router".into(), limits: RelayLimits::default(), suspect: Duration::from_secs(5) };
-    let relay = Relay::start(config, &["127.0.0.1:0".parse()?], routes, &group)?;
+    let relay = Relay::start(config, &["127.0.0.1:0".parse()?], routes, &groups)?;
     ready(relay.addresses()[0])
 }
 

@@ -21,14 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Router {
     relay: Option<Relay>,
-    group: Arc<Group>,
+    groups: Vec<Arc<Group>>,
 }
 
 impl Drop for Router {
     fn drop(&mut self) {
         drop(self.relay.take());
-        self.group.stop();
-        self.group.join();
+        self.groups.iter().for_each(|group| group.stop());
+        self.groups.iter().for_each(|group| group.join());
     }
 }
 
@@ -49,8 +49,8 @@ fn name(text: &str) -> NetworkName {
 /// Networks of loopback addresses, and ways.
 fn router(networks: &[(&str, &str)], ways: &[(&str, SocketAddr)], limits: RelayLimits) -> Router {
     let settings =
-        Settings { name: "router".into(), threads_min: 2, threads_max: 2, spin_max: Duration::from_micros(20) };
-    let group = Group::new(settings).unwrap();
+        Settings { name: "router".into(), threads_min: 1, threads_max: 1, spin_max: Duration::from_micros(20) };
+    let groups: Vec<_> = (0..2).map(|_| Group::new(settings.clone()).unwrap()).collect();
     let network = |(network, net): &(&str, &str)| Network {
         name: name(network),
         nets: vec![net.parse().unwrap()],
@@ -65,8 +65,8 @@ fn router(networks: &[(&str, &str)], ways: &[(&str, SocketAddr)], limits: RelayL
     let networks = networks.iter().map(network).collect();
     let table = Table { networks, ways: ways.iter().map(way).collect(), ..Table::default() };
     let config = RelayConfig { name: "r".into(), limits, suspect: Duration::from_secs(5) };
-    let relay = Relay::start(config, &["127.0.0.1:0".parse().unwrap()], Arc::new(Routes::new(table)), &group).unwrap();
-    Router { relay: Some(relay), group }
+    let relay = Relay::start(config, &["127.0.0.1:0".parse().unwrap()], Arc::new(Routes::new(table)), &groups).unwrap();
+    Router { relay: Some(relay), groups }
 }
 
 fn plain(network: &str) -> Router {
@@ -356,12 +356,12 @@ fn a_router_that_returns_is_found_without_being_needed() {
     };
     assert_eq!(gateway_of(), Some(other.address()));
     let settings = Settings { name: "router".into(), threads_min: 1, threads_max: 1, spin_max: Duration::ZERO };
-    let group = Group::new(settings).unwrap();
+    let groups = vec![Group::new(settings).unwrap()];
     let network = Network { name: name("far"), nets: vec!["127.0.0.0/8".parse().unwrap()], ports: Vec::new() };
     let routes = Arc::new(Routes::new(Table { networks: vec![network], ..Table::default() }));
     let config = RelayConfig { name: "r".into(), limits: RelayLimits::default(), suspect: Duration::from_secs(5) };
-    let relay = Some(Relay::start(config, &[gateway], routes, &group).unwrap());
-    let returned = Router { relay, group };
+    let relay = Some(Relay::start(config, &[gateway], routes, &groups).unwrap());
+    let returned = Router { relay, groups };
     ping(returned.address(), PATIENCE).unwrap();
     until("it is used again", || initiator.routes().gateways().iter().all(|gateway| gateway.is_up));
     assert_eq!(gateway_of(), Some(gateway));
@@ -461,7 +461,7 @@ fn a_connection_is_told_that_a_router_on_its_way_stops() {
         let link = dial(&path, Some(&initiator), Lane::Bulk, PATIENCE).unwrap();
         let _far = accepted.recv_timeout(PATIENCE).unwrap();
         let told = Arc::new(Told::default());
-        let connection = Connection::start(&outer.group, link, mode, BufferPool::new(0, 0), told.clone()).unwrap();
+        let connection = Connection::start(&outer.groups[0], link, mode, BufferPool::new(0, 0), told.clone()).unwrap();
         assert_eq!(connection.gateway(), Some((outer.address(), None)));
         (connection, told, _far)
     };

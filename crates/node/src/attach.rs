@@ -7,6 +7,8 @@ use aqueduct_client::{
     Client, ClientConfig, ConnectError, MoverConfig, RailsConfig, SessionConfig, Spread, volume_map,
 };
 use aqueduct_fs::{ClientId, Context, Credential, Errno, FileSystem, Groups, Reply, Request};
+use aqueduct_metrics::Snapshot;
+use aqueduct_metrics::status::ClientStatus;
 use aqueduct_net::Initiator;
 use aqueduct_wire::{Checksums, ClientKey, DATA_EXPORT, VolumeMode};
 use aqueduct_worker::{Group, wait};
@@ -193,6 +195,16 @@ impl Attachment {
     /// What is attached.
     pub fn filesystem(&self) -> Arc<dyn FileSystem> {
         self.client.clone()
+    }
+
+    /// What `aqueduct status` tells of such a client.
+    pub fn status(&self) -> ClientStatus {
+        self.client.status()
+    }
+
+    /// What its sessions have counted.
+    pub fn metrics(&self) -> Snapshot {
+        Snapshot::of(&*self.client)
     }
 
     /// The groups that carry its requests.

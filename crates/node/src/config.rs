@@ -352,6 +352,12 @@ pub fn default_state() -> Result<PathBuf, Failure> {
         })
 }
 
+/// Where this user's copies under way tell of themselves to others of his processes. `None`: he
+/// has no folder for what lasts no longer than processes do.
+pub fn copies_folder() -> Option<PathBuf> {
+    Some(aqueduct_net::local::folder()?.join("copies"))
+}
+
 #[cfg(test)]
 mod tests {
     use aqueduct_server::{Access, Squash};

@@ -44,7 +44,7 @@ pub use aqueduct_fuse::{MountError, Unmount};
 pub use aqueduct_server::{Allowed, Denied, Mover, Submitter};
 pub use attach::{AttachConfig, Attachment, Carriers, caller};
 pub use choice::{ChecksumChoice, Choice, ExternalChoice, ReadAheadChoice, SquashChoice};
-pub use config::{LimitSettings, ServeConfig, ServeSettings, default_state};
+pub use config::{LimitSettings, ServeConfig, ServeSettings, copies_folder, default_state};
 pub use exports::{ExportConfig, ExportSettings, ExternalConfig, HostMapSettings, IdRangeSettings, Others, rate};
 pub use failure::{Failure, Kind};
 pub use key::{Key as StateKey, load as state_key, path as state_key_path};

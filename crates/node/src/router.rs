@@ -32,7 +32,7 @@ const DESCRIPTORS_OF_FLOW: u64 = 6;
 pub struct Router {
     inner: Arc<Inner>,
     drain: Duration,
-    group: Arc<Group>,
+    groups: Vec<Arc<Group>>,
     /// Goes first: nobody asks any more.
     control: Option<Control>,
     _exporter: Option<Exporter>,
@@ -49,15 +49,15 @@ struct Inner {
 impl Router {
     /// Starts to pass connections on. Initiators are let in when this returns.
     pub fn start(config: &RouterConfig) -> Result<Router, Failure> {
-        let group = workers::of_router().map_err(|error| {
+        let groups = workers::of_router().map_err(|error| {
             Failure::new("cannot start the router's threads", error, "check the limits on processes and open files")
         })?;
-        match start(config, &group) {
+        match start(config, &groups) {
             Ok((inner, control, exporter)) => {
-                Ok(Router { inner, drain: config.drain, group, control: Some(control), _exporter: exporter })
+                Ok(Router { inner, drain: config.drain, groups, control: Some(control), _exporter: exporter })
             }
             Err(failure) => {
-                workers::end(&[group]);
+                workers::end(&groups);
                 Err(failure)
             }
         }
@@ -85,7 +85,7 @@ impl Router {
         drop(self.control.take());
         let relay = self.inner.relay().take();
         drop(relay); // outside the lock
-        workers::end(std::slice::from_ref(&self.group));
+        workers::end(&self.groups);
     }
 }
 
@@ -94,15 +94,15 @@ impl Drop for Router {
         drop(self.control.take());
         let relay = self.inner.relay().take();
         drop(relay);
-        workers::end(std::slice::from_ref(&self.group));
+        workers::end(&self.groups);
     }
 }
 
-fn start(config: &RouterConfig, group: &Arc<Group>) -> Result<(Arc<Inner>, Control, Option<Exporter>), Failure> {
+fn start(config: &RouterConfig, groups: &[Arc<Group>]) -> Result<(Arc<Inner>, Control, Option<Exporter>), Failure> {
     let addresses: Vec<SocketAddr> = config.listen.iter().map(|(address, _)| *address).collect();
     let relay = RelayConfig { name: config.name.clone(), limits: limits(&config.limits), suspect: config.suspect };
     let routes = Arc::new(Routes::new(config.table.clone()));
-    let relay = Relay::start(relay, &addresses, routes, group).map_err(|error| {
+    let relay = Relay::start(relay, &addresses, routes, groups).map_err(|error| {
         let hint = "stop whoever listens there, or give addresses of this machine with free ports (listen)";
         Failure::new("cannot start the router", error, hint).of(Kind::Listen)
     })?;

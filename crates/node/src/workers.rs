@@ -26,11 +26,11 @@ pub fn of_server(threads_max: usize, processors: Option<&Processors>) -> io::Res
     })
 }
 
-/// The group of a router: a thread for each core, none of which ever waits for anything else than
-/// its connections.
-pub fn of_router() -> io::Result<Arc<Group>> {
+/// The groups of a router: one of one thread for each core, none of which ever waits for anything
+/// else than its connections.
+pub fn of_router() -> io::Result<Vec<Arc<Group>>> {
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
-    Group::new(Settings { name: "aqueduct-route".into(), threads_min: cores, threads_max: cores, spin_max: SPIN_MAX })
+    groups("aqueduct-route", cores, (1, 1))
 }
 
 /// The groups of a mount, one for each worker. Those of a local directory may wait for its disk.

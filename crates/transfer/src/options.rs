@@ -71,6 +71,9 @@ pub struct Options {
     /// Somebody may end it by this.
     #[serde(skip)]
     pub stop: Option<Arc<AtomicBool>>,
+    /// Where it is told, to those of this user, how the copy goes; `None`: nowhere.
+    #[serde(skip)]
+    pub told_in: Option<PathBuf>,
     /// Each path that is copied or removed is told.
     #[serde(skip)]
     pub is_verbose: bool,

@@ -17,6 +17,7 @@ use crate::manifest::{Line, Provenance, Text, Writer};
 use crate::options::{Options, Verify};
 use crate::outcome::{Fault, Summary, shown};
 use crate::queue::{Idle, Work};
+use crate::running::{About, Telling};
 use crate::side::{Access, Directory, Place, Root, Seen};
 use crate::store::{Each, Store, StoreError, random};
 use crate::throttle::Throttle;
@@ -54,6 +55,18 @@ impl Plan {
     pub(crate) fn is_projected(&self) -> bool {
         let Sides { source, target } = self.sides();
         source || target
+    }
+
+    /// What is told of it, if it is.
+    fn about(&self) -> Option<About> {
+        let server = |place: &Place| place.server().map(str::to_owned);
+        let folder = self.options.told_in.clone().filter(|_| !self.options.dry_run)?;
+        Some(About {
+            folder,
+            sources: self.sources.iter().map(ToString::to_string).collect(),
+            destination: self.target.to_string(),
+            servers: [self.sources.iter().find_map(server), server(&self.target)],
+        })
     }
 
     /// Which sides are at servers.
@@ -95,8 +108,11 @@ pub fn copy(plan: Plan, watch: Arc<Watch>, teller: Option<Teller>) -> Result<Sum
     let bases = lay_out(&job, starts)?;
     job.queue.admit(usual);
     let ended = AtomicBool::new(false);
+    let sessions = || plan.access.sessions();
+    let telling = plan.about().map(|about| Telling::begin(about, &watch, &sessions));
     let streams = thread::scope(|scope| {
         let (job, ended) = (&job, &ended);
+        let teller = telling.as_ref().map(|telling| scope.spawn(|| telling.run(ended)));
         let tuner = tunes.then(|| scope.spawn(move || tune::tune(job, usual, most, ended)));
         let started = (0..most).map(|number| {
             let builder = thread::Builder::new().name(format!("aqueduct-copy{number}"));
@@ -108,9 +124,11 @@ pub fn copy(plan: Plan, watch: Arc<Watch>, teller: Option<Teller>) -> Result<Sum
         }
         let joined: Vec<_> = threads.into_iter().flatten().map(thread::ScopedJoinHandle::join).collect();
         ended.store(true, Ordering::Release);
+        teller.iter().for_each(|teller| teller.thread().unpark());
         joined.into_iter().for_each(|joined| joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         tuner.and_then(|tuner| tuner.join().ok()).unwrap_or(usual)
     });
+    drop(telling);
     let not_deleted = match job.options.delete {
         true => bases.iter().find_map(|base| delete::delete(&job, base).err()),
         false => None,
@@ -139,7 +157,7 @@ pub fn work(job: &Arc<Job>, thread: usize) {
             naming::name_all(job, &mut worker);
             continue;
         }
-        let next = match next.map_or_else(|| job.queue.next(thread), Ok) {
+        let next = match next.map_or_else(|| job.within(Stage::Idle, || job.queue.next(thread)), Ok) {
             Ok(next) => next,
             Err(Idle::Over) => return,
             Err(Idle::Held) => {

@@ -254,6 +254,12 @@ impl Group {
         run::flush_later(flush);
     }
 
+    /// Has the calling thread sleep at the end of its turn without a look for more: for who has
+    /// moved so much that more will come later than a look takes.
+    pub fn rest() {
+        run::rest();
+    }
+
     /// Call it before a system call that may block for long: sends what this turn has collected, and has other threads, if any are idle, come for
     /// the tasks that wait and watch.
     pub fn before_blocking(&self) {
@@ -322,6 +328,11 @@ impl Registration {
     pub fn arm(&self, interest: Interest) -> io::Result<()> {
         let group = self.group.upgrade().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
         Ok(epoll::modify(&group.epoll, self.fd(), epoll::EventData::new_u64(self.key as u64), flags(interest))?)
+    }
+
+    /// Whether it is this group that watches.
+    pub fn is_of(&self, group: &Group) -> bool {
+        std::ptr::eq(self.group.as_ptr(), group)
     }
 
     /// The watched descriptor.

@@ -1,6 +1,6 @@
 //! The turn: what a worker thread does, again and again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -47,6 +47,7 @@ const EXTRA_THREAD_IDLE: Duration = Duration::from_secs(10);
 
 thread_local! {
     static CURRENT: RefCell<Option<Arc<Group>>> = const { RefCell::new(None) };
+    static RESTS: Cell<bool> = const { Cell::new(false) };
     static FLUSHES: RefCell<Vec<Arc<dyn Flush>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -81,6 +82,10 @@ pub(crate) fn flush_later(flush: Arc<dyn Flush>) {
             flushes.push(flush);
         }
     });
+}
+
+pub(crate) fn rest() {
+    RESTS.set(true);
 }
 
 /// Sends what this turn has collected so far.
@@ -291,8 +296,13 @@ impl<'a> Turn<'a> {
             }
         }
         let began = Instant::now();
-        let found = self.spin(began, done) || self.sleep(done);
-        self.adapt_spin(began.elapsed());
+        let found = if RESTS.take() {
+            self.sleep(done)
+        } else {
+            let found = self.spin(began, done) || self.sleep(done);
+            self.adapt_spin(began.elapsed());
+            found
+        };
         if several {
             self.group.watch.leave();
         }

@@ -133,7 +133,59 @@ impl Window {
     }
 }
 
+impl Window {
+    /// Adds a stage, or to it what was counted elsewhere of the same.
+    pub fn put(&mut self, counts: StageCounts) {
+        let same = |other: &&mut StageCounts| other.stage == counts.stage && other.side == counts.side;
+        match self.stages.iter_mut().find(same) {
+            Some(known) => known.add(&counts),
+            None => self.stages.push(counts),
+        }
+    }
+
+    /// Adds what was counted in a window after this one.
+    pub fn add(&mut self, after: &Window) {
+        self.seconds += after.seconds;
+        self.shape = after.shape;
+        self.idle += after.idle;
+        self.throttled += after.throttled;
+        self.is_walking = after.is_walking;
+        after.stages.iter().for_each(|counts| self.put(counts.clone()));
+        for rail in &after.rails {
+            match self.rails.iter_mut().find(|known| known.name == rail.name) {
+                Some(known) => known.add(rail),
+                None => self.rails.push(rail.clone()),
+            }
+        }
+        let pairs = self.processors.iter_mut().flatten().zip(after.processors.iter().flatten());
+        pairs.for_each(|(sum, more)| *sum += more);
+    }
+}
+
+impl RailCounts {
+    fn add(&mut self, more: &RailCounts) {
+        for at in 0..2 {
+            self.round_trips[at] += more.round_trips[at];
+            self.segments[at] += more.segments[at];
+        }
+        self.round_trip_min = self.round_trip_min.min(more.round_trip_min);
+        self.full += more.full;
+        self.backlog += more.backlog;
+    }
+}
+
 impl StageCounts {
+    fn add(&mut self, more: &StageCounts) {
+        self.workers += more.workers;
+        self.states.iter_mut().zip(more.states).for_each(|(sum, more)| *sum += more);
+        for station in &more.stations {
+            match self.stations.iter_mut().find(|known| known.target == station.target) {
+                Some(known) => known.add(station),
+                None => self.stations.push(station.clone()),
+            }
+        }
+    }
+
     /// Seconds in a state.
     pub fn of(&self, state: State) -> f64 {
         self.states[state as usize]

@@ -13,6 +13,7 @@ use aqueduct_worker::{Group, lock};
 use crate::relay::admission::{Admission, BUFFER_MIN, Limits};
 use crate::relay::counters::Counters;
 use crate::relay::flow::{About, Flow, Side};
+use crate::relay::movers::Movers;
 use crate::relay::pipes::Pipes;
 use crate::routes::Routes;
 
@@ -50,7 +51,9 @@ pub(crate) type Watcher = ([u8; 16], Arc<Side>);
 /// Shared by all parts of a router.
 pub(crate) struct Core {
     pub(crate) config: RelayConfig,
+    /// Greets, listens and keeps the time.
     pub(crate) group: Arc<Group>,
+    movers: Arc<Movers>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) counters: Counters,
     /// It takes no more flows, and ends those that it has then.
@@ -90,11 +93,17 @@ impl Drop for Greeting {
 }
 
 impl Core {
-    pub(crate) fn new(config: RelayConfig, group: Arc<Group>, routes: Arc<Routes>, initiator: [u8; 16]) -> Arc<Core> {
+    pub(crate) fn new(
+        config: RelayConfig,
+        (group, movers): (&Arc<Group>, &[Arc<Group>]),
+        routes: Arc<Routes>,
+        initiator: [u8; 16],
+    ) -> Arc<Core> {
         let buffer = AtomicU64::new(config.limits.buffer(1, 0) as u64);
         Arc::new_cyclic(|this| Core {
             config,
-            group,
+            group: group.clone(),
+            movers: Movers::new(movers),
             routes,
             counters: Counters::default(),
             stopping: Mutex::default(),
@@ -203,14 +212,16 @@ impl Core {
     ) -> Arc<Flow> {
         let number = about.number;
         about.series.iter().for_each(|series| series.begun());
-        let core = Arc::downgrade(self);
+        let (core, place) = (Arc::downgrade(self), self.movers.place(lane));
+        let group = Arc::downgrade(place.group().unwrap_or(&self.group));
         let ended = Box::new(move || {
+            drop(place);
             let Some(core) = core.upgrade() else { return };
             core.leave(client, lane);
             let flow = lock(&core.flows).remove(&number);
             drop(flow); // outside the lock
         });
-        let flow = Flow::new(&self.group, self.pipes.clone(), about, sides, ended);
+        let flow = Flow::new(group, self.pipes.clone(), about, (sides, self.buffer(lane)), ended);
         lock(&self.flows).insert(number, flow.clone());
         flow
     }

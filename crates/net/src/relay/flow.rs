@@ -1,11 +1,12 @@
 //! A flow: two connections, and what goes from each to the other.
 //!
-//! The directions share nothing: neither waits for the other, and two threads may move both at a
-//! time. Sockets are watched edge-triggered: who moves goes on until the kernel has no more, or no
-//! room, and what happens then brings it back.
+//! The directions share nothing, and neither waits for the other. One thread moves both, which
+//! alone watches their sockets: while it moves nobody sleeps who would be woken by each segment.
+//! They are watched edge-triggered: who moves goes on until the kernel has no more, or no room, and
+//! what happens then brings it back.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -15,12 +16,17 @@ use socket2::{Domain, Socket};
 
 use crate::liveness::{Verdict, judge};
 use crate::relay::counters::Series;
-use crate::relay::pipes::{Pipe, Pipes};
+use crate::relay::pipes::{self, Pipe, Pipes};
 use crate::socket;
 use crate::sys::{self, tcp_info};
 
 /// Bytes that one direction moves before others of this thread have their turn.
 const TURN_MAX: usize = 4 << 20;
+
+/// Who has moved so many bytes at once does not look for more before it sleeps: what comes next
+/// takes longer than a look, and who sends it may want this processor. Frames without payload are
+/// shorter.
+const BULK_MIN: usize = 64 << 10;
 
 /// When no pipe could be made (descriptors, memory) it is tried again after so long.
 const PIPE_PAUSE: Duration = Duration::from_millis(10);
@@ -43,10 +49,20 @@ impl Side {
             wakers: Mutex::default(),
             flow: OnceLock::new(),
         });
-        let mut registration = lock(&side.registration);
-        *registration = Some(group.register_edge(side.socket.clone(), side.clone())?);
-        drop(registration);
+        side.watch_by(group)?;
         Ok(side)
+    }
+
+    /// Has it watched by this group from now on, and by no other.
+    pub(crate) fn watch_by(self: &Arc<Side>, group: &Group) -> io::Result<()> {
+        let mut registration = lock(&self.registration);
+        if registration.as_ref().is_some_and(|known| known.is_of(group)) {
+            return Ok(());
+        }
+        let before = registration.replace(group.register_edge(self.socket.clone(), self.clone())?);
+        drop(registration);
+        drop(before); // outside the lock
+        Ok(())
     }
 
     /// Who is to be woken by whatever happens next, until it is a flow's.
@@ -115,6 +131,8 @@ pub(crate) struct Flow {
     sides: [Arc<Side>; 2],
     /// From each of them.
     directions: [Direction; 2],
+    /// The size of the sockets' buffers.
+    buffer: AtomicUsize,
     is_over: AtomicBool,
     on_end: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     this: Weak<Flow>,
@@ -151,38 +169,42 @@ enum Step {
 
 impl Flow {
     /// Both connections as one, of which nothing is moved before [`begin`](Flow::begin).
-    /// `on_end` is called once, when it is over.
+    /// Their buffers have this size. `on_end` is called once, when it is over.
     pub(crate) fn new(
-        group: &Arc<Group>,
+        group: Weak<Group>,
         pipes: Arc<Pipes>,
         about: About,
-        sides: [Arc<Side>; 2],
+        (sides, buffer): ([Arc<Side>; 2], usize),
         on_end: Box<dyn FnOnce() + Send>,
     ) -> Arc<Flow> {
         Arc::new_cyclic(|this| Flow {
             about,
-            group: Arc::downgrade(group),
+            group,
             pipes,
             sides,
             directions: Default::default(),
+            buffer: AtomicUsize::new(buffer),
             is_over: AtomicBool::new(false),
             on_end: Mutex::new(Some(on_end)),
             this: this.clone(),
         })
     }
 
-    /// Begins to move.
-    pub(crate) fn begin(&self) {
+    /// Begins to move, on the threads of its group alone.
+    pub(crate) fn begin(&self) -> io::Result<()> {
+        let group = self.group.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         for (index, side) in self.sides.iter().enumerate() {
             let _ = side.flow.set((self.this.clone(), index)); // nobody else sets it
             let wakers = std::mem::take(&mut *lock(&side.wakers));
             drop(wakers); // nobody waits for it any more
+            side.watch_by(&group)?;
         }
         // What happened before somebody was told of it.
         for index in 0..2 {
             let gone = Readiness { read: true, write: true, gone: true };
             self.ready(index, gone);
         }
+        Ok(())
     }
 
     /// Bytes that have gone from the initiator, and to it.
@@ -198,6 +220,7 @@ impl Flow {
 
     /// Has both sockets take less, or more: bytes for each direction.
     pub(crate) fn set_buffers(&self, bytes: usize) {
+        self.buffer.store(bytes, Ordering::Relaxed);
         self.sides.iter().for_each(|side| set_buffers(&side.socket, bytes));
     }
 
@@ -305,13 +328,16 @@ impl Flow {
         };
         drop(state);
         self.count(from, moved, Duration::ZERO);
+        if moved >= BULK_MIN {
+            Group::rest();
+        }
         result
     }
 
     /// A pipe with what has come; `None`: nothing has, by now or at all.
     fn fill(&self, source: &Socket, state: &mut State) -> Result<Option<Pipe>, Lack> {
         let mut pipe = self.pipes.take().map_err(|_| Lack::Pipe)?;
-        match pipe.fill(source) {
+        match pipe.fill(source, pipes::room(self.buffer.load(Ordering::Relaxed))) {
             Ok(0) => state.ended = true,
             Ok(_) => return Ok(Some(pipe)),
             Err(error) if is_later(&error) => {}

@@ -300,7 +300,7 @@ async fn begin(
         watch::tell(core, seconds, Some(&[number]));
     }
     answer(core, near, (request, RouteStatus::Open, 0), "").await.inspect_err(|_| flow.abort())?;
-    flow.begin();
+    flow.begin().inspect_err(|_| flow.abort())?;
     if is_gateway {
         watch::listen(core, address);
     }

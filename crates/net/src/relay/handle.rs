@@ -56,14 +56,17 @@ struct Listener {
 }
 
 impl Relay {
-    /// Listens on all addresses, and passes on from there.
+    /// Listens on all addresses, and passes on from there. The first group greets who comes, and
+    /// all move what flows: each of one thread, or flows are moved by several that are in each
+    /// other's way.
     pub fn start(
         config: RelayConfig,
         listen: &[SocketAddr],
         routes: Arc<Routes>,
-        group: &Arc<Group>,
+        groups: &[Arc<Group>],
     ) -> io::Result<Relay> {
-        let core = Core::new(config, group.clone(), routes.clone(), initiator::random()?);
+        let group = groups.first().ok_or(io::ErrorKind::InvalidInput)?;
+        let core = Core::new(config, (group, groups), routes.clone(), initiator::random()?);
         let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
         for address in listen {
             let failed = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));

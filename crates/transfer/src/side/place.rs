@@ -16,6 +16,7 @@ use super::Directory;
 use super::local::LocalDirectory;
 use super::projected::Export;
 use crate::Failure;
+use crate::running::SessionRecord;
 
 /// What the place of an agent begins with.
 const AGENT: &[u8] = b"agent://";
@@ -54,6 +55,12 @@ impl Access {
     /// Attaches nothing yet.
     pub fn new(key: Option<ClientKey>, checksums: Checksums, threads: usize) -> Access {
         Access { key, checksums, threads, context: node::caller(), name: None, attached: Mutex::default() }
+    }
+
+    /// What the sessions with servers have counted so far.
+    pub(crate) fn sessions(&self) -> Vec<SessionRecord> {
+        let attached = lock(&self.attached).clone();
+        attached.iter().map(|(server, export, attached)| attached.record(server, export)).collect()
     }
 
     /// As somebody else than this process.

@@ -9,10 +9,12 @@ use aqueduct_fs::{
     Attr, Context, Entry, Errno, FileSystem, Handle, Lock, LockKind, LockSpace, OpenFlags, OpenId, ReadAt, RenameFlags,
     Reply, Request, SUM_LENGTH_MAX, SeekTo, SetAttr, Source, Sum, SumKind, WriteAt, XATTR_SIZE_MAX, XattrMode,
 };
+use aqueduct_metrics::table;
 use aqueduct_node::Attachment;
 use bytes::Bytes;
 
 use super::{Became, Directory, File, Listed, Node, Seen, Xattrs, is_part};
+use crate::running::{OperationRecord, SessionRecord};
 
 /// Bytes of a listing asked for at a time.
 const LISTING_SIZE: u32 = 256 << 10;
@@ -37,6 +39,22 @@ impl Export {
     pub fn root(self: &Arc<Export>) -> Result<Arc<dyn Directory>, Errno> {
         let entry = self.call(Request::Root)?.entry()?;
         Ok(Arc::new(ProjectedDirectory(self.held(entry.handle))))
+    }
+
+    /// What the session has counted.
+    pub fn record(&self, server: &str, export: &str) -> SessionRecord {
+        let requests = self.attachment.metrics().sums(&table::SESSION_REQUEST_SECONDS);
+        let operation = |(operation, count, nanos): (String, u64, u64)| OperationRecord {
+            operation,
+            count: count as f64,
+            seconds: nanos as f64 / 1e9,
+        };
+        SessionRecord {
+            server: server.to_owned(),
+            export: export.to_owned(),
+            operations: requests.into_iter().map(operation).collect(),
+            rails: self.attachment.status().rails,
+        }
     }
 
     fn held(self: &Arc<Export>, handle: Handle) -> Held {

@@ -246,6 +246,7 @@ impl Executor {
             resume: begin.run.resume,
             tune: begin.run.tune,
             streams: begin.run.streams,
+            told_in: aqueduct_node::copies_folder(),
             manifest,
             journals,
             ..begin.options.clone()

@@ -1,0 +1,86 @@
+//! What is asked, and what was seen: plain data.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aqueduct_wire::ClientKey;
+use serde::Serialize;
+
+use crate::passive::Window;
+use crate::verdict::Stage;
+
+/// Between two looks.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A copy of this user on this machine, by what it tells there.
+    Copy(PathBuf),
+}
+
+/// What is asked.
+pub struct Question {
+    /// What is watched.
+    pub subject: Subject,
+    /// The key of the servers, if they want one.
+    pub key: Option<ClientKey>,
+    /// How long it may take.
+    pub limit: Duration,
+}
+
+/// Where a part of the time went.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Spent {
+    /// The stage.
+    pub stage: String,
+    /// Where that is.
+    pub place: String,
+    /// The part.
+    pub share: f64,
+}
+
+/// What was seen of a subject: windows one after the other, and what to call things.
+pub(super) struct Watched {
+    pub(super) windows: Vec<Window>,
+    pub(super) names: Names,
+    /// Bytes that moved.
+    pub(super) bytes: f64,
+    /// Whether it ended before the time was over.
+    pub(super) has_ended: bool,
+}
+
+/// What things are called.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Names {
+    /// Source and destination.
+    pub(super) places: [String; 2],
+    /// Their servers, of those that are at one.
+    pub(super) servers: [Option<String>; 2],
+    /// What lies below those that are here.
+    pub(super) devices: [Option<String>; 2],
+    /// Who does not answer, and why.
+    pub(super) silent: Vec<(String, String)>,
+}
+
+/// The name of the machine that this is.
+pub(super) const HERE: &str = "this machine";
+
+impl Names {
+    /// Where a stage is.
+    pub(super) fn of(&self, stage: Stage, side: usize) -> String {
+        let side = side.min(1);
+        match (stage, &self.servers[side]) {
+            (Stage::Hash | Stage::Send, _) => HERE.to_owned(),
+            (Stage::Network, Some(server)) => server.clone(),
+            _ => self.places[side].clone(),
+        }
+    }
+}
+
+/// Waits for the time of the next look; `false`: there is none.
+pub(super) fn wait(next: Instant, end: Instant) -> bool {
+    thread::sleep(next.min(end).saturating_duration_since(Instant::now()));
+    next < end
+}
