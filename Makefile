@@ -12,7 +12,7 @@ PACKAGES_KERNELS := qemu-system-x86 cpio xz-utils binutils e2fsprogs python3
 PACKAGES_BENCH := $(PACKAGES_DEMO) python3 python3-pip tar diffutils rsync iproute2 util-linux procps fio iperf3 sshfs openssh-sftp-server openssh-server openssh-client glusterfs-server glusterfs-client bindfs \
 	nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-dev xfsprogs python3-matplotlib
 
-.PHONY: build test lint demo bench bench-compare bench-scale experiment fuzz faults soak test-long test-kernels mutations setup setup-demo setup-lab setup-bench setup-kernels setup-fuzz install clean
+.PHONY: build test lint demo bench bench-compare bench-scale experiment fuzz faults planted-faults soak test-long test-kernels mutations setup setup-demo setup-lab setup-bench setup-kernels setup-fuzz install clean
 
 build:
 	cargo build --release --locked
@@ -71,6 +71,12 @@ faults: setup
 # RAILS=2 has each mount use two rails, all as in `make faults` and in the tests of mounts. As root.
 soak: setup
 	HISTORIES=$(or $(HISTORIES),$(if $(SEED),1,10000)) cargo test --workspace --locked --test histories -- --ignored --nocapture soak
+
+# Copies with planted faults, each diagnosed blind, scored: SEED=7 (1) draws each once, see
+# experiments/faults. As root.
+planted-faults: setup-lab
+	cargo build --locked
+	AQUEDUCT=$(abspath $(TARGET))/debug/aqueduct experiments/faults/run --seeds $(or $(SEED),1) $(ARGS)
 
 # What takes longer than `make test`: 1,000 faults, 10,000 histories, the mounts as on older
 # kernels, on such kernels, and by rails and routers, all mutations, in parts by seed. Each part

@@ -1,7 +1,7 @@
 //! `aqueduct diagnose`: its arguments, and what is shown of what it found.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use aqueduct_diagnose::active::{self, Question, Report};
 use aqueduct_diagnose::after::{self, Records};
 use aqueduct_diagnose::watch::{self, Subject};
 use aqueduct_diagnose::{Cause, Verdict};
-use aqueduct_node::{ChecksumChoice, copies_folder, keyfile};
+use aqueduct_node::{ChecksumChoice, copies_folder, keyfile, mounts};
 use aqueduct_transfer::{Place, Running};
 use aqueduct_wire::ClientKey;
 use clap::Args;
@@ -34,20 +34,21 @@ const WATCHED: u64 = 15;
 #[command(after_help = "\
 Examples:
   aqueduct diagnose 4711                            what holds the copy back that process 4711 makes
+  aqueduct diagnose /mnt/data                       what holds the mount back
   aqueduct diagnose results server:/srv/data/       what would hold a copy back
   aqueduct diagnose --json server:/srv/data/run7 /scratch | jq .verdict
   aqueduct diagnose --from dtn.log --from lmt.sqlite3     after the fact, from what others wrote
 
-With one name it only watches: a copy of this user on this machine, by the number of its process, as 'aqueduct
+With one name it only watches: a mount, or a copy of this user on this machine, by the number of its process, as 'aqueduct
 transfers list' shows it. With two, SRC is read and made-up data are written to DST, apart and together, for some seconds, and removed. What it
 says: read, network, write, metadata, cpu, latency (too little under way), or undetermined between which; where;
 how sure it is; what would come next. Nothing is slowed, and it ends in time also when something hangs.
 --from takes logs of GridFTP, databases of LMT, dumps of darshan-parser, and the JSON of IOR and iperf3.
 Exit codes: 0 it has a verdict, 1 it could not look, 2 the command line makes no sense, 3 undetermined.")]
 pub struct Diagnose {
-    /// A copy that runs, by the number of its process; or from where: a file or directory, or
+    /// A mount, or a copy that runs, by the number of its process; or from where: a file or directory, or
     /// HOST:/EXPORT/path, HOST:PORT:/EXPORT/path
-    #[arg(value_name = "PID|SRC", required_unless_present = "from")]
+    #[arg(value_name = "MNT|PID|SRC", required_unless_present = "from")]
     pub source: Option<OsString>,
     /// To where: a directory, or HOST:/EXPORT/path, HOST:PORT:/EXPORT/path
     #[arg(value_name = "DST")]
@@ -110,12 +111,21 @@ fn watch(arguments: &Diagnose, subject: &OsStr, key: Option<ClientKey>) -> Resul
 
 /// What is meant by one name.
 fn subject_of(name: &OsStr) -> Result<Subject, Failure> {
+    let mounts = mounts::all().map_err(|error| Failure::new("cannot list the mounts", error, "see /proc"))?;
+    let target = mounts::mount_point(Path::new(name), &mounts);
+    if let Some(mount) = mounts.iter().rfind(|mount| mount.is_ours() && mount.target == target) {
+        return Ok(Subject::Mount(mount.clone()));
+    }
     let pid: Option<u32> = name.to_str().and_then(|text| text.parse().ok());
     let copies = copies_folder().iter().flat_map(|folder| Running::all(folder)).collect::<Vec<_>>();
     let found = copies.into_iter().find(|(_, told)| pid.is_some_and(|pid| told.pid == pid));
     found.map(|(path, _)| Subject::Copy(path)).ok_or_else(|| {
         let hint = "name one that 'aqueduct transfers list' shows, or a source and a destination";
-        Failure::usage(format!("cannot watch {}", name.to_string_lossy()), "no copy of this user is called so", hint)
+        Failure::usage(
+            format!("cannot watch {}", name.to_string_lossy()),
+            "it is neither a mount of Aqueduct nor the process of a copy of this user",
+            hint,
+        )
     })
 }
 

@@ -155,7 +155,15 @@ impl Client {
             replay_bytes: session.window().bytes() as u64,
             leases: leases.map(|leases| kept(leases)),
             gathered: leases.map(|leases| gathered(&leases.writeback)),
+            ways: self.all().flat_map(|session| session.ways()).collect(),
+            activity: self.all().flat_map(|session| session.counters().activity(session.server())).collect(),
         }
+    }
+
+    /// All its sessions.
+    fn all(&self) -> impl Iterator<Item = &Session> {
+        let movers = self.volume.movers.iter().flat_map(Movers::sessions);
+        self.volume.sessions.iter().map(Arc::as_ref).chain(movers.map(Arc::as_ref))
     }
 }
 

@@ -47,6 +47,7 @@ use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Errno, Observer, TRANSFER_SIZE_MAX};
 use aqueduct_metrics::Snapshot;
+use aqueduct_metrics::activity::Station;
 
 pub use device::Device;
 pub use init::Negotiated;
@@ -76,7 +77,7 @@ pub enum CacheMode {
 pub type Observed = Box<dyn FnOnce(Arc<dyn Observer>) + Send + Sync>;
 
 /// Tells how a mount fares, with what the front end has counted.
-pub type Status = Box<dyn Fn(&Negotiated, Snapshot) -> String + Send + Sync>;
+pub type Status = Box<dyn Fn(&Negotiated, Snapshot, Station) -> String + Send + Sync>;
 
 /// How a mount is served.
 pub struct Config {

@@ -1,7 +1,8 @@
 //! What the kernel asks for and how long that takes: rows of the table of `aqueduct-metrics`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use aqueduct_metrics::activity::Recorder;
 use aqueduct_metrics::{Collect, Counter, Histogram, Indexed, Snapshot, table};
 
 use crate::Session;
@@ -87,6 +88,8 @@ pub(crate) struct Metrics {
     pub(crate) interrupts: Counter,
     pub(crate) bytes_read: Counter,
     pub(crate) bytes_written: Counter,
+    /// Requests by how many were under way.
+    pub(crate) activity: Recorder,
 }
 
 impl Default for Metrics {
@@ -101,13 +104,24 @@ impl Default for Metrics {
             interrupts: Counter::default(),
             bytes_read: Counter::sharded(),
             bytes_written: Counter::sharded(),
+            activity: Recorder::default(),
         }
     }
 }
 
 impl Metrics {
+    /// A request has come. A lock may be waited for as long as others like.
+    pub(crate) fn begun(&self, opcode: u32, now: Instant) {
+        if opcode != opcode::SETLKW {
+            self.activity.begin(now);
+        }
+    }
+
     /// A request was answered that took so long.
-    pub(crate) fn answered(&self, opcode: u32, took: Duration) {
+    pub(crate) fn answered(&self, opcode: u32, took: Duration, now: Instant) {
+        if opcode != opcode::SETLKW {
+            self.activity.end(now, took);
+        }
         self.requests.at(opcode as usize).record_duration(took);
     }
 
@@ -156,7 +170,7 @@ mod tests {
         assert_eq!(NAMES.iter().filter(|name| **name != "other").count(), KNOWN.len());
         let metrics = Metrics::default();
         metrics.failed(u32::MAX);
-        metrics.answered(u32::MAX, Duration::ZERO);
+        metrics.answered(u32::MAX, Duration::ZERO, Instant::now());
         metrics.notified(-1);
         assert_eq!(metrics.errors.at(usize::MAX).get(), 1);
     }

@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use aqueduct_worker::Group;
 
@@ -51,6 +52,7 @@ impl Drop for Waiting {
 
 /// Answers a request, and makes it known to INTERRUPT as soon as it has to wait.
 async fn serve(job: Job, group: Weak<Group>) {
+    job.shared.metrics.begun(job.header.opcode, job.began);
     let mut waiting = None;
     let mut work = pin!(dispatch::run(&job));
     poll_fn(|task| {
@@ -61,7 +63,8 @@ async fn serve(job: Job, group: Weak<Group>) {
         poll
     })
     .await;
-    job.shared.metrics.answered(job.header.opcode, job.began.elapsed());
+    let now = Instant::now();
+    job.shared.metrics.answered(job.header.opcode, now.saturating_duration_since(job.began), now);
 }
 
 /// Looks after the callers of what stays under way; ends when nothing is.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::time::Instant;
 
 use aqueduct_fs::{
     Cancel, Context, Credential, Entry, FileSystem, Handle, Observer, OpenId, Reply, Request, TRANSFER_SIZE_MAX,
@@ -126,7 +127,8 @@ impl Shared {
 
     /// What [`Config::status`] tells of the mount.
     pub(crate) fn status(&self) -> Option<String> {
-        self.config.status.as_ref().map(|status| status(&self.negotiated, Snapshot::of(self)))
+        let kernel = self.metrics.activity.look("", Instant::now());
+        self.config.status.as_ref().map(|status| status(&self.negotiated, Snapshot::of(self), kernel))
     }
 
     /// Sends a notification. False: the kernel knows no such inode or name.

@@ -251,7 +251,7 @@ fn special_operations_work() {
 
 #[test]
 fn the_root_tells_its_status() {
-    let config = Config { status: Some(Box::new(|_, _| "{\"ok\":true}".into())), ..Config::default() };
+    let config = Config { status: Some(Box::new(|_, _, _| "{\"ok\":true}".into())), ..Config::default() };
     let mounted = Mounted::new(Arc::new(Memory::default()), config);
     let out = mounted.python("import os; print(os.getxattr('.', 'aqueduct.status').decode())");
     assert_eq!(out.trim(), "{\"ok\":true}");

@@ -32,6 +32,9 @@ pub struct Station {
     /// Which server, disk or rail; empty: there is but one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub target: String,
+    /// Which kind of operation: only those of a kind are compared. Empty: there is but one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kind: String,
     /// Seconds with so many in flight, by [`level`].
     pub time: [f64; LEVELS],
     /// Operations that ended while so many were in flight, the one that ended among them.
@@ -52,12 +55,18 @@ pub struct Station {
 }
 
 impl Station {
+    /// Whether this and another are the same target and kind.
+    pub fn is_same(&self, other: &Station) -> bool {
+        self.target == other.target && self.kind == other.kind
+    }
+
     /// What came since an earlier look.
     #[must_use]
     pub fn since(&self, before: &Station) -> Station {
         let less = |now: f64, before: f64| (now - before).max(0.0);
         Station {
             target: self.target.clone(),
+            kind: self.kind.clone(),
             time: std::array::from_fn(|level| less(self.time[level], before.time[level])),
             done: std::array::from_fn(|level| less(self.done[level], before.done[level])),
             spent: less(self.spent, before.spent),
@@ -185,6 +194,7 @@ impl Recorder {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         Station {
             target: target.to_owned(),
+            kind: String::new(),
             time: counting.time.map(seconds),
             done: counting.done.map(|done| done as f64),
             spent: seconds(counting.spent),

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Snapshot;
+use crate::activity::Station;
 
 /// What a server tells. `S`: a session of it, with what the reader adds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,6 +34,10 @@ pub struct ServerStatus<S = SessionStatus> {
     pub sessions_total: u64,
     /// The busiest, as many as fit.
     pub sessions: Vec<S>,
+    /// What its process has had of processors, and for how long its threads waited for one, in
+    /// seconds; those that ended are left out.
+    #[serde(default)]
+    pub processor_seconds: [f64; 2],
     /// Empty from a server of an earlier release, and where there is no room.
     #[serde(default)]
     pub metrics: Snapshot,
@@ -268,6 +273,9 @@ pub struct SessionStatus {
     /// How long they waited for leases of others, all together, in microseconds.
     #[serde(default)]
     pub lease_wait_us: u64,
+    /// The way of what is sent to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way: Option<WayStatus>,
 }
 
 /// What a mount tells.
@@ -299,6 +307,12 @@ pub struct MountStatus {
     pub version: String,
     /// Since it was mounted.
     pub uptime_seconds: u64,
+    /// As [`ServerStatus::processor_seconds`].
+    #[serde(default)]
+    pub processor_seconds: [f64; 2],
+    /// What the kernel asks for, by how many requests were under way.
+    #[serde(default)]
+    pub kernel: Station,
     /// As [`ServerStatus::metrics`].
     #[serde(default)]
     pub metrics: Snapshot,
@@ -370,6 +384,64 @@ pub struct ClientStatus {
     /// What is held back under leases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gathered: Option<GatheredStatus>,
+    /// The ways of all its connections, as the kernel counts them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ways: Vec<WayStatus>,
+    /// Requests to servers by how many were under way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub activity: Vec<ActivityStatus>,
+}
+
+/// Connections over one way, as the kernel counts them (`TCP_INFO`): of what this side sends.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WayStatus {
+    /// The server's addresses, and `from/to` of a rail.
+    pub path: String,
+    /// How many there are; what follows is their sum, but for round trips.
+    pub connections: u64,
+    /// The round trip, of them in the mean, in microseconds.
+    pub round_trip_us: u64,
+    /// The least of the last minutes, in microseconds.
+    pub round_trip_min_us: u64,
+    /// Segments with data that were sent.
+    pub segments: u64,
+    /// Segments that were sent again.
+    pub resent: u64,
+    /// Microseconds in which something was to be sent.
+    pub busy_us: u64,
+    /// Of these, those in which the receiver had no room.
+    pub window_limited_us: u64,
+    /// And those in which this side's buffer was too small.
+    pub buffer_limited_us: u64,
+}
+
+impl WayStatus {
+    /// Adds another connection over the same way.
+    pub fn add(&mut self, more: &WayStatus) {
+        let times = self.connections * self.round_trip_us + more.connections * more.round_trip_us;
+        self.round_trip_us = times / (self.connections + more.connections).max(1);
+        self.round_trip_min_us = match (self.connections, more.connections) {
+            (0, _) => more.round_trip_min_us,
+            (_, 0) => self.round_trip_min_us,
+            _ => self.round_trip_min_us.min(more.round_trip_min_us),
+        };
+        self.connections += more.connections;
+        self.segments += more.segments;
+        self.resent += more.resent;
+        self.busy_us += more.busy_us;
+        self.window_limited_us += more.window_limited_us;
+        self.buffer_limited_us += more.buffer_limited_us;
+    }
+}
+
+/// Requests of a class, by how many were under way.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ActivityStatus {
+    /// `read`, `write`, `sync` or `names`: all else.
+    pub class: String,
+    /// They; its target is a server.
+    #[serde(flatten)]
+    pub station: Station,
 }
 
 /// A rail of a client.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::Sink;
+use aqueduct_metrics::status::WayStatus;
 use aqueduct_wire::{Flags, FrameKeys, HEADER_SIZE, Header, Opener};
 use aqueduct_worker::{Flush, Group, Interest, Readiness, Ready, Registration, lock};
 use bytes::Bytes;
@@ -360,6 +361,23 @@ impl Connection {
     pub fn round_trip(&self) -> Option<Duration> {
         let info = tcp_info(self.socket.as_fd()).ok()?;
         (info.round_trip > 0).then(|| Duration::from_micros(info.round_trip.into()))
+    }
+
+    /// How the way to the peer fares, as the kernel counts it; `None`: there is none.
+    pub fn way(&self) -> Option<WayStatus> {
+        let info = tcp_info(self.socket.as_fd()).ok()?;
+        Some(WayStatus {
+            path: String::new(),
+            connections: 1,
+            round_trip_us: info.round_trip.into(),
+            // Before anything was measured it is the greatest number.
+            round_trip_min_us: info.round_trip_min.min(info.round_trip).into(),
+            segments: info.segments.into(),
+            resent: info.resent.into(),
+            busy_us: info.busy,
+            window_limited_us: info.window_limited,
+            buffer_limited_us: info.buffer_limited,
+        })
     }
 
     /// Sending has failed. Of a peer that has gone, what it had sent before is received all the

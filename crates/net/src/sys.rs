@@ -7,8 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::peer::Peer;
 
-/// `TCP_INFO` of linux/tcp.h, up to the last field that is looked at. Linux 4.6 has them all.
-const INFO_LENGTH: usize = 148;
+/// `TCP_INFO` of linux/tcp.h, up to the last field that is looked at. Linux 4.10 has them all; what
+/// an older one does not write is 0.
+const INFO_LENGTH: usize = 192;
 
 /// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
@@ -34,6 +35,16 @@ pub(crate) struct TcpInfo {
     pub(crate) acknowledgement_age: u32,
     /// The smoothed round trip in microseconds.
     pub(crate) round_trip: u32,
+    /// The least round trip of the last minutes in microseconds.
+    pub(crate) round_trip_min: u32,
+    /// Segments with data that were sent, and that were sent again.
+    pub(crate) segments: u32,
+    pub(crate) resent: u32,
+    /// Microseconds in which something was to be sent; of these, those in which the peer had no
+    /// room, and in which this side's buffer was too small.
+    pub(crate) busy: u64,
+    pub(crate) window_limited: u64,
+    pub(crate) buffer_limited: u64,
 }
 
 /// Asks the kernel about a TCP socket.
@@ -54,16 +65,23 @@ pub(crate) fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         return Err(io::Error::last_os_error());
     }
     let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
     Ok(TcpInfo {
         retransmits: bytes[2].into(),
         probes: bytes[3].into(),
         unacknowledged: word(24),
         unsent: word(144),
         sent_age: word(44),
-        acknowledged: u64::from_ne_bytes(bytes[120..128].try_into().unwrap_or_default()),
+        acknowledged: long(120),
         data_age: word(52),
         acknowledgement_age: word(56),
         round_trip: word(68),
+        round_trip_min: word(148),
+        segments: word(156),
+        resent: word(100),
+        busy: long(168),
+        window_limited: long(176),
+        buffer_limited: long(184),
     })
 }
 

@@ -11,6 +11,7 @@ use aqueduct_fuse::{
     CacheMode, Config, Device, MountError, MountOptions, Negotiated, Observed, Session, Status, Unmount, start,
 };
 use aqueduct_metrics::Snapshot;
+use aqueduct_metrics::activity::Station;
 use aqueduct_metrics::status::{BackingStatus, LeaseStatus, LocalStatus, MountStatus};
 use aqueduct_observe::Exporter;
 use aqueduct_posix::{Options as PosixOptions, Posix};
@@ -304,7 +305,7 @@ fn status(config: &MountConfig, backing: &Backing) -> Status {
     let refused = backing.refuses_leases(config);
     let (named, server_read_only) = (config.named.clone(), backing.is_read_only());
     let initiator = config.routes.clone();
-    Box::new(move |negotiated: &Negotiated, mut metrics: Snapshot| {
+    Box::new(move |negotiated: &Negotiated, mut metrics: Snapshot, kernel: Station| {
         let (mut backing, counted) = changing();
         metrics.merge(counted);
         let refused = || refused.map(|why| LeaseStatus::Refused { refused: why.to_owned() });
@@ -324,6 +325,8 @@ fn status(config: &MountConfig, backing: &Backing) -> Status {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: started.elapsed().as_secs(),
+            processor_seconds: aqueduct_worker::own_processors(),
+            kernel,
             metrics,
             routes: initiator
                 .iter()

@@ -6,7 +6,7 @@ use aqueduct_fs::DataCounters;
 use aqueduct_metrics::Snapshot;
 use aqueduct_metrics::status::{
     AccessStatus, DataStatus, ExportStatus, LeasesStatus, OutsideStatus, ReadAheadStatus, ServerStatus, SessionStatus,
-    WritesStatus,
+    WayStatus, WritesStatus,
 };
 use aqueduct_metrics::table::{CLIENT, EXPORT};
 use aqueduct_net::Peer;
@@ -73,6 +73,7 @@ impl Server {
             outside: OutsideStatus { changes: self.told.changes.get(), overflows: self.told.overflows.get() },
             sessions_total: sessions.len() as u64,
             sessions: sessions.iter().map(|session| session_status(session)).collect(),
+            processor_seconds: aqueduct_worker::own_processors(),
             metrics,
         }
     }
@@ -154,7 +155,15 @@ fn session_status(session: &Session) -> SessionStatus {
         bytes_written: counted.bytes_written.get(),
         served_us: counted.served.get() / 1000,
         lease_wait_us: counted.lease_wait.get() / 1000,
+        way: way(session),
     }
+}
+
+/// The way of all connections of a session.
+fn way(session: &Session) -> Option<WayStatus> {
+    let mut sum = WayStatus::default();
+    session.connections().iter().filter_map(|connection| connection.way()).for_each(|way| sum.add(&way));
+    (sum.connections > 0).then_some(sum)
 }
 
 #[cfg(test)]

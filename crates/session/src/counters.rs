@@ -1,7 +1,9 @@
 //! What a session counts: rows of the table of `aqueduct-metrics`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use aqueduct_metrics::activity::Recorder;
+use aqueduct_metrics::status::ActivityStatus;
 use aqueduct_metrics::{Counter, Histogram, Indexed, Snapshot, table};
 use aqueduct_wire::Op;
 
@@ -22,6 +24,7 @@ pub struct Counters {
     pub(crate) slot_wait: Histogram,
     requests: Indexed<Histogram>,
     errors: Indexed<Counter>,
+    activity: [Recorder; CLASSES.len()],
     pub(crate) control: aqueduct_net::Counters,
     pub(crate) bulk: aqueduct_net::Counters,
 }
@@ -37,13 +40,70 @@ impl Default for Counters {
             slot_wait: Histogram::single(),
             requests: Indexed::new(&Op::NAMES, Histogram::sharded),
             errors: Indexed::new(&Op::NAMES, Counter::default),
+            activity: Default::default(),
             control: Default::default(),
             bulk: Default::default(),
         }
     }
 }
 
+/// Classes of requests, as [`ActivityStatus`] has them.
+const CLASSES: [&str; 4] = ["read", "write", "sync", "names"];
+
+/// The class of an operation; `None`: it may take as long as others like.
+fn class_of(op: Op) -> Option<usize> {
+    match op {
+        Op::Read => Some(0),
+        Op::Write => Some(1),
+        Op::Sync | Op::SyncDirectory | Op::Commit => Some(2),
+        Op::SetLock | Op::Attach | Op::Status | Op::Beat | Op::Transfer | Op::Right => None,
+        _ => Some(3),
+    }
+}
+
+/// A request that is under way, until it is dropped.
+pub(crate) struct UnderWay<'a>(Option<&'a Recorder>);
+
+impl UnderWay<'_> {
+    /// It was answered.
+    pub(crate) fn ends(mut self, took: Duration, now: Instant) {
+        if let Some(recorder) = self.0.take() {
+            recorder.end(now, took);
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Some(recorder) = self.0 {
+            recorder.leave(Instant::now());
+        }
+    }
+}
+
 impl Counters {
+    /// A request was sent.
+    pub(crate) fn sent(&self, op: Op, now: Instant) -> UnderWay<'_> {
+        let recorder = class_of(op).map(|class| &self.activity[class]);
+        recorder.iter().for_each(|recorder| recorder.begin(now));
+        UnderWay(recorder)
+    }
+
+    /// Requests to `server` by how many were under way.
+    pub fn activity(&self, server: &str) -> Vec<ActivityStatus> {
+        let now = Instant::now();
+        let status = |(class, recorder): (&&str, &Recorder)| ActivityStatus {
+            class: (*class).to_owned(),
+            station: recorder.look(server, now),
+        };
+        CLASSES
+            .iter()
+            .zip(&self.activity)
+            .map(status)
+            .filter(|status| status.station.count > 0.0 || status.station.under_way > 0.0)
+            .collect()
+    }
+
     /// The server has answered a request with this status; `took`: since it was sent, unless it
     /// was one that the server had wait.
     pub(crate) fn answered(&self, op: Op, status: u32, took: Option<Duration>) {

@@ -12,6 +12,7 @@ use aqueduct_net::Frame;
 use aqueduct_wire::{Class, Flags, GiveUp, HEADER_SIZE, Header, Kind, Op, STATUS_MOVED};
 use bytes::Bytes;
 
+use crate::counters::UnderWay;
 use crate::holder::{Brought, now};
 use crate::lane::{Lane, Wish};
 use crate::link::{Answer, Link, Ticket};
@@ -173,11 +174,11 @@ impl Session {
                 Some(mut ticket) => {
                     brought.is_open = true;
                     slot.iter_mut().for_each(|slot| slot.sent = true);
-                    self.watch();
+                    let under_way = self.sent(exchange.op, &ticket);
                     match self.answer(context, (exchange.op, &ticket), &mut slot).await? {
                         Answered::Frame(frame) => {
                             (brought.epoch, brought.is_open) = (ticket.epoch, false);
-                            self.count_answer(&exchange, &frame, (&mut ticket, &mut slot));
+                            self.count_answer(&exchange, &frame, (&mut ticket, &mut slot), under_way);
                             return Ok((self.open_answer(frame, brought)?, ticket.epoch));
                         }
                         Answered::Lost(sink) => exchange.sink = sink,
@@ -203,16 +204,25 @@ impl Session {
         }
     }
 
+    /// A request was sent: it is watched, and under way.
+    fn sent(&self, op: Op, ticket: &Ticket<'_>) -> UnderWay<'_> {
+        self.watch();
+        self.counters.sent(op, ticket.sent)
+    }
+
     fn count_answer(
         &self,
         exchange: &Exchange,
         frame: &Frame,
         (ticket, slot): (&mut Ticket<'_>, &mut Option<SlotGuard<'_>>),
+        under_way: UnderWay<'_>,
     ) {
         ticket.is_answered();
         let waited = exchange.changes && slot.is_none(); // for a lock
-        let took = (!waited).then(|| ticket.sent.elapsed());
-        self.counters.answered(exchange.op, frame.header.status, took);
+        let now = Instant::now();
+        let took = now.saturating_duration_since(ticket.sent);
+        under_way.ends(took, now);
+        self.counters.answered(exchange.op, frame.header.status, (!waited).then_some(took));
         slot.iter_mut().for_each(|slot| slot.settled = true);
     }
 

@@ -4,11 +4,13 @@
 //! [`reconnect`](crate::reconnect) makes the connections, and [`heal`](crate::heal) those of rails
 //! that failed.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Duration;
 
 use aqueduct_fs::Entry;
+use aqueduct_metrics::status::WayStatus;
 use aqueduct_metrics::{Collect, Snapshot, table};
 use aqueduct_net::{BufferPool, Initiator};
 use aqueduct_wire::{Checksums, Class, ClientKey, HEADER_SIZE, Header, Kind, LEASES_TOLD_MAX, LeaseId};
@@ -173,6 +175,22 @@ impl Session {
     pub fn rails(&self) -> Vec<RailState> {
         let of = |rail: usize| self.links.iter().filter(move |link| link.place.rail.index == rail);
         self.rails.states(|rail| (of(rail).filter(|link| link.is_connected()).count(), of(rail).count()))
+    }
+
+    /// The ways of its connections, one for each rail.
+    pub fn ways(&self) -> Vec<WayStatus> {
+        let mut ways: BTreeMap<usize, WayStatus> = BTreeMap::new();
+        for link in &self.links {
+            if let Some(way) = link.connection().and_then(|connection| connection.way()) {
+                ways.entry(link.place.rail.index).or_default().add(&way);
+            }
+        }
+        let rails = self.rails();
+        let path = |rail: usize| match rails.get(rail) {
+            Some(rail) => format!("{} {}", self.server(), rail.path),
+            None => self.server().to_owned(),
+        };
+        ways.into_iter().map(|(rail, way)| WayStatus { path: path(rail), ..way }).collect()
     }
 
     /// Whether any of its connections lives.

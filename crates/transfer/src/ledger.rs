@@ -234,13 +234,13 @@ impl Watch {
     pub fn records(&self) -> Vec<StageRecord> {
         let (stages, now) = (self.stages(), Instant::now());
         let seconds = |nanos: &AtomicU64| nanos.load(Ordering::Relaxed) as f64 / 1e9;
-        let record = |(at, (stage, name)): (usize, &(Stage, &str))| {
+        let record = |(at, (stage, kind)): (usize, &(Stage, &str))| {
             let Sampled { nanos, cpu, runnable } = &self.samples[at];
             (!stages[at].is_zero()).then(|| StageRecord {
                 stage: *stage,
                 seconds: stages[at].as_secs_f64(),
                 sampled: [nanos, cpu, runnable].map(seconds),
-                station: self.recorders[at].look(name, now),
+                station: Station { kind: (*kind).to_owned(), ..self.recorders[at].look("", now) },
             })
         };
         STAGES.iter().enumerate().filter_map(record).collect()

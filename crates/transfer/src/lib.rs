@@ -43,6 +43,6 @@ pub use ledger::{Stage, StageRecord, Watch, limit};
 pub use options::{Options, Verify};
 pub use outcome::{Counts, Lost, Summary, Trouble};
 pub use run::{Plan, copy};
-pub use running::{OperationRecord, Running, SessionRecord, TOLD_INTERVAL, own_processors};
+pub use running::{OperationRecord, Running, SessionRecord, TOLD_INTERVAL};
 pub use side::{Access, Directory, File, Listed, Node, Place, Root, STEP, Seen};
 pub use sign::{Signer, check_signature, signature_of};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use aqueduct_metrics::status::RailStatus;
+use aqueduct_metrics::status::WayStatus;
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::{StageRecord, Watch};
@@ -72,7 +72,7 @@ pub struct SessionRecord {
     /// Requests that the server answered, by their kinds.
     pub operations: Vec<OperationRecord>,
     /// The ways to it.
-    pub rails: Vec<RailStatus>,
+    pub ways: Vec<WayStatus>,
 }
 
 /// Requests of a kind.
@@ -167,7 +167,7 @@ impl<'a> Telling<'a> {
             names_found: count(&watch.names_found),
             is_walking: count(&watch.directories) > 0,
             stages: watch.records(),
-            processors: own_processors(),
+            processors: aqueduct_worker::own_processors(),
             sessions: (self.sessions)(),
         }
     }
@@ -184,18 +184,6 @@ fn start_of(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Its name is in parentheses, and may have any.
     text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
-/// What this process's threads had of processors so far, and for how long they waited for one, in
-/// seconds. Of threads that have ended nothing is told.
-pub fn own_processors() -> [f64; 2] {
-    let mut sum = [0.0; 2];
-    for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
-        let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-        let nanos = text.split_whitespace().filter_map(|word| word.parse::<f64>().ok());
-        sum.iter_mut().zip(nanos).for_each(|(sum, nanos)| *sum += nanos / 1e9);
-    }
-    sum
 }
 
 impl Running {

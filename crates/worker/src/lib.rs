@@ -9,6 +9,7 @@
 
 mod done;
 mod group;
+mod processors;
 mod pulse;
 mod run;
 mod sentinel;
@@ -19,6 +20,7 @@ mod wide;
 
 pub use done::Done;
 pub use group::{Flush, Group, Interest, Readiness, Ready, Registration, Settings, Watched, lock};
+pub use processors::own_processors;
 pub use pulse::Pulse;
 pub use timer::Sleep;
 pub use wait::wait;

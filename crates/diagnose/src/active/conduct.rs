@@ -171,13 +171,13 @@ impl Bench {
         let running = Running::start(leg, threads, &self.source, &self.target);
         thread::sleep(WARM_UP);
         self.watches.iter().flatten().for_each(Watch::forget);
-        let (served, host, own) = (self.served(), Look::now(), aqueduct_transfer::own_processors());
+        let (served, host, own) = (self.served(), Look::now(), aqueduct_worker::own_processors());
         let (before, since) = (running.so_far(), Instant::now());
         while since.elapsed() < length && !running.has_failed() {
             thread::sleep(Duration::from_millis(5).min(length));
         }
         let (seconds, now) = (since.elapsed().as_secs_f64(), running.so_far());
-        let own_now = aqueduct_transfer::own_processors();
+        let own_now = aqueduct_worker::own_processors();
         let (host_now, served_now) = (Look::now(), self.served());
         let round_trips = self.watches.each_ref().map(|watch| watch.as_ref()?.look());
         let states: [f64; STATES] = std::array::from_fn(|state| now.states[state] - before.states[state]);

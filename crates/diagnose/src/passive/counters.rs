@@ -143,6 +143,14 @@ impl Window {
         }
     }
 
+    /// Adds a way, or to it what was counted elsewhere of the same.
+    pub fn put_rail(&mut self, rail: RailCounts) {
+        match self.rails.iter_mut().find(|known| known.name == rail.name) {
+            Some(known) => known.add(&rail),
+            None => self.rails.push(rail),
+        }
+    }
+
     /// Adds what was counted in a window after this one.
     pub fn add(&mut self, after: &Window) {
         self.seconds += after.seconds;
@@ -151,12 +159,7 @@ impl Window {
         self.throttled += after.throttled;
         self.is_walking = after.is_walking;
         after.stages.iter().for_each(|counts| self.put(counts.clone()));
-        for rail in &after.rails {
-            match self.rails.iter_mut().find(|known| known.name == rail.name) {
-                Some(known) => known.add(rail),
-                None => self.rails.push(rail.clone()),
-            }
-        }
+        after.rails.iter().for_each(|rail| self.put_rail(rail.clone()));
         let pairs = self.processors.iter_mut().flatten().zip(after.processors.iter().flatten());
         pairs.for_each(|(sum, more)| *sum += more);
     }
@@ -179,7 +182,7 @@ impl StageCounts {
         self.workers += more.workers;
         self.states.iter_mut().zip(more.states).for_each(|(sum, more)| *sum += more);
         for station in &more.stations {
-            match self.stations.iter_mut().find(|known| known.target == station.target) {
+            match self.stations.iter_mut().find(|known| known.is_same(station)) {
                 Some(known) => known.add(station),
                 None => self.stations.push(station.clone()),
             }
@@ -203,7 +206,7 @@ impl StageCounts {
 
     fn since(&self, before: &StageCounts) -> StageCounts {
         let stations = self.stations.iter().map(|now| {
-            let before = before.stations.iter().find(|before| before.target == now.target);
+            let before = before.stations.iter().find(|before| before.is_same(now));
             before.map_or_else(|| now.clone(), |before| now.since(before))
         });
         StageCounts {

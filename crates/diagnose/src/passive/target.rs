@@ -37,9 +37,12 @@ fn factor(stations: &[Station], at: usize) -> Option<f64> {
     (own > 0.0 && expected > 0.0).then_some(expected / own)
 }
 
-fn stations(window: &Window, stage: Stage, side: usize) -> &[Station] {
+/// Those of the kind of operation that takes most of the time.
+fn stations(window: &Window, stage: Stage, side: usize) -> Vec<Station> {
     let found = window.stages.iter().find(|counts| counts.stage == stage && counts.side == side);
-    found.map_or(&[], |counts| &counts.stations)
+    let all = found.map_or(&[][..], |counts| &counts.stations);
+    let Some(most) = all.iter().max_by(|one, two| one.spent.total_cmp(&two.spent)) else { return Vec::new() };
+    all.iter().filter(|station| station.kind == most.kind).cloned().collect()
 }
 
 /// The target that is slower than its peers, and how many times, if one is: `whole` is all that
@@ -49,7 +52,7 @@ pub(crate) fn slow(whole: &Window, parts: &[Window], stage: Stage, side: usize) 
     if all.len() < 2 {
         return None;
     }
-    let factors = (0..all.len()).filter_map(|at| Some((at, factor(all, at)?)));
+    let factors = (0..all.len()).filter_map(|at| Some((at, factor(&all, at)?)));
     let (at, most) = factors.max_by(|one, two| one.1.total_cmp(&two.1))?;
     if most <= FACTOR_MIN {
         return None;
@@ -60,7 +63,7 @@ pub(crate) fn slow(whole: &Window, parts: &[Window], stage: Stage, side: usize) 
         .filter_map(|part| {
             let all = stations(part, stage, side);
             let at = all.iter().position(|station| station.target == *name)?;
-            Some(factor(all, at)?.ln())
+            Some(factor(&all, at)?.ln())
         })
         .collect();
     let count = logs.len() as f64;

@@ -4,15 +4,20 @@ use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
-use aqueduct_metrics::activity::{LEVELS, Station, level, middle};
+use aqueduct_metrics::activity::Station;
+use aqueduct_metrics::status::WayStatus;
 use aqueduct_node::Failure;
 use aqueduct_transfer::{OperationRecord, Running, Stage as Step, StageRecord};
 
 use super::servers::{self, Told};
+use super::split::{Split, backlog, busy_back, by_state, lose, rails, share, way_of_server};
 use super::watched::{LOOK_INTERVAL, Names, Question, Watched, wait};
 use crate::host::Look as Host;
-use crate::passive::{RailCounts, Shape, StageCounts, State, Window};
+use crate::passive::{Shape, StageCounts, State, Window};
 use crate::verdict::Stage;
+
+/// Bytes of a write in the mean below which its bytes do not matter.
+const SMALL: f64 = 32768.0;
 
 /// Threads that carry the requests of a session.
 const CARRIERS: f64 = 2.0;
@@ -23,8 +28,8 @@ struct Look {
     host: Host,
 }
 
-/// For each step of a copy at a server: the parts of its time at the server, and on the way.
-type Splits = Vec<(Step, [f64; 2])>;
+/// How each step at a server is divided.
+type Splits = Vec<(Step, Split)>;
 
 /// Watches it until `end`, or until it is over.
 pub(super) fn watch(path: &Path, question: &Question, end: Instant) -> Result<Watched, Failure> {
@@ -59,28 +64,68 @@ pub(super) fn watch(path: &Path, question: &Question, end: Instant) -> Result<Wa
     };
     let (first, last) = (&looks[0], &looks[looks.len() - 1]);
     let splits = splits(first, last, &servers, [&at_first, &at_last]);
-    let windows = looks.windows(2).map(|pair| between(&pair[0], &pair[1], &splits)).collect();
+    let mut windows: Vec<Window> = looks.windows(2).map(|pair| between(&pair[0], &pair[1], &splits)).collect();
+    if let Some(window) = windows.last_mut() {
+        let back = |told: &[Told]| servers.iter().zip(told).filter_map(|(of, told)| way_of_server(of, told)).collect();
+        let (before, now): (Vec<_>, Vec<_>) = (back(&at_first), back(&at_last));
+        rails(&before, &now, last.told.seconds - first.told.seconds).into_iter().for_each(|rail| window.put_rail(rail));
+    }
     let bytes = last.told.bytes.saturating_sub(first.told.bytes) as f64;
     let silent = servers.iter().zip(&at_last);
     let silent = silent.filter_map(|(server, told)| Some((server.clone(), told.as_ref().err()?.clone()))).collect();
-    Ok(Watched { windows, names: Names { silent, ..names(first) }, bytes, has_ended })
+    let names = Names { silent, ..names(first) };
+    Ok(Watched { windows, names, bytes, has_ended, wants_more: true })
 }
 
 /// The splits of all steps over the whole time: in a part of it little may end.
 fn splits(first: &Look, last: &Look, servers: &[String], [before, now]: [&[Told]; 2]) -> Splits {
     let told = |server: &String| {
         let at = servers.iter().position(|other| other == server)?;
-        Some((before[at].as_ref().ok()?, now[at].as_ref().ok()?))
+        Some((&before[at], &now[at]))
     };
     let split = |record: &StageRecord| {
         let (_, side) = place_of(record.stage)?;
         let server = last.told.servers[side].as_ref()?;
         let is_here = matches!(record.stage, Step::Hash | Step::Own);
-        let served = told(server)
-            .map(|(before, now)| servers::served(before, now, |name| kind_of(name) == kind_of_step(record.stage)));
-        (!is_here).then(|| (record.stage, split(first, last, &since(first, record), (server, served))))
+        let is_kind = |name: &str| kind_of(name) == kind_of_step(record.stage);
+        let station = since(first, record).station;
+        let requests = requests(first, last, server, is_kind);
+        let split = Split::of([station.completions(), station.spent], requests, told(server), is_kind);
+        let seconds = last.told.seconds - first.told.seconds;
+        let split = match (record.stage, told(server)) {
+            (Step::Read | Step::Verify, Some((before, now))) => {
+                split.with_way_back(busy_back(server, before, now), seconds)
+            }
+            (Step::Write, _) => split.with_backlog(backlog(&ways(first, server), &ways(last, server))),
+            _ => split,
+        };
+        let split = split
+            .with_starved(told(server), seconds, lose(&ways(first, server), &ways(last, server)))
+            .over(&ways(last, server));
+        (!is_here).then_some((record.stage, split))
     };
     last.told.stages.iter().filter_map(split).collect()
+}
+
+/// The ways to a server.
+fn ways(look: &Look, server: &str) -> Vec<WayStatus> {
+    let sessions = look.told.sessions.iter().filter(|session| session.server == server);
+    sessions.flat_map(|session| session.ways.clone()).collect()
+}
+
+fn all_ways(look: &Look) -> Vec<WayStatus> {
+    look.told.sessions.iter().flat_map(|session| session.ways.clone()).collect()
+}
+
+/// Requests of a kind to a server that were answered between two looks, and how long they took.
+fn requests(before: &Look, now: &Look, server: &str, is_kind: impl Fn(&str) -> bool) -> [f64; 2] {
+    let asked = |look: &Look| {
+        let sessions = look.told.sessions.iter().filter(|session| session.server == server);
+        let kinds = sessions.flat_map(|session| &session.operations).filter(|at| is_kind(&at.operation));
+        kinds.fold([0.0; 2], |sum, OperationRecord { count, seconds, .. }| [sum[0] + count, sum[1] + seconds])
+    };
+    let (before, now) = (asked(before), asked(now));
+    [0, 1].map(|at: usize| (now[at] - before[at]).max(0.0))
 }
 
 fn names(look: &Look) -> Names {
@@ -101,6 +146,7 @@ fn between(before: &Look, now: &Look, splits: &Splits) -> Window {
         processors: [now.host.processors_since(&before.host); 2],
         ..Window::default()
     };
+    let moved = now.told.bytes.saturating_sub(before.told.bytes) as f64;
     let workers: f64 = now.told.stages.iter().map(|stage| since(before, stage).seconds).sum();
     // What computes beside the threads that copy carries their requests.
     let share_max =
@@ -113,18 +159,17 @@ fn between(before: &Look, now: &Look, splits: &Splits) -> Window {
             None => window.throttled += counted.seconds,
             Some((stage, side)) => match splits.iter().find(|at| at.0 == record.stage).map(|at| at.1) {
                 None => window.put(counts(stage, side, workers, &counted)),
-                Some([there, way]) => {
-                    let way_of_carriers = (1.0 - there - way).max(0.0) + way * busy_carriers;
-                    window.put(part(stage, side, workers, &counted, there));
-                    window.put(part(Stage::Network, side, workers, &counted, way * (1.0 - busy_carriers)));
-                    let mut sends = part(Stage::Send, side, workers, &counted, way_of_carriers);
-                    sends.states = by_state(sends.states.iter().sum(), State::Cpu);
-                    window.put(sends);
+                Some(split) => {
+                    // Files of so few bytes are names.
+                    let is_small = moved < SMALL * counted.station.completions();
+                    let stage = if is_small && side == 1 { Stage::Metadata } else { stage };
+                    let of = (workers, counted.seconds);
+                    split.put(&mut window, (stage, side), of, &counted.station, busy_carriers);
                 }
             },
         }
     }
-    window.rails = rails(&now.told);
+    window.rails = rails(&all_ways(before), &all_ways(now), seconds);
     window
 }
 
@@ -178,16 +223,6 @@ fn waits(record: &StageRecord) -> f64 {
     share(record.sampled[2], record.sampled[0])
 }
 
-fn share(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 }
-}
-
-fn by_state(seconds: f64, state: State) -> [f64; crate::passive::STATES] {
-    let mut states = [0.0; crate::passive::STATES];
-    states[state as usize] = seconds;
-    states
-}
-
 /// A stage on this machine.
 fn counts(stage: Stage, side: usize, workers: f64, record: &StageRecord) -> StageCounts {
     let (cpu, runnable) = (computes(record), waits(record));
@@ -204,58 +239,10 @@ fn counts(stage: Stage, side: usize, workers: f64, record: &StageRecord) -> Stag
 /// always a thread for each.
 fn between_others(record: &StageRecord) -> Station {
     const LENGTH: f64 = 0.01;
-    let mut station = Station { target: "own".to_owned(), ..Station::default() };
+    let mut station = Station { kind: "own".to_owned(), ..Station::default() };
     (station.time[1], station.done[1]) = (record.seconds, record.seconds / LENGTH);
     (station.spent, station.under_way) = (record.seconds, record.seconds);
     station
-}
-
-/// A part of a stage of which the rest is elsewhere.
-fn part(stage: Stage, side: usize, workers: f64, record: &StageRecord, share: f64) -> StageCounts {
-    let rest = if stage == Stage::Metadata { State::Metadata } else { State::Io };
-    let state = if stage == Stage::Network { State::Window } else { rest };
-    let states = by_state(record.seconds * share, state);
-    StageCounts { stage, side, workers, states, stations: vec![scaled(&record.station, share)] }
-}
-
-/// A station of which each operation is there for a part of its time: by Little's law so many
-/// fewer are there at a time, and as many end.
-fn scaled(station: &Station, share: f64) -> Station {
-    let mut scaled = Station { time: [0.0; LEVELS], done: [0.0; LEVELS], ..station.clone() };
-    for at in 1..LEVELS {
-        let there = middle(at) * share;
-        let to = level((there.round() as usize).max(1));
-        scaled.time[to] += station.time[at] * there.min(1.0);
-        scaled.done[to] += station.done[at];
-    }
-    (scaled.spent, scaled.under_way) = (station.spent * share, station.under_way * share);
-    scaled
-}
-
-/// Of a step at a server: the parts of its time at the server, and on the way; the rest is spent
-/// on this machine. `served`: how many such requests the server has answered, of whomever, and how
-/// long they took there.
-fn split(before: &Look, now: &Look, record: &StageRecord, (server, served): (&str, Option<[f64; 2]>)) -> [f64; 2] {
-    let asked = |look: &Look| {
-        let sessions = look.told.sessions.iter().filter(|session| session.server == server);
-        let kinds = sessions.flat_map(|session| &session.operations);
-        let kinds = kinds.filter(|at| kind_of(&at.operation) == kind_of_step(record.stage));
-        kinds.fold([0.0; 2], |sum, OperationRecord { count, seconds, .. }| [sum[0] + count, sum[1] + seconds])
-    };
-    let (earlier, later) = (asked(before), asked(now));
-    let [count, took] = [0, 1].map(|at: usize| (later[at] - earlier[at]).max(0.0));
-    let (steps, spent) = (record.station.completions(), record.station.spent);
-    // Nothing was answered meanwhile: it waits for the server or the way to it, nobody knows which.
-    if count == 0.0 || took == 0.0 || steps == 0.0 {
-        return [0.5, 0.5];
-    }
-    // Of those that ended.
-    let sent = share(took, spent.max(took));
-    let there = match served {
-        Some([served, seconds]) if served > 0.0 => share(seconds / served, took / count),
-        _ => 0.5,
-    };
-    [sent * there, sent * (1.0 - there)]
 }
 
 /// Classes of requests: data that are read, data that are written, what makes stable, all else.
@@ -276,18 +263,4 @@ fn kind_of_step(step: Step) -> u8 {
         Step::Flush => 2,
         _ => 3,
     }
-}
-
-fn rails(told: &Running) -> Vec<RailCounts> {
-    let rails = told.sessions.iter().flat_map(|session| session.rails.iter().map(move |rail| (session, rail)));
-    let counts = |(session, rail): (&aqueduct_transfer::SessionRecord, &aqueduct_metrics::status::RailStatus)| {
-        let seconds = rail.round_trip_us as f64 / 1e6;
-        RailCounts {
-            name: format!("{} {}", session.server, rail.path),
-            round_trips: [seconds, 1.0],
-            round_trip_min: seconds,
-            ..RailCounts::default()
-        }
-    };
-    rails.map(counts).collect()
 }

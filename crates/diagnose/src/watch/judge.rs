@@ -1,7 +1,7 @@
 //! From what was named to what is said: pure.
 
 use super::watched::{HERE, Names, Spent, Watched};
-use crate::passive::{Named, StageCounts, State, Window};
+use crate::passive::{Named, RailCounts, StageCounts, State, Window};
 use crate::verdict::{Kind, Stage, TIE, Verdict};
 
 /// Less than this share of the time is not told.
@@ -19,7 +19,13 @@ fn called(stage: Stage, side: usize) -> String {
 pub(super) fn judge(whole: &Window, named: Option<&Named>, watched: &Watched) -> Verdict {
     let names = &watched.names;
     let verdict = match named {
-        _ if whole.seconds <= 0.0 => Verdict::unknown("it ended before anything of it could be watched"),
+        _ if whole.seconds <= 0.0 => match names.silent.first() {
+            Some((who, _)) => {
+                let why = "it does not answer, so that nothing is known of it";
+                Verdict { target: who.clone(), ..Verdict::unknown(why) }
+            }
+            None => Verdict::unknown("it ended before anything of it could be watched"),
+        },
         None => Verdict::unknown("too little was done to say what limits it"),
         Some(named) => of_named(whole, named, names),
     };
@@ -141,6 +147,17 @@ fn evidence(whole: &Window, named: &Named, names: &Names, verdict: Verdict) -> V
         Some((target, times)) => verdict.because(format!("{target} takes {times:.1} times as long as its peers")),
         None => verdict,
     };
+    let is_measured = |rail: &&RailCounts| named.stage == Stage::Network && rail.round_trips[1] > 0.0;
+    let verdict = whole.rails.iter().filter(is_measured).fold(verdict, |verdict, rail| {
+        let mean = rail.round_trips[0] / rail.round_trips[1] * 1e3;
+        let [sent, again] = rail.segments;
+        verdict.because(format!(
+            "{}: a round trip takes {mean:.2} ms, {:.2} ms at least; {:.2} % of segments were sent again",
+            rail.name,
+            rail.round_trip_min * 1e3,
+            100.0 * again / sent.max(1.0)
+        ))
+    });
     let [busy, all] = whole.processors[0];
     match all > 0.0 {
         true => verdict.because(format!("this machine's processors are {:.0} % busy", 100.0 * busy / all)),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use aqueduct_node::mounts::Mount;
 use aqueduct_wire::ClientKey;
 use serde::Serialize;
 
@@ -18,6 +19,8 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub enum Subject {
     /// A copy of this user on this machine, by what it tells there.
     Copy(PathBuf),
+    /// A mount of this machine.
+    Mount(Mount),
 }
 
 /// What is asked.
@@ -49,6 +52,8 @@ pub(super) struct Watched {
     pub(super) bytes: f64,
     /// Whether it ended before the time was over.
     pub(super) has_ended: bool,
+    /// It would do more if it could: that nothing is asked of it is no reason.
+    pub(super) wants_more: bool,
 }
 
 /// What things are called.

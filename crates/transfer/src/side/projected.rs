@@ -53,7 +53,7 @@ impl Export {
             server: server.to_owned(),
             export: export.to_owned(),
             operations: requests.into_iter().map(operation).collect(),
-            rails: self.attachment.status().rails,
+            ways: self.attachment.status().ways,
         }
     }
 

@@ -1,0 +1,197 @@
+//! A mount of this machine, from what it tells, and from what its servers do.
+
+use std::slice;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aqueduct_metrics::activity::Station;
+use aqueduct_metrics::status::{ActivityStatus, BackingStatus, ClientStatus, MountStatus};
+use aqueduct_node::mounts::{self, Mount};
+
+use super::servers::{self, Told};
+use super::split::{Split, backlog, busy_back, by_state, lose, rails, scaled, share, way_of_server};
+use super::watched::{LOOK_INTERVAL, Names, Question, Watched, wait};
+use crate::host::Look as Host;
+use crate::passive::{Shape, StageCounts, State, Window};
+use crate::verdict::Stage;
+
+/// A mount that says nothing for so long does not answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a mount told, and when.
+struct Look {
+    at: Instant,
+    told: MountStatus,
+    host: Host,
+}
+
+fn look(mount: &Mount) -> Result<Look, String> {
+    let told = mounts::ask(slice::from_ref(mount), PATIENCE).pop().unwrap_or_else(|| Err("nothing".to_owned()))?;
+    Ok(Look { at: Instant::now(), told, host: Host::now() })
+}
+
+fn client(told: &MountStatus) -> Option<&ClientStatus> {
+    match &told.backing {
+        BackingStatus::Client(client) => Some(client),
+        BackingStatus::Local(_) | BackingStatus::Gone {} => None,
+    }
+}
+
+/// Watches it until `end`.
+pub(super) fn watch(mount: &Mount, question: &Question, end: Instant) -> Watched {
+    let place = mount.target.display().to_string();
+    let names = Names { places: [place.clone(), place.clone()], ..Names::default() };
+    let nothing = |silent: Vec<(String, String)>| Watched {
+        windows: Vec::new(),
+        names: Names { silent, ..names.clone() },
+        bytes: 0.0,
+        has_ended: false,
+        wants_more: false,
+    };
+    let first = match look(mount) {
+        Ok(first) => first,
+        Err(why) => return nothing(vec![(place.clone(), why)]),
+    };
+    let servers = servers_of(&first);
+    let (of, key) = (servers.clone(), question.key.clone());
+    let asked = thread::spawn(move || servers::ask(&of, key.as_ref()));
+    let (mut looks, mut silent) = (vec![first], Vec::new());
+    let mut next = Instant::now();
+    while wait(next, end) {
+        next += LOOK_INTERVAL;
+        match look(mount) {
+            Ok(seen) => looks.push(seen),
+            Err(why) => {
+                silent.push((place.clone(), why));
+                break;
+            }
+        }
+    }
+    let unknown = || servers.iter().map(|_| Err("it cannot be asked".to_owned())).collect();
+    let at_first: Vec<Told> = asked.join().unwrap_or_else(|_| unknown());
+    let at_last = match at_first.iter().all(Result::is_ok) {
+        true => servers::ask(&servers, question.key.as_ref()),
+        false => at_first.clone(),
+    };
+    let told = servers.iter().zip(&at_last);
+    silent.extend(told.filter_map(|(server, told)| Some((server.clone(), told.as_ref().err()?.clone()))));
+    let splits = splits(&looks, &servers, [&at_first, &at_last]);
+    let mut windows: Vec<Window> = looks.windows(2).map(|pair| between(&pair[0], &pair[1], &splits)).collect();
+    if let Some(window) = windows.last_mut() {
+        let back = |told: &[Told]| servers.iter().zip(told).filter_map(|(of, told)| way_of_server(of, told)).collect();
+        let (before, now): (Vec<_>, Vec<_>) = (back(&at_first), back(&at_last));
+        rails(&before, &now, end.duration_since(looks[0].at).as_secs_f64())
+            .into_iter()
+            .for_each(|rail| window.put_rail(rail));
+    }
+    let moved = |look: &Look| client(&look.told).map_or(0, |client| client.bytes_read + client.bytes_written);
+    let bytes = moved(&looks[looks.len() - 1]).saturating_sub(moved(&looks[0])) as f64;
+    let server = match servers.len() {
+        1 => Some(servers[0].clone()),
+        _ => None,
+    };
+    let place = client(&looks[0].told).map_or(place, |client| format!("{}:{}", client.server, client.export));
+    let names = Names { places: [place.clone(), place], servers: [server.clone(), server], silent, ..names };
+    Watched { windows, names, bytes, has_ended: false, wants_more: false }
+}
+
+/// Those that it uses.
+fn servers_of(look: &Look) -> Vec<String> {
+    let Some(client) = client(&look.told) else { return Vec::new() };
+    let mut servers: Vec<String> = client.activity.iter().map(|of| of.station.target.clone()).collect();
+    servers.push(client.server.clone());
+    servers.sort();
+    servers.dedup();
+    servers
+}
+
+/// By class of requests and server.
+type Splits = Vec<(String, String, Split)>;
+
+fn splits(looks: &[Look], servers: &[String], [before, now]: [&[Told]; 2]) -> Splits {
+    let (first, last) = (&looks[0], &looks[looks.len() - 1]);
+    let split = |of: &ActivityStatus| {
+        let station = since(first, of);
+        let at = servers.iter().position(|server| *server == of.station.target);
+        let told = at.map(|at| (&before[at], &now[at]));
+        let ended = [station.completions(), station.spent];
+        let is_kind = |name: &str| class_of(name) == of.class;
+        let split = Split::of(ended, ended, told, is_kind);
+        let ways = |look: &Look| client(&look.told).map(|client| client.ways.clone()).unwrap_or_default();
+        let split = match (of.class.as_str(), told) {
+            ("read", Some((before, now))) => {
+                let seconds = last.at.duration_since(first.at).as_secs_f64();
+                split.with_way_back(busy_back(&of.station.target, before, now), seconds)
+            }
+            ("write", _) => split.with_backlog(backlog(&ways(first), &ways(last))),
+            _ => split,
+        };
+        let seconds = last.at.duration_since(first.at).as_secs_f64();
+        let split = split.with_starved(told, seconds, lose(&ways(first), &ways(last))).over(&ways(last));
+        (of.class.clone(), of.station.target.clone(), split)
+    };
+    client(&last.told).map(|client| client.activity.iter().map(split).collect()).unwrap_or_default()
+}
+
+/// The class that a kind of requests belongs to.
+fn class_of(name: &str) -> &'static str {
+    match name {
+        "Read" => "read",
+        "Write" => "write",
+        "Sync" | "SyncDirectory" | "Commit" => "sync",
+        "SetLock" | "Attach" | "Status" | "Beat" | "Transfer" | "Right" => "",
+        _ => "names",
+    }
+}
+
+fn since(before: &Look, of: &ActivityStatus) -> Station {
+    let earlier = client(&before.told).map(|client| &client.activity[..]).unwrap_or_default();
+    let same = |other: &&ActivityStatus| other.class == of.class && other.station.target == of.station.target;
+    earlier.iter().find(same).map_or_else(|| of.station.clone(), |earlier| of.station.since(&earlier.station))
+}
+
+fn place_of(class: &str) -> (Stage, usize) {
+    match class {
+        "read" => (Stage::Read, 0),
+        "write" => (Stage::Write, 1),
+        "sync" => (Stage::Flush, 1),
+        _ => (Stage::Metadata, 1),
+    }
+}
+
+/// What was counted between two looks.
+fn between(before: &Look, now: &Look, splits: &Splits) -> Window {
+    let seconds = now.at.duration_since(before.at).as_secs_f64();
+    let mut window = Window {
+        seconds,
+        shape: Shape::Pool,
+        processors: [now.host.processors_since(&before.host); 2],
+        ..Window::default()
+    };
+    let kernel = now.told.kernel.since(&before.told.kernel);
+    let mut at_servers = 0.0;
+    for of in client(&now.told).map(|client| &client.activity[..]).unwrap_or_default() {
+        let station = Station { kind: of.class.clone(), ..since(before, of) };
+        let split = splits.iter().find(|(class, server, _)| *class == of.class && *server == of.station.target);
+        at_servers += station.under_way;
+        if let Some((_, _, split)) = split {
+            let of_all = (seconds, station.under_way);
+            split.put(&mut window, place_of(&of.class), of_all, &station, 0.0);
+        }
+    }
+    // What the kernel waits for and no server is asked for meanwhile.
+    let own = (kernel.under_way - at_servers).max(0.0);
+    let used = |at: usize| (now.told.processor_seconds[at] - before.told.processor_seconds[at]).max(0.0);
+    let computes = (used(0) + used(1)).min(own);
+    let mut states = by_state(computes, State::Cpu);
+    states[State::Io as usize] = own - computes;
+    let station = scaled(&kernel, share(own, kernel.under_way));
+    window.put(StageCounts { stage: Stage::Send, side: 0, workers: seconds, states, stations: vec![station] });
+    // In so much of the time nothing was asked for.
+    let idle = share(kernel.time[0], seconds).min(0.999);
+    let busy: f64 = window.stages.iter().map(|counts| counts.busy() + counts.of(State::Window)).sum();
+    window.idle = if busy > 0.0 { busy * idle / (1.0 - idle) } else { seconds * idle };
+    let ways = |look: &Look| client(&look.told).map(|client| client.ways.clone()).unwrap_or_default();
+    window.rails = rails(&ways(before), &ways(now), seconds);
+    window
+}
