@@ -223,6 +223,8 @@ Example:
     },
     #[command(flatten)]
     Look(crate::look::Look),
+    #[command(flatten)]
+    Work(crate::work::Work),
     /// Show the servers of a volume, as any of them tells
     #[command(after_help = "\
 Example:

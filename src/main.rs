@@ -28,6 +28,7 @@ mod transfer;
 mod transfers;
 mod umount;
 mod volume;
+mod work;
 
 use std::path::Path;
 use std::process::ExitCode;

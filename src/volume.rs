@@ -23,6 +23,7 @@ pub fn run(command: &args::Volume) -> Result<ExitCode, Failure> {
         args::Volume::Init { file, server } => init(file, server),
         args::Volume::Look(Look::Check { file, stores }) => check(file, stores),
         args::Volume::Look(Look::Export { file, dir, stores }) => export(file, dir, stores),
+        args::Volume::Work(work) => crate::work::run(work),
         args::Volume::Show { volume, key } => show(volume, key.as_deref()),
     }
 }

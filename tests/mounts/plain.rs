@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::common::{
-    Mount, Process, SOON, aqueduct, directory, errno, free_addresses, have, run, run_within, test, wait_until, within,
+    Mount, Output, Process, SOON, aqueduct, directory, errno, free_addresses, have, run, run_within, test, wait_until, within,
 };
 use crate::model::assert_alike;
 
@@ -460,5 +460,76 @@ fn a_store_is_served_to_the_volume_alone_and_made_once() {
         let mount = volume.mount("");
         assert_eq!(errno(fs::create_dir(mount.join(".aqueduct-volume"))), libc::EPERM);
         assert_eq!(errno(File::open(mount.join(".aqueduct-volume"))), libc::ENOENT);
+    });
+}
+
+/// Has the server of the names do something for the volume.
+fn work(volume: &Plain, arguments: &[&str]) -> Output {
+    run_within(
+        Duration::from_secs(60),
+        aqueduct().args(["volume", arguments[0]]).arg(&volume.file).args(&arguments[1..]),
+    )
+}
+
+#[test]
+fn a_server_is_emptied_and_files_get_objects_while_they_are_used() {
+    within(LONG, || {
+        let mut volume = Plain::new(WHOLE, 3);
+        fs::create_dir(volume.dir(0).join("old")).unwrap();
+        (0..3).for_each(|n| fs::write(volume.dir(0).join(format!("old/{n}")), content(n, 3_000_000)).unwrap());
+        let (mount, other) = (volume.mount(""), volume.mount("cache=none"));
+        for number in 0..30 {
+            fs::write(mount.join(format!("file-{number}")), content(number, 200_000)).unwrap();
+        }
+        wait_until("objects are there", SOON, || volume.all_objects() == 30);
+        let told = work(&volume, &["drain", "s2", "--dry-run"]).succeeded();
+        assert!(told.contains(" files would be copied") && volume.objects(2) > 0, "{told}");
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write_blocks(&mount.join("old/0"), &ends));
+            let reader = scope.spawn(|| {
+                while !ends.load(Ordering::SeqCst) {
+                    for number in 0..30 {
+                        let path = other.join(format!("file-{number}"));
+                        assert!(fs::read(path).unwrap() == content(number, 200_000), "file {number}");
+                    }
+                }
+            });
+            let told = work(&volume, &["drain", "s2"]).succeeded();
+            assert!(told.contains("may be taken out"), "{told}");
+            assert_eq!(volume.objects(2), 0);
+            work(&volume, &["spread", "/old", "--bwlimit", "50MB/s"]).succeeded();
+            assert_eq!((volume.all_objects(), volume.objects(2)), (33, 0));
+            work(&volume, &["drain", "s2", "--undo"]).succeeded();
+            work(&volume, &["rebalance"]).succeeded();
+            assert!(volume.objects(2) > 0);
+            ends.store(true, Ordering::SeqCst);
+            reader.join().unwrap();
+            let count = writer.join().unwrap();
+            let data = fs::read(other.join("old/0")).unwrap();
+            assert_eq!(data.len(), 3_000_000 + count * 30_000);
+            assert!(data[..3_000_000] == content(0, 3_000_000));
+            assert!(data[3_000_000..].chunks(30_000).enumerate().all(|(block, data)| data == content(block, 30_000)));
+        });
+        let told = work(&volume, &["drain", "s9"]).failed();
+        assert!(told.contains("none of that name"), "{told}");
+        // What is killed in the midst of it goes on where it was.
+        let mut draining = aqueduct();
+        draining.args(["volume", "drain", "--bwlimit", "3MB/s"]).arg(&volume.file).arg("s1");
+        let mut draining = Process::start(&mut draining, &volume.home.path().join("drain.log"));
+        std::thread::sleep(Duration::from_millis(300));
+        volume.kill(0);
+        draining.ends_within(SOON);
+        volume.start_server(0);
+        let told = work(&volume, &["drain", "s1"]).succeeded();
+        assert!(told.contains("may be taken out"), "{told}");
+        assert_eq!((volume.objects(1), volume.all_objects()), (0, 33));
+        run(aqueduct().args(["volume", "check"]).arg(&volume.file)).succeeded();
+        for number in 0..30 {
+            assert!(fs::read(mount.join(format!("file-{number}"))).unwrap() == content(number, 200_000));
+        }
+        for number in 1..3 {
+            assert!(fs::read(mount.join(format!("old/{number}"))).unwrap() == content(number, 3_000_000));
+        }
     });
 }

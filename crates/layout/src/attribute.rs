@@ -1,10 +1,11 @@
 //! What says where a file's bytes are: an extended attribute of its stub, and the stub's first
 //! block, each under a MAC.
 //!
-//! The attribute, little-endian: version u8 (1), state u8, count of servers u8, 0 u8, block u32,
-//! id 16 bytes, hash of the stub's handle 16 bytes, made u64, size u64, blocks u64, servers u64
-//! each, MAC 16 bytes. The first block: [`MAGIC`], the length of an attribute u16, the attribute,
-//! and a text for who looks at it.
+//! The attribute, little-endian: version u8 (2), state u8, count of servers u8, count of other
+//! places u8 (0 or that of servers), block u32, id 16 bytes, hash of the stub's handle 16 bytes,
+//! made u64, size u64, blocks u64, epoch u64, servers u64 each, other places u64 each, MAC 16
+//! bytes. Version 1 has neither an epoch nor other places. The first block: [`MAGIC`], the length
+//! of an attribute u16, the attribute, and a text for who looks at it.
 
 use crate::stripe::{ServerKey, Stripe};
 
@@ -23,8 +24,11 @@ pub const SERVERS_MAX: usize = 64;
 /// What a number has that is not known, or does not count.
 pub const UNKNOWN: u64 = u64::MAX;
 
-const VERSION: u8 = 1;
-const FIXED_LENGTH: usize = 64;
+const VERSION: u8 = 2;
+
+/// Bytes before the servers, in versions 1 and 2.
+const FIXED_LENGTH_1: usize = 64;
+const FIXED_LENGTH: usize = 72;
 const MAC_LENGTH: usize = 16;
 const NOTE: &[u8] = b"\nThis file is a part of an Aqueduct volume. Its data lie in objects of the volume's servers,\nand are read through a mount of the volume.\n";
 
@@ -60,6 +64,12 @@ pub struct Attribute {
     pub size: u64,
     /// What all objects take, in units of 512 bytes; [`UNKNOWN`]: they have been written to since.
     pub blocks: u64,
+    /// Grows whenever objects come to lie elsewhere: what was known of an older one is of no use.
+    pub epoch: u64,
+    /// Where else objects of these names may lie, part by part, which nobody reads: copies that
+    /// are being made, or what was left when [`servers`](Attribute::servers) changed. Empty:
+    /// nowhere.
+    pub other: Vec<ServerKey>,
 }
 
 /// The volume's key for attributes, stubs and markers.
@@ -100,32 +110,42 @@ impl Attribute {
 
     /// As it is stored.
     pub fn encode(&self, key: &LayoutKey) -> Vec<u8> {
-        let mut bytes = vec![VERSION, self.state as u8, self.servers.len() as u8, 0];
+        let mut bytes = vec![VERSION, self.state as u8, self.servers.len() as u8, self.other.len() as u8];
         bytes.extend(self.block.to_le_bytes());
         bytes.extend(self.id);
         bytes.extend(self.stub);
-        bytes.extend([self.made, self.size, self.blocks].into_iter().flat_map(u64::to_le_bytes));
-        bytes.extend(self.servers.iter().flat_map(|server| server.to_le_bytes()));
+        bytes.extend([self.made, self.size, self.blocks, self.epoch].into_iter().flat_map(u64::to_le_bytes));
+        bytes.extend(self.servers.iter().chain(&self.other).flat_map(|server| server.to_le_bytes()));
         bytes.extend(key.mac(NAME, &bytes));
         bytes
     }
 
     /// What was stored; `None`: it is none of this volume.
     pub fn decode(key: &LayoutKey, bytes: &[u8]) -> Option<Attribute> {
-        let body = bytes.len().checked_sub(MAC_LENGTH).filter(|length| *length >= FIXED_LENGTH)?;
+        let body = bytes.len().checked_sub(MAC_LENGTH)?;
         let (bytes, mac) = bytes.split_at(body);
         if !key.is_mac(NAME, bytes, mac) {
             return None;
         }
         let number = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
-        let (&[VERSION, state, count, 0], block) = (bytes.first_chunk()?, bytes.get(4..)?.first_chunk()?) else {
-            return None;
+        let &[version, state, count, others] = bytes.first_chunk()?;
+        let block = bytes.get(4..)?.first_chunk()?;
+        let (fixed, epoch) = match (version, others) {
+            (1, 0) => (FIXED_LENGTH_1, 0),
+            (VERSION, others) if others == 0 || others == count => (FIXED_LENGTH, number(FIXED_LENGTH_1)?),
+            _ => return None,
         };
         let state = [State::Making, State::Moved, State::Spread].into_iter().find(|known| *known as u8 == state)?;
-        let (servers, rest) = bytes[FIXED_LENGTH..].as_chunks::<8>();
-        let is_whole = servers.len() == count.into() && (1..=SERVERS_MAX).contains(&servers.len());
+        let (servers, rest) = bytes.get(fixed..)?.as_chunks::<8>();
+        let count = usize::from(count);
+        let is_whole = servers.len() == count + usize::from(others) && (1..=SERVERS_MAX).contains(&count);
         let block = u32::from_le_bytes(*block);
-        (is_whole && rest.is_empty() && block > 0).then_some(Attribute {
+        if !is_whole || !rest.is_empty() || block == 0 {
+            return None;
+        }
+        let mut servers: Vec<_> = servers.iter().map(|server| u64::from_le_bytes(*server)).collect();
+        let other = servers.split_off(count);
+        Some(Attribute {
             state,
             block,
             id: *bytes.get(8..)?.first_chunk()?,
@@ -133,7 +153,9 @@ impl Attribute {
             made: number(40)?,
             size: number(48)?,
             blocks: number(56)?,
-            servers: servers.iter().map(|server| u64::from_le_bytes(*server)).collect(),
+            servers,
+            epoch,
+            other,
         })
     }
 
@@ -173,17 +195,15 @@ mod tests {
 
     fn any_attribute() -> impl Strategy<Value = Attribute> {
         let states = prop::sample::select(vec![State::Making, State::Moved, State::Spread]);
-        let numbers = (1u32.., any::<[u8; 16]>(), any::<[u8; 16]>(), any::<[u64; 3]>());
-        (states, numbers, prop::collection::vec(any::<u64>(), 1..=SERVERS_MAX)).prop_map(
-            |(state, (block, id, stub, [made, size, blocks]), servers)| Attribute {
-                state,
-                id,
-                block,
-                servers,
-                stub,
-                made,
-                size,
-                blocks,
+        let numbers = (1u32.., any::<[u8; 16]>(), any::<[u8; 16]>(), any::<[u64; 4]>());
+        let places = prop::collection::vec(any::<(u64, u64)>(), 1..=SERVERS_MAX);
+        (states, numbers, places, any::<bool>()).prop_map(
+            |(state, (block, id, stub, [made, size, blocks, epoch]), places, has_other)| {
+                let (servers, mut other): (Vec<_>, Vec<_>) = places.into_iter().unzip();
+                if !has_other {
+                    other.clear();
+                }
+                Attribute { state, id, block, servers, stub, made, size, blocks, epoch, other }
             },
         )
     }
@@ -209,5 +229,17 @@ mod tests {
             let _ = Attribute::of_first_block(&key(), &bytes);
             let _ = Attribute::of_first_block(&key(), &[&MAGIC[..], &bytes].concat());
         }
+    }
+
+    #[test]
+    fn what_older_releases_have_stored_is_read() {
+        let mut bytes = vec![1, State::Spread as u8, 1, 0];
+        bytes.extend(4096u32.to_le_bytes());
+        bytes.extend([3; 32]);
+        bytes.extend([1u64, UNKNOWN, 7, 99].into_iter().flat_map(u64::to_le_bytes));
+        bytes.extend(key().mac(NAME, &bytes));
+        let attribute = Attribute::decode(&key(), &bytes).unwrap();
+        assert_eq!((attribute.servers, attribute.blocks, attribute.epoch), (vec![99], 7, 0));
+        assert!(attribute.other.is_empty());
     }
 }

@@ -118,11 +118,15 @@ impl Plain {
             (kind, Some(size)) if self.outgrows(file, size, 0) && self.may_resize(context, file, open).await => {
                 match self.grow_ordinary(file, kind, (size, 0)).await? {
                     Some(spread) => spread,
-                    None => return self.tree.call(context, Request::SetAttr { handle, open, set }).await,
+                    None => {
+                        let _noting = file.changed.noting(0, u64::MAX);
+                        return self.tree.call(context, Request::SetAttr { handle, open, set }).await;
+                    }
                 }
             }
             (_, size) => {
                 let stays_large = size.is_none_or(|size| size > self.config.inline_max);
+                let _noting = file.changed.noting(0, size.map_or(0, |_| u64::MAX));
                 let reply = self.tree.call(context, Request::SetAttr { handle, open, set }).await?;
                 file.is_large.store(is_large && stays_large, Ordering::Relaxed);
                 return Ok(reply);
@@ -163,6 +167,7 @@ impl Plain {
             return Err(Errno::EINVAL);
         }
         let before = spread.now().size;
+        let _noting = file.changed.noting(size.min(before), size.max(before));
         if size > before && !spread.now().is_cut {
             spread.cut().await?;
         }
@@ -215,10 +220,16 @@ impl Plain {
         let (_pass, kind) = self.alone(&file).await?;
         let spread = match kind {
             Kind::Spread(spread) => spread,
-            _ if flags.contains(FallocateFlags::PUNCH_HOLE) => return self.tree.call(context, below).await,
+            _ if flags.contains(FallocateFlags::PUNCH_HOLE) => {
+                let _noting = file.changed.noting(0, u64::MAX);
+                return self.tree.call(context, below).await;
+            }
             kind => match self.grow_ordinary(&file, kind, (offset, length)).await? {
                 Some(spread) => spread,
-                None => return self.tree.call(context, below).await,
+                None => {
+                    let _noting = file.changed.noting(0, u64::MAX);
+                    return self.tree.call(context, below).await;
+                }
             },
         };
         let known = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
@@ -234,6 +245,7 @@ impl Plain {
             spread.cut().await?;
         }
         self.unsettle(&file, &spread).await?;
+        let _noting = file.changed.noting(offset, end);
         let done = self.allocate_all(context, (&file, &spread), (offset, end), flags).await;
         if let Err(error) = done {
             // What was allocated behind the end is nobody's.
@@ -312,6 +324,7 @@ impl Plain {
         if spreads || self.outgrows(&to, to_offset, length) {
             return Err(Errno::EOPNOTSUPP);
         }
+        let _noting = to.changed.noting(to_offset, to_offset.saturating_add(length));
         self.tree.call(context, request).await
     }
 

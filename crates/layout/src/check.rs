@@ -37,8 +37,10 @@ impl Report {
 
 /// What the tree says.
 #[derive(Default)]
-struct Walk {
-    stubs: HashMap<[u8; 16], (String, Handle, Attribute)>,
+pub(crate) struct Walk {
+    pub(crate) stubs: HashMap<[u8; 16], (String, Handle, Attribute)>,
+    /// Ordinary files that are longer than those are made, and their lengths.
+    pub(crate) large: Vec<(String, Handle, u64)>,
     damaged: Vec<(String, String)>,
 }
 
@@ -55,7 +57,7 @@ impl Plain {
             }
         }
         report.objects = found.iter().map(|(_, names)| names.len() as u64).sum();
-        let walk = self.walk().await?;
+        let walk = self.walk(String::new(), self.root.clone()).await?;
         report.files = walk.stubs.len() as u64;
         for (path, handle, attribute) in walk.stubs.values() {
             if let Some(why) = self.missing(handle, attribute, &found).await {
@@ -65,7 +67,7 @@ impl Plain {
         let mut unnamed = unnamed(&found, &walk);
         if !unnamed.is_empty() {
             // A file may have moved from where was not looked yet to where was: so once more.
-            let again = self.walk().await?;
+            let again = self.walk(String::new(), self.root.clone()).await?;
             let still: HashSet<_> = self::unnamed(&found, &again).into_iter().collect();
             unnamed.retain(|orphan| still.contains(orphan));
             for (at, name) in unnamed {
@@ -110,10 +112,10 @@ impl Plain {
         None
     }
 
-    /// All stubs of the tree, those included that are to go.
-    async fn walk(&self) -> Result<Walk, Errno> {
+    /// All stubs below a folder, those included that are to go.
+    pub(crate) async fn walk(&self, path: String, folder: Handle) -> Result<Walk, Errno> {
         let mut walk = Walk::default();
-        let mut folders = vec![(String::new(), self.root.clone())];
+        let mut folders = vec![(path, folder)];
         while let Some((path, folder)) = folders.pop() {
             let entries = match self.entries(&folder).await {
                 Err(Errno::ENOENT | Errno::ESTALE) => continue, // it was removed meanwhile
@@ -133,12 +135,13 @@ impl Plain {
         Ok(walk)
     }
 
-    async fn see(&self, walk: &mut Walk, (path, handle, size): (String, Handle, u64)) {
+    pub(crate) async fn see(&self, walk: &mut Walk, (path, handle, size): (String, Handle, u64)) {
         match self.attribute_of(&handle).await {
             Ok(Some(attribute)) => _ = walk.stubs.insert(attribute.id, (path, handle, attribute)),
             Ok(None) if size < BLOCK => {}
             Ok(None) => match self.is_copy(&handle).await {
                 Ok(true) => walk.damaged.push((path, "it is a stub without its attribute".to_owned())),
+                Ok(false) if size > self.config.inline_max => walk.large.push((path, handle, size)),
                 Ok(false) | Err(Errno::ENOENT | Errno::ESTALE) => {}
                 Err(error) => walk.damaged.push((path, format!("it cannot be read: {error}"))),
             },
@@ -175,8 +178,8 @@ impl Plain {
 fn unnamed(found: &[(Arc<Store>, HashSet<String>)], walk: &Walk) -> Vec<(usize, String)> {
     let mut named: HashSet<(u64, String)> = HashSet::new();
     for (_, _, attribute) in walk.stubs.values() {
-        let parts = attribute.servers.iter().enumerate();
-        named.extend(parts.map(|(part, server)| (*server, object_name(&attribute.id, part).1)));
+        let (servers, other) = (attribute.servers.iter().enumerate(), attribute.other.iter().enumerate());
+        named.extend(servers.chain(other).map(|(part, server)| (*server, object_name(&attribute.id, part).1)));
     }
     let mut unnamed = Vec::new();
     for (at, (store, names)) in found.iter().enumerate() {

@@ -87,6 +87,7 @@ impl Plain {
                 }
                 Kind::Spread(_) => {}
                 _ if !self.outgrows(&file, write.offset, data.len() as u64) => {
+                    let _noting = file.changed.noting(write.offset, write.offset.saturating_add(data.len() as u64));
                     return self.tree.write(context, write, Source::Memory(data)).await;
                 }
                 _ => {}
@@ -102,7 +103,10 @@ impl Plain {
                 };
                 match self.grow_ordinary(&file, kind, (offset, data.len() as u64)).await? {
                     Some(spread) => spread,
-                    None => return self.tree.write(context, write, Source::Memory(data)).await,
+                    None => {
+                        let _noting = file.changed.noting(offset, offset.saturating_add(data.len() as u64));
+                        return self.tree.write(context, write, Source::Memory(data)).await;
+                    }
                 }
             }
         };
@@ -161,6 +165,7 @@ impl Plain {
         }
         self.unsettle(file, spread).await?;
         let mut growing = Growing { spread, is_done: !grows };
+        let _noting = file.changed.noting(offset, end);
         let (mut done, mut failed) = (0, None);
         for piece in spread.stripe.pieces(offset, data.len() as u64) {
             let bytes = data.slice(done..done + piece.length as usize);

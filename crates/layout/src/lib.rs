@@ -16,15 +16,22 @@
 //! - **Nothing of a store is believed before its marker is checked** ([`marker`]), and an object
 //!   that the attribute names and the store has not is an error, never zeros.
 
+mod adopt;
 pub mod attribute;
 mod change;
+mod changed;
 mod check;
+mod copy;
 mod gate;
 mod io;
+mod job;
 mod layer;
+mod ledger;
 pub mod marker;
+mod moving;
 mod names;
 mod pinned;
+mod placing;
 mod plain;
 mod promote;
 mod spread;
@@ -36,5 +43,7 @@ mod tests;
 mod told;
 
 pub use check::Report;
+pub use job::Job;
+pub use moving::{Found, Goal};
 pub use plain::{Config, FOLDER, OpenError, Plain};
 pub use store::{Backing, Store};

@@ -54,6 +54,7 @@ impl Plain {
         let (_pass, kind) = self.alone(file).await?;
         let Kind::Spread(spread) = kind else {
             file.is_large.store(false, Ordering::Relaxed);
+            let _noting = file.changed.noting(0, u64::MAX);
             return self.tree.call(context, Request::Open { handle, flags }).await;
         };
         self.may(context, &file.handle, AccessMask::WRITE).await?;
@@ -75,40 +76,42 @@ impl Plain {
         let Some(entry) = found.filter(|entry| entry.attr.is_regular()) else {
             return self.created(context, request).await;
         };
-        // It may be a stub, whose length nobody else may change.
+        // It may be a stub, whose length nobody else may change, or become one.
         let file = self.table.pin(&entry.handle);
         let result = self.create_over(context, &file, (parent, name), (mode, umask, flags)).await;
         self.unpin(file).await;
-        match result? {
-            Some(reply) => Ok(reply),
-            None => self.created(context, request).await,
-        }
+        result
     }
 
-    /// Opens what a name leads to, and empties it. `None`: it is an ordinary file.
+    /// Opens what a name leads to, and empties it, while nobody else uses that.
     async fn create_over(
         &self,
         context: &Context,
         file: &File,
         (parent, name): (&[u8], &[u8]),
         (mode, umask, flags): (u32, u32, OpenFlags),
-    ) -> Result<Option<Reply>, Errno> {
+    ) -> Result<Reply, Errno> {
         let (_pass, kind) = self.alone(file).await?;
-        let Kind::Spread(spread) = kind else {
-            file.is_large.store(false, Ordering::Relaxed);
-            return Ok(None);
+        let (spread, flags) = match kind {
+            Kind::Spread(spread) => (Some(spread), flags.difference(OpenFlags::TRUNCATE)),
+            _ => (None, flags),
         };
-        let without = flags.difference(OpenFlags::TRUNCATE);
-        let create = Request::Create { parent, name, mode, umask, flags: without };
+        let _noting = file.changed.noting(0, u64::MAX);
+        let create = Request::Create { parent, name, mode, umask, flags };
         let (mut entry, opened) = self.tree.call(context, create).await?.created()?;
         if entry.handle == file.handle {
-            let emptied = SetAttr { size: Some(0), ..SetAttr::default() };
-            self.resize(&own(), (file, &spread), (None, emptied), 0).await?;
+            match spread {
+                Some(spread) => {
+                    let emptied = SetAttr { size: Some(0), ..SetAttr::default() };
+                    self.resize(&own(), (file, &spread), (None, emptied), 0).await?;
+                }
+                None => file.is_large.store(false, Ordering::Relaxed),
+            }
             (entry.attr.size, entry.attr.blocks) = (0, 0);
         }
         let file = self.table.pin(&entry.handle);
         self.register(context, opened.id, file).await;
-        Ok(Some(Reply::Created(entry, opened)))
+        Ok(Reply::Created(entry, opened))
     }
 
     async fn created(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {

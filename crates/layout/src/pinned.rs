@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use aqueduct_fs::{ClientId, Handle, OpenId};
 
 use crate::attribute::Attribute;
+use crate::changed::Changed;
 use crate::gate::Gate;
 use crate::spread::Spread;
 
@@ -16,6 +17,8 @@ pub(crate) struct File {
     pub(crate) handle: Handle,
     /// Who does I/O shares it; who changes what the file is has it alone.
     pub(crate) gate: Gate,
+    /// What changed since somebody began to copy it.
+    pub(crate) changed: Changed,
     kind: Mutex<Kind>,
     /// It is an ordinary file that was longer than those are made.
     pub(crate) is_large: AtomicBool,
@@ -70,6 +73,7 @@ impl Table {
             Arc::new(File {
                 handle: handle.clone(),
                 gate: Gate::default(),
+                changed: Changed::default(),
                 kind: Mutex::default(),
                 is_large: AtomicBool::new(false),
                 users: AtomicUsize::new(0),

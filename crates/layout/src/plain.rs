@@ -1,12 +1,13 @@
 //! The file system of a volume of plain directories.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use aqueduct_fs::{AccessMask, Attr, Errno, FileSystem, Handle, Reply, Request, SetAttr, XATTR_SIZE_MAX, XattrMode};
 use aqueduct_worker::Group;
 
 use crate::attribute::{self, Attribute, BLOCK, LayoutKey, State, UNKNOWN, stub_of};
 use crate::gate::Pass;
+use crate::ledger::{self, Ledger};
 use crate::pinned::{File, Kind, Table};
 use crate::spread::Spread;
 use crate::store::{Backing, Store, own, read_all};
@@ -57,7 +58,10 @@ pub struct Plain {
     pub(crate) layouts: LayoutKey,
     pub(crate) table: Table,
     pub(crate) root: Handle,
+    pub(crate) folder: Handle,
     pub(crate) folder_ino: u64,
+    /// What is remembered of the servers.
+    pub(crate) ledger: Mutex<Ledger>,
     pub(crate) gone: Handle,
     /// Runs what nobody waits for; `None`: whoever closes a file does.
     pub(crate) background: Option<Arc<Group>>,
@@ -80,6 +84,8 @@ impl Plain {
         let folder = make_folder(&tree, &root.handle, FOLDER).await.map_err(at("making it"))?;
         let gone = make_folder(&tree, &folder.0, GONE).await.map_err(at("making a folder in it"))?;
         let layouts = LayoutKey::of_volume(&config.key);
+        let ledger =
+            ledger::read(&quiet, &folder.0, &layouts).await.map_err(at("reading its record of the servers"))?;
         Ok(Arc::new_cyclic(|this| Plain {
             tree,
             quiet,
@@ -88,7 +94,9 @@ impl Plain {
             config,
             table: Table::default(),
             root: root.handle,
+            folder: folder.0,
             folder_ino: folder.1,
+            ledger: Mutex::new(ledger),
             gone: gone.0,
             background,
             told: Told::default(),
@@ -96,9 +104,17 @@ impl Plain {
         }))
     }
 
+    /// The servers that may hold new objects: all that are not to be emptied, or else all.
+    pub(crate) fn eligible(&self) -> Vec<ServerKey> {
+        let ledger = self.ledger.lock().unwrap_or_else(|poison| poison.into_inner());
+        let all = self.stores.iter().map(|store| store.key());
+        let stay: Vec<_> = all.clone().filter(|key| !ledger.drains(*key)).collect();
+        if stay.is_empty() { all.collect() } else { stay }
+    }
+
     /// The servers of a new file, in order: those that were reached, unless too few were.
     pub(crate) fn choose(&self, id: &[u8; 16]) -> Vec<ServerKey> {
-        let all: Vec<_> = self.stores.iter().map(|store| store.key()).collect();
+        let all = self.eligible();
         let width = if self.config.width == 0 { all.len() } else { self.config.width.min(all.len()) };
         let is_reached = |key: &ServerKey| self.stores.iter().any(|store| store.key() == *key && store.is_reached());
         let (mut there, away): (Vec<_>, Vec<_>) = order(id, all).into_iter().partition(is_reached);

@@ -49,7 +49,7 @@ impl Plain {
     }
 
     /// A layout that nothing has yet.
-    fn new_layout(&self, handle: &Handle) -> Result<Attribute, Errno> {
+    pub(crate) fn new_layout(&self, handle: &Handle) -> Result<Attribute, Errno> {
         let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(|_| Errno::EIO)?;
         Ok(Attribute {
@@ -61,6 +61,8 @@ impl Plain {
             made: 0,
             size: UNKNOWN,
             blocks: UNKNOWN,
+            epoch: 1,
+            other: Vec::new(),
         })
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct Now {
     pub(crate) has_link: bool,
     /// Something was not made stable, which its kernel says once: everybody is told from now on.
     pub(crate) has_failed: bool,
+    /// Its objects have moved: whoever still has this reads nothing of them any more.
+    pub(crate) is_left: bool,
 }
 
 impl Spread {
@@ -43,7 +45,8 @@ impl Spread {
         let objects = stores.iter().map(|_| Mutex::default()).collect();
         // What the process before has written may not be stable yet.
         let dirty = attribute.made;
-        let state = Now { attribute, size, is_cut: false, dirty, has_link: false, has_failed: false };
+        let (is_cut, has_link, has_failed, is_left) = (false, false, false, false);
+        let state = Now { attribute, size, is_cut, dirty, has_link, has_failed, is_left };
         Spread { stripe, id, stores, objects, state: Mutex::new(state), making: Gate::default() }
     }
 
@@ -72,6 +75,9 @@ impl Spread {
     pub(crate) async fn object(&self, part: usize) -> Result<Arc<Object>, Errno> {
         if let Some(open) = self.place(part).clone() {
             return Ok(open);
+        }
+        if self.now().is_left {
+            return Err(Errno::EIO);
         }
         match self.stores[part].object((&self.id, part), None).await? {
             Some(object) => Ok(self.keep(part, object).await),

@@ -116,6 +116,9 @@ impl Plain {
         for (part, store) in self.stores_of(&attribute)?.iter().enumerate() {
             store.remove(id, part).await?;
         }
+        for (part, store) in self.other_places(&attribute) {
+            store.remove(id, part).await?;
+        }
         let name = gone_name(id);
         let unlink = Request::Unlink { parent: self.gone.bytes(), name: name.as_bytes() };
         match self.tree.call(&own(), unlink).await {

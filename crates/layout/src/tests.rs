@@ -18,6 +18,7 @@ use crate::stripe::server_key;
 mod checks;
 mod crashes;
 mod files;
+mod moves;
 
 pub(super) const KEY: [u8; 32] = [9; 32];
 pub(super) const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -102,6 +103,13 @@ impl Volume {
 
     pub(super) fn store(&self, number: usize) -> PathBuf {
         self.home.path().join(&self.names[number])
+    }
+
+    /// Another store.
+    pub(super) fn add(&mut self) {
+        let name = format!("d{}", self.names.len());
+        marker::initialise(&self.home.path().join(&name), &LayoutKey::of_volume(&KEY), server_key(&name)).unwrap();
+        self.names.push(name);
     }
 
     /// A process that ends after so many changes.

@@ -71,7 +71,7 @@ pub fn ask(control: &Path, request: &Request) -> Result<RouterStatus, Failure> {
     answer.map_err(|[what, why, hint]| Failure::new(what, why, hint))
 }
 
-fn line(value: &impl Serialize) -> String {
+pub(crate) fn line(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default() + "\n" // its keys are strings
 }
 
@@ -84,12 +84,12 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Answers by a thread of its own.
+    /// Answers the questions to a router by a thread of its own.
     pub(crate) fn start(
         path: &Path,
         answer: impl Fn(Request) -> Result<RouterStatus, Failure> + Send + 'static,
     ) -> Result<Control, Failure> {
-        let failed = |error: io::Error| {
+        Control::listen(path, move |socket, peer| converse(socket, peer, &answer)).map_err(|error| {
             let hint = match error.kind() {
                 io::ErrorKind::AddrInUse => {
                     "another router runs here: end it, or give this one another socket (control)"
@@ -97,7 +97,14 @@ impl Control {
                 _ => "give another path (control) in a folder that this user may write",
             };
             Failure::new(format!("cannot listen on unix:{}", path.display()), error, hint).of(Kind::Listen)
-        };
+        })
+    }
+
+    /// Has a thread of its own speak with whoever connects, one after the other.
+    pub(crate) fn listen(
+        path: &Path,
+        converse: impl Fn(Socket, Peer) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Control> {
         let listen = || -> io::Result<(Socket, Name)> {
             if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
                 aqueduct_net::local::make_folder(folder)?;
@@ -106,14 +113,14 @@ impl Control {
             listener.set_nonblocking(false)?;
             Ok((listener, name))
         };
-        let (listener, name) = listen().map_err(failed)?;
+        let (listener, name) = listen()?;
         let ends = Arc::new(AtomicBool::new(false));
         let has_ended = ends.clone();
         let serve = move || {
             while !has_ended.load(Ordering::SeqCst) {
                 match socket::accept(&listener) {
                     Ok(Some((socket, peer))) => {
-                        if let Err(error) = converse(socket, peer, &answer) {
+                        if let Err(error) = converse(socket, peer) {
                             tracing::debug!(%error, "a question was not answered");
                         }
                     }
@@ -125,7 +132,7 @@ impl Control {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("control".into()).spawn(serve).map_err(failed)?;
+        let thread = std::thread::Builder::new().name("control".into()).spawn(serve)?;
         Ok(Control { name: Some(name), ends, thread: Some(thread) })
     }
 }
@@ -161,7 +168,7 @@ fn converse(socket: Socket, peer: Peer, answer: &impl Fn(Request) -> Result<Rout
 }
 
 /// The question, as long as it comes in time; `None`: nobody asks anything.
-fn receive(stream: &mut UnixStream) -> io::Result<Option<String>> {
+pub(crate) fn receive(stream: &mut UnixStream) -> io::Result<Option<String>> {
     let (end, mut text) = (Instant::now() + PATIENCE, Vec::new());
     let mut part = [0; 4096];
     while !text.ends_with(b"\n") {
@@ -178,7 +185,8 @@ fn receive(stream: &mut UnixStream) -> io::Result<Option<String>> {
     String::from_utf8(text).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-fn may_change(peer: Peer) -> bool {
+/// Whether who asks is root, or the user that this process runs as.
+pub(crate) fn may_change(peer: Peer) -> bool {
     let own = rustix::process::geteuid().as_raw();
     matches!(peer, Peer::Process { uid, .. } if uid == 0 || uid == own)
 }

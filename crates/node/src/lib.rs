@@ -36,6 +36,7 @@ mod server;
 mod source;
 mod state;
 mod volume;
+mod volume_work;
 mod watch;
 mod workers;
 
@@ -64,5 +65,6 @@ pub use volume::{
     FenceSetting, VOLUME_EXPORT, Volume, VolumeModeSetting, VolumePart, VolumeServerSettings, VolumeSettings,
     WritesSetting,
 };
+pub use volume_work::{Progress, Question, Told, Work};
 pub use watch::{WATCH_NAME, watch};
 pub use workers::{end as end_workers, of_tool as tool_workers};

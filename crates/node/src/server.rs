@@ -27,6 +27,7 @@ use crate::external::Choices;
 use crate::failure::{Failure, Kind};
 use crate::state::StateFolder;
 use crate::volume::VolumePart;
+use crate::volume_work::Works;
 use crate::{beat, config, exporting, host, key, plain, workers};
 
 /// A running server. Dropping it stops it.
@@ -44,6 +45,8 @@ struct Beside {
     _watcher: Watcher,
     /// Keeps the authority to write.
     _beats: Option<Beats>,
+    /// Does what is asked for the volume.
+    _works: Option<Works>,
     /// Reaches the stores of other servers.
     _links: Vec<plain::Links>,
 }
@@ -236,9 +239,10 @@ fn start(
     let grace = if server.is_recovering() { config.limits.recovery_grace } else { Duration::ZERO };
     writable_exports.into_iter().for_each(|posix| sweep_later(group, grace, posix));
     let (trees, links): (Vec<_>, Vec<_>) = trees.into_iter().unzip();
+    let works = trees.first().and_then(|plain| works(config, plain, group));
     trees.into_iter().for_each(|plain| sweep_tree_later(group, grace, plain));
     let watcher = choices.start(&server).inspect_err(|_| server.shutdown(Duration::ZERO))?;
-    Ok((server, Beside { _watcher: watcher, _beats: beats, _links: links }))
+    Ok((server, Beside { _watcher: watcher, _beats: beats, _works: works, _links: links }))
 }
 
 /// What the server is where several write. Its state folder has to be its own.
@@ -311,6 +315,13 @@ fn sweep_tree_later(group: &Arc<Group>, grace: Duration, plain: Arc<Plain>) {
             tracing::warn!(%error, "files that were removed before the start are not looked for: their objects stay");
         }
     });
+}
+
+/// Lets an administrator have the volume's files moved. The volume is served without that as well.
+fn works(config: &ServeConfig, plain: &Arc<Plain>, group: &Arc<Group>) -> Option<Works> {
+    let tree = &config.exports.first()?.path;
+    let started = Works::start(tree, plain.clone(), group.clone());
+    started.inspect_err(|error| tracing::warn!(%error, "rebalance, drain and spread cannot be asked for")).ok()
 }
 
 /// Whose keys open the server. A store is the volume's servers' alone.

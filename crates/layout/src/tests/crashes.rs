@@ -3,16 +3,16 @@
 use super::*;
 
 /// What a file may have after an operation that did not end: as before, or as after.
-struct Plan {
-    before: fn(&Process),
-    operation: fn(&Process) -> Result<(), Errno>,
+pub(super) struct Plan {
+    pub(super) before: fn(&Process),
+    pub(super) operation: fn(&Process) -> Result<(), Errno>,
     /// The files, as the operation finds and leaves them.
-    states: fn() -> [BTreeMap<String, Vec<u8>>; 2],
+    pub(super) states: fn() -> [BTreeMap<String, Vec<u8>>; 2],
     /// Between the two, a file may also have any prefix of what is written.
-    may_be_partial: bool,
+    pub(super) may_be_partial: bool,
 }
 
-fn files(list: &[(&str, Vec<u8>)]) -> BTreeMap<String, Vec<u8>> {
+pub(super) fn files(list: &[(&str, Vec<u8>)]) -> BTreeMap<String, Vec<u8>> {
     list.iter().map(|(name, data)| ((*name).to_owned(), data.clone())).collect()
 }
 
@@ -25,10 +25,16 @@ fn is_between(found: &[u8], before: &[u8], after: &[u8]) -> bool {
 }
 
 fn play(plan: &Plan) {
+    play_after(|_| {}, plan);
+}
+
+/// The same, over a tree in which something is already.
+pub(super) fn play_after(prepare: fn(&Volume), plan: &Plan) {
     let [before, after] = (plan.states)();
     for changes in 0.. {
         assert!(changes < 300, "it never ends");
         let volume = Volume::new(2, 0);
+        prepare(&volume);
         (plan.before)(&volume.start(usize::MAX));
         let process = volume.start(changes);
         let done = (plan.operation)(&process);

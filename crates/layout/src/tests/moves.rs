@@ -1,0 +1,201 @@
+//! Objects that come to lie elsewhere, and large files that get objects, while they are used.
+
+use std::sync::atomic::AtomicBool;
+
+use super::crashes::{Plan, files, play_after};
+use super::*;
+use crate::{Goal, Job};
+
+/// Puts all objects where they are to lie. Returns how many files that were.
+fn relocate(process: &Process, goal: Goal) -> Result<usize, Errno> {
+    let found = process.wait(process.plain.misplaced(goal))?;
+    for found in &found {
+        process.wait(process.plain.relocate(found, goal, &Job::new(None)))?;
+    }
+    Ok(found.len())
+}
+
+fn adopt(process: &Process, path: &str) -> Result<usize, Errno> {
+    let found = process.wait(process.plain.ordinary(path))?;
+    for found in &found {
+        process.wait(process.plain.adopt(found, &Job::new(None)))?;
+    }
+    Ok(found.len())
+}
+
+fn drain(process: &Process, id: &str) -> Result<usize, Errno> {
+    process.wait(process.plain.set_draining(id, true))?;
+    relocate(process, Goal::Drain)
+}
+
+fn objects_at(process: &Process, id: &str) -> usize {
+    process.wait(process.plain.objects_at(id)).unwrap()
+}
+
+#[test]
+fn a_drain_may_end_at_each_step() {
+    play_after(
+        |_| {},
+        &Plan {
+            before: |process| process.put("file", &content(1, 100_000)).unwrap(),
+            operation: |process| drain(process, "d1").map(drop),
+            states: || [files(&[("file", content(1, 100_000))]), files(&[("file", content(1, 100_000))])],
+            may_be_partial: false,
+        },
+    );
+}
+
+#[test]
+fn a_large_file_may_get_its_objects_and_the_process_end_at_each_step() {
+    play_after(
+        |volume| std::fs::write(volume.tree().join("old"), content(1, 100_000)).unwrap(),
+        &Plan {
+            before: |_| {},
+            operation: |process| adopt(process, "/").map(drop),
+            states: || [files(&[("old", content(1, 100_000))]), files(&[("old", content(1, 100_000))])],
+            may_be_partial: false,
+        },
+    );
+}
+
+#[test]
+fn what_was_begun_is_gone_on_with_and_nothing_is_left_behind() {
+    for changes in 0.. {
+        assert!(changes < 100, "it never ends");
+        let volume = Volume::new(3, 2);
+        let process = volume.start(usize::MAX);
+        for number in 0..2 {
+            process.put(&format!("file-{number}"), &content(number, 70_000)).unwrap();
+        }
+        drop(process);
+        let process = volume.start(changes);
+        let done = drain(&process, "d1");
+        drop(process);
+        let process = volume.start(usize::MAX);
+        drain(&process, "d1").unwrap();
+        assert_eq!((objects_at(&process, "d1"), volume.objects()), (0, 4), "after {changes} changes");
+        for number in 0..2 {
+            assert!(process.get(&format!("file-{number}")).unwrap() == content(number, 70_000));
+        }
+        process.put("new", &content(7, 70_000)).unwrap();
+        assert_eq!(objects_at(&process, "d1"), 0, "new files avoid it");
+        if done.is_ok() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_server_that_comes_gets_its_share_when_it_is_told_and_not_before() {
+    let mut volume = Volume::new(2, 1);
+    let process = volume.start(usize::MAX);
+    for number in 0..30 {
+        process.put(&format!("file-{number}"), &content(number, 20_000)).unwrap();
+    }
+    drop(process);
+    volume.add();
+    let process = volume.start(usize::MAX);
+    for number in 0..30 {
+        assert!(process.get(&format!("file-{number}")).unwrap() == content(number, 20_000));
+    }
+    assert_eq!(objects_at(&process, "d2"), 0);
+    let moved = relocate(&process, Goal::Balance).unwrap();
+    assert!((2..22).contains(&moved), "{moved} of 30 are a third");
+    assert_eq!((objects_at(&process, "d2"), volume.objects()), (moved, 30));
+    assert_eq!(relocate(&process, Goal::Balance), Ok(0));
+    for number in 0..30 {
+        assert!(process.get(&format!("file-{number}")).unwrap() == content(number, 20_000));
+    }
+    // And back.
+    assert_eq!(drain(&process, "d2"), Ok(moved));
+    assert_eq!((objects_at(&process, "d2"), volume.objects()), (0, 30));
+    process.wait(process.plain.set_draining("d2", false)).unwrap();
+    assert_eq!(process.wait(process.plain.set_draining("d9", false)), Err(Errno::ENOENT));
+    assert_eq!(relocate(&process, Goal::Balance), Ok(moved));
+}
+
+#[test]
+fn large_files_get_objects_where_they_are_asked_for_and_keep_their_times() {
+    let volume = Volume::new(2, 0);
+    std::fs::create_dir(volume.tree().join("dir")).unwrap();
+    let mut sparse = content(2, 3 << 20);
+    sparse[1 << 20..2 << 20].fill(0);
+    for (name, data) in [("a", &content(1, 50_000)), ("dir/b", &sparse), ("dir/c", &content(3, 100))] {
+        std::fs::write(volume.tree().join(name), data).unwrap();
+    }
+    let before = std::fs::metadata(volume.tree().join("dir/b")).unwrap().modified().unwrap();
+    let process = volume.start(usize::MAX);
+    assert_eq!(adopt(&process, "/nothing"), Err(Errno::ENOENT));
+    assert_eq!(adopt(&process, &format!("/{FOLDER}")), Err(Errno::ENOENT));
+    assert_eq!((adopt(&process, "/dir"), volume.objects()), (Ok(1), 2));
+    assert_eq!((adopt(&process, "/a"), volume.objects()), (Ok(1), 4));
+    assert_eq!(adopt(&process, "/"), Ok(0));
+    let stub = std::fs::metadata(volume.tree().join("dir/b")).unwrap();
+    assert_eq!((stub.modified().unwrap(), stub.len()), (before, 3 << 20));
+    assert!(std::os::unix::fs::MetadataExt::blocks(&stub) < 64);
+    assert!(process.get("a").unwrap() == content(1, 50_000));
+    process.rename("dir/b", "b").unwrap_err();
+    std::fs::rename(volume.tree().join("dir/b"), volume.tree().join("b")).unwrap();
+    assert!(process.get("b").unwrap() == sparse);
+    process.unlink("a").unwrap();
+    assert_eq!(volume.objects(), 2);
+}
+
+/// Writers that check what they have written, beside somebody who has the file move all the time.
+#[test]
+fn files_move_while_they_are_read_and_written() {
+    let volume = Volume::new(3, 2);
+    std::fs::write(volume.tree().join("old"), vec![0; 3 << 20]).unwrap();
+    let process = volume.start(usize::MAX);
+    process.put("file", &vec![0; 2 << 20]).unwrap();
+    let ends = AtomicBool::new(false);
+    let group = || {
+        let (name, spin_max) = ("test".into(), std::time::Duration::ZERO);
+        Group::new(Settings { name, threads_min: 0, threads_max: 0, spin_max }).unwrap()
+    };
+    let (plain, ends) = (&process.plain, &ends);
+    let write = |name: &str, seed: u64| {
+        let open = process.open(name, READ_WRITE).unwrap();
+        move || {
+            let (group, mut expected) = (group(), vec![0; 2 << 20]);
+            let mut random = content(seed, 9000).into_iter();
+            let mut round = 0u64;
+            while !ends.load(Ordering::SeqCst) && round < 2500 {
+                let mut byte = || usize::from(random.next().unwrap());
+                let at = ((byte() << 16 | byte() << 8 | byte()) % (2 << 20)).min((2 << 20) - 3000);
+                let data = content(round, 3000);
+                expected[at..at + 3000].copy_from_slice(&data);
+                let write = WriteAt { open, offset: at as u64, append: false, stable: false };
+                let written = wait(&group, plain.write(&context(), write, Source::Memory(data.into()))).unwrap();
+                assert_eq!(written.count, 3000);
+                let sink = MemorySink::default();
+                let read = ReadAt { open, offset: at as u64, length: 3000 };
+                wait(&group, plain.read(&context(), read, Box::new(sink.clone()))).unwrap();
+                assert!(sink.take().unwrap() == expected[at..at + 3000], "round {round}");
+                round += 1;
+            }
+            (expected, round)
+        }
+    };
+    let (one, other) = (write("file", 1), write("old", 2));
+    std::thread::scope(|scope| {
+        let writers = [scope.spawn(one), scope.spawn(other)];
+        for round in 0..12 {
+            for number in 0..3 {
+                process.wait(plain.set_draining(&format!("d{number}"), number == round % 3)).unwrap();
+            }
+            relocate(&process, Goal::Drain).unwrap();
+            assert_eq!(objects_at(&process, &format!("d{}", round % 3)), 0);
+            if round == 2 {
+                assert_eq!(adopt(&process, "/old"), Ok(1));
+            }
+        }
+        ends.store(true, Ordering::SeqCst);
+        for (writer, name) in writers.into_iter().zip(["file", "old"]) {
+            let (expected, rounds) = writer.join().unwrap();
+            assert!(rounds > 0);
+            assert!(process.get(name).unwrap()[..2 << 20] == expected, "{name}");
+        }
+    });
+    assert_eq!(volume.objects(), 4);
+}
