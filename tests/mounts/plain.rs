@@ -12,7 +12,8 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::common::{
-    Mount, Output, Process, SOON, aqueduct, directory, errno, free_addresses, have, run, run_within, test, wait_until, within,
+    Mount, Output, Process, SOON, aqueduct, directory, errno, free_addresses, have, run, run_within, test, wait_until,
+    within,
 };
 use crate::model::assert_alike;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use aqueduct_fs::{Errno, Handle, Reply, Request};
 
 use crate::attribute::{Attribute, BLOCK, object_name};
-use crate::plain::{FOLDER, GONE, Plain};
+use crate::plain::{FOLDER, GONE, Plain, gone_name};
 use crate::store::{Store, own};
 
 /// The packed bytes of one page of a listing.
@@ -105,11 +105,22 @@ impl Plain {
             // It was made or removed meanwhile, unless it is still missing while the file names it.
             let is_there = known.names().await.is_ok_and(|names| names.contains(&name));
             let names_it = matches!(self.attribute_of(handle).await, Ok(Some(now)) if now.id == attribute.id);
-            if !is_there && names_it {
+            if !is_there && names_it && !self.is_going(handle, &attribute.id).await {
                 return Some(format!("object {name} is missing on server {}", known.id()));
             }
         }
         None
+    }
+
+    /// Whether a stub has lost its last name: its objects go before it does.
+    async fn is_going(&self, handle: &Handle, id: &[u8; 16]) -> bool {
+        let name = gone_name(id);
+        let request = Request::Lookup { parent: self.gone.bytes(), name: name.as_bytes() };
+        let links = match self.tree.call(&own(), request).await.and_then(Reply::entry) {
+            Ok(entry) if entry.handle == *handle => 1,
+            _ => 0,
+        };
+        self.attr_of(handle).await.map_or(true, |attr| attr.nlink <= links)
     }
 
     /// All stubs below a folder, those included that are to go.

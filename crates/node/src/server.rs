@@ -61,14 +61,14 @@ struct Held {
 
 enum Phase {
     /// With what goes when it stops.
-    Running(Held),
+    Running(Box<Held>),
     Stopping,
     Stopped,
 }
 
 impl Phase {
     /// Takes what is held, for whoever stops the server first.
-    fn begin_to_stop(&mut self) -> Option<Held> {
+    fn begin_to_stop(&mut self) -> Option<Box<Held>> {
         match std::mem::replace(self, Phase::Stopping) {
             Phase::Running(held) => Some(held),
             other => {
@@ -121,7 +121,7 @@ impl Server {
                     server.shutdown(Duration::ZERO);
                     workers::end(std::slice::from_ref(&group));
                 })?;
-                let held = Held { exporter, beside, state };
+                let held = Box::new(Held { exporter, beside, state });
                 let (phase, stopped) = (Mutex::new(Phase::Running(held)), Condvar::new());
                 Ok(Server { server, group, drain: config.drain, phase, stopped })
             }
@@ -153,7 +153,8 @@ impl Server {
     /// threads.
     pub fn stop(&self) {
         let held = lock(&self.phase).begin_to_stop();
-        let Some(Held { exporter, beside, state }) = held else { return self.wait() };
+        let Some(held) = held else { return self.wait() };
+        let Held { exporter, beside, state } = *held;
         drop(exporter);
         self.server.shutdown(self.drain);
         drop(beside);

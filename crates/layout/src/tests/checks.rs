@@ -3,10 +3,10 @@
 use super::*;
 use crate::attribute::object_name;
 
-fn object(volume: &Volume, store: usize) -> PathBuf {
+fn objects(volume: &Volume, store: usize) -> Vec<PathBuf> {
     let folders = std::fs::read_dir(volume.store(store).join(marker::OBJECTS)).unwrap();
-    let mut objects = folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap());
-    objects.next().unwrap().unwrap().path()
+    let objects = folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap());
+    objects.map(|object| object.unwrap().path()).collect()
 }
 
 /// A volume with some files, one of which is open without a name, and harm.
@@ -34,8 +34,8 @@ fn a_healthy_volume_is_found_so() {
 
 #[test]
 fn each_planted_damage_is_found_and_nothing_else() {
-    let report = after(|volume| std::fs::remove_file(object(volume, 1)).unwrap());
-    assert_eq!((report.damaged.len(), report.orphans.len()), (1, 0), "{report:?}");
+    let report = after(|volume| objects(volume, 1).iter().for_each(|object| std::fs::remove_file(object).unwrap()));
+    assert_eq!((report.damaged.len(), report.orphans.len()), (2, 0), "not the one that is to go: {report:?}");
     assert!(report.damaged[0].1.contains("missing on server d1"), "{report:?}");
 
     let name = object_name(&[0xab; 16], 1).1;
