@@ -11,6 +11,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::routes::Routes;
 use crate::{agents, diagnose, top, transfer, transfers};
 
 /// Carries a directory to any node at the speed of the network
@@ -235,6 +236,8 @@ Example:
         /// The file with the servers' key
         #[arg(long, value_name = "FILE")]
         key: Option<PathBuf>,
+        #[command(flatten)]
+        routes: Routes,
     },
 }
 
@@ -288,6 +291,8 @@ The configuration file:
   read_ahead = \"auto\"              # auto: ahead of who reads in order, where he had to wait; off
   cpus = \"near\"                    # processors that it runs on, as \"0-3,8\"; near: near its network cards; all, unless given
   state = \"/var/lib/aqueduct\"
+  routes = \"/etc/aqueduct/routes.toml\"  # networks, and routers by which it reaches other servers; or
+                                   # [[network]] and [[route]] here, as 'aqueduct route --help' has them
   metrics = \"127.0.0.1:9170\"       # tell metrics there, at /metrics; nowhere, unless given
   metrics_token = \"/etc/aqueduct/metrics.token\"  # only to who sends it; needed on other addresses than loopback
   [[export]]
@@ -632,11 +637,13 @@ Examples:
   aqueduct status --watch
   aqueduct status --json | jq .mounts")]
 pub struct Status {
-    /// HOST[:PORT] of a server
+    /// HOST[:PORT] of a server, or HOST[:PORT]@NET behind routers
     pub server: Option<String>,
     /// The file with the server's key
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    #[command(flatten)]
+    pub routes: Routes,
     /// Print JSON; with --watch one line for each look
     #[arg(long)]
     pub json: bool,

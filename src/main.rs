@@ -19,6 +19,7 @@ mod mount;
 mod output;
 mod rails;
 mod route;
+mod routes;
 mod serve;
 mod service;
 mod status;

@@ -42,7 +42,12 @@ pub fn run(arguments: args::Serve) -> Result<ExitCode, Failure> {
 fn executor(config: &ServeConfig) -> Option<Executor> {
     let state = config.state.as_ref().filter(|_| config.agent)?;
     let key = config.keys.first().cloned().map(ClientKey::from);
-    Some(Executor::new(ExecutorConfig { socket: config.own_socket()?, folder: state.join("agent"), key }))
+    Some(Executor::new(ExecutorConfig {
+        socket: config.own_socket()?,
+        folder: state.join("agent"),
+        key,
+        routes: config.routes.clone(),
+    }))
 }
 
 /// The configuration file, if one is named, with the arguments put over it.

@@ -1,6 +1,7 @@
 //! `aqueduct status`: asks mounts and servers how they fare, twice, and shows what changed between.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use aqueduct_metrics::table::{self, Metric};
 use aqueduct_metrics::{Counter, Histogram, Sample, Snapshot};
 use aqueduct_node::control::{self, Request};
 use aqueduct_node::mounts::{self, Mount};
-use aqueduct_node::{PORT, keyfile, server_address, usual_control};
+use aqueduct_node::{Initiator, PORT, keyfile, server_address, usual_control};
 use aqueduct_wire::ClientKey;
 use serde::{Deserialize, Serialize};
 
@@ -167,11 +168,13 @@ impl Latency {
 pub fn run(arguments: &args::Status) -> Result<ExitCode, Failure> {
     let server = arguments.server.as_deref();
     let key = arguments.key.as_deref().map(keyfile::load_client).transpose()?;
-    let mut before = look(server, key.as_ref())?;
+    let routes = arguments.routes.resolve()?;
+    let asker = (key.as_ref(), routes.as_ref());
+    let mut before = look(server, asker)?;
     let mut pause = LOOKS_APART;
     loop {
         thread::sleep(pause);
-        let now = look(server, key.as_ref())?;
+        let now = look(server, asker)?;
         let shown = with_rates(&before, &now);
         if arguments.json {
             match arguments.watch {
@@ -190,11 +193,14 @@ pub fn run(arguments: &args::Status) -> Result<ExitCode, Failure> {
     }
 }
 
-fn look(server: Option<&str>, key: Option<&ClientKey>) -> Result<Look, Failure> {
+/// Who asks: with which key, by which routes.
+type Asker<'a> = (Option<&'a ClientKey>, Option<&'a Arc<Initiator>>);
+
+fn look(server: Option<&str>, asker: Asker<'_>) -> Result<Look, Failure> {
     let at = Instant::now();
     if let Some(name) = server {
         let address = server_address(name);
-        let status = ask_server(&address, key).map_err(|error| {
+        let status = ask_server(&address, asker).map_err(|error| {
             let hint = error.hint();
             Failure::new(format!("cannot get the status of {address}"), error, hint)
         })?;
@@ -210,7 +216,7 @@ fn look(server: Option<&str>, key: Option<&ClientKey>) -> Result<Look, Failure> 
     let mounts: Vec<_> = mounts.into_iter().filter(Mount::is_ours).collect();
     let answers = mounts::ask(&mounts, PATIENCE);
     let mounts = mounts.iter().zip(answers).map(|(mount, answer)| describe(mount, answer)).collect();
-    let (server, problem) = match ask_server(&format!("127.0.0.1:{PORT}"), key) {
+    let (server, problem) = match ask_server(&format!("127.0.0.1:{PORT}"), asker) {
         Ok(server) => (Some(server), None),
         Err(error @ ConnectError::Key { .. }) => (None, Some(format!("{error}: {}", error.hint()))),
         Err(_) => (None, None), // that no server runs here is nothing to report
@@ -220,8 +226,8 @@ fn look(server: Option<&str>, key: Option<&ClientKey>) -> Result<Look, Failure> 
     Ok(Look { at, mounts, server, problem, router })
 }
 
-fn ask_server(address: &str, key: Option<&ClientKey>) -> Result<Server, ConnectError> {
-    let text = server_status(address, key.cloned(), PATIENCE)?;
+fn ask_server(address: &str, (key, routes): Asker<'_>) -> Result<Server, ConnectError> {
+    let text = server_status(address, (key.cloned(), routes.cloned()), PATIENCE)?;
     let status: ServerStatus<Session> = serde_json::from_str(&text).map_err(|error| ConnectError::NotAqueduct {
         server: address.to_owned(),
         detail: format!("its status cannot be read: {error}"),

@@ -1,6 +1,7 @@
 //! `aqueduct top`: what servers and mounts do now, the busiest first, until Ctrl-C.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,13 +9,14 @@ use aqueduct_metrics::status::{BackingStatus, MountStatus, RailStatus, ServerSta
 use aqueduct_metrics::table::{FUSE_REQUEST_SECONDS, Metric, SERVER_OPERATION_SECONDS};
 use aqueduct_metrics::{Histogram, Snapshot};
 use aqueduct_node::mounts::{self, Mount};
-use aqueduct_node::{PORT, keyfile, server_address};
+use aqueduct_node::{Initiator, PORT, keyfile, server_address};
 use aqueduct_wire::ClientKey;
 use clap::Args;
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output;
+use crate::routes::Routes;
 use crate::table::{bytes, render, span};
 
 /// A mount or server that says nothing for so long is shown as silent.
@@ -36,7 +38,7 @@ Examples:
 Rates and times are those of the last interval. UNDER WAY is how many requests there were at a time in the
 mean. Ctrl-C ends it. Exit codes: 0, or 1: a server that was named does not answer at the first look.")]
 pub struct Top {
-    /// HOST or HOST:PORT of servers, instead of what is on this machine
+    /// HOST, HOST:PORT, or either with @NET behind routers, of servers, instead of what is on this machine
     pub servers: Vec<String>,
     /// Look so often, in seconds
     #[arg(long, short, value_name = "SECONDS", default_value_t = 1.0)]
@@ -50,7 +52,12 @@ pub struct Top {
     /// The file with the servers' key
     #[arg(long, value_name = "FILE")]
     pub key: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    pub routes: Routes,
 }
+
+/// Who asks: with which key, by which routes.
+type Asker<'a> = (Option<&'a ClientKey>, Option<&'a Arc<Initiator>>);
 
 /// One look.
 struct Look {
@@ -137,14 +144,16 @@ pub fn run(arguments: &Top) -> Result<ExitCode, Failure> {
         Failure::from_line("cannot look so often: --interval is from 0.1 to 3600 seconds", "give another")
     })?;
     let key = arguments.key.as_deref().map(keyfile::load_client).transpose()?;
-    let mut before = look(&arguments.servers, key.as_ref());
+    let routes = arguments.routes.resolve()?;
+    let asker = (key.as_ref(), routes.as_ref());
+    let mut before = look(&arguments.servers, asker);
     if let Some((server, Err(why))) = before.servers.iter().find(|_| !arguments.servers.is_empty()) {
         let what = format!("cannot get the status of {server}");
         return Err(Failure::new(what, why, "check the address, and that 'aqueduct serve' runs there"));
     }
     loop {
         thread::sleep(interval);
-        let now = look(&arguments.servers, key.as_ref());
+        let now = look(&arguments.servers, asker);
         let shown = between(&before, &now);
         match arguments.json {
             true => output::line(format_args!("{}", serde_json::to_string(&shown).unwrap_or_default())),
@@ -160,7 +169,7 @@ pub fn run(arguments: &Top) -> Result<ExitCode, Failure> {
 }
 
 /// Looks at all of them at once: one that hangs holds up none.
-fn look(servers: &[String], key: Option<&ClientKey>) -> Look {
+fn look(servers: &[String], asker: Asker<'_>) -> Look {
     let at = Instant::now();
     let is_here = servers.is_empty();
     let addresses: Vec<String> = match is_here {
@@ -172,7 +181,7 @@ fn look(servers: &[String], key: Option<&ClientKey>) -> Look {
         false => Vec::new(),
     };
     let (answers, told) = thread::scope(|scope| {
-        let asked: Vec<_> = addresses.iter().map(|address| scope.spawn(|| ask(address, key))).collect();
+        let asked: Vec<_> = addresses.iter().map(|address| scope.spawn(|| ask(address, asker))).collect();
         let answers = mounts::ask(&ours, PATIENCE);
         let told: Vec<_> =
             asked.into_iter().map(|asked| asked.join().unwrap_or_else(|_| Err("nothing".to_owned()))).collect();
@@ -186,8 +195,9 @@ fn look(servers: &[String], key: Option<&ClientKey>) -> Look {
     Look { at, mounts: ours.into_iter().zip(answers).collect(), servers }
 }
 
-fn ask(address: &str, key: Option<&ClientKey>) -> Result<ServerStatus, String> {
-    let text = aqueduct_client::server_status(address, key.cloned(), PATIENCE).map_err(|error| error.to_string())?;
+fn ask(address: &str, (key, routes): Asker<'_>) -> Result<ServerStatus, String> {
+    let asker = (key.cloned(), routes.cloned());
+    let text = aqueduct_client::server_status(address, asker, PATIENCE).map_err(|error| error.to_string())?;
     serde_json::from_str(&text).map_err(|error| format!("its status cannot be read: {error}"))
 }
 

@@ -20,6 +20,7 @@ use serde_json::json;
 
 use crate::failure::{FAILED, Failure};
 use crate::output;
+use crate::routes::Routes;
 use crate::table::{bytes, span};
 
 /// The exit code of a copy that is whole, but for what the destination could not hold.
@@ -171,6 +172,8 @@ pub struct Common {
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
     #[command(flatten)]
+    pub routes: Routes,
+    #[command(flatten)]
     pub shared: Shared,
     /// Print what came of it as JSON
     #[arg(long)]
@@ -220,6 +223,8 @@ pub struct VerifyManifest {
     /// The file with the servers' key
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    #[command(flatten)]
+    pub routes: Routes,
     /// Print what came of it as JSON
     #[arg(long)]
     pub json: bool,
@@ -291,10 +296,10 @@ fn list(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(text)
 }
 
-fn access(key: Option<&Path>, verify: VerifyChoice) -> Result<Access, Failure> {
+fn access(key: Option<&Path>, routes: &Routes, verify: VerifyChoice) -> Result<Access, Failure> {
     let key = key.map(keyfile::load_client).transpose()?;
     let checksums = if verify == VerifyChoice::Off { ChecksumChoice::Auto } else { ChecksumChoice::On };
-    Ok(Access::new(key, checksums.checksums(), CARRIERS))
+    Ok(Access::new(key, checksums.checksums(), CARRIERS).by(routes.resolve()?))
 }
 
 fn run(
@@ -309,7 +314,7 @@ fn run(
         // As rsync has it, the listed paths are below the source.
         sources.iter_mut().for_each(|source| source.is_content = true);
     }
-    let access = access(common.key.as_deref(), common.verify)?;
+    let access = access(common.key.as_deref(), &common.routes, common.verify)?;
     // Before anything is copied: it may not be a key.
     let signer = common.sign.as_deref().map(Signer::load).transpose()?;
     let plan = Plan { sources, target: Place::parse(target)?, is_sync, options, access };
@@ -493,7 +498,7 @@ pub fn run_verify(arguments: &VerifyManifest) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     let place = Place::parse(path)?;
-    let access = access(arguments.key.as_deref(), VerifyChoice::Wire)?;
+    let access = access(arguments.key.as_deref(), &arguments.routes, VerifyChoice::Wire)?;
     let Verified { good, bytes: read, troubles, trouble_count } =
         verify(BufReader::new(file), &name, &place, &access, arguments.streams.into())?;
     if arguments.json {

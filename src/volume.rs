@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use aqueduct_client::volume_map;
-use aqueduct_node::{Looked, Place, VOLUME_EXPORT, Volume, keyfile};
+use aqueduct_node::{Looked, Place, VOLUME_EXPORT, Volume, keyfile, routes};
 use aqueduct_wire::VolumeMode;
 
 use crate::failure::Failure;
 use crate::look::Look;
+use crate::routes::Routes;
 use crate::table::render;
 use crate::{args, output};
 
@@ -24,7 +25,7 @@ pub fn run(command: &args::Volume) -> Result<ExitCode, Failure> {
         args::Volume::Look(Look::Check { file, stores }) => check(file, stores),
         args::Volume::Look(Look::Export { file, dir, stores }) => export(file, dir, stores),
         args::Volume::Work(work) => crate::work::run(work),
-        args::Volume::Show { volume, key } => show(volume, key.as_deref()),
+        args::Volume::Show { volume, key, routes } => show(volume, key.as_deref(), routes),
     }
 }
 
@@ -63,14 +64,16 @@ fn export(file: &Path, dir: &Path, stores: &[(String, PathBuf)]) -> Result<ExitC
     Ok(if exported.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn show(text: &str, key: Option<&Path>) -> Result<ExitCode, Failure> {
+fn show(text: &str, key: Option<&Path>, by: &Routes) -> Result<ExitCode, Failure> {
     let what = format!("cannot show the volume {text}");
     let hint = "name it and some of its servers: scratch@10.0.0.1:7170,10.0.0.2:7170";
-    let place = Place::parse(&format!("{text}:{VOLUME_EXPORT}"), |_| false);
+    let table = by.routing()?.table()?;
+    let place = Place::parse(&format!("{text}:{VOLUME_EXPORT}"), routes::is_known(&table));
     let place = place.map_err(|error| Failure::usage(&what, error, hint))?;
     let Some(volume) = &place.volume else { return Err(Failure::usage(&what, "it has no name", hint)) };
     let key = key.map(keyfile::load_client).transpose()?;
-    let map = volume_map(&place.server(None), volume, (key, None), PATIENCE)
+    let initiator = routes::initiator(table)?;
+    let map = volume_map(&place.server(None), volume, (key, initiator), PATIENCE)
         .map_err(|error| Failure::new(&what, &error, error.hint()))?;
     let data: Vec<String> = map.data.iter().map(|server| server.addresses.join(",")).collect();
     let names = map.names.join(",");

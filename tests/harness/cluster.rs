@@ -14,7 +14,7 @@ use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::ways::{Routers, number};
+use crate::common::ways::{self, Routers, number};
 use crate::common::{
     Process, SOON, aqueduct, free_addresses, is_mounted, mount_point, mount_sessions, mount_status, run, server_status,
     wait_until, with_transport,
@@ -65,13 +65,12 @@ pub struct Wires {
 }
 
 impl Wires {
-    /// As many to the server as RAILS says, or one to each way of the routers.
+    /// As many to the server as RAILS says, or one to each way of the routers, whatever rails lead
+    /// through these.
     fn start(server: &str, routers: Option<&Routers>) -> Wires {
-        let rails = number("RAILS", 1);
-        assert!(rails == 1 || routers.is_none(), "RAILS and ROUTERS at once: not here yet");
         let proxies = match routers {
             Some(routers) => routers.addresses.iter().map(|address| Proxy::start(address)).collect(),
-            None => (0..rails).map(|_| Proxy::start(server)).collect(),
+            None => (0..number("RAILS", 1)).map(|_| Proxy::start(server)).collect(),
         };
         Wires { proxies, turn: Cell::new(0) }
     }
@@ -187,6 +186,10 @@ impl Cluster {
                 (None, Some(behind)) => {
                     let routes = behind.routers.options_by(&proxy.addresses());
                     options.push_str(&format!(",key={},{routes}", behind.key.display()));
+                    let rails = ways::rails_behind(cluster.address.rsplit(':').next().unwrap());
+                    if !rails.is_empty() {
+                        options.push_str(&format!(",{rails},rail_suspect=0.5"));
+                    }
                     format!("{}@servers:{}", cluster.address, cluster.exports[*export].display())
                 }
             };
@@ -240,6 +243,12 @@ impl Cluster {
         self.mounts[number].process.as_ref()
     }
 
+    /// Rails through routers lead to several of this machine's addresses.
+    fn listens(&self) -> String {
+        let has_rails = self.behind.is_some() && number("RAILS", 1) > 1;
+        if has_rails { self.address.replace("127.0.0.1:", "0.0.0.0:") } else { self.address.clone() }
+    }
+
     /// Starts the server, with the address and state that it had.
     pub fn start_server(&mut self) {
         let log = self.home.join(format!("server-{:03}.log", self.starts));
@@ -248,7 +257,7 @@ impl Cluster {
         command.arg("serve");
         match &self.volume {
             Some(file) => command.args(["--server", "s0", "--volume"]).arg(file),
-            None => command.args(["--listen", &self.address]).args(&self.exports),
+            None => command.args(["--listen", &self.listens()]).args(&self.exports),
         };
         // Mounts come through proxies: to the server they are other machines.
         command.args(["--squash", "none", "--config"]).arg(self.home.join("aqueduct.toml"));
@@ -257,7 +266,7 @@ impl Cluster {
             command.arg("--key").arg(&behind.key);
         }
         let mut process = Process::start(&mut command, &log);
-        self.address = await_address(&mut process);
+        self.address = await_address(&mut process).replace("0.0.0.0:", "127.0.0.1:");
         self.server = Some(process);
     }
 

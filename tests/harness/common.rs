@@ -430,7 +430,12 @@ impl Server {
 
     pub fn mount_with(&self, export: &Path, options: &str) -> Mount {
         let (source, ways) = match &self.routers {
-            Some(routers) => (format!("{}@servers:{}", self.address, export.display()), routers.options()),
+            Some(routers) => {
+                let (_, port) = self.address.rsplit_once(':').unwrap();
+                let options = [routers.options(), ways::rails_behind(port)];
+                let options = options.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",");
+                (format!("{}@servers:{}", self.address, export.display()), options)
+            }
             None if self.listens.len() > 1 => (self.source(export), format!("rails={}", self.listens.join(","))),
             None => (self.source(export), String::new()),
         };

@@ -1,7 +1,7 @@
 //! The ways from mounts to their server, where the environment says that they are not direct:
 //! ROUTERS=N puts N routers in a row on each, WAYS=N (1) has as many side by side, TROUBLE=kill or
 //! TROUBLE=drain ends and starts the first router of one way after the other while a test runs.
-//! RAILS=N has the server listen on N addresses, of which mounts use all.
+//! RAILS=N has the server listen on N addresses, of which mounts use all, behind routers too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,6 +36,14 @@ pub fn are_direct() -> bool {
 /// What the environment has as a number, else `usual`.
 pub fn number(name: &str, usual: usize) -> usize {
     std::env::var(name).map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// The rails of a mount behind routers, by several addresses of a server that listens on all of
+/// this machine's; nothing without RAILS.
+pub fn rails_behind(port: &str) -> String {
+    let count = number("RAILS", 1);
+    let rails: Vec<String> = (1..=count).map(|rail| format!("127.0.0.{rail}:{port}@servers")).collect();
+    if count > 1 { format!("rails={}", rails.join(",")) } else { String::new() }
 }
 
 /// A router that knows the next one, or is in the servers' network.

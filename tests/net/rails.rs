@@ -182,6 +182,33 @@ fn a_cut_wire_costs_a_pause_and_no_error_and_carries_again_when_it_is_mended() {
     });
 }
 
+/// How long a rail that is cut under load stalls requests, above the time after which it is given
+/// up: the longest of each of some runs, of which the median may be half a second.
+#[test]
+#[ignore = "judges by the clock: make test-long"]
+fn a_cut_rail_stalls_little_longer_than_it_is_waited_for() {
+    within(2 * LIMIT, || {
+        const RUNS: usize = 7;
+        let Some(mut wired) = Wired::new(2) else { return };
+        let point = wired.mount("rails=auto,rail_suspect=1");
+        wired.wait_for_rails(2);
+        let mut stalls: Vec<f64> = (0..RUNS)
+            .map(|run| {
+                let worker = begin(&wired, &point);
+                thread::sleep(Duration::from_secs(1));
+                wired.cut(1, ["both", "in", "out"][run % 3]);
+                wait_until("the rail is down", LIMIT, || wired.rails()[1]["state"] == "down");
+                wired.heal(1);
+                wired.wait_for_rails(2);
+                worker.end().1.as_secs_f64() - 1.0
+            })
+            .collect();
+        stalls.sort_by(f64::total_cmp);
+        println!("stalls above detection: {stalls:.3?} s");
+        assert!(stalls[RUNS / 2] <= 0.5, "{stalls:?}");
+    });
+}
+
 #[test]
 fn an_interface_that_is_down_is_the_fault_of_this_machine() {
     within(LIMIT, || {

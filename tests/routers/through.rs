@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use crate::common::{SOON, aqueduct, directory, mount_point, run, test, wait_until};
+use crate::common::{SOON, Server, aqueduct, directory, mount_point, run, test, wait_until};
 use crate::load::Load;
 use crate::networks::{NET1, NET2, NET3, Networks, address};
 
@@ -101,5 +101,70 @@ fn a_mount_leads_through_two_hops() {
         outer.does(&["del", &format!("net{NET3}@{}", address("c", NET2))]);
         assert!(refused(&there).contains("there is no route"));
         drop(server);
+    });
+}
+
+/// Servers reach each other by the routes of their configuration: the server of a volume's names
+/// its store, in a network behind a router. Tools do by theirs, and agents by their server's.
+#[test]
+fn servers_and_tools_reach_servers_by_routes() {
+    test(|| {
+        let Some(networks) = Networks::new() else { return };
+        let home = directory();
+        let inner = networks.route("c", [NET2, NET3], "");
+        let onward = format!("[[route]]\nnetwork = 'net{NET3}'\ngateways = ['{}']\n", address("c", NET2));
+        let _outer = networks.route("a", [NET1, NET2], &onward);
+        let [near, far] =
+            [("near", NET2), ("far", NET3)].map(|(host, net)| format!("{}:7170@net{net}", address(host, net)));
+        let [names, store] = ["names", "store"].map(|name| home.path().join(name));
+        fs::create_dir(&names).unwrap();
+        fs::set_permissions(&names, Permissions::from_mode(0o777)).unwrap();
+        fs::create_dir(&store).unwrap();
+        let file = home.path().join("volume.toml");
+        let text = format!(
+            "name = 'spread'\nmode = 'whole-file'\ninline_max = '16KiB'\n\
+             [[server]]\nid = 's0'\ndata = false\nlisten = ['{near}']\ndir = {names:?}\n\
+             [[server]]\nid = 's1'\nlisten = ['{far}']\ndir = {store:?}\n"
+        );
+        fs::write(&file, text).unwrap();
+        run(aqueduct().args(["volume", "create"]).arg(&file)).succeeded();
+        run(aqueduct().args(["volume", "init", "--server", "s1"]).arg(&file)).succeeded();
+        let config = home.path().join("serve.toml");
+        fs::write(&config, format!("[[network]]\nname = 'net{NET2}'\n{onward}")).unwrap();
+        let [volume, config] = [&file, &config].map(|path| path.to_str().unwrap());
+        let serve = |host: &str, arguments: &[&str]| {
+            Server::start_with(
+                &mut networks.inside(host),
+                &[&["--insecure", "--volume", volume], arguments].concat(),
+                &[],
+            )
+        };
+        let of_store = serve("far", &["--server", "s1"]);
+        let of_names = serve("near", &["--server", "s0", "--config", config]);
+
+        let [route, further] = [NET2, NET3].map(|net| format!("net{net}@{}", address("a", NET1)));
+        let mount = networks.mount(&format!("spread@{near}:/"), &[&route], "");
+        let data: Vec<u8> = (0..3 << 20).map(|at: u32| (at / 7) as u8).collect();
+        wait_until("the store is reached", SOON, || fs::write(mount.join("large"), &data).is_ok());
+        assert_eq!(fs::read(mount.join("large")).unwrap(), data);
+        assert!(inner.bytes("network", &format!("net{NET3}")) > 3 << 20, "by the router between the servers");
+        let tool = |arguments: &[&str]| run(networks.inside("client").args(arguments)).succeeded();
+        assert!(tool(&["volume", "show", &format!("spread@{near}"), "--route", &route]).contains(&far));
+        drop((mount, of_names, of_store));
+
+        let (source, target) = (directory(), directory());
+        fs::write(source.path().join("file"), &data).unwrap();
+        let arguments = ["--insecure", "--squash", "none", "--agent", "--config", config];
+        let _agent = networks.serve(("near", NET2), &arguments, &[source.path()]);
+        let _far = networks.serve(("far", NET3), &["--insecure", "--squash", "none"], &[target.path()]);
+        assert!(tool(&["status", &near, "--route", &route]).contains(source.path().to_str().unwrap()));
+        let place = |server: &str, path: &std::path::Path| format!("{server}:{}", path.display());
+        let there = place(&near, &source.path().join("file"));
+        let copied = home.path().join("copied");
+        tool(&["cp", "--route", &route, &there, copied.to_str().unwrap()]);
+        assert_eq!(fs::read(copied).unwrap(), data);
+        let agent = format!("agent://{near}{}", source.path().join("file").display());
+        tool(&["cp", "--route", &route, "--route", &further, &agent, &place(&far, &target.path().join("by-agent"))]);
+        assert_eq!(fs::read(target.path().join("by-agent")).unwrap(), data);
     });
 }

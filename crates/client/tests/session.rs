@@ -184,7 +184,7 @@ fn an_unknown_export_is_told_with_those_there_are() {
 #[test]
 fn the_status_counts_clients() {
     let pair = pair(0);
-    let text = server_status(&pair.server.addresses()[0].to_string(), None, Duration::from_secs(5)).unwrap();
+    let text = server_status(&pair.server.addresses()[0].to_string(), (None, None), Duration::from_secs(5)).unwrap();
     let status: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(status["exports"][0]["clients"], 1);
     assert_eq!(status["exports"][0]["name"], "/zero");
@@ -206,14 +206,14 @@ fn a_client_with_the_key_reads_and_writes() {
         assert_eq!(written.count, length);
     }
     let address = pair.server.addresses()[0].to_string();
-    assert!(server_status(&address, Some(key(1).into()), Duration::from_secs(5)).is_ok());
-    assert!(server_status(&address, None, Duration::from_secs(5)).is_err());
+    assert!(server_status(&address, (Some(key(1).into()), None), Duration::from_secs(5)).is_ok());
+    assert!(server_status(&address, (None, None), Duration::from_secs(5)).is_err());
 }
 
 /// The problem that a client with this key has.
 #[track_caller]
 fn problem(address: String, key: Option<Key>) -> KeyProblem {
-    match server_status(&address, key.map(Into::into), Duration::from_secs(5)) {
+    match server_status(&address, (key.map(Into::into), None), Duration::from_secs(5)) {
         Err(error @ ConnectError::Key { problem, .. }) => {
             assert!(error.hint().contains("key=FILE") || error.hint().contains("--key"), "{}", error.hint());
             problem
@@ -334,7 +334,7 @@ fn who_has_no_key_makes_nobody_give_up_a_session() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let status =
-        server_status(&server.addresses()[0].to_string(), Some(key(1).into()), Duration::from_secs(5)).unwrap();
+        server_status(&server.addresses()[0].to_string(), (Some(key(1).into()), None), Duration::from_secs(5)).unwrap();
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["exports"][0]["clients"], 1, "it has no other session than before: {status}");
     client.disconnect();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aqueduct_net::routes::{Network, Routes, Table, Way};
+use aqueduct_net::routes::{Network, Next, Routes, Table, Way};
 use aqueduct_net::{
     Address, BufferPool, Closed, Connection, Endpoint, Frame, Initiator, Local, Mode, Path, Relay, RelayConfig,
     RelayLimits, RouteError, dial, ping,
@@ -384,6 +384,55 @@ fn a_place_of_this_machine_that_is_dead_makes_no_gateway_dead() {
     }
     until("it was asked from elsewhere", || routes.is_sound(router.address(), Instant::now()));
     initiator.connect((&Local::default(), None), &to("far", address), Lane::Control, PATIENCE).unwrap();
+}
+
+/// LNet's LU-12289: who took turns did not ask whether the other end of a way was known to be dead.
+#[test]
+fn turns_are_taken_among_gateways_that_lead_to_the_target() {
+    let (useless, useful) = (router(&[("far", "127.99.0.0/16")], &[], RelayLimits::default()), plain("far"));
+    let (address, accepted) = target();
+    let way = |gateway| Way { network: name("far"), gateway, hops: 1, priority: 0 };
+    let ways = [useless.address(), useful.address()].map(way).to_vec();
+    let initiator = Initiator::new(Arc::new(Routes::new(Table { ways, ..Table::default() }))).unwrap();
+    let connect = || {
+        let routed =
+            initiator.connect((&Local::default(), None), &to("far", address), Lane::Control, PATIENCE).unwrap();
+        (routed.gateway(), accepted.recv_timeout(PATIENCE).unwrap())
+    };
+    // By then both have had their first turn.
+    let _held: Vec<_> = (0..2).map(|_| connect()).collect();
+    assert!(initiator.routes().gateways().iter().all(|gateway| gateway.is_up), "it answers");
+    for _ in 0..6 {
+        let Next::By(_, gateways) = initiator.routes().next(&to("far", address), HOPS_MAX, Instant::now()) else {
+            panic!("there are gateways")
+        };
+        assert_eq!(gateways, [useful.address(), useless.address()]);
+    }
+    assert_eq!(connect().0, Some(useful.address()));
+}
+
+/// LNet's LU-17440: routes that lead there and back by different routers crashed who counted them.
+#[test]
+fn there_and_back_may_lead_by_different_routers() {
+    let (there, mut back) = (plain("far"), plain("near"));
+    let (far, at_far) = target();
+    let (near, at_near) = target();
+    let mut out = open(there.address(), &to("far", far));
+    let mut arrived = at_far.recv_timeout(PATIENCE).unwrap();
+    let mut answer = open(back.address(), &to("near", near));
+    let mut heard = at_near.recv_timeout(PATIENCE).unwrap();
+    let carries = |from: &mut TcpStream, to: &mut TcpStream, what: &[u8]| {
+        from.write_all(what).unwrap();
+        let mut got = vec![0; what.len()];
+        to.read_exact(&mut got).unwrap();
+        assert_eq!(got, what);
+    };
+    carries(&mut out, &mut arrived, b"there");
+    carries(&mut answer, &mut heard, b"back");
+    drop(back.relay.take());
+    assert!(matches!(heard.read(&mut [0]), Ok(0) | Err(_)), "its flow has ended");
+    carries(&mut arrived, &mut out, b"and back by the same");
+    assert_eq!(there.relay().flows(), 1);
 }
 
 #[test]

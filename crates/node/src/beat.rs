@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use aqueduct_client::{Asker, boottime};
+use aqueduct_net::Initiator;
 use aqueduct_server::right::{Authority, Heard, Watch};
 use aqueduct_wire::{BeatReply, ClientKey, Key, Op, RightKey};
 
@@ -33,6 +34,8 @@ pub(crate) struct Data<'a> {
     pub(crate) names: String,
     /// The cluster's keys.
     pub(crate) keys: &'a [Key],
+    /// Who connects to it, where it is in a network that has a name.
+    pub(crate) routes: Option<&'a Arc<Initiator>>,
 }
 
 /// The thread that beats, until this is dropped.
@@ -56,25 +59,30 @@ impl Drop for Beats {
 pub(crate) fn start(data: Data<'_>, program: &Path) -> Result<(Arc<Authority>, Beats), Failure> {
     let hint = "see whether the limits on processes and open files allow more";
     let failed = |error: std::io::Error| Failure::new("cannot write for the volume", error, hint);
-    let Data { key, place, start, names, keys } = data;
+    let Data { key, place, start, names, keys, routes } = data;
     let cluster = keys.first();
-    let ended = Ended::new(&key, (place, start), names.clone(), cluster).map_err(failed)?;
+    let ended = Ended::new(&key, (place, start), (names.clone(), routes), cluster).map_err(failed)?;
     let watcher = Watcher::start(program, &ended).map_err(failed)?;
     let watch: Watch = Box::new(move |until| watcher.tell(until));
     let authority = Arc::new(Authority::new(key, place, start, watch));
     let ends = Arc::<AtomicBool>::default();
     let (client, of_thread, until) = (cluster.cloned().map(ClientKey::from), authority.clone(), ends.clone());
-    let beat = move || beat(&of_thread, (&names, client.as_ref()), &until);
+    let routes = routes.cloned();
+    let beat = move || beat(&of_thread, (&names, client.as_ref(), routes.as_ref()), &until);
     let thread = std::thread::Builder::new().name("beat".into()).spawn(beat).map_err(failed)?;
     Ok((authority, Beats { ends, thread: Some(thread) }))
 }
 
-fn beat(authority: &Authority, (names, key): (&str, Option<&ClientKey>), ends: &AtomicBool) {
+fn beat(
+    authority: &Authority,
+    (names, key, routes): (&str, Option<&ClientKey>, Option<&Arc<Initiator>>),
+    ends: &AtomicBool,
+) {
     let mut asker = None;
     let mut was_heard = true;
     while !ends.load(Ordering::SeqCst) {
         if asker.is_none() {
-            asker = Asker::connect(names, key.cloned(), None, TIMEOUT).ok();
+            asker = Asker::connect(names, key.cloned(), routes.cloned(), TIMEOUT).ok();
         }
         let heard = asker.as_mut().and_then(|asker| ask(authority, asker));
         authority.tell_watch();

@@ -2,9 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_client::SUSPECT_MIN;
+use aqueduct_net::Initiator;
 use aqueduct_server::Limits;
 use aqueduct_wire::{Checksums, Key};
 use serde::Deserialize;
@@ -15,6 +17,7 @@ use crate::exports::{ExportConfig, ExportSettings};
 use crate::failure::Failure;
 use crate::place::{PORT, UNIX};
 use crate::processors::{self, CpuChoice, Processors};
+use crate::routes::{NetworkSettings, RouteSettings, RoutesFile, Routing};
 use crate::volume::VolumePart;
 use crate::{host, keyfile, options};
 
@@ -62,6 +65,8 @@ pub struct ServeConfig {
     pub volume: Option<VolumePart>,
     /// Where its metrics are told; `None`: nowhere but in its status.
     pub metrics: Option<aqueduct_observe::Config>,
+    /// Who connects to other servers in networks that have a name.
+    pub routes: Option<Arc<Initiator>>,
     /// It makes copies for clients: see [`Server::start_as_agent`](crate::Server::start_as_agent).
     pub agent: bool,
     /// The program that watches over a server of data: it calls [`watch`](crate::watch) when it is
@@ -96,6 +101,12 @@ pub struct ServeSettings {
     pub metrics: Option<String>,
     /// The file with the token that who asks for them has to send.
     pub metrics_token: Option<PathBuf>,
+    /// The file of networks and routes by which other servers are reached.
+    pub routes: Option<PathBuf>,
+    /// Networks that it is a part of.
+    pub network: Vec<NetworkSettings>,
+    /// Ways to others.
+    pub route: Vec<RouteSettings>,
     /// It makes copies for those who may mount its exports.
     pub agent: bool,
     /// The exports.
@@ -154,6 +165,7 @@ impl Default for ServeConfig {
             drain: DRAIN,
             volume: None,
             metrics: None,
+            routes: None,
             agent: false,
             watch: None,
         }
@@ -183,12 +195,16 @@ impl ServeConfig {
             state,
             metrics,
             metrics_token,
+            routes,
+            network,
+            route,
             agent,
             export,
             limits,
             volume,
         } = settings;
         let metrics = MetricsSettings { address: metrics, token: metrics_token }.resolve()?;
+        let routing = Routing { file: routes, more: RoutesFile { network, route }, ..Routing::default() };
         let usual = ServeConfig::default();
         let (sockets, addresses): (Vec<String>, Vec<String>) =
             listen.into_iter().partition(|text| text.starts_with(UNIX));
@@ -227,6 +243,7 @@ impl ServeConfig {
             limits: limits.resolve()?,
             volume,
             metrics,
+            routes: routing.resolve()?,
             agent,
             ..usual
         })

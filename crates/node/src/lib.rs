@@ -42,6 +42,7 @@ mod workers;
 
 pub use aqueduct_client::{AskError, Asker, ConnectError, PADDING_MAX, ask_agent};
 pub use aqueduct_fuse::{MountError, Unmount};
+pub use aqueduct_net::Initiator;
 pub use aqueduct_server::{Allowed, Denied, Mover, Submitter};
 pub use attach::{AttachConfig, Attachment, Carriers, caller};
 pub use choice::{ChecksumChoice, Choice, ExternalChoice, ReadAheadChoice, SquashChoice};

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::routes;
+
 /// The port of a server that says nothing else.
 pub const PORT: u16 = 7170;
 
@@ -152,10 +154,20 @@ pub fn address(text: &str, is_network: impl Fn(&str) -> bool) -> Result<Address,
     }
 }
 
-/// `HOST[:PORT]` and the like with the port filled in; what is no address stays as it is, and is
-/// refused by who looks for it.
+/// `HOST[:PORT][@NET]` and the like with the port filled in; what is no address stays as it is,
+/// and is refused by who looks for it. So is a network that nobody knows.
 pub fn server_address(text: &str) -> String {
-    addresses(text, |_| false).unwrap_or_else(|_| text.to_owned())
+    addresses(text, routes::is_name).unwrap_or_else(|_| text.to_owned())
+}
+
+/// Where a server listens that others reach there: without the network's name, which is theirs.
+pub(crate) fn listen_address(text: &str) -> String {
+    match address(text, routes::is_name) {
+        Ok(Address::Host { host, port, network: Some(_) }) => {
+            Address::Host { host, port, network: None }.with_port(None).to_string()
+        }
+        _ => text.to_owned(),
+    }
 }
 
 /// Takes the volume off: it ends at the first @ that no network's name follows.

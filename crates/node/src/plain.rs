@@ -12,6 +12,7 @@ use aqueduct_fs::readonly::ReadOnly;
 use aqueduct_layout::attribute::LayoutKey;
 use aqueduct_layout::stripe::server_key;
 use aqueduct_layout::{Backing, Config, FOLDER, Plain, Store, marker};
+use aqueduct_net::Initiator;
 use aqueduct_posix::{Options, Posix};
 use aqueduct_server::{Access, Export, External, Squash, export_id};
 use aqueduct_wire::{ClientKey, Key};
@@ -20,6 +21,7 @@ use aqueduct_worker::{Group, wait};
 use crate::attach::{AttachConfig, Attachment, Carriers};
 use crate::exports::ExportConfig;
 use crate::failure::{Failure, Kind};
+use crate::routes;
 
 /// What the server of the names calls the store of another.
 const STORE_EXPORT: &str = "(store)";
@@ -140,7 +142,7 @@ pub(crate) fn open_tree(
     (path, posix): (&Path, &Arc<Posix>),
     (part, key): (&PlainPart, &[u8; 32]),
     options: &Options,
-    group: &Arc<Group>,
+    (group, routes): (&Arc<Group>, Option<&Arc<Initiator>>),
 ) -> Result<(Arc<Plain>, Links), Failure> {
     let what = format!("cannot serve {} as the names of a volume", path.display());
     if !posix.statistics().kernel_handles {
@@ -162,7 +164,7 @@ pub(crate) fn open_tree(
     let trees: (Backing, Backing) = (posix.clone(), Arc::new(quiet));
     let opened = wait(group, Plain::open(trees, stores, config, Some(group.clone())));
     let plain = opened.map_err(|error| Failure::from_line(error, "then start it again").of(Kind::Export))?;
-    let links = Links::start(away, &members(key), false)
+    let links = Links::start(away, (&members(key), routes), false)
         .map_err(|error| Failure::new(what, error, "see whether the limits on processes allow more threads"))?;
     Ok((plain, links))
 }
@@ -206,7 +208,7 @@ pub(crate) fn look(
     let plain = opened.map_err(|error| {
         Failure::from_line(error, "run it on the machine of the server of the names").of(Kind::Export)
     })?;
-    let links = Links::start(away, &members(&key), true)
+    let links = Links::start(away, (&members(&key), routes::Routing::default().resolve()?.as_ref()), true)
         .map_err(|error| Failure::new(what, error, "see whether the limits on processes allow more threads"))?;
     Ok((plain, links))
 }
@@ -230,11 +232,16 @@ pub(crate) struct Links {
 
 impl Links {
     /// `looks`: nothing is changed there.
-    fn start(stores: Vec<(Arc<Store>, String)>, key: &Key, looks: bool) -> std::io::Result<Links> {
+    fn start(
+        stores: Vec<(Arc<Store>, String)>,
+        (key, routes): (&Key, Option<&Arc<Initiator>>),
+        looks: bool,
+    ) -> std::io::Result<Links> {
         let mut links = Links { closing: Arc::default(), threads: Vec::new() };
         for (store, addresses) in stores {
             let (closing, key) = (links.closing.clone(), ClientKey::from(key.clone()));
-            let config = AttachConfig { key: Some(key), ..AttachConfig::new(addresses, STORE_EXPORT) };
+            let config =
+                AttachConfig { key: Some(key), routes: routes.cloned(), ..AttachConfig::new(addresses, STORE_EXPORT) };
             let link = move || keep(&store, (&config, looks), &closing);
             links.threads.push(std::thread::Builder::new().name("store".into()).spawn(link)?);
         }

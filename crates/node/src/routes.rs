@@ -1,15 +1,16 @@
 //! Networks and the routers between them, as people write them: sections of configuration files,
-//! and texts such as `net3@10.2.0.9:hops=2`.
+//! and texts such as `net3@10.2.0.9:hops=2`. Whoever connects has a [`Routing`]: servers, mounts
+//! and tools.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aqueduct_net::Initiator;
 use aqueduct_net::routes::{Network, Routes, Table, Way};
 use aqueduct_wire::{HOPS_MAX, NetworkName};
 use ipnet::IpNet;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::place::{self, Address};
@@ -17,7 +18,8 @@ use crate::place::{self, Address};
 /// The port of a router that says nothing else.
 pub const ROUTER_PORT: u16 = 7171;
 
-/// The file of routes that every mount of this machine knows.
+/// The file of routes that every server, mount and tool of this machine knows, unless it names
+/// another.
 pub const ROUTES_FILE: &str = "/etc/aqueduct/routes.toml";
 
 /// The most routes of one node: more than there are routers between any two networks.
@@ -26,7 +28,7 @@ pub const ROUTES_MAX: usize = 1024;
 const ROUTE_HINT: &str = "write it as NET@GATEWAY, NET@GATEWAY:PORT, or with :hops=N and :priority=N behind it";
 
 /// The section `[[network]]`: a network that a node is a part of.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkSettings {
     /// Its name.
@@ -40,7 +42,7 @@ pub struct NetworkSettings {
 }
 
 /// The section `[[route]]`: the way to a network that a node is no part of.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RouteSettings {
     /// The network.
@@ -53,8 +55,8 @@ pub struct RouteSettings {
     pub priority: Option<u32>,
 }
 
-/// The file of routes of a client.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// The file of routes, and what a server's configuration has of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RoutesFile {
     /// Networks that this machine is a part of.
@@ -75,36 +77,100 @@ impl RoutesFile {
         })
     }
 
-    fn table(&self) -> Result<Table, Failure> {
+    /// What says the same as a table.
+    pub(crate) fn of(table: &Table) -> RoutesFile {
+        let network = |network: &Network| NetworkSettings {
+            name: network.name.to_string(),
+            addresses: network.nets.iter().map(ToString::to_string).collect(),
+            ports: Some(network.ports.clone()),
+        };
+        let route = |way: &Way| RouteSettings {
+            network: way.network.to_string(),
+            gateways: vec![way.gateway.to_string()],
+            hops: Some(way.hops),
+            priority: Some(way.priority),
+        };
+        RoutesFile {
+            network: table.networks.iter().map(network).collect(),
+            route: table.ways.iter().map(route).collect(),
+        }
+    }
+
+    pub(crate) fn table(&self) -> Result<Table, Failure> {
+        let mut table = Table::default();
+        self.add_to(&mut table)?;
+        Ok(table)
+    }
+
+    /// Adds what it says. Of a network that is there already it has the last word.
+    fn add_to(&self, table: &mut Table) -> Result<(), Failure> {
         let everywhere = [IpNet::default(), ipnet::Ipv6Net::default().into()];
         let own = |settings: &NetworkSettings| {
             let mut own = network(settings, &everywhere)?;
             own.ports = settings.ports.clone().unwrap_or_default();
             Ok(own)
         };
-        let networks = self.network.iter().map(own).collect::<Result<_, Failure>>()?;
-        let mut table = Table { networks, ..Table::default() };
-        self.route.iter().try_for_each(|settings| add_all(&mut table, settings))?;
-        Ok(table)
+        for network in self.network.iter().map(own).collect::<Result<Vec<_>, Failure>>()? {
+            table.networks.retain(|known| known.name != network.name);
+            table.networks.push(network);
+        }
+        self.route.iter().try_for_each(|settings| add_all(table, settings))
     }
 }
 
-/// What a client knows of networks: from a file, or from [`ROUTES_FILE`] if that is there, and
-/// from its options.
-pub fn of_client(file: Option<&Path>, ways: &[Way]) -> Result<Table, Failure> {
-    let usual = Path::new(ROUTES_FILE);
-    let mut table = match file {
-        Some(path) => RoutesFile::read(path)?.table()?,
-        None if usual.exists() => RoutesFile::read(usual)?.table()?,
-        None => Table::default(),
-    };
-    ways.iter().try_for_each(|way| add(&mut table, way.clone()))?;
-    Ok(table)
+/// How who connects says by which routers networks are reached: a server in its configuration, a
+/// mount in its options, a tool in its arguments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Routing {
+    /// A file; [`ROUTES_FILE`], if that is there, unless given.
+    pub file: Option<PathBuf>,
+    /// What is said besides.
+    pub more: RoutesFile,
+    /// And route by route.
+    pub ways: Vec<Way>,
+}
+
+impl Routing {
+    /// As arguments have it: a file, and routes as [`parse`] reads them.
+    pub fn of_arguments(file: Option<&Path>, routes: &[String]) -> Result<Routing, Failure> {
+        let ways = routes.iter().map(|route| parse(route)).collect::<Result<_, _>>()?;
+        Ok(Routing { file: file.map(Path::to_owned), ways, ..Routing::default() })
+    }
+
+    /// What it comes to.
+    pub fn table(&self) -> Result<Table, Failure> {
+        let usual = Path::new(ROUTES_FILE);
+        let mut table = Table::default();
+        match &self.file {
+            Some(path) => RoutesFile::read(path)?.add_to(&mut table)?,
+            None if usual.exists() => RoutesFile::read(usual)?.add_to(&mut table)?,
+            None => {}
+        }
+        self.more.add_to(&mut table)?;
+        self.ways.iter().try_for_each(|way| add(&mut table, way.clone()))?;
+        Ok(table)
+    }
+
+    /// Who connects by it; nobody, if it says nothing.
+    pub fn resolve(&self) -> Result<Option<Arc<Initiator>>, Failure> {
+        initiator(self.table()?)
+    }
 }
 
 /// Whether a name is that of a network there.
 pub fn is_known(table: &Table) -> impl Fn(&str) -> bool {
     |name| NetworkName::new(name).is_some_and(|name| table.knows(&name))
+}
+
+/// Whether a network is one behind routers, by what who connects knows.
+pub fn is_behind(initiator: &Initiator, name: &str) -> bool {
+    let is_it = |name: NetworkName| initiator.routes().table().ways.iter().any(|way| way.network == name);
+    NetworkName::new(name).is_some_and(is_it)
+}
+
+/// Whether a text can be the name of a network, known or not.
+pub fn is_name(text: &str) -> bool {
+    NetworkName::new(text).is_some()
 }
 
 /// Who connects by the routes of a table; nobody, if it has none.
@@ -263,17 +329,35 @@ mod tests {
         let path = folder.path().join("routes.toml");
         let file = "[[network]]\nname = 'net1'\n[[route]]\nnetwork = 'net2'\ngateways = ['10.1.0.1', '10.1.0.2:9']\nhops = 2\n";
         std::fs::write(&path, file).unwrap();
-        let table = of_client(Some(&path), &[parse("net2@10.1.0.1:priority=1").unwrap()]).unwrap();
+        let table = |more: RoutesFile, routes: &[&str]| {
+            let routes: Vec<String> = routes.iter().map(ToString::to_string).collect();
+            Routing { more, ..Routing::of_arguments(Some(&path), &routes).unwrap() }.table()
+        };
+        let of_client = |routes: &[&str]| table(RoutesFile::default(), routes);
+        let more = RoutesFile {
+            network: vec![NetworkSettings { name: "net1".into(), addresses: vec!["10.1.0.0/16".into()], ports: None }],
+            route: vec![RouteSettings {
+                network: "net4".into(),
+                gateways: vec!["10.1.0.4".into()],
+                hops: None,
+                priority: None,
+            }],
+        };
+        let both = table(more, &[]).unwrap();
+        assert_eq!((both.networks.len(), both.ways.len()), (1, 3));
+        assert_eq!(both.networks[0].nets[0].to_string(), "10.1.0.0/16", "what is nearer has the last word");
+        assert_eq!(format!("{:?}", RoutesFile::of(&both).table().unwrap()), format!("{both:?}"), "written and read");
+        let table = of_client(&["net2@10.1.0.1:priority=1"]).unwrap();
         let ways: Vec<String> = table.ways.iter().map(text).collect();
         assert_eq!(ways, ["net2@10.1.0.2:9:hops=2", "net2@10.1.0.1:7171:priority=1"], "the later one counts");
         assert!(known(&table, "net1") && known(&table, "net2") && !known(&table, "net3") && !known(&table, "a b"));
         assert!(initiator(table).unwrap().is_some() && initiator(Table::default()).unwrap().is_none());
-        let own = of_client(Some(&path), &[parse("net1@10.1.0.1").unwrap()]).unwrap_err().to_string();
+        let own = of_client(&["net1@10.1.0.1"]).unwrap_err().to_string();
         assert!(own.contains("in that network itself"), "{own}");
         std::fs::write(&path, "[[route]]\nnetwork = 'net2'\n").unwrap();
-        assert!(of_client(Some(&path), &[]).unwrap_err().to_string().contains("no gateways"));
+        assert!(of_client(&[]).unwrap_err().to_string().contains("no gateways"));
         std::fs::write(&path, "[[rout]]\n").unwrap();
-        assert!(of_client(Some(&path), &[]).unwrap_err().to_string().contains("rout"));
+        assert!(of_client(&[]).unwrap_err().to_string().contains("rout"));
     }
 
     proptest! {

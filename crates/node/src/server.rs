@@ -13,6 +13,7 @@ use aqueduct_fs::readonly::ReadOnly;
 use aqueduct_fs::throttled::{Clock, Throttled};
 use aqueduct_layout::Plain;
 use aqueduct_metrics::Snapshot;
+use aqueduct_net::Initiator;
 use aqueduct_observe::Exporter;
 use aqueduct_posix::{Options, Posix, Watcher};
 use aqueduct_server::right::{Granter, GranterConfig};
@@ -258,7 +259,8 @@ fn role(config: &ServeConfig, start: u64) -> Result<(Role, Option<Beats>), Failu
     }
     let Some(program) = &config.watch else { return Ok((Role::Alone, None)) };
     let (place, names) = (part.place, part.map.names.join(","));
-    let (authority, beats) = beat::start(Data { key, place, start, names, keys: &config.keys }, program)?;
+    let data = Data { key, place, start, names, keys: &config.keys, routes: config.routes.as_ref() };
+    let (authority, beats) = beat::start(data, program)?;
     Ok((Role::Data(authority), Some(beats)))
 }
 
@@ -353,7 +355,7 @@ fn open_any(
             Ok(((export, None, verifier), None))
         }
         Some(part) if !part.has_names => Ok((open_data(export, options, (part, writes, group))?, None)),
-        part => open(export, options, (choices, part.as_ref()), group),
+        part => open(export, options, (choices, part.as_ref(), config.routes.as_ref()), group),
     }
 }
 
@@ -361,7 +363,7 @@ fn open_any(
 fn open(
     export: &ExportConfig,
     options: &Options,
-    (choices, part): (&mut Choices, Option<&VolumePart>),
+    (choices, part, routes): (&mut Choices, Option<&VolumePart>, Option<&Arc<Initiator>>),
     group: &Arc<Group>,
 ) -> Result<(Opened, Option<Tree>), Failure> {
     let id = export_id(&export.name);
@@ -384,7 +386,7 @@ fn open(
     let posix = Arc::new(posix);
     let of_volume = part.and_then(|part| Some((part.plain.as_ref()?, &part.key)));
     let tree = match of_volume {
-        Some(plain) => Some(plain::open_tree((&export.path, &posix), plain, &options, group)?),
+        Some(plain) => Some(plain::open_tree((&export.path, &posix), plain, &options, (group, routes))?),
         None => None,
     };
     let filesystem: Arc<dyn FileSystem> = match &tree {

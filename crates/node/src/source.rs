@@ -15,7 +15,7 @@ use crate::keyfile;
 use crate::options::Options;
 use crate::place::Place;
 use crate::processors::{self, Processors};
-use crate::routes;
+use crate::routes::{self, Routing};
 
 /// What is mounted.
 #[derive(Debug, PartialEq)]
@@ -96,7 +96,8 @@ impl MountConfig {
     /// What the settings come to: files are looked up, and everything is checked.
     pub fn resolve(settings: &MountSettings) -> Result<MountConfig, Failure> {
         let options = Options::parse(&settings.options, rustix::process::geteuid().is_root())?;
-        let table = routes::of_client(options.routes.as_deref(), &options.ways)?;
+        let (file, ways) = (options.routes.clone(), options.ways.clone());
+        let table = Routing { file, ways, ..Routing::default() }.table()?;
         let source = if settings.local {
             let path = std::fs::canonicalize(&settings.source).map_err(|error| {
                 Failure::new(format!("cannot serve {}", settings.source), error, "name a directory that exists")

@@ -103,7 +103,8 @@ pub struct VolumeSettings {
 pub struct VolumeServerSettings {
     /// What the command line calls it.
     pub id: String,
-    /// Where it listens, and clients reach it.
+    /// Where it listens, and clients and the other servers reach it: behind routers as
+    /// `HOST:PORT@NET`.
     pub listen: Vec<String>,
     /// The shared directory, where this server has it.
     pub dir: PathBuf,
@@ -347,7 +348,7 @@ impl Volume {
             },
             plain: self.plain(at),
         };
-        Ok((servers[at].listen.clone(), export, part))
+        Ok((servers[at].listen.iter().map(|text| place::listen_address(text)).collect(), export, part))
     }
 }
 

@@ -11,14 +11,17 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aqueduct_client::{Asker, boottime};
+use aqueduct_net::Initiator;
 use aqueduct_wire::{Beat, ClientKey, Key, Op, RightKey};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
+
+use crate::routes::{self, RoutesFile};
 
 /// What the program is called when it is to watch over a server.
 pub const WATCH_NAME: &str = "aqueduct-watch";
@@ -52,27 +55,32 @@ pub(crate) struct Ended {
     cluster: Option<[u8; 32]>,
     /// The body of the beat.
     beat: Vec<u8>,
+    /// The ways there.
+    routes: RoutesFile,
 }
 
 impl Ended {
     pub(crate) fn new(
         key: &RightKey,
         (place, data): (u16, u64),
-        names: String,
+        (names, routes): (String, Option<&Arc<Initiator>>),
         cluster: Option<&Key>,
     ) -> io::Result<Ended> {
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce).map_err(io::Error::other)?;
         let beat = Beat { place, data, has_ended: true, nonce, ..Beat::default() }.encode(key);
-        Ok(Ended { names, cluster: cluster.map(|key| *key.bytes()), beat })
+        let routes = routes.map_or_else(RoutesFile::default, |routes| RoutesFile::of(&routes.routes().table()));
+        Ok(Ended { names, cluster: cluster.map(|key| *key.bytes()), beat, routes })
     }
 
     /// Tells it until it is understood.
     fn tell(&self) {
         let end = Instant::now() + TELL_MAX;
+        // It was read and checked by the server.
+        let routes = self.routes.table().and_then(routes::initiator).ok().flatten();
         while Instant::now() < end {
             let key = self.cluster.map(|key| ClientKey::from(Key::new(key)));
-            let told = Asker::connect(&self.names, key, None, TIMEOUT)
+            let told = Asker::connect(&self.names, key, routes.clone(), TIMEOUT)
                 .ok()
                 .and_then(|mut asker| asker.request(Op::Beat, &self.beat, TIMEOUT).ok());
             // Whatever it says: a later start of the server may have told before.

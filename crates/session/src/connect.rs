@@ -632,8 +632,12 @@ fn nonce() -> io::Result<Nonce> {
 }
 
 /// Asks a server for its status: exports, clients, counters, as JSON.
-pub fn server_status(server: &str, key: Option<ClientKey>, timeout: Duration) -> Result<String, ConnectError> {
-    let greeting = Greeting::of_tool(server, key, false, timeout);
+pub fn server_status(
+    server: &str,
+    (key, routes): (Option<ClientKey>, Option<Arc<Initiator>>),
+    timeout: Duration,
+) -> Result<String, ConnectError> {
+    let greeting = Greeting { routes, ..Greeting::of_tool(server, key, false, timeout) };
     let text = greeting.ask(Op::Status, &[])?.map_err(|error| greeting.broken(error))?;
     String::from_utf8(text).map_err(|error| greeting.broken(error))
 }
@@ -676,11 +680,12 @@ pub fn release_locks(server: &str, administrator: Key, client: u64, timeout: Dur
 /// Asks a server that is an agent, as whom `context` says: text (JSON) for text.
 pub fn ask_agent(
     server: &str,
-    key: Option<ClientKey>,
+    (key, routes): (Option<ClientKey>, Option<Arc<Initiator>>),
     (context, text): (&Context, &str),
     timeout: Duration,
 ) -> Result<String, ConnectError> {
-    let greeting = Greeting { client_name: "aqueduct cp".into(), ..Greeting::of_tool(server, key, false, timeout) };
+    let client_name = "aqueduct cp".into();
+    let greeting = Greeting { client_name, routes, ..Greeting::of_tool(server, key, false, timeout) };
     let mut body = Vec::new();
     aqueduct_wire::encode_transfer(context, text, &mut body);
     let refused = |reason: String| ConnectError::Refused { server: server.to_owned(), reason };

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use aqueduct_net::routes::Table;
+use aqueduct_node::routes::Routing;
 use aqueduct_node::{ConnectError, keyfile, place, routes};
 use aqueduct_wire::ClientKey;
 use clap::{Args, Subcommand};
@@ -76,9 +77,8 @@ impl Door {
 
     /// What is known of networks.
     fn table(&self) -> Result<Table, Failure> {
-        let ways =
-            self.route.iter().map(|route| routes::parse(route)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
-        routes::of_client(self.routes.as_deref(), &ways).map_err(failed)
+        let routing = Routing::of_arguments(self.routes.as_deref(), &self.route);
+        routing.and_then(|routing| routing.table()).map_err(failed)
     }
 
     /// The server's addresses with their ports.

@@ -208,7 +208,7 @@ impl Bench {
     /// so.
     fn served(&self) -> [Option<(f64, Instant)>; 2] {
         [0, 1].map(|side: usize| {
-            let text = server_status(self.servers[side].as_ref()?, self.key.clone(), TOLD_MAX).ok()?;
+            let text = server_status(self.servers[side].as_ref()?, (self.key.clone(), None), TOLD_MAX).ok()?;
             let status: ServerStatus = serde_json::from_str(&text).ok()?;
             let ours = status.sessions.iter().filter(|session| session.client == self.names[side]);
             let micros: Vec<u64> = ours.map(|session| session.served_us + session.lease_wait_us).collect();

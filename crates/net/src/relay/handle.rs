@@ -198,3 +198,36 @@ impl Ready for Listener {
         self.arm();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use aqueduct_wire::Lane;
+    use aqueduct_worker::Settings;
+
+    use super::*;
+    use crate::relay::RelayLimits;
+
+    /// LNet's LU-20039 and LU-17999: a router that was enabled again had lost the sizes of its
+    /// buffers, and credits.
+    #[test]
+    fn who_takes_flows_again_has_all_places_and_the_same_buffers() {
+        let settings = Settings { name: "r".into(), threads_min: 0, threads_max: 0, spin_max: Duration::ZERO };
+        let group = Group::new(settings).unwrap();
+        let limits = RelayLimits { flows_max: 64, memory: 256 << 20, ..RelayLimits::default() };
+        let config = RelayConfig { name: "r".into(), limits, suspect: Duration::from_secs(5) };
+        let routes = Arc::new(Routes::new(Table::default()));
+        let relay = Relay::start(config, &["127.0.0.1:0".parse().unwrap()], routes, &[group]).unwrap();
+        let client = |number: u8| IpAddr::from(Ipv4Addr::new(10, 0, 0, number));
+        let fill = || (0..=u8::MAX).take_while(|number| relay.core.enter(client(*number), Lane::Bulk).is_ok()).count();
+        let places = fill();
+        let buffer = relay.core.buffer(Lane::Bulk);
+        assert!(places > 32 && buffer < BUFFER_MAX, "{places} places, buffers of {buffer} bytes");
+        relay.drain(30);
+        assert!(relay.core.enter(client(0), Lane::Bulk).is_err(), "it stops");
+        (0..places).for_each(|number| relay.core.leave(client(number as u8), Lane::Bulk));
+        relay.resume();
+        assert_eq!((fill(), relay.core.buffer(Lane::Bulk)), (places, buffer));
+    }
+}

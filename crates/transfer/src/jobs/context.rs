@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use aqueduct_fs::{Credential, Errno};
 use aqueduct_node::ChecksumChoice;
+use aqueduct_node::routes::Routing;
 use aqueduct_wire::ClientKey;
 
 use super::board::JobRow;
@@ -76,7 +77,8 @@ impl Context {
         let order = Order::read(&row.plan).ok_or_else(unreadable)?;
         let options = Arc::new(order.options.clone());
         let checksums = if options.verify == Verify::Off { ChecksumChoice::Auto } else { ChecksumChoice::On };
-        let access = Access::new(key, checksums.checksums(), CARRIERS).acting_as(credential.clone());
+        let routes = Routing::default().resolve()?;
+        let access = Access::new(key, checksums.checksums(), CARRIERS).by(routes).acting_as(credential.clone());
         let place = order.target.place()?;
         let failed = |place: &Place, error: Errno| {
             Failure::new(format!("cannot open {place}"), error, "check that it is there and may be entered")

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use aqueduct_fs::{ClientId, Context, Credential, Errno};
-use aqueduct_node::{self as node, AttachConfig, Attachment, Carriers, ConnectError};
+use aqueduct_node::{self as node, AttachConfig, Attachment, Carriers, ConnectError, Initiator};
 use aqueduct_wire::{Checksums, ClientKey};
 use aqueduct_worker::lock;
 
@@ -40,6 +40,8 @@ enum Kind {
 pub struct Access {
     /// The cluster's key, or this node's.
     pub key: Option<ClientKey>,
+    /// Who connects to servers in networks that have a name.
+    pub routes: Option<Arc<Initiator>>,
     /// Whether what travels is checked.
     pub checksums: Checksums,
     /// Threads that carry the requests of each.
@@ -54,7 +56,13 @@ pub struct Access {
 impl Access {
     /// Attaches nothing yet.
     pub fn new(key: Option<ClientKey>, checksums: Checksums, threads: usize) -> Access {
-        Access { key, checksums, threads, context: node::caller(), name: None, attached: Mutex::default() }
+        let (context, attached) = (node::caller(), Mutex::default());
+        Access { key, routes: None, checksums, threads, context, name: None, attached }
+    }
+
+    /// By these routes.
+    pub fn by(self, routes: Option<Arc<Initiator>>) -> Access {
+        Access { routes, ..self }
     }
 
     /// What the sessions with servers have counted so far.
@@ -72,6 +80,7 @@ impl Access {
         let usual = AttachConfig::new(server, export);
         let config = AttachConfig {
             key: self.key.clone(),
+            routes: self.routes.clone(),
             checksums: self.checksums,
             name: self.name.clone().unwrap_or_else(|| usual.name.clone()),
             ..usual
@@ -131,7 +140,8 @@ impl Place {
         let is_there = bytes[..slash].contains(&b':') || bytes.starts_with(node::place::UNIX.as_bytes());
         let kind = if is_there {
             let text = written.to_str().ok_or_else(|| bad(&"a server's exports have names in UTF-8"))?;
-            let place = node::Place::parse(text, |_| false).map_err(|error| bad(&error))?;
+            // Volumes are not copied from: what stands behind an @ is a network.
+            let place = node::Place::parse(text, node::routes::is_name).map_err(|error| bad(&error))?;
             if place.volume.is_some() || !place.export.starts_with('/') {
                 return Err(bad(&"it names a volume, or a path that does not begin with /"));
             }

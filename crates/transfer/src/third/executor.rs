@@ -11,7 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use aqueduct_fs::Credential;
-use aqueduct_node::{ChecksumChoice, Kind, Mover, Submitter};
+use aqueduct_node::routes::is_behind;
+use aqueduct_node::{ChecksumChoice, Initiator, Kind, Mover, Submitter};
 use aqueduct_wire::ClientKey;
 use aqueduct_worker::lock;
 use base64::Engine;
@@ -53,6 +54,8 @@ pub struct ExecutorConfig {
     pub folder: PathBuf,
     /// Its key, for itself and for other servers.
     pub key: Option<ClientKey>,
+    /// Who connects to other servers in networks that have a name.
+    pub routes: Option<Arc<Initiator>>,
 }
 
 /// Makes copies for clients.
@@ -237,7 +240,8 @@ impl Executor {
         let target = place(&begin.target)?;
         let verify = begin.options.verify;
         let checksums = if verify == Verify::Off { ChecksumChoice::Auto } else { ChecksumChoice::On };
-        let access = Access::new(self.config.key.clone(), checksums.checksums(), CARRIERS).acting_as(credential);
+        let access = Access::new(self.config.key.clone(), checksums.checksums(), CARRIERS);
+        let access = access.by(self.config.routes.clone()).acting_as(credential);
         // Journals name places and nobody who asked.
         let journals = begin.run.journal.then(|| self.config.folder.join(format!("journal-{}", &key[..16])));
         let manifest = begin.run.manifest.then(|| self.config.folder.join(format!("{key}.manifest")));
@@ -262,7 +266,7 @@ impl Executor {
     fn place(&self, submitter: &Submitter<'_>, end: &End) -> Result<Place, Failure> {
         let server = match &end.server {
             None => self.own_server(),
-            Some(server) => elsewhere(server, submitter.is_near())?,
+            Some(server) => elsewhere(server, submitter.is_near(), self.config.routes.as_deref())?,
         };
         let mut place = Place::parse(format!("{server}:{}", end.path).as_ref())?;
         place.is_content = end.is_content;
@@ -272,11 +276,18 @@ impl Executor {
 
 /// The addresses of another server. What only this machine reaches is nothing for clients of
 /// others: they would have there what this machine has.
-fn elsewhere(server: &str, is_near: bool) -> Result<String, Failure> {
+fn elsewhere(server: &str, is_near: bool, routes: Option<&Initiator>) -> Result<String, Failure> {
     let what = || format!("cannot use the server {server}");
     let wrong = |why: &str| Failure::new(what(), why, "name the host by an address that the agent reaches");
     let mut found = Vec::new();
     for text in server.split(',') {
+        if let Some((_, network)) = text.rsplit_once('@')
+            && routes.is_some_and(|routes| is_behind(routes, network))
+        {
+            // What is there is nothing of this machine's own.
+            found.push(text.to_owned());
+            continue;
+        }
         if text.starts_with(aqueduct_node::place::UNIX) || text.contains(['@', '/']) {
             return Err(wrong("an agent goes to other servers by their addresses alone"));
         }

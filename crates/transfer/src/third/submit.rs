@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::Context;
-use aqueduct_node::{self as node, ConnectError, Kind};
+use aqueduct_node::{self as node, ConnectError, Initiator, Kind};
 use aqueduct_wire::ClientKey;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -49,7 +50,8 @@ fn agents(plan: &Plan) -> Vec<&str> {
 pub fn copy(plan: &Plan, watch: &Watch, stop: &AtomicBool, mut told: impl FnMut(&str)) -> Result<Summary, Failure> {
     let mut last = None;
     for server in agents(plan) {
-        let mut asker = Asker { server, key: plan.access.key.clone(), context: node::caller() };
+        let mut asker =
+            Asker { server, key: plan.access.key.clone(), routes: plan.access.routes.clone(), context: node::caller() };
         match asker.make(plan, watch, stop, &mut told)? {
             Made::Done(summary) => return Ok(*summary),
             Made::Away(failure) => {
@@ -70,13 +72,15 @@ enum Made {
 struct Asker<'a> {
     server: &'a str,
     key: Option<ClientKey>,
+    routes: Option<Arc<Initiator>>,
     context: Context,
 }
 
 impl Asker<'_> {
     fn ask(&self, ask: &Ask) -> Result<Answer, ConnectError> {
         let text = serde_json::to_string(ask).expect("what is asked has only what JSON can hold");
-        let answer = node::ask_agent(self.server, self.key.clone(), (&self.context, &text), TIMEOUT)?;
+        let answer =
+            node::ask_agent(self.server, (self.key.clone(), self.routes.clone()), (&self.context, &text), TIMEOUT)?;
         serde_json::from_str(&answer).map_err(|error| ConnectError::NotAqueduct {
             server: self.server.to_owned(),
             detail: format!("its answer is none that this release knows: {error}"),
