@@ -69,9 +69,10 @@ struct Worker {
 }
 
 pub struct Arena {
+    /// Goes before its folder.
+    cluster: Cluster,
     home: TempDir,
     export: PathBuf,
-    cluster: Cluster,
     listener: UnixListener,
     /// By mount and number.
     workers: BTreeMap<(usize, usize), Worker>,
