@@ -395,17 +395,24 @@ impl Mover for Executor {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_node::routes::{Routing, initiator, parse};
+
     use super::*;
 
     #[test]
     fn a_client_has_an_agent_go_nowhere_but_to_other_machines() {
         for text in ["unix:/run/x", "127.0.0.1:7170", "[::1]:1", "0.0.0.0:7170", "[::ffff:127.0.0.1]:9", "a@b:1"] {
-            assert!(elsewhere(text, false).is_err(), "{text}");
+            assert!(elsewhere(text, false, None).is_err(), "{text}");
         }
-        assert_eq!(elsewhere("10.0.0.7:7170,10.1.0.7:7170", false).unwrap(), "10.0.0.7:7170,10.1.0.7:7170");
+        assert_eq!(elsewhere("10.0.0.7:7170,10.1.0.7:7170", false, None).unwrap(), "10.0.0.7:7170,10.1.0.7:7170");
         // Who is on this machine reaches it anyway.
-        assert_eq!(elsewhere("127.0.0.1:7170", true).unwrap(), "127.0.0.1:7170");
-        assert!(elsewhere("unix:/run/x", true).is_err());
-        assert_eq!(elsewhere("", false).unwrap_err().kind, Kind::Connect);
+        assert_eq!(elsewhere("127.0.0.1:7170", true, None).unwrap(), "127.0.0.1:7170");
+        assert!(elsewhere("unix:/run/x", true, None).is_err());
+        assert_eq!(elsewhere("", false, None).unwrap_err().kind, Kind::Connect);
+        // Its own routes lead to a network by a router, and to no other.
+        let routing = Routing { ways: vec![parse("net2@10.0.0.1").unwrap()], ..Routing::default() };
+        let routes = initiator(routing.table().unwrap()).unwrap();
+        assert_eq!(elsewhere("10.2.0.5:7170@net2", false, routes.as_deref()).unwrap(), "10.2.0.5:7170@net2");
+        assert!(elsewhere("10.2.0.5:7170@net3", false, routes.as_deref()).is_err());
     }
 }
