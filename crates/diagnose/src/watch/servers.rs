@@ -21,7 +21,7 @@ pub(super) fn ask(servers: &[String], key: Option<&ClientKey>) -> Vec<Told> {
     for (index, server) in servers.iter().enumerate() {
         let (sender, server, key) = (sender.clone(), server.clone(), key.cloned());
         let ask = move || {
-            let told = server_status(&server, key, TOLD_MAX).map_err(|error| error.to_string());
+            let told = server_status(&server, (key, None), TOLD_MAX).map_err(|error| error.to_string());
             let told = told.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
             let _ = sender.send((index, told)); // nobody waits any more
         };
