@@ -28,12 +28,12 @@ fn pause(random: &mut Random, most: usize) {
 }
 
 /// A block of one version, which its bytes tell wherever they are looked at.
-fn block(version: u32) -> Vec<u8> {
+pub fn block(version: u32) -> Vec<u8> {
     version.to_le_bytes().repeat(BLOCK / 4)
 }
 
 /// The versions in a block, of which there should be one.
-fn versions(data: &[u8]) -> Vec<u32> {
+pub fn versions(data: &[u8]) -> Vec<u32> {
     let mut found: Vec<u32> = data.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect();
     found.dedup();
     found
@@ -107,7 +107,7 @@ fn work(mounts: &[&Mount], name: &str, seed: u64, done: &AtomicBool) -> (u32, Du
 }
 
 /// Something happens to one of the servers. Returns what had gone straight to one that dies.
-fn trouble(volume: &mut Volume, random: &mut Random, with_names: bool) -> u64 {
+pub fn trouble(volume: &mut Volume, random: &mut Random, with_names: bool) -> u64 {
     let mut straight = 0;
     let victim = 1 + random.below(volume.servers.len() - 1);
     match random.below(if with_names { 6 } else { 5 }) {

@@ -5,6 +5,7 @@
 
 mod access;
 mod agent;
+mod beside;
 mod caching;
 mod calls;
 mod churn;

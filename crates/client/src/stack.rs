@@ -81,6 +81,7 @@ impl Client {
             leases.push(of_session);
             members.push(Member { config: config.session, above });
         }
+        let roles = (roles.0, roles.1.map(|movers| movers.taking_turns(is_atomic)));
         let volume = Volume::connect(members, roles, opens, groups)?;
         let client = Client { volume, is_atomic, leases: leases.into() };
         client.start()?;

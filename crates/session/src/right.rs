@@ -1,7 +1,7 @@
 //! Writes at a server of data, under rights that the server of the names gives.
 
 use aqueduct_fs::{Context, Errno, OpenId, Request, WriteAt, Written};
-use aqueduct_wire::{Class, Extensions, HEADER_SIZE, Op};
+use aqueduct_wire::{Class, Extensions, Flags, HEADER_SIZE, NO_PLACE, Op};
 use bytes::Bytes;
 
 use crate::exchange::{Exchange, SMALL};
@@ -17,6 +17,23 @@ impl Session {
         let exchange = Exchange { only_in: Some(epoch), ..Exchange::new(Op::Right, frame) };
         let (reply, _) = self.exchange(context, exchange, &mut Brought::default()).await?;
         Ok(reply.body.into())
+    }
+
+    /// Asks the server of the names for a lease to write the inode of an open beside others, for
+    /// which all give up what they keep of it. `brought` has it. EIO in another epoch than this
+    /// one.
+    pub async fn right_beside_others(
+        &self,
+        context: &Context,
+        open: OpenId,
+        epoch: u64,
+        brought: &mut Brought,
+    ) -> Result<(), Errno> {
+        let mut frame = vec![0; HEADER_SIZE];
+        aqueduct_wire::encode_right(open, NO_PLACE, &mut frame);
+        brought.asks |= Flags::EXCLUSIVE;
+        let exchange = Exchange { only_in: Some(epoch), ..Exchange::new(Op::Right, frame) };
+        self.exchange(context, exchange, brought).await.map(drop)
     }
 
     /// Has the server of the names end what was sent to a server of data: nothing of it is

@@ -53,7 +53,7 @@ pub use request::{
     COMPOUND_MAX, Caller, OPEN_LATEST, Op, decode_compound, decode_read, decode_request, decode_transfer, decode_write,
     encode_compound, encode_read, encode_request, encode_transfer, encode_write, substitute_latest,
 };
-pub use right::{Beat, BeatReply, Right, RightKey, decode_revoke, decode_right, encode_revoke, encode_right};
+pub use right::{Beat, BeatReply, NO_PLACE, Right, RightKey, decode_revoke, decode_right, encode_revoke, encode_right};
 pub use route::{
     FLOWS_TOLD_MAX, HOPS_MAX, NETWORK_NAME_LENGTH_MAX, NetworkName, ROUTE_LENGTH_MAX, ROUTE_TEXT_LENGTH_MAX, Route,
     RouteNotice, RouteReply, RouteStatus, Target,

@@ -176,6 +176,10 @@ pub fn encode_right(open: aqueduct_fs::OpenId, place: u16, out: &mut Vec<u8>) {
     U16::put(&place, out);
 }
 
+/// In place of a server of data in a RIGHT: no right is asked for, but a lease to write the file
+/// beside others.
+pub const NO_PLACE: u16 = u16::MAX;
+
 /// The open and the place of a RIGHT.
 pub fn decode_right(body: &[u8]) -> Result<(aqueduct_fs::OpenId, u16), BodyError> {
     let mut reader = Reader::new(body);

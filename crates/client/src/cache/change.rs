@@ -404,19 +404,28 @@ impl Cache {
         let (mut change, _) = self.begin(context, leases, Plan { inodes, ..Plan::default() }).await?;
         change.is_settled = false;
         writer.iter().for_each(|open| open.wrote());
+        let straight = writer.clone();
         let writer = writer.filter(|writer| writer.gathers() && !write.stable);
         let (asked, asks) = (change.asked, self.asks(leases, writer.is_some()));
         let mut brought = Brought { asks, ..Brought::default() };
         let Source::Memory(data) = source;
         let (writeback, length) = (&leases.writeback, data.len());
+        if let Some(open) = &straight
+            && let Some(result) = self.write_straight(context, leases, (open, write), &data).await
+        {
+            change.end(settles(&result), &[], None, &Brought::default());
+            return result;
+        }
         let sent = (!writeback.may_take(length)).then(Instant::now);
         let result = self.volume.write(context, (write, data), &mut brought).await;
         // Else the wire would stay as slow as it was once, for who writes nothing small.
         if let (Some(sent), true) = (sent, result.is_ok()) {
             writeback.went_straight(length, sent.elapsed());
         }
-        if let (Some(writer), Some(lease)) = (writer, brought.of_inode()) {
-            leases.keep(&writer.handle, lease, (asked, &brought), |_, _, _| ());
+        if let (Some(writer), true) = (&writer, result.is_ok()) {
+            let lease = brought.of_inode();
+            writer.set_contended(lease.is_none_or(|(_, aspects)| !aspects.contains(Aspects::WRITES)));
+            lease.into_iter().for_each(|lease| _ = leases.keep(&writer.handle, lease, (asked, &brought), |_, _, _| ()));
         }
         change.end(settles(&result), &[], None, &Brought::default());
         result

@@ -88,6 +88,8 @@ pub(crate) struct Leases {
     credentials: Mutex<HashSet<Arc<Credential>>>,
     pub(super) holds: Holds,
     pub(crate) recalls: Recalls,
+    /// Files that are written beside others, of each of which somebody looks whether it still is.
+    beside: Mutex<HashSet<Arc<[u8]>>>,
     /// What is held back under them.
     pub(crate) writeback: Arc<Writeback>,
     /// The session that grants them, by its place in the volume.
@@ -152,6 +154,7 @@ impl Leases {
             credentials: Mutex::default(),
             holds: Holds::default(),
             recalls: Recalls::default(),
+            beside: Mutex::default(),
             writeback,
             session,
             is_alone,
@@ -434,6 +437,26 @@ impl Leases {
             shard.leave(handle).then_some(key)
         });
         self.recalls.give_back(Vec::from_iter(leaves));
+    }
+
+    /// A file is written beside others. Whether nobody looks yet whether it still is, which the
+    /// caller does from now on.
+    pub(super) fn is_unwatched(&self, handle: &Arc<[u8]>) -> bool {
+        lock(&self.beside).insert(handle.clone())
+    }
+
+    /// Gives back a lease to write beside others under which nothing was written for so long. False: there is nothing more to look after.
+    pub(super) fn look_after(&self, handle: &Arc<[u8]>, unused: Nanos) -> bool {
+        let leaves = self.shard(self.hash(handle), |shard| match shard.beside_used(handle) {
+            Some(used) if now() < used + unused => None,
+            Some(_) => Some(shard.leave(handle)),
+            None => Some(false),
+        });
+        if let Some(leaves) = leaves {
+            lock(&self.beside).remove(handle);
+            self.recalls.give_back(Vec::from_iter(leaves.then(|| handle.clone())));
+        }
+        leaves.is_none()
     }
 
     pub(super) fn is_held(&self, handle: &[u8]) -> bool {

@@ -296,6 +296,17 @@ impl Leases {
         self.hold_if(handle, Shard::has_content)
     }
 
+    /// The lease under which a file may be written now, for as long as what is returned is not
+    /// dropped: exclusive, or beside others; with its epoch.
+    pub(super) fn hold_writing(self: &Arc<Leases>, handle: &[u8]) -> Option<(Hold, Aspects, u64)> {
+        let (mut under, mut epoch) = (None, 0);
+        let hold = self.hold_if(handle, |shard, handle, _, view| {
+            (under, epoch) = (shard.writes_under(handle, view.now), shard.epoch());
+            under.is_some()
+        });
+        Some((hold?, under?, epoch))
+    }
+
     fn hold_if(
         self: &Arc<Leases>,
         handle: &[u8],

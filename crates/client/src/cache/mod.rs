@@ -6,6 +6,7 @@
 //! - [`recalls`], [`recall`]: how leases are given back.
 //! - [`parts`], [`memory`], [`change`], [`filesystem`]: the operations.
 //! - [`held`], [`own`]: what is held back, and what has to wait for it.
+//! - [`straight`]: what is not, and goes straight to servers of data.
 //! - [`scan`], [`coming`], [`ahead`]: small files and directories that are fetched before they are opened.
 
 mod ahead;
@@ -27,6 +28,7 @@ mod recall;
 mod recalls;
 mod scan;
 mod shard;
+mod straight;
 #[cfg(test)]
 mod tests;
 mod view;

@@ -259,6 +259,20 @@ impl Shard {
         names.map(|names| names.note_use()).is_some()
     }
 
+    /// What a file may be written under now: [`Aspects::WRITES`] or [`Aspects::CONCURRENT`].
+    pub(super) fn writes_under(&mut self, handle: &[u8], now: Nanos) -> Option<Aspects> {
+        let inode = self.inodes.get_mut(handle).filter(|inode| !inode.leaves)?;
+        let aspects = inode.aspects & (Aspects::WRITES | Aspects::CONCURRENT);
+        inode.used = now;
+        (!aspects.is_empty()).then_some(aspects)
+    }
+
+    /// When a file was used last that is written beside others; `None`: it is not any more.
+    pub(super) fn beside_used(&self, handle: &[u8]) -> Option<Nanos> {
+        let inode = self.inodes.get(handle).filter(|inode| inode.has(Aspects::CONCURRENT));
+        inode.map(|inode| inode.used)
+    }
+
     /// Whether no other client changes the content of a file now.
     pub(super) fn has_content(&mut self, handle: &[u8], hash: Hash, view: &View) -> bool {
         let gate = self.gates[hash.gate()].data;
@@ -294,6 +308,7 @@ impl Shard {
         lets.set(Aspects::DATA, gates.data.lets(fetched.asked));
         lets.set(Aspects::NAMES, gates.names.lets(fetched.asked));
         lets.set(Aspects::WRITES, gates.data.lets_be_exclusive(fetched.asked));
+        lets.insert(Aspects::CONCURRENT); // under which nothing is kept
         if let Some(inode) = self.inodes.get_mut(handle) {
             let is_same = inode.lease.place() == lease.place();
             if is_same && lease < inode.lease {

@@ -10,11 +10,11 @@
 //! is kept.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context as TaskContext, Poll, Waker};
 
-use aqueduct_fs::{Credential, OpenId};
-use aqueduct_worker::lock;
+use aqueduct_fs::{Credential, OpenId, WriteAt};
+use aqueduct_worker::{Done, lock};
 use bytes::Bytes;
 
 /// Lanes that are there at once; what finds no room goes to the server of the names.
@@ -44,10 +44,40 @@ pub(super) struct Kept {
     pub(super) offset: u64,
     pub(super) data: Bytes,
     pub(super) verifier: u64,
+    /// It is to be stable when it is written again.
+    pub(super) is_stable: bool,
 }
 
-/// What was kept of a lane.
-pub(super) type Left = (Key, Vec<Kept>);
+/// What was kept of a lane, or of a program's write that was under way.
+#[derive(Clone)]
+pub(super) struct Left {
+    pub(super) key: Key,
+    pub(super) kept: Vec<Kept>,
+    /// Who waits to hear what becomes of it.
+    pub(super) write: Option<Arc<Write>>,
+}
+
+/// A program's write that goes by the leases of its client, until it is answered.
+#[derive(Default)]
+pub(super) struct Write {
+    /// It was under way when an epoch ended: whether the recovery has written it.
+    written: OnceLock<bool>,
+    done: Done,
+}
+
+impl Write {
+    /// The recovery has seen to it.
+    pub(super) fn recovered(&self, is_written: bool) {
+        _ = self.written.set(is_written);
+        self.done.set();
+    }
+
+    /// Whether the recovery has written it.
+    pub(super) async fn is_recovered(&self) -> bool {
+        self.done.wait().await;
+        self.written.get() == Some(&true)
+    }
+}
 
 /// What a lane is about.
 #[derive(Clone, Debug)]
@@ -83,6 +113,8 @@ struct Lanes {
     straight: HashMap<Key, usize>,
     bytes: usize,
     next: u64,
+    /// Programs' writes under way.
+    writes: HashMap<u64, (Key, Kept, Arc<Write>)>,
 }
 
 /// See the module.
@@ -171,6 +203,25 @@ impl AllLanes {
         }
         *all.straight.entry(key.clone()).or_default() += 1;
         Poll::Ready(Boarded::Straight)
+    }
+
+    /// A program's write goes by a lease in this epoch, until [`end_write`](AllLanes::end_write).
+    /// `None`: another one has begun.
+    pub(super) fn begin_write(&self, key: &Key, epoch: u64, kept: Kept) -> Option<(u64, Arc<Write>)> {
+        let mut all = self.lanes();
+        if all.epoch != epoch {
+            return None;
+        }
+        let (number, write) = (all.next, Arc::<Write>::default());
+        all.next += 1;
+        all.writes.insert(number, (key.clone(), kept, write.clone()));
+        Some((number, write))
+    }
+
+    /// It is known what has become of it. False: it was under way when its epoch ended, and its
+    /// recovery sees to it.
+    pub(super) fn end_write(&self, number: u64) -> bool {
+        self.lanes().writes.remove(&number).is_some()
     }
 
     /// Something goes to the server of the names: no such lane is opened meanwhile.
@@ -413,14 +464,20 @@ impl AllLanes {
     pub(super) fn begin_epoch(&self, epoch: u64) -> Vec<Left> {
         let mut all = self.lanes();
         let lanes = std::mem::take(&mut all.lanes);
+        let mut writes: Vec<_> = std::mem::take(&mut all.writes).into_iter().collect();
         (all.epoch, all.bytes) = (epoch, 0);
         drop(all);
         let mut left = Vec::new();
         for (key, lane) in lanes {
             lane.wakers.into_iter().for_each(Waker::wake);
             if !lane.kept.is_empty() {
-                left.push((key, lane.kept.into()));
+                left.push(Left { key, kept: lane.kept.into(), write: None });
             }
+        }
+        // What was answered goes before what was not.
+        writes.sort_unstable_by_key(|(number, _)| *number);
+        for (_, (key, kept, write)) in writes {
+            left.push(Left { key, kept: vec![kept], write: Some(write) });
         }
         left
     }
@@ -429,6 +486,12 @@ impl AllLanes {
 impl Kept {
     /// What was written through an open of the server of the names, and answered with a verifier.
     pub(super) fn new((open, credential): (OpenId, &Credential), (offset, data): (u64, Bytes), verifier: u64) -> Kept {
-        Kept { number: 0, open, credential: credential.clone(), offset, data, verifier }
+        let credential = credential.clone();
+        Kept { number: 0, open, credential, offset, data, verifier, is_stable: false }
+    }
+
+    /// The same, of a write that is to be stable or not.
+    pub(super) fn of(self, write: &WriteAt) -> Kept {
+        Kept { is_stable: write.stable, ..self }
     }
 }

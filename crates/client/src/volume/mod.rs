@@ -10,6 +10,7 @@
 //!   of the one that has the names, which of them moves whose and has it open, and a sink that
 //!   comes back from one that does not answer.
 //! - [`ways`], [`lanes`]: what is written straight to servers of data, under rights.
+//! - [`beside`]: what programs write without its being held back, also while others do.
 //! - [`parts`], [`calls`], [`seam`], [`connect`]: the volume and its operations.
 //!
 //! A mount of one server is a volume of one session: then there is no map, nothing is counted, and
@@ -17,6 +18,7 @@
 
 mod above;
 mod adopted;
+mod beside;
 mod calls;
 mod connect;
 mod flights;
@@ -33,6 +35,7 @@ mod spread;
 mod ways;
 
 pub(crate) use above::Above;
+pub(crate) use beside::Direct;
 pub(crate) use connect::Member;
 pub use map::Map;
 pub use movers::MoverConfig;

@@ -55,6 +55,8 @@ pub(crate) struct Movers {
     spread: Spread,
     pub(super) is_constant: bool,
     pub(super) straight_from: usize,
+    /// Programs read and write in turn: nobody writes beside others.
+    pub(super) takes_turns: bool,
     all: Vec<Option<Mover>>,
     closing: AtomicBool,
 }
@@ -95,7 +97,12 @@ impl Movers {
         };
         let all = config.sessions.into_iter().map(|session| session.map(mover)).collect();
         let (spread, is_constant, straight_from) = (config.spread, config.is_constant, config.straight_from);
-        Movers { spread, is_constant, straight_from, all, closing: AtomicBool::new(false) }
+        Movers { spread, is_constant, straight_from, takes_turns: false, all, closing: AtomicBool::new(false) }
+    }
+
+    /// The same, where programs take turns or not.
+    pub(crate) fn taking_turns(self, takes_turns: bool) -> Movers {
+        Movers { takes_turns, ..self }
     }
 
     fn places<'a>(&self, open: &'a Open) -> &'a [Moved] {
@@ -117,6 +124,11 @@ impl Movers {
         let first = self.spread.order(offset, places.len()).next()?;
         let place = u16::try_from(places[first].server).ok()?;
         Some((place, self.at(place)?))
+    }
+
+    /// Whether that is so of any of them.
+    pub(super) fn has(&self, is: impl Fn(&Mover) -> bool) -> bool {
+        self.all.iter().flatten().any(is)
     }
 
     /// The one at a place of the map; `None`: it is the server of the names.

@@ -88,6 +88,10 @@ pub(crate) struct Open {
     /// Something was written, or attributes of the file were set by who has it open.
     wrote: AtomicBool,
     closes: AtomicBool,
+    /// What was written through it could not be held back lately: others use the file.
+    is_contended: AtomicBool,
+    /// It was to be written beside others.
+    asks_beside: AtomicBool,
     /// The session that moves the bytes has it open, too.
     pub(super) has_data: AtomicBool,
     /// Which of the movers move its bytes, once that was asked.
@@ -204,6 +208,8 @@ impl Opens {
             failures: AtomicU32::new(0),
             wrote: AtomicBool::new(false),
             closes: AtomicBool::new(false),
+            is_contended: AtomicBool::new(false),
+            asks_beside: AtomicBool::new(false),
             has_data: AtomicBool::new(new.sessions.0 == new.sessions.1),
             moved: OnceLock::new(),
             was_read: AtomicBool::new(false),
@@ -422,6 +428,24 @@ impl Open {
     /// Its close tells of errors from now on.
     pub(crate) fn wrote(&self) {
         self.wrote.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what is written through it could not be held back lately.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.is_contended.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_contended(&self, is_contended: bool) {
+        self.is_contended.store(is_contended, Ordering::Relaxed);
+    }
+
+    /// Whether it was to be written beside others.
+    pub(crate) fn asks_beside_others(&self) -> bool {
+        self.asks_beside.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_asks_beside_others(&self) {
+        self.asks_beside.store(true, Ordering::Relaxed);
     }
 
     /// A descriptor is closed, which may be the last of its open, and tells of errors.

@@ -12,7 +12,7 @@ use aqueduct_fs::{Cancel, ClientId, Context, Errno, OpenFlags, Request, SetAttr,
 use aqueduct_session::{Brought, ConnectError, Recovery, Session, now};
 use bytes::Bytes;
 
-use super::lanes::{ALL, After, Boarded, Kept, Key};
+use super::lanes::{ALL, After, Boarded, Kept, Key, Left};
 use super::movers::Mover;
 use super::opens::Open;
 use super::parts::Volume;
@@ -42,10 +42,10 @@ pub(crate) struct HeldWrite {
 }
 
 /// A lane in an epoch of the session of the server of the names.
-type Of<'a> = (&'a Key, u64);
+pub(super) type Of<'a> = (&'a Key, u64);
 
 /// What a server of data answers.
-enum Flown {
+pub(super) enum Flown {
     Written(Written),
     /// Nothing was done, and nothing will be.
     Refused,
@@ -54,7 +54,7 @@ enum Flown {
 }
 
 /// Something that goes to the server of the names, until it has been answered.
-pub(super) struct Straight<'a>(&'a Volume, Key);
+pub(super) struct Straight<'a>(pub(super) &'a Volume, pub(super) Key);
 
 impl Drop for Straight<'_> {
     fn drop(&mut self) {
@@ -96,7 +96,7 @@ impl Volume {
                     return names.write_held(context, write, data.clone(), epoch).await;
                 }
                 Boarded::Opens => {
-                    self.open_lane((&key, epoch), (mover, &open)).await;
+                    opens &= self.open_lane((&key, epoch), (mover, &open)).await;
                     continue;
                 }
                 Boarded::Flies(token) => token,
@@ -134,7 +134,7 @@ impl Volume {
     }
 
     /// A write has been answered.
-    async fn landed(&self, of: Of<'_>, kept: Kept) {
+    pub(super) async fn landed(&self, of: Of<'_>, kept: Kept) {
         let after = self.lanes.landed(of, kept);
         let Some(volume) = self.this.upgrade() else { return };
         if after == After::Commits {
@@ -153,7 +153,7 @@ impl Volume {
     }
 
     /// Sends a write, and waits for the answer as long as it may come.
-    async fn fly(
+    pub(super) async fn fly(
         &self,
         (context, mover, token): (&Context, &Mover, &Arc<[u8]>),
         open: &Open,
@@ -173,43 +173,39 @@ impl Volume {
     }
 
     /// Asks for a right, and sees to it that nothing else keeps what may have to be written again.
-    async fn open_lane(&self, (key, epoch): Of<'_>, (mover, open): (&Mover, &Arc<Open>)) {
-        let token = self.right((key, epoch), (mover, open)).await;
-        if token.is_none() {
-            mover.has_no_rights();
+    /// False: there is none.
+    pub(super) async fn open_lane(&self, (key, epoch): Of<'_>, (mover, open): (&Mover, &Arc<Open>)) -> bool {
+        let right = self.right(key, epoch, open).await;
+        match right {
+            Ok(_) | Err(Errno::ESTALE) => {} // it is about this file alone
+            Err(Errno::EOPNOTSUPP) => mover.never_has_rights(),
+            Err(_) => mover.has_no_rights(),
         }
-        if self.lanes.opened(key, epoch, token) {
+        let is_given = right.is_ok();
+        if self.lanes.opened(key, epoch, right.ok()) {
             self.close_later(key, epoch);
         }
+        is_given
     }
 
-    async fn right(&self, (key, epoch): Of<'_>, (mover, open): (&Mover, &Arc<Open>)) -> Option<Arc<[u8]>> {
-        let (names, number) = (self.session(open), open.number()?);
+    async fn right(&self, key: &Key, epoch: u64, open: &Arc<Open>) -> Result<Arc<[u8]>, Errno> {
+        let (names, number) = (self.session(open), open.number().ok_or(Errno::EIO)?);
         let context = Context::new(ClientId(0), open.credential.clone());
         if !self.is_adopted(&context, key.place, open).await {
-            return None;
+            return Err(Errno::EIO);
         }
-        names.make_stable(&key.handle, &context.cancel).await.ok()?;
-        let right = names.right(&context, (number, key.place), epoch).await;
-        match right {
-            Ok(token) => Some(token.into()),
-            Err(error) => {
-                if error == Errno::EOPNOTSUPP {
-                    mover.never_has_rights();
-                }
-                None
-            }
-        }
+        names.make_stable(&key.handle, &context.cancel).await?;
+        names.right(&context, (number, key.place), epoch).await.map(Arc::from)
     }
 
-    fn close(&self, key: &Key, epoch: u64) {
+    pub(super) fn close(&self, key: &Key, epoch: u64) {
         if self.lanes.close(key, epoch) {
             self.close_later(key, epoch);
         }
     }
 
     /// Has a lane close, by a task of its own: whoever waits for that may give up.
-    fn close_later(&self, key: &Key, epoch: u64) {
+    pub(super) fn close_later(&self, key: &Key, epoch: u64) {
         let Some(volume) = self.this.upgrade() else { return };
         let key = key.clone();
         self.sessions[0].groups()[0].spawn(async move {
@@ -398,13 +394,20 @@ impl Volume {
     pub(crate) fn recover_lanes(&self, recovery: &mut dyn Recovery) -> Result<usize, ConnectError> {
         let mut bytes = 0;
         loop {
-            let Some((key, kept)) = aqueduct_worker::lock(&self.left).first().cloned() else { return Ok(bytes) };
+            let first = aqueduct_worker::lock(&self.left).first().cloned();
+            let Some(Left { key, kept, write: program }) = first else { return Ok(bytes) };
+            let mut is_whole = true;
             for kept in &kept {
                 let context = Context::new(ClientId(0), kept.credential.clone());
                 let mut at = 0;
                 while at < kept.data.len() {
                     match recovery.write_held(&context, again(kept, at), &kept.data.slice(at..))? {
                         Ok(written) if written.count > 0 => at += written.count as usize,
+                        // Whoever waits for it asks once more, and is told why.
+                        _ if program.is_some() => {
+                            is_whole = false;
+                            break;
+                        }
                         other => {
                             let error = other.err().unwrap_or(Errno::ENOSPC);
                             self.fail_kept((recovery.server(), recovery.opens()), &key, error);
@@ -414,14 +417,17 @@ impl Volume {
                 }
                 bytes += at;
             }
+            program.iter().for_each(|program| program.recovered(is_whole));
             aqueduct_worker::lock(&self.left).remove(0);
         }
     }
 
     /// The server of the names knows this session no more.
     pub(crate) fn lose_lanes(&self, recovery: &dyn Recovery) {
-        for (key, _) in std::mem::take(&mut *aqueduct_worker::lock(&self.left)) {
-            if !recovery.is_closing() {
+        for Left { key, write, .. } in std::mem::take(&mut *aqueduct_worker::lock(&self.left)) {
+            if let Some(write) = write {
+                write.recovered(false);
+            } else if !recovery.is_closing() {
                 self.fail_kept((recovery.server(), recovery.opens()), &key, Errno::ESTALE);
             }
         }
@@ -429,7 +435,7 @@ impl Volume {
 }
 
 fn again(kept: &Kept, at: usize) -> WriteAt {
-    WriteAt { open: kept.open, offset: kept.offset + at as u64, append: false, stable: false }
+    WriteAt { open: kept.open, offset: kept.offset + at as u64, append: false, stable: kept.is_stable }
 }
 
 /// Waits for an answer of a server that seems to be there. `None`: it is not, and nobody knows
@@ -460,7 +466,7 @@ impl Mover {
         self.no_rights_until.store(now() + pause.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    fn may_have_rights(&self) -> bool {
+    pub(super) fn may_have_rights(&self) -> bool {
         now() >= self.no_rights_until.load(Ordering::Relaxed) && self.is_there()
     }
 

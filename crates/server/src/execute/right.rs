@@ -8,12 +8,13 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use aqueduct_fs::{Errno, OpenId};
-use aqueduct_wire::{Beat, Kind};
+use aqueduct_fs::{Aspects, Errno, OpenId};
+use aqueduct_wire::{Beat, Grant, Granted, Kind, NO_PLACE, Subject};
 
-use super::Job;
+use super::{Job, reply_header};
 use crate::access::Attached;
 use crate::lease::keeper::now;
+use crate::lease::touch::Touched;
 use crate::right::{Executing, Granter};
 use crate::server::{Role, Server};
 
@@ -56,23 +57,46 @@ impl Job {
         }
     }
 
-    /// RIGHT: on the inode of an open that the client holds exclusively. ESTALE: it does not.
-    /// EAGAIN: the server of data does not obey now.
+    /// RIGHT: on the inode of an open that the client holds exclusively, or writes beside others.
+    /// ESTALE: neither, or not there now. EAGAIN: the server of data does not obey now.
     pub(super) async fn right(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
         let (open, place) = aqueduct_wire::decode_right(body).map_err(|error| error.errno())?;
         let granter = self.granter()?;
         let file = attached.filesystem.inode(self.session.client(), open).await?;
+        if place == NO_PLACE {
+            return self.right_beside_others(attached, file.bytes()).await;
+        }
         let drawn = granter.draw(place, now()).map_err(|error| {
             tracing::error!(%error, "who is given a right cannot be written down: nobody is");
             Errno::EAGAIN
         })?;
-        let right = drawn.ok_or(Errno::EAGAIN)?;
+        let drawn = drawn.ok_or(Errno::EAGAIN)?;
         let leases = &self.server.leases;
         let key = leases.key(&*attached.filesystem, file.bytes());
-        if !leases.give_right(self.session.client(), key) {
+        if !leases.give_right(self.session.client(), key, &drawn) {
             return Err(Errno::ESTALE);
         }
-        self.reply(Kind::Reply, Ok(()), &right.token(granter.key(), file.bytes()));
+        self.reply(Kind::Reply, Ok(()), &drawn.right.token(granter.key(), file.bytes()));
+        Ok(())
+    }
+
+    /// Takes from all what they keep of an inode, and grants the client a lease to write it beside
+    /// others. ESTALE: it may not now.
+    async fn right_beside_others(&self, attached: &Attached, handle: &[u8]) -> Result<(), Errno> {
+        if !self.asks_leases() || !self.asks_exclusive() {
+            return Err(Errno::ESTALE);
+        }
+        let leases = &self.server.leases;
+        let key = leases.key(&*attached.filesystem, handle);
+        let mut touched = Touched::default();
+        touched.add(key, Aspects::CONCURRENT);
+        let Some(change) = self.begin(self.change(), &touched).await.transpose()? else { return Ok(()) };
+        let (lease, aspects) = leases.grant_concurrent(self.session.client(), key).ok_or(Errno::ESTALE)?;
+        drop(change);
+        let grants = vec![Grant { subject: Subject::Inode, aspects, lease }];
+        let header = reply_header(&self.header, Kind::Reply, Ok(()));
+        self.send_granting(header, &[], &Granted { grants, changed: None });
+        self.note_duration(Kind::Reply);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use super::{Job, Try};
 use crate::access::Attached;
 use crate::intent;
 use crate::lease::keeper::Change;
-use crate::lease::touch::{EXCLUSIVE, Touched};
+use crate::lease::touch::{EXCLUSIVE, TOGETHER, Touched};
 use crate::repeat;
 use crate::server::Role;
 
@@ -17,7 +17,7 @@ const DATA: Aspects = Aspects::DATA.union(Aspects::ATTRIBUTES);
 
 impl Job {
     pub(super) async fn write(&self, attached: &Attached, body: &[u8], payload: Payload) -> Result<(), Errno> {
-        let (caller, write) = aqueduct_wire::decode_write(body).map_err(|error| error.errno())?;
+        let (caller, mut write) = aqueduct_wire::decode_write(body).map_err(|error| error.errno())?;
         let data = match payload {
             Payload::Memory(bytes) => bytes,
             Payload::None | Payload::Delivered(_) => Bytes::new(),
@@ -38,6 +38,9 @@ impl Job {
         let (result, grants) = match self.touched_by_write(attached, (write.open, aspects), &data).await {
             Err(error) if is_held || matches!(which, Try::First { .. }) => (Err(error), Granted::default()),
             touched => {
+                // Nobody repeats what one of several writers was told is written.
+                let of_several = |touched: &Touched| touched.iter().any(|(_, aspects)| aspects == TOGETHER);
+                write.stable |= touched.as_ref().is_ok_and(of_several);
                 // Who holds something back is waited for by the others.
                 let change = self.server.leases.change(self.session.client(), is_held);
                 let Some(begun) = self.begin(change, &touched.unwrap_or_default()).await else { return Ok(()) };
@@ -182,7 +185,14 @@ impl Job {
             return Err(Errno::ESTALE); // nobody was granted a lease for that
         }
         match self.tells_changes(attached) && !data.is_empty() {
-            true => self.toucher(attached).written(open, aspects).await,
+            true => {
+                let touched = self.toucher(attached).written(open, aspects).await?;
+                let is_shared = |(key, _)| self.server.leases.shares(self.session.client(), key);
+                match aspects == EXCLUSIVE && touched.iter().any(is_shared) {
+                    true => self.toucher(attached).written(open, TOGETHER).await,
+                    false => Ok(touched),
+                }
+            }
             false => Ok(Touched::default()),
         }
     }

@@ -17,6 +17,7 @@ use super::touch::{LOOK, TOUCHED_MAX, Touched};
 use super::{
     Action, Clients, InodeKey, Leases, Limits, Looked, Now, SHARDS, Stamps, Verdict, Waiter, Wanted, shard_of,
 };
+use crate::right::Drawn;
 use crate::server::{Role, Server};
 use crate::session::Session;
 
@@ -295,14 +296,36 @@ impl Keeper {
         what: (InodeKey, Aspects),
         looked: Looked,
     ) -> Option<(LeaseId, Aspects)> {
-        if what.1.contains(Aspects::WRITES) && (self.hold.is_on() || self.hold_of_looks.is_on()) {
-            return None; // who has not recovered may still believe what it had
+        if what.1.contains(Aspects::WRITES) && self.awaits_believers() {
+            return None;
         }
         let mut actions = Vec::new();
         let granted = lock(&self.shards[what.0.shard()]).grant(client, what, looked, now(), &mut actions);
         self.perform(actions);
         self.counters.granted.add(granted.is_some().into());
         granted
+    }
+
+    /// Whether who has not recovered may still believe what it had.
+    fn awaits_believers(&self) -> bool {
+        self.hold.is_on() || self.hold_of_looks.is_on()
+    }
+
+    /// Grants a client a lease to write beside others, within its change of that.
+    pub(crate) fn grant_concurrent(&self, client: ClientId, inode: InodeKey) -> Option<(LeaseId, Aspects)> {
+        if self.awaits_believers() {
+            return None;
+        }
+        let mut actions = Vec::new();
+        let granted = lock(&self.shards[inode.shard()]).grant_concurrent(client, inode, now(), &mut actions);
+        self.perform(actions);
+        self.counters.granted.add(granted.is_some().into());
+        granted
+    }
+
+    /// Whether a client may write an inode beside others.
+    pub(crate) fn shares(&self, client: ClientId, inode: InodeKey) -> bool {
+        lock(&self.shards[inode.shard()]).shares(client, inode)
     }
 
     /// A session from before the restart sends what it held back. ESTALE: it may not any more.
@@ -315,8 +338,8 @@ impl Keeper {
     }
 
     /// A client is about to be given a right on an inode at a server of data. Whether it may be.
-    pub(crate) fn give_right(&self, client: ClientId, inode: InodeKey) -> bool {
-        lock(&self.shards[inode.shard()]).give_right(client, inode)
+    pub(crate) fn give_right(&self, client: ClientId, inode: InodeKey, drawn: &Drawn) -> bool {
+        lock(&self.shards[inode.shard()]).give_right(client, inode, drawn)
     }
 
     /// Nothing is executed any more of the rights on an inode that were to end.
@@ -730,7 +753,7 @@ impl Change<'_> {
             let (mut shard, mut actions) = (lock(&self.keeper.shards[part.inode.shard()]), Vec::new());
             match self.waiter {
                 _ if part.has_begun => shard.end(part.inode, part.aspects, self.tried, &mut actions),
-                Some(waiter) => shard.give_up(part.inode, waiter, self.tried),
+                Some(waiter) => shard.give_up(part.inode, waiter, self.tried, &mut actions),
                 None => {}
             }
             drop(shard);

@@ -7,6 +7,9 @@
 //!   with a **stamp** that was taken before: it is refused if a change of the inode is under way, waits, or has ended since the stamp.
 //! - A lease on [`Aspects::WRITES`] is **exclusive**: nobody else has any on the inode, and the client may hold back what it writes. It is granted to who is alone
 //!   with the inode, and never takes another lease away.
+//! - A lease on [`Aspects::CONCURRENT`] is for who writes a file beside **others** that have one as well: nobody has any other on what the file is then. It is
+//!   granted in a change of its own, which takes all others away; from then on looks wait for nobody, and any other change waits for the return of all. So long
+//!   is one **tenure**: see the rules of [`right`](crate::right).
 //! - Whoever **changes** an aspect waits until every *other* client has returned its lease on it, or lost it. From the first look to the end of the change nobody
 //!   gets a new one, so what a lease covers is never older than the lease. Requests that change nothing wait for nobody but the
 //!   holder of an exclusive lease.
@@ -26,8 +29,11 @@
 pub(crate) mod hold;
 pub(crate) mod keeper;
 mod table;
+mod tenure;
 pub(crate) mod touch;
 
+#[cfg(test)]
+mod concurrent_tests;
 #[cfg(test)]
 mod exclusive_tests;
 #[cfg(test)]
@@ -41,10 +47,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, ClientId};
-use aqueduct_wire::LeaseId;
+use aqueduct_wire::{LeaseId, Right};
 use hashbrown::{HashMap, HashSet};
 
 use table::Table;
+use tenure::{KEPT, Tenure, WRITERS, is_plain, meets};
 
 /// Names an inode, through whatever export it is found: what the server makes of its handle. 128 bits of keyed hashes, so that nobody finds two that are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -239,8 +246,10 @@ pub(crate) struct Leases {
     fenced: BTreeSet<ClientId>,
     /// When to look again for contention of long ago.
     sweep_at: Option<Now>,
-    /// Whose exclusive leases have rights at servers of data.
+    /// Whose leases have rights at servers of data.
     rights: HashSet<(ClientId, InodeKey)>,
+    /// Of each inode that several write: the first right that was given at each place.
+    tenures: HashMap<InodeKey, Vec<Right>>,
 }
 
 /// What is going on with an inode.
@@ -252,15 +261,17 @@ struct Busy {
     /// Nobody is granted anything until then.
     cool_at: Now,
     holdoff: Duration,
+    /// The same of leases to write beside others.
+    tenure: Tenure,
 }
 
 /// For each aspect a number.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Counts([u32; 4]);
+struct Counts([u32; 5]);
 
 impl Counts {
     fn of(aspects: Aspects) -> impl Iterator<Item = usize> {
-        (0..4).filter(move |bit| aspects.bits() & 1 << bit != 0)
+        (0..5).filter(move |bit| aspects.bits() & 1 << bit != 0)
     }
 
     fn add(&mut self, aspects: Aspects) {
@@ -287,6 +298,8 @@ struct Wait {
 
 impl Busy {
     fn touches(&self, aspects: Aspects, own: Aspects) -> bool {
+        let beside = if aspects.intersects(KEPT) { Aspects::CONCURRENT } else { Aspects::empty() };
+        let aspects = aspects | beside;
         self.changing.touch(aspects, own) || self.waiting.iter().any(|wait| wait.aspects.intersects(aspects))
     }
 
@@ -306,7 +319,12 @@ impl Busy {
     }
 
     fn is_over(&self, now: Now) -> bool {
-        self.changing == Counts::default() && self.waiting.is_empty() && now >= self.forgotten_at()
+        let is_idle = self.changing == Counts::default() && self.waiting.is_empty();
+        is_idle && now >= self.forgotten_at() && self.tenure.is_forgotten(now)
+    }
+
+    fn is_contended(&self) -> bool {
+        !self.holdoff.is_zero() || self.tenure.breaks > 0
     }
 }
 
@@ -323,6 +341,7 @@ impl Leases {
             fenced: BTreeSet::new(),
             sweep_at: None,
             rights: HashSet::new(),
+            tenures: HashMap::new(),
         }
     }
 
@@ -340,7 +359,8 @@ impl Leases {
             return None;
         }
         if let Some(busy) = self.busy.get(&inode) {
-            if now < busy.cool_at || busy.touches(aspects, looked.own) {
+            let is_cool = now >= busy.cool_at && (!aspects.contains(Aspects::WRITES) || busy.tenure.is_forgotten(now));
+            if !is_cool || busy.touches(aspects, looked.own) {
                 return None;
             }
             self.forget_if_over(inode, now);
@@ -348,10 +368,24 @@ impl Leases {
         if self.excludes(client, inode, aspects) {
             return None;
         }
+        self.enter(client, (inode, aspects), now, actions)
+    }
+
+    /// Notes a lease that nothing is in the way of, if there is room for it.
+    fn enter(
+        &mut self,
+        client: ClientId,
+        (inode, aspects): (InodeKey, Aspects),
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Option<(LeaseId, Aspects)> {
         if let Some(at) = self.table.find(client, inode) {
             let worn = self.table.recall_if_worn(at);
             worn.into_iter().for_each(|lease| self.ask(client, lease, now, actions));
-            return self.table.extend(at, aspects);
+            return match aspects.contains(Aspects::CONCURRENT) {
+                true => self.table.turn(at, aspects),
+                false => self.table.extend(at, aspects),
+            };
         }
         if self.table.len() >= self.limits.leases_max.min(table::PLACES_MAX)
             || self.table.count_of(client) >= self.limits.leases_of_client_max
@@ -368,6 +402,9 @@ impl Leases {
     /// writer has goes on at once.
     pub(crate) fn begin(&mut self, wanted: &Wanted, now: Now, actions: &mut Vec<Action>) -> Verdict {
         if wanted.aspects.contains(Aspects::WRITES) && !self.holds_writes(wanted.by, wanted.inode) {
+            return Verdict::Late;
+        }
+        if wanted.aspects.contains(Aspects::CONCURRENT | Aspects::DATA) && !self.shares(wanted.by, wanted.inode) {
             return Verdict::Late;
         }
         if self.clear(wanted, now, actions) {
@@ -390,7 +427,7 @@ impl Leases {
     /// Whether what was looked at may lack what another client held back then: it may do so now, it is being written, or a change has ended since the stamp.
     pub(crate) fn hides(&self, by: ClientId, inode: InodeKey, stamp: u64) -> bool {
         let is_held = self.holder(inode).is_some_and(|(_, held)| held.client != by);
-        is_held || self.is_written(by, inode) || self.ends[inode.end()] > stamp
+        is_held || self.is_written(by, inode, Aspects::WRITES) || self.ends[inode.end()] > stamp
     }
 
     /// A change that had begun has been made, or has failed, or is not made now.
@@ -399,16 +436,15 @@ impl Leases {
         self.stamps.exclusive.count(aspects, Aspects::empty());
         let Some(busy) = self.busy.get_mut(&inode) else { return };
         busy.changing.remove(aspects);
-        if aspects.contains(Aspects::WRITES) {
+        if aspects.intersects(WRITERS) {
             self.wake(inode, actions);
         }
         self.forget_if_over(inode, now);
     }
 
     /// A change or look that waited is not wanted any more.
-    pub(crate) fn give_up(&mut self, inode: InodeKey, waiter: Waiter, now: Now) {
-        let Some(busy) = self.busy.get_mut(&inode) else { return };
-        busy.waiting.retain(|wait| wait.waiter != waiter);
+    pub(crate) fn give_up(&mut self, inode: InodeKey, waiter: Waiter, now: Now, actions: &mut Vec<Action>) {
+        self.waits_no_more(inode, waiter, actions);
         self.forget_if_over(inode, now);
     }
 
@@ -438,6 +474,7 @@ impl Leases {
     ) {
         let Some(inode) = self.table.remove(client, lease) else { return };
         self.rights.remove(&(client, inode));
+        self.end_tenure(inode);
         if !self.table.owes(client) && self.overdue.remove(&client) {
             self.fenced.remove(&client);
             clients.resume(client);
@@ -455,22 +492,13 @@ impl Leases {
         }
     }
 
-    /// The client is about to be given a right on an inode at a server of data. Whether it may be.
-    pub(crate) fn give_right(&mut self, client: ClientId, inode: InodeKey) -> bool {
-        let may = self.holder(inode).is_some_and(|(_, held)| held.client == client && !held.recalled);
-        if may {
-            self.rights.insert((client, inode));
-        }
-        may
-    }
-
     /// Nothing is executed any more of the rights that were to end.
     pub(crate) fn revoked(&mut self, inode: InodeKey, now: Now, actions: &mut Vec<Action>) {
         self.end(inode, Aspects::WRITES, now, actions);
     }
 
-    /// A client has lost an inode that it held exclusively. Its rights on the inode must end
-    /// first: until then the inode counts as being written.
+    /// A client has lost an inode that it wrote. Its rights on the inode must end first: until
+    /// then the inode counts as being written.
     fn end_rights(&mut self, client: ClientId, inode: InodeKey, actions: &mut Vec<Action>) {
         if self.rights.remove(&(client, inode)) {
             self.stamps.exclusive.count(Aspects::empty(), Aspects::WRITES);
@@ -488,6 +516,7 @@ impl Leases {
         }
         for inode in self.table.remove_all(client) {
             self.end_rights(client, inode, actions);
+            self.end_tenure(inode);
             self.wake(inode, actions);
         }
     }
@@ -519,7 +548,7 @@ impl Leases {
         }
         if self.sweep_at.is_none_or(|at| now >= at) {
             self.busy.retain(|_, busy| !busy.is_over(now));
-            let is_contended = self.busy.values().any(|busy| !busy.holdoff.is_zero());
+            let is_contended = self.busy.values().any(Busy::is_contended);
             self.sweep_at = is_contended.then_some(now + REMEMBERED_FOR);
         }
         match self.sweep_at {
@@ -559,21 +588,26 @@ impl Leases {
     fn clear(&mut self, wanted: &Wanted, now: Now, actions: &mut Vec<Action>) -> bool {
         let Wanted { inode, aspects, by, waiter } = *wanted;
         let mut must_wait = self.recall(Some(by), inode, aspects, now, actions);
-        let fenced = |held: &table::Held| held.client != by && self.fenced.contains(&held.client);
-        if let Some((at, held)) =
-            self.holder(inode).filter(|(_, held)| held.aspects.intersects(aspects) && fenced(held))
-        {
+        let in_the_way: Vec<_> = self.touched(Some(by), inode, aspects).collect();
+        let breaks_tenure = in_the_way.iter().any(|(_, held)| held.aspects.contains(Aspects::CONCURRENT));
+        let is_lost = |held: &table::Held| held.aspects.intersects(WRITERS) && self.fenced.contains(&held.client);
+        let lost: Vec<_> = in_the_way.into_iter().filter(|(_, held)| is_lost(held)).collect();
+        for (at, held) in lost {
             actions.push(Action::Broken { client: held.client, lease: self.table.take_writes(at) });
             self.end_rights(held.client, inode, actions);
+            self.end_tenure(inode);
         }
-        must_wait |= self.is_written(by, inode);
+        must_wait |= self.is_written(by, inode, aspects) || self.goes_last(inode, aspects);
         if !must_wait {
-            self.busy.get_mut(&inode).into_iter().for_each(|busy| busy.waiting.retain(|wait| wait.waiter != waiter));
+            self.waits_no_more(inode, waiter, actions);
             return true;
         }
         let busy = self.busy.entry(inode).or_default();
         if !busy.waiting.iter().any(|wait| wait.waiter == waiter) {
-            busy.contend(now, &self.limits);
+            match breaks_tenure {
+                true => busy.tenure.breaks(now, &self.limits),
+                false => busy.contend(now, &self.limits),
+            }
             busy.waiting.push(Wait { waiter, by, aspects });
         }
         false
@@ -586,6 +620,10 @@ impl Leases {
 
     /// Whether another client's lease and these aspects exclude each other.
     fn excludes(&self, client: ClientId, inode: InodeKey, aspects: Aspects) -> bool {
+        let is_shared = || self.table.of(inode).any(|(_, held)| held.aspects.contains(Aspects::CONCURRENT));
+        if aspects.intersects(KEPT) && is_shared() {
+            return true;
+        }
         let mut others = self.table.of(inode).filter(|(_, held)| held.client != client);
         others.next().is_some_and(|(_, held)| (aspects | held.aspects).contains(Aspects::WRITES))
     }
@@ -594,10 +632,13 @@ impl Leases {
         self.holder(inode).is_some_and(|(_, held)| held.client == client)
     }
 
-    /// Whether what another client held back is being written: it may have lost its lease in the meantime.
-    fn is_written(&self, by: ClientId, inode: InodeKey) -> bool {
-        let busy = self.busy.get(&inode);
-        busy.is_some_and(|busy| busy.changing.touch(Aspects::WRITES, Aspects::empty())) && !self.holds_writes(by, inode)
+    /// Whether what another client held back is being written, or what one of several writers
+    /// writes, which has to end first: it may have lost its lease in the meantime.
+    fn is_written(&self, by: ClientId, inode: InodeKey, wanted: Aspects) -> bool {
+        let Some(busy) = self.busy.get(&inode) else { return false };
+        let is_changed = |aspects| busy.changing.touch(aspects, Aspects::empty());
+        is_changed(Aspects::WRITES) && !self.holds_writes(by, inode)
+            || is_plain(wanted) && is_changed(Aspects::CONCURRENT)
     }
 
     fn ask(&mut self, client: ClientId, lease: LeaseId, now: Now, actions: &mut Vec<Action>) {
@@ -612,7 +653,7 @@ impl Leases {
         inode: InodeKey,
         aspects: Aspects,
     ) -> impl Iterator<Item = (u32, table::Held)> + '_ {
-        self.table.of(inode).filter(move |(_, held)| Some(held.client) != by && held.aspects.intersects(aspects))
+        self.table.of(inode).filter(move |(_, held)| Some(held.client) != by && meets(held.aspects, aspects))
     }
 
     /// Nobody waits for a client any more that uses nothing.
@@ -628,7 +669,9 @@ impl Leases {
         let Some(busy) = self.busy.get(&inode) else { return };
         let is_free = |wait: &&Wait| {
             let mut touched = self.touched(Some(wait.by), inode, wait.aspects);
-            touched.all(|(_, held)| self.fenced.contains(&held.client)) && !self.is_written(wait.by, inode)
+            touched.all(|(_, held)| self.fenced.contains(&held.client))
+                && !self.is_written(wait.by, inode, wait.aspects)
+                && !self.goes_last(inode, wait.aspects)
         };
         actions.extend(busy.waiting.iter().filter(is_free).map(|wait| Action::Wake { waiter: wait.waiter }));
     }

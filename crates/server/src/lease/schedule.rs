@@ -617,7 +617,7 @@ impl World {
         let (session, inode, aspects, recovers) = (change.session, change.inode, change.aspects, change.recovers);
         if !recovers && !self.sessions.contains_key(&session) {
             self.changes.remove(&waiter);
-            return self.leases.give_up(key(inode), waiter, self.now);
+            return self.leases.give_up(key(inode), waiter, self.now, &mut Vec::new());
         }
         if !recovers && is_on(&[&self.hold, &self.hold_of_looks], (self.now, &self.known), &mut self.excused) {
             change.since = self.now;
@@ -660,7 +660,7 @@ impl World {
         let Some(change) = self.changes.remove(&waiter) else { return };
         let (session, inode, mut actions) = (change.session, change.inode, Vec::new());
         if self.bug == Bug::DoesNotWait {
-            self.leases.give_up(key(inode), waiter, self.now);
+            self.leases.give_up(key(inode), waiter, self.now, &mut Vec::new());
         }
         self.leases.end(key(inode), change.aspects, self.now, &mut actions);
         self.perform(actions);

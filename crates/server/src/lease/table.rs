@@ -104,6 +104,11 @@ impl Table {
         })
     }
 
+    /// The lease at a place.
+    pub(super) fn at(&self, at: u32) -> Held {
+        self.places[at as usize]
+    }
+
     /// The lease that a client has on an inode.
     pub(super) fn find(&self, client: ClientId, inode: InodeKey) -> Option<u32> {
         let hash = self.hasher.hash_one((client, inode));
@@ -178,11 +183,24 @@ impl Table {
         name(self.shard, at, held.generation)
     }
 
-    /// Takes the right to hold writes back from a lease.
+    /// The same of a lease that covers these aspects from now on, and no others.
+    pub(super) fn turn(&mut self, at: u32, aspects: Aspects) -> Option<(LeaseId, Aspects)> {
+        let held = &mut self.places[at as usize];
+        if !held.recalled {
+            self.exclusive.count(held.aspects, aspects);
+            held.aspects = aspects;
+        }
+        self.extend(at, aspects)
+    }
+
+    /// Takes the right to hold writes back from a lease, or to write beside others.
     pub(super) fn take_writes(&mut self, at: u32) -> LeaseId {
         let held = &mut self.places[at as usize];
         self.exclusive.count(held.aspects, Aspects::empty());
-        held.aspects.remove(Aspects::WRITES);
+        held.aspects.remove(Aspects::WRITES | Aspects::CONCURRENT);
+        if held.aspects.is_empty() {
+            held.aspects = Aspects::NAMES; // of which a file has none: it is owed all the same
+        }
         name(self.shard, at, held.generation)
     }
 

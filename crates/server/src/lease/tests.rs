@@ -140,7 +140,7 @@ fn nobody_gets_a_lease_while_a_change_waits_or_is_made() {
     assert_eq!(machine.begin(ONE, DATA, 2), Verdict::Wait);
     assert_eq!(machine.grant(ONE, FILE, DATA), None);
     assert_eq!(machine.grant(TWO, FILE, ATTRIBUTES), None, "it is asked for, under whatever name");
-    machine.leases.give_up(FILE, Waiter(2), machine.now);
+    machine.leases.give_up(FILE, Waiter(2), machine.now, &mut machine.actions);
     assert!(machine.grant(ONE, FILE, DATA).is_some(), "nobody waits any more");
     machine.give_back(TWO, attributes);
 }
@@ -305,7 +305,7 @@ fn what_is_disputed_is_granted_to_nobody_for_a_while() {
     assert_eq!(machine.begin(ONE, DATA, 9), Verdict::Wait);
     machine.give_back(TWO, lease);
     machine.now += first;
-    machine.leases.give_up(FILE, Waiter(9), machine.now);
+    machine.leases.give_up(FILE, Waiter(9), machine.now, &mut machine.actions);
     assert!(machine.grant(TWO, FILE, DATA).is_some(), "the quarrel is forgotten");
 }
 

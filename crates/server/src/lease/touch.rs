@@ -17,6 +17,9 @@ pub(crate) const LOOK: Aspects = Aspects::WRITES;
 /// What a lease covers under which writes are held back.
 pub(crate) const EXCLUSIVE: Aspects = Aspects::DATA.union(Aspects::ATTRIBUTES).union(Aspects::WRITES);
 
+/// What a write changes that is made under a lease to write beside others.
+pub(crate) const TOGETHER: Aspects = Aspects::DATA.union(Aspects::CONCURRENT);
+
 /// Inodes with what a request changes of them, or that it looks at, each once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Touched {

@@ -30,6 +30,14 @@ pub enum Fence {
     Timed,
 }
 
+/// A right that may be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Drawn {
+    pub(crate) right: Right,
+    /// Rights up to this one were to end at its place before it was drawn.
+    pub(crate) floor: u64,
+}
+
 /// Who gives rights.
 #[derive(Clone, Debug)]
 pub struct GranterConfig {
@@ -143,7 +151,7 @@ impl Granter {
 
     /// Draws a right at a place; `None`: there is no such server of data, or it does not obey now.
     /// It is to be told only if the lease is there after this.
-    pub(crate) fn draw(&self, place: u16, now: Now) -> io::Result<Option<Right>> {
+    pub(crate) fn draw(&self, place: u16, now: Now) -> io::Result<Option<Drawn>> {
         let mut state = self.state();
         let grant = state.latest + 1;
         let Some(of) = state.places.get_mut(usize::from(place)) else { return Ok(None) };
@@ -157,8 +165,9 @@ impl Granter {
         }
         of.given = grant;
         let right = Right { names: self.config.names, place, data: of.data, grant };
+        let drawn = Drawn { right, floor: of.floor };
         state.latest = grant;
-        Ok(Some(right))
+        Ok(Some(drawn))
     }
 
     /// Ends all rights that were given so far at a place, or anywhere. Until they are
@@ -283,7 +292,7 @@ mod tests {
         }
 
         fn draw(&self, place: u16, now: u64) -> Option<u64> {
-            self.granter.draw(place, at(now)).unwrap().map(|right| right.grant)
+            self.granter.draw(place, at(now)).unwrap().map(|drawn| drawn.right.grant)
         }
 
         fn is_over(&self, place: Option<u16>, floor: u64, now: u64) -> bool {

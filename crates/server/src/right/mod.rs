@@ -17,6 +17,14 @@
 //!   nothing below it is executed: the server of data says so in its next beat, or another start of
 //!   it beats, or it has ended, or (if the volume says that time is enough) its authority has run
 //!   out. All rights below the floor are over with that; the living ask for new ones.
+//! - **Several clients** write one file at the same time under leases on
+//!   [`CONCURRENT`](aqueduct_fs::Aspects::CONCURRENT), from the first of them to the return of the
+//!   last: one **tenure**. What they write is stable when it is answered, at the server of the
+//!   names as well, so that nobody ever repeats what was answered. At each place all rights of a
+//!   tenure are of one start of the server of data, and none of them has been ended there. So
+//!   when a client does not know what became of a write, and has had its rights ended to write it
+//!   again through the server of the names, nobody else has written there in between: the others
+//!   find no right, and wait as any change does until it has returned its lease.
 //! - A client that **returns** its lease has had all answered that it sent under its rights, and
 //!   has given up nothing of it; what it wrote is stable.
 //! - A server of the names that is **started** lets nobody look at anything or change it before all
@@ -29,4 +37,5 @@ mod schedule;
 
 pub(crate) use authority::Executing;
 pub use authority::{Authority, Heard, Watch};
+pub(crate) use granter::Drawn;
 pub use granter::{Fence, Granter, GranterConfig};

@@ -240,7 +240,7 @@ impl World {
         let (session, inode) = (look.session, key(look.inode));
         if !self.sessions.contains_key(&session) {
             self.looks.remove(&waiter);
-            return self.leases.give_up(inode, waiter, self.now);
+            return self.leases.give_up(inode, waiter, self.now, &mut Vec::new());
         }
         let is_held = is_on(&[&self.hold_of_looks], (self.now, &self.known), &mut self.excused);
         if is_held && self.bug != Bug::LooksAfterRestart {
@@ -256,7 +256,7 @@ impl World {
             self.looks.get_mut(&waiter).into_iter().for_each(|look| look.waits = true);
             return self.at(Duration::ZERO, Event::Tick);
         }
-        self.leases.give_up(inode, waiter, self.now);
+        self.leases.give_up(inode, waiter, self.now, &mut Vec::new());
         let Some(look) = self.looks.remove(&waiter) else { return };
         self.longest = self.longest.max(self.now - look.since);
         let stamp = self.stamp();

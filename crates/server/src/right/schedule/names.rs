@@ -6,9 +6,9 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, ClientId};
-use aqueduct_wire::{Beat, LeaseId, Right};
+use aqueduct_wire::{Beat, LeaseId};
 
-use super::super::granter::{Granter, GranterConfig};
+use super::super::granter::{Drawn, Granter, GranterConfig};
 use super::{Bug, Event, FLUSH, Node, STEP_MAX, World, client, data, handle, key};
 use crate::lease::hold::Hold;
 use crate::lease::{Action, Leases, Limits, Looked, Now, Stamps, Verdict, Waiter, Wanted};
@@ -77,7 +77,7 @@ pub(super) enum Step {
         session: ClientId,
         inode: usize,
         place: usize,
-        drawn: Option<Right>,
+        drawn: Option<Drawn>,
     },
     Effect {
         start: u64,
@@ -259,10 +259,10 @@ impl World {
         self.send(Event::ToClient(index, client::Message::Right { session, place, token: None }));
     }
 
-    fn give_right(&mut self, (session, inode, place): (ClientId, usize, usize), drawn: Option<Right>) {
+    fn give_right(&mut self, (session, inode, place): (ClientId, usize, usize), drawn: Option<Drawn>) {
         let (Some(names), Some(&index)) = (&mut self.names, self.sessions.get(&session)) else { return };
-        let right = drawn.filter(|_| names.leases.give_right(session, key(inode)));
-        let Some(right) = right else { return self.refuse_right(index, (session, place)) };
+        let drawn = drawn.filter(|drawn| names.leases.give_right(session, key(inode), drawn));
+        let Some(Drawn { right, .. }) = drawn else { return self.refuse_right(index, (session, place)) };
         let token = Some(right.token(&self.key, &handle(inode)));
         self.send(Event::ToClient(index, client::Message::Right { session, place, token }));
     }
@@ -293,7 +293,7 @@ impl World {
         let Some(&(session, inode)) = names.takes.get(&waiter) else { return };
         let Some(&index) = self.sessions.get(&session) else {
             names.takes.remove(&waiter);
-            return names.leases.give_up(key(inode), waiter, now);
+            return names.leases.give_up(key(inode), waiter, now, &mut Vec::new());
         };
         let stamp = names.stamps.take();
         let wanted = Wanted { inode: key(inode), aspects: Aspects::WRITES, by: session, waiter };

@@ -1,0 +1,82 @@
+//! Which writes of programs that are not held back go straight to servers of data: under an
+//! exclusive lease, or one to write beside other clients, which is asked for when the file cannot
+//! be had alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aqueduct_fs::{Aspects, Context, Errno, WriteAt, Written};
+use aqueduct_session::{Brought, Nanos};
+use bytes::Bytes;
+
+use super::leases::Leases;
+use super::parts::Cache;
+use crate::volume::{Direct, Open};
+
+/// A lease to write beside others goes back when nothing was written under it for so long, so that
+/// what is not written any more can be kept again.
+const UNUSED_MAX: Nanos = 1_000_000_000;
+
+/// How often is looked for that.
+const LOOK: Duration = Duration::from_millis(250);
+
+impl Cache {
+    /// Writes straight, if that may be; `None`: it goes as any other write.
+    pub(super) async fn write_straight(
+        &self,
+        context: &Context,
+        leases: &Arc<Leases>,
+        (open, write): (&Arc<Open>, WriteAt),
+        data: &Bytes,
+    ) -> Option<Result<Written, Errno>> {
+        // Of nobody are pages that the kernel writes back: they are whole, and would undo what
+        // others write beside.
+        let is_whole = context.pid == 0 || write.append;
+        if is_whole || data.is_empty() || !open.is_moved_here() {
+            return None;
+        }
+        let is_large = self.volume.goes_straight(data.len());
+        let mut held = leases.hold_writing(&open.handle);
+        // Also the rest of a large one: as any other write it would end what the others have.
+        let may_ask = is_large || open.asks_beside_others() && self.volume.goes_straight(usize::MAX);
+        if held.is_none() && may_ask && (open.is_contended() || !open.gathers()) {
+            open.set_asks_beside_others();
+            self.ask_beside_others(context, leases, open).await;
+            held = leases.hold_writing(&open.handle);
+        }
+        let (hold, under, epoch) = held?;
+        let is_shared = under.contains(Aspects::CONCURRENT);
+        if !is_large && !is_shared {
+            return None;
+        }
+        let (open, credential, data) = (open.clone(), context.credential.clone(), data.clone());
+        let direct = Direct { open, credential, write, data, epoch, is_shared };
+        self.volume.write_direct(context, (direct, hold)).await
+    }
+
+    async fn ask_beside_others(&self, context: &Context, leases: &Arc<Leases>, open: &Arc<Open>) {
+        let (asked, mut brought) = (leases.asks(), Brought::default());
+        let done = self.volume.ask_beside_others(context, open, leases.epoch(), &mut brought).await;
+        let Some(lease) = brought.of_inode() else { return };
+        // Also when what came before could not be made stable: the server knows of the lease.
+        leases.keep(&open.handle, lease, (asked, &brought), |_, _, _| ());
+        if let Err(error) = done {
+            tracing::debug!(%error, "what was written before is not stable: a file is not written beside others");
+            return leases.is_gone(&open.handle);
+        }
+        if leases.is_unwatched(&open.handle) {
+            let (of_task, handle) = (Arc::downgrade(leases), open.handle.clone());
+            let group = self.volume.sessions[open.session].groups()[0].clone();
+            let clock = group.clone();
+            group.spawn(async move {
+                loop {
+                    clock.sleep(LOOK).await;
+                    let Some(leases) = of_task.upgrade() else { return };
+                    if !leases.look_after(&handle, UNUSED_MAX) {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+}
