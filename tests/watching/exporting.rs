@@ -114,6 +114,25 @@ fn who_has_no_token_learns_nothing() {
     });
 }
 
+#[test]
+fn what_a_job_does_is_counted_for_it() {
+    test(|| {
+        let export = directory();
+        let (server, of_server) = server(export.path(), &[]);
+        let mount = server.mount(export.path());
+        // It writes until it is counted: the first requests of a process are of no job.
+        let script = "while :; do head -c 1000 /dev/zero > \"$0/file\"; rm \"$0/file\"; sleep 0.05; done";
+        let mut job =
+            Command::new("sh").args(["-c", script]).arg(mount.path()).env("SLURM_JOB_ID", "4711").spawn().unwrap();
+        let counted = "aqueduct_server_job_operations_total{job_id=\"4711\"}";
+        wait_until("the job is counted", SOON, || scrape(&of_server, "").unwrap().contains(counted));
+        job.kill().unwrap();
+        job.wait().unwrap();
+        let status = run(aqueduct().args(["status", "--json", &server.address])).succeeded();
+        assert!(status.contains("\"4711\""), "{status}");
+    });
+}
+
 /// What Prometheus says to a query.
 fn query(address: &str, query: &str) -> Vec<Value> {
     let Ok(mut stream) = TcpStream::connect(address) else { return Vec::new() };

@@ -48,12 +48,15 @@ pub struct Context {
     pub pid: u32,
     /// Raised when the caller no longer waits.
     pub cancel: Cancel,
+    /// The job of a batch system that the caller works for, if it is known: 1 to 64 printable
+    /// characters of ASCII without spaces. For counters and logs only.
+    pub job: Option<Arc<str>>,
 }
 
 impl Context {
     /// A context for `client` as `credential`, that nobody cancels yet.
     pub fn new(client: ClientId, credential: Credential) -> Context {
-        Context { client, credential, pid: 0, cancel: Cancel::default() }
+        Context { client, credential, pid: 0, cancel: Cancel::default(), job: None }
     }
 }
 

@@ -92,7 +92,8 @@ impl Job {
     pub(crate) fn new(shared: Arc<Shared>, header: InHeader, frame: Bytes, responder: Responder) -> Job {
         let InHeader { uid, gid, pid, .. } = header;
         let credential = Credential { uid, gid, groups: shared.groups.of(pid, uid, gid) };
-        let context = Context { client: shared.config.client, credential, pid, cancel: Cancel::default() };
+        let job = shared.jobs.of(pid);
+        let context = Context { client: shared.config.client, credential, pid, cancel: Cancel::default(), job };
         let release = (header.opcode == opcode::RELEASE).then(|| shared.releases.enter());
         Job { shared, header, frame, context, responder, began: Instant::now(), _release: release }
     }

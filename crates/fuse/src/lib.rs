@@ -18,6 +18,7 @@ mod dispatch;
 mod groups;
 mod init;
 mod interrupt;
+mod jobs;
 mod metrics;
 mod mount;
 mod nodes;

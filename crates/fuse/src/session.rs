@@ -18,6 +18,7 @@ use crate::device::DeviceChannel;
 use crate::groups::GroupCache;
 use crate::init::{self, Negotiated};
 use crate::interrupt::Interrupts;
+use crate::jobs::JobCache;
 use crate::metrics::Metrics;
 use crate::nodes::Nodes;
 use crate::notify::{self, Notification};
@@ -42,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) policy: Policy,
     pub(crate) nodes: Nodes,
     pub(crate) groups: GroupCache,
+    pub(crate) jobs: JobCache,
     pub(crate) interrupts: Interrupts,
     pub(crate) releases: Arc<Releases>,
     pub(crate) listings: Listings,
@@ -210,6 +212,7 @@ fn start_mounted(
         negotiated,
         nodes: Nodes::new(root.bytes()),
         groups: GroupCache::default(),
+        jobs: JobCache::default(),
         interrupts: Interrupts::default(),
         releases: Arc::default(),
         listings: Listings::default(),

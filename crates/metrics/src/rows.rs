@@ -55,6 +55,14 @@ table! {
         CLIENT_SERVED_SECONDS: Counter = "aqueduct_server_client_served_seconds_total", Seconds, [CLIENT];
         /// How long requests of a client waited for leases of others, all together.
         CLIENT_LEASE_WAIT_SECONDS: Counter = "aqueduct_server_client_lease_wait_seconds_total", Seconds, [CLIENT];
+        /// Requests that were made for a job of a batch system.
+        JOB_OPERATIONS: Counter = "aqueduct_server_job_operations_total", None, [JOB];
+        /// Bytes that were read for a job.
+        JOB_BYTES_READ: Counter = "aqueduct_server_job_read_bytes_total", Bytes, [JOB];
+        /// Bytes that were written for a job.
+        JOB_BYTES_WRITTEN: Counter = "aqueduct_server_job_written_bytes_total", Bytes, [JOB];
+        /// How long requests for a job took, all together, as of an export.
+        JOB_SERVED_SECONDS: Counter = "aqueduct_server_job_served_seconds_total", Seconds, [JOB];
     }
     "Server: sessions and connections": {
         /// Sessions, with a connection or without.

@@ -90,6 +90,13 @@ pub const CLIENT: &str = "client";
 /// Clients that have series of their own at a time.
 pub const CLIENTS_MAX: usize = 64;
 
+/// The label for a job of a batch system, as clients say it. More than [`JOBS_MAX`] at a time are
+/// told as `other`.
+pub const JOB: &str = "job_id";
+
+/// Jobs that have series of their own at a time.
+pub const JOBS_MAX: usize = 64;
+
 /// The label for the side of a connection: `server` or `client`.
 pub const SIDE: &str = "side";
 

@@ -122,7 +122,7 @@ pub(crate) fn request(
     let Some(op) = Op::from_code(frame.header.op) else {
         return send(connection, reply_header(&frame.header, Kind::Reply, Err(Errno::ENOSYS)), &[]);
     };
-    let asked = match extended::take(session, &server.config.role, &mut frame) {
+    let asked = match extended::take(server, session, &mut frame) {
         Ok(asked) => asked,
         Err(error) => return send(connection, reply_header(&frame.header, Kind::Reply, Err(error)), &[]),
     };
@@ -237,6 +237,9 @@ impl Job {
         let took = self.took();
         self.server.metrics.answered(self.op, took);
         self.session.served(took);
+        if let Some(job) = &self.asked.job {
+            job.traffic.served.add(took.as_nanos() as u64);
+        }
         took
     }
 
@@ -308,7 +311,7 @@ impl Job {
 
     async fn read(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
         let (caller, read) = aqueduct_wire::decode_read(body).map_err(|error| error.errno())?;
-        let context = attached.context(self.session.client(), caller);
+        let context = self.context(attached, caller);
         if self.look_at_open(attached, read.open).await?.is_none() {
             return Ok(());
         }
@@ -317,7 +320,7 @@ impl Job {
         let body = self.prefix(&mut header);
         let sink = ReplySink { connection: self.connection.clone(), header, body };
         let count = attached.filesystem.read(&context, read, Box::new(sink)).await?;
-        self.session.count(count, 0);
+        self.count(count, 0);
         self.answered();
         Ok(())
     }
@@ -329,7 +332,7 @@ impl Job {
                 grant(of, handle, aspects);
             })
         });
-        self.session.count(fetched.read, 0);
+        self.count(fetched.read, 0);
         self.send_granting(reply_header(&self.header, Kind::Reply, Ok(())), &fetched.body, &granted);
         self.note_duration(Kind::Reply);
         Ok(())
@@ -345,13 +348,13 @@ impl Job {
 
     async fn call(&self, attached: &Attached, frame: Frame) -> Result<(), Errno> {
         let (caller, request) = aqueduct_wire::decode_request(self.op, &frame.body).map_err(|error| error.errno())?;
-        let mut context = attached.context(self.session.client(), caller);
+        let mut context = self.context(attached, caller);
         let filesystem = &*attached.filesystem;
         let reclaims = self.session.is_recovering() && matches!(request, Request::SetLock { wait: false, .. });
         if self.header.flags.contains(Flags::HELD) {
             return self.set_held(attached, &context, &request).await;
         }
-        self.session.count(0, 0);
+        self.count(0, 0);
         if !request.changes_state() || reclaims {
             let moment = match request {
                 Request::Reopen { .. } => Some(Moment::Reopened),
@@ -691,7 +694,7 @@ impl Job {
     /// Several requests in one frame, one after another until one fails.
     async fn compound(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
         let (caller, requests) = aqueduct_wire::decode_compound(body).map_err(|error| error.errno())?;
-        let context = attached.context(self.session.client(), caller);
+        let context = self.context(attached, caller);
         match self.admit().await? {
             None => return Ok(()),
             Some(Try::First { .. }) => {
@@ -716,7 +719,7 @@ impl Job {
                     None => return Ok(()),
                 },
             };
-            self.session.count(0, 0);
+            self.count(0, 0);
             let failed = result.is_err();
             if let Ok(reply) = &result {
                 latest.note(reply);

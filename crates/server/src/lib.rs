@@ -15,6 +15,7 @@ mod execute;
 mod failpoint;
 mod fetch;
 mod intent;
+mod jobs;
 mod journal;
 mod lease;
 mod links;

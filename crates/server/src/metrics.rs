@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use aqueduct_fs::DataCounters;
-use aqueduct_metrics::table::{self, CLIENTS_MAX, EXPORTS_MAX};
+use aqueduct_metrics::table::{self, CLIENTS_MAX, EXPORTS_MAX, JOBS_MAX};
 use aqueduct_metrics::{Absorb, Collect, Counter, Family, Histogram, Indexed, Series, Snapshot};
 use aqueduct_wire::{Lane, Op};
 use aqueduct_worker::lock;
@@ -30,7 +30,7 @@ impl Traffic {
         [&self.operations, &self.bytes_read, &self.bytes_written, &self.served, &self.lease_wait].map(Counter::get)
     }
 
-    fn count(&self, read: u64, written: u64) {
+    pub(crate) fn count(&self, read: u64, written: u64) {
         self.operations.increment();
         if read > 0 {
             self.bytes_read.add(read);
@@ -135,6 +135,7 @@ pub(crate) struct Metrics {
     errors: Indexed<Counter>,
     exports: Family<Traffic>,
     clients: Family<Traffic>,
+    pub(crate) jobs: Family<Traffic>,
     counted: Mutex<Counted>,
     /// Of requests, for leases of others.
     pub(crate) lease_wait: Histogram,
@@ -157,6 +158,7 @@ impl Default for Metrics {
             errors: Indexed::new(&Op::NAMES, Counter::default),
             exports: Family::new(EXPORTS_MAX, Traffic::default),
             clients: Family::new(CLIENTS_MAX, Traffic::default),
+            jobs: Family::new(JOBS_MAX, Traffic::default),
             counted: Mutex::default(),
             lease_wait: Histogram::single(),
             repeated: Counter::default(),
@@ -232,6 +234,15 @@ impl Metrics {
             into.put_number(&table::CLIENT_SERVED_SECONDS, &[client], *served);
             into.put_number(&table::CLIENT_LEASE_WAIT_SECONDS, &[client], *lease_wait);
         }
+        self.jobs.for_each(|job, traffic| {
+            let [operations, read, written, served, _] = traffic.get();
+            if operations > 0 || job != aqueduct_metrics::OTHER {
+                into.put_number(&table::JOB_OPERATIONS, &[job], operations);
+                into.put_number(&table::JOB_BYTES_READ, &[job], read);
+                into.put_number(&table::JOB_BYTES_WRITTEN, &[job], written);
+                into.put_number(&table::JOB_SERVED_SECONDS, &[job], served);
+            }
+        });
         into.put(&table::SERVER_LEASE_WAIT_SECONDS, &[], &self.lease_wait);
         into.put(&table::SERVER_REPEATED, &[], &self.repeated);
         into.put(&table::SERVER_CONNECTIONS_ACCEPTED, &[], &self.accepted);

@@ -11,6 +11,7 @@ use aqueduct_wire::{Class, Header, Kind, Op};
 use aqueduct_worker::lock;
 
 use crate::access::Attached;
+use crate::jobs::Jobs;
 use crate::journal::{Journal, Left, Outcome, Record};
 use crate::lease::keeper::Holder;
 use crate::links::{Asker, Link};
@@ -47,8 +48,8 @@ pub(crate) struct Session {
     pub(crate) has_lost: bool,
     connections: Mutex<Connections>,
     links: Mutex<Vec<Weak<Link>>>,
-    /// The job for which it asked something last, as it said.
-    job: Mutex<Option<Box<str>>>,
+    /// Those for which it says that it asks.
+    pub(crate) jobs: Jobs,
     /// What the server sends by itself, and the client has not acknowledged.
     pub(crate) outbox: Mutex<Outbox>,
     /// Of all its connections together.
@@ -186,7 +187,7 @@ impl Session {
             has_lost: false,
             connections: Mutex::default(),
             links: Mutex::default(),
-            job: Mutex::default(),
+            jobs: Jobs::default(),
             outbox: Mutex::default(),
             silence: Mutex::default(),
             slots: [Row::new(granted.count), Row::new(granted.count)],
@@ -450,19 +451,6 @@ impl Session {
         forsaken
     }
 
-    /// It asks something for a job.
-    pub(crate) fn note_job(&self, job: &str) {
-        let mut noted = lock(&self.job);
-        if noted.as_deref() != Some(job) {
-            *noted = Some(job.into());
-        }
-    }
-
-    /// The job for which it asked something last.
-    pub(crate) fn job(&self) -> Option<Box<str>> {
-        lock(&self.job).clone()
-    }
-
     /// Whether it is over.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
@@ -515,10 +503,5 @@ impl Session {
     /// A request was answered that took so long.
     pub(crate) fn served(&self, took: Duration) {
         self.counters.own.served.add(took.as_nanos() as u64);
-    }
-
-    /// One more request, with the bytes that were read and written.
-    pub(crate) fn count(&self, bytes_read: usize, bytes_written: usize) {
-        self.counters.count(bytes_read, bytes_written);
     }
 }

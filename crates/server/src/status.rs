@@ -8,7 +8,7 @@ use aqueduct_metrics::status::{
     AccessStatus, DataStatus, ExportStatus, LeasesStatus, OutsideStatus, ReadAheadStatus, ServerStatus, SessionStatus,
     WayStatus, WritesStatus,
 };
-use aqueduct_metrics::table::{CLIENT, EXPORT};
+use aqueduct_metrics::table::{CLIENT, EXPORT, JOB};
 use aqueduct_net::Peer;
 use aqueduct_worker::lock;
 
@@ -56,7 +56,9 @@ impl Server {
             // Who else is here, and what else there is, is not told.
             metrics.retain(|sample| {
                 let is_its = |name: &str| exports.iter().any(|export| export.name == name);
-                sample.label(CLIENT).is_empty() && (sample.label(EXPORT).is_empty() || is_its(sample.label(EXPORT)))
+                sample.label(CLIENT).is_empty()
+                    && sample.label(JOB).is_empty()
+                    && (sample.label(EXPORT).is_empty() || is_its(sample.label(EXPORT)))
             });
         }
         ServerStatus {
@@ -148,7 +150,7 @@ fn session_status(session: &Session) -> SessionStatus {
         read_only: attached.map(Attached::is_read_only),
         squash: attached.map(|attached| attached.squash().name().to_owned()),
         connections: session.connections().len() as u64,
-        job: session.job().map(String::from),
+        job: session.jobs.last().map(|job| job.to_string()),
         recovering: session.is_recovering(),
         operations: counted.operations.get(),
         bytes_read: counted.bytes_read.get(),

@@ -156,6 +156,10 @@ fn the_job_that_asks_is_shown() {
     let (_, status) = peer.call(Op::Status, (0, 0), &[]);
     let status = String::from_utf8(status).unwrap();
     assert!(status.contains(r#""job":"slurm-4711""#), "{status}");
+    let counted = aqueduct_metrics::Snapshot::of(&*fixture.server);
+    let samples = counted.samples("aqueduct_server_job_operations_total");
+    let found: Vec<_> = samples.iter().map(|sample| (sample.label("job_id"), sample.number())).collect();
+    assert_eq!(found, [("slurm-4711", 1)]);
 }
 
 #[test]

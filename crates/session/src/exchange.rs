@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Context, Errno, Reply, Request, Sink};
 use aqueduct_net::Frame;
-use aqueduct_wire::{Class, Flags, GiveUp, HEADER_SIZE, Header, Kind, Op, STATUS_MOVED};
+use aqueduct_wire::{Class, Extensions, Flags, GiveUp, HEADER_SIZE, Header, Kind, Op, STATUS_MOVED};
 use bytes::Bytes;
 
 use crate::counters::UnderWay;
@@ -72,6 +72,15 @@ impl Exchange {
             comes: 0,
             rail: None,
         }
+    }
+
+    /// Says for which job it is made, where nothing else stands before its fields.
+    fn say_job(&mut self, context: &Context) {
+        let Some(job) = context.job.as_ref().filter(|_| !self.extended) else { return };
+        let mut prefix = Vec::new();
+        Extensions { job: Some((**job).into()), ..Extensions::default() }.encode(&mut prefix);
+        self.frame.splice(HEADER_SIZE..HEADER_SIZE, prefix);
+        self.extended = true;
     }
 
     fn data(&self) -> Option<(Direction, u64)> {
@@ -141,6 +150,7 @@ impl Session {
         brought: &mut Brought,
     ) -> Result<(Frame, u64), Errno> {
         self.counters.operations.increment();
+        exchange.say_job(context);
         let class = exchange.class;
         let mut slot = if exchange.changes { Some(self.slot(context, class).await?) } else { None };
         let mut session = self.session_number.load(Ordering::SeqCst);

@@ -47,7 +47,8 @@ fn put(kind: u16, value: &[u8], out: &mut Vec<u8>) {
     Text::put(&value, out);
 }
 
-fn is_job(text: &[u8]) -> bool {
+/// Whether a request may say that it belongs to a job of this name.
+pub fn is_job(text: &[u8]) -> bool {
     (1..=JOB_LENGTH_MAX).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic)
 }
 

@@ -25,7 +25,7 @@ pub use auth::{
     session_is_proved, session_proof,
 };
 pub use checksum::{Checksums, content_checksum};
-pub use extension::{EXTENSIONS_LENGTH_MAX, Extensions, JOB_LENGTH_MAX, RIGHT_LENGTH_MAX};
+pub use extension::{EXTENSIONS_LENGTH_MAX, Extensions, JOB_LENGTH_MAX, RIGHT_LENGTH_MAX, is_job};
 pub use fetch::{
     FETCH_LENGTH_MAX, FETCH_MAX, Fetched, LIST_MAX, decode_fetch, decode_fetched, decode_list, decode_listed,
     encode_fetch, encode_fetched, encode_list, encode_listed, fetch_room,

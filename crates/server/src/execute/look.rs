@@ -90,7 +90,7 @@ impl Job {
         }
         let stamp = leases.stamp();
         let hides = |handle: &[u8]| may_hide && self.hides(attached, handle, (stamp, &touched));
-        let context = |caller| attached.context(self.session.client(), caller);
+        let context = |caller| self.context(attached, caller);
         let fetched = match self.op {
             Op::List => fetch::listings(filesystem, context, body, &hides).await?,
             _ => fetch::files(filesystem, context, body, &hides).await?,

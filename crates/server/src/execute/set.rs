@@ -46,7 +46,7 @@ impl Job {
                 Some(Ok(_change)) => attached.filesystem.call(context, request.clone()).await,
             },
         };
-        self.session.count(0, 0);
+        self.count(0, 0);
         self.finish(Kind::Reply, result, true, &Granted::default());
         Ok(())
     }
@@ -67,7 +67,7 @@ impl Job {
         };
         let result = attached.filesystem.call(context, request.clone()).await;
         drop(change);
-        self.session.count(0, 0);
+        self.count(0, 0);
         self.finish(Kind::Reply, result, false, &Granted::default());
         Ok(())
     }

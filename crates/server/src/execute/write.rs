@@ -22,7 +22,7 @@ impl Job {
             Payload::Memory(bytes) => bytes,
             Payload::None | Payload::Delivered(_) => Bytes::new(),
         };
-        let context = attached.context(self.session.client(), caller);
+        let context = self.context(attached, caller);
         let is_held = self.header.flags.contains(Flags::HELD);
         if is_held && write.append {
             return Err(Errno::EINVAL); // who is alone with a file knows its end
@@ -52,7 +52,7 @@ impl Job {
                 written
             }
         };
-        self.session.count(0, result.as_ref().map_or(0, |written| written.count as usize));
+        self.count(0, result.as_ref().map_or(0, |written| written.count as usize));
         self.finish(Kind::Reply, result.map(Reply::Written), true, &grants);
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Job {
         let written = attached.filesystem.write(context, write, Source::Memory(data)).await;
         drop(change);
         let written = written?;
-        self.session.count(0, written.count as usize);
+        self.count(0, written.count as usize);
         self.finish(Kind::Reply, Ok(Reply::Written(written)), false, &Granted::default());
         Ok(())
     }
