@@ -197,7 +197,6 @@ fn start_mounted(
     let holds_all = config.max_transfer as usize >= BUFFER_DATA_MIN;
     let prepared = if config.io_uring && holds_all { ring::Prepared::new(groups) } else { None };
     let negotiated = init::negotiate(&device, &pool, &config, prepared.is_some())?;
-
     let mut channels = Vec::new();
     for _ in 1..groups.len() {
         channels.push(Arc::new(DeviceChannel::new(device.another()?)));

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::routes;
+use aqueduct_wire::NetworkName;
 
 /// The port of a server that says nothing else.
 pub const PORT: u16 = 7170;
@@ -154,15 +154,20 @@ pub fn address(text: &str, is_network: impl Fn(&str) -> bool) -> Result<Address,
     }
 }
 
+/// Whether a text can be the name of a network, known or not.
+pub fn may_be_network(text: &str) -> bool {
+    NetworkName::new(text).is_some()
+}
+
 /// `HOST[:PORT][@NET]` and the like with the port filled in; what is no address stays as it is,
 /// and is refused by who looks for it. So is a network that nobody knows.
 pub fn server_address(text: &str) -> String {
-    addresses(text, routes::is_name).unwrap_or_else(|_| text.to_owned())
+    addresses(text, may_be_network).unwrap_or_else(|_| text.to_owned())
 }
 
 /// Where a server listens that others reach there: without the network's name, which is theirs.
 pub(crate) fn listen_address(text: &str) -> String {
-    match address(text, routes::is_name) {
+    match address(text, may_be_network) {
         Ok(Address::Host { host, port, network: Some(_) }) => {
             Address::Host { host, port, network: None }.with_port(None).to_string()
         }

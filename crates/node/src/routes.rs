@@ -168,11 +168,6 @@ pub fn is_behind(initiator: &Initiator, name: &str) -> bool {
     NetworkName::new(name).is_some_and(is_it)
 }
 
-/// Whether a text can be the name of a network, known or not.
-pub fn is_name(text: &str) -> bool {
-    NetworkName::new(text).is_some()
-}
-
 /// Who connects by the routes of a table; nobody, if it has none.
 pub fn initiator(table: Table) -> Result<Option<Arc<Initiator>>, Failure> {
     if table.networks.is_empty() && table.ways.is_empty() {
@@ -276,7 +271,7 @@ fn hops(hops: u8, what: &str) -> Result<u8, Failure> {
 
 fn resolve_gateway(text: &str, what: &str) -> Result<SocketAddr, Failure> {
     let bad = |why: &dyn std::fmt::Display| Failure::usage(what, format!("'{text}': {why}"), ROUTE_HINT);
-    match place::address(text, |name| NetworkName::new(name).is_some()).map_err(|error| bad(&error))? {
+    match place::address(text, place::may_be_network).map_err(|error| bad(&error))? {
         Address::Unix(_) => Err(bad(&"a Unix socket is in no network")),
         // It follows from the address.
         Address::Host { network: Some(_), .. } => Err(bad(&"a gateway's network is not said")),

@@ -153,8 +153,7 @@ impl Session {
         exchange.say_job(context);
         let class = exchange.class;
         let mut slot = if exchange.changes { Some(self.slot(context, class).await?) } else { None };
-        let mut session = self.session_number.load(Ordering::SeqCst);
-        let mut flags = Flags::empty();
+        let (mut session, mut flags) = (self.session_number.load(Ordering::SeqCst), Flags::empty());
         let is_soft = self.config.soft && !exchange.patient;
         let mut asked = is_soft.then(Instant::now);
         loop {

@@ -141,7 +141,7 @@ impl Place {
         let kind = if is_there {
             let text = written.to_str().ok_or_else(|| bad(&"a server's exports have names in UTF-8"))?;
             // Volumes are not copied from: what stands behind an @ is a network.
-            let place = node::Place::parse(text, node::routes::is_name).map_err(|error| bad(&error))?;
+            let place = node::Place::parse(text, node::place::may_be_network).map_err(|error| bad(&error))?;
             if place.volume.is_some() || !place.export.starts_with('/') {
                 return Err(bad(&"it names a volume, or a path that does not begin with /"));
             }
