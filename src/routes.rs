@@ -11,8 +11,8 @@ use crate::failure::Failure;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct Routes {
-    /// A router that leads to a network, NET@GATEWAY[:PORT], as of mount -o route; again for more.
-    /// Servers there are HOST@NET
+    /// A router that leads to a network, NET@GATEWAY or NET@GATEWAY:PORT, as of mount -o route;
+    /// again for more. Servers there are HOST@NET
     #[arg(long, value_name = "ROUTE")]
     pub route: Vec<String>,
     /// The file of networks and routes [default: /etc/aqueduct/routes.toml, if it is there]

@@ -184,8 +184,8 @@ fn the_number_of_threads_is_found_or_given() {
     });
 }
 
-/// Two disks (xfs) whose file system keeps projects: `source` with a tree of project 42, a file of 43 in
-/// it, `target`, where `counted` gives 9 to what is made in it.
+/// Two disks (xfs) whose file system keeps projects: `source` with a tree of project 42, a file of
+/// 43 in it; `target`, where `counted` gives 9 to what is made in it.
 const PROJECTS: &str = r#"
 mount --make-rprivate /
 for disk in source target; do

@@ -81,9 +81,10 @@ pub enum Request<'a> {
     Checksum { open: OpenId, offset: u64, length: u64, kind: SumKind, past_cache: bool },
     /// copy_file_range inside the file system. [`Reply::Size`]: the bytes copied, which may be fewer
     CopyRange { from: OpenId, from_offset: u64, to: OpenId, to_offset: u64, length: u64 },
-    /// Makes up to [`PUT_FILES_MAX`](crate::put::PUT_FILES_MAX) small files in a directory, each whole and with its
-    /// attributes, under a name that is free; with `stable` no name before its file is stable. `files`: packed by
-    /// [`PutFile::pack`](crate::put::PutFile::pack). EOPNOTSUPP: one by one here. [`Reply::Put`]
+    /// Makes up to [`PUT_FILES_MAX`](crate::put::PUT_FILES_MAX) small files in a directory, each
+    /// whole and with its attributes, under a name that is free; with `stable` no name before its
+    /// file is stable. `files`: packed by [`PutFile::pack`](crate::put::PutFile::pack).
+    /// EOPNOTSUPP: one by one here. [`Reply::Put`]
     PutFiles { parent: &'a [u8], files: &'a [u8], stable: bool },
     /// Would `lock` be granted? [`Reply::Lock`]: what stands in the way, or `Unlock`
     GetLock { open: OpenId, owner: u64, space: LockSpace, lock: Lock },

@@ -29,11 +29,14 @@ impl Plain {
             let entry = self.tree.call(&own(), request).await.and_then(Reply::entry)?;
             (at, attr, shown) = (entry.handle, entry.attr, format!("{shown}/{name}"));
         }
-        let large = match attr.is_directory() {
+        let mut large = match attr.is_directory() {
             true => self.walk(shown, at).await?.large,
             false if attr.is_regular() && self.is_large(&at, attr.size).await? => vec![(shown, at, attr.size)],
             false => Vec::new(),
         };
+        // Names of one file.
+        large.sort_by(|a, b| a.1.cmp(&b.1));
+        large.dedup_by(|a, b| a.1 == b.1);
         Ok(large.into_iter().map(|(path, handle, bytes)| Found { path, bytes, handle }).collect())
     }
 
@@ -102,7 +105,8 @@ impl Plain {
         };
         if let Err(error) = copied {
             copying.to.close().await;
-            self.give_up(file, &attribute).await?;
+            // What a server that is away keeps of it goes when somebody comes to the file again.
+            copying.held(self.give_up(file, &attribute)).await?;
             return Err(error);
         }
         let attr = self.attr_of(&file.handle).await?;
@@ -136,6 +140,8 @@ impl Plain {
         let request = Request::RemoveXattr { handle: file.handle.bytes(), name };
         self.quiet.call(&own(), request).await?;
         file.becomes(Kind::Inline(None));
+        // If it was removed meanwhile, nothing else keeps it.
+        self.unlink_gone(file, &attribute.id).await;
         Ok(())
     }
 }

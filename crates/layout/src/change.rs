@@ -284,11 +284,15 @@ impl Plain {
         Ok(())
     }
 
-    /// Whether an open file lies in objects.
-    pub(crate) async fn is_spread(&self, context: &Context, open: OpenId) -> Result<bool, Errno> {
-        let Some(file) = self.table.open(context.client, open) else { return Ok(false) };
+    /// The sum of a range, of an ordinary file that stays one meanwhile. EOPNOTSUPP: that of a
+    /// range that spans servers is made of what is read.
+    pub(crate) async fn checksum(&self, context: &Context, open: OpenId, request: Request<'_>) -> Result<Reply, Errno> {
+        let Some(file) = self.table.open(context.client, open) else { return self.tree.call(context, request).await };
         let (_pass, kind) = self.shared(&file).await?;
-        Ok(matches!(kind, Kind::Spread(_)))
+        match kind {
+            Kind::Spread(_) => Err(Errno::EOPNOTSUPP),
+            _ => self.tree.call(context, request).await,
+        }
     }
 
     /// Where data begin or end. Of a file in objects all is said to be data.

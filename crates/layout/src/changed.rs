@@ -63,7 +63,7 @@ impl Changed {
         Noting { changed: self, offset, end }
     }
 
-    fn note(&self, offset: u64, end: u64) {
+    pub(crate) fn note(&self, offset: u64, end: u64) {
         let mut noted = self.noted();
         let Some(noted) = noted.as_mut().filter(|_| offset < end) else { return };
         let (first, last) = (offset / CHUNK, (end - 1) / CHUNK);
@@ -84,13 +84,25 @@ impl Changed {
         })
     }
 
-    /// The chunks that have changed. From now on they count as they are.
+    /// Whether somebody copies the file.
+    pub(crate) fn is_copied(&self) -> bool {
+        self.noted().is_some()
+    }
+
+    /// The chunks below `size` that have changed. From now on they count as they are; what is noted
+    /// behind stays: the file may have become longer since its size was looked at, or will.
     pub(crate) fn take(&self, size: u64) -> Vec<u64> {
         let mut noted = self.noted();
         let Some(noted) = noted.as_mut() else { return Vec::new() };
-        let (all, from) = (size.div_ceil(CHUNK), std::mem::replace(&mut noted.from, u64::MAX));
-        let chunks = std::mem::take(&mut noted.chunks);
-        chunks.into_iter().filter(|chunk| *chunk < from.min(all)).chain(from.min(all)..all).collect()
+        let all = size.div_ceil(CHUNK);
+        let from = noted.from.min(all);
+        let behind = noted.chunks.split_off(&all);
+        let chunks = std::mem::replace(&mut noted.chunks, behind);
+        // All that was changed from some chunk on: what is left of that begins at the end.
+        if noted.from != u64::MAX {
+            noted.from = noted.from.max(all);
+        }
+        chunks.into_iter().filter(|chunk| *chunk < from).chain(from..all).collect()
     }
 }
 
@@ -109,11 +121,13 @@ mod tests {
         drop(changed.noting(5 * CHUNK, 5 * CHUNK));
         drop(changed.noting(9 * CHUNK, 9 * CHUNK + 1));
         assert_eq!(changed.count(3 * CHUNK), 2);
-        assert_eq!(changed.take(3 * CHUNK), [0, 1], "what is behind the end has no bytes");
+        assert_eq!(changed.take(3 * CHUNK), [0, 1]);
+        assert_eq!(changed.take(20 * CHUNK), [9], "the file was longer than whoever copies it knew");
         assert_eq!(changed.take(20 * CHUNK), []);
         drop(changed.noting(3, 4));
         drop(changed.noting(2 * CHUNK, u64::MAX));
         assert_eq!((changed.count(5 * CHUNK), changed.take(5 * CHUNK)), (4, vec![0, 2, 3, 4]));
+        assert_eq!((changed.count(7 * CHUNK), changed.take(7 * CHUNK)), (2, vec![5, 6]), "it grew meanwhile");
         drop(taking);
         assert!(changed.begin().is_some());
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use aqueduct_fs::{Errno, Handle, Reply, Request};
 
-use crate::attribute::{Attribute, BLOCK, object_name};
+use crate::attribute::{Attribute, BLOCK, State, object_name};
 use crate::plain::{FOLDER, GONE, Plain, gone_name};
 use crate::store::{Store, own};
 
@@ -148,7 +148,12 @@ impl Plain {
 
     pub(crate) async fn see(&self, walk: &mut Walk, (path, handle, size): (String, Handle, u64)) {
         match self.attribute_of(&handle).await {
-            Ok(Some(attribute)) => _ = walk.stubs.insert(attribute.id, (path, handle, attribute)),
+            Ok(Some(attribute)) => {
+                if attribute.state == State::Making && size > self.config.inline_max {
+                    walk.large.push((path.clone(), handle.clone(), size));
+                }
+                walk.stubs.insert(attribute.id, (path, handle, attribute));
+            }
             Ok(None) if size < BLOCK => {}
             Ok(None) => match self.is_copy(&handle).await {
                 Ok(true) => walk.damaged.push((path, "it is a stub without its attribute".to_owned())),

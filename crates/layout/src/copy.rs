@@ -2,8 +2,10 @@
 //! changed meanwhile, until little is left, and that while nobody else uses the file. Each piece
 //! is read back and compared before it counts.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use aqueduct_fs::{Errno, MemorySink, OpenId, ReadAt, SetAttr};
 use bytes::Bytes;
@@ -13,7 +15,7 @@ use crate::job::Job;
 use crate::pinned::File;
 use crate::plain::Plain;
 use crate::spread::Spread;
-use crate::store::{Object, own};
+use crate::store::{Object, own, within};
 use crate::stripe::Piece;
 
 /// Chunks that are copied while others wait: 16 MiB.
@@ -21,6 +23,10 @@ const HELD_MAX: u64 = 16;
 
 /// How often what was changed meanwhile is copied, before the file is left to who writes to it.
 const ROUNDS_MAX: usize = 10;
+
+/// So long others wait at the most for what is left, of which 16 MiB take a second where they take
+/// long: a server that dies meanwhile shall not hold up a file that needs nothing of it yet.
+const HELD_TIME: Duration = Duration::from_secs(10);
 
 /// Where the bytes are read.
 pub(crate) enum Origin {
@@ -87,7 +93,18 @@ impl<'a> Copying<'a> {
     }
 
     /// Copies what is left, and makes all of it stable. Nobody else may use the file.
+    /// EHOSTUNREACH: a server does not answer.
     pub(crate) async fn finish(&self) -> Result<(), Errno> {
+        self.held(self.end()).await
+    }
+
+    /// Does something while others wait, for which they wait no longer than for that.
+    pub(crate) async fn held<T>(&self, work: impl Future<Output = Result<T, Errno>>) -> Result<T, Errno> {
+        let done = within(HELD_TIME, work, self.plain.background.as_deref()).await;
+        done.unwrap_or(Err(Errno::EHOSTUNREACH))
+    }
+
+    async fn end(&self) -> Result<(), Errno> {
         let size = self.size().await?;
         for chunk in self.file.changed.take(size) {
             self.job.hasten(self.chunk(chunk, false).await?);
@@ -135,6 +152,11 @@ impl<'a> Copying<'a> {
         let mut copied = 0;
         let offset = chunk * CHUNK;
         let length = self.size().await?.saturating_sub(offset).min(CHUNK);
+        if !is_first && length < CHUNK {
+            // The target may have bytes there of before the file was cut: they count as changed until
+            // the file has others.
+            self.file.changed.note(offset + length, offset + CHUNK);
+        }
         for piece in self.to.stripe.pieces(offset, length) {
             if self.parts & (1 << piece.part) == 0 {
                 continue;

@@ -127,7 +127,8 @@ impl Plain {
         (offset, length): (u64, u64),
     ) -> Result<Option<Arc<Spread>>, Errno> {
         let Kind::Inline(begun) = kind else { return Err(Errno::EIO) };
-        if !self.outgrows(file, offset, length) {
+        // Whoever copies it makes a stub of it, from objects of the same names.
+        if !self.outgrows(file, offset, length) || file.changed.is_copied() {
             return Ok(None);
         }
         match self.promote(file, begun).await {

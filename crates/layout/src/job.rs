@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use aqueduct_fs::Errno;
 use aqueduct_worker::Group;
 
+/// Who waits for his turn looks so often whether the job is to end.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Job {
@@ -54,8 +57,9 @@ impl Job {
     /// Waits for its turn to copy bytes; `group` has the clock. ECANCELED: the job is to end.
     pub(crate) async fn pace(&self, bytes: u64, group: Option<&Group>) -> Result<(), Errno> {
         let wait = self.take(bytes);
-        if let Some(group) = group.filter(|_| !wait.is_zero()) {
-            group.sleep(wait).await;
+        let until = Instant::now() + wait;
+        while let Some(group) = group.filter(|_| !self.ends() && Instant::now() < until) {
+            group.sleep(until.saturating_duration_since(Instant::now()).min(LOOK_INTERVAL)).await;
         }
         if self.ends() { Err(Errno::ECANCELED) } else { Ok(()) }
     }

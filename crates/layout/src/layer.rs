@@ -50,8 +50,7 @@ impl Plain {
             Link { .. } => self.link(context, request).await,
             Sync { open, .. } | Commit { open, .. } => self.sync_file(context, open, request).await,
             Fallocate { open, offset, length, flags } => self.fallocate(context, (open, offset, length), flags).await,
-            // The sum of a range that spans servers is made of what is read.
-            Checksum { open, .. } if self.is_spread(context, open).await? => Err(Errno::EOPNOTSUPP),
+            Checksum { open, .. } => self.checksum(context, open, request).await,
             Seek { open, offset, to } => self.seek(context, (open, offset, to)).await,
             CopyRange { .. } => self.copy_range(context, request).await,
             ReadDirectory { open, cookie, size, plus } => self.list(context, (open, cookie), (size, plus)).await,

@@ -132,7 +132,16 @@ impl Plain {
         self.tidy(file).await?;
         let (spread, servers, _taking) = {
             let (_pass, kind) = self.alone(file).await?;
-            let Kind::Spread(spread) = kind else { return Ok(false) };
+            let spread = match kind {
+                Kind::Spread(spread) => spread,
+                // A promotion that nobody goes on with: what was made for it is in the way.
+                Kind::Inline(Some(begun)) => {
+                    let _taking = file.changed.begin().ok_or(Errno::EBUSY)?;
+                    self.give_up(file, &begun).await?;
+                    return Ok(false);
+                }
+                _ => return Ok(false),
+            };
             let attribute = spread.now().attribute.clone();
             let servers = self.places(&attribute, goal).ok_or(Errno::ENOSPC)?;
             if servers == attribute.servers {

@@ -20,6 +20,10 @@ use crate::plain::Plain;
 use crate::spread::Spread;
 use crate::store::{own, read_all};
 
+/// What the kernel keeps of a file lies in pieces of at most so many bytes (a huge page): those that
+/// lie wholly in a hole go as they are, and are not written over.
+const PAGES: u64 = 2 << 20;
+
 impl Plain {
     /// Promotes an ordinary file, which nobody else uses meanwhile. `None`: it stays as it is,
     /// since it has no name, or is longer than those that are promoted.
@@ -28,7 +32,8 @@ impl Plain {
         if attr.nlink == 0 || attr.size > self.config.inline_max || !attr.is_regular() {
             return Ok(None);
         }
-        let mut attribute = match begun {
+        // Not at servers that the volume has no more.
+        let mut attribute = match begun.filter(|begun| self.stores_of(begun).is_ok()) {
             Some(attribute) => Attribute { made: 0, ..attribute },
             None => self.new_layout(&file.handle)?,
         };
@@ -112,16 +117,19 @@ impl Plain {
         self.set_length(handle, length).await?;
         let open = Request::Open { handle: handle.bytes(), flags: OpenFlags::WRITE };
         let open = self.quiet.call(&own(), open).await?.opened()?.id;
-        let write = WriteAt { open, offset: 0, append: false, stable: false };
-        let block = attribute.first_block(&self.layouts);
-        let written = self.quiet.write(&own(), write, Source::Memory(block.into())).await;
+        // Whole pages go, and the first block comes into one of its own: replies on their way to
+        // clients still have those of before. The attribute is durable, and says what belongs here.
         if length > BLOCK {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let punch = Request::Fallocate { open, offset: BLOCK, length: length - BLOCK, flags };
+            let whole = length.next_multiple_of(PAGES).min(i64::MAX as u64);
+            let punch = Request::Fallocate { open, offset: 0, length: whole, flags };
             if let Err(error) = self.quiet.call(&own(), punch).await {
                 tracing::debug!(%error, "what a file took before its promotion is not given back");
             }
         }
+        let write = WriteAt { open, offset: 0, append: false, stable: false };
+        let block = attribute.first_block(&self.layouts);
+        let written = self.quiet.write(&own(), write, Source::Memory(block.into())).await;
         self.quiet.call(&own(), Request::Release { open }).await?;
         if u64::from(written?.count) != BLOCK {
             return Err(Errno::ENOSPC);

@@ -328,10 +328,15 @@ impl Store {
 
 /// What is answered soon; without a group it is waited for.
 pub(crate) async fn in_time<T>(asked: impl Future<Output = T>, group: Option<&Group>) -> Option<T> {
+    within(PATIENCE, asked, group).await
+}
+
+/// What is answered within so long; without a group it is waited for.
+pub(crate) async fn within<T>(patience: Duration, asked: impl Future<Output = T>, group: Option<&Group>) -> Option<T> {
     let mut asked = pin!(asked);
     let mut late = pin!(async {
         match group {
-            Some(group) => group.sleep(PATIENCE).await,
+            Some(group) => group.sleep(patience).await,
             None => std::future::pending().await,
         }
     });

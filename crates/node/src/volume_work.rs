@@ -36,6 +36,9 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// So often the tree is looked through again for what was renamed meanwhile.
 const PASSES_MAX: usize = 10;
 
+/// So long it is waited for who asked to take what he is told.
+const WRITE_PATIENCE: Duration = Duration::from_secs(2);
+
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -134,7 +137,12 @@ impl Works {
         let ends = closing.clone();
         let answer = move |socket: Socket, peer: Peer| {
             let mut stream = UnixStream::from(OwnedFd::from(socket));
+            // Who does not take what he is told is not waited for.
+            stream.set_write_timeout(Some(WRITE_PATIENCE))?;
             let Some(text) = receive(&mut stream)? else { return Ok(()) };
+            if has_left(&stream) {
+                return Ok(()); // while another's work went on
+            }
             let answer = match serde_json::from_str::<Question>(&text) {
                 Err(error) => Err(["cannot answer".into(), error.to_string(), "install the same release".into()]),
                 Ok(_) if !may_change(peer) => Err([
@@ -155,6 +163,13 @@ impl Drop for Works {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::SeqCst);
     }
+}
+
+/// Whether nobody waits for an answer any more.
+fn has_left(stream: &UnixStream) -> bool {
+    use rustix::net::{RecvFlags, recv};
+    let mut byte = [0];
+    matches!(recv(stream, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT), Ok((0, _)))
 }
 
 struct Running<'a> {

@@ -302,7 +302,7 @@ impl Posix {
             }
             PutFiles { parent, files, stable } => {
                 identity::act_as(&context.credential)?;
-                self.put_files(context, parent, (files, *stable))
+                self.put_files(parent, files, *stable)
             }
             Open { .. } | Create { .. } | CreateUnnamed { .. } | Reopen { .. } | OpenDirectory { .. } => {
                 identity::act_as(&context.credential)?;

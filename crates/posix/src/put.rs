@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use aqueduct_fs::{Context, Entry, Errno, Reply, Time, put::PutFile};
+use aqueduct_fs::{Entry, Errno, Reply, Time, put::PutFile};
 use rustix::fs::{AtFlags, Gid, OFlags, Timespec, Timestamps, Uid};
 
 use crate::inodes::valid_id;
@@ -13,17 +13,12 @@ use crate::{Posix, identity, sys};
 impl Posix {
     /// Makes files; each by itself succeeds or fails, so that what is wrong with one is no reason
     /// against the others. EOPNOTSUPP: files cannot be made without a name here.
-    pub(crate) fn put_files(
-        &self,
-        context: &Context,
-        parent: &[u8],
-        (packed, stable): (&[u8], bool),
-    ) -> Result<Reply, Errno> {
+    pub(crate) fn put_files(&self, parent: &[u8], packed: &[u8], stable: bool) -> Result<Reply, Errno> {
         let files = aqueduct_fs::put::unpack(packed)?;
         let directory = self.directory(parent)?;
         let mut made = Vec::with_capacity(files.len());
         for file in &files {
-            made.push(match self.put_unnamed(context, (directory.as_fd(), parent), file) {
+            made.push(match self.put_unnamed((directory.as_fd(), parent), file) {
                 Err(Errno::EOPNOTSUPP | Errno::EISDIR) if made.is_empty() => {
                     return Err(Errno::EOPNOTSUPP);
                 }
@@ -46,19 +41,15 @@ impl Posix {
     }
 
     /// A file that is whole but for its name.
-    fn put_unnamed(
-        &self,
-        context: &Context,
-        (directory, parent): (BorrowedFd<'_>, &[u8]),
-        file: &PutFile<'_>,
-    ) -> Result<OwnedFd, Errno> {
+    fn put_unnamed(&self, (directory, parent): (BorrowedFd<'_>, &[u8]), file: &PutFile<'_>) -> Result<OwnedFd, Errno> {
         self.tree.check_name(parent, file.name, Errno::EPERM)?;
         let how = OFlags::WRONLY | OFlags::TMPFILE;
         let make = |mode| sys::open_name(directory, b".", how, mode, self.tree.cross_mounts);
         let made = identity::with_umask(0o600, 0, make)?;
         self.with_room(|| write_all(made.as_fd(), file.data))?;
-        let caller = &context.credential;
-        if (file.uid, file.gid) != (caller.uid, caller.gid) {
+        // Its group may be the directory's.
+        let is = rustix::fs::fstat(&made)?;
+        if (file.uid, file.gid) != (is.st_uid, is.st_gid) {
             let (uid, gid) = (Uid::from_raw(valid_id(file.uid)?), Gid::from_raw(valid_id(file.gid)?));
             rustix::fs::chownat(&made, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
         }

@@ -60,10 +60,13 @@ impl Hashing {
 /// The sum of a range of an open file, all of which has to be there.
 pub(crate) fn sum_of(open: &OpenFile, (offset, length): (u64, u64), how: (SumKind, bool)) -> Result<Sum, Errno> {
     let (kind, past_cache) = how;
+    if length > SUM_LENGTH_MAX {
+        return Err(Errno::EINVAL);
+    }
     // A part of a tree begins at a multiple of its length, or of a greater power of two.
     let may_begin = kind != SumKind::Blake3Part || (length > 0 && offset % length.next_power_of_two().max(1024) == 0);
     let end = offset.checked_add(length).filter(|end| *end <= i64::MAX as u64);
-    let (Some(end), true, true) = (end, length <= SUM_LENGTH_MAX, may_begin) else { return Err(Errno::EINVAL) };
+    let (Some(end), true) = (end, may_begin) else { return Err(Errno::EINVAL) };
     let fd = open.fd.as_fd();
     let is_past_cache = past_cache && forget(fd, offset, length);
     let mut hashing = Hashing::new(kind, offset);
@@ -72,7 +75,8 @@ pub(crate) fn sum_of(open: &OpenFile, (offset, length): (u64, u64), how: (SumKin
     while at < end {
         let wanted = (end - at).min(STEP as u64) as usize;
         let count = read_full(fd, &mut buffer[..wanted], at)?;
-        if count < wanted {
+        // Less came where the file ends, or before an error: the next read meets it.
+        if count == 0 {
             return Err(Errno::ENODATA);
         }
         hashing.update(&buffer[..count]);

@@ -237,7 +237,8 @@ pub(crate) fn allocate(fd: BorrowedFd<'_>, mode: u32, offset: u64, length: u64) 
     rustix::fs::fallocate(fd, flags, offset, length).map_err(Errno::from)
 }
 
-/// Has the kernel begin to write the data of a file to its disk. Who wants to know whether it did asks by fsync.
+/// Has the kernel begin to write the data of a file to its disk. Who wants to know whether it did
+/// asks by fsync.
 pub(crate) fn begin_writing_back(fd: BorrowedFd<'_>) {
     // SAFETY: a system call without pointers.
     let _ = unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };

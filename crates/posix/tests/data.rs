@@ -136,6 +136,19 @@ fn small_files_are_made_many_at_a_time() {
         assert_eq!(served.lookup(parent, b"a").unwrap().handle, entry.handle);
         let read = |name: &str| std::fs::read(served.path.join(name)).unwrap();
         assert_eq!((&*read("a"), &*read("taken"), &*read("empty")), (&b"data of a"[..], &b"other"[..], &b""[..]));
+        if own.uid == 0 {
+            // The group of the directory is not that of the file.
+            let shared = served.path.join("shared");
+            std::fs::create_dir(&shared).unwrap();
+            std::os::unix::fs::chown(&shared, None, Some(12_345)).unwrap();
+            std::fs::set_permissions(&shared, std::os::unix::fs::PermissionsExt::from_mode(0o2775)).unwrap();
+            let handle = served.lookup(parent, b"shared").unwrap().handle;
+            let mut packed = Vec::new();
+            file(b"in", b"x").pack(&mut packed);
+            let request = Request::PutFiles { parent: handle.bytes(), files: &packed, stable: false };
+            let became = served.root_call(request).and_then(Reply::put).unwrap();
+            assert_eq!(became[0].as_ref().map(|entry| (entry.attr.uid, entry.attr.gid)), Ok((own.uid, own.gid)));
+        }
         assert_eq!(put(&[file(b"x/y", b"")]), Err(Errno::EINVAL));
         let nobody = put::PutFile { uid: u32::MAX, ..file(b"nobody", b"") };
         assert_eq!(put(&[nobody, file(b"b", b"b")]).map(|became| became[0].clone().err()), Ok(Some(Errno::EINVAL)));
@@ -177,6 +190,7 @@ fn sums_are_made_where_files_lie() {
             (i64::MAX as u64, 1, SumKind::Xxh3, Errno::EINVAL),
             (1 << 20, 2 << 20, SumKind::Blake3Part, Errno::EINVAL),
             (0, 0, SumKind::Blake3Part, Errno::EINVAL),
+            (0, u64::MAX, SumKind::Blake3Part, Errno::EINVAL),
         ] {
             assert_eq!(sum(offset, length, kind), Err(error), "{offset} {length} {kind:?}");
         }

@@ -53,6 +53,7 @@ pub(crate) fn waits_for_disk(op: Op) -> bool {
             | Op::Fallocate
             | Op::CopyRange
             | Op::Checksum
+            | Op::PutFiles
             | Op::ReadDirectory
             | Op::Compound
             | Op::Fetch
@@ -74,7 +75,6 @@ pub(crate) fn changes_names_or_attributes(op: Op) -> bool {
             | Op::Link
             | Op::Create
             | Op::CreateUnnamed
-            | Op::PutFiles
             | Op::SetXattr
             | Op::RemoveXattr
     )

@@ -1,6 +1,7 @@
 //! What an inode has besides its data, carried over.
 
 use aqueduct_fs::{Errno, SetAttr, SetTime};
+use aqueduct_posix::project::Project;
 
 use crate::side::{ACLS, Directory, Node, Seen, Xattrs, is_internal};
 
@@ -126,6 +127,8 @@ pub fn has_projects(source: &dyn Directory) -> bool {
 pub fn give_project(source: &dyn Node, target: &dyn Node) -> Result<Lost, Errno> {
     let Some(wanted) = source.project()?.filter(|project| project.id != 0) else { return Ok(Lost::new()) };
     let given = target.project()?.unwrap_or_default();
+    // What an administrator has made to count stays counted.
+    let wanted = Project { is_inherited: wanted.is_inherited || given.is_inherited, ..wanted };
     let what = || format!("project {}", wanted.id);
     match given {
         _ if given == wanted => Ok(Lost::new()),
@@ -162,4 +165,10 @@ pub fn are_same(source: &Seen, target: &Seen) -> bool {
         (mode, seen.attr.uid, seen.attr.gid)
     };
     of(source) == of(target)
+}
+
+/// Times are compared as exactly as the coarser end has them.
+pub fn is_same_time(seen: &Seen, present: &Seen) -> bool {
+    let (a, b) = (seen.attr.mtime, present.attr.mtime);
+    a == b || (a.seconds == b.seconds && (a.nanos == 0 || b.nanos == 0))
 }

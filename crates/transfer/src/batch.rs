@@ -121,8 +121,6 @@ pub fn put(job: &Job, worker: &mut Worker) {
         Err(error) => vec![Err(error); files.len()],
     };
     for (packed, became) in files.into_iter().zip(became) {
-        add(&job.counts.moved, packed.seen.attr.size);
-        add(&job.watch.bytes, packed.seen.attr.size);
         match became {
             Ok(target) => named(job, packed, &target),
             Err(_) => in_doubt(job, packed),
@@ -132,6 +130,8 @@ pub fn put(job: &Job, worker: &mut Worker) {
 
 fn named(job: &Job, packed: Packed, target: &Seen) {
     let Packed { item, seen, hash, .. } = packed;
+    add(&job.counts.moved, seen.attr.size);
+    add(&job.watch.bytes, seen.attr.size);
     let (xattrs, hash, check) = (&Vec::new(), hash.as_ref(), job.check);
     copied(job, &item, &Copied { seen: &seen, xattrs, hash, check }, || Some(target.clone()));
 }
@@ -146,7 +146,8 @@ fn in_doubt(job: &Job, packed: Packed) {
     }
 }
 
-/// What has the name, with all that it should have; `None`: it is free.
+/// What has the name, with all that it should have; `None`: it is free. Nothing of it is changed:
+/// it may be somebody else's.
 fn made_before(packed: &Packed) -> Result<Option<Seen>, Fault> {
     let (target, name) = (packed.item.target()?, packed.item.target_name());
     let other = || Fault::new("naming it", "something else was given its name meanwhile");
@@ -154,7 +155,12 @@ fn made_before(packed: &Packed) -> Result<Option<Seen>, Fault> {
         Err(Errno::ENOENT) => return Ok(None),
         present => present.trying("looking at the destination")?,
     };
-    if !present.attr.is_regular() || present.attr.size != packed.seen.attr.size {
+    // What was made by us has had all its attributes before its name.
+    let is_ours = present.attr.is_regular()
+        && present.attr.size == packed.seen.attr.size
+        && attributes::are_same(&packed.seen, &present)
+        && attributes::is_same_time(&packed.seen, &present);
+    if !is_ours {
         return Err(other());
     }
     let file = target.file(name, None).trying("opening it at the destination")?;
@@ -162,9 +168,9 @@ fn made_before(packed: &Packed) -> Result<Option<Seen>, Fault> {
     if !packed.data.is_empty() {
         file.read(0, packed.data.len(), &mut content).trying("reading it at the destination")?;
     }
-    if content != packed.data {
+    let seen = file.seen().trying("looking at what was made")?;
+    if content != packed.data || !seen.is_as(&present) {
         return Err(other());
     }
-    attributes::carry(&packed.seen, &Vec::new(), &*file, None).trying("setting its attributes")?;
-    file.seen().map(Some).trying("looking at what was made")
+    Ok(Some(seen))
 }

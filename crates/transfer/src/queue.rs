@@ -130,22 +130,23 @@ impl<S: Shared, I> Queue<S, I> {
     /// What is next, if there is something. Who takes it says [`done`](Queue::done) later.
     pub fn try_next(&self, thread: usize) -> Option<Work<S, I>> {
         let mut state = self.lock();
-        if thread < state.admitted { take(&mut state) } else { None }
+        // What was put back by one who is not wanted, when all others had ended, is his.
+        if thread < state.admitted || state.is_over { take(&mut state) } else { None }
     }
 
     /// As [`try_next`](Queue::try_next), and waits while others are busy.
     pub fn next(&self, thread: usize) -> Result<Work<S, I>, Idle> {
         let mut state = self.lock();
         loop {
-            if thread >= state.admitted {
+            if thread >= state.admitted && !state.is_over {
                 // What this one was woken for is for another.
                 self.woken(&state);
-                return Err(if state.is_over { Idle::Over } else { Idle::Held });
+                return Err(Idle::Held);
             }
             if let Some(work) = take(&mut state) {
                 return Ok(work);
             }
-            if state.busy == 0 {
+            if state.is_over || state.busy == 0 {
                 state.is_over = true;
                 self.changed.notify_all();
                 self.admission.notify_all();
@@ -211,6 +212,21 @@ mod tests {
             queue.done();
             assert_eq!((held.join().unwrap(), waits.join().unwrap()), (Some(Idle::Over), Some(Idle::Over)));
         });
+    }
+
+    #[test]
+    fn what_is_put_back_when_all_others_have_ended_is_done_too() {
+        let queue: Queue<None, u32> = Queue::new();
+        queue.admit(1);
+        // The one who is wanted finds nothing to do, and ends.
+        assert_eq!(queue.next(0).err(), Some(Idle::Over));
+        queue.again(vec![7]);
+        assert!(matches!(queue.next(5), Ok(Work::Batch(items)) if items == [7]));
+        queue.done();
+        queue.again(vec![8]);
+        assert!(matches!(queue.try_next(5), Some(Work::Batch(items)) if items == [8]));
+        queue.done();
+        assert_eq!(queue.next(5).err(), Some(Idle::Over));
     }
 
     #[test]

@@ -252,7 +252,9 @@ pub fn opened(job: &Arc<Job>, worker: &mut Worker, mut item: Item) -> Done<Optio
     if is_resumed(job, &item, &seen, present.as_ref(), &item.path()) {
         return Ok(None);
     }
-    job.sized(seen.attr.size);
+    if !item.by_itself {
+        job.sized(seen.attr.size);
+    }
     Ok(Some((item, source, present)))
 }
 
@@ -339,7 +341,7 @@ fn decide(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen) -> Result<bo
 fn is_unchanged(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen) -> Result<bool, Fault> {
     let is_alike = present.attr.is_regular() && seen.attr.size == present.attr.size;
     let reads = job.options.checksum || job.options.hashes() || job.redoes;
-    let is_same_time = is_same_time(seen, present);
+    let is_same_time = attributes::is_same_time(seen, present);
     if !is_alike || (!reads && !is_same_time) {
         return Ok(false);
     }
@@ -372,12 +374,6 @@ fn is_unchanged(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, presen
     })
 }
 
-/// Times are compared as exactly as the coarser end has them.
-fn is_same_time(seen: &Seen, present: &Seen) -> bool {
-    let (a, b) = (seen.attr.mtime, present.attr.mtime);
-    a == b || (a.seconds == b.seconds && (a.nanos == 0 || b.nanos == 0))
-}
-
 /// A file that has its content already gets its attributes, if they differ.
 fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen) -> Result<(), Fault> {
     let path = &*item.path();
@@ -386,7 +382,7 @@ fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen
     if job.options.dry_run {
         return Ok(());
     }
-    let is_same = attributes::are_same(seen, present) && is_same_time(seen, present);
+    let is_same = attributes::are_same(seen, present) && attributes::is_same_time(seen, present);
     if is_same && !job.options.hashes() {
         return Ok(());
     }
@@ -507,7 +503,7 @@ fn make_other(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, text:
             Some(text) => target.read_link(item.target_name()).trying("reading the link")? == text,
             None => true,
         };
-        if is_same && attributes::are_same(seen, present) && is_same_time(seen, present) {
+        if is_same && attributes::are_same(seen, present) && attributes::is_same_time(seen, present) {
             add(&job.counts.unchanged, 1);
             record();
             return Ok(());

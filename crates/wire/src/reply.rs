@@ -207,6 +207,7 @@ fn reply_length_max(request: &Request<'_>) -> usize {
             tagged((*size as usize).min(XATTR_SIZE_MAX))
         }
         Request::ReadLink { .. } => tagged(SYMLINK_LENGTH_MAX),
+        Request::PutFiles { .. } => 2 + put::PUT_FILES_MAX * (4 + ENTRY_LENGTH_MAX),
         _ => ENTRY_LENGTH_MAX + OPENED_LENGTH_MAX,
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn watch(path: &Path, question: &Question, end: Instant) -> Result<Wa
     let asked = thread::spawn(move || servers::ask(&of, key.as_ref()));
     let mut next = Instant::now();
     while wait(next, end) {
-        next += LOOK_INTERVAL;
+        next = (next + LOOK_INTERVAL).max(Instant::now()); // a look may take longer
         let Some(told) = Running::read(path) else {
             has_ended = true;
             break;

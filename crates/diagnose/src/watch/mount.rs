@@ -58,7 +58,7 @@ pub(super) fn watch(mount: &Mount, question: &Question, end: Instant) -> Watched
     let (mut looks, mut silent) = (vec![first], Vec::new());
     let mut next = Instant::now();
     while wait(next, end) {
-        next += LOOK_INTERVAL;
+        next = (next + LOOK_INTERVAL).max(Instant::now()); // a look may take longer
         match look(mount) {
             Ok(seen) => looks.push(seen),
             Err(why) => {

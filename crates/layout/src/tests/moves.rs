@@ -199,3 +199,78 @@ fn files_move_while_they_are_read_and_written() {
     });
     assert_eq!(volume.objects(), 4);
 }
+
+/// A writer that cuts its file, leaves holes behind the end and writes it anew, beside somebody who
+/// has it move all the time, or promotes it: what it reads is what it wrote, and zeros elsewhere.
+#[test]
+fn files_are_cut_and_grow_while_they_move() {
+    const SIZE: usize = 24 << 20; // more than is copied while others wait
+    const PIECE: usize = 200_000;
+    let volume = Volume::new(3, 2);
+    std::fs::write(volume.tree().join("old"), content(2, SIZE)).unwrap();
+    let process = volume.start(usize::MAX);
+    process.put("file", &content(1, SIZE)).unwrap();
+    let ends = AtomicBool::new(false);
+    let (plain, ends) = (&process.plain, &ends);
+    let write = |name: &'static str, seed: u64| {
+        let open = process.open(name, READ_WRITE).unwrap();
+        let handle = process.look_up(name).unwrap().handle;
+        let mut expected = content(seed, SIZE);
+        move || {
+            let (name, spin_max) = ("test".into(), std::time::Duration::ZERO);
+            let group = Group::new(Settings { name, threads_min: 0, threads_max: 0, spin_max }).unwrap();
+            let mut random = content(seed + 10, 1 << 16).into_iter();
+            let mut byte = || usize::from(random.next().unwrap());
+            let mut round = 0u64;
+            while !ends.load(Ordering::SeqCst) && round < 4000 {
+                round += 1;
+                let at = (byte() << 16 | byte() << 8 | byte()) % (SIZE - PIECE);
+                if round.is_multiple_of(5) {
+                    let set = SetAttr { size: Some(at as u64), ..SetAttr::default() };
+                    let request = Request::SetAttr { handle: handle.bytes(), open: Some(open), set };
+                    wait(&group, plain.call(&context(), request)).unwrap();
+                    expected.resize(at, 0);
+                }
+                let (append, data) = (round.is_multiple_of(3), content(round, PIECE));
+                let from = if append { expected.len() } else { at };
+                if from + PIECE <= SIZE {
+                    expected.resize(expected.len().max(from + PIECE), 0);
+                    expected[from..from + PIECE].copy_from_slice(&data);
+                    let write = WriteAt { open, offset: at as u64, append, stable: false };
+                    let written = wait(&group, plain.write(&context(), write, Source::Memory(data.into()))).unwrap();
+                    assert_eq!(written.count as usize, PIECE);
+                }
+                let sink = MemorySink::default();
+                let read = ReadAt { open, offset: at as u64, length: 1 << 20 };
+                wait(&group, plain.read(&context(), read, Box::new(sink.clone()))).unwrap();
+                let end = expected.len().min(at + (1 << 20)).max(at.min(expected.len()));
+                assert!(sink.take().unwrap() == expected[at.min(expected.len())..end], "round {round}");
+            }
+            (expected, round)
+        }
+    };
+    let (one, other) = (write("file", 1), write("old", 2));
+    std::thread::scope(|scope| {
+        let writers = [scope.spawn(one), scope.spawn(other)];
+        for round in 0..9 {
+            for number in 0..3 {
+                process.wait(plain.set_draining(&format!("d{number}"), number == round % 3)).unwrap();
+            }
+            for goal in process.wait(plain.misplaced(Goal::Drain)).unwrap() {
+                match process.wait(plain.relocate(&goal, Goal::Drain, &Job::new(None))) {
+                    Ok(_) | Err(Errno::EBUSY) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            for found in process.wait(plain.ordinary("/")).unwrap() {
+                assert!(matches!(process.wait(plain.adopt(&found, &Job::new(None))), Ok(_) | Err(Errno::EBUSY)));
+            }
+        }
+        ends.store(true, Ordering::SeqCst);
+        for (writer, name) in writers.into_iter().zip(["file", "old"]) {
+            let (expected, rounds) = writer.join().unwrap();
+            assert!(rounds > 10, "{rounds}");
+            assert!(process.get(name).unwrap() == expected, "{name}");
+        }
+    });
+}

@@ -199,6 +199,11 @@ impl Flow {
             drop(wakers); // nobody waits for it any more
             side.watch_by(&group)?;
         }
+        // It may have ended on its own thread before both sides were there to leave.
+        if self.is_over.load(Ordering::SeqCst) {
+            self.sides.iter().for_each(|side| side.leave());
+            return Ok(());
+        }
         // What happened before somebody was told of it.
         for index in 0..2 {
             let gone = Readiness { read: true, write: true, gone: true };

@@ -11,7 +11,7 @@ use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration, lock};
 use socket2::Socket;
 
 use crate::initiator;
-use crate::relay::admission::BUFFER_MAX;
+use crate::relay::admission::{BUFFER_MAX, BUFFER_MIN};
 use crate::relay::core::{Core, FlowStatus, RelayConfig};
 use crate::relay::flow::set_buffers;
 use crate::relay::{greet, watch};
@@ -158,6 +158,8 @@ impl Listener {
             // Without a word: whoever floods it shall not have it write.
             return tracing::debug!(%client, "refused a connection: too many have not said where they want to go");
         };
+        // Until it is a flow it has no more than its share of what all may have.
+        set_buffers(&socket, BUFFER_MIN);
         let group = core.group.clone();
         group.spawn(greet::greet(core, socket, client, greeting));
     }
