@@ -336,6 +336,7 @@ mod tests {
             ("./a:b", false, false),
             ("/a:/b/", false, true),
             ("host:/x", true, false),
+            ("host@net2:/x", true, false),
             ("host:7171:/x/", true, true),
             ("unix:/run/a:/x", true, false),
             (".", false, true),
@@ -347,7 +348,7 @@ mod tests {
             assert_eq!((place.is_projected(), place.is_content), (is_projected, is_content), "{text}");
         }
         for wrong in
-            ["", "host:", "host:x", "v@host:/x", "host:/a/../b", "agent://host", "agent:///x", "agent://h/../x"]
+            ["", "host:", "host:x", "v@10.0.0.1:/x", "host:/a/../b", "agent://host", "agent:///x", "agent://h/../x"]
         {
             assert!(Place::parse(OsStr::new(wrong)).is_err(), "{wrong}");
         }
