@@ -154,9 +154,10 @@ pub fn address(text: &str, is_network: impl Fn(&str) -> bool) -> Result<Address,
     }
 }
 
-/// Whether a text can be the name of a network, known or not.
+/// Whether a text can be the name of a network, known or not: an address is none, as behind the
+/// name of a volume.
 pub fn may_be_network(text: &str) -> bool {
-    NetworkName::new(text).is_some()
+    NetworkName::new(text).is_some() && text.parse::<std::net::IpAddr>().is_err()
 }
 
 /// `HOST[:PORT][@NET]` and the like with the port filled in; what is no address stays as it is,
