@@ -1,26 +1,45 @@
-//! The arguments of `aqueduct volume check` and `export`.
+//! `aqueduct volume check` and `export`.
 
 use std::path::PathBuf;
 
 use clap::Subcommand;
 
-/// What is done on the machine of the server of the names, and changes nothing of the volume.
+use crate::routes::Routes;
+
+/// What changes nothing of the volume.
 #[derive(Debug, Subcommand)]
 pub enum Look {
-    /// Look whether all data of a volume of plain directories are there, while it is used or not
+    /// Look whether the servers of a volume are as its file says, and have the same directory; of
+    /// plain directories, whether all data are there
     #[command(after_help = "\
 Examples:
-  aqueduct volume check /etc/aqueduct/volume.toml                     on the machine of the server of the names
+  aqueduct volume check /etc/aqueduct/volume.toml                     ask all servers
+  aqueduct volume check scratch@10.0.0.1                              the same without the file
   aqueduct volume check /etc/aqueduct/volume.toml --store d1=/mnt/d1  its server does not run: its disk is mounted here
 
-Nothing is changed. A line for each file that cannot be read, and for each object that no file names.
-Exit codes: 0 all is there, 1 something is not, or was not looked at.")]
+Servers before one file system are asked whether they answer, were started with this file, have the
+same key, a file system that the mode allows, and clocks that agree. Then a file without a name is
+written at the server of the names, and read, changed and removed under the eyes of the others: run
+this as root on that server's machine, else files that are there may have to do. Of plain
+directories (on the machine of the server of the names) there is a line for each file that cannot
+be read, and for each object that no file names. Nothing is changed, while the volume is used or
+not.
+Exit codes: 0 all is as it should be, 1 something is not, or was not looked at.")]
     Check {
-        /// The volume's file
-        file: PathBuf,
-        /// ID=DIR: the store of a server, mounted on this machine [default: the server is asked]
+        /// The volume's file, or VOLUME@ADDR[,ADDR...]: some of its servers
+        volume: String,
+        /// ID=DIR: the store of a server of plain directories, mounted on this machine [default:
+        /// the server is asked]
         #[arg(long = "store", value_name = "ID=DIR", value_parser = store)]
         stores: Vec<(String, PathBuf)>,
+        /// The file with the servers' key
+        #[arg(long, value_name = "FILE")]
+        key: Option<PathBuf>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        routes: Routes,
     },
     /// Copy a volume of plain directories into a directory, with its servers or without
     #[command(after_help = "\

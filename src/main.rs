@@ -7,6 +7,7 @@ mod agent;
 mod agents;
 mod args;
 mod batch;
+mod check;
 mod daemon;
 mod diagnose;
 mod docs;

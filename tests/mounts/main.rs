@@ -45,6 +45,7 @@ mod scribble;
 #[path = "../harness/sys.rs"]
 mod sys;
 mod throttled;
+mod volume_check;
 mod volumes;
 mod waiting;
 mod whole;

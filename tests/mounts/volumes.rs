@@ -20,8 +20,8 @@ use crate::model::assert_alike;
 /// Several servers of one volume, which share a directory.
 pub struct Volume {
     pub servers: Vec<Option<Process>>,
-    addresses: Vec<String>,
-    file: PathBuf,
+    pub addresses: Vec<String>,
+    pub file: PathBuf,
     pub home: TempDir,
     pub export: TempDir,
 }

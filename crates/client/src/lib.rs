@@ -14,9 +14,9 @@ mod volume;
 mod writeback;
 
 pub use aqueduct_session::{
-    Address, AskError, Asker, ConnectError, Fault, KeyProblem, LocalEnd, PADDING_MAX, PATHS_MAX, Path, Policy,
-    RAIL_SUSPECT, RAIL_SUSPECT_MIN, RailPaths, RailState, RailsConfig, SUSPECT_MIN, SessionConfig, ask_agent, boottime,
-    release_locks, server_locks, server_status, volume_map,
+    Address, AskError, Asker, Brought, ConnectError, Fault, KeyProblem, LocalEnd, PADDING_MAX, PATHS_MAX, Path, Policy,
+    RAIL_SUSPECT, RAIL_SUSPECT_MIN, RailPaths, RailState, RailsConfig, SUSPECT_MIN, Session, SessionConfig, ask_agent,
+    boottime, release_locks, server_locks, server_status, volume_map,
 };
 pub use stack::{Cached, Client, ClientConfig};
 pub use volume::{Map, MoverConfig, Spread};

@@ -31,6 +31,12 @@ pub struct ServerStatus<S = SessionStatus> {
     pub exports: Vec<ExportStatus>,
     #[serde(default)]
     pub outside: OutsideStatus,
+    /// Its clock when it told, in microseconds since 1970; 0 from a server of an earlier release.
+    #[serde(default)]
+    pub clock_us: u64,
+    /// Its part in a volume; `None`: it stands alone, or is of an earlier release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<VolumeStatus>,
     pub sessions_total: u64,
     /// The busiest, as many as fit.
     pub sessions: Vec<S>,
@@ -68,6 +74,26 @@ pub struct LeasesStatus {
     pub recalls: u64,
     /// Changes that wait for any.
     pub waits: u64,
+}
+
+/// The part of a server in a volume, as it was started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    /// What mounts call the volume.
+    pub name: String,
+    /// The id of this server in it.
+    pub server: String,
+    /// It has the names.
+    pub has_names: bool,
+    /// By which its key is told from others; nothing of the key follows from it.
+    pub key: String,
+    /// Of its directory, as statfs(2) tells: `Lustre`, `ext4`; the number where it has no name
+    /// here.
+    pub filesystem: String,
+    /// The volume's file says that it is coherent.
+    pub coherent: bool,
+    /// Files are written through servers of data as well.
+    pub writes: bool,
 }
 
 /// What others than clients have changed.

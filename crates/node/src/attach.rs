@@ -127,6 +127,11 @@ impl AttachConfig {
         Client::connect_moved(names, movers, groups)
     }
 
+    /// A session with the server alone.
+    pub(crate) fn session(&self) -> SessionConfig {
+        self.client(&self.server, false).session
+    }
+
     /// A client of the server at these addresses.
     fn client(&self, server: &str, leases: bool) -> ClientConfig {
         let session = SessionConfig {

@@ -36,6 +36,8 @@ mod server;
 mod source;
 mod state;
 mod volume;
+mod volume_check;
+mod volume_probe;
 mod volume_work;
 mod watch;
 mod workers;
@@ -66,6 +68,8 @@ pub use volume::{
     FenceSetting, VOLUME_EXPORT, Volume, VolumeModeSetting, VolumePart, VolumeServerSettings, VolumeSettings,
     WritesSetting,
 };
+pub use volume_check::{Checked, CheckedServer, VolumeCheck};
+pub use volume_probe::{Reach, Wrong};
 pub use volume_work::{Progress, Question, Told, Work};
 pub use watch::{WATCH_NAME, watch};
 pub use workers::{end as end_workers, of_tool as tool_workers};

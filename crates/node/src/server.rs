@@ -233,6 +233,7 @@ fn start(
         processors: config.processors.as_ref().map(ToString::to_string),
         sessions: config.state.as_ref().map(|folder| folder.join("sessions")),
         map: config.volume.as_ref().map(|part| part.map.clone()),
+        volume: config.volume.as_ref().zip(config.exports.first()).map(|(part, export)| part.status(&export.path)),
         role,
         mover,
     };

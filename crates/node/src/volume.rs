@@ -4,9 +4,10 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use aqueduct_metrics::status::VolumeStatus;
 use aqueduct_posix::Origin;
 use aqueduct_server::right::Fence;
-use aqueduct_wire::{DATA_SERVERS_MAX, DataServer, Map, VolumeMode, volume_id};
+use aqueduct_wire::{DATA_SERVERS_MAX, DataServer, Map, ServerId, VolumeMode, volume_id};
 use serde::Deserialize;
 
 use crate::exports::ExportSettings;
@@ -137,6 +138,10 @@ pub struct Volume {
 /// What a server is in a volume.
 #[derive(Clone, Debug)]
 pub struct VolumePart {
+    /// What mounts call the volume.
+    pub name: String,
+    /// What the volume's file calls this server.
+    pub id: String,
     /// The key of handles and tokens, which all of them share.
     pub key: Key,
     /// What clients are told.
@@ -157,12 +162,30 @@ pub struct VolumePart {
 
 /// File systems that several hosts have mounted, and of which each reads at once what another has
 /// written.
-const COHERENT: [&str; 5] = ["GPFS", "Lustre", "CephFS", "GFS2", "OCFS2"];
+pub(crate) const COHERENT: [&str; 5] = ["GPFS", "Lustre", "CephFS", "GFS2", "OCFS2"];
+
+/// By which a volume's key is told from others: a hash of which nothing follows.
+pub(crate) fn key_name(key: &Key) -> String {
+    ServerId::of_secret(key).to_string()
+}
 
 impl VolumePart {
     /// Whether the server has a store, and no names.
     pub(crate) fn is_store(&self) -> bool {
         self.plain.is_some() && !self.has_names
+    }
+
+    /// What the server's status tells of it. `directory` is what it serves.
+    pub(crate) fn status(&self, directory: &Path) -> VolumeStatus {
+        VolumeStatus {
+            name: self.name.clone(),
+            server: self.id.clone(),
+            has_names: self.has_names,
+            key: key_name(&self.key),
+            filesystem: aqueduct_posix::file_system(directory).unwrap_or_else(|error| error.to_string()),
+            coherent: self.coherent,
+            writes: self.writes,
+        }
     }
 
     /// Refuses a directory through which the servers of the volume would not see the same.
@@ -258,6 +281,29 @@ impl Volume {
         }
     }
 
+    /// Each server's id, where it is reached, and whether it has the names.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (String, String, bool)> + '_ {
+        self.settings.server.iter().enumerate().map(|(at, server)| {
+            let addresses: Vec<_> = server.listen.iter().map(|text| place::server_address(text)).collect();
+            (server.id.clone(), addresses.join(","), at == self.namespace)
+        })
+    }
+
+    /// What the file says that a server tells as well: the name, `coherent`, whether writes go
+    /// through servers of data, and the key beside it, if it can be read.
+    pub(crate) fn claims(&self) -> (String, bool, bool, Option<String>) {
+        let VolumeSettings { name, coherent, .. } = &self.settings;
+        let key = key::load_from(&self.key_path()).ok();
+        (name.clone(), *coherent, self.writes_straight(), key.as_ref().map(key_name))
+    }
+
+    /// Whether what is written may go through all servers.
+    fn writes_straight(&self) -> bool {
+        let map = self.map();
+        let spreads = matches!(map.mode, VolumeMode::Cluster | VolumeMode::Stripe) && map.data.len() > 1;
+        spreads && self.settings.writes == WritesSetting::Data
+    }
+
     fn place_of(&self, id: &str) -> Result<usize, Failure> {
         let servers = &self.settings.server;
         servers.iter().position(|server| server.id == id).ok_or_else(|| {
@@ -333,15 +379,15 @@ impl Volume {
             read_only: self.settings.mode == VolumeModeSetting::LoadBalance,
             ..ExportSettings::of(&servers[at].dir)
         };
-        let map = self.map();
-        let spreads = matches!(map.mode, VolumeMode::Cluster | VolumeMode::Stripe) && map.data.len() > 1;
         let part = VolumePart {
+            name: self.settings.name.clone(),
+            id: id.to_owned(),
             key,
-            map,
+            map: self.map(),
             has_names: at == self.namespace,
             coherent: self.settings.coherent,
             place: at as u16,
-            writes: spreads && self.settings.writes == WritesSetting::Data,
+            writes: self.writes_straight(),
             fence: match self.settings.fence {
                 FenceSetting::Answer => Fence::Answer,
                 FenceSetting::Timed => Fence::Timed,
@@ -518,7 +564,8 @@ mod tests {
             let map = Map { data: vec![DataServer::default(); servers], ..Map::default() };
             let (has_names, place, writes, fence) = (true, 0, false, Fence::Answer);
             let key = Key::default();
-            let part = VolumePart { key, map, has_names, coherent, place, writes, fence, plain: None };
+            let (name, id) = ("v".to_owned(), "a".to_owned());
+            let part = VolumePart { name, id, key, map, has_names, coherent, place, writes, fence, plain: None };
             part.check_backing(Path::new("/srv"), origin).map_err(|failure| failure.to_string())
         };
         for origin in [Origin::Shared("NFS"), Origin::Shared("FUSE"), Origin::Local, Origin::Unknown] {

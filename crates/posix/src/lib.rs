@@ -46,7 +46,7 @@ use rustix::fs::{Mode, OFlags};
 pub use domain::Domain;
 pub use identity::{act_as, name_of_user, restore, user};
 pub use sum::forget;
-pub use watch::{CannotWatch, Origin, Watch, Watcher};
+pub use watch::{CannotWatch, Origin, Watch, Watcher, file_system};
 
 use crate::locks::{Ask, Listed, Owner};
 use crate::opens::{OpenFile, Opens};

@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -67,23 +68,23 @@ const SHARED: [(u32, &str); 28] = [
 ];
 
 /// File systems that only this machine changes.
-const LOCAL: [u32; 16] = [
-    0x0000_ef53, // ext2, ext3, ext4
-    0x5846_5342, // XFS
-    BTRFS,
-    0x0102_1994, // tmpfs
-    0x8584_58f6, // ramfs
-    0x2fc1_2fc1, // ZFS
-    0xf2f5_2010, // F2FS
-    0xca45_1a4e, // bcachefs
-    0x3153_464a, // JFS
-    0x0000_3434, // NILFS2
-    0x2011_bab0, // exFAT
-    0x0000_4d44, // FAT
-    0x7366_746e, // NTFS
-    0x0000_9660, // ISO 9660
-    0x7371_7368, // squashfs
-    0xe0f5_e1e2, // EROFS
+const LOCAL: [(u32, &str); 16] = [
+    (0x0000_ef53, "ext4"), // and ext2, ext3
+    (0x5846_5342, "XFS"),
+    (BTRFS, "Btrfs"),
+    (0x0102_1994, "tmpfs"),
+    (0x8584_58f6, "ramfs"),
+    (0x2fc1_2fc1, "ZFS"),
+    (0xf2f5_2010, "F2FS"),
+    (0xca45_1a4e, "bcachefs"),
+    (0x3153_464a, "JFS"),
+    (0x0000_3434, "NILFS2"),
+    (0x2011_bab0, "exFAT"),
+    (0x0000_4d44, "FAT"),
+    (0x7366_746e, "NTFS"),
+    (0x0000_9660, "ISO 9660"),
+    (0x7371_7368, "squashfs"),
+    (0xe0f5_e1e2, "EROFS"),
 ];
 
 const BTRFS: u32 = 0x9123_683e;
@@ -149,10 +150,18 @@ fn magic(fd: BorrowedFd<'_>) -> u32 {
     rustix::fs::fstatfs(fd).map_or(0, |stat| stat.f_type as u32)
 }
 
+/// What the file system of a directory is called, of those that are known here; else its number
+/// as statfs(2) gives it.
+pub fn file_system(directory: &Path) -> Result<String, Errno> {
+    let magic = rustix::fs::statfs(directory)?.f_type as u32;
+    let known = SHARED.iter().chain(&LOCAL).find(|(known, _)| *known == magic);
+    Ok(known.map_or_else(|| format!("{magic:#x}"), |(_, name)| (*name).to_owned()))
+}
+
 fn origin(magic: u32) -> Origin {
     match SHARED.iter().find(|(shared, _)| *shared == magic) {
         Some((_, name)) => Origin::Shared(name),
-        None if LOCAL.contains(&magic) => Origin::Local,
+        None if LOCAL.iter().any(|(local, _)| *local == magic) => Origin::Local,
         None => Origin::Unknown,
     }
 }
@@ -470,6 +479,6 @@ mod tests {
         assert_eq!(origin(0x6969), Origin::Shared("NFS"));
         assert_eq!(origin(0x0102_1994), Origin::Local);
         assert_eq!(origin(0x1234_5678), Origin::Unknown);
-        assert!(LOCAL.iter().all(|local| SHARED.iter().all(|(shared, _)| shared != local)));
+        assert!(LOCAL.iter().all(|(local, _)| SHARED.iter().all(|(shared, _)| shared != local)));
     }
 }

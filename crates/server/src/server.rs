@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Aspects, FileSystem, TRANSFER_SIZE_MAX};
+use aqueduct_metrics::status::VolumeStatus;
 use aqueduct_net::{Address, Budget, BufferPool};
 use aqueduct_wire::{Checksums, Flags, HEADER_SIZE, Header, Key, Kind, Map, ServerId, ServerIdentity};
 use aqueduct_worker::{Group, Pulse, lock};
@@ -197,6 +198,8 @@ pub struct ServerConfig {
     pub sessions: Option<PathBuf>,
     /// The volume that it has a part of; `None`: it stands alone.
     pub map: Option<Map>,
+    /// The same for people.
+    pub volume: Option<VolumeStatus>,
     /// What it is to those who write.
     pub role: Role,
     /// What makes copies for clients; `None`: it is no agent.
@@ -233,6 +236,7 @@ impl Default for ServerConfig {
             processors: None,
             sessions: None,
             map: None,
+            volume: None,
             role: Role::Alone,
             mover: None,
         }
@@ -319,6 +323,7 @@ pub(crate) struct ServerConfigParts {
     pub(crate) checksums: Checksums,
     pub(crate) processors: Option<String>,
     pub(crate) map: Option<Map>,
+    pub(crate) volume: Option<VolumeStatus>,
     pub(crate) role: Role,
     pub(crate) mover: Option<Arc<dyn Mover>>,
 }
@@ -351,6 +356,7 @@ impl Server {
                     checksums: config.checksums,
                     processors: config.processors,
                     map: config.map,
+                    volume: config.volume,
                     role: config.role,
                     mover: config.mover,
                 },

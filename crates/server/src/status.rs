@@ -1,6 +1,7 @@
 //! What `aqueduct status` asks for.
 
 use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use aqueduct_fs::DataCounters;
 use aqueduct_metrics::Snapshot;
@@ -73,6 +74,8 @@ impl Server {
             exports_total: exports.len() as u64,
             exports: exports.iter().map(|export| export_status(export, clients(export))).collect(),
             outside: OutsideStatus { changes: self.told.changes.get(), overflows: self.told.overflows.get() },
+            clock_us: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64),
+            volume: self.config.volume.clone().filter(|_| !exports.is_empty()),
             sessions_total: sessions.len() as u64,
             sessions: sessions.iter().map(|session| session_status(session)).collect(),
             processor_seconds: aqueduct_worker::own_processors(),

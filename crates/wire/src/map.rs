@@ -45,6 +45,20 @@ pub enum VolumeMode {
     Striped,
 }
 
+impl VolumeMode {
+    /// As it stands in a volume's file.
+    pub fn name(self) -> &'static str {
+        match self {
+            VolumeMode::Serial => "serial",
+            VolumeMode::Cluster => "cluster",
+            VolumeMode::Stripe => "stripe",
+            VolumeMode::LoadBalance => "loadbalance",
+            VolumeMode::WholeFile => "whole-file",
+            VolumeMode::Striped => "striped",
+        }
+    }
+}
+
 /// A server of data in a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataServer {
