@@ -664,7 +664,7 @@ fn crates() -> BTreeMap<String, BTreeMap<modules::Module, String>> {
 
 /// Crates that keep a circle among their modules for now, and why. The others have none, and get
 /// none.
-const CIRCLES: [(&str, &str); 8] = [
+const CIRCLES: [(&str, &str); 7] = [
     ("bench", "nothing stands on it"),
     ("fuse", "channels and rings, caches and inodes know each other"),
     ("model", "a program for tests: how an operation is made knows what profiles there are"),
@@ -672,7 +672,6 @@ const CIRCLES: [(&str, &str); 8] = [
     ("posix", "listings know what is open, and opens how far they are listed"),
     ("server", "sessions, their journals and the server know each other"),
     ("wire", "requests know how long their replies may be, and replies what they answer"),
-    ("worker", "a group turns its threads, and they it"),
 ];
 
 #[test]

@@ -1,23 +1,31 @@
 //! The group: registration of descriptors, spawning, waking.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use async_task::Runnable;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use slab::Slab;
 
-use crate::run;
-use crate::timer::{Sleep, Timers};
+use crate::crew::Crew;
+use crate::lock::lock;
+use crate::timer::Timers;
+use crate::turn_end::{self, Flush};
 use crate::watch::Watch;
 
 /// The epoll data of the group's own eventfd; slab keys never reach it.
 pub(crate) const WAKE_KEY: u64 = u64::MAX;
+
+thread_local! {
+    /// The group that the thread turns.
+    static CURRENT: RefCell<Option<Arc<Group>>> = const { RefCell::new(None) };
+}
 
 /// What a group is.
 #[derive(Clone, Debug)]
@@ -60,12 +68,6 @@ pub trait Ready: Send + Sync {
     fn ready(&self, readiness: Readiness);
 }
 
-/// Collects output during a turn and sends it at the turn's end.
-pub trait Flush: Send + Sync {
-    /// Sends what was collected.
-    fn flush(&self);
-}
-
 /// One wait, its queue and its timers. See the crate.
 pub struct Group {
     pub(crate) settings: Settings,
@@ -81,9 +83,9 @@ pub struct Group {
     pub(crate) sleepers: AtomicUsize,
     /// Whether a thread looks for more instead of sleeping: one is enough, a second would take the core that the work needs.
     pub(crate) spinning: AtomicBool,
-    pub(crate) crew: run::Crew,
+    pub(crate) crew: Crew,
     pub(crate) watch: Watch,
-    this: Weak<Group>,
+    pub(crate) this: Weak<Group>,
 }
 
 /// A descriptor that a registration keeps open, perhaps together with others.
@@ -96,18 +98,13 @@ pub struct Registration {
     key: usize,
 }
 
-/// Locks a mutex whose holders leave nothing half changed, also if one has panicked.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
-}
-
 impl Group {
-    /// A group, its threads started.
-    pub fn new(settings: Settings) -> io::Result<Arc<Group>> {
+    /// A group without threads.
+    pub(crate) fn idle(settings: Settings) -> io::Result<Arc<Group>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE_KEY), epoll::EventFlags::IN)?;
-        let group = Arc::new_cyclic(|this| Group {
+        Ok(Arc::new_cyclic(|this| Group {
             epoll,
             wake,
             queue: Mutex::default(),
@@ -117,25 +114,28 @@ impl Group {
             stopping: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
             spinning: AtomicBool::new(false),
-            crew: run::Crew::default(),
+            crew: Crew::default(),
             watch: Watch::default(),
             this: this.clone(),
             settings,
-        });
-        for _ in 0..group.settings.threads_min {
-            run::start_thread(&group)?;
-        }
-        Ok(group)
+        }))
     }
 
     /// The group whose thread this is, if any.
     pub fn current() -> Option<Arc<Group>> {
-        run::current()
+        CURRENT.with_borrow(Clone::clone)
+    }
+
+    /// Makes `group` the one whose thread this is; returns which it was before.
+    pub(crate) fn set_current(group: Option<Arc<Group>>) -> Option<Arc<Group>> {
+        CURRENT.replace(group)
     }
 
     /// Whether the calling thread turns this group.
     pub fn is_current(&self) -> bool {
-        run::is_current(self)
+        let is_it = |current: &Arc<Group>| std::ptr::eq(Arc::as_ptr(current), self);
+        // A thread that is at its end turns no group; what it lets go of then may still wake tasks.
+        CURRENT.try_with(|current| current.borrow().as_ref().is_some_and(is_it)).unwrap_or(false)
     }
 
     /// Runs a task to its end on this group's threads; it is first polled in the current turn, or as soon as a thread is free.
@@ -251,28 +251,26 @@ impl Group {
 
     /// Calls `flush` once at the end of this turn, however often it is asked for; at once when the calling thread is not of a group.
     pub fn flush_later(flush: Arc<dyn Flush>) {
-        run::flush_later(flush);
+        if CURRENT.with_borrow(Option::is_none) {
+            return flush.flush();
+        }
+        turn_end::flush_later(flush);
     }
 
     /// Has the calling thread sleep at the end of its turn without a look for more: for who has
     /// moved so much that more will come later than a look takes.
     pub fn rest() {
-        run::rest();
+        turn_end::rest();
     }
 
     /// Call it before a system call that may block for long: sends what this turn has collected, and has other threads, if any are idle, come for
     /// the tasks that wait and watch.
     pub fn before_blocking(&self) {
-        run::flush_now();
+        turn_end::flush_now();
         self.watch.widen();
         if self.has_tasks() {
             self.wake_one();
         }
-    }
-
-    /// Ready after `duration`.
-    pub fn sleep(&self, duration: Duration) -> Sleep {
-        Sleep::new(self.this.clone(), Instant::now() + duration)
     }
 
     pub(crate) fn add_timer(&self, at: Instant, waker: std::task::Waker) {

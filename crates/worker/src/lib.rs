@@ -7,21 +7,27 @@
 //! (40 to 50 us where this was measured); between two looks it yields its core to whom it has just answered. For the same reason, of the threads
 //! of one group only one waits for events while requests are small (see `watch`).
 
+mod crew;
 mod done;
 mod group;
+mod lock;
 mod processors;
 mod pulse;
 mod run;
 mod sentinel;
+mod sleep;
 mod timer;
+mod turn_end;
 mod wait;
 mod watch;
 mod wide;
 
 pub use done::Done;
-pub use group::{Flush, Group, Interest, Readiness, Ready, Registration, Settings, Watched, lock};
+pub use group::{Group, Interest, Readiness, Ready, Registration, Settings, Watched};
+pub use lock::lock;
 pub use processors::own_processors;
 pub use pulse::Pulse;
-pub use timer::Sleep;
+pub use sleep::Sleep;
+pub use turn_end::Flush;
 pub use wait::wait;
 pub use wide::Wide;

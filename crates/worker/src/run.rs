@@ -1,17 +1,17 @@
 //! The turn: what a worker thread does, again and again.
 
-use std::cell::{Cell, RefCell};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::time::Timespec;
 
-use crate::group::{Flush, Group, Readiness, WAKE_KEY, lock};
-use crate::sentinel::{Found, Sentinel};
+use crate::group::{Group, Readiness, Settings, WAKE_KEY};
+use crate::lock::lock;
+use crate::sentinel::Found;
+use crate::turn_end;
 use crate::watch::Place;
 use crate::wide::Wide;
 
@@ -45,63 +45,18 @@ const CALM_YIELDS: u32 = 1000;
 /// A thread above the minimum ends after this much idleness.
 const EXTRA_THREAD_IDLE: Duration = Duration::from_secs(10);
 
-thread_local! {
-    static CURRENT: RefCell<Option<Arc<Group>>> = const { RefCell::new(None) };
-    static RESTS: Cell<bool> = const { Cell::new(false) };
-    static FLUSHES: RefCell<Vec<Arc<dyn Flush>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The threads of a group.
-#[derive(Default)]
-pub(crate) struct Crew {
-    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
-    alive: AtomicUsize,
-    /// Threads that handle events or tasks right now.
-    busy: AtomicUsize,
-    /// Counts the ends of work: while all threads are busy and it stands still, they are held up.
-    ended: AtomicUsize,
-    pub(crate) sentinel: Arc<Sentinel>,
-}
-
-pub(crate) fn current() -> Option<Arc<Group>> {
-    CURRENT.with_borrow(Clone::clone)
-}
-
-pub(crate) fn is_current(group: &Group) -> bool {
-    let is_it = |current: &Arc<Group>| std::ptr::eq(Arc::as_ptr(current), group);
-    // A thread that is at its end turns no group; what it lets go of then may still wake tasks.
-    CURRENT.try_with(|current| current.borrow().as_ref().is_some_and(is_it)).unwrap_or(false)
-}
-
-pub(crate) fn flush_later(flush: Arc<dyn Flush>) {
-    if CURRENT.with_borrow(Option::is_none) {
-        return flush.flush();
-    }
-    FLUSHES.with_borrow_mut(|flushes| {
-        if !flushes.iter().any(|known| Arc::ptr_eq(known, &flush)) {
-            flushes.push(flush);
+impl Group {
+    /// A group, its threads started.
+    pub fn new(settings: Settings) -> io::Result<Arc<Group>> {
+        let group = Group::idle(settings)?;
+        for _ in 0..group.settings.threads_min {
+            start_thread(&group)?;
         }
-    });
-}
-
-pub(crate) fn rest() {
-    RESTS.set(true);
-}
-
-/// Sends what this turn has collected so far.
-pub(crate) fn flush_now() {
-    loop {
-        let flushes = FLUSHES.take();
-        if flushes.is_empty() {
-            return;
-        }
-        for flush in flushes {
-            flush.flush();
-        }
+        Ok(group)
     }
 }
 
-pub(crate) fn start_thread(group: &Arc<Group>) -> io::Result<()> {
+fn start_thread(group: &Arc<Group>) -> io::Result<()> {
     let crew = &group.crew;
     let mut threads = lock(&crew.threads);
     if crew.alive.load(Ordering::SeqCst) >= group.settings.threads_max.max(group.settings.threads_min) {
@@ -233,7 +188,7 @@ pub(crate) struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     pub(crate) fn enter(group: &'a Arc<Group>) -> Turn<'a> {
-        let before = CURRENT.replace(Some(group.clone()));
+        let before = Group::set_current(Some(group.clone()));
         let events_max = if group.settings.threads_max > 1 { 1 } else { EVENTS_PER_WAIT };
         let spin = group.settings.spin_max.min(SPIN_MIN);
         Turn { group, before, events: Vec::with_capacity(events_max), spin, crowd: Crowd::default(), backlog: 0 }
@@ -276,7 +231,7 @@ impl<'a> Turn<'a> {
     }
 
     pub(crate) fn flush(&mut self) {
-        flush_now();
+        turn_end::flush_now();
     }
 
     fn wake_timers(&mut self) {
@@ -296,7 +251,7 @@ impl<'a> Turn<'a> {
             }
         }
         let began = Instant::now();
-        let found = if RESTS.take() {
+        let found = if turn_end::take_rest() {
             self.sleep(done)
         } else {
             let found = self.spin(began, done) || self.sleep(done);
@@ -405,7 +360,7 @@ impl<'a> Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.flush();
-        CURRENT.replace(self.before.take());
+        Group::set_current(self.before.take());
     }
 }
 

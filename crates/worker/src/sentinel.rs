@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{Builder, Thread};
 use std::time::Duration;
 
-use crate::group::lock;
+use crate::lock::lock;
 
 /// Looks at a quiet group before the sentinel rests. More would keep an idle server awake, whose
 /// clocks do something every second; fewer would wake the sentinel for each of many requests.

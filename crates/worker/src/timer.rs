@@ -2,13 +2,8 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Weak;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
-
-use crate::Group;
 
 #[derive(Default)]
 pub(crate) struct Timers {
@@ -61,35 +56,5 @@ impl Timers {
     /// How long until the next ends.
     pub(crate) fn next(&self, now: Instant) -> Option<Duration> {
         self.heap.peek().map(|Reverse(timer)| timer.at.saturating_duration_since(now))
-    }
-}
-
-/// Ready at an instant. See [`Group::sleep`].
-pub struct Sleep {
-    group: Weak<Group>,
-    at: Instant,
-    registered: bool,
-}
-
-impl Sleep {
-    pub(crate) fn new(group: Weak<Group>, at: Instant) -> Sleep {
-        Sleep { group, at, registered: false }
-    }
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    /// The task that polls first is the one that is woken: a sleep is awaited by one task.
-    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
-        if Instant::now() >= self.at {
-            return Poll::Ready(());
-        }
-        if !self.registered {
-            let Some(group) = self.group.upgrade() else { return Poll::Ready(()) };
-            group.add_timer(self.at, task.waker().clone());
-            self.registered = true;
-        }
-        Poll::Pending
     }
 }

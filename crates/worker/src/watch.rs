@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use crate::group::lock;
+use crate::lock::lock;
 use crate::wide::Wide;
 
 /// What a thread that wanted to watch is to do.
