@@ -48,6 +48,21 @@ impl fmt::Debug for Key {
     }
 }
 
+/// What a client proves who it is with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientKey {
+    /// The cluster's key, or the node's.
+    pub key: Key,
+    /// Whose key it is; `None`: the cluster's, which says that somebody is a member and not which.
+    pub node: Option<NodeName>,
+}
+
+impl From<Key> for ClientKey {
+    fn from(key: Key) -> ClientKey {
+        ClientKey { key, node: None }
+    }
+}
+
 /// What both sides have said before the proof: all bytes of HELLO and CHALLENGE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transcript([u8; 32]);

@@ -1,6 +1,6 @@
 //! Checksums of what travels behind a header, and whether two sides add them.
 
-use crate::Capabilities;
+use crate::capabilities::Capabilities;
 
 /// The CRC32C of a frame's body and payload, and of `valid` where a trailer says how much of the payload counts.
 pub fn content_checksum(body: &[u8], payload: &[u8], valid: Option<u32>) -> u32 {

@@ -3,7 +3,6 @@
 use aqueduct_fs::*;
 
 use crate::DIRECTORY_PAGE_MAX;
-use crate::map::VolumeMode;
 
 /// What is wrong with a body. The frame is intact, so the connection goes on; the request gets the errno.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -246,6 +245,7 @@ flags! {
     Mask: AccessMask, "an access mask";
 }
 
+/// Fields of one byte that are one of some values.
 macro_rules! choices {
     ($($name:ident: $type:ident, $what:literal { $($variant:ident = $code:literal),* })*) => {$(
         pub(crate) struct $name;
@@ -258,15 +258,14 @@ macro_rules! choices {
         }
     )*};
 }
+pub(crate) use choices;
+
 choices! {
     XattrWhen: XattrMode, "an attribute mode" { Any = 0, Create = 1, Replace = 2 }
     SeekKind: SeekTo, "a seek" { Data = 0, Hole = 1 }
     SumOf: SumKind, "a kind of sum" { Xxh3 = 0, Blake3 = 1, Blake3Part = 2 }
     Space: LockSpace, "a lock space" { Posix = 0, Flock = 1, Turn = 2 }
     LockMode: LockKind, "a lock kind" { Read = 0, Write = 1, Unlock = 2 }
-    Mode: VolumeMode, "the mode of a volume" {
-        Serial = 0, Cluster = 1, Stripe = 2, LoadBalance = 3, WholeFile = 4, Striped = 5
-    }
 }
 
 /// A byte-range lock: start, end, kind, pid.

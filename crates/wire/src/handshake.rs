@@ -1,33 +1,11 @@
 //! The handshake: who greets, who answers, and how both prove who they are.
 
 use crate::auth::{NONCE_LENGTH, Nonce, PROOF_LENGTH};
+use crate::capabilities::Capabilities;
 use crate::field::*;
 use crate::header::Lane;
 use crate::identity::{NodeName, ServerId, ServerIdentity};
 use crate::session::get_text;
-
-bitflags::bitflags! {
-    /// What one side can do beyond the basics; both use what both have.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Capabilities: u64 {
-        /// Frames have checksums of body and payload.
-        const CHECKSUM = 1;
-        /// COMPOUND is understood.
-        const COMPOUND = 1 << 1;
-        /// PENDING and COMPLETION are understood.
-        const PENDING = 1 << 2;
-        /// A client talks to no server that adds no checksums.
-        const CHECKSUM_REQUIRED = 1 << 3;
-        /// The client has the administrator's key.
-        const ADMINISTRATOR = 1 << 4;
-        /// Exclusive leases are granted, and asked for and written under by flags.
-        const EXCLUSIVE = 1 << 5;
-        /// What is made is said to be bare, where that is asked for by a flag and so.
-        const BARE = 1 << 6;
-        /// SETATTR may be sent as held back, as WRITE may.
-        const HELD_SETATTR = 1 << 7;
-    }
-}
 
 /// Begins or joins a session.
 #[derive(Clone, Debug, PartialEq, Eq)]

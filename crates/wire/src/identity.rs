@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::auth::Key;
-
 /// The longest name of a node in bytes: as that of a host (HOST_NAME_MAX of Linux).
 pub const NODE_NAME_LENGTH_MAX: usize = 64;
 
@@ -52,21 +50,6 @@ pub struct ServerIdentity {
     pub id: ServerId,
     /// Counts its starts, from 1 on.
     pub incarnation: u64,
-}
-
-/// What a client proves who it is with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientKey {
-    /// The cluster's key, or the node's.
-    pub key: Key,
-    /// Whose key it is; `None`: the cluster's, which says that somebody is a member and not which.
-    pub node: Option<NodeName>,
-}
-
-impl From<Key> for ClientKey {
-    fn from(key: Key) -> ClientKey {
-        ClientKey { key, node: None }
-    }
 }
 
 #[cfg(test)]

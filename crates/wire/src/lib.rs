@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod auth;
+mod capabilities;
 mod checksum;
 mod extension;
 mod fetch;
@@ -11,19 +12,22 @@ mod handshake;
 mod header;
 mod identity;
 mod lease;
+mod limits;
 mod link;
 mod map;
 mod names;
 mod reply;
+mod reply_length;
 mod request;
 mod right;
 mod route;
 mod session;
 
 pub use auth::{
-    FrameKey, FrameKeys, KEY_LENGTH, KEYS_MAX, Key, NONCE_LENGTH, Nonce, Opener, PROOF_LENGTH, Sealer, Transcript,
-    session_is_proved, session_proof,
+    ClientKey, FrameKey, FrameKeys, KEY_LENGTH, KEYS_MAX, Key, NONCE_LENGTH, Nonce, Opener, PROOF_LENGTH, Sealer,
+    Transcript, session_is_proved, session_proof,
 };
+pub use capabilities::Capabilities;
 pub use checksum::{Checksums, content_checksum};
 pub use extension::{EXTENSIONS_LENGTH_MAX, Extensions, JOB_LENGTH_MAX, RIGHT_LENGTH_MAX, is_job};
 pub use fetch::{
@@ -32,18 +36,18 @@ pub use fetch::{
 };
 pub use field::BodyError;
 pub use handshake::{
-    ADDRESS_LENGTH_MAX, ADDRESSES_MAX, Capabilities, Challenge, Hello, HelloReply, PEER_NAME_LENGTH_MAX, Proof,
-    SLOTS_MAX,
+    ADDRESS_LENGTH_MAX, ADDRESSES_MAX, Challenge, Hello, HelloReply, PEER_NAME_LENGTH_MAX, Proof, SLOTS_MAX,
 };
 pub use header::{
     Class, Flags, FrameError, HEADER_SIZE, Header, Kind, Lane, MAGIC, TRAILER_SIZE, Trailer, VERSION, VERSION_MIN,
     agree_on_version,
 };
-pub use identity::{ClientKey, NODE_NAME_LENGTH_MAX, NodeName, ServerId, ServerIdentity};
+pub use identity::{NODE_NAME_LENGTH_MAX, NodeName, ServerId, ServerIdentity};
 pub use lease::{
     GRANTS_MAX, Grant, Granted, LEASES_TOLD_MAX, LeaseId, Subject, decode_leases, encode_grants, encode_leases,
     take_grants,
 };
+pub use limits::{BODY_LENGTH_MAX, DIRECTORY_PAGE_MAX, PAYLOAD_LENGTH_MAX};
 pub use link::{
     COMMITTED_MAX, Committed, CommittedWrite, GiveUp, LINKS_MAX, Notice, WriteNumber, decode_retire, encode_retire,
 };
@@ -62,17 +66,6 @@ pub use session::{
     Attach, AttachReply, CancelOutcome, CancelReply, EXPORT_NAME_LENGTH_MAX, decode_cancel, decode_release_locks,
     encode_cancel, encode_release_locks,
 };
-
-/// The longest body in bytes. The longest request is an extended attribute of 64 KiB from a caller of 1024 groups, with its handle and name; the
-/// longest reply a directory page of 64 KiB. Twice that leaves room for compounds of small requests.
-pub const BODY_LENGTH_MAX: usize = 128 << 10;
-
-/// The most packed bytes that one READ DIRECTORY may ask for. Larger wishes are cut when they are encoded: a page may hold less than was asked for,
-/// and a body never more than [`BODY_LENGTH_MAX`].
-pub const DIRECTORY_PAGE_MAX: u32 = 64 << 10;
-
-/// The longest payload in bytes.
-pub const PAYLOAD_LENGTH_MAX: usize = aqueduct_fs::TRANSFER_SIZE_MAX;
 
 /// uid, gid, pid, the number of groups, the groups.
 const CALLER_LENGTH_MAX: usize = 4 + 4 + 4 + 2 + 4 * aqueduct_fs::GROUPS_MAX;

@@ -59,6 +59,12 @@ impl VolumeMode {
     }
 }
 
+choices! {
+    Mode: VolumeMode, "the mode of a volume" {
+        Serial = 0, Cluster = 1, Stripe = 2, LoadBalance = 3, WholeFile = 4, Striped = 5
+    }
+}
+
 /// A server of data in a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataServer {

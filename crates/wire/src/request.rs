@@ -6,7 +6,7 @@ use aqueduct_fs::*;
 
 use crate::BODY_LENGTH_MAX;
 use crate::field::*;
-use crate::reply::compound_reply_length_max;
+use crate::reply_length::compound_reply_length_max;
 
 /// Who asks, as a request says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
