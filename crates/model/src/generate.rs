@@ -1,5 +1,6 @@
 //! A sequence of operations from a seed.
 
+use crate::acl::{self, acl};
 use crate::belief::Belief;
 use crate::op::{
     ACTORS, Action, Allocation, Attribute, Data, FIRST_USER, From, Hold, Lock, Name, Node, Op, Open, Path, SLOTS,
@@ -37,22 +38,6 @@ pub fn generate(seed: u64, operations: usize, profile: &Profile) -> Vec<Op> {
         actor: 0,
     };
     (0..operations).map(|index| generator.step(index)).collect()
-}
-
-/// An ACL that says no more than mode 0640.
-pub fn minimal_acl() -> Vec<u8> {
-    acl(&[(0x01, 6, u32::MAX), (0x04, 4, u32::MAX), (0x20, 0, u32::MAX)])
-}
-
-/// The kernel's form: version 2, then (tag, permissions, id), all little-endian.
-fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
-    let mut bytes = 2u32.to_le_bytes().to_vec();
-    for (tag, permissions, id) in entries {
-        bytes.extend_from_slice(&tag.to_le_bytes());
-        bytes.extend_from_slice(&permissions.to_le_bytes());
-        bytes.extend_from_slice(&id.to_le_bytes());
-    }
-    bytes
 }
 
 struct Generator<'a> {
@@ -455,13 +440,13 @@ impl Generator<'_> {
     fn acl_value(&mut self) -> Vec<u8> {
         const NOBODY: u32 = u32::MAX;
         match self.random.below(6) {
-            0 => minimal_acl(),
+            0 => acl::minimal(),
             1 => acl(&[(0x01, 6, NOBODY), (0x02, 4, 1000), (0x04, 4, NOBODY), (0x10, 6, NOBODY), (0x20, 0, NOBODY)]),
             2 => acl(&[(0x01, 7, NOBODY), (0x02, 7, 1001), (0x04, 5, NOBODY), (0x10, 4, NOBODY), (0x20, 4, NOBODY)]),
             3 => acl(&[(0x01, 6, NOBODY), (0x04, 0, NOBODY), (0x08, 7, 2000), (0x10, 7, NOBODY), (0x20, 0, NOBODY)]),
             // No mask beside a named user: refused.
             4 => acl(&[(0x01, 6, NOBODY), (0x02, 4, 1000), (0x04, 4, NOBODY), (0x20, 0, NOBODY)]),
-            _ => minimal_acl()[..10].to_vec(),
+            _ => acl::minimal()[..10].to_vec(),
         }
     }
 

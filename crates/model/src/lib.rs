@@ -6,6 +6,7 @@
 //!
 //! A sequence is a pure function of its seed and length, so a divergence is replayed from `(seed, length, kept operations)`.
 
+mod acl;
 mod actor;
 mod belief;
 mod compare;

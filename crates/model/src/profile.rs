@@ -8,7 +8,7 @@ use std::process;
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, XattrFlags, fallocate, renameat_with, setxattr};
 
-use crate::generate::minimal_acl;
+use crate::acl;
 
 /// Which operations a sequence may use.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl Profile {
         self.punch_hole &= allocate(FallocateFlags::PUNCH_HOLE);
         self.user_xattrs &= xattr("user.probe", b"1");
         self.trusted_xattrs &= xattr("trusted.probe", b"1");
-        self.acls &= xattr("system.posix_acl_access", &minimal_acl());
+        self.acls &= xattr("system.posix_acl_access", &acl::minimal());
         self.temporary &= OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(home).is_ok();
         self.rename_flags &= renameat_with(CWD, &path, CWD, home.join("to"), RenameFlags::NOREPLACE).is_ok();
         Ok(())

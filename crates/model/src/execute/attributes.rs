@@ -3,7 +3,7 @@
 use rustix::fs::{self, Access, AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::{Hand, Step, done};
+use super::hand::{Hand, Step, done};
 use crate::op::{Attribute, Path, Target, Time};
 use crate::outcome::{Attributes, Outcome};
 

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{self, AtFlags, CWD, FallocateFlags, FileType, OFlags, SeekFrom};
 use rustix::io::{self, Errno};
 
-use super::{Hand, Step, done};
+use super::hand::{Hand, Step, done};
 use crate::op::{Allocation, Data, From, Target, pattern_bytes};
 use crate::outcome::Outcome;
 use crate::sys::{self, Mapping};

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::{self, FileType, FlockOperation};
 
-use super::{Hand, Step, done};
+use super::hand::{Hand, Step, done};
 use crate::op::{Hold, Lock};
 use crate::outcome::Outcome;
 use crate::sys;

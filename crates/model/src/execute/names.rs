@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, RawDir, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::{Hand, Step, done};
+use super::hand::{Hand, Step, done};
 use crate::op::{Name, Node, Path};
 use crate::outcome::Outcome;
 
