@@ -2,14 +2,10 @@
 //! connections together. A connection whose frame has no room waits, unwatched, until there is; whoever holds room without using it can be found.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use aqueduct_worker::lock;
-
-use crate::connection::Connection;
-use crate::receive::Frame;
 
 /// A frame up to this size, with its body, is not counted: it is what most requests have.
 pub(crate) const FRAME_FREE: usize = 512;
@@ -23,6 +19,15 @@ pub(crate) const UNSENT_PAUSES: usize = 64 << 10;
 /// The longest frame with its buffer: as long as there is room for it, another connection may go on.
 const FRAME_MAX: usize = (1 << 20) + aqueduct_wire::BODY_LENGTH_MAX;
 
+/// A connection that waits for room. It is met by a pointer only while room is short.
+pub(crate) trait Waiter: Send + Sync {
+    /// It has ended, and needs no room any more.
+    fn is_closed(&self) -> bool;
+
+    /// There is room for its frame.
+    fn resume(&self);
+}
+
 /// Memory that all connections of a server share.
 pub struct Budget {
     frames_max: usize,
@@ -30,7 +35,7 @@ pub struct Budget {
     frames: AtomicUsize,
     unsent: AtomicUsize,
     /// Those of good repute, and the others.
-    waiting: [Mutex<VecDeque<Weak<Connection>>>; 2],
+    waiting: [Mutex<VecDeque<Weak<dyn Waiter>>>; 2],
     waiters: [AtomicUsize; 2],
     short: Box<dyn Fn() + Send + Sync>,
 }
@@ -88,9 +93,9 @@ impl Budget {
     }
 
     /// Has a connection go on when there is room.
-    pub(crate) fn wait(&self, connection: Weak<Connection>, hoards: bool) {
+    pub(crate) fn wait(&self, waiter: Weak<dyn Waiter>, hoards: bool) {
         self.waiters[usize::from(hoards)].fetch_add(1, Ordering::SeqCst); // first, so that it is never less than what is there
-        lock(&self.waiting[usize::from(hoards)]).push_back(connection);
+        lock(&self.waiting[usize::from(hoards)]).push_back(waiter);
         (self.short)();
         self.wake_one(); // whoever gave room back before has not seen that it waits
     }
@@ -104,8 +109,8 @@ impl Budget {
             {
                 let Some(next) = lock(&self.waiting[usize::from(hoards)]).pop_front() else { break };
                 self.waiters[usize::from(hoards)].fetch_sub(1, Ordering::SeqCst);
-                if let Some(connection) = next.upgrade().filter(|connection| !connection.is_closed()) {
-                    return connection.resume();
+                if let Some(waiter) = next.upgrade().filter(|waiter| !waiter.is_closed()) {
+                    return waiter.resume();
                 }
             }
         }
@@ -152,139 +157,6 @@ impl Drop for Charge {
     fn drop(&mut self) {
         self.budget.frames.fetch_sub(self.size, Ordering::SeqCst);
         self.budget.wake_one();
-    }
-}
-
-/// What one connection holds, and since when it makes nothing of it.
-#[derive(Default)]
-pub(crate) struct Holding {
-    /// Bytes that wait to be sent.
-    unsent: AtomicUsize,
-    /// When the last of them went; in milliseconds of [`now`], 0 when none wait.
-    sent: AtomicU64,
-    /// When the frame began that has room and is not whole, and when the last of it came.
-    began: AtomicU64,
-    came: AtomicU64,
-    /// Its peer has held room in vain lately.
-    pub(crate) hoards: AtomicBool,
-    /// It has yet to finish a frame that takes room.
-    unproven: AtomicBool,
-    /// It waits for room for a frame.
-    pub(crate) starved: AtomicBool,
-    /// Frames that wait until replies are read.
-    deferred: Mutex<Vec<Frame>>,
-    has_deferred: AtomicBool,
-}
-
-/// Milliseconds since this was first asked, and one.
-fn now() -> u64 {
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    START.elapsed().as_millis() as u64 + 1
-}
-
-fn since(then: &AtomicU64) -> Option<Duration> {
-    match then.load(Ordering::Relaxed) {
-        0 => None,
-        then => Some(Duration::from_millis(now().saturating_sub(then))),
-    }
-}
-
-impl Holding {
-    /// Whether it has to leave half of the room to others.
-    pub(crate) fn leaves_half(&self) -> bool {
-        self.hoards.load(Ordering::Relaxed) || self.unproven.load(Ordering::Relaxed)
-    }
-
-    /// It has finished frames: with one that takes room it shows what it needs room for.
-    pub(crate) fn note_finished(&self, frames: &[Frame]) {
-        if self.unproven.load(Ordering::Relaxed) && frames.iter().any(Frame::has_room) {
-            self.unproven.store(false, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn unsent(&self) -> usize {
-        self.unsent.load(Ordering::Relaxed)
-    }
-
-    /// So many bytes wait to be sent now; call it with the sender locked.
-    pub(crate) fn note_unsent(&self, bytes: usize, budget: Option<&Arc<Budget>>) {
-        let before = self.unsent.swap(bytes, Ordering::Relaxed);
-        if let Some(budget) = budget.filter(|_| before.max(bytes) > UNSENT_FREE) {
-            budget.unsent_changed(before, bytes);
-            if bytes <= UNSENT_FREE {
-                self.sent.store(0, Ordering::Relaxed);
-            } else if before <= UNSENT_FREE || bytes < before {
-                self.sent.store(now(), Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Something has come. `holds`: a frame has room and is not whole; `finished`: others before it have become so.
-    pub(crate) fn note_received(&self, holds: bool, finished: bool) {
-        let began = self.began.load(Ordering::Relaxed);
-        if holds {
-            let now = now();
-            self.came.store(now, Ordering::Relaxed);
-            if began == 0 || finished {
-                self.began.store(now, Ordering::Relaxed);
-            }
-        } else if began != 0 {
-            self.began.store(0, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn defer(&self, frames: impl Iterator<Item = Frame>) {
-        lock(&self.deferred).extend(frames);
-        self.has_deferred.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn has_deferred(&self) -> bool {
-        self.has_deferred.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn take_deferred(&self) -> Vec<Frame> {
-        let mut deferred = lock(&self.deferred);
-        self.has_deferred.store(false, Ordering::SeqCst);
-        std::mem::take(&mut *deferred)
-    }
-}
-
-impl Connection {
-    /// Until it has finished a frame that takes room it leaves half of the room to those that
-    /// have: many connections that begin frames and finish none do not hold up who is at work.
-    pub fn set_unproven(&self) {
-        self.holding().unproven.store(true, Ordering::Relaxed);
-    }
-
-    /// Another connection of its session has finished a frame that takes room.
-    pub fn set_proven(&self) {
-        if self.holding().unproven.swap(false, Ordering::Relaxed) {
-            self.resume();
-        }
-    }
-
-    /// Whether it has finished a frame that takes room, and is not known to hold any in vain.
-    pub fn is_proven(&self) -> bool {
-        !self.holding().leaves_half()
-    }
-
-    /// Whether its peer has held room in vain lately: then it gets less of it.
-    pub fn set_hoards(&self, hoards: bool) {
-        if self.holding().hoards.swap(hoards, Ordering::Relaxed) && !hoards {
-            self.resume(); // if it waits, among the others from now on
-        }
-    }
-
-    /// How long a frame that has room has been coming, and how long nothing of it has; `None`: there is none.
-    pub fn unfinished(&self) -> Option<(Duration, Duration)> {
-        let holding = self.holding();
-        Some((since(&holding.began)?, since(&holding.came)?))
-    }
-
-    /// How many bytes of replies wait to be read, and for how long none of them was; `None`: few or none.
-    pub fn unread(&self) -> Option<(usize, Duration)> {
-        let holding = self.holding();
-        Some((holding.unsent(), since(&holding.sent)?))
     }
 }
 

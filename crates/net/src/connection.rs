@@ -15,8 +15,9 @@ use bytes::Bytes;
 use socket2::Socket;
 
 use crate::blocking::Link;
-use crate::budget::{Holding, UNSENT_FREE, UNSENT_PAUSES};
+use crate::budget::{UNSENT_FREE, UNSENT_PAUSES, Waiter};
 use crate::counters::Counters;
+use crate::holding::Holding;
 use crate::liveness::{Liveness, was_cut};
 use crate::peer::Peer;
 use crate::pool::BufferPool;
@@ -285,7 +286,7 @@ impl Connection {
         let left = self.wants_room(&sender);
         drop(sender);
         match &result {
-            Ok(_) => self.liveness.sent(&self.this),
+            Ok(_) => self.liveness.sent(&self.this, Connection::look),
             Err(error) => self.send_failed("sending data", error),
         }
         if paused {
@@ -411,7 +412,7 @@ impl Connection {
     }
 
     /// Sees whether the peer is there; when to look again, as long as anything is on its way.
-    pub(crate) fn look(&self) -> Option<Duration> {
+    fn look(&self) -> Option<Duration> {
         let info = || tcp_info(self.socket.as_fd()).ok().filter(|_| !self.is_closed());
         self.liveness.look(info, |reason| self.vanish(reason))
     }
@@ -467,22 +468,43 @@ impl Connection {
         self.mode.shared && self.holding.unsent() >= UNSENT_PAUSES
     }
 
-    pub(crate) fn holding(&self) -> &Holding {
-        &self.holding
-    }
-
     fn note_unsent(&self, sender: &Sender) {
         self.holding.note_unsent(sender.backlog(), self.pool.budget());
     }
 
-    /// There is room for the frame that waits for it. A task looks: of what has been received already no event tells, and whoever gives room back may hold
-    /// locks of this or another connection.
-    pub(crate) fn resume(&self) {
-        if !self.holding.starved.swap(false, Ordering::SeqCst) {
-            return;
+    /// Until it has finished a frame that takes room it leaves half of the room to those that
+    /// have: many connections that begin frames and finish none do not hold up who is at work.
+    pub fn set_unproven(&self) {
+        self.holding.set_unproven();
+    }
+
+    /// Another connection of its session has finished a frame that takes room.
+    pub fn set_proven(&self) {
+        if self.holding.set_proven() {
+            self.resume();
         }
-        let (Some(this), Some(group)) = (self.this.upgrade(), self.group.upgrade()) else { return };
-        group.spawn(async move { this.receive_and_watch() });
+    }
+
+    /// Whether it has finished a frame that takes room, and is not known to hold any in vain.
+    pub fn is_proven(&self) -> bool {
+        !self.holding.leaves_half()
+    }
+
+    /// Whether its peer has held room in vain lately: then it gets less of it.
+    pub fn set_hoards(&self, hoards: bool) {
+        if self.holding.set_hoards(hoards) && !hoards {
+            self.resume(); // if it waits, among the others from now on
+        }
+    }
+
+    /// How long a frame that has room has been coming, and how long nothing of it has; `None`: there is none.
+    pub fn unfinished(&self) -> Option<(Duration, Duration)> {
+        self.holding.unfinished()
+    }
+
+    /// How many bytes of replies wait to be read, and for how long none of them was; `None`: few or none.
+    pub fn unread(&self) -> Option<(usize, Duration)> {
+        self.holding.unread()
     }
 
     /// Receives what is there, what was read with earlier frames included, and watches for more.
@@ -648,6 +670,22 @@ fn head(header: &Header, body: &[u8]) -> Vec<u8> {
     head
 }
 
+impl Waiter for Connection {
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// There is room for the frame that waits for it. A task looks: of what has been received already no event tells, and whoever gives room back may hold
+    /// locks of this or another connection.
+    fn resume(&self) {
+        if !self.holding.starved.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        let (Some(this), Some(group)) = (self.this.upgrade(), self.group.upgrade()) else { return };
+        group.spawn(async move { this.receive_and_watch() });
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         self.holding.note_unsent(0, self.pool.budget());
@@ -680,7 +718,7 @@ impl Flush for Connection {
             Ok(()) => {}
             Err(error) => return self.send_failed("sending", &error),
         }
-        self.liveness.sent(&self.this);
+        self.liveness.sent(&self.this, Connection::look);
     }
 }
 

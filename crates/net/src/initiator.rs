@@ -17,12 +17,11 @@ use socket2::Socket;
 
 use crate::blocking::{ExchangeError, Link};
 use crate::connection::{Closed, Connection, Endpoint, Mode};
-use crate::path::Local;
 use crate::peer::Address;
 use crate::pool::BufferPool;
 use crate::receive::Frame;
 use crate::routes::{Next, Routes};
-use crate::socket;
+use crate::socket::{self, Local};
 use crate::way::Way;
 
 /// The shortest time that each gateway has to open the way: the kernel asks once more after one

@@ -44,6 +44,19 @@ impl Interface {
     }
 }
 
+/// The interfaces of the smallest subnet that an address is in, each once.
+pub(crate) fn nearest(interfaces: &[Interface], remote: IpAddr) -> Vec<&Interface> {
+    let reaching = || interfaces.iter().filter(|interface| interface.reaches(remote));
+    let longest = reaching().map(|interface| interface.prefix).max();
+    let mut found: Vec<&Interface> = Vec::new();
+    for interface in reaching().filter(|interface| Some(interface.prefix) == longest) {
+        if found.iter().all(|other| other.name != interface.name) {
+            found.push(interface);
+        }
+    }
+    found
+}
+
 /// All addresses of this machine's interfaces. Link-local ones of IPv6 are left out: they mean
 /// nothing without an interface.
 pub fn interfaces() -> io::Result<Vec<Interface>> {

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use aqueduct_worker::Group;
 
-use crate::connection::Connection;
 use crate::sys::TcpInfo;
 
 /// The shortest time after which a peer may be suspected: keepalive counts in whole seconds, one to wait and one for the answer.
@@ -70,8 +69,12 @@ impl Liveness {
         Liveness { suspect, group, watched: AtomicBool::new(!may_vanish) }
     }
 
-    /// Something was sent: has the connection watched until all of it is acknowledged.
-    pub(crate) fn sent(&self, connection: &Weak<Connection>) {
+    /// Something was sent: has the connection watched until all of it is acknowledged. `look` says
+    /// when to look again.
+    pub(crate) fn sent<C>(&self, connection: &Weak<C>, look: impl Fn(&C) -> Option<Duration> + Send + 'static)
+    where
+        C: Send + Sync + 'static,
+    {
         if self.watched.load(Ordering::Relaxed) || self.watched.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -83,7 +86,7 @@ impl Liveness {
         };
         group.spawn(async move {
             first.await;
-            while let Some(pause) = connection.upgrade().and_then(|connection| connection.look()) {
+            while let Some(pause) = connection.upgrade().and_then(|connection| look(&connection)) {
                 let Some(pause) = sleep(pause) else { return };
                 pause.await;
             }

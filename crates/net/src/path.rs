@@ -3,26 +3,16 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use aqueduct_wire::{Lane, NetworkName, Target};
 
 use crate::blocking::Link;
 use crate::initiator::{Initiator, RouteError};
-use crate::interfaces::Interface;
+use crate::interfaces::{Interface, nearest};
 use crate::peer::Address;
-use crate::socket;
-
-/// Where on this machine a connection begins.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Local {
-    /// The network interface by which everything goes. Else the routing table says it, which sends
-    /// what goes to one subnet by one interface, however many lead there.
-    pub interface: Option<String>,
-    /// The source address.
-    pub address: Option<IpAddr>,
-}
+use crate::socket::{self, ConnectError, Local};
 
 /// The way of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -40,16 +30,6 @@ pub struct Path {
 impl From<Address> for Path {
     fn from(remote: Address) -> Path {
         Path { local: Local::default(), remote, via: None, by: None }
-    }
-}
-
-impl fmt::Display for Local {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Local { interface: Some(interface), .. } => interface.fmt(f),
-            Local { address: Some(address), .. } => address.fmt(f),
-            Local { .. } => "any".fmt(f),
-        }
     }
 }
 
@@ -83,11 +63,20 @@ pub enum DialError {
     Route(#[from] RouteError),
 }
 
+impl From<ConnectError> for DialError {
+    fn from(error: ConnectError) -> DialError {
+        match error {
+            ConnectError::Local { local, source } => DialError::Local { local, source },
+            ConnectError::Remote(source) => DialError::Connect(source),
+        }
+    }
+}
+
 impl From<DialError> for io::Error {
     fn from(error: DialError) -> io::Error {
         match error {
             DialError::Connect(source) => source,
-            DialError::Local { ref source, .. } => io::Error::new(source.kind(), error.to_string()),
+            DialError::Local { local, source } => ConnectError::Local { local, source }.into(),
             DialError::Route(source) => source.into(),
         }
     }
@@ -102,7 +91,7 @@ pub fn dial(path: &Path, initiator: Option<&Initiator>, lane: Lane, timeout: Dur
             let none = || RouteError::NoWay(format!("no routes are known here, and none to network {network}"));
             Ok(initiator.ok_or_else(none)?.connect((&path.local, path.by), &target, lane, timeout)?)
         }
-        _ => socket::connect_from(&path.local, &path.remote, timeout).map(Link::from),
+        _ => Ok(socket::connect_from(&path.local, &path.remote, timeout)?.into()),
     }
 }
 
@@ -142,19 +131,6 @@ pub fn pairs(interfaces: &[Interface], remotes: &[SocketAddr]) -> Vec<Path> {
         done.push(locals);
     }
     paths
-}
-
-/// The interfaces of the smallest subnet that an address is in, each once.
-pub(crate) fn nearest(interfaces: &[Interface], remote: IpAddr) -> Vec<&Interface> {
-    let reaching = || interfaces.iter().filter(|interface| interface.reaches(remote));
-    let longest = reaching().map(|interface| interface.prefix).max();
-    let mut found: Vec<&Interface> = Vec::new();
-    for interface in reaching().filter(|interface| Some(interface.prefix) == longest) {
-        if found.iter().all(|other| other.name != interface.name) {
-            found.push(interface);
-        }
-    }
-    found
 }
 
 #[cfg(test)]

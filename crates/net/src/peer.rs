@@ -32,7 +32,10 @@ impl Peer {
     pub(crate) fn of(socket: &Socket) -> io::Result<Peer> {
         match socket.peer_addr()?.as_socket() {
             Some(address) => Ok(Peer::Network(address)),
-            None if socket.domain()? == Domain::UNIX => sys::credentials(socket.as_fd()),
+            None if socket.domain()? == Domain::UNIX => {
+                let (uid, pid) = sys::credentials(socket.as_fd())?;
+                Ok(Peer::Process { uid, pid })
+            }
             None => Err(io::ErrorKind::Unsupported.into()),
         }
     }

@@ -1,16 +1,16 @@
 //! Sockets with the options that this traffic needs.
 
+use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
-use crate::interfaces::Interface;
+use crate::interfaces::{Interface, nearest};
 use crate::liveness::SUSPECT_MIN;
-use crate::path::{self, DialError, Local};
 use crate::peer::{Address, Peer};
 use crate::sys;
 
@@ -23,6 +23,51 @@ const SEND_STALL_MAX: Duration = Duration::from_millis(50);
 
 /// Connections that wait to be accepted: a thousand clients may start in one second.
 pub(crate) const BACKLOG: i32 = 4096;
+
+/// Where on this machine a connection begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Local {
+    /// The network interface by which everything goes. Else the routing table says it, which sends
+    /// what goes to one subnet by one interface, however many lead there.
+    pub interface: Option<String>,
+    /// The source address.
+    pub address: Option<IpAddr>,
+}
+
+impl fmt::Display for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Local { interface: Some(interface), .. } => interface.fmt(f),
+            Local { address: Some(address), .. } => address.fmt(f),
+            Local { .. } => "any".fmt(f),
+        }
+    }
+}
+
+/// Why a socket could not be connected.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    /// This machine cannot begin it there: it has no such interface or address.
+    #[error("cannot connect from {local}: {source}")]
+    Local {
+        /// Which.
+        local: Local,
+        /// Why.
+        source: io::Error,
+    },
+    /// Nobody answers at the remote address.
+    #[error("{0}")]
+    Remote(io::Error),
+}
+
+impl From<ConnectError> for io::Error {
+    fn from(error: ConnectError) -> io::Error {
+        match error {
+            ConnectError::Remote(source) => source,
+            ConnectError::Local { ref source, .. } => io::Error::new(source.kind(), error.to_string()),
+        }
+    }
+}
 
 /// Listens on an address.
 pub fn listen(address: SocketAddr) -> io::Result<Socket> {
@@ -41,8 +86,8 @@ pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Socket> {
     Ok(connect_tcp(&Local::default(), address, timeout)?)
 }
 
-fn connect_tcp(local: &Local, address: SocketAddr, timeout: Duration) -> Result<Socket, DialError> {
-    let from = |source| DialError::Local { local: local.clone(), source };
+fn connect_tcp(local: &Local, address: SocketAddr, timeout: Duration) -> Result<Socket, ConnectError> {
+    let from = |source| ConnectError::Local { local: local.clone(), source };
     let socket =
         Socket::new(Domain::for_address(address), Type::STREAM.cloexec(), Some(Protocol::TCP)).map_err(from)?;
     if let Some(interface) = &local.interface {
@@ -60,8 +105,8 @@ fn connect_tcp(local: &Local, address: SocketAddr, timeout: Duration) -> Result<
         let _ = sys::set_bind_without_port(socket.as_fd());
         socket.bind(&SocketAddr::new(source, 0).into()).map_err(from)?;
     }
-    socket.connect_timeout(&address.into(), timeout).map_err(DialError::Connect)?;
-    prepare(&socket).map_err(DialError::Connect)?;
+    socket.connect_timeout(&address.into(), timeout).map_err(ConnectError::Remote)?;
+    prepare(&socket).map_err(ConnectError::Remote)?;
     Ok(socket)
 }
 
@@ -71,10 +116,10 @@ pub fn connect_to(address: &Address, timeout: Duration) -> io::Result<Socket> {
 }
 
 /// As [`connect_to`], from a certain place of this machine; a Unix socket has but one.
-pub(crate) fn connect_from(local: &Local, address: &Address, timeout: Duration) -> Result<Socket, DialError> {
+pub(crate) fn connect_from(local: &Local, address: &Address, timeout: Duration) -> Result<Socket, ConnectError> {
     match address {
         Address::Tcp(address) => connect_tcp(local, *address, timeout),
-        Address::Unix(path) => connect_unix(path, timeout).map_err(DialError::Connect),
+        Address::Unix(path) => connect_unix(path, timeout).map_err(ConnectError::Remote),
     }
 }
 
@@ -109,7 +154,7 @@ pub fn accept(listener: &Socket) -> io::Result<Option<(Socket, Peer)>> {
 /// of them its other end has chosen.
 pub fn bind_to_arrival(socket: &Socket, interfaces: &[Interface]) -> io::Result<()> {
     let Some(peer) = socket.peer_addr()?.as_socket().map(|peer| peer.ip().to_canonical()) else { return Ok(()) };
-    let wires = path::nearest(interfaces, peer);
+    let wires = nearest(interfaces, peer);
     if wires.len() < 2 {
         return Ok(());
     }

@@ -5,8 +5,6 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::peer::Peer;
-
 /// `TCP_INFO` of linux/tcp.h, up to the last field that is looked at. Linux 4.10 has them all; what
 /// an older one does not write is 0.
 const INFO_LENGTH: usize = 192;
@@ -85,9 +83,9 @@ pub(crate) fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     })
 }
 
-/// Who connected, or listened, at the other end of a connected Unix socket. No crate gives the
-/// process 0, of another namespace, soundly.
-pub(crate) fn credentials(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+/// The user and the process that connected, or listened, at the other end of a connected Unix
+/// socket. No crate gives the process 0, of another namespace, soundly.
+pub(crate) fn credentials(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of_val(&found) as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes to `found`, which has as many and is valid
@@ -102,7 +100,7 @@ pub(crate) fn credentials(socket: BorrowedFd<'_>) -> io::Result<Peer> {
         )
     };
     match result {
-        0 => Ok(Peer::Process { uid: found.uid, pid: found.pid.max(0) as u32 }),
+        0 => Ok((found.uid, found.pid.max(0) as u32)),
         _ => Err(io::Error::last_os_error()),
     }
 }
