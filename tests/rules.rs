@@ -664,10 +664,9 @@ fn crates() -> BTreeMap<String, BTreeMap<modules::Module, String>> {
 
 /// Crates that keep a circle among their modules for now, and why. The others have none, and get
 /// none.
-const CIRCLES: [(&str, &str); 4] = [
+const CIRCLES: [(&str, &str); 3] = [
     ("bench", "nothing stands on it"),
     ("fuse", "channels and rings, caches and inodes know each other"),
-    ("posix", "listings know what is open, and opens how far they are listed"),
     ("server", "sessions, their journals and the server know each other"),
 ];
 

@@ -10,10 +10,11 @@ use aqueduct_fs::{
 };
 use rustix::io::ReadWriteFlags;
 
-use crate::listing::{self, Wanted};
-use crate::opens::OpenFile;
+use crate::lock::lock;
+use crate::open_file::OpenFile;
+use crate::page::{self, Wanted};
 use crate::prefetch::Later;
-use crate::{Posix, identity, lock, sum, sys};
+use crate::{Posix, identity, sum, sys};
 
 /// The most bytes that one copy inside the file system moves: 64 MiB take some 50 ms where they are really copied, which is how long a thread
 /// may be busy for one caller; the caller asks again.
@@ -34,7 +35,7 @@ impl Posix {
             }
             Request::ReadDirectory { open, cookie, size, plus } => {
                 let open = self.opens.get(context.client, open)?;
-                listing::page(&self.tree, &open, &Wanted { cookie, size, plus, listings: self.opens.listings() })
+                page::page(&self.tree, &open, &Wanted { cookie, size, plus, listings: self.opens.listings() })
                     .map(Reply::Directory)
             }
             Request::Fallocate { open, offset, length, flags } => {

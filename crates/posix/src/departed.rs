@@ -10,14 +10,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::Errno;
-
-use crate::{Posix, lock};
+use crate::lock::lock;
 
 /// How long an inode is held after its last name went: far longer than a request is on its way
 /// after the answer that it goes by.
@@ -148,7 +146,7 @@ impl Departed {
     }
 
     /// Whether what is removed now is to be held.
-    fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         let until = self.wanted_until.load(Ordering::Relaxed);
         until > 0 && self.now() < until
     }
@@ -162,12 +160,12 @@ impl Departed {
 
     /// Waits until nobody else removes this name: of two who remove it at once the second removes
     /// what the first has put there.
-    fn removal(&self, directory: Name<'_>, name: &[u8]) -> MutexGuard<'_, ()> {
+    pub(crate) fn removal(&self, directory: Name<'_>, name: &[u8]) -> MutexGuard<'_, ()> {
         lock(&self.removals[self.hasher.hash_one((directory.key(), name)) as usize % SHARDS])
     }
 
     /// Holds an inode from now on; gives the number by which it can be let go of.
-    fn hold(&self, name: Name<'_>, fd: OwnedFd, blocks: u64) -> Option<u64> {
+    pub(crate) fn hold(&self, name: Name<'_>, fd: OwnedFd, blocks: u64) -> Option<u64> {
         let bytes = blocks.saturating_mul(BLOCK);
         if bytes > BYTES_MAX {
             return None;
@@ -202,7 +200,7 @@ impl Departed {
     }
 
     /// It was not removed after all.
-    fn let_go(&self, name: Name<'_>, number: u64) {
+    pub(crate) fn let_go(&self, name: Name<'_>, number: u64) {
         let (key, mut state) = (name.key(), lock(&self.held.state));
         if state.by_name.get(&key).is_some_and(|inode| inode.number == number)
             && let Some(inode) = state.by_name.remove(&key)
@@ -234,52 +232,6 @@ impl Drop for Departed {
         lock(&self.held.state).ended = true;
         self.let_go_of_all(None);
         self.held.changed.notify_all();
-    }
-}
-
-impl Posix {
-    /// Runs `operation`, which takes this name away, and holds what loses its last one by that.
-    pub(crate) fn departing(
-        &self,
-        parent: &[u8],
-        (directory, name): (BorrowedFd<'_>, &[u8]),
-        operation: impl FnOnce() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let departed = self.domain.departed();
-        if !departed.is_wanted() {
-            return operation();
-        }
-        let _alone = departed.removal(self.tree.name_of(parent), name);
-        let held = self.hold_last(directory, name);
-        let result = operation();
-        if let Some((handle, number)) = held.filter(|_| result.is_err()) {
-            departed.let_go(self.tree.name_of(handle.bytes()), number);
-        }
-        result
-    }
-
-    /// Holds the inode of a name, if that is its last one.
-    fn hold_last(&self, directory: BorrowedFd<'_>, name: &[u8]) -> Option<(aqueduct_fs::Handle, u64)> {
-        let fd = self.tree.open_path(directory, name).ok()?;
-        let (entry, seen) = self.tree.entry_seen(fd.as_fd(), None).ok()?;
-        if seen.attr.nlink > 1 && !seen.attr.is_directory() {
-            return None;
-        }
-        let number = self.domain.departed().hold(self.tree.name_of(entry.handle.bytes()), fd, seen.attr.blocks)?;
-        Some((entry.handle, number))
-    }
-
-    /// Lets go of what has departed from where this export lies. Whether that gave space back.
-    pub(crate) fn let_go_of_departed(&self) -> bool {
-        self.domain.departed().let_go_of_all(self.tree.file_system())
-    }
-
-    /// Runs `operation` again when there was no room for it, if that gives some back.
-    pub(crate) fn with_room<T>(&self, operation: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
-        match operation() {
-            Err(Errno::ENOSPC | Errno::EDQUOT) if self.let_go_of_departed() => operation(),
-            result => result,
-        }
     }
 }
 

@@ -8,9 +8,9 @@ use aqueduct_fs::{AccessMask, Context, Entry, Errno, Handle, OpenFlags, OpenId, 
 use rustix::fs::OFlags;
 
 use crate::listing::Listing;
-use crate::opens::Opening;
+use crate::open_file::Opening;
 use crate::seal::Token;
-use crate::tree::{Seen, see};
+use crate::seen::{Seen, see};
 use crate::{Posix, identity, stability, sys};
 
 /// How often a create looks again when the name appears and vanishes in between: each time somebody else has made and removed it.

@@ -288,7 +288,7 @@ type KnownGroups = HashMap<(u32, u32), (Instant, Arc<[u32]>)>;
 
 fn known_groups() -> MutexGuard<'static, KnownGroups> {
     static KNOWN: OnceLock<Mutex<KnownGroups>> = OnceLock::new();
-    crate::lock(KNOWN.get_or_init(Mutex::default))
+    crate::lock::lock(KNOWN.get_or_init(Mutex::default))
 }
 
 /// The groups of a user, if the user database was asked for them not long ago.

@@ -8,8 +8,9 @@ use aqueduct_fs::{
 };
 use rustix::fs::{AtFlags, Gid, Timespec, Timestamps, Uid, XattrFlags};
 
+use crate::seen::see;
 use crate::sys::{self, ProcPath};
-use crate::tree::{Node, see};
+use crate::tree::Node;
 use crate::{Posix, identity};
 
 /// utimensat's word for "leave it", and for "now" (linux/stat.h).

@@ -2,84 +2,19 @@
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, HashSet};
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::{ClientId, Errno, Handle, OpenFlags, OpenId};
+use aqueduct_fs::{ClientId, Errno, OpenFlags, OpenId};
 
-use crate::ahead::Streams;
 use crate::domain::Domain;
-use crate::listing::Listing;
-use crate::lock;
+use crate::lock::lock;
 use crate::locks::Inode;
+use crate::open_file::{OpenFile, Opening};
 
 /// The parts of the table, each with its own lock: 16 keep apart as many threads as a server has.
 const SHARDS: usize = 16;
-
-/// One open of one client.
-pub(crate) struct OpenFile {
-    pub(crate) id: OpenId,
-    pub(crate) client: ClientId,
-    pub(crate) fd: OwnedFd,
-    pub(crate) handle: Handle,
-    pub(crate) inode: Inode,
-    pub(crate) flags: OpenFlags,
-    /// The listing, when this is a directory.
-    pub(crate) listing: Option<Mutex<Listing>>,
-    /// What writes through it say: see `Written::verifier`.
-    pub(crate) verifier: u64,
-    /// Held while the descriptor's own position is used.
-    pub(crate) position: Mutex<()>,
-    /// Set once when the open ends, under the lock of the lock table: then no lock is taken through it any more.
-    pub(crate) ended: AtomicBool,
-    /// The first error of making data stable; 0: none yet.
-    late_error: AtomicI32,
-    /// Its file lies in memory.
-    pub(crate) is_memory: bool,
-    /// What its reads look like, once it was read in part.
-    pub(crate) ahead: Mutex<Option<Box<Streams>>>,
-    /// Where its latest write ended.
-    pub(crate) written_to: AtomicU64,
-}
-
-/// What an open is made of.
-pub(crate) struct Opening {
-    /// The id that it had before a restart; `None`: a new one.
-    pub(crate) id: Option<OpenId>,
-    pub(crate) client: ClientId,
-    pub(crate) fd: OwnedFd,
-    pub(crate) handle: Handle,
-    pub(crate) inode: Inode,
-    pub(crate) flags: OpenFlags,
-    pub(crate) verifier: u64,
-    pub(crate) listing: Option<Mutex<Listing>>,
-    pub(crate) is_memory: bool,
-}
-
-impl OpenFile {
-    /// Passes the result of making data stable on. The first failure sticks: what it lost stays lost, so that every later caller must hear of it.
-    pub(crate) fn settle(&self, result: Result<(), Errno>) -> Result<(), Errno> {
-        self.note(&result);
-        result.and_then(|()| self.late_error())
-    }
-
-    /// Remembers what somebody else was told, as [`settle`](OpenFile::settle) does.
-    pub(crate) fn note(&self, result: &Result<(), Errno>) {
-        if let Err(error @ (Errno::EIO | Errno::ENOSPC | Errno::EDQUOT)) = result {
-            let _ = self.late_error.compare_exchange(0, error.raw(), Ordering::SeqCst, Ordering::SeqCst);
-        }
-    }
-
-    /// The error that sticks.
-    pub(crate) fn late_error(&self) -> Result<(), Errno> {
-        match self.late_error.load(Ordering::SeqCst) {
-            0 => Ok(()),
-            number => Err(Errno::from_raw(number)),
-        }
-    }
-}
 
 type ById = RwLock<HashMap<u64, Arc<OpenFile>>>;
 type ByClient = Mutex<HashMap<ClientId, HashSet<u64>>>;
@@ -173,25 +108,8 @@ impl Opens {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(self.full());
         }
-        let Opening { id, client, fd, handle, inode, flags, verifier, listing, is_memory } = opening;
-        let id = id.unwrap_or_else(|| OpenId(self.next.fetch_add(1, Ordering::Relaxed)));
-        let (ended, late_error) = (AtomicBool::new(false), AtomicI32::new(0));
-        let open = Arc::new(OpenFile {
-            id,
-            client,
-            fd,
-            handle,
-            inode,
-            flags,
-            listing,
-            verifier,
-            position: Mutex::default(),
-            ended,
-            late_error,
-            is_memory,
-            ahead: Mutex::default(),
-            written_to: AtomicU64::new(u64::MAX),
-        });
+        let id = opening.id.unwrap_or_else(|| OpenId(self.next.fetch_add(1, Ordering::Relaxed)));
+        let open = Arc::new(OpenFile::new(id, opening));
         match write(self.ids(id)).entry(id.0) {
             MapEntry::Vacant(entry) => entry.insert(open.clone()),
             MapEntry::Occupied(_) => {
@@ -288,6 +206,8 @@ fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_fs::Handle;
+
     use super::*;
 
     fn opening(client: u64) -> Opening {

@@ -11,8 +11,8 @@ use rustix::fs::Advice;
 use rustix::io::ReadWriteFlags;
 
 use crate::ahead::{Around, Ask, Plan, Seen};
-use crate::lock;
-use crate::opens::OpenFile;
+use crate::lock::lock;
+use crate::open_file::OpenFile;
 
 /// Reads up to here are not looked for in the page cache before, which takes 0.3 us, but timed. A larger one may wait for its receiver as well.
 const SMALL_READ: u64 = 16 << 10;

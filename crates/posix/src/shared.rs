@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use aqueduct_fs::{LockKind, LockSpace};
 
 use crate::locks::Ask;
-use crate::opens::OpenFile;
+use crate::open_file::OpenFile;
 use crate::sys::path_of;
 
 /// The byte of SQLite's `NAME-shm` on which each connection holds a shared lock (`UNIX_SHM_DMS` in its os_unix.c, since 3.7.0).

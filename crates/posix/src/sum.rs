@@ -10,7 +10,7 @@ use rustix::fs::Advice;
 use rustix::io::ReadWriteFlags;
 use twox_hash::XxHash3_64;
 
-use crate::opens::OpenFile;
+use crate::open_file::OpenFile;
 
 /// Bytes that are read at a time: they are hashed while the processor still has them.
 const STEP: usize = 256 << 10;

@@ -7,7 +7,7 @@ use std::hash::Hash;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-use crate::lock;
+use crate::lock::lock;
 use crate::seal::TableKey;
 
 /// The most inodes whose names are remembered: about 200 bytes each, 50 MiB when full. A client whose kernel holds more gets ESTALE for those

@@ -5,18 +5,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use aqueduct_fs::{Attr, Entry, Errno, Handle, check_name, device_number};
+use aqueduct_fs::{Entry, Errno, Handle, check_name};
 use rustix::fs::OFlags;
 
 use crate::departed::Name;
 use crate::domain::Domain;
+use crate::lock::lock;
 use crate::locks::Inode;
-use crate::opens::OpenFile;
+use crate::open_file::OpenFile;
+use crate::options::{HandleSource, Options};
 use crate::seal::{Place, Seal, TableKey};
+use crate::seen::{Seen, see};
 use crate::sys::KernelHandle;
 use crate::table::{Hint, Recent, TABLE_INODES_MAX, Table};
 use crate::unlinked::{CannotKeep, FOLDER, Unlinked};
-use crate::{HandleSource, Options, identity, lock, stability, sys};
+use crate::{identity, stability, sys};
 
 /// How deep a name may lie below a directory that is still open, for an inode of the table to be found again: twice the components that a
 /// path can have (PATH_MAX 4096, two bytes each).
@@ -45,37 +48,6 @@ impl AsFd for Node<'_> {
             Node::Open(open) => open.fd.as_fd(),
         }
     }
-}
-
-/// An inode seen: what identifies it on this machine, and its attributes.
-pub(crate) struct Seen {
-    pub(crate) device: u64,
-    pub(crate) attr: Attr,
-}
-
-impl Seen {
-    /// The inode, as opens and locks know it.
-    pub(crate) fn inode(&self) -> Inode {
-        Inode { device: self.device, number: self.attr.ino }
-    }
-
-    fn key(&self) -> TableKey {
-        TableKey { device: self.device, ino: self.attr.ino, birth: self.attr.btime }
-    }
-}
-
-/// Looks at the inode of a descriptor.
-pub(crate) fn see(fd: impl AsFd) -> Result<Seen, Errno> {
-    sys::statx(fd).map(seen)
-}
-
-/// Looks at the inode of a name, which has been checked; never at what a link points to.
-pub(crate) fn see_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Seen, Errno> {
-    sys::statx_name(directory, name).map(seen)
-}
-
-fn seen(stat: rustix::fs::Statx) -> Seen {
-    Seen { device: device_number(stat.stx_dev_major, stat.stx_dev_minor), attr: Attr::of_statx(&stat) }
 }
 
 /// btrfs, as statfs(2) calls it.

@@ -14,12 +14,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use aqueduct_fs::{AccessMask, ClientId, Context, Errno, OpenId};
+use aqueduct_fs::Errno;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
+use crate::lock::lock;
 use crate::locks::Inode;
-use crate::tree::{Node, see, see_name};
-use crate::{Posix, identity, lock, sys};
+use crate::seen::see_name;
+use crate::sys;
 
 /// The folder's name. Names that begin so are reserved in every export's root, so that none comes
 /// to light where files are no longer kept.
@@ -45,10 +46,10 @@ pub(crate) struct Kept {
 
 /// A file that is kept.
 #[derive(Clone)]
-struct KeptFile {
+pub(crate) struct KeptFile {
     /// It may be given a name.
-    linkable: bool,
-    keeper: Arc<Unlinked>,
+    pub(crate) linkable: bool,
+    pub(crate) keeper: Arc<Unlinked>,
     folder: Folder,
 }
 
@@ -107,11 +108,11 @@ impl Kept {
         self.count.store(files.len(), Ordering::Relaxed);
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    fn get(&self, inode: Inode) -> Option<KeptFile> {
+    pub(crate) fn get(&self, inode: Inode) -> Option<KeptFile> {
         if self.len() == 0 { None } else { self.files().get(&inode).cloned() }
     }
 
@@ -121,7 +122,7 @@ impl Kept {
     }
 
     /// What is kept by an export.
-    fn of(&self, keeper: &Unlinked) -> Vec<Inode> {
+    pub(crate) fn of(&self, keeper: &Unlinked) -> Vec<Inode> {
         let files = self.files();
         files.iter().filter(|(_, file)| std::ptr::eq(&*file.keeper, keeper)).map(|(inode, _)| *inode).collect()
     }
@@ -151,7 +152,7 @@ impl Kept {
     }
 
     /// Waits until nobody else changes the inode.
-    fn change<'a>(&'a self, keeper: &'a Arc<Unlinked>, inode: Inode) -> Change<'a> {
+    pub(crate) fn change<'a>(&'a self, keeper: &'a Arc<Unlinked>, inode: Inode) -> Change<'a> {
         let sole = lock(&self.changes[inode.number as usize % SHARDS]);
         Change { kept: self, keeper, inode, _sole: sole }
     }
@@ -160,7 +161,7 @@ impl Kept {
 /// What an export needs to keep files.
 pub(crate) struct Unlinked {
     root: OwnedFd,
-    device: u64,
+    pub(crate) device: u64,
     /// Begins the names of this export's files: the folder may be another export's as well.
     owner: u64,
     limit: usize,
@@ -169,7 +170,7 @@ pub(crate) struct Unlinked {
     /// Of [`FOLDERS`], whether there is a directory of that name.
     exist: [AtomicBool; 2],
     /// The clients of the process before have reopened what they had.
-    settled: AtomicBool,
+    pub(crate) settled: AtomicBool,
 }
 
 /// The sole right to give an inode a hidden link or to take it away.
@@ -281,7 +282,7 @@ impl Unlinked {
 
 impl Change<'_> {
     /// Gives the inode of `fd` a hidden link. Takes the superuser's rights.
-    fn keep(&self, fd: BorrowedFd<'_>, linkable: bool) -> bool {
+    pub(crate) fn keep(&self, fd: BorrowedFd<'_>, linkable: bool) -> bool {
         let Change { kept, keeper, inode, .. } = *self;
         if kept.len() >= keeper.limit {
             return false;
@@ -299,7 +300,7 @@ impl Change<'_> {
     }
 
     /// Takes the hidden link away, whichever export has made it. Takes the superuser's rights.
-    fn forget(&self) {
+    pub(crate) fn forget(&self) {
         let Change { kept, inode, .. } = *self;
         let Some(KeptFile { linkable, keeper, folder }) = kept.get(inode) else { return };
         let name = keeper.name(inode.number, linkable);
@@ -312,148 +313,5 @@ impl Change<'_> {
         if matches!(removed, Ok(()) | Err(Errno::ENOENT)) {
             kept.unremember(inode);
         }
-    }
-}
-
-impl Posix {
-    /// Removes the kept files that no client has open, from now on also as soon as that is so.
-    ///
-    /// With [`keep_unlinked`](crate::Options::keep_unlinked), call it once after [`open`](Posix::open), when the clients of the process before have
-    /// reopened what they had, or at once if there are none. Until then any file may be one that somebody is about to reopen, so that every
-    /// removed file is kept.
-    pub fn sweep_unlinked(&self) {
-        let Some(unlinked) = &self.tree.unlinked else { return };
-        unlinked.settled.store(true, Ordering::SeqCst);
-        for inode in self.domain.kept().of(unlinked) {
-            self.forget_closed(inode);
-        }
-    }
-
-    /// Where removed files are kept, if others have taken the name of the usual folder.
-    pub fn other_folder(&self) -> Option<String> {
-        identity::restore();
-        self.tree.unlinked.as_ref()?.other_folder(self.domain.kept())
-    }
-
-    /// The files that this export keeps.
-    pub(crate) fn unlinked_len(&self) -> usize {
-        self.tree.unlinked.as_ref().map_or(0, |unlinked| self.domain.kept().of(unlinked).len())
-    }
-
-    /// Whether a client has the file open, or may say so yet.
-    fn may_be_open(&self, unlinked: &Unlinked, inode: Inode) -> bool {
-        !unlinked.settled.load(Ordering::SeqCst) || self.opens.has_file(inode)
-    }
-
-    /// Lets go of a kept file when nobody has it open any more.
-    pub(crate) fn forget_closed(&self, inode: Inode) {
-        // Another export may have kept it when it removed the last name.
-        let Some(KeptFile { keeper, .. }) = self.domain.kept().get(inode) else { return };
-        if self.may_be_open(&keeper, inode) {
-            return;
-        }
-        identity::restore();
-        let change = self.domain.kept().change(&keeper, inode);
-        if !self.may_be_open(&keeper, inode) {
-            change.forget();
-        }
-    }
-
-    /// Ends an open and what hangs on it.
-    pub(crate) fn end(&self, client: ClientId, id: OpenId) -> Result<(), Errno> {
-        let open = self.opens.remove(client, id)?;
-        self.domain.locks().release(&open);
-        self.prefetch.ended(&open);
-        self.forget_closed(open.inode);
-        Ok(())
-    }
-
-    /// Runs `operation`, which takes the name away: if it is the last one of a file that clients have open, the file is kept.
-    pub(crate) fn removing(
-        &self,
-        context: &Context,
-        (directory, name): (BorrowedFd<'_>, &[u8]),
-        operation: impl FnOnce() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let Some(unlinked) = &self.tree.unlinked else { return operation() };
-        let Some(inode) = self.open_inode(unlinked, directory, name) else { return operation() };
-        let kept = self.domain.kept();
-        let change = kept.change(unlinked, inode);
-        // What is kept already has a hidden link: should it be its only one by now, that is not the name that goes.
-        let last = if kept.is_kept(inode) { None } else { self.last_name(inode, directory, name) };
-        let kept = match last {
-            Some(fd) => identity::as_root(&context.credential, || Ok(change.keep(fd.as_fd(), false)))?,
-            None => false,
-        };
-        let result = operation();
-        // The last close may have come before the file was known to be kept.
-        if kept && (result.is_err() || !self.may_be_open(unlinked, inode)) {
-            let _ = identity::as_root(&context.credential, || {
-                change.forget();
-                Ok(())
-            });
-        }
-        result
-    }
-
-    /// The inode of a name, if it could be worth keeping: nothing is looked at while no file is open, and then only the name.
-    fn open_inode(&self, unlinked: &Unlinked, directory: BorrowedFd<'_>, name: &[u8]) -> Option<Inode> {
-        if unlinked.settled.load(Ordering::SeqCst) && self.domain.files().is_empty() {
-            return None;
-        }
-        let seen = see_name(directory, name).ok()?;
-        let inode = seen.inode();
-        let is_ours = seen.attr.kind() == libc::S_IFREG && inode.device == unlinked.device;
-        (is_ours && self.may_be_open(unlinked, inode)).then_some(inode)
-    }
-
-    /// The inode, when this is its last name and the caller may change the directory: for what is refused anyway the file is not touched.
-    fn last_name(&self, inode: Inode, directory: BorrowedFd<'_>, name: &[u8]) -> Option<OwnedFd> {
-        let fd = self.tree.open_path(directory, name).ok()?;
-        let seen = see(&fd).ok()?;
-        let permitted = sys::access(directory, AccessMask::WRITE | AccessMask::EXECUTE);
-        let may_go = matches!(permitted, Ok(()) | Err(Errno::ENOSYS));
-        (seen.inode() == inode && seen.attr.nlink == 1 && may_go).then_some(fd)
-    }
-
-    /// Gives an inode a further name. A kept file has none that counts: only one that never had any may be given one.
-    pub(crate) fn link(
-        &self,
-        context: &Context,
-        node: &Node<'_>,
-        (directory, name): (BorrowedFd<'_>, &[u8]),
-    ) -> Result<(), Errno> {
-        let link = || sys::link(node.as_fd(), directory, name);
-        let kept = self.domain.kept();
-        if kept.len() == 0 {
-            return link();
-        }
-        let inode = see(node.as_fd())?.inode();
-        let Some(KeptFile { keeper, .. }) = kept.get(inode) else { return link() };
-        let change = kept.change(&keeper, inode);
-        if kept.get(inode).is_some_and(|file| !file.linkable) && self.tree.see(node.as_fd())?.attr.nlink == 0 {
-            return Err(Errno::ENOENT);
-        }
-        link()?;
-        // What has a name needs no other; when that is removed the file is kept again.
-        identity::as_root(&context.credential, || {
-            change.forget();
-            Ok(())
-        })
-    }
-
-    /// Keeps a new file without a name; `None` when it cannot be kept. It has to be open by the end of the change to be kept on.
-    pub(crate) fn keep_unnamed(
-        &self,
-        context: &Context,
-        (fd, inode): (BorrowedFd<'_>, Inode),
-        linkable: bool,
-    ) -> Result<Option<Change<'_>>, Errno> {
-        let Some(unlinked) = self.tree.unlinked.as_ref().filter(|unlinked| unlinked.device == inode.device) else {
-            return Ok(None);
-        };
-        let change = self.domain.kept().change(unlinked, inode);
-        let kept = identity::as_root(&context.credential, || Ok(change.keep(fd, linkable)))?;
-        Ok(kept.then_some(change))
     }
 }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Cancel, ClientId, Errno, Lock};
 
-use crate::lock;
+use crate::lock::lock;
 use crate::locks::{Answer, Ask, Inode, Listed, Locks, Owner, WaitId};
-use crate::opens::OpenFile;
+use crate::open_file::OpenFile;
 use crate::shared;
 
 /// Where a wait's result arrives.
