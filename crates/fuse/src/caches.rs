@@ -6,33 +6,25 @@
 //! Over a name that it keeps the kernel goes without a look at the inode, and judges chmod, utimensat and removals from sticky directories by the owner that it
 //! knows. So the names of an inode are forgotten too, if there are any, when the lease on its attributes ends.
 
-use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, Weak};
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::{Aspects, Hold, Keep, Observer, OpenId};
+use aqueduct_fs::{Aspects, Observer, OpenId};
 use aqueduct_worker::lock;
 
-use crate::init::Negotiated;
+use crate::kept::now;
 use crate::nodes::{Listing, Marks};
 use crate::notify::{self, Notification};
-use crate::session::Shared;
-use crate::{CacheMode, Config, abi};
-
-/// What an answer lets the kernel keep has to reach it within this time: timeouts begin when the kernel reads them, and a server gives away what a
-/// silent client holds two seconds after it ran out.
-const STALE_AFTER: Duration = Duration::from_millis(100);
+use crate::pages::Tail;
+use crate::shared::Shared;
 
 /// The kernel may still be about to enter an inode that it was told of less than this ago.
 const NEW: Duration = Duration::from_secs(1);
 
 /// The first pause before the kernel is told again to forget an inode that it does not know yet; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// The kernel enters the names of a page of a listing right after it has been answered, but may lose its processor before it has.
-pub(crate) const LISTING_ENTERED: Duration = Duration::from_millis(250);
 
 /// A listing is read from pages while what the kernel was told with it lasts so much longer, or as long as anything does: whoever lists usually looks at
 /// all that he has listed, and each entry whose time is over would be asked for alone.
@@ -41,180 +33,6 @@ const LISTED_SLACK: Duration = Duration::from_millis(100);
 
 /// Times that are told in turn to have pages dropped: more than answers are ever on their way at once.
 const OTHER_TIMES: u32 = 100_000;
-
-/// What the kernel may keep at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Policy {
-    /// Answers say what may be kept.
-    pub(crate) leases: bool,
-    /// Attributes too: the kernel does not believe those of an answer that crosses a recall (Linux
-    /// 5.10).
-    pub(crate) attributes: bool,
-    /// Names too: they can be recalled, and the kernel checks permission on the way along them.
-    pub(crate) names: bool,
-    /// What may be read(2) from pages is true: such as no lease covers are dropped before.
-    pub(crate) pages: bool,
-    /// Files that are open for direct I/O can be mapped shared (Linux 6.6). Where they cannot,
-    /// whatever may be read is opened cached.
-    pub(crate) maps_direct: bool,
-}
-
-impl Policy {
-    pub(crate) fn new(config: &Config, negotiated: &Negotiated) -> Policy {
-        let has = |flag| negotiated.flags.contains(flag);
-        let leases = config.cache == CacheMode::Lease;
-        let maps_direct = has(abi::InitFlags::DIRECT_IO_ALLOW_MMAP);
-        Policy {
-            leases,
-            attributes: leases && negotiated.minor >= abi::MINOR_ATTRIBUTES,
-            names: leases && negotiated.minor >= abi::MINOR_EPOCH && has(abi::InitFlags::POSIX_ACL),
-            pages: leases || config.cache == CacheMode::None && !maps_direct,
-            maps_direct,
-        }
-    }
-}
-
-/// What the kernel may keep of one answer.
-pub(crate) struct Kept {
-    pub(crate) attributes: Duration,
-    is_written: bool,
-    pub(crate) names: Duration,
-    pub(crate) data: bool,
-    lease: Lease,
-}
-
-/// What stands behind what the kernel may keep: to be held until it has been told.
-#[derive(Default)]
-pub(crate) struct Lease {
-    _hold: Option<Hold>,
-    /// When it was said, if it ends by itself.
-    said: Option<Duration>,
-}
-
-impl Kept {
-    /// Until these times are over, whatever happens.
-    pub(crate) fn fixed(attributes: Duration, names: Duration) -> Kept {
-        Kept { attributes, is_written: false, names, data: false, lease: Lease::default() }
-    }
-
-    pub(crate) fn leased(keep: Keep, policy: Policy) -> Kept {
-        let names = if policy.names { keep.names } else { Duration::ZERO };
-        let attributes = if policy.attributes { keep.attributes } else { Duration::ZERO };
-        let ends = attributes > Duration::ZERO || names > Duration::ZERO;
-        let lease = Lease { _hold: keep.hold, said: ends.then(now) };
-        let Keep { is_written, data, .. } = keep;
-        Kept { attributes, is_written, names, data, lease }
-    }
-
-    /// For how long the attributes of a node may be used. Who reads a file from pages that may be changed under him has to ask before each read: the kernel takes the end
-    /// of what was read before it was written for zeros, once it knows of the greater size.
-    pub(crate) fn attributes_of_file(&self, marks: Marks) -> Duration {
-        let asks = marks.reads_unleased_pages() || self.is_written && marks.cached_opens > 0;
-        if asks { Duration::ZERO } else { self.attributes }
-    }
-
-    /// Without the attributes: the kernel believes those that come with what it has made or changed whatever it was told meanwhile.
-    pub(crate) fn of_change(mut self, policy: Policy) -> Kept {
-        if policy.leases {
-            self.attributes = Duration::ZERO;
-        }
-        self
-    }
-
-    pub(crate) fn into_lease(self) -> Lease {
-        self.lease
-    }
-}
-
-impl Lease {
-    /// Behind pages, which end with the lease only.
-    pub(crate) fn of_pages(hold: Hold) -> Lease {
-        Lease { _hold: Some(hold), said: None }
-    }
-
-    /// Whether it is too late to tell the kernel, or to have told it.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.said.is_some_and(|said| now().saturating_sub(said) > STALE_AFTER)
-    }
-}
-
-/// By the clock that goes on while the machine sleeps.
-pub(crate) fn now() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-/// The listings of which the kernel was told names that it may not have entered yet. It enters them as of then: what was told it meanwhile does not reach
-/// them.
-#[derive(Default)]
-pub(crate) struct Listings {
-    count: AtomicUsize,
-    /// By open directory, which one program at a time reads: the directory, and when it was answered.
-    answered: Mutex<HashMap<u64, (u64, Instant)>>,
-    settled: Condvar,
-}
-
-impl Listings {
-    /// A page with names is about to be answered.
-    pub(crate) fn answers(&self, open: u64, directory: u64) {
-        let mut answered = lock(&self.answered);
-        answered.insert(open, (directory, Instant::now()));
-        self.count.store(answered.len(), Ordering::SeqCst);
-    }
-
-    /// A request has come from whoever reads this listing.
-    pub(crate) fn settle(&self, open: u64) {
-        self.retain(|of, _| of != open);
-    }
-
-    /// A request has come from whoever holds the lock of this directory alone.
-    pub(crate) fn settle_all(&self, directory: u64) {
-        self.retain(|_, of| of != directory);
-    }
-
-    fn retain(&self, keep: impl Fn(u64, u64) -> bool) {
-        if self.count.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let mut answered = lock(&self.answered);
-        answered.retain(|open, (directory, _)| keep(*open, *directory));
-        self.count.store(answered.len(), Ordering::SeqCst);
-        self.settled.notify_all();
-    }
-
-    /// Whether the kernel may be about to enter names that it was told of such directories.
-    fn any(&self, which: impl Fn(u64) -> bool) -> bool {
-        self.count.load(Ordering::SeqCst) > 0 && Listings::left(&lock(&self.answered), which).is_some()
-    }
-
-    /// Waits until the kernel has entered the names that it was told of such directories.
-    fn wait(&self, which: impl Fn(u64) -> bool) {
-        let mut answered = lock(&self.answered);
-        while let Some(left) = Listings::left(&answered, &which) {
-            answered = self.settled.wait_timeout(answered, left).unwrap_or_else(|poison| poison.into_inner()).0;
-        }
-    }
-
-    /// For how long the kernel may still be about to.
-    fn left(answered: &HashMap<u64, (u64, Instant)>, which: impl Fn(u64) -> bool) -> Option<Duration> {
-        let of_these = answered.values().filter(|(directory, _)| which(*directory));
-        of_these.filter_map(|(_, at)| LISTING_ENTERED.checked_sub(at.elapsed())).max()
-    }
-}
-
-/// What a file holds in its last page.
-pub(crate) struct Tail {
-    pub(crate) offset: u64,
-    pub(crate) data: Vec<u8>,
-    /// A lease is held until the kernel has it.
-    pub(crate) is_leased: bool,
-}
-
-impl Tail {
-    fn end(&self) -> u64 {
-        self.offset + self.data.len() as u64
-    }
-}
 
 /// Tells the kernel what it has to forget.
 pub(crate) struct KernelCaches(pub(crate) Weak<Shared>);

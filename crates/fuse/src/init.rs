@@ -8,8 +8,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::abi::{Field, InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, MINOR_MIN, opcode};
 use crate::buffer::Pool;
-use crate::device::{self, Read};
-use crate::{CacheMode, Config, Device, StartError};
+use crate::config::{CacheMode, Config};
+use crate::device::{self, Device, Read};
+use crate::error::StartError;
+use crate::negotiated::Negotiated;
 
 /// The kernel sends INIT from within mount(2), so it waits already; a connection that stays silent this long is none.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,29 +21,6 @@ const MIN_READ_BUFFER: usize = 8192;
 
 /// What a kernel that does not know MAX_PAGES transfers, whatever it is told: 32 pages.
 const MAX_TRANSFER_OLD: u32 = 128 << 10;
-
-/// What was agreed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Negotiated {
-    /// The lower of the two minor versions.
-    pub minor: u32,
-    /// The capabilities in force.
-    pub flags: InitFlags,
-    /// The most bytes that one READ or WRITE carries.
-    pub max_transfer: u32,
-}
-
-impl Negotiated {
-    /// Whether requests come by io_uring.
-    pub fn over_io_uring(&self) -> bool {
-        self.flags.contains(InitFlags::OVER_IO_URING)
-    }
-
-    /// Whether files that are open for direct I/O can be mapped shared.
-    pub fn maps_direct_io(&self) -> bool {
-        self.flags.contains(InitFlags::DIRECT_IO_ALLOW_MMAP)
-    }
-}
 
 /// Answers INIT on a fresh connection. With `has_rings` requests are taken by io_uring where the kernel offers it.
 pub(crate) fn negotiate(

@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use aqueduct_metrics::activity::Recorder;
 use aqueduct_metrics::{Collect, Counter, Histogram, Indexed, Snapshot, table};
 
-use crate::Session;
 use crate::abi::{notify, opcode};
-use crate::session::Shared;
 
 /// The opcodes that have answers, by their number.
 const NAMES: [&str; opcode::COPY_FILE_RANGE_64 as usize + 1] = {
@@ -136,25 +134,17 @@ impl Metrics {
     }
 }
 
-impl Collect for Shared {
+impl Collect for Metrics {
     fn collect(&self, into: &mut Snapshot) {
-        let metrics = &self.metrics;
-        into.put_indexed(&table::FUSE_REQUEST_SECONDS, &metrics.requests);
-        into.put_indexed(&table::FUSE_ERRORS, &metrics.errors);
-        into.put_indexed(&table::FUSE_NOTIFICATIONS, &metrics.notifications);
-        into.put(&table::FUSE_UPCALLS, &["/dev/fuse"], &metrics.by_device);
-        into.put(&table::FUSE_UPCALLS, &["io_uring"], &metrics.by_ring);
-        into.put(&table::FUSE_FORGOTTEN, &[], &metrics.forgotten);
-        into.put(&table::FUSE_INTERRUPTS, &[], &metrics.interrupts);
-        into.put(&table::FUSE_BYTES_READ, &[], &metrics.bytes_read);
-        into.put(&table::FUSE_BYTES_WRITTEN, &[], &metrics.bytes_written);
-        into.put_number(&table::FUSE_INODES, &[], self.nodes.count() as u64);
-    }
-}
-
-impl Collect for Session {
-    fn collect(&self, into: &mut Snapshot) {
-        self.shared.collect(into);
+        into.put_indexed(&table::FUSE_REQUEST_SECONDS, &self.requests);
+        into.put_indexed(&table::FUSE_ERRORS, &self.errors);
+        into.put_indexed(&table::FUSE_NOTIFICATIONS, &self.notifications);
+        into.put(&table::FUSE_UPCALLS, &["/dev/fuse"], &self.by_device);
+        into.put(&table::FUSE_UPCALLS, &["io_uring"], &self.by_ring);
+        into.put(&table::FUSE_FORGOTTEN, &[], &self.forgotten);
+        into.put(&table::FUSE_INTERRUPTS, &[], &self.interrupts);
+        into.put(&table::FUSE_BYTES_READ, &[], &self.bytes_read);
+        into.put(&table::FUSE_BYTES_WRITTEN, &[], &self.bytes_written);
     }
 }
 

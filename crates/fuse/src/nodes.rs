@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use aqueduct_worker::lock;
 
 use crate::abi::ROOT_ID;
-use crate::caches::LISTING_ENTERED;
+use crate::listings::LISTING_ENTERED;
 use crate::places::Places;
 
 /// Workers rarely meet at one of 16 locks; a node id holds its shard in its lowest bits.

@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use crate::StartError;
 use crate::abi::{self, InitFlags};
+use crate::error::StartError;
 use crate::init::{self, Offered};
 use crate::mount::{self, MountError, MountOptions};
 

@@ -3,12 +3,23 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex};
 
 use aqueduct_worker::{Done, lock};
 
-use crate::caches::Tail;
-use crate::session::Shared;
+/// What a file holds in its last page.
+pub(crate) struct Tail {
+    pub(crate) offset: u64,
+    pub(crate) data: Vec<u8>,
+    /// A lease is held until the kernel has it.
+    pub(crate) is_leased: bool,
+}
+
+impl Tail {
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+}
 
 /// The nodes whose pages are to be dropped, in the order in which that was asked for, and what is
 /// to be stored then.
@@ -31,19 +42,17 @@ struct Drop {
 }
 
 impl PageDrops {
-    /// Starts the thread, which ends when this is closed or the mount is no more.
-    pub(crate) fn start(self: &Arc<PageDrops>, shared: Weak<Shared>) -> io::Result<()> {
+    /// Starts the thread, which ends when this is closed. `drop` has the kernel drop the pages of a
+    /// node, and then know the end of its file.
+    pub(crate) fn start(self: &Arc<PageDrops>, drop: impl Fn(u64, Option<&Tail>) + Send + 'static) -> io::Result<()> {
         let drops = self.clone();
-        std::thread::Builder::new().name("aqueduct-pages".into()).spawn(move || drops.work(&shared))?;
+        std::thread::Builder::new().name("aqueduct-pages".into()).spawn(move || drops.work(drop))?;
         Ok(())
     }
 
-    fn work(&self, shared: &Weak<Shared>) {
+    fn work(&self, drop: impl Fn(u64, Option<&Tail>)) {
         while let Some(Drop { node, tail, done }) = self.next() {
-            if let Some(shared) = shared.upgrade() {
-                shared.drop_unleased_pages(node);
-                tail.iter().for_each(|tail| shared.store_tail(node, tail));
-            }
+            drop(node, tail.as_ref());
             if let Some(done) = done {
                 done.set();
             }
@@ -117,7 +126,7 @@ mod tests {
         assert!(early.as_mut().poll(&mut task).is_pending());
         drops.close();
         assert!(pin!(drops.drop_now(32)).poll(&mut task).is_ready());
-        drops.work(&Weak::new());
+        drops.work(|_, _| {});
         assert!(early.as_mut().poll(&mut task).is_ready());
     }
 }

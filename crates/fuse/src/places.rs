@@ -9,26 +9,10 @@
 //! nothing waits for, and the answer goes when it is done, or soon in any case. Then the kernel
 //! gives up that lock, and tries once more.
 
-use std::collections::{HashMap, VecDeque};
-use std::future::{Future, poll_fn};
-use std::io;
-use std::pin::pin;
-use std::sync::{Arc, Condvar, Mutex, Weak};
-use std::task::Poll;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::Mutex;
 
-use aqueduct_worker::{Done, Group, lock};
-
-use crate::notify;
-use crate::session::Shared;
-
-/// How long an answer waits until the kernel has dropped the entry at an old place: a hundred
-/// times what that takes where nobody holds the lock.
-const PATIENCE: Duration = Duration::from_millis(20);
-
-/// The most entries that wait to be dropped. Beyond, the kernel is left to itself, as for entries
-/// that it cannot drop.
-const QUEUE_MAX: usize = 1024;
+use aqueduct_worker::lock;
 
 /// A name in a directory.
 pub(crate) type Place = (u64, Box<[u8]>);
@@ -104,79 +88,6 @@ impl Places {
     /// The kernel has forgotten an inode.
     pub(crate) fn forget(&self, node: u64) {
         lock(&self.0).forget(node);
-    }
-}
-
-/// The entries that the kernel is to drop, in the order in which that was asked for.
-#[derive(Default)]
-pub(crate) struct EntryDrops {
-    queue: Mutex<Queue>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Queue {
-    drops: VecDeque<(Place, Arc<Done>)>,
-    closed: bool,
-}
-
-impl EntryDrops {
-    /// Starts the thread, which ends when this is closed or the mount is no more.
-    pub(crate) fn start(self: &Arc<EntryDrops>, shared: Weak<Shared>) -> io::Result<()> {
-        let drops = self.clone();
-        std::thread::Builder::new().name("aqueduct-names".into()).spawn(move || drops.work(&shared))?;
-        Ok(())
-    }
-
-    fn work(&self, shared: &Weak<Shared>) {
-        while let Some(((parent, name), done)) = self.next() {
-            if let Some(shared) = shared.upgrade()
-                && let Err(error) = shared.notify(&notify::inval_entry(parent, &name, false))
-                && !shared.ended()
-            {
-                tracing::debug!(%error, parent, "the kernel keeps an entry of a directory that was moved");
-            }
-            done.set();
-        }
-    }
-
-    fn next(&self) -> Option<(Place, Arc<Done>)> {
-        let mut queue = lock(&self.queue);
-        while !queue.closed {
-            if let Some(next) = queue.drops.pop_front() {
-                return Some(next);
-            }
-            queue = self.changed.wait(queue).unwrap_or_else(|poison| poison.into_inner());
-        }
-        None
-    }
-
-    /// Has an entry dropped, and waits for it for [`PATIENCE`].
-    pub(crate) async fn drop_soon(&self, place: Place) {
-        let done = Arc::new(Done::default());
-        {
-            let mut queue = lock(&self.queue);
-            if queue.closed || queue.drops.len() >= QUEUE_MAX {
-                return;
-            }
-            queue.drops.push_back((place, done.clone()));
-            self.changed.notify_one();
-        }
-        let Some(group) = Group::current() else { return };
-        let (mut dropped, mut patience) = (pin!(done.wait()), pin!(group.sleep(PATIENCE)));
-        poll_fn(|task| {
-            let is_over = dropped.as_mut().poll(task).is_ready() || patience.as_mut().poll(task).is_ready();
-            if is_over { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-    }
-
-    /// The mount has ended.
-    pub(crate) fn close(&self) {
-        let mut queue = lock(&self.queue);
-        queue.closed = true;
-        queue.drops.clear();
-        self.changed.notify_all();
     }
 }
 

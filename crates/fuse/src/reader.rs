@@ -15,11 +15,11 @@ use crate::abi::{BatchForgetIn, Field, ForgetIn, ForgetOne, InHeader, InterruptI
 use crate::buffer::{Buffer, HAND_OVER_MIN};
 use crate::channel::{Channel, Responder};
 use crate::device::{DeviceChannel, Read};
-use crate::dispatch::Job;
 use crate::interrupt::Verdict;
+use crate::job::Job;
 use crate::releases::Reading;
 use crate::serve::serve_now;
-use crate::session::Shared;
+use crate::shared::Shared;
 
 /// Requests taken before the group's other work has its turn: what waits in the kernel comes again at once.
 const BATCH: usize = 16;
@@ -64,6 +64,7 @@ impl Readers {
 pub(crate) struct Reader {
     /// Never rests.
     first: bool,
+    readers: Arc<Readers>,
     shared: Arc<Shared>,
     channel: Arc<DeviceChannel>,
     group: Weak<Group>,
@@ -73,6 +74,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn start(
+        readers: &Arc<Readers>,
         shared: Arc<Shared>,
         channel: Arc<DeviceChannel>,
         group: &Arc<Group>,
@@ -80,6 +82,7 @@ impl Reader {
     ) -> io::Result<Arc<Reader>> {
         let reader = Arc::new(Reader {
             first,
+            readers: readers.clone(),
             shared,
             channel,
             group: Arc::downgrade(group),
@@ -89,7 +92,7 @@ impl Reader {
         if first {
             reader.resume()?;
         } else {
-            lock(&reader.shared.readers.others).push(Arc::downgrade(&reader));
+            lock(&readers.others).push(Arc::downgrade(&reader));
         }
         Ok(reader)
     }
@@ -100,7 +103,7 @@ impl Reader {
         let mut registration = lock(&self.registration);
         if registration.is_none() && !self.stopped.load(Ordering::SeqCst) {
             *registration = Some(group.register_exclusive(self.channel.fd(), self.clone())?);
-            self.shared.readers.active.fetch_add(usize::from(!self.first), Ordering::SeqCst);
+            self.readers.active.fetch_add(usize::from(!self.first), Ordering::SeqCst);
         }
         Ok(())
     }
@@ -108,7 +111,7 @@ impl Reader {
     fn rest(&self) {
         let registration = lock(&self.registration).take();
         if registration.is_some() {
-            self.shared.readers.active.fetch_sub(1, Ordering::SeqCst);
+            self.readers.active.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
@@ -215,7 +218,7 @@ impl Reader {
         let job = Job::new(self.shared.clone(), *header, frame, responder);
         drop(reading); // a release is entered with its job
         if !small {
-            self.shared.readers.widen();
+            self.readers.widen();
         }
         serve_now(job, group);
         buffer
@@ -226,12 +229,12 @@ impl Ready for Reader {
     fn ready(&self, _: Readiness) {
         let Some(group) = self.group.upgrade() else { return };
         let _busy = self.shared.busy();
-        if self.first && !self.shared.readers.wide.is_on() {
-            self.shared.readers.narrow();
+        if self.first && !self.readers.wide.is_on() {
+            self.readers.narrow();
         }
         let began = Instant::now();
         if !self.take_batch(&group) || began.elapsed() > Wide::SMALL_WORK_MAX {
-            self.shared.readers.widen();
+            self.readers.widen();
         }
     }
 }

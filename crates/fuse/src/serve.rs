@@ -8,9 +8,10 @@ use std::time::Instant;
 use aqueduct_worker::Group;
 
 use crate::abi::opcode;
-use crate::dispatch::{self, Job};
+use crate::dispatch;
 use crate::interrupt::{Kind, WATCH_INTERVAL};
-use crate::session::{Busy, Shared};
+use crate::job::Job;
+use crate::shared::{Busy, Shared};
 
 /// Begins a request on the calling thread; what has to wait goes on as a task of the group.
 pub(crate) fn serve_now(job: Job, group: &Arc<Group>) {

@@ -1,156 +1,31 @@
-//! A mount that is served: what its requests share, its start and its end.
+//! A mount that is served: its start and its end.
 
-use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::time::Instant;
+use std::sync::{Arc, Weak, mpsc};
 
-use aqueduct_fs::{
-    Cancel, Context, Credential, Entry, FileSystem, Handle, Observer, OpenId, Reply, Request, TRANSFER_SIZE_MAX,
-};
-use aqueduct_metrics::Snapshot;
-use aqueduct_worker::{Group, lock};
+use aqueduct_fs::{Context, Credential, Entry, FileSystem, Handle, Observer, Reply, Request, TRANSFER_SIZE_MAX};
+use aqueduct_metrics::{Collect, Snapshot};
+use aqueduct_worker::Group;
 
+use crate::abi;
 use crate::buffer::Pool;
-use crate::caches::{KernelCaches, Listings, Policy};
-use crate::device::DeviceChannel;
-use crate::groups::GroupCache;
-use crate::init::{self, Negotiated};
-use crate::interrupt::Interrupts;
-use crate::jobs::JobCache;
-use crate::metrics::Metrics;
-use crate::nodes::Nodes;
-use crate::notify::{self, Notification};
-use crate::pages::PageDrops;
-use crate::places::EntryDrops;
+use crate::caches::KernelCaches;
+use crate::config::Config;
+use crate::device::{Device, DeviceChannel};
+use crate::error::StartError;
+use crate::init;
+use crate::mount;
+use crate::negotiated::Negotiated;
+use crate::notify;
+use crate::pages::Tail;
+use crate::places::Place;
 use crate::readahead;
 use crate::reader::{Reader, Readers};
-use crate::releases::Releases;
-use crate::ring::{self, Rings};
-use crate::sizes::Sizes;
-use crate::turns::Turns;
-use crate::{Config, Device, StartError, abi, device, mount};
+use crate::ring;
+use crate::shared::Shared;
 
 /// The least a request buffer holds beside its headers: an extended attribute of the largest size, and what the kernel insists on.
 const BUFFER_DATA_MIN: usize = 128 << 10;
-
-/// What all requests of a mount share.
-pub(crate) struct Shared {
-    pub(crate) filesystem: Arc<dyn FileSystem>,
-    pub(crate) config: Config,
-    pub(crate) negotiated: Negotiated,
-    pub(crate) policy: Policy,
-    pub(crate) nodes: Nodes,
-    pub(crate) groups: GroupCache,
-    pub(crate) jobs: JobCache,
-    pub(crate) interrupts: Interrupts,
-    pub(crate) releases: Arc<Releases>,
-    pub(crate) listings: Listings,
-    /// When the kernel was last made to forget all names, by the clock of the nodes.
-    pub(crate) epoch_began: AtomicU64,
-    /// The open files and directories that read from pages, and whether they write through them.
-    pub(crate) cached: Mutex<HashMap<OpenId, bool>>,
-    /// How often the kernel was made to forget all names.
-    pub(crate) epoch: AtomicU32,
-    /// How often the kernel was told another time than that of a change.
-    pub(crate) times_told: AtomicU32,
-    pub(crate) page_drops: Arc<PageDrops>,
-    pub(crate) entry_drops: Arc<EntryDrops>,
-    pub(crate) sizes: Arc<Sizes>,
-    pub(crate) turns: Turns,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) metrics: Metrics,
-    pub(crate) readers: Readers,
-    pub(crate) rings: Rings,
-    /// The descriptor that notifications are written to.
-    control: Arc<DeviceChannel>,
-    /// Whether the kernel has ended the mount.
-    ended: AtomicBool,
-    /// Readers at work and requests under way.
-    busy: AtomicUsize,
-    end: Mutex<End>,
-    finished: Condvar,
-}
-
-type Callback = Box<dyn FnOnce() + Send>;
-
-#[derive(Default)]
-struct End {
-    finished: bool,
-    callbacks: Vec<Callback>,
-}
-
-/// Keeps the end of a session waiting.
-pub(crate) struct Busy(Arc<Shared>);
-
-impl Shared {
-    pub(crate) fn busy(self: &Arc<Shared>) -> Busy {
-        self.busy.fetch_add(1, Ordering::SeqCst);
-        Busy(self.clone())
-    }
-
-    /// Whether the mount has ended.
-    pub(crate) fn ended(&self) -> bool {
-        self.ended.load(Ordering::SeqCst)
-    }
-
-    /// The kernel has gone (or we leave it): what waits for others is told to end.
-    pub(crate) fn end(&self) {
-        if !self.ended.swap(true, Ordering::SeqCst) {
-            tracing::debug!(nodes = self.nodes.count(), "the mount has ended");
-            self.interrupts.cancel_all();
-            self.page_drops.close();
-            self.entry_drops.close();
-        }
-    }
-
-    /// Nothing is under way any more.
-    fn finish(&self) {
-        let callbacks = {
-            let mut end = lock(&self.end);
-            if std::mem::replace(&mut end.finished, true) {
-                return;
-            }
-            std::mem::take(&mut end.callbacks)
-        };
-        // Releases that the kernel had queued when it was unmounted never reach us.
-        // One that has to ask others for that has a session of its own, which ends with the mount.
-        drop(self.filesystem.depart(self.config.client));
-        callbacks.into_iter().for_each(|callback| callback());
-        self.finished.notify_all();
-    }
-
-    /// Waits until the releases that the kernel sent before are done. Ends early when that is cancelled.
-    pub(crate) async fn settled(&self, cancel: &Cancel) {
-        self.rings.drained().await; // /dev/fuse hands requests out in their order; of rings, one does not know of the others
-        self.releases.settled(cancel).await;
-    }
-
-    /// What [`Config::status`] tells of the mount.
-    pub(crate) fn status(&self) -> Option<String> {
-        let kernel = self.metrics.activity.look("", Instant::now());
-        self.config.status.as_ref().map(|status| status(&self.negotiated, Snapshot::of(self), kernel))
-    }
-
-    /// Sends a notification. False: the kernel knows no such inode or name.
-    pub(crate) fn notify(&self, notification: &Notification) -> io::Result<bool> {
-        self.metrics.notified(notification.code);
-        match device::write(self.control.fd(), 0, notification.code, &[&notification.body]) {
-            Ok(()) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        if self.0.busy.fetch_sub(1, Ordering::SeqCst) == 1 && self.0.ended() {
-            self.0.finish();
-        }
-    }
-}
 
 /// A mount that is served. Dropping it unmounts, if [`mount`](crate::mount) mounted it and it has not ended.
 pub struct Session {
@@ -204,45 +79,20 @@ fn start_mounted(
     let Device { fd, target, .. } = device;
     channels.push(Arc::new(DeviceChannel::new(fd)));
     let observed = config.observed.take();
-    let shared = Arc::new(Shared {
-        filesystem,
-        policy: Policy::new(&config, &negotiated),
-        config,
-        negotiated,
-        nodes: Nodes::new(root.bytes()),
-        groups: GroupCache::default(),
-        jobs: JobCache::default(),
-        interrupts: Interrupts::default(),
-        releases: Arc::default(),
-        listings: Listings::default(),
-        epoch_began: AtomicU64::new(0),
-        cached: Mutex::default(),
-        epoch: AtomicU32::new(0),
-        times_told: AtomicU32::new(0),
-        page_drops: Arc::default(),
-        entry_drops: Arc::default(),
-        sizes: Arc::default(),
-        turns: Turns::default(),
-        pool,
-        metrics: Metrics::default(),
-        readers: Readers::default(),
-        rings: Rings::default(),
-        control: channels[0].clone(),
-        ended: AtomicBool::new(false),
-        busy: AtomicUsize::new(0),
-        end: Mutex::default(),
-        finished: Condvar::new(),
-    });
+    let shared = Arc::new(Shared::new(filesystem, (config, negotiated), &root, pool, channels[0].clone()));
     let mut session = Session { shared: shared.clone(), readers: Vec::new(), target };
     if shared.policy.pages {
-        shared.page_drops.start(Arc::downgrade(&shared))?;
+        let of_drops = Arc::downgrade(&shared);
+        shared.page_drops.start(move |node, tail| drop_pages(&of_drops, node, tail))?;
     }
-    shared.entry_drops.start(Arc::downgrade(&shared))?;
+    let of_drops = Arc::downgrade(&shared);
+    shared.entry_drops.start(move |place| drop_entry(&of_drops, place))?;
     if let Some(observed) = observed {
         observed(session.observer());
     }
+    let readers = Arc::<Readers>::default();
     for (at, (group, channel)) in groups.iter().zip(channels).enumerate() {
-        session.readers.push(Reader::start(shared.clone(), channel, group, at == 0)?);
+        session.readers.push(Reader::start(&readers, shared.clone(), channel, group, at == 0)?);
     }
     if let Some(prepared) = prepared.filter(|_| shared.negotiated.over_io_uring()) {
         prepared.start(&shared, groups, shared.control.fd())?;
@@ -251,6 +101,23 @@ fn start_mounted(
         readahead::set(target, bytes);
     }
     Ok(session)
+}
+
+/// Has the kernel drop the pages of a node that no lease covers, and know the end of its file.
+fn drop_pages(shared: &Weak<Shared>, node: u64, tail: Option<&Tail>) {
+    let Some(shared) = shared.upgrade() else { return };
+    shared.drop_unleased_pages(node);
+    tail.into_iter().for_each(|tail| shared.store_tail(node, tail));
+}
+
+/// Has the kernel drop the entry of a directory that was moved.
+fn drop_entry(shared: &Weak<Shared>, (parent, name): &Place) {
+    if let Some(shared) = shared.upgrade()
+        && let Err(error) = shared.notify(&notify::inval_entry(*parent, name, false))
+        && !shared.ended()
+    {
+        tracing::debug!(%error, parent, "the kernel keeps an entry of a directory that was moved");
+    }
 }
 
 /// The kernel counts in pages, and a read that is answered with less than it asked for ends at the end of the file.
@@ -275,10 +142,7 @@ fn root(filesystem: Arc<dyn FileSystem>, group: &Arc<Group>, config: &Config) ->
 impl Session {
     /// Blocks until the mount has ended, by unmount or abort, and its last request is done.
     pub fn wait(&self) {
-        let mut end = lock(&self.shared.end);
-        while !end.finished {
-            end = self.shared.finished.wait(end).unwrap_or_else(|poison| poison.into_inner());
-        }
+        self.shared.wait_for_end();
     }
 
     /// Whether the kernel has ended the mount.
@@ -288,13 +152,7 @@ impl Session {
 
     /// Calls back once when the mount has ended and its last request is done; at once when that is so already.
     pub fn on_end(&self, callback: impl FnOnce() + Send + 'static) {
-        let mut end = lock(&self.shared.end);
-        if end.finished {
-            drop(end);
-            callback();
-        } else {
-            end.callbacks.push(Box::new(callback));
-        }
+        self.shared.on_end(Box::new(callback));
     }
 
     /// What was agreed with the kernel.
@@ -358,6 +216,12 @@ impl Session {
     /// Whom to tell what the kernel has to forget ([`CacheMode::Lease`](crate::CacheMode::Lease)).
     pub fn observer(&self) -> Arc<dyn Observer> {
         Arc::new(KernelCaches(Arc::downgrade(&self.shared)))
+    }
+}
+
+impl Collect for Session {
+    fn collect(&self, into: &mut Snapshot) {
+        self.shared.collect(into);
     }
 }
 

@@ -15,7 +15,8 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair,
 
 use crate::abi::{self, *};
 use crate::channel::{Channel, Responder};
-use crate::dispatch::{self, Job};
+use crate::dispatch;
+use crate::job::Job;
 use crate::{CacheMode, Config, Device, Session, StartError, start};
 
 #[path = "../tests/leased/mod.rs"]

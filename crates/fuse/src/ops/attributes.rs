@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use aqueduct_fs::{AccessMask, Attr, Errno, OpenId, Reply, Request, Statfs, XattrMode};
+use aqueduct_fs::{AccessMask, Errno, OpenId, Reply, Request, Statfs, XattrMode};
 
-use crate::STATUS_XATTR;
 use crate::abi::{
     AccessIn, Field, GETATTR_FH, GetattrIn, GetxattrIn, GetxattrOut, ROOT_ID, SetattrIn, SetattrValid, SetxattrIn,
     StatfsOut, StatxIn, StatxOut, opcode,
 };
-use crate::caches::Kept;
+use crate::config::STATUS_XATTR;
 use crate::convert;
-use crate::dispatch::{Job, Outcome};
+use crate::job::{Job, Outcome};
+use crate::kept::Kept;
 use crate::ops::reading;
 use crate::sizes::Turn;
 
@@ -23,7 +23,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
             let open = (get.getattr_flags & GETATTR_FH != 0).then_some(OpenId(get.fh));
             let (attr, kept) = match open.filter(|open| job.shared.reads_pages(*open)) {
                 Some(open) => reading::get_attr(job, open).await?,
-                None => get_attr(job, open).await?,
+                None => job.get_attr(open).await?,
             };
             Ok(job.attr_out(&attr, kept))
         }
@@ -31,7 +31,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
             let (get, _) = job.args(StatxIn::parse)?;
             drop_stale_listing(job).await;
             let open = (get.getattr_flags & GETATTR_FH != 0).then_some(OpenId(get.fh));
-            let (attr, kept) = get_attr(job, open).await?;
+            let (attr, kept) = job.get_attr(open).await?;
             let (attr_valid, attr_valid_nsec) = job.attributes_valid(job.header.nodeid, &attr, &kept);
             job.told(job.header.nodeid, &attr);
             let stat = convert::statx(&attr);
@@ -67,11 +67,6 @@ async fn drop_stale_listing(job: &Job) {
         shared.distrust_listing(node);
         shared.page_drops.drop_now(node).await;
     }
-}
-
-pub(super) async fn get_attr(job: &Job, open: Option<OpenId>) -> Result<(Attr, Kept), Errno> {
-    let (reply, kept) = job.ask_value(Request::GetAttr { handle: &job.handle()?, open }).await?;
-    Ok((reply.attr()?, kept))
 }
 
 /// The flag KILL_SUIDGID is not looked at: the file system changes the size as the caller, so its kernel decides on the set-id bits.

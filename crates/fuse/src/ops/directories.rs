@@ -9,8 +9,8 @@ use crate::abi::{
     Dirent, EntryOut, FSYNC_FDATASYNC, Field, FopenFlags, FsyncIn, OpenIn, OpenOut, ROOT_ID, ReadIn, ReleaseIn, opcode,
     put_dirent, record_size,
 };
-use crate::caches::{Kept, now};
-use crate::dispatch::{Grant, Job, Outcome};
+use crate::job::{Grant, Job, Outcome};
+use crate::kept::{Kept, now};
 use crate::nodes::Listing;
 
 /// What an entry without attributes grows by at most from a page to the kernel's form: 20 bytes and a name of one byte become 32. Of a

@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering;
 
 use aqueduct_fs::{Errno, FallocateFlags, Hold, LockKind, OpenFlags, OpenId, ReadAt, Request, SeekTo, Source, WriteAt};
 
-use crate::CacheMode;
 use crate::abi::{
     CopyFileRangeIn, CopyFileRangeOut, CreateIn, FSYNC_FDATASYNC, FallocateIn, Field, FlushIn, FopenFlags, FsyncIn,
     InHeader, LseekIn, LseekOut, MINOR_NOFLUSH, OpenIn, OpenOut, READ_LOCKOWNER, ReadIn, ReleaseIn, WRITE_CACHE,
     WriteIn, WriteOut, opcode,
 };
+use crate::config::CacheMode;
 use crate::convert;
-use crate::dispatch::{Grant, Job, Outcome};
+use crate::job::{Grant, Job, Outcome};
 use crate::sink::FuseSink;
 use crate::sizes::{Turn, Use};
 

@@ -4,7 +4,7 @@ use aqueduct_fs::{Errno, LockKind, LockSpace, OpenId, Request};
 
 use crate::abi::{Field, LK_FLOCK, LkIn, LkOut, opcode};
 use crate::convert;
-use crate::dispatch::{Job, Outcome};
+use crate::job::{Job, Outcome};
 
 pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     let (ask, _) = job.args(LkIn::parse)?;

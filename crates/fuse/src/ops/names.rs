@@ -4,7 +4,7 @@ use aqueduct_fs::{Errno, RenameFlags, Request};
 
 use crate::abi::{EntryOut, Field, LinkIn, MkdirIn, MknodIn, ROOT_ID, Rename2In, RenameIn, opcode};
 use crate::convert::{self, decode_device, name, text};
-use crate::dispatch::{Job, Outcome};
+use crate::job::{Job, Outcome};
 
 pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     if job.header.opcode != opcode::LOOKUP {

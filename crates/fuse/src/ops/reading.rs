@@ -22,9 +22,9 @@ use aqueduct_fs::data::MemorySink;
 use aqueduct_fs::{Attr, Errno, OpenId, ReadAt};
 use aqueduct_worker::Group;
 
-use crate::caches::{Kept, Tail};
-use crate::dispatch::Job;
-use crate::ops::attributes;
+use crate::job::Job;
+use crate::kept::Kept;
+use crate::pages::Tail;
 use crate::sizes::Use;
 
 /// How long a lease is held while others are waited for: far longer than they take where nobody
@@ -41,7 +41,7 @@ pub(super) async fn get_attr(job: &Job, open: OpenId) -> Result<(Attr, Kept), Er
     let mut tries = 0;
     loop {
         tries += 1;
-        let (mut attr, mut kept) = attributes::get_attr(job, Some(open)).await?;
+        let (mut attr, mut kept) = job.get_attr(Some(open)).await?;
         let is_unleased = job.reads_unleased_pages(node);
         if is_unleased {
             // Whoever looks at the time asks anew, and the next who reads.
@@ -71,7 +71,7 @@ pub(super) async fn get_attr(job: &Job, open: OpenId) -> Result<(Attr, Kept), Er
                     }
                 }
                 if tries >= TRIES {
-                    let (attr, mut kept) = attributes::get_attr(job, Some(open)).await?;
+                    let (attr, mut kept) = job.get_attr(Some(open)).await?;
                     kept.attributes = Duration::ZERO;
                     return Ok((attr, kept));
                 }

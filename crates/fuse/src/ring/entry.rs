@@ -5,18 +5,17 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use bytes::Bytes;
 
-use super::Ring;
+use super::queues::Queues;
 use super::sys::{Cell, Memory};
 use aqueduct_worker::lock;
 
 use crate::abi::{Field, InHeader, OutHeader, RingEntry, opcode, ring};
 use crate::buffer::{HAND_OVER_MIN, Pool};
-use crate::channel::Channel;
 
 /// An entry. What its memory holds is a request from the completion that tells of it until it is answered; then it is the kernel's.
 pub(super) struct Entry {
     this: Weak<Entry>,
-    ring: Weak<Ring>,
+    queues: Weak<Queues>,
     number: usize,
     queue: usize,
     memory: Cell,
@@ -42,8 +41,8 @@ pub(crate) struct Loan {
 }
 
 impl Entry {
-    pub(super) fn new(ring: Weak<Ring>, number: usize, queue: usize, memory: Cell) -> Arc<Entry> {
-        Arc::new_cyclic(|this| Entry { this: this.clone(), ring, number, queue, memory, turn: Mutex::default() })
+    pub(super) fn new(queues: Weak<Queues>, number: usize, queue: usize, memory: Cell) -> Arc<Entry> {
+        Arc::new_cyclic(|this| Entry { this: this.clone(), queues, number, queue, memory, turn: Mutex::default() })
     }
 
     /// The number of its queue among those of its ring.
@@ -99,8 +98,34 @@ impl Entry {
         self.commit(unique)
     }
 
+    /// Answers the request, as [`Channel`](crate::channel::Channel) says of this and the two below.
+    pub(super) fn reply(&self, unique: u64, error: i32, body: &[&[u8]]) -> io::Result<()> {
+        self.finish(self.turn_of(unique)?, error, |payload| {
+            let length = body.iter().map(|part| part.len()).sum();
+            let mut room = payload.get_mut(..length).ok_or(io::ErrorKind::InvalidInput)?;
+            for part in body {
+                let (place, rest) = room.split_at_mut(part.len());
+                place.copy_from_slice(part);
+                room = rest;
+            }
+            Ok(length)
+        })
+    }
+
+    pub(super) fn lend_memory(&self, unique: u64) -> Option<Loan> {
+        let entry = self.this.upgrade()?;
+        let turn = self.turn_of(unique).ok()?;
+        let memory = lock(&self.memory).take()?;
+        drop(turn);
+        Some(Loan { entry, unique, memory: Some(memory) })
+    }
+
+    pub(super) fn reply_lent(&self, unique: u64, length: usize) -> io::Result<()> {
+        self.finish(self.turn_of(unique)?, 0, |_| Ok(length))
+    }
+
     fn commit(&self, unique: u64) -> io::Result<()> {
-        self.ring.upgrade().ok_or(io::ErrorKind::NotConnected)?.commit(self.number, self.queue, unique)
+        self.queues.upgrade().ok_or(io::ErrorKind::NotConnected)?.commit(self.number, self.queue, unique)
     }
 }
 
@@ -140,33 +165,6 @@ fn put_header(memory: &mut Memory, unique: u64, error: i32, length: usize) -> io
     headers[..<OutHeader as Field>::SIZE].copy_from_slice(&header.to_vec());
     headers[ring::ENTRY..].copy_from_slice(&about.to_vec());
     Ok(())
-}
-
-impl Channel for Entry {
-    fn answer(&self, unique: u64, error: i32, body: &[&[u8]]) -> io::Result<()> {
-        self.finish(self.turn_of(unique)?, error, |payload| {
-            let length = body.iter().map(|part| part.len()).sum();
-            let mut room = payload.get_mut(..length).ok_or(io::ErrorKind::InvalidInput)?;
-            for part in body {
-                let (place, rest) = room.split_at_mut(part.len());
-                place.copy_from_slice(part);
-                room = rest;
-            }
-            Ok(length)
-        })
-    }
-
-    fn lend(&self, unique: u64) -> Option<Loan> {
-        let entry = self.this.upgrade()?;
-        let turn = self.turn_of(unique).ok()?;
-        let memory = lock(&self.memory).take()?;
-        drop(turn);
-        Some(Loan { entry, unique, memory: Some(memory) })
-    }
-
-    fn answer_lent(&self, unique: u64, length: usize) -> io::Result<()> {
-        self.finish(self.turn_of(unique)?, 0, |_| Ok(length))
-    }
 }
 
 impl Loan {

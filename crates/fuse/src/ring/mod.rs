@@ -9,30 +9,30 @@
 //! to the next request that is made, and leaves those that have waited for one until an entry of their queue is answered: so each new one is given something to answer.
 
 mod entry;
+mod queues;
 mod sys;
 
 use std::fs;
-use std::future::{Future, poll_fn};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
-use std::task::Poll;
 use std::time::Duration;
 
 use aqueduct_fs::Errno;
-use aqueduct_worker::{Done, Group, Interest, Readiness, Ready, Registration, lock};
+use aqueduct_worker::{Group, Interest, Readiness, Ready, Registration, lock};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::abi::{Field, InHeader, ReadIn, opcode};
-use crate::channel::Responder;
-use crate::dispatch::Job;
+use crate::channel::{Channel, Responder};
+use crate::job::Job;
 use crate::notify;
+use crate::rings::MountRing;
 use crate::serve::serve_now;
-use crate::session::Shared;
+use crate::shared::Shared;
 use entry::Entry;
 pub(crate) use entry::Loan;
+use queues::{Queue, Queues};
 use sys::{Commands, Completion};
 
 /// Entries of a queue to begin with: as many requests of one processor are answered side by side.
@@ -43,9 +43,6 @@ const ENTRIES_MAX: usize = 4096;
 
 /// For so long a queue without a free entry stands still before it gets more.
 const STALL: Duration = Duration::from_millis(10);
-
-/// For so long another thread is waited for until it has begun what its queues hold.
-const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 /// Requests that we have the kernel make have numbers from here on: its own begin at 2 and are even, too.
 const OWN_REQUESTS: u64 = 1 << 63;
@@ -97,18 +94,20 @@ impl Prepared {
     /// Has the rings serve the mount. The kernel holds all requests back until each queue has an entry.
     pub(crate) fn start(self, shared: &Arc<Shared>, groups: &[Arc<Group>], device: BorrowedFd<'_>) -> io::Result<()> {
         let (sender, receiver) = mpsc::channel();
-        let mut rings = Vec::with_capacity(groups.len());
+        let mut rings: Vec<Arc<dyn MountRing>> = Vec::with_capacity(groups.len());
         for ((commands, share), group) in self.rings.into_iter().zip(self.shares).zip(groups) {
             let device = device.try_clone_to_owned()?;
-            let queues = share.into_iter().map(Queue::new).collect();
-            let ring = Arc::new_cyclic(|this| Ring {
-                this: this.clone(),
-                shared: shared.clone(),
+            let queues = Arc::new(Queues {
                 group: Arc::downgrade(group),
                 device,
                 commands: Mutex::new(commands),
-                entries: Mutex::default(),
+                all: share.into_iter().map(Queue::new).collect(),
+            });
+            let ring = Arc::new_cyclic(|this| Ring {
+                this: this.clone(),
+                shared: shared.clone(),
                 queues,
+                entries: Mutex::default(),
                 allowed: self.allowed,
                 alone: AtomicU32::new(ALONE_ENOUGH),
                 registration: Mutex::default(),
@@ -121,7 +120,7 @@ impl Prepared {
             rings.push(ring);
         }
         let count = rings.len();
-        *lock(&shared.rings.0) = rings; // first: they end with the session, however this does
+        shared.rings.set(rings); // first: they end with the session, however this does
         for _ in 0..count {
             receiver.recv().map_err(|_| io::Error::from(io::ErrorKind::NotConnected))??;
         }
@@ -155,49 +154,12 @@ fn shares(possible: &[u16], online: &[u16], rings: usize) -> Vec<Vec<u16>> {
     shares
 }
 
-/// The rings of a mount; none when requests come by /dev/fuse.
-#[derive(Default)]
-pub(crate) struct Rings(Mutex<Vec<Arc<Ring>>>);
-
-impl Rings {
-    /// Waits until all requests have been begun that were made before, but not for long: a thread may have lost its processor to others.
-    pub(crate) async fn drained(&self) {
-        let rings = lock(&self.0).clone();
-        for ring in rings {
-            let (Some(group), Some(own)) = (ring.group.upgrade(), Group::current()) else { continue };
-            let done = Arc::new(Done::default());
-            let drained = done.clone();
-            group.spawn(async move {
-                ring.take_all();
-                drained.set();
-            });
-            let (mut drained, mut late) = (pin!(done.wait()), pin!(own.sleep(DRAIN_MAX)));
-            poll_fn(|task| match drained.as_mut().poll(task) {
-                Poll::Ready(()) => Poll::Ready(()),
-                Poll::Pending => late.as_mut().poll(task),
-            })
-            .await;
-        }
-    }
-
-    /// Takes no more requests.
-    pub(crate) fn stop(&self) {
-        for ring in std::mem::take(&mut *lock(&self.0)) {
-            let registration = lock(&ring.registration).take();
-            drop(registration); // outside the lock: it may hold the last reference to the ring
-        }
-    }
-}
-
 /// What one group serves: the queues that fall to it.
 pub(crate) struct Ring {
     this: Weak<Ring>,
     shared: Arc<Shared>,
-    group: Weak<Group>,
-    device: OwnedFd,
-    commands: Mutex<Commands>,
+    queues: Arc<Queues>,
     entries: Mutex<Vec<Arc<Entry>>>,
-    queues: Vec<Queue>,
     /// Where its thread may run when it is not kept near its queues.
     allowed: CpuSet,
     /// Requests since the last that was bulk or one of several; from [`ALONE_ENOUGH`] on the thread is near its queues.
@@ -207,41 +169,17 @@ pub(crate) struct Ring {
     own_requests: AtomicU64,
 }
 
-/// One of the kernel's queues.
-struct Queue {
-    number: u16,
-    entries: AtomicUsize,
-    /// Entries that wait for requests.
-    free: AtomicUsize,
-    /// Counts the answers: while no entry is free and it stands still, the queue does.
-    answered: AtomicUsize,
-    /// Whether somebody looks whether it stands still.
-    is_watched: AtomicBool,
-}
-
-impl Queue {
-    fn new(number: u16) -> Queue {
-        let [entries, free, answered] = [const { AtomicUsize::new(0) }; 3];
-        Queue { number, entries, free, answered, is_watched: AtomicBool::new(false) }
-    }
-
-    /// Requests that have not been answered.
-    fn under_way(&self) -> usize {
-        self.entries.load(Ordering::SeqCst).saturating_sub(self.free.load(Ordering::SeqCst))
-    }
-}
-
 impl Ring {
     /// Makes the ring ready, on the thread that uses it from now on.
     fn begin(self: &Arc<Ring>) -> io::Result<()> {
-        let group = self.group.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        let group = self.queues.group.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         self.run_on(&self.near());
-        let commands = lock(&self.commands);
+        let commands = lock(&self.queues.commands);
         commands.enable()?;
         let readable = Interest { read: true, write: false, once: false };
         *lock(&self.registration) = Some(group.register(commands.fd(), readable, self.clone())?);
         drop(commands);
-        (0..self.queues.len()).try_for_each(|queue| self.add_entries(queue, ENTRIES))
+        (0..self.queues.all.len()).try_for_each(|queue| self.add_entries(queue, ENTRIES))
     }
 
     /// Keeps the thread on the processors whose queues it serves while requests are small and come one by one: where a caller sleeps until it is answered, this thread runs at
@@ -266,7 +204,7 @@ impl Ring {
     /// The processors whose queues this ring serves.
     fn near(&self) -> CpuSet {
         let mut near = CpuSet::new();
-        let numbers = self.queues.iter().map(|queue| usize::from(queue.number));
+        let numbers = self.queues.all.iter().map(|queue| usize::from(queue.number));
         numbers.filter(|cpu| *cpu < CpuSet::MAX_CPU).for_each(|cpu| near.set(cpu));
         near
     }
@@ -278,12 +216,12 @@ impl Ring {
     }
 
     fn add_entries(self: &Arc<Ring>, queue: usize, count: usize) -> io::Result<()> {
-        let Queue { number, entries, free, .. } = &self.queues[queue];
+        let Queue { number, entries, free, .. } = &self.queues.all[queue];
         let payload_max = self.shared.pool.data_max();
         for _ in 0..count {
-            let cell = lock(&self.commands).register(self.device.as_fd(), *number, payload_max)?;
+            let cell = lock(&self.queues.commands).register(self.queues.device.as_fd(), *number, payload_max)?;
             let mut all = lock(&self.entries);
-            let entry = Entry::new(Arc::downgrade(self), all.len(), queue, cell);
+            let entry = Entry::new(Arc::downgrade(&self.queues), all.len(), queue, cell);
             all.push(entry);
             entries.fetch_add(1, Ordering::SeqCst);
             free.fetch_add(1, Ordering::SeqCst);
@@ -297,7 +235,7 @@ impl Ring {
         let mut files = entries.iter().filter(|entry| entry.queue() == at).filter_map(|entry| entry.file());
         let Some(mut file) = files.next() else { return Ok(()) };
         let (before, mut there) = (sched_getaffinity(None)?, CpuSet::new());
-        there.set(usize::from(self.queues[at].number).min(CpuSet::MAX_CPU - 1));
+        there.set(usize::from(self.queues.all[at].number).min(CpuSet::MAX_CPU - 1));
         sched_setaffinity(None, &there)?; // a request goes to the queue of the processor on which it is made
         let fetched = (0..count).try_for_each(|_| {
             let unique = self.own_requests.fetch_add(2, Ordering::SeqCst);
@@ -312,45 +250,16 @@ impl Ring {
         fetched
     }
 
-    /// Has the kernel take the answer to `unique` that the memory of an entry holds, and wait with the entry for the next request. On the ring's own thread the
-    /// kernel has it when this returns; from others it is done in their order.
-    fn commit(self: &Arc<Ring>, entry: usize, queue: usize, unique: u64) -> io::Result<()> {
-        let group = self.group.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        if group.is_current() {
-            return self.commit_here(entry, queue, unique);
-        }
-        let ring = self.clone();
-        group.spawn(async move {
-            let _ = ring.commit_here(entry, queue, unique); // says what went wrong
-        });
-        Ok(())
-    }
-
-    fn commit_here(&self, entry: usize, queue: usize, unique: u64) -> io::Result<()> {
-        let queue = &self.queues[queue];
-        queue.free.fetch_add(1, Ordering::SeqCst);
-        queue.answered.fetch_add(1, Ordering::SeqCst);
-        let committed = lock(&self.commands).commit(self.device.as_fd(), queue.number, unique, entry);
-        committed.inspect_err(
-            |error| tracing::warn!(%error, unique, "the kernel took no reply by io_uring: it goes with the next one; until then its program waits"),
-        )
-    }
-
-    fn take_all(self: &Arc<Ring>) {
-        lock(&self.commands).look();
-        while self.take() {}
-    }
-
     /// Begins the next request; false: there is none.
     fn take(self: &Arc<Ring>) -> bool {
-        let Some(done) = lock(&self.commands).next() else { return false };
+        let Some(done) = lock(&self.queues.commands).next() else { return false };
         self.completed(&done);
         true
     }
 
     fn completed(self: &Arc<Ring>, done: &Completion) {
         let Some(entry) = lock(&self.entries).get(done.entry).cloned() else { return };
-        let queue = &self.queues[entry.queue()];
+        let queue = &self.queues.all[entry.queue()];
         if queue.free.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.expect_stall(entry.queue());
         }
@@ -359,7 +268,7 @@ impl Ring {
             tracing::debug!(errno = -done.result, queue = queue.number, "an entry of a queue has ended");
             return;
         }
-        let Some(group) = self.group.upgrade() else { return };
+        let Some(group) = self.queues.group.upgrade() else { return };
         let _busy = self.shared.busy();
         match entry.request(&self.shared.pool) {
             Ok((header, frame)) => {
@@ -382,8 +291,8 @@ impl Ring {
 
     /// A queue has no free entry: looks after it until it has.
     fn expect_stall(self: &Arc<Ring>, queue: usize) {
-        if let Some(group) = self.group.upgrade()
-            && !self.queues[queue].is_watched.swap(true, Ordering::SeqCst)
+        if let Some(group) = self.queues.group.upgrade()
+            && !self.queues.all[queue].is_watched.swap(true, Ordering::SeqCst)
         {
             group.spawn(relieve(Arc::downgrade(self), queue));
         }
@@ -391,7 +300,7 @@ impl Ring {
 
     /// One look after a queue without free entries; false when that is over.
     fn relieve(self: &Arc<Ring>, at: usize, answered_before: usize) -> bool {
-        let queue = &self.queues[at];
+        let queue = &self.queues.all[at];
         let answered = queue.answered.load(Ordering::SeqCst);
         if queue.free.load(Ordering::SeqCst) > 0 || self.shared.ended() {
             queue.is_watched.store(false, Ordering::SeqCst);
@@ -422,17 +331,48 @@ fn is_bulk(header: &InHeader, frame: &[u8]) -> bool {
 
 async fn relieve(ring: Weak<Ring>, queue: usize) {
     loop {
-        let Some((ring_now, group)) = ring.upgrade().and_then(|ring| Some((ring.clone(), ring.group.upgrade()?)))
+        let Some((ring_now, group)) =
+            ring.upgrade().and_then(|ring| Some((ring.clone(), ring.queues.group.upgrade()?)))
         else {
             return;
         };
-        let answered = ring_now.queues[queue].answered.load(Ordering::SeqCst);
+        let answered = ring_now.queues.all[queue].answered.load(Ordering::SeqCst);
         let pause = group.sleep(STALL);
         drop((ring_now, group)); // a group that is stopped meanwhile would never be dropped
         pause.await;
         if !ring.upgrade().is_some_and(|ring| ring.relieve(queue, answered)) {
             return;
         }
+    }
+}
+
+impl MountRing for Ring {
+    fn group(&self) -> Option<Arc<Group>> {
+        self.queues.group.upgrade()
+    }
+
+    fn take_all(self: Arc<Self>) {
+        lock(&self.queues.commands).look();
+        while self.take() {}
+    }
+
+    fn stop(&self) {
+        let registration = lock(&self.registration).take();
+        drop(registration); // outside the lock: it may hold the last reference to the ring
+    }
+}
+
+impl Channel for Entry {
+    fn answer(&self, unique: u64, error: i32, body: &[&[u8]]) -> io::Result<()> {
+        self.reply(unique, error, body)
+    }
+
+    fn lend(&self, unique: u64) -> Option<Loan> {
+        self.lend_memory(unique)
+    }
+
+    fn answer_lent(&self, unique: u64, length: usize) -> io::Result<()> {
+        self.reply_lent(unique, length)
     }
 }
 
