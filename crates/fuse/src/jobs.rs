@@ -21,6 +21,10 @@ const CALLERS_MAX: usize = 1024;
 /// and batch systems put theirs in front of or behind a few KiB of others.
 const ENVIRONMENT_MAX: u64 = 128 << 10;
 
+/// So often a process is looked at in which no job was found: its first requests may come from
+/// before it became the job's program (execve keeps its id and the time when it started).
+const LOOKS_MAX: u8 = 4;
+
 /// The longest id of a job that a request carries.
 const JOB_LENGTH_MAX: usize = 64;
 
@@ -37,6 +41,8 @@ struct Known {
     looked: Instant,
     /// When its process started, in ticks since boot (proc_pid_stat(5)); 0: not looked at yet.
     started: u64,
+    /// How often that process was looked at.
+    looks: u8,
     job: Option<Arc<str>>,
 }
 
@@ -75,8 +81,8 @@ impl JobCache {
                     known.clear();
                 }
             }
-            let started = before.map_or(0, |before| before.started);
-            known.insert(tid, Known { looked: now, started, job: job.clone() });
+            let (started, looks) = before.map_or((0, 0), |before| (before.started, before.looks));
+            known.insert(tid, Known { looked: now, started, looks, job: job.clone() });
         }
         job
     }
@@ -89,15 +95,17 @@ fn start(known: &Table) -> Option<SyncSender<u32>> {
     let work = move || {
         for tid in asked {
             let Some(known) = known.upgrade() else { return };
-            let before = lock(&known).get(&tid).map_or(0, |known| known.started);
+            let before = lock(&known).get(&tid).cloned();
             let stat = read_to_string(format!("/proc/{tid}/stat")).ok();
             let started = stat.and_then(|text| start_time(&text)).unwrap_or(0);
-            if started == before && started != 0 {
-                continue; // the same process, whose job is known
+            let same = before.filter(|before| before.started == started && started != 0);
+            let looks = same.as_ref().map_or(0, |same| same.looks);
+            if same.is_some_and(|same| same.job.is_some() || looks >= LOOKS_MAX) {
+                continue; // whose job is known, or that it has none
             }
             let job = if started == 0 { None } else { look(tid).map(Into::into) };
             if let Some(entry) = lock(&known).get_mut(&tid) {
-                (entry.started, entry.job) = (started, job);
+                (entry.started, entry.looks, entry.job) = (started, looks + 1, job);
             }
         }
     };
