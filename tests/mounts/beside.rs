@@ -18,7 +18,7 @@ use crate::volumes::Volume;
 /// As [`block`] has it: more than is needed to go straight.
 const BLOCK: u64 = 256 << 10;
 
-const STRIPE: &str = "mode = 'stripe'\nstripe_size = '128KiB'\nwrites = 'data'";
+const STRIPE: &str = "mode = 'stripe'\nstripe_size = '128KiB'\nwrites = 'data'\nconcurrent = true";
 
 /// The versions that were answered, by blocks.
 struct Answered(Vec<AtomicU32>);

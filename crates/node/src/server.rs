@@ -255,7 +255,8 @@ fn role(config: &ServeConfig, start: u64) -> Result<(Role, Option<Beats>), Failu
     let key = RightKey::of_volume(&part.key);
     if part.has_names {
         let places = part.map.data.iter().map(|server| server.addresses.concat()).collect();
-        let granter = GranterConfig { key, places, folder: folder.clone(), fence: part.fence, names: start };
+        let (folder, fence, concurrent) = (folder.clone(), part.fence, part.concurrent);
+        let granter = GranterConfig { key, places, folder, fence, names: start, concurrent };
         return Ok((Role::Names(Arc::new(Granter::new(granter, boottime()))), None));
     }
     let Some(program) = &config.watch else { return Ok((Role::Alone, None)) };

@@ -86,6 +86,10 @@ pub struct VolumeSettings {
     /// Through whom is written.
     #[serde(default)]
     pub writes: WritesSetting,
+    /// With `writes = "data"`: several clients that write one file at the same time do that straight,
+    /// too. It is an experiment: docs/volumes.md says what it may lose.
+    #[serde(default)]
+    pub concurrent: bool,
     /// When a server of data that does not answer is known to write nothing any more: `answer`
     /// unless it is `timed`.
     #[serde(default)]
@@ -154,6 +158,8 @@ pub struct VolumePart {
     pub place: u16,
     /// What is written may go through all of them.
     pub writes: bool,
+    /// And by several clients into one file at the same time.
+    pub concurrent: bool,
     /// When one of them is known to write nothing any more.
     pub fence: Fence,
     /// Their directories share nothing.
@@ -388,6 +394,7 @@ impl Volume {
             coherent: self.settings.coherent,
             place: at as u16,
             writes: self.writes_straight(),
+            concurrent: self.settings.concurrent,
             fence: match self.settings.fence {
                 FenceSetting::Answer => Fence::Answer,
                 FenceSetting::Timed => Fence::Timed,
@@ -565,7 +572,19 @@ mod tests {
             let (has_names, place, writes, fence) = (true, 0, false, Fence::Answer);
             let key = Key::default();
             let (name, id) = ("v".to_owned(), "a".to_owned());
-            let part = VolumePart { name, id, key, map, has_names, coherent, place, writes, fence, plain: None };
+            let part = VolumePart {
+                name,
+                id,
+                key,
+                map,
+                has_names,
+                coherent,
+                place,
+                writes,
+                concurrent: false,
+                fence,
+                plain: None,
+            };
             part.check_backing(Path::new("/srv"), origin).map_err(|failure| failure.to_string())
         };
         for origin in [Origin::Shared("NFS"), Origin::Shared("FUSE"), Origin::Local, Origin::Unknown] {

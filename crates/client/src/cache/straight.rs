@@ -49,9 +49,13 @@ impl Cache {
         if !is_large && !is_shared {
             return None;
         }
-        let (open, credential, data) = (open.clone(), context.credential.clone(), data.clone());
-        let direct = Direct { open, credential, write, data, epoch, is_shared };
-        self.volume.write_direct(context, (direct, hold)).await
+        let (credential, data, handle) = (context.credential.clone(), data.clone(), open.handle.clone());
+        let direct = Direct { open: open.clone(), credential, write, data, epoch, is_shared };
+        let done = self.volume.write_direct(context, (direct, hold)).await;
+        if done.is_none() && is_shared {
+            leases.is_gone(&handle); // its rights are over: those of the next lease are others
+        }
+        done
     }
 
     async fn ask_beside_others(&self, context: &Context, leases: &Arc<Leases>, open: &Arc<Open>) {

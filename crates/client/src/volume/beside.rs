@@ -12,6 +12,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use aqueduct_fs::{ClientId, Context, Credential, Errno, Hold, WriteAt, Written};
@@ -69,8 +70,12 @@ impl Volume {
         epoch: u64,
         brought: &mut Brought,
     ) -> Result<(), Errno> {
+        let movers = self.movers.as_ref().filter(|movers| !movers.is_alone.load(Ordering::Relaxed));
+        let movers = movers.ok_or(Errno::EOPNOTSUPP)?;
         let (names, number) = (self.session(open), open.number().ok_or(Errno::EIO)?);
-        names.right_beside_others(context, number, epoch, brought).await?;
+        let asked = names.right_beside_others(context, number, epoch, brought).await;
+        movers.is_alone.fetch_or(asked == Err(Errno::EOPNOTSUPP), Ordering::Relaxed);
+        asked?;
         names.make_stable(&open.handle, &context.cancel).await
     }
 
@@ -234,7 +239,9 @@ impl Flight<'_> {
                 Flown::Written(written) => {
                     let data = self.data.slice(..self.data.len().min(written.count as usize));
                     let place = (self.write.open, &self.context.credential);
-                    let kept = Kept::new(place, (self.write.offset, data), written.verifier);
+                    // Beside others it is stable: nobody writes it again over another's.
+                    let verifier = if is_shared { 0 } else { written.verifier };
+                    let kept = Kept::new(place, (self.write.offset, data), verifier);
                     self.volume.landed(of, kept).await;
                     return Some(Ok(written));
                 }

@@ -57,6 +57,8 @@ pub(crate) struct Movers {
     pub(super) straight_from: usize,
     /// Programs read and write in turn: nobody writes beside others.
     pub(super) takes_turns: bool,
+    /// The server of the names has said that nobody writes beside others.
+    pub(super) is_alone: AtomicBool,
     all: Vec<Option<Mover>>,
     closing: AtomicBool,
 }
@@ -97,7 +99,8 @@ impl Movers {
         };
         let all = config.sessions.into_iter().map(|session| session.map(mover)).collect();
         let (spread, is_constant, straight_from) = (config.spread, config.is_constant, config.straight_from);
-        Movers { spread, is_constant, straight_from, takes_turns: false, all, closing: AtomicBool::new(false) }
+        let [is_alone, closing] = [false; 2].map(AtomicBool::new);
+        Movers { spread, is_constant, straight_from, takes_turns: false, is_alone, all, closing }
     }
 
     /// The same, where programs take turns or not.

@@ -63,6 +63,9 @@ impl Job {
         let (open, place) = aqueduct_wire::decode_right(body).map_err(|error| error.errno())?;
         let granter = self.granter()?;
         let file = attached.filesystem.inode(self.session.client(), open).await?;
+        if place == NO_PLACE && !granter.is_concurrent() {
+            return Err(Errno::EOPNOTSUPP);
+        }
         if place == NO_PLACE {
             return self.right_beside_others(attached, file.bytes()).await;
         }

@@ -473,6 +473,7 @@ impl Leases {
         actions: &mut Vec<Action>,
     ) {
         let Some(inode) = self.table.remove(client, lease) else { return };
+        self.ends_straight(client, inode);
         self.rights.remove(&(client, inode));
         self.end_tenure(inode);
         if !self.table.owes(client) && self.overdue.remove(&client) {
@@ -480,6 +481,14 @@ impl Leases {
             clients.resume(client);
         }
         self.wake(inode, actions);
+    }
+
+    /// What was written at servers of data ends with who may write there: who looked before may keep
+    /// nothing of what he saw.
+    fn ends_straight(&mut self, client: ClientId, inode: InodeKey) {
+        if self.rights.contains(&(client, inode)) || self.tenures.contains_key(&inode) {
+            self.ends[inode.end()] = self.stamps.next();
+        }
     }
 
     /// The client holds nothing back of an inode any more, nor will it under the lease that it has: others may have theirs beside it.
@@ -515,6 +524,7 @@ impl Leases {
             clients.resume(client);
         }
         for inode in self.table.remove_all(client) {
+            self.ends_straight(client, inode);
             self.end_rights(client, inode, actions);
             self.end_tenure(inode);
             self.wake(inode, actions);

@@ -51,6 +51,8 @@ pub struct GranterConfig {
     pub fence: Fence,
     /// Which start of the server of the names this is.
     pub names: u64,
+    /// Several clients may write one file at the same time.
+    pub concurrent: bool,
 }
 
 /// See the module.
@@ -139,6 +141,11 @@ impl Granter {
         };
         let places = config.places.iter().map(place).collect();
         Granter { state: Mutex::new(State { places, ..State::default() }), config }
+    }
+
+    /// Whether several clients may write one file at the same time.
+    pub(crate) fn is_concurrent(&self) -> bool {
+        self.config.concurrent
     }
 
     pub(crate) fn key(&self) -> &RightKey {
@@ -276,7 +283,10 @@ mod tests {
         fn start(folder: &Path, fence: Fence, names: u64) -> Granter {
             let places = ["a", "b:/x"].map(str::to_owned).to_vec();
             let key = RightKey::of_volume(&[1; 32]);
-            Granter::new(GranterConfig { key, places, folder: folder.to_owned(), fence, names }, at(0))
+            Granter::new(
+                GranterConfig { key, places, folder: folder.to_owned(), fence, names, concurrent: true },
+                at(0),
+            )
         }
 
         fn restart(&mut self, fence: Fence) {

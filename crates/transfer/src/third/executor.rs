@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use aqueduct_fs::Credential;
+use aqueduct_node::place::{self, Address};
 use aqueduct_node::routes::is_behind;
 use aqueduct_node::{ChecksumChoice, Initiator, Kind, Mover, Submitter};
 use aqueduct_wire::ClientKey;
@@ -269,6 +270,11 @@ impl Executor {
             Some(server) => elsewhere(server, submitter.is_near(), self.config.routes.as_deref())?,
         };
         let mut place = Place::parse(format!("{server}:{}", end.path).as_ref())?;
+        if !place.is_projected() {
+            // Whatever was asked for: an agent has no files but those that servers have.
+            let hint = "name the host by an address that the agent reaches";
+            return Err(Failure::usage(format!("cannot use the server {server}"), "it is none", hint));
+        }
         place.is_content = end.is_content;
         Ok(place.shown_as(&end.written))
     }
@@ -284,8 +290,11 @@ fn elsewhere(server: &str, is_near: bool, routes: Option<&Initiator>) -> Result<
         if let Some((_, network)) = text.rsplit_once('@')
             && routes.is_some_and(|routes| is_behind(routes, network))
         {
-            // What is there is nothing of this machine's own.
-            found.push(text.to_owned());
+            // What is there is nothing of this machine's own; a path or a socket would be.
+            match place::address(text, place::may_be_network) {
+                Ok(Address::Host { network: Some(_), .. }) if !text.contains('/') => found.push(text.to_owned()),
+                _ => return Err(wrong("it is no host in a network")),
+            }
             continue;
         }
         if text.starts_with(aqueduct_node::place::UNIX) || text.contains(['@', '/']) {

@@ -131,7 +131,7 @@ impl World {
         std::fs::create_dir_all(&folder).unwrap();
         let places = (0..super::PLACES).map(|place| place.to_string()).collect();
         let (key, fence, names) = (self.key.clone(), self.fence, self.names_start);
-        let granter = Granter::new(GranterConfig { key, places, folder, fence, names }, self.now);
+        let granter = Granter::new(GranterConfig { key, places, folder, fence, names, concurrent: true }, self.now);
         let (holds, unsettled) = (<[Hold; 2]>::default(), std::mem::take(&mut self.sessions));
         let lapsed = self.lapses.values().max().copied().unwrap_or_default();
         for hold in &holds {
