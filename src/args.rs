@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::routes::Routes;
-use crate::{agents, diagnose, top, transfer, transfers};
+use crate::{agents, diagnose, observe, top, transfer, transfers};
 
 /// Carries a directory to any node at the speed of the network
 ///
@@ -110,6 +110,8 @@ Examples:
     },
     /// Say what holds a copy back: which stage, where, and how sure that is
     Diagnose(diagnose::Diagnose),
+    /// Record what this machine counts for each disk, mount, interface and target of Lustre
+    Observe(observe::Observe),
     /// Make the key that servers and clients of a cluster share
     #[command(after_help = "\
 Examples:

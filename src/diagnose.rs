@@ -43,7 +43,7 @@ With one name it only watches: a mount, or a copy of this user on this machine, 
 transfers list' shows it. With two, SRC is read and made-up data are written to DST, apart and together, for some seconds, and removed. What it
 says: read, network, write, metadata, cpu, latency (too little under way), or undetermined between which; where;
 how sure it is; what would come next. Nothing is slowed, and it ends in time also when something hangs.
---from takes logs of GridFTP, databases of LMT, dumps of darshan-parser, and the JSON of IOR and iperf3.
+--from takes logs of GridFTP, databases of LMT, dumps of darshan-parser, the JSON of IOR and iperf3, and lines of 'aqueduct observe'.
 Exit codes: 0 it has a verdict, 1 it could not look, 2 the command line makes no sense, 3 undetermined.")]
 pub struct Diagnose {
     /// A mount, or a copy that runs, by the number of its process; or from where: a file or directory, or

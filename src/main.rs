@@ -17,6 +17,7 @@ mod locks;
 mod log;
 mod look;
 mod mount;
+mod observe;
 mod output;
 mod rails;
 mod route;
@@ -94,6 +95,7 @@ fn run(Arguments { verbose, command }: Arguments) -> Result<ExitCode, Failure> {
         Command::ReleaseLocks(arguments) => locks::release(&arguments),
         Command::Bench { command } => aqueduct_bench::run(command).map_err(Failure::from),
         Command::Diagnose(arguments) => diagnose::run(&arguments),
+        Command::Observe(arguments) => observe::run(&arguments),
         Command::Net { command: args::Net::Probe(command) } => {
             aqueduct_bench::probe::run(command).map_err(Failure::from)
         }

@@ -5,5 +5,6 @@
 mod common;
 mod diagnosing;
 mod exporting;
+mod observing;
 mod packaged;
 mod top;

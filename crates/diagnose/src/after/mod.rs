@@ -9,6 +9,7 @@ mod judge;
 mod lmt;
 mod records;
 mod reports;
+mod series;
 mod statistics;
 
 pub use darshan::FileOfRun;

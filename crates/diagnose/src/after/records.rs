@@ -10,6 +10,7 @@ use super::darshan::{self, FileOfRun};
 use super::gridftp::{self, Transfer};
 use super::lmt::{self, Activity};
 use super::reports::{self, Measurement};
+use super::series;
 
 /// The most bytes of a file, unpacked: logs of a day of a large site.
 const FILE_MAX: u64 = 1 << 30;
@@ -26,7 +27,7 @@ const HEAD: usize = 4096;
 pub struct Records {
     /// Transfers of GridFTP servers.
     pub transfers: Vec<Transfer>,
-    /// What targets of a file system did, from the Lustre Monitoring Tool.
+    /// What targets of a file system did, from the Lustre Monitoring Tool or our own series.
     pub activity: Vec<Activity>,
     /// Files of a run that Darshan watched.
     pub files: Vec<FileOfRun>,
@@ -55,7 +56,7 @@ pub enum ReadError {
     },
     /// It is none of what is known.
     #[error(
-        "cannot use {path}: {why}; known are logs of GridFTP, databases of LMT, dumps of darshan-parser, and the JSON of IOR and iperf3"
+        "cannot use {path}: {why}; known are logs of GridFTP, databases of LMT, dumps of darshan-parser, the JSON of IOR and iperf3, and the lines of 'aqueduct observe'"
     )]
     Unknown {
         /// Which.
@@ -84,6 +85,9 @@ impl Records {
         } else if head.contains("# darshan log version") {
             self.files.extend(darshan::parse(&text));
             "a dump of Darshan"
+        } else if let Some(activity) = series::parse(&text) {
+            self.activity.extend(activity);
+            "a series of aqueduct observe"
         } else if let Some((measurements, what)) = reports::parse(&text) {
             self.measurements.extend(measurements);
             what
