@@ -79,16 +79,17 @@ impl Wanted {
     /// What makes encrypted connections.
     pub fn connector(&self) -> Result<MakeRustlsConnect, Failure> {
         let provider = Arc::new(ring::default_provider());
+        let any_host = |chain| Arc::new(AnyHost { provider: provider.clone(), chain });
         let believed: Arc<dyn ServerCertVerifier> = match (self.mode, &self.roots) {
-            (Mode::Disable | Mode::Prefer, _) | (Mode::Require, None) => Arc::new(Anybody(provider.clone())),
+            (Mode::Disable | Mode::Prefer, _) | (Mode::Require, None) => any_host(None),
             (Mode::VerifyFull, _) => self.verifier(&provider)?,
-            (Mode::VerifyCa | Mode::Require, _) => Arc::new(AnyHost(self.verifier(&provider)?)),
+            (Mode::VerifyCa | Mode::Require, _) => any_host(Some(self.verifier(&provider)?)),
         };
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             let hint = "name PEM files by sslcert= and sslkey= in the address of the store";
             Failure::new(format!("cannot {what} for the store"), error.to_string(), hint)
         };
-        let config = ClientConfig::builder_with_provider(provider)
+        let config = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| failed("set up encryption", &error))?
             .dangerous()
@@ -102,7 +103,8 @@ impl Wanted {
                 let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(&what, &error))?;
                 config.with_client_auth_cert(chain, key).map_err(|error| failed("use the certificate", &error))?
             }
-            _ => config.with_no_client_auth(),
+            (None, None) => config.with_no_client_auth(),
+            _ => return Err(failed("use one of certificate and key", &"each needs the other")),
         };
         Ok(MakeRustlsConnect::new(config))
     }
@@ -155,49 +157,15 @@ fn unescaped(value: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Who asks for encryption alone believes everybody, as libpq does: who listens hears nothing, and
-/// who stands between is not noticed.
+/// Believes whoever has a certificate of a chain that is believed, whatever its name; or everybody,
+/// as libpq does for who asks for encryption alone: who listens hears nothing, and who stands
+/// between is not noticed.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+struct AnyHost {
+    provider: Arc<CryptoProvider>,
+    /// `None`: everybody is believed.
+    chain: Option<Arc<WebPkiServerVerifier>>,
 }
-
-/// The chain counts, and not the name.
-#[derive(Debug)]
-struct AnyHost(Arc<WebPkiServerVerifier>);
 
 impl ServerCertVerifier for AnyHost {
     fn verify_server_cert(
@@ -209,7 +177,8 @@ impl ServerCertVerifier for AnyHost {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         use CertificateError::{NotValidForName, NotValidForNameContext};
-        match self.0.verify_server_cert(certificate, chain, name, ocsp, now) {
+        let Some(believed) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
+        match believed.verify_server_cert(certificate, chain, name, ocsp, now) {
             // The name is looked at last, when the chain has been found good.
             Err(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
                 Ok(ServerCertVerified::assertion())
@@ -224,7 +193,7 @@ impl ServerCertVerifier for AnyHost {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -233,11 +202,11 @@ impl ServerCertVerifier for AnyHost {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, certificate, signed)
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
