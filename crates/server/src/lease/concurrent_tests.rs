@@ -67,6 +67,17 @@ fn nobody_keeps_anything_of_what_several_write() {
 }
 
 #[test]
+fn who_looked_while_several_wrote_keeps_nothing_of_it() {
+    let mut machine = machine();
+    let lease = machine.share(ONE).unwrap();
+    assert!(machine.right(ONE, drawn(7, (5, 0))));
+    let stamp = machine.stamp();
+    machine.give_back(ONE, lease);
+    assert_eq!(machine.grant_of(TWO, (FILE, DATA), stamp, Aspects::empty()), None, "it was written meanwhile");
+    assert!(machine.grant(TWO, FILE, DATA).is_some(), "what is looked at now may be kept");
+}
+
+#[test]
 fn what_a_client_kept_itself_goes_as_well() {
     let mut machine = machine();
     let kept = machine.grant(ONE, FILE, DATA).unwrap();

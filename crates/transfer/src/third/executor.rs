@@ -423,5 +423,9 @@ mod tests {
         let routes = initiator(routing.table().unwrap()).unwrap();
         assert_eq!(elsewhere("10.2.0.5:7170@net2", false, routes.as_deref()).unwrap(), "10.2.0.5:7170@net2");
         assert!(elsewhere("10.2.0.5:7170@net3", false, routes.as_deref()).is_err());
+        // Nor does it make a path or a socket of the agent's machine a host.
+        for text in ["/x@net2", "../x@net2", "unix:/run/x@net2", "a,/x@net2"] {
+            assert!(elsewhere(text, true, routes.as_deref()).is_err(), "{text}");
+        }
     }
 }
