@@ -7,12 +7,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use aqueduct_node::mounts::{self, Mount};
+use aqueduct_observe::activity::{self, Reading, Readings};
 
-/// Ticks of a second in /proc/stat: fixed in the kernel's interface to programs.
-const TICKS: f64 = 100.0;
-
-/// Bytes of a sector in /proc/diskstats, whatever the disk's are.
-const SECTOR: u64 = 512;
+/// Of a second.
+const MICROSECONDS: f64 = 1e6;
 
 /// The time of all processors together, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -125,67 +123,73 @@ impl Look {
     }
 }
 
+/// What a file says, by [`activity`]'s reading of it.
+fn read(parse: impl FnOnce(&str, &mut Readings), text: &str) -> Readings {
+    let mut readings = Readings::default();
+    parse(text, &mut readings);
+    readings
+}
+
 /// Reads /proc/stat.
 pub fn processors(text: &str) -> Processors {
-    let line = text.lines().find(|line| line.starts_with("cpu ")).unwrap_or_default();
-    let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-    let at = |index: usize| ticks.get(index).copied().unwrap_or(0.0) / TICKS;
-    // user nice system idle iowait irq softirq steal; guest time is in user already.
-    let (idle, steal) = (at(3) + at(4), at(7));
-    let busy = at(0) + at(1) + at(2) + at(5) + at(6);
-    Processors { busy, steal, all: busy + idle + steal }
+    let mut processors = Processors::default();
+    let (mut idle, all) = (0.0, read(activity::processors, text));
+    for reading in all.all().iter().filter(|reading| reading.target == "all") {
+        let seconds = reading.value as f64 / MICROSECONDS;
+        match &*reading.counter {
+            "idle_microseconds" | "iowait_microseconds" => idle += seconds,
+            "steal_microseconds" => processors.steal = seconds,
+            _ => processors.busy += seconds,
+        }
+    }
+    Processors { all: processors.busy + idle + processors.steal, ..processors }
 }
 
 /// Reads a file of /proc/pressure.
 pub fn pressure(text: &str) -> Pressure {
-    let total = |kind: &str| {
-        let line = text.lines().find(|line| line.starts_with(kind)).unwrap_or_default();
-        let micros = line.rsplit_once("total=").and_then(|(_, total)| total.trim().parse::<f64>().ok());
-        micros.unwrap_or(0.0) / 1e6
-    };
-    Pressure { some: total("some"), full: total("full") }
+    let all = read(|text, readings| activity::pressure("all", text, readings), text);
+    let seconds = |counter| all.value("pressure", "all", counter).unwrap_or(0) as f64 / MICROSECONDS;
+    Pressure { some: seconds("some_microseconds"), full: seconds("full_microseconds") }
 }
 
 /// Reads /proc/diskstats; disks that have never done anything are left out.
 pub fn disks(text: &str) -> BTreeMap<String, Disk> {
-    let disk = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let name = *words.get(2)?;
-        let at = |index: usize| words.get(index).and_then(|word| word.parse::<u64>().ok());
-        let (reads, writes) = (at(3)?, at(7)?);
-        let sectors = |index| Some(at(index)?.saturating_mul(SECTOR));
-        let millis = |index| Some(at(index)? as f64 / 1e3);
-        let disk = Disk {
-            bytes: [sectors(5)?, sectors(9)?],
-            operations: [reads, writes],
-            busy: millis(12)?,
-            queued: millis(13)?,
-        };
-        (reads + writes > 0).then(|| (name.to_owned(), disk))
-    };
-    text.lines().filter_map(disk).collect()
+    let mut disks = BTreeMap::<String, Disk>::new();
+    for Reading { target, counter, value, .. } in read(activity::diskstats, text).all() {
+        let disk = disks.entry(target.clone()).or_default();
+        match &**counter {
+            "read_bytes" => disk.bytes[0] = *value,
+            "write_bytes" => disk.bytes[1] = *value,
+            "read_operations" => disk.operations[0] = *value,
+            "write_operations" => disk.operations[1] = *value,
+            "busy_microseconds" => disk.busy = *value as f64 / MICROSECONDS,
+            "queued_microseconds" => disk.queued = *value as f64 / MICROSECONDS,
+            _ => {}
+        }
+    }
+    disks
 }
 
 /// Reads /proc/net/dev.
 pub fn interfaces(text: &str) -> BTreeMap<String, Interface> {
-    let interface = |line: &str| {
-        let (name, rest) = line.split_once(':')?;
-        let numbers: Vec<u64> = rest.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        let at = |index: usize| numbers.get(index).copied();
-        Some((name.trim().to_owned(), Interface { bytes: [at(0)?, at(8)?], dropped: [at(3)?, at(11)?] }))
-    };
-    text.lines().filter_map(interface).collect()
+    let mut interfaces = BTreeMap::<String, Interface>::new();
+    for Reading { target, counter, value, .. } in read(activity::interfaces, text).all() {
+        let interface = interfaces.entry(target.clone()).or_default();
+        match &**counter {
+            "receive_bytes" => interface.bytes[0] = *value,
+            "transmit_bytes" => interface.bytes[1] = *value,
+            "receive_drops" => interface.dropped[0] = *value,
+            "transmit_drops" => interface.dropped[1] = *value,
+            _ => {}
+        }
+    }
+    interfaces
 }
 
 /// Reads /proc/net/snmp: segments that TCP has sent, and those of them that it has sent again.
 pub fn segments(text: &str) -> [u64; 2] {
-    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
-    let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
-    ["OutSegs", "RetransSegs"].map(|wanted| {
-        let place = names.split_whitespace().position(|name| name == wanted);
-        let value = place.and_then(|place| values.split_whitespace().nth(place));
-        value.and_then(|value| value.parse().ok()).unwrap_or(0)
-    })
+    let all = read(activity::protocols, text);
+    ["OutSegs", "RetransSegs"].map(|counter| all.value("tcp", "all", counter).unwrap_or(0))
 }
 
 /// What lies below a path: the device and type of its file system.

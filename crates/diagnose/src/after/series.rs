@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use super::lmt::Activity;
 
-/// The targets that are counted, by how they begin: at the servers of a file system, where all bytes
-/// pass once. Disks, their partitions and mounts would count the same bytes again.
+/// The targets that are counted, by how they begin: at the servers of a file system, where all
+/// bytes pass once. Disks, their partitions and mounts would count the same bytes again.
 const TARGETS: &str = "obdfilter.";
 
 /// Below this are counts of single clients, which those of the target have in them.

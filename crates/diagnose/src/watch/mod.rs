@@ -1,7 +1,7 @@
 //! Watches what runs, slows nothing, and says what limits it from what it counts anyway.
 //!
-//! Whatever hangs, the end comes in time: servers and mounts are asked on threads of their own, and
-//! what did not answer is said.
+//! Whatever hangs, the end comes in time: servers and mounts are asked on threads of their own,
+//! and what did not answer is said.
 
 mod copy;
 mod judge;
@@ -23,8 +23,8 @@ use crate::passive::{Window, name};
 /// Parts in which targets are compared.
 const PARTS: usize = 5;
 
-/// The most that is stated: the confidence was fitted on a simulator, and of 46 verdicts on planted
-/// faults 36 were right (docs/diagnose.md).
+/// The most that is stated: the confidence was fitted on a simulator, and of 46 verdicts on
+/// planted faults 36 were right (docs/diagnose.md).
 const CONFIDENCE_MAX: f64 = 0.9;
 
 /// What moves nothing for so many seconds, and for half of the time, stands still.

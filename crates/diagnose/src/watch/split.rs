@@ -40,8 +40,8 @@ pub(super) fn by_state(seconds: f64, state: State) -> [f64; STATES] {
 }
 
 impl Split {
-    /// From what ended: steps (how many, and their seconds), the requests that they sent (likewise),
-    /// and what the server told before and after, of requests of the kind.
+    /// From what ended: steps (how many, and their seconds), the requests that they sent
+    /// (likewise), and what the server told before and after, of requests of the kind.
     pub(super) fn of(
         steps: [f64; 2],
         requests: [f64; 2],
@@ -69,8 +69,8 @@ impl Split {
     /// way is not the way's doing.
     /// But for one that loses: that is slow anyway.
     pub(super) fn with_starved(self, told: Option<(&Told, &Told)>, seconds: f64, loses: bool) -> Split {
-        /// One of its threads wants a processor for this part of the time, and waits for it for this
-        /// part of that: on a machine that others keep busy it waits for half.
+        /// One of its threads wants a processor for this part of the time, and waits for it for
+        /// this part of that: on a machine that others keep busy it waits for half.
         const WANTS_MIN: f64 = 0.8;
         const WAITS_MIN: f64 = 0.75;
         let Some((Ok(before), Ok(now))) = told else { return self };
@@ -112,8 +112,8 @@ impl Split {
         Split { there: self.there + moves, way: self.way - moves, ..self }
     }
 
-    /// Puts so many seconds of a step into a window. `carries`: the part of the time on the way that
-    /// is spent waiting for the threads that carry requests.
+    /// Puts so many seconds of a step into a window. `carries`: the part of the time on the way
+    /// that is spent waiting for the threads that carry requests.
     pub(super) fn put(
         &self,
         window: &mut Window,
@@ -186,8 +186,8 @@ pub(super) fn rails(before: &[WayStatus], now: &[WayStatus], seconds: f64) -> Ve
     now.iter().map(counts).collect()
 }
 
-/// Seconds between two looks in which a server had something on its way, of all connections, but for
-/// those in which a client had no room.
+/// Seconds between two looks in which a server had something on its way, of all connections, but
+/// for those in which a client had no room.
 pub(super) fn busy_back(server: &str, before: &Told, now: &Told) -> f64 {
     let of = |told: &Told| {
         way_of_server(server, told).map_or(0.0, |way| way.busy_us.saturating_sub(way.window_limited_us) as f64 / 1e6)
