@@ -38,7 +38,8 @@ Examples:
 Rates and times are those of the last interval. UNDER WAY is how many requests there were at a time in the
 mean. Ctrl-C ends it. Exit codes: 0, or 1: a server that was named does not answer at the first look.")]
 pub struct Top {
-    /// HOST, HOST:PORT, or either with @NET behind routers, of servers, instead of what is on this machine
+    /// HOST, HOST:PORT, or either with @NET behind routers, of servers, instead of what is on this
+    /// machine
     pub servers: Vec<String>,
     /// Look so often, in seconds
     #[arg(long, short, value_name = "SECONDS", default_value_t = 1.0)]

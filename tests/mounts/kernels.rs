@@ -151,7 +151,8 @@ fn who_syncs_is_told_of_pages_that_could_not_be_written_before_6_6() {
             file.set_len(100_000).unwrap();
             let mut full = File::create(one.path("full")).unwrap();
             while full.write(&[1; 4096]).is_ok() {}
-            // Some kernels (Linux 5.10) have tmpfs take a page for what is sent from a hole, and so has none here.
+            // Some kernels (Linux 5.10) have tmpfs take a page for what is sent from a hole, and
+            // so has none here.
             if file.read_exact_at(&mut [0], 80_000).is_err() {
                 return skip("needs a kernel that sends holes of a full tmpfs");
             }

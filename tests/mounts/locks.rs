@@ -285,8 +285,8 @@ fn locks_need_the_right_descriptor() {
 #[test]
 fn a_close_ends_the_locks_of_its_process_unless_it_is_not_told() {
     test(|| {
-        // Without a lease, as when the file has just been changed, a close is told all the same; and
-        // always before ABI 7.35, which has no flag for it.
+        // Without a lease, as when the file has just been changed, a close is told all the same;
+        // and always before ABI 7.35, which has no flag for it.
         let spares = !matches!(std::env::var("KERNEL").as_deref(), Ok("4.18" | "5.10"));
         assert_eq!((0..5).any(|_| !ends_by_a_close("cache=lease")), spares);
         for options in ["cache=none", "cache=lease,strict_unlock"] {

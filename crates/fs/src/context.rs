@@ -44,7 +44,8 @@ pub struct Context {
     pub client: ClientId,
     /// As whom.
     pub credential: Credential,
-    /// The calling process, as known on its own host; 0 when unknown, and of pages that a kernel writes back. For logs and lock lists, and to tell pages.
+    /// The calling process, as known on its own host; 0 when unknown, and of pages that a kernel
+    /// writes back. For logs and lock lists, and to tell pages.
     pub pid: u32,
     /// Raised when the caller no longer waits.
     pub cancel: Cancel,

@@ -18,7 +18,8 @@ bitflags::bitflags! {
         const NAMES = 1 << 2;
         /// Nobody else uses the file: what is written may be held back, and is seen by whoever looks. Always together with its attributes and content.
         const WRITES = 1 << 3;
-        /// Several clients write the file at the same time, each what it is asked for at once: nobody keeps its attributes or content, or holds anything back.
+        /// Several clients write the file at the same time, each what it is asked for at once:
+        /// nobody keeps its attributes or content, or holds anything back.
         const CONCURRENT = 1 << 4;
     }
 }

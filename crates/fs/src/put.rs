@@ -2,8 +2,8 @@
 
 use crate::{Errno, SetAttr, SetTime, Time, check_name};
 
-/// The most bytes of packed files in one request: half of a frame's body, so that bulk of this kind
-/// is never in the way of others for long (1 ms at 1 Gbit/s).
+/// The most bytes of packed files in one request: half of a frame's body, so that bulk of this
+/// kind is never in the way of others for long (1 ms at 1 Gbit/s).
 pub const PUT_LENGTH_MAX: usize = 64 << 10;
 
 /// The most files in one request: each is a descriptor until all have their names.

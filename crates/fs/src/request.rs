@@ -75,9 +75,10 @@ pub enum Request<'a> {
     Fallocate { open: OpenId, offset: u64, length: u64, flags: FallocateFlags },
     /// lseek with SEEK_DATA or SEEK_HOLE. [`Reply::Size`]: the offset
     Seek { open: OpenId, offset: u64, to: SeekTo },
-    /// The sum of a range of a file that is open for reading, made where it lies; with `past_cache`
-    /// of what is kept for good, as far as that can be had, once it has been made stable. EINVAL
-    /// beyond [`SUM_LENGTH_MAX`], ENODATA where the file ends before. [`Reply::Sum`]
+    /// The sum of a range of a file that is open for reading, made where it lies; with
+    /// `past_cache` of what is kept for good, as far as that can be had, once it has been made
+    /// stable. EINVAL beyond [`SUM_LENGTH_MAX`], ENODATA where the file ends before.
+    /// [`Reply::Sum`]
     Checksum { open: OpenId, offset: u64, length: u64, kind: SumKind, past_cache: bool },
     /// copy_file_range inside the file system. [`Reply::Size`]: the bytes copied, which may be fewer
     CopyRange { from: OpenId, from_offset: u64, to: OpenId, to_offset: u64, length: u64 },

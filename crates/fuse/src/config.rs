@@ -11,21 +11,24 @@ use aqueduct_metrics::activity::Station;
 use crate::abi;
 use crate::negotiated::Negotiated;
 
-/// The extended attribute of a mount's root that tells how the mount fares; see [`Config::status`].
+/// The extended attribute of a mount's root that tells how the mount fares; see
+/// [`Config::status`].
 pub const STATUS_XATTR: &str = "aqueduct.status";
 
 /// What the kernel may keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheMode {
-    /// Nothing: each read(2) and write(2) is a request. Only mappings, and sendfile and splice, use the page cache. Before Linux 6.6 a file
-    /// opened for reading is cached, because it could not be mapped shared otherwise; its pages
-    /// are dropped before each read(2).
+    /// Nothing: each read(2) and write(2) is a request. Only mappings, and sendfile and splice,
+    /// use the page cache. Before Linux 6.6 a file opened for reading is cached, because it could
+    /// not be mapped shared otherwise; its pages are dropped before each read(2).
     #[default]
     None,
-    /// The page cache, dropped at each open and when size or mtime have changed; attributes are fetched again at each open.
+    /// The page cache, dropped at each open and when size or mtime have changed; attributes are
+    /// fetched again at each open.
     CloseToOpen,
-    /// What the file system says with each answer ([`FileSystem::ask`](aqueduct_fs::FileSystem::ask)), until the [`Observer`] is told otherwise. Names only
-    /// with [`Config::posix_acl`] and Linux 6.16 or later.
+    /// What the file system says with each answer
+    /// ([`FileSystem::ask`](aqueduct_fs::FileSystem::ask)), until the [`Observer`] is told
+    /// otherwise. Names only with [`Config::posix_acl`] and Linux 6.16 or later.
     Lease,
 }
 
@@ -39,36 +42,44 @@ pub type Status = Box<dyn Fn(&Negotiated, Snapshot, Station) -> String + Send + 
 pub struct Config {
     /// What the kernel may keep.
     pub cache: CacheMode,
-    /// How long the kernel may use attributes; of no meaning with [`CacheMode::Lease`], as the next.
+    /// How long the kernel may use attributes; of no meaning with [`CacheMode::Lease`], as the
+    /// next.
     pub attr_timeout: Duration,
-    /// How long the kernel may use names. Above zero the kernel checks no permission on the way along a path, unless
+    /// How long the kernel may use names. Above zero the kernel checks no permission on the way
+    /// along a path, unless
     /// [`MountOptions::default_permissions`](crate::MountOptions::default_permissions) is set.
     pub entry_timeout: Duration,
-    /// Requests of the kernel's own accord (read-ahead, asynchronous direct I/O, releases) under way at once; the kernel's default
-    /// of 12 starves read-ahead of 1 MiB at 128 KiB a request.
+    /// Requests of the kernel's own accord (read-ahead, asynchronous direct I/O, releases) under
+    /// way at once; the kernel's default of 12 starves read-ahead of 1 MiB at 128 KiB a request.
     pub max_background: u16,
-    /// The most bytes of one read or write, a page to [`TRANSFER_SIZE_MAX`]; kernels before 4.20 always use 128 KiB.
+    /// The most bytes of one read or write, a page to [`TRANSFER_SIZE_MAX`]; kernels before 4.20
+    /// always use 128 KiB.
     pub max_transfer: u32,
-    /// How many bytes the kernel reads ahead for who reads a file from its beginning to its end, if root mounts; `None`: as far as it does by itself.
+    /// How many bytes the kernel reads ahead for who reads a file from its beginning to its end,
+    /// if root mounts; `None`: as far as it does by itself.
     pub read_ahead: Option<usize>,
     /// As whom the file system is used.
     pub client: ClientId,
-    /// The kernel decides on permission by mode and POSIX ACL (and caches ACLs). Without it the file system does, and ACLs
-    /// pass through as extended attributes.
+    /// The kernel decides on permission by mode and POSIX ACL (and caches ACLs). Without it the
+    /// file system does, and ACLs pass through as extended attributes.
     pub posix_acl: bool,
-    /// Lets writes of several threads into one file proceed at once (strict mode only). Off, since then a write of more than `max_transfer` bytes can
-    /// interleave with another, which write(2) on a local file system does not.
+    /// Lets writes of several threads into one file proceed at once (strict mode only). Off, since
+    /// then a write of more than `max_transfer` bytes can interleave with another, which write(2)
+    /// on a local file system does not.
     pub parallel_writes: bool,
     /// The value of the extended attribute [`STATUS_XATTR`] of the root.
     pub status: Option<Status>,
-    /// Is given, before the first request is answered, whom to tell what the kernel has to forget ([`CacheMode::Lease`]).
+    /// Is given, before the first request is answered, whom to tell what the kernel has to forget
+    /// ([`CacheMode::Lease`]).
     pub observed: Option<Observed>,
-    /// The highest minor version of the protocol to agree on; lower than what is served only in tests.
+    /// The highest minor version of the protocol to agree on; lower than what is served only in
+    /// tests.
     pub minor_max: u32,
     /// Bits of INIT that the kernel is taken not to offer; for tests of what is done without them.
     pub withheld: u64,
-    /// Closing a file that was opened for reading is not told, which spares a request for each: locks that its process has taken on the file since stay until they are
-    /// unlocked, or until the last close of what they were taken through. POSIX wants them to end.
+    /// Closing a file that was opened for reading is not told, which spares a request for each:
+    /// locks that its process has taken on the file since stay until they are unlocked, or until
+    /// the last close of what they were taken through. POSIX wants them to end.
     pub spares_flush: bool,
     /// What a program reads or writes at once is whole, whatever its size: it takes a turn at the
     /// file system, and no file is read from pages.

@@ -34,7 +34,8 @@ pub(crate) struct Job {
 pub(crate) enum Outcome {
     /// With these bytes.
     Done(Vec<u8>),
-    /// With these bytes, which tell the kernel of something that it must release again: if it does not take them, that is done here.
+    /// With these bytes, which tell the kernel of something that it must release again: if it does
+    /// not take them, that is done here.
     Granted(Vec<u8>, Grant),
     /// The answer was sent by whoever had the data.
     Delivered,
@@ -151,8 +152,9 @@ impl Job {
         (out, Grant { nodes: vec![nodeid], lease: kept.into_lease(), ..Grant::default() })
     }
 
-    /// The reply that tells of an inode that was made, or given a name. The kernel believes the attributes that come with it whatever it was told meanwhile; of an
-    /// inode that is new to it, it is told again until it has heard.
+    /// The reply that tells of an inode that was made, or given a name. The kernel believes the
+    /// attributes that come with it whatever it was told meanwhile; of an inode that is new to it,
+    /// it is told again until it has heard.
     pub(crate) fn made(&self, entry: &Entry, kept: Kept) -> (EntryOut, Grant) {
         let (nodeid, is_new) = self.shared.nodes.enter(entry.handle.bytes(), kept.names, None);
         let kept = if is_new { kept } else { kept.of_change(self.shared.policy) };
@@ -177,8 +179,9 @@ impl Job {
         Outcome::kept(out.to_vec(), kept)
     }
 
-    /// For how long the kernel may use attributes. Where it may read from pages that no lease covers, it has to ask before each read, so that they
-    /// are dropped first; the same with listings that nobody answers for.
+    /// For how long the kernel may use attributes. Where it may read from pages that no lease
+    /// covers, it has to ask before each read, so that they are dropped first; the same with
+    /// listings that nobody answers for.
     pub(crate) fn attributes_valid(&self, nodeid: u64, attr: &Attr, kept: &Kept) -> (u64, u32) {
         convert::timeout(match () {
             () if !self.shared.policy.pages => kept.attributes,
@@ -209,7 +212,8 @@ impl Job {
         self.shared.policy.leases || !self.shared.config.attr_timeout.is_zero()
     }
 
-    /// Makes the kernel forget attributes that it keeps. Waits for nothing; an inode that the kernel does not find has none.
+    /// Makes the kernel forget attributes that it keeps. Waits for nothing; an inode that the
+    /// kernel does not find has none.
     pub(crate) fn drop_attributes(&self, nodeid: u64) {
         if self.keeps_attributes()
             && let Err(error) = self.shared.notify(&notify::inval_inode(nodeid, -1, 0))
@@ -218,8 +222,9 @@ impl Job {
         }
     }
 
-    /// A file was changed: the file system may have taken its set-id bits away, and the kernel, which runs programs by the mode that it keeps and
-    /// leaves it alone when files are written, must ask again.
+    /// A file was changed: the file system may have taken its set-id bits away, and the kernel,
+    /// which runs programs by the mode that it keeps and leaves it alone when files are written,
+    /// must ask again.
     pub(crate) fn changed(&self, nodeid: u64) {
         if self.keeps_attributes() && self.shared.nodes.marks(nodeid).set_id {
             self.drop_attributes(nodeid);
@@ -253,7 +258,8 @@ impl Job {
         self.shared.policy.pages && self.shared.nodes.marks(nodeid).reads_unleased_pages()
     }
 
-    /// Whether the kernel may read a listing from pages of which nobody knows any more whether they are true.
+    /// Whether the kernel may read a listing from pages of which nobody knows any more whether
+    /// they are true.
     pub(crate) fn reads_stale_listing(&self, nodeid: u64) -> bool {
         self.shared.policy.names && self.shared.nodes.marks(nodeid).reads_stale_listing(now())
     }

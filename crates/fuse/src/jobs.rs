@@ -1,5 +1,5 @@
-//! The jobs of batch systems that callers work for. A request carries the caller's thread id; which
-//! job that is stands in its environment or its control group.
+//! The jobs of batch systems that callers work for. A request carries the caller's thread id;
+//! which job that is stands in its environment or its control group.
 
 use std::collections::HashMap;
 use std::fs::{File, read_to_string};

@@ -7,8 +7,9 @@ use aqueduct_fs::{Hold, Keep};
 use crate::nodes::Marks;
 use crate::policy::Policy;
 
-/// What an answer lets the kernel keep has to reach it within this time: timeouts begin when the kernel reads them, and a server gives away what a
-/// silent client holds two seconds after it ran out.
+/// What an answer lets the kernel keep has to reach it within this time: timeouts begin when the
+/// kernel reads them, and a server gives away what a silent client holds two seconds after it ran
+/// out.
 const STALE_AFTER: Duration = Duration::from_millis(100);
 
 /// What the kernel may keep of one answer.
@@ -43,14 +44,16 @@ impl Kept {
         Kept { attributes, is_written, names, data, lease }
     }
 
-    /// For how long the attributes of a node may be used. Who reads a file from pages that may be changed under him has to ask before each read: the kernel takes the end
-    /// of what was read before it was written for zeros, once it knows of the greater size.
+    /// For how long the attributes of a node may be used. Who reads a file from pages that may be
+    /// changed under him has to ask before each read: the kernel takes the end of what was read
+    /// before it was written for zeros, once it knows of the greater size.
     pub(crate) fn attributes_of_file(&self, marks: Marks) -> Duration {
         let asks = marks.reads_unleased_pages() || self.is_written && marks.cached_opens > 0;
         if asks { Duration::ZERO } else { self.attributes }
     }
 
-    /// Without the attributes: the kernel believes those that come with what it has made or changed whatever it was told meanwhile.
+    /// Without the attributes: the kernel believes those that come with what it has made or
+    /// changed whatever it was told meanwhile.
     pub(crate) fn of_change(mut self, policy: Policy) -> Kept {
         if policy.leases {
             self.attributes = Duration::ZERO;

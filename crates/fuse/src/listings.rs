@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 
 use aqueduct_worker::lock;
 
-/// The kernel enters the names of a page of a listing right after it has been answered, but may lose its processor before it has.
+/// The kernel enters the names of a page of a listing right after it has been answered, but may
+/// lose its processor before it has.
 pub(crate) const LISTING_ENTERED: Duration = Duration::from_millis(250);
 
-/// The listings of which the kernel was told names that it may not have entered yet. It enters them as of then: what was told it meanwhile does not reach
-/// them.
+/// The listings of which the kernel was told names that it may not have entered yet. It enters
+/// them as of then: what was told it meanwhile does not reach them.
 #[derive(Default)]
 pub(crate) struct Listings {
     count: AtomicUsize,
-    /// By open directory, which one program at a time reads: the directory, and when it was answered.
+    /// By open directory, which one program at a time reads: the directory, and when it was
+    /// answered.
     answered: Mutex<HashMap<u64, (u64, Instant)>>,
     settled: Condvar,
 }

@@ -42,8 +42,8 @@ struct Drop {
 }
 
 impl PageDrops {
-    /// Starts the thread, which ends when this is closed. `drop` has the kernel drop the pages of a
-    /// node, and then know the end of its file.
+    /// Starts the thread, which ends when this is closed. `drop` has the kernel drop the pages of
+    /// a node, and then know the end of its file.
     pub(crate) fn start(self: &Arc<PageDrops>, drop: impl Fn(u64, Option<&Tail>) + Send + 'static) -> io::Result<()> {
         let drops = self.clone();
         std::thread::Builder::new().name("aqueduct-pages".into()).spawn(move || drops.work(drop))?;

@@ -92,8 +92,8 @@ impl<'a> Piece<'a> {
         Piece { job, next, length }
     }
 
-    /// The piece has been answered by the file system. What is shorter than it was asked for is the
-    /// last.
+    /// The piece has been answered by the file system. What is shorter than it was asked for is
+    /// the last.
     pub(crate) async fn end(self, done: Result<u64, Errno>) {
         let Piece { job, next, length } = self;
         let (shared, tid) = (&job.shared, job.header.pid);

@@ -33,7 +33,8 @@ impl Rings {
         *lock(&self.0) = rings;
     }
 
-    /// Waits until all requests have been begun that were made before, but not for long: a thread may have lost its processor to others.
+    /// Waits until all requests have been begun that were made before, but not for long: a thread
+    /// may have lost its processor to others.
     pub(crate) async fn drained(&self) {
         let rings = lock(&self.0).clone();
         for ring in rings {

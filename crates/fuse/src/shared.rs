@@ -171,7 +171,8 @@ impl Shared {
         }
     }
 
-    /// Waits until the releases that the kernel sent before are done. Ends early when that is cancelled.
+    /// Waits until the releases that the kernel sent before are done. Ends early when that is
+    /// cancelled.
     pub(crate) async fn settled(&self, cancel: &Cancel) {
         self.rings.drained().await; // /dev/fuse hands requests out in their order; of rings, one does not know of the others
         self.releases.settled(cancel).await;

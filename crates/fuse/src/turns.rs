@@ -2,10 +2,10 @@
 //! of at most [`TRANSFER_SIZE_MAX`](aqueduct_fs::TRANSFER_SIZE_MAX).
 //!
 //! Whoever reads or writes takes a turn at the file system first, as a lock on the whole file
-//! ([`LockSpace::Turn`](aqueduct_fs::LockSpace::Turn)): one that others may have too to read, one for itself to write. It keeps
-//! it until the last piece of the system call has been answered. Which that is says /proc, of the
-//! thread that waits for the first one; where this process may not look there (another pid
-//! namespace, asynchronous I/O), each piece has a turn of its own.
+//! ([`LockSpace::Turn`](aqueduct_fs::LockSpace::Turn)): one that others may have too to read, one
+//! for itself to write. It keeps it until the last piece of the system call has been answered.
+//! Which that is says /proc, of the thread that waits for the first one; where this process may
+//! not look there (another pid namespace, asynchronous I/O), each piece has a turn of its own.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

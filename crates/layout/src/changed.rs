@@ -89,8 +89,8 @@ impl Changed {
         self.noted().is_some()
     }
 
-    /// The chunks below `size` that have changed. From now on they count as they are; what is noted
-    /// behind stays: the file may have become longer since its size was looked at, or will.
+    /// The chunks below `size` that have changed. From now on they count as they are; what is
+    /// noted behind stays: the file may have become longer since its size was looked at, or will.
     pub(crate) fn take(&self, size: u64) -> Vec<u64> {
         let mut noted = self.noted();
         let Some(noted) = noted.as_mut() else { return Vec::new() };

@@ -153,8 +153,8 @@ impl<'a> Copying<'a> {
         let offset = chunk * CHUNK;
         let length = self.size().await?.saturating_sub(offset).min(CHUNK);
         if !is_first && length < CHUNK {
-            // The target may have bytes there of before the file was cut: they count as changed until
-            // the file has others.
+            // The target may have bytes there of before the file was cut: they count as changed
+            // until the file has others.
             self.file.changed.note(offset + length, offset + CHUNK);
         }
         for piece in self.to.stripe.pieces(offset, length) {

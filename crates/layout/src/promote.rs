@@ -20,8 +20,8 @@ use crate::plain::Plain;
 use crate::spread::Spread;
 use crate::store::{own, read_all};
 
-/// What the kernel keeps of a file lies in pieces of at most so many bytes (a huge page): those that
-/// lie wholly in a hole go as they are, and are not written over.
+/// What the kernel keeps of a file lies in pieces of at most so many bytes (a huge page): those
+/// that lie wholly in a hole go as they are, and are not written over.
 const PAGES: u64 = 2 << 20;
 
 impl Plain {
@@ -118,7 +118,8 @@ impl Plain {
         let open = Request::Open { handle: handle.bytes(), flags: OpenFlags::WRITE };
         let open = self.quiet.call(&own(), open).await?.opened()?.id;
         // Whole pages go, and the first block comes into one of its own: replies on their way to
-        // clients still have those of before. The attribute is durable, and says what belongs here.
+        // clients still have those of before. The attribute is durable, and says what belongs
+        // here.
         if length > BLOCK {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let whole = length.next_multiple_of(PAGES).min(i64::MAX as u64);

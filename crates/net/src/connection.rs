@@ -497,12 +497,14 @@ impl Connection {
         }
     }
 
-    /// How long a frame that has room has been coming, and how long nothing of it has; `None`: there is none.
+    /// How long a frame that has room has been coming, and how long nothing of it has; `None`:
+    /// there is none.
     pub fn unfinished(&self) -> Option<(Duration, Duration)> {
         self.holding.unfinished()
     }
 
-    /// How many bytes of replies wait to be read, and for how long none of them was; `None`: few or none.
+    /// How many bytes of replies wait to be read, and for how long none of them was; `None`: few
+    /// or none.
     pub fn unread(&self) -> Option<(usize, Duration)> {
         self.holding.unread()
     }
@@ -675,8 +677,9 @@ impl Waiter for Connection {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// There is room for the frame that waits for it. A task looks: of what has been received already no event tells, and whoever gives room back may hold
-    /// locks of this or another connection.
+    /// There is room for the frame that waits for it. A task looks: of what has been received
+    /// already no event tells, and whoever gives room back may hold locks of this or another
+    /// connection.
     fn resume(&self) {
         if !self.holding.starved.swap(false, Ordering::SeqCst) {
             return;

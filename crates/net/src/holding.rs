@@ -64,7 +64,8 @@ impl Holding {
         self.hoards.swap(hoards, Ordering::Relaxed)
     }
 
-    /// How long a frame that has room has been coming, and how long nothing of it has; `None`: there is none.
+    /// How long a frame that has room has been coming, and how long nothing of it has; `None`:
+    /// there is none.
     pub(crate) fn unfinished(&self) -> Option<(Duration, Duration)> {
         Some((since(&self.began)?, since(&self.came)?))
     }
@@ -98,7 +99,8 @@ impl Holding {
         }
     }
 
-    /// Something has come. `holds`: a frame has room and is not whole; `finished`: others before it have become so.
+    /// Something has come. `holds`: a frame has room and is not whole; `finished`: others before
+    /// it have become so.
     pub(crate) fn note_received(&self, holds: bool, finished: bool) {
         let began = self.began.load(Ordering::Relaxed);
         if holds {

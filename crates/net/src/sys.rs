@@ -5,8 +5,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// `TCP_INFO` of linux/tcp.h, up to the last field that is looked at. Linux 4.10 has them all; what
-/// an older one does not write is 0.
+/// `TCP_INFO` of linux/tcp.h, up to the last field that is looked at. Linux 4.10 has them all;
+/// what an older one does not write is 0.
 const INFO_LENGTH: usize = 192;
 
 /// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.

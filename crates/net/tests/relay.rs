@@ -386,7 +386,8 @@ fn a_place_of_this_machine_that_is_dead_makes_no_gateway_dead() {
     initiator.connect((&Local::default(), None), &to("far", address), Lane::Control, PATIENCE).unwrap();
 }
 
-/// LNet's LU-12289: who took turns did not ask whether the other end of a way was known to be dead.
+/// LNet's LU-12289: who took turns did not ask whether the other end of a way was known to be
+/// dead.
 #[test]
 fn turns_are_taken_among_gateways_that_lead_to_the_target() {
     let (useless, useful) = (router(&[("far", "127.99.0.0/16")], &[], RelayLimits::default()), plain("far"));

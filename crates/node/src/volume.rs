@@ -86,8 +86,8 @@ pub struct VolumeSettings {
     /// Through whom is written.
     #[serde(default)]
     pub writes: WritesSetting,
-    /// With `writes = "data"`: several clients that write one file at the same time do that straight,
-    /// too. It is an experiment: docs/volumes.md says what it may lose.
+    /// With `writes = "data"`: several clients that write one file at the same time do that
+    /// straight, too. It is an experiment: docs/volumes.md says what it may lose.
     #[serde(default)]
     pub concurrent: bool,
     /// When a server of data that does not answer is known to write nothing any more: `answer`

@@ -24,7 +24,8 @@ pub(crate) struct OpenFile {
     pub(crate) verifier: u64,
     /// Held while the descriptor's own position is used.
     pub(crate) position: Mutex<()>,
-    /// Set once when the open ends, under the lock of the lock table: then no lock is taken through it any more.
+    /// Set once when the open ends, under the lock of the lock table: then no lock is taken
+    /// through it any more.
     pub(crate) ended: AtomicBool,
     /// The first error of making data stable; 0: none yet.
     late_error: AtomicI32,
@@ -72,7 +73,8 @@ impl OpenFile {
         }
     }
 
-    /// Passes the result of making data stable on. The first failure sticks: what it lost stays lost, so that every later caller must hear of it.
+    /// Passes the result of making data stable on. The first failure sticks: what it lost stays
+    /// lost, so that every later caller must hear of it.
     pub(crate) fn settle(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         self.note(&result);
         result.and_then(|()| self.late_error())

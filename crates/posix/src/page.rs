@@ -11,7 +11,8 @@ use crate::sys;
 use crate::tree::{Node, Tree};
 use crate::unlinked::FOLDER;
 
-/// The most listings that keep their buffers between pages: 32 MiB in all. Beyond, each page is read from the directory anew.
+/// The most listings that keep their buffers between pages: 32 MiB in all. Beyond, each page is
+/// read from the directory anew.
 const BUFFERS_MAX: usize = 1024;
 
 /// What a page is to hold.
@@ -62,7 +63,8 @@ pub(crate) fn page(tree: &Tree, open: &OpenFile, wanted: &Wanted) -> Result<DirP
         let full = match &found {
             Some(entry) => {
                 let inode = Some((entry.handle.bytes(), entry.attr));
-                // The number is that of the inode, also where a file system is mounted over the name.
+                // The number is that of the inode, also where a file system is mounted over the
+                // name.
                 DirEntry { ino: entry.attr.ino, inode, ..plain }
             }
             None => plain,
@@ -79,7 +81,8 @@ pub(crate) fn page(tree: &Tree, open: &OpenFile, wanted: &Wanted) -> Result<DirP
     Ok(page)
 }
 
-/// The inode of an entry; none when it has vanished, lies on another file system, or may not be looked up.
+/// The inode of an entry; none when it has vanished, lies on another file system, or may not be
+/// looked up.
 fn look(tree: &Tree, directory: BorrowedFd<'_>, name: &[u8]) -> Option<aqueduct_fs::Entry> {
     let fd = Node::Own(tree.open_path(directory, name).ok()?);
     tree.entry(fd.as_fd(), Some((directory, name))).ok()

@@ -1,5 +1,5 @@
-//! Projects, by which XFS, ext4, F2FS and Lustre keep quotas of trees: each inode has the number of
-//! one, and a directory may give its own to what is made in it.
+//! Projects, by which XFS, ext4, F2FS and Lustre keep quotas of trees: each inode has the number
+//! of one, and a directory may give its own to what is made in it.
 
 use std::os::fd::BorrowedFd;
 

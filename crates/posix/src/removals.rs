@@ -15,9 +15,10 @@ use crate::{Posix, identity, sys};
 impl Posix {
     /// Removes the kept files that no client has open, from now on also as soon as that is so.
     ///
-    /// With [`keep_unlinked`](crate::Options::keep_unlinked), call it once after [`open`](Posix::open), when the clients of the process before have
-    /// reopened what they had, or at once if there are none. Until then any file may be one that somebody is about to reopen, so that every
-    /// removed file is kept.
+    /// With [`keep_unlinked`](crate::Options::keep_unlinked), call it once after
+    /// [`open`](Posix::open), when the clients of the process before have reopened what they had,
+    /// or at once if there are none. Until then any file may be one that somebody is about to
+    /// reopen, so that every removed file is kept.
     pub fn sweep_unlinked(&self) {
         let Some(unlinked) = &self.tree.unlinked else { return };
         unlinked.settled.store(true, Ordering::SeqCst);
@@ -65,7 +66,8 @@ impl Posix {
         Ok(())
     }
 
-    /// Runs `operation`, which takes the name away: if it is the last one of a file that clients have open, the file is kept.
+    /// Runs `operation`, which takes the name away: if it is the last one of a file that clients
+    /// have open, the file is kept.
     pub(crate) fn removing(
         &self,
         context: &Context,
@@ -76,7 +78,8 @@ impl Posix {
         let Some(inode) = self.open_inode(unlinked, directory, name) else { return operation() };
         let kept = self.domain.kept();
         let change = kept.change(unlinked, inode);
-        // What is kept already has a hidden link: should it be its only one by now, that is not the name that goes.
+        // What is kept already has a hidden link: should it be its only one by now, that is not
+        // the name that goes.
         let last = if kept.is_kept(inode) { None } else { self.last_name(inode, directory, name) };
         let kept = match last {
             Some(fd) => identity::as_root(&context.credential, || Ok(change.keep(fd.as_fd(), false)))?,
@@ -93,7 +96,8 @@ impl Posix {
         result
     }
 
-    /// The inode of a name, if it could be worth keeping: nothing is looked at while no file is open, and then only the name.
+    /// The inode of a name, if it could be worth keeping: nothing is looked at while no file is
+    /// open, and then only the name.
     fn open_inode(&self, unlinked: &Unlinked, directory: BorrowedFd<'_>, name: &[u8]) -> Option<Inode> {
         if unlinked.settled.load(Ordering::SeqCst) && self.domain.files().is_empty() {
             return None;
@@ -104,7 +108,8 @@ impl Posix {
         (is_ours && self.may_be_open(unlinked, inode)).then_some(inode)
     }
 
-    /// The inode, when this is its last name and the caller may change the directory: for what is refused anyway the file is not touched.
+    /// The inode, when this is its last name and the caller may change the directory: for what is
+    /// refused anyway the file is not touched.
     fn last_name(&self, inode: Inode, directory: BorrowedFd<'_>, name: &[u8]) -> Option<OwnedFd> {
         let fd = self.tree.open_path(directory, name).ok()?;
         let seen = see(&fd).ok()?;
@@ -113,7 +118,8 @@ impl Posix {
         (seen.inode() == inode && seen.attr.nlink == 1 && may_go).then_some(fd)
     }
 
-    /// Gives an inode a further name. A kept file has none that counts: only one that never had any may be given one.
+    /// Gives an inode a further name. A kept file has none that counts: only one that never had
+    /// any may be given one.
     pub(crate) fn link(
         &self,
         context: &Context,
@@ -139,7 +145,8 @@ impl Posix {
         })
     }
 
-    /// Keeps a new file without a name; `None` when it cannot be kept. It has to be open by the end of the change to be kept on.
+    /// Keeps a new file without a name; `None` when it cannot be kept. It has to be open by the
+    /// end of the change to be kept on.
     pub(crate) fn keep_unnamed(
         &self,
         context: &Context,

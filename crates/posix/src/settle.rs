@@ -16,7 +16,8 @@ impl Posix {
         self.sync
     }
 
-    /// What every write into a file on the root's file system says: see [`Written::verifier`](aqueduct_fs::Written).
+    /// What every write into a file on the root's file system says: see
+    /// [`Written::verifier`](aqueduct_fs::Written).
     pub fn verifier(&self) -> u64 {
         self.verifier
     }
@@ -40,7 +41,8 @@ impl Posix {
         {
             return Ok(rustix::fs::fsync(opened)?);
         }
-        // What cannot be opened (a device, a link, another's directory) is made stable with everything else.
+        // What cannot be opened (a device, a link, another's directory) is made stable with
+        // everything else.
         Ok(rustix::fs::syncfs(self.tree.root_fd())?)
     }
 

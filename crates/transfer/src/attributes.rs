@@ -104,8 +104,8 @@ fn lasting(error: Errno) -> Result<Errno, Errno> {
     }
 }
 
-/// The extended attributes that a copy gets. What Lustre makes itself stays there; of a layout that
-/// somebody chose it is told that it does.
+/// The extended attributes that a copy gets. What Lustre makes itself stays there; of a layout
+/// that somebody chose it is told that it does.
 pub fn wanted_xattrs(source: &dyn Node, is_lustre: bool) -> Result<(Xattrs, Lost), Errno> {
     let mut xattrs = source.xattrs()?;
     if !is_lustre {

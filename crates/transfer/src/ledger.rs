@@ -1,5 +1,5 @@
-//! Where the time of the threads goes: each is at each moment in exactly one stage. And what passes
-//! each stage, so that it can be told which one limits: see `aqueduct_metrics::activity`.
+//! Where the time of the threads goes: each is at each moment in exactly one stage. And what
+//! passes each stage, so that it can be told which one limits: see `aqueduct_metrics::activity`.
 
 use std::cell::RefCell;
 use std::fs::File;

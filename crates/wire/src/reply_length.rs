@@ -10,7 +10,8 @@ pub(crate) fn compound_reply_length_max(requests: &[Request<'_>]) -> usize {
 const ENTRY_LENGTH_MAX: usize = 2 + HANDLE_LENGTH_MAX + dirpage::ATTR_SIZE;
 const OPENED_LENGTH_MAX: usize = 8 + 2 + TOKEN_LENGTH_MAX;
 
-/// The most bytes that the reply to a request may have: what it asks for where it says so, else the longest of the fixed forms.
+/// The most bytes that the reply to a request may have: what it asks for where it says so, else
+/// the longest of the fixed forms.
 fn reply_length_max(request: &Request<'_>) -> usize {
     let tagged = |size: usize| 1 + size.max(8);
     match request {

@@ -134,7 +134,8 @@ impl Group {
     /// Whether the calling thread turns this group.
     pub fn is_current(&self) -> bool {
         let is_it = |current: &Arc<Group>| std::ptr::eq(Arc::as_ptr(current), self);
-        // A thread that is at its end turns no group; what it lets go of then may still wake tasks.
+        // A thread that is at its end turns no group; what it lets go of then may still wake
+        // tasks.
         CURRENT.try_with(|current| current.borrow().as_ref().is_some_and(is_it)).unwrap_or(false)
     }
 

@@ -445,7 +445,8 @@ impl Leases {
         lock(&self.beside).insert(handle.clone())
     }
 
-    /// Gives back a lease to write beside others under which nothing was written for so long. False: there is nothing more to look after.
+    /// Gives back a lease to write beside others under which nothing was written for so long.
+    /// False: there is nothing more to look after.
     pub(super) fn look_after(&self, handle: &Arc<[u8]>, unused: Nanos) -> bool {
         let leaves = self.shard(self.hash(handle), |shard| match shard.beside_used(handle) {
             Some(used) if now() < used + unused => None,

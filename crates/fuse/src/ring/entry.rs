@@ -98,7 +98,8 @@ impl Entry {
         self.commit(unique)
     }
 
-    /// Answers the request, as [`Channel`](crate::channel::Channel) says of this and the two below.
+    /// Answers the request, as [`Channel`](crate::channel::Channel) says of this and the two
+    /// below.
     pub(super) fn reply(&self, unique: u64, error: i32, body: &[&[u8]]) -> io::Result<()> {
         self.finish(self.turn_of(unique)?, error, |payload| {
             let length = body.iter().map(|part| part.len()).sum();

@@ -42,8 +42,9 @@ impl Queue {
 }
 
 impl Queues {
-    /// Has the kernel take the answer to `unique` that the memory of an entry holds, and wait with the entry for the next request. On the ring's own thread the
-    /// kernel has it when this returns; from others it is done in their order.
+    /// Has the kernel take the answer to `unique` that the memory of an entry holds, and wait with
+    /// the entry for the next request. On the ring's own thread the kernel has it when this
+    /// returns; from others it is done in their order.
     pub(super) fn commit(self: &Arc<Queues>, entry: usize, queue: usize, unique: u64) -> io::Result<()> {
         let group = self.group.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         if group.is_current() {

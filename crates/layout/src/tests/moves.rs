@@ -200,8 +200,9 @@ fn files_move_while_they_are_read_and_written() {
     assert_eq!(volume.objects(), 4);
 }
 
-/// A writer that cuts its file, leaves holes behind the end and writes it anew, beside somebody who
-/// has it move all the time, or promotes it: what it reads is what it wrote, and zeros elsewhere.
+/// A writer that cuts its file, leaves holes behind the end and writes it anew, beside somebody
+/// who has it move all the time, or promotes it: what it reads is what it wrote, and zeros
+/// elsewhere.
 #[test]
 fn files_are_cut_and_grow_while_they_move() {
     const SIZE: usize = 24 << 20; // more than is copied while others wait

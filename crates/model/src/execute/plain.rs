@@ -11,8 +11,9 @@ use crate::outcome::Outcome;
 /// Added to every open: a fifo must not hold the test up.
 pub const ALWAYS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK);
 
-/// A fifo, socket or device: what stands behind it belongs to the kernel it was opened on, so it is not kept open. Who may open it is that kernel's
-/// decision too: a mount without `default_permissions` is not asked, and SEMANTICS.md says so.
+/// A fifo, socket or device: what stands behind it belongs to the kernel it was opened on, so it
+/// is not kept open. Who may open it is that kernel's decision too: a mount without
+/// `default_permissions` is not asked, and SEMANTICS.md says so.
 const SPECIAL: Outcome = Outcome::Skipped("special file");
 
 pub fn open_plain(path: &Path, flags: OFlags) -> Result<OwnedFd, Outcome> {

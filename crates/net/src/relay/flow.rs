@@ -2,8 +2,8 @@
 //!
 //! The directions share nothing, and neither waits for the other. One thread moves both, which
 //! alone watches their sockets: while it moves nobody sleeps who would be woken by each segment.
-//! They are watched edge-triggered: who moves goes on until the kernel has no more, or no room, and
-//! what happens then brings it back.
+//! They are watched edge-triggered: who moves goes on until the kernel has no more, or no room,
+//! and what happens then brings it back.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

@@ -12,8 +12,8 @@ use crate::sys;
 
 /// The size of a pipe in bytes: what the kernel gives to anybody (`pipe-max-size`). Measured over
 /// loopback, one stream: with 256 KiB, or buffers of sockets of 1 MiB, a router takes more than
-/// twice the processor time, since it wakes its peers so much more often. A user without rights has
-/// 16,384 pages of pipes, 64 of these; what comes then is smaller, and works.
+/// twice the processor time, since it wakes its peers so much more often. A user without rights
+/// has 16,384 pages of pipes, 64 of these; what comes then is smaller, and works.
 const PIPE_SIZE: usize = 1 << 20;
 
 /// How many bytes of a flow whose sockets have buffers of this size are in a pipe at most.

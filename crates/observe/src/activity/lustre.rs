@@ -1,4 +1,5 @@
-//! Lustre's parameters, as `lctl get_param` prints them and its files below /proc and /sys have them.
+//! Lustre's parameters, as `lctl get_param` prints them and its files below /proc and /sys have
+//! them.
 
 use super::reading::{Readings, number};
 

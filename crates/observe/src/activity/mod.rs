@@ -1,7 +1,8 @@
 //! What the kernel and the file systems of this machine count for each target: a disk, a mount, an
 //! interface, a processor, a target of Lustre. Parsers are pure; [`Collector`] reads the files.
 //!
-//! Every value only grows, until its source starts again. Times are in microseconds, sizes in bytes.
+//! Every value only grows, until its source starts again. Times are in microseconds, sizes in
+//! bytes.
 
 mod collector;
 mod kernel;

@@ -9,9 +9,11 @@ pub const NAME_MAX: usize = 4096;
 /// One counter of one target at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// Where it comes from: `disk`, `xfs`, `ext4`, `lustre`, `nfs`, `net`, `tcp`, `pressure`, `cpu` ...
+    /// Where it comes from: `disk`, `xfs`, `ext4`, `lustre`, `nfs`, `net`, `tcp`, `pressure`,
+    /// `cpu` ...
     pub source: &'static str,
-    /// Of which disk, mount, interface, processor; `all` where the source does not tell them apart.
+    /// Of which disk, mount, interface, processor; `all` where the source does not tell them
+    /// apart.
     pub target: String,
     /// What is counted, with its unit at the end.
     pub counter: String,

@@ -7,9 +7,10 @@
 //!   with a **stamp** that was taken before: it is refused if a change of the inode is under way, waits, or has ended since the stamp.
 //! - A lease on [`Aspects::WRITES`] is **exclusive**: nobody else has any on the inode, and the client may hold back what it writes. It is granted to who is alone
 //!   with the inode, and never takes another lease away.
-//! - A lease on [`Aspects::CONCURRENT`] is for who writes a file beside **others** that have one as well: nobody has any other on what the file is then. It is
-//!   granted in a change of its own, which takes all others away; from then on looks wait for nobody, and any other change waits for the return of all. So long
-//!   is one **tenure**: see the rules of [`right`](crate::right).
+//! - A lease on [`Aspects::CONCURRENT`] is for who writes a file beside **others** that have one
+//!   as well: nobody has any other on what the file is then. It is granted in a change of its own,
+//!   which takes all others away; from then on looks wait for nobody, and any other change waits
+//!   for the return of all. So long is one **tenure**: see the rules of [`right`](crate::right).
 //! - Whoever **changes** an aspect waits until every *other* client has returned its lease on it, or lost it. From the first look to the end of the change nobody
 //!   gets a new one, so what a lease covers is never older than the lease. Requests that change nothing wait for nobody but the
 //!   holder of an exclusive lease.
@@ -483,8 +484,8 @@ impl Leases {
         self.wake(inode, actions);
     }
 
-    /// What was written at servers of data ends with who may write there: who looked before may keep
-    /// nothing of what he saw.
+    /// What was written at servers of data ends with who may write there: who looked before may
+    /// keep nothing of what he saw.
     fn ends_straight(&mut self, client: ClientId, inode: InodeKey) {
         if self.rights.contains(&(client, inode)) || self.tenures.contains_key(&inode) {
             self.ends[inode.end()] = self.stamps.next();

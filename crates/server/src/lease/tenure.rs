@@ -32,7 +32,8 @@ pub(super) struct Tenure {
     pub(super) cool_at: Now,
 }
 
-/// So often that costs nobody anything: each who comes to write a file that others write does so once.
+/// So often that costs nobody anything: each who comes to write a file that others write does so
+/// once.
 pub(super) const BREAKS_FREE: u32 = 16;
 
 impl Tenure {
@@ -49,7 +50,8 @@ impl Tenure {
 }
 
 impl Leases {
-    /// Grants a client a lease to write beside others, in place of what it has. To be called while its change of [`Aspects::CONCURRENT`] is under way.
+    /// Grants a client a lease to write beside others, in place of what it has. To be called while
+    /// its change of [`Aspects::CONCURRENT`] is under way.
     pub(crate) fn grant_concurrent(
         &mut self,
         client: ClientId,

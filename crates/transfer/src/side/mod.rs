@@ -146,8 +146,9 @@ pub trait File: Node {
     /// Where data begin at or after `offset`, and where they end; `None`: there are none.
     fn data_after(&self, offset: u64) -> Result<Option<(u64, u64)>, Errno>;
 
-    /// The sum of a range (start, end), made where the file lies: no data travel. With `past_cache`
-    /// what is kept of it there is let go of before. `None`: whoever wants it has to read.
+    /// The sum of a range (start, end), made where the file lies: no data travel. With
+    /// `past_cache` what is kept of it there is let go of before. `None`: whoever wants it has to
+    /// read.
     fn sum(&self, _range: (u64, u64), _kind: SumKind, _past_cache: bool) -> Result<Option<Sum>, Errno> {
         Ok(None)
     }
@@ -202,8 +203,8 @@ pub trait Directory: Node {
     /// EOPNOTSUPP: not here.
     fn create_unnamed(&self, mode: u32) -> Result<Arc<dyn File>, Errno>;
 
-    /// Makes small files whole, each under a name that is free, and with `stable` none before it is
-    /// stable; says what became of each. `None`: they are to be made one by one.
+    /// Makes small files whole, each under a name that is free, and with `stable` none before it
+    /// is stable; says what became of each. `None`: they are to be made one by one.
     fn put(&self, _files: &[PutFile<'_>], _stable: bool) -> Result<Option<Became>, Errno> {
         Ok(None)
     }
