@@ -380,6 +380,7 @@ fn exchange(input: &Input<'_>, pace: Pace) -> Option<usize> {
                 key: input.keyed.then(|| Key::new([7; 32]).into()),
                 checksums: Checksums::Auto,
                 bulk_lanes: true,
+                asks_queue_time: false,
                 routes: None,
                 rails: Default::default(),
                 replay_window: REPLAY_WINDOW,

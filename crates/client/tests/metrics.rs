@@ -4,6 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
+use aqueduct_client::SessionConfig;
 use aqueduct_fs::*;
 use aqueduct_metrics::{Snapshot, table};
 use aqueduct_posix::{Options, Posix};
@@ -51,5 +52,31 @@ fn requests_slots_and_bytes_are_counted() {
     let theirs = theirs.filter(|sample| sample.label("operation") == "Create");
     assert!(theirs.filter_map(|sample| sample.histogram()).map(|taken| taken.sum).sum::<u64>() < ours.sum());
     drop(node);
+    server_group.stop();
+}
+
+#[test]
+fn how_long_requests_were_queued_is_asked_where_it_is_wanted() {
+    let directory = tempfile::tempdir().unwrap();
+    let posix = Posix::open(directory.path(), Options { key: [5; 32], ..Options::default() }).unwrap();
+    let server_group = group(2);
+    let server = Server::start(server_config("/e", Arc::new(posix)), server_group.clone()).unwrap();
+    let told = |asks_queue_time| {
+        let config = in_session(client_config(server.addresses()[0], "/e"), |session| SessionConfig {
+            asks_queue_time,
+            ..session
+        });
+        let node = Node::with(config);
+        let open = node.create(if asks_queue_time { "a" } else { "b" });
+        // Small and large ones, with data and without, also those that are refused.
+        for data in [&b"text"[..], &[7; 100_000]] {
+            assert_eq!(node.write(open, false, data).unwrap().count as usize, data.len());
+        }
+        let absent = Request::Lookup { parent: node.root.bytes(), name: b"absent" };
+        assert_eq!(node.ask(&absent), Err(Errno::ENOENT));
+        let snapshot = Snapshot::of(&*node.client);
+        [snapshot.number(&table::SESSION_OPERATIONS), snapshot.number(&table::SESSION_QUEUE_SECONDS)]
+    };
+    assert_eq!((told(false), told(true)), ([4, 0], [4, 4]));
     server_group.stop();
 }

@@ -129,6 +129,9 @@ table! {
         SESSION_SLOTS_LENT: Gauge = "aqueduct_session_slots_lent", None, [];
         /// How long requests waited for a slot, of those that found none free.
         SESSION_SLOT_WAIT_SECONDS: Histogram = "aqueduct_session_slot_wait_seconds", Seconds, [];
+        /// How long requests waited at the server before it began with them, as it says, where
+        /// the client asks for that: for copies.
+        SESSION_QUEUE_SECONDS: Histogram = "aqueduct_session_queue_seconds", Seconds, [];
         /// What was written and is kept until it is stable on the server.
         SESSION_REPLAY_BYTES: Gauge = "aqueduct_session_replay_bytes", Bytes, [];
         /// The most that is kept of it.

@@ -358,6 +358,12 @@ impl Connection {
         rustix::io::ioctl_fionread(&*self.socket).is_ok_and(|bytes| bytes > 0)
     }
 
+    /// How long ago the last data came, to a few milliseconds, whether or not they have been read:
+    /// what came has waited for at least so long. 0 where the kernel does not say.
+    pub fn data_age(&self) -> Duration {
+        tcp_info(self.socket.as_fd()).map_or(Duration::ZERO, |info| Duration::from_millis(info.data_age.into()))
+    }
+
     /// The round trip as the kernel measures it; `None` where there is none.
     pub fn round_trip(&self) -> Option<Duration> {
         let info = tcp_info(self.socket.as_fd()).ok()?;

@@ -69,6 +69,8 @@ pub struct AttachConfig {
     pub gathers: bool,
     /// Bulk data have connections of their own, so that nothing small waits behind them.
     pub bulk_lanes: bool,
+    /// The server is to say how long each request waited before it was begun.
+    pub asks_queue_time: bool,
     /// By which routers networks are reached that have a name: `HOST:PORT@NET` in `server` is a
     /// host there.
     pub routes: Option<Arc<Initiator>>,
@@ -94,6 +96,7 @@ impl AttachConfig {
             leases: false,
             gathers: false,
             bulk_lanes: true,
+            asks_queue_time: false,
             routes: None,
             rails: RailsConfig::default(),
         }
@@ -146,6 +149,7 @@ impl AttachConfig {
             suspect: self.suspect,
             checksums: self.checksums,
             bulk_lanes: self.bulk_lanes,
+            asks_queue_time: self.asks_queue_time,
             routes: self.routes.clone(),
             rails: self.rails.clone(),
         };

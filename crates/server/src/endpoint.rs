@@ -361,7 +361,7 @@ impl ServerEndpoint {
     /// Answers what only an administrator may ask. By a task, since file systems may have to ask
     /// others for locks.
     fn administer(&self, joined: &Joined, connection: &Arc<Connection>, mut frame: Frame) {
-        let asked = execute::extended::take(&self.server, &joined.session, &mut frame);
+        let asked = execute::extended::take(&self.server, &joined.session, connection, &mut frame);
         let answer = if !joined.administers {
             let what = format_args!(
                 "refused {} to see or release locks: it has not the administrator's key",

@@ -122,7 +122,7 @@ pub(crate) fn request(
     let Some(op) = Op::from_code(frame.header.op) else {
         return send(connection, reply_header(&frame.header, Kind::Reply, Err(Errno::ENOSYS)), &[]);
     };
-    let asked = match extended::take(server, session, &mut frame) {
+    let asked = match extended::take(server, session, connection, &mut frame) {
         Ok(asked) => asked,
         Err(error) => return send(connection, reply_header(&frame.header, Kind::Reply, Err(error)), &[]),
     };

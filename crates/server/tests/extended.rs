@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::Read;
+use std::time::Duration;
 
 use aqueduct_fs::*;
 use aqueduct_wire::*;
@@ -64,6 +65,36 @@ fn a_reply_says_how_long_its_request_was_queued_when_asked() {
     let (op, get) = fields(&Request::GetAttr { handle: root.bytes(), open: None });
     let (header, _) = ask(&mut peer, op, (0, 0), (&encoded(&Extensions::default()), &get));
     assert!(!header.flags.contains(Flags::EXTENDED) && header.status == 0);
+}
+
+/// While all threads are at work requests wait where nobody has read them.
+#[test]
+fn what_waits_unread_is_queued_too() {
+    /// As many as the server has.
+    const THREADS: usize = 8;
+    const WAITS: Duration = Duration::from_millis(100);
+    let (fixture, gate) = gated();
+    let (mut waits, _, root) = fixture.attached();
+    let held: Vec<Peer> = (0..THREADS)
+        .map(|_| {
+            let (mut peer, _, root) = fixture.attached();
+            send(&mut peer, (0, 1), &make_directory(&root, SLOW));
+            peer
+        })
+        .collect();
+    // The first holds the lock of the gate, and all others wait for it.
+    gate.begun.recv_timeout(LONG).unwrap();
+    let (op, get) = fields(&Request::GetAttr { handle: root.bytes(), open: None });
+    let header = Header { op: op as u16, flags: Flags::EXTENDED, request: 900, ..Header::new(Kind::Request) };
+    std::thread::sleep(WAITS); // until the server has started all threads that it may
+    waits.send(header, &[asks_queue_time(), get].concat());
+    std::thread::sleep(WAITS);
+    (0..THREADS).for_each(|_| gate.end.send(()).unwrap());
+    let (header, body) = waits.receive().unwrap();
+    assert_eq!((header.request, header.status), (900, 0));
+    let queued = Extensions::take(&body).unwrap().0.queue_time.unwrap();
+    assert!(u128::from(queued) >= WAITS.as_micros() / 2, "{queued} us");
+    drop(held);
 }
 
 #[test]

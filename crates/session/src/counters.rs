@@ -22,6 +22,8 @@ pub struct Counters {
     pub(crate) repeated: Counter,
     /// Of requests that found no slot free.
     pub(crate) slot_wait: Histogram,
+    /// Before the server began with requests, as it says.
+    pub(crate) queue_time: Histogram,
     requests: Indexed<Histogram>,
     errors: Indexed<Counter>,
     activity: [Recorder; CLASSES.len()],
@@ -38,6 +40,7 @@ impl Default for Counters {
             reconnects: Counter::default(),
             repeated: Counter::default(),
             slot_wait: Histogram::single(),
+            queue_time: Histogram::single(),
             requests: Indexed::new(&Op::NAMES, Histogram::sharded),
             errors: Indexed::new(&Op::NAMES, Counter::default),
             activity: Default::default(),
@@ -125,6 +128,7 @@ impl Counters {
         into.put(&table::SESSION_BYTES_WRITTEN, &[], &self.bytes_written);
         into.put(&table::SESSION_RECONNECTS, &[], &self.reconnects);
         into.put(&table::SESSION_SLOT_WAIT_SECONDS, &[], &self.slot_wait);
+        into.put(&table::SESSION_QUEUE_SECONDS, &[], &self.queue_time);
         self.control.collect("client", "control", into);
         self.bulk.collect("client", "bulk", into);
     }

@@ -74,11 +74,16 @@ impl Exchange {
         }
     }
 
-    /// Says for which job it is made, where nothing else stands before its fields.
-    fn say_job(&mut self, context: &Context) {
-        let Some(job) = context.job.as_ref().filter(|_| !self.extended) else { return };
+    /// Says for which job it is made, and asks how long it is queued, where nothing else stands
+    /// before its fields.
+    fn extend(&mut self, context: &Context, asks_queue_time: bool) {
+        let job = context.job.as_ref().map(|job| (**job).into());
+        let extensions = Extensions { job, asks_queue_time, ..Extensions::default() };
+        if self.extended || extensions.is_empty() {
+            return;
+        }
         let mut prefix = Vec::new();
-        Extensions { job: Some((**job).into()), ..Extensions::default() }.encode(&mut prefix);
+        extensions.encode(&mut prefix);
         self.frame.splice(HEADER_SIZE..HEADER_SIZE, prefix);
         self.extended = true;
     }
@@ -150,7 +155,7 @@ impl Session {
         brought: &mut Brought,
     ) -> Result<(Frame, u64), Errno> {
         self.counters.operations.increment();
-        exchange.say_job(context);
+        exchange.extend(context, self.config.asks_queue_time);
         let class = exchange.class;
         let mut slot = if exchange.changes { Some(self.slot(context, class).await?) } else { None };
         let (mut session, mut flags) = (self.session_number.load(Ordering::SeqCst), Flags::empty());
@@ -270,12 +275,15 @@ impl Session {
         }
     }
 
-    /// Takes what was added off the start of a reply's body. Nothing of it is asked for yet.
+    /// Takes what was added off the start of a reply's body.
     fn take_extensions(&self, frame: &mut Frame) -> Result<(), Errno> {
-        let (_, rest) = aqueduct_wire::Extensions::take(&frame.body).map_err(|error| {
+        let (said, rest) = aqueduct_wire::Extensions::take(&frame.body).map_err(|error| {
             tracing::error!(%error, server = %self.config.server, "the server sent extensions that make no sense");
             Errno::EPROTO
         })?;
+        if let Some(queued) = said.queue_time.filter(|_| self.config.asks_queue_time) {
+            self.counters.queue_time.record_duration(Duration::from_micros(queued.into()));
+        }
         let length = frame.body.len() - rest.len();
         frame.body.drain(..length);
         Ok(())

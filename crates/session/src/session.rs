@@ -55,6 +55,8 @@ pub struct SessionConfig {
     /// Bulk data have connections of their own, so that nothing small waits behind them. Else a
     /// client has half as many: for those that are one of thousands.
     pub bulk_lanes: bool,
+    /// Replies are to say how long their requests waited at the server before it began with them.
+    pub asks_queue_time: bool,
     /// By which routers networks are reached that have a name: `HOST:PORT@NET` in `server` is a
     /// host there.
     pub routes: Option<Arc<Initiator>>,

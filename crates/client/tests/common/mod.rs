@@ -62,6 +62,7 @@ pub fn client_config(server: SocketAddr, export: &str) -> ClientConfig {
         replay_window: 1 << 20,
         checksums: Checksums::Auto,
         bulk_lanes: true,
+        asks_queue_time: false,
         routes: None,
         rails: Default::default(),
     };
@@ -82,8 +83,12 @@ pub struct Node {
 
 impl Node {
     pub fn new(server: SocketAddr, export: &str) -> Node {
+        Node::with(client_config(server, export))
+    }
+
+    pub fn with(config: ClientConfig) -> Node {
         let group = group(1);
-        let client = Client::connect(client_config(server, export), std::slice::from_ref(&group)).unwrap();
+        let client = Client::connect(config, std::slice::from_ref(&group)).unwrap();
         let context = context();
         let root = wait(&group, client.call(&context, Request::Root)).unwrap().entry().unwrap().handle;
         Node { client, group, root }

@@ -2,9 +2,10 @@
 //! queued.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aqueduct_fs::{Context, Errno};
-use aqueduct_net::Frame;
+use aqueduct_net::{Connection, Frame};
 use aqueduct_wire::{Caller, Extensions, Flags, Header, Map, Op};
 
 use super::Job;
@@ -26,7 +27,12 @@ pub(crate) struct Asked {
 }
 
 /// Takes the extensions off a request's body, and notes of its session which job it works for.
-pub(crate) fn take(server: &Server, session: &Session, frame: &mut Frame) -> Result<Asked, Errno> {
+pub(crate) fn take(
+    server: &Server,
+    session: &Session,
+    connection: &Connection,
+    frame: &mut Frame,
+) -> Result<Asked, Errno> {
     if !frame.header.flags.contains(Flags::EXTENDED) {
         return Ok(Asked::default());
     }
@@ -38,7 +44,11 @@ pub(crate) fn take(server: &Server, session: &Session, frame: &mut Frame) -> Res
     let length = frame.body.len() - rest.len();
     frame.body.drain(..length);
     let job = extensions.job.map(|job| session.jobs.note(&job, &server.metrics.jobs));
-    let queued = || frame.came().map_or(0, |came| came.elapsed().as_micros().try_into().unwrap_or(u32::MAX));
+    // While all threads are at work it waits in the kernel, and after that for those before it.
+    let queued = || {
+        let read = frame.came().map_or(Duration::ZERO, |came| came.elapsed());
+        read.max(connection.data_age()).as_micros().try_into().unwrap_or(u32::MAX)
+    };
     Ok(Asked { queue_time: extensions.asks_queue_time.then(queued), job, right: extensions.right })
 }
 
