@@ -87,9 +87,7 @@ fn read(job: &Job, item: &Item, source: &dyn File, seen: &Seen) -> Result<Option
         return Ok(None);
     }
     let size = seen.attr.size as usize;
-    if let Some(throttle) = &job.throttle {
-        job.within(Stage::Throttle, || throttle.take(size));
-    }
+    job.throttled(size);
     let mut data = Vec::new();
     job.within(Stage::Read, || {
         if size > 0 {

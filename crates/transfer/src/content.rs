@@ -110,12 +110,10 @@ fn copy_range(
         }
         job.may_go_on()?;
         let length = (data_end - at).min(STEP as u64) as usize;
-        if let Some(throttle) = &job.throttle {
-            job.within(Stage::Throttle, || throttle.take(length));
-        }
         let length = match by_kernel(job, ends, at, length, sums)? {
             Some(taken) => taken,
             None => {
+                let length = length.min(job.step.load(Ordering::Relaxed));
                 step(job, buffer, ends, (at, length), sums)?;
                 length
             }
@@ -135,6 +133,7 @@ fn step(
     (at, length): (u64, usize),
     sums: &mut Sums,
 ) -> Result<(), Fault> {
+    job.throttled(length);
     let started = Instant::now();
     job.within(Stage::Read, || ends.source.read(at, length, buffer)).trying("reading it")?;
     if buffer.len() < length {
@@ -144,7 +143,7 @@ fn step(
         job.within(Stage::Hash, || sums.update(buffer));
     }
     job.within(Stage::Write, || write(ends, at, buffer)).trying("writing it")?;
-    if length >= STEP {
+    if length >= job.step.load(Ordering::Relaxed) {
         job.ways.took(Way::Memory, length, started.elapsed());
     }
     Ok(())
@@ -157,6 +156,7 @@ fn by_kernel(job: &Job, ends: &Ends<'_>, at: u64, length: usize, sums: &Sums) ->
     if !is_blind || length < STEP || job.ways.choose() == Way::Memory {
         return Ok(None);
     }
+    job.throttled(length);
     let started = Instant::now();
     match job.within(Stage::Write, || ends.target.take(ends.source, at, length)) {
         Err(Errno::EOPNOTSUPP) => {
@@ -455,7 +455,9 @@ fn earlier_part(
         return None;
     }
     let target = directory.part(&part.name).ok()?;
-    if target.seen().ok()?.attr.size != seen.attr.size {
+    let there = target.seen().ok()?.attr;
+    // Of a file with another name somebody else may think that it is his.
+    if !there.is_regular() || there.nlink != 1 || there.size != seen.attr.size {
         discard(item, Some(&part.name));
         return None;
     }

@@ -17,7 +17,7 @@ use crate::manifest::Line;
 use crate::options::{Options, Verify};
 use crate::outcome::{Counting, Fault, Told, Trying, add, shown};
 use crate::queue::{Queue, Shared};
-use crate::side::{Directory, File, PART, Seen, Xattrs};
+use crate::side::{Directory, File, PART, STEP, Seen, Xattrs};
 use crate::store::{Entry, Store, fingerprint, random};
 use crate::throttle::Throttle;
 use crate::ways::Ways;
@@ -63,6 +63,8 @@ pub struct Job {
     pub goes_on: bool,
     /// How data of one machine are copied.
     pub ways: Ways,
+    /// Bytes that each thread reads and writes at a time: at most [`STEP`].
+    pub step: AtomicUsize,
     /// All data together.
     pub throttle: Option<Arc<Throttle>>,
     /// How data are made stable.
@@ -310,6 +312,7 @@ impl Job {
             gathered: None,
             claim: None,
             ways: Ways::default(),
+            step: AtomicUsize::new(STEP),
             redoes: false,
             goes_on: false,
             flush,
@@ -364,6 +367,13 @@ impl Job {
         within(&self.watch, stage, work)
     }
 
+    /// Waits until so many bytes may move.
+    pub fn throttled(&self, bytes: usize) {
+        if let Some(throttle) = &self.throttle {
+            self.within(Stage::Throttle, || throttle.take(bytes));
+        }
+    }
+
     /// A directory is to be gone through.
     pub fn directory(&self, item: Item) {
         add(&self.watch.directories, 1);
@@ -411,7 +421,9 @@ impl Job {
         let is_directory = source.attr.is_directory();
         let key = if is_directory && !path.is_empty() { [path, b"/"].concat() } else { path.to_vec() };
         let group = (!is_directory && source.attr.nlink > 1).then(|| source.identity());
-        let (line, source, target) = (line().text(), fingerprint(source), target.to_vec());
+        // Only a manifest has the line, and a run with one does not go on with one without.
+        let line = if self.options.hashes() { line().text() } else { String::new() };
+        let (source, target) = (fingerprint(source), target.to_vec());
         let entry = Entry { key, group, line, source, target };
         match (&self.store, &self.gathered) {
             (Some(store), _) => store.done(entry),

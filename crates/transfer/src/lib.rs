@@ -24,6 +24,7 @@ mod manifest;
 mod naming;
 mod options;
 mod outcome;
+mod polite;
 mod queue;
 mod run;
 mod running;

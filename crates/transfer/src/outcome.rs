@@ -224,6 +224,9 @@ pub struct Summary {
     pub dry_run: bool,
     /// Threads that copied in the end; `None`: agents did.
     pub streams: Option<usize>,
+    /// Bytes that each of them read and wrote at a time in the end; `None`: agents did.
+    #[serde(default)]
+    pub step: Option<usize>,
     /// From the first look to the end.
     pub seconds: f64,
     /// How many files were checked in which way.
@@ -257,6 +260,7 @@ impl Summary {
             counts,
             dry_run: false,
             streams: None,
+            step: None,
             seconds,
             checks: told.checks,
             troubles: told.troubles,

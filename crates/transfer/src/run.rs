@@ -18,7 +18,7 @@ use crate::options::{Options, Verify};
 use crate::outcome::{Fault, Summary, shown};
 use crate::queue::{Idle, Work};
 use crate::running::{About, Telling};
-use crate::side::{Access, Directory, Place, Root, Seen};
+use crate::side::{Access, Directory, Place, Root, STEP, Seen};
 use crate::store::{Each, Store, StoreError, random};
 use crate::throttle::Throttle;
 use crate::{Failure, attributes, content, delete, naming, tune, walk};
@@ -110,10 +110,11 @@ pub fn copy(plan: Plan, watch: Arc<Watch>, teller: Option<Teller>) -> Result<Sum
     let ended = AtomicBool::new(false);
     let sessions = || plan.access.sessions();
     let telling = plan.about().map(|about| Telling::begin(about, &watch, &sessions));
-    let streams = thread::scope(|scope| {
+    let setting = thread::scope(|scope| {
         let (job, ended) = (&job, &ended);
         let teller = telling.as_ref().map(|telling| scope.spawn(|| telling.run(ended)));
-        let tuner = tunes.then(|| scope.spawn(move || tune::tune(job, usual, most, ended)));
+        let said = || plan.access.queue_times();
+        let tuner = tunes.then(|| scope.spawn(move || tune::tune(job, (usual, most), &said, ended)));
         let started = (0..most).map(|number| {
             let builder = thread::Builder::new().name(format!("aqueduct-copy{number}"));
             builder.spawn_scoped(scope, move || work(job, number))
@@ -126,7 +127,7 @@ pub fn copy(plan: Plan, watch: Arc<Watch>, teller: Option<Teller>) -> Result<Sum
         ended.store(true, Ordering::Release);
         teller.iter().for_each(|teller| teller.thread().unpark());
         joined.into_iter().for_each(|joined| joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        tuner.and_then(|tuner| tuner.join().ok()).unwrap_or(usual)
+        tuner.and_then(|tuner| tuner.join().ok())
     });
     drop(telling);
     let not_deleted = match job.options.delete {
@@ -135,7 +136,8 @@ pub fn copy(plan: Plan, watch: Arc<Watch>, teller: Option<Teller>) -> Result<Sum
     };
     drop(bases); // the roots get their attributes
     let summary = finish(&plan, job, started, &watch)?;
-    Ok(Summary { not_deleted, streams: Some(streams), ..summary })
+    let (streams, step) = setting.map_or((usual, STEP), |setting| (setting.streams, setting.step));
+    Ok(Summary { not_deleted, streams: Some(streams), step: Some(step), ..summary })
 }
 
 /// A batch of files and each directory under way hold descriptors: as many as the hard limit has.
@@ -284,7 +286,10 @@ pub fn check_of(options: &Options, is_projected: bool) -> &'static str {
     match options.verify {
         Verify::Off => "off",
         Verify::Wire | Verify::Stable if is_projected => "wire",
-        Verify::Wire | Verify::Stable => "read",
+        Verify::Stable => "read",
+        Verify::Wire if options.hashes() => "read",
+        // By memory or within the kernel: nothing was made of what was read.
+        Verify::Wire => "copied",
     }
 }
 

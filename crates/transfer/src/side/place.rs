@@ -16,6 +16,7 @@ use super::Directory;
 use super::local::LocalDirectory;
 use super::projected::Export;
 use crate::Failure;
+use crate::polite::Said;
 use crate::running::SessionRecord;
 
 /// What the place of an agent begins with.
@@ -71,6 +72,15 @@ impl Access {
         attached.iter().map(|(server, export, attached)| attached.record(server, export)).collect()
     }
 
+    /// How long requests waited at each server before it began with them, as they say.
+    pub(crate) fn queue_times(&self) -> Vec<Said> {
+        let attached = lock(&self.attached).clone();
+        let said = |(server, export, attached): &(String, String, Arc<Export>)| {
+            (format!("{server}:{export}"), attached.queue_times())
+        };
+        attached.iter().map(said).collect()
+    }
+
     /// As somebody else than this process.
     pub fn acting_as(self, credential: Credential) -> Access {
         Access { context: Context::new(ClientId(0), credential), ..self }
@@ -82,6 +92,7 @@ impl Access {
             key: self.key.clone(),
             routes: self.routes.clone(),
             checksums: self.checksums,
+            asks_queue_time: true,
             name: self.name.clone().unwrap_or_else(|| usual.name.clone()),
             ..usual
         };

@@ -9,7 +9,7 @@ use aqueduct_fs::{
     Attr, Context, Entry, Errno, FileSystem, Handle, Lock, LockKind, LockSpace, OpenFlags, OpenId, ReadAt, RenameFlags,
     Reply, Request, SUM_LENGTH_MAX, SeekTo, SetAttr, Source, Sum, SumKind, WriteAt, XATTR_SIZE_MAX, XattrMode,
 };
-use aqueduct_metrics::table;
+use aqueduct_metrics::{HistogramSnapshot, table};
 use aqueduct_node::Attachment;
 use bytes::Bytes;
 
@@ -55,6 +55,15 @@ impl Export {
             operations: requests.into_iter().map(operation).collect(),
             ways: self.attachment.status().ways,
         }
+    }
+
+    /// How long requests waited at the server before it began with them, as it says.
+    pub fn queue_times(&self) -> HistogramSnapshot {
+        let metrics = self.attachment.metrics();
+        let samples = metrics.samples(table::SESSION_QUEUE_SECONDS.definition.name);
+        let mut all = HistogramSnapshot::default();
+        samples.iter().filter_map(|sample| sample.histogram()).for_each(|of| all.merge(of));
+        all
     }
 
     fn held(self: &Arc<Export>, handle: Handle) -> Held {
