@@ -183,7 +183,7 @@ pub struct Common {
 #[derive(Debug, Args)]
 pub struct Shared {
     /// Have agents make the copy, that work for this store: see 'aqueduct agents run'
-    #[arg(long, value_name = "URL", conflicts_with_all = ["dry_run", "resume", "journal", "no_journal", "streams"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["resume", "journal", "no_journal", "streams"])]
     pub store: Option<String>,
     /// With --store: which agents take it
     #[arg(long, value_name = "NAME", requires = "store", default_value = "default")]
@@ -327,8 +327,9 @@ fn run(
 
 /// Makes a copy, or has it made.
 fn make(plan: Plan, common: &Common) -> Result<ExitCode, Failure> {
-    if let Some(store) = &common.shared.store {
-        return submit(store, &plan, common);
+    // What would be done can be seen from here, where both sides have to be reached anyway.
+    if let Some(store) = common.shared.store.as_ref().filter(|_| !common.dry_run) {
+        return submit(store, plan, common);
     }
     if third::is_third_party(&plan) {
         return by_agent(&plan, common);
@@ -357,9 +358,10 @@ fn by_agent(plan: &Plan, common: &Common) -> Result<ExitCode, Failure> {
 }
 
 /// Has agents make the copy.
-fn submit(store: &str, plan: &Plan, common: &Common) -> Result<ExitCode, Failure> {
+fn submit(store: &str, mut plan: Plan, common: &Common) -> Result<ExitCode, Failure> {
     let database = Database::connect(store)?;
-    let submitted = jobs::submit(&database, plan, &common.shared.queue, common.shared.priority)?;
+    plan.options.is_verbose &= !common.shared.detach; // nobody would hear it
+    let submitted = jobs::submit(&database, &plan, &common.shared.queue, common.shared.priority)?;
     if common.shared.detach {
         output::line(format_args!("{}", submitted.id));
         return Ok(ExitCode::SUCCESS);
@@ -372,7 +374,9 @@ pub fn wait(database: &Database, id: i64, manifest: Option<&Path>, json: bool) -
     let watch = Watch::default();
     let shows = !json && std::io::stderr().is_terminal();
     let told = |line: &str| eprintln!("aqueduct: job {id}: {line}");
-    let (summary, state) = with_progress(&watch, shows, || jobs::watch(database, id, &watch, told))?;
+    let said = |line: &str| output::line(format_args!("{line}"));
+    let listeners = jobs::Listeners { told: &mut { told }, said: &mut { said } };
+    let (summary, state) = with_progress(&watch, shows, || jobs::watch(database, id, &watch, listeners))?;
     let code = end(&summary, json);
     if state == "cancelled" {
         eprintln!("aqueduct: job {id} was cancelled");

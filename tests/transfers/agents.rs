@@ -307,8 +307,20 @@ fn a_sync_by_agents_to_a_server_copies_what_differs_and_deletes() {
         fs::write(source.path().join("many/3/7"), "other").unwrap();
         fs::remove_dir_all(source.path().join("many/4")).unwrap();
         set_time(&source.path().join("many"), 1_000_000, 5);
-        let (code, said) = copied(&cluster, &["sync", "--delete", &from, &there]);
-        assert_eq!((code, &said["files"], &said["deleted"]), (0, &1.into(), &51.into()), "{said}");
+        // What would be done is looked at without agents, and each path is told of what they did.
+        let (code, said) = copied(&cluster, &["sync", "-n", &from, &there]);
+        assert_eq!((code, &said["files"], &said["dry_run"]), (0, &1.into(), &true.into()), "{said}");
+        assert_eq!(cluster.asks("SELECT count(*) FROM aqueduct.job"), "1");
+        let mut again = aqueduct();
+        again.args(["sync", "-v", "--delete", "--json", &from, &there, "--store", &cluster.url()]);
+        let output = run_within(TEST_MAX, &mut again);
+        assert!(output.status.success(), "{output:?}");
+        let (told, said) = output.text.split_at(output.text.find('{').unwrap());
+        let said: Value = serde_json::from_str(said).unwrap();
+        assert_eq!((&said["files"], &said["deleted"]), (&1.into(), &51.into()), "{said}");
+        let lines = |what: &str| told.lines().filter(|line| line.contains(what)).count();
+        assert_eq!((lines("copied many/3/7"), lines("deleted many/4"), told.lines().count()), (1, 51, 52), "{told}");
+        assert_eq!(cluster.asks("SELECT count(*) FROM aqueduct.said"), "0");
         assert_same(source.path(), &export.path().join("copy"));
     });
 }
@@ -342,9 +354,12 @@ fn a_job_is_done_as_whom_the_database_let_in() {
         let agent = Agent::start(&mut agent);
         let from = source.path().join("d");
         let url = cluster.url();
-        let copy = [text(&program), "cp", "-r", "--store", &url, text(&from), text(&into)];
+        let copy = [text(&program), "cp", "-r", "-v", "--store", &url, text(&from), text(&into)];
         let said = run_within(TEST_MAX, &mut as_user(&copy)).failed();
-        assert!(said.contains("secret: opening it") && said.contains("9 files"), "{said}");
+        assert!(
+            said.contains("secret: opening it") && said.contains("9 files") && said.contains("copied d/3"),
+            "{said}"
+        );
         let made = fs::metadata(into.join("d/3")).unwrap();
         let nobody = fs::metadata(into.join("d")).unwrap().uid();
         assert!(made.uid() == nobody && nobody != 0, "it is {}'s", made.uid());

@@ -75,7 +75,6 @@ pub struct Options {
     #[serde(skip)]
     pub told_in: Option<PathBuf>,
     /// Each path that is copied or removed is told.
-    #[serde(skip)]
     pub is_verbose: bool,
 }
 

@@ -268,6 +268,10 @@ fn put(transaction: &mut Transaction<'_>, claimed: &Claimed, outcome: &Outcome) 
     if let Some(why) = &outcome.not_deleted {
         transaction.execute("UPDATE job SET not_deleted = $2 WHERE id = $1", &[&job, why])?;
     }
+    if !outcome.said.is_empty() {
+        let insert = "INSERT INTO said (job, line) SELECT $1, * FROM unnest($2::text[])";
+        transaction.execute(insert, &[&job, &outcome.said])?;
+    }
     put_told(transaction, claimed, outcome)
 }
 

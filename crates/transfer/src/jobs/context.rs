@@ -8,13 +8,14 @@ use aqueduct_fs::{Credential, Errno};
 use aqueduct_node::ChecksumChoice;
 use aqueduct_node::routes::Routing;
 use aqueduct_wire::ClientKey;
+use aqueduct_worker::lock;
 
 use super::board::JobRow;
 use super::order::{Base, Mark, Order};
 use super::unit::Claimed;
 use crate::Failure;
 use crate::attributes;
-use crate::job::{Dir, Flush, Item, Job};
+use crate::job::{Dir, Flush, Item, Job, Teller};
 use crate::ledger::Watch;
 use crate::options::{Options, Verify};
 use crate::outcome::{Fault, Trying};
@@ -118,11 +119,14 @@ impl Context {
         })
     }
 
-    /// What does a unit.
-    pub fn job(&self, claimed: &Claimed) -> Job {
+    /// What does a unit. What it tells of paths is gathered in `said`.
+    pub fn job(&self, claimed: &Claimed, said: &Arc<Mutex<Vec<String>>>) -> Job {
         let options = self.options.clone();
         let job = Job::new(options, self.target.clone(), self.flush, self.check, Arc::new(Watch::default()));
+        let into = said.clone();
+        let teller: Teller = Box::new(move |line| lock(&into).push(line.to_owned()));
         Job {
+            teller: self.options.is_verbose.then_some(teller),
             claim: Some(claimed.claim(self.is_ended.clone())),
             gathered: self.options.hashes().then(Mutex::default),
             throttle: self.throttle.clone(),

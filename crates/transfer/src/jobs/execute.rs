@@ -1,8 +1,9 @@
 //! Does one unit of a job, by the means of a copy in one process.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use aqueduct_fs::Errno;
+use aqueduct_worker::lock;
 
 use super::board::{Board, NAMES_MAX};
 use super::context::{Context, cut};
@@ -21,7 +22,8 @@ const UNIT_BYTES: u64 = 256 << 20;
 
 /// Does what was claimed.
 pub fn unit(context: &Context, board: &Board, claimed: &Claimed) -> Result<Outcome, StoreError> {
-    let job = Arc::new(context.job(claimed));
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let job = Arc::new(context.job(claimed, &said));
     let clock = Clock::start(job.watch.clone());
     let mut outcome = Outcome::default();
     let bytes = |text: &Text| text.bytes().unwrap_or_default();
@@ -66,6 +68,7 @@ pub fn unit(context: &Context, board: &Board, claimed: &Claimed) -> Result<Outco
     }
     drop(clock);
     gather(job, &mut outcome);
+    outcome.said = std::mem::take(&mut *lock(&said));
     Ok(outcome)
 }
 

@@ -13,4 +13,4 @@ mod unit;
 
 pub use agent::{AgentSettings, run_agent};
 pub use database::Database;
-pub use submit::{Change, Listed, Submitted, change, list, submit, watch, write_manifest};
+pub use submit::{Change, Listed, Listeners, Submitted, change, list, submit, watch, write_manifest};

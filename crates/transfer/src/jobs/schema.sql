@@ -107,6 +107,14 @@ CREATE TABLE IF NOT EXISTS told (
 );
 CREATE INDEX IF NOT EXISTS told_job ON told (job, kind);
 
+-- What was copied and removed, for who waits for the job and wants to hear of each path.
+CREATE TABLE IF NOT EXISTS said (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job bigint NOT NULL REFERENCES job ON DELETE CASCADE,
+    line text NOT NULL
+);
+CREATE INDEX IF NOT EXISTS said_job ON said (job, id);
+
 -- What each agent did: counts, checks, and nanoseconds in each stage.
 CREATE TABLE IF NOT EXISTS tally (
     job bigint NOT NULL REFERENCES job ON DELETE CASCADE,
@@ -121,10 +129,12 @@ CREATE TABLE IF NOT EXISTS tally (
 GRANT USAGE ON SCHEMA aqueduct TO PUBLIC;
 GRANT SELECT, INSERT (queue, priority, name, plan, version), UPDATE (state, priority) ON job TO PUBLIC;
 GRANT SELECT ON told, tally, entry TO PUBLIC;
+GRANT SELECT, DELETE ON said TO PUBLIC;
 ALTER TABLE job ENABLE ROW LEVEL SECURITY;
 ALTER TABLE told ENABLE ROW LEVEL SECURITY;
 ALTER TABLE tally ENABLE ROW LEVEL SECURITY;
 ALTER TABLE entry ENABLE ROW LEVEL SECURITY;
+ALTER TABLE said ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS own ON job;
 CREATE POLICY own ON job USING (submitter = session_user) WITH CHECK (submitter = session_user);
 DROP POLICY IF EXISTS own ON told;
@@ -133,3 +143,5 @@ DROP POLICY IF EXISTS own ON tally;
 CREATE POLICY own ON tally FOR SELECT USING (EXISTS (SELECT FROM job WHERE job.id = tally.job));
 DROP POLICY IF EXISTS own ON entry;
 CREATE POLICY own ON entry FOR SELECT USING (EXISTS (SELECT FROM job WHERE job.id = entry.job));
+DROP POLICY IF EXISTS own ON said;
+CREATE POLICY own ON said USING (EXISTS (SELECT FROM job WHERE job.id = said.job));

@@ -23,6 +23,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// Nobody works on a job after so long: it is told.
 const SILENCE: Duration = Duration::from_secs(3);
 
+/// Lines that are taken from the store at a time.
+const SAID_MAX: i64 = 10_000;
+
 /// Jobs that a list has, at most: the newest.
 const LIST_MAX: i64 = 1000;
 
@@ -125,13 +128,37 @@ fn no_job(id: i64) -> Failure {
     Failure::new(format!("cannot find job {id}"), "the store has none of that number", "see 'aqueduct transfers list'")
 }
 
-/// Waits until a job has ended. `told` hears why agents cannot work on it.
+/// Who hears of a job while it is waited for.
+pub struct Listeners<'a> {
+    /// Why agents cannot work on it.
+    pub told: &'a mut dyn FnMut(&str),
+    /// What was copied and removed, if the job was submitted so that it is told of each path.
+    pub said: &'a mut dyn FnMut(&str),
+}
+
+/// Gives what was said of paths to `said`, and forgets it.
+fn hear(database: &Database, id: i64, said: &mut dyn FnMut(&str)) -> Result<(), StoreError> {
+    let take = "DELETE FROM said WHERE id IN (SELECT id FROM said WHERE job = $1 ORDER BY id LIMIT $2)
+        RETURNING id, line";
+    loop {
+        let rows = database.with(|client| client.query(take, &[&id, &SAID_MAX]))?;
+        let mut lines: Vec<(i64, &str)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        lines.sort_unstable();
+        lines.iter().for_each(|(_, line)| said(line));
+        if (lines.len() as i64) < SAID_MAX {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits until a job has ended.
 pub fn watch(
     database: &Database,
     id: i64,
     watch: &Watch,
-    mut told: impl FnMut(&str),
+    listeners: Listeners<'_>,
 ) -> Result<(Summary, String), Failure> {
+    let Listeners { told, said } = listeners;
     let failed = |error: StoreError| database.failed("cannot look at", &error);
     let (mut heard, mut told_silence) = (0, false);
     let started = Instant::now();
@@ -150,6 +177,10 @@ pub fn watch(
         watch.names_found.store(count(&now.tally, "found:names"), Ordering::Relaxed);
         watch.names_sized.store(count(&now.tally, "found:names"), Ordering::Relaxed);
         watch.bytes_found.store(count(&now.tally, "found:bytes"), Ordering::Relaxed);
+        // After the look at the state: nothing is said of a job that has ended.
+        if Order::read(&now.plan).is_some_and(|order| order.options.is_verbose) {
+            hear(database, id, said).map_err(failed)?;
+        }
         if matches!(now.state.as_str(), "done" | "cancelled") {
             let state = now.state.clone();
             return Ok((summary(database, id, now).map_err(failed)?, state));

@@ -125,6 +125,8 @@ pub struct Outcome {
     pub lost: Vec<Lost>,
     /// Why nothing was deleted.
     pub not_deleted: Option<String>,
+    /// What was copied and removed, if that is to be told of each path.
+    pub said: Vec<String>,
 }
 
 /// An inode as it was seen, kept as text.
