@@ -4,11 +4,11 @@
 //! One thread has the database. Rows are committed in groups; what a row says is checked before it
 //! is believed, so that one that is lost, or is not true any more, costs work and nothing else.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aqueduct_worker::lock;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -20,6 +20,10 @@ const SCHEMA: i64 = 1;
 
 /// Rows that wait for the database: some MiB.
 const WAITING_MAX: usize = 4096;
+
+/// So many are taken at once, rather than wait for more: a thread that is woken for each row costs
+/// more than the row.
+const TAKEN: usize = 1024;
 
 /// Rows are committed at least so often.
 const COMMIT_EVERY: Duration = Duration::from_millis(200);
@@ -71,6 +75,66 @@ enum Row {
     Written { key: Vec<u8>, chunk: Chunk },
 }
 
+/// Rows that wait for the thread that has the database.
+#[derive(Default)]
+struct Rows {
+    waiting: Mutex<Waiting>,
+    /// There are some, or enough, or no more come.
+    more: Condvar,
+    /// There is room again.
+    room: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    rows: Vec<Row>,
+    /// No more come.
+    is_closed: bool,
+    /// Nobody takes them.
+    is_over: bool,
+}
+
+impl Rows {
+    /// Adds one, when there is room. What nobody takes is dropped: a writer that failed says so at
+    /// the end.
+    fn send(&self, row: Row) {
+        let is_full = |waiting: &mut Waiting| waiting.rows.len() >= WAITING_MAX && !waiting.is_over;
+        let waiting = self.room.wait_while(lock(&self.waiting), is_full);
+        let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+        if waiting.is_over {
+            return;
+        }
+        waiting.rows.push(row);
+        if [1, TAKEN].contains(&waiting.rows.len()) {
+            self.more.notify_one();
+        }
+    }
+
+    /// Takes what has come since the first of them came, for a while; `None`: no more come.
+    fn take(&self) -> Option<Vec<Row>> {
+        let is_empty = |waiting: &mut Waiting| waiting.rows.is_empty() && !waiting.is_closed;
+        let waiting = self.more.wait_while(lock(&self.waiting), is_empty).unwrap_or_else(PoisonError::into_inner);
+        let is_few = |waiting: &mut Waiting| waiting.rows.len() < TAKEN && !waiting.is_closed;
+        let waited = self.more.wait_timeout_while(waiting, COMMIT_EVERY, is_few);
+        let mut waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+        self.room.notify_all();
+        let rows = std::mem::take(&mut waiting.rows);
+        (!rows.is_empty()).then_some(rows)
+    }
+
+    /// No more come.
+    fn close(&self) {
+        lock(&self.waiting).is_closed = true;
+        self.more.notify_one();
+    }
+
+    /// Nobody takes any more.
+    fn end(&self) {
+        lock(&self.waiting).is_over = true;
+        self.room.notify_all();
+    }
+}
+
 /// Why the database cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -94,7 +158,7 @@ pub type Each<'a> = &'a mut dyn FnMut(&[u8], &str, Option<(&[u8], &[String])>) -
 
 /// The database of a copy.
 pub struct Store {
-    rows: Option<SyncSender<Row>>,
+    rows: Arc<Rows>,
     writer: Option<JoinHandle<Result<(), rusqlite::Error>>>,
     /// For looking: rows of an earlier run.
     reader: Option<Mutex<Connection>>,
@@ -207,11 +271,16 @@ impl Store {
         connection.execute("UPDATE job SET run = run + 1", [])?;
         let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
         let (name, run): (i64, i64) = connection.query_row("SELECT name, run FROM job", [], read)?;
-        let (rows, received) = sync_channel(WAITING_MAX);
-        let writer = Some(std::thread::spawn(move || write(connection, run, &received)));
+        let rows = Arc::new(Rows::default());
+        let received = rows.clone();
+        let writer = Some(std::thread::spawn(move || {
+            let written = write(&connection, run, &received);
+            received.end();
+            written
+        }));
         let name = name as u64;
         Ok(Store {
-            rows: Some(rows),
+            rows,
             writer,
             reader: None,
             path,
@@ -224,32 +293,25 @@ impl Store {
         })
     }
 
-    fn send(&self, row: Row) {
-        // A writer that failed says so at the end.
-        if let Some(rows) = &self.rows {
-            let _ = rows.send(row);
-        }
-    }
-
     /// An entry is done.
     pub fn done(&self, entry: Entry) {
-        self.send(Row::Done(entry));
+        self.rows.send(Row::Done(entry));
     }
 
     /// What an earlier run said of an entry still holds.
     pub fn kept(&self, key: &[u8]) {
-        self.send(Row::Kept(key.to_vec()));
+        self.rows.send(Row::Kept(key.to_vec()));
     }
 
     /// A file of several chunks is begun under a temporary name. Nothing of another attempt
     /// counts.
     pub fn begun(&self, key: &[u8], name: &[u8], source: &Seen) {
-        self.send(Row::Begun { key: key.to_vec(), name: name.to_vec(), source: fingerprint(source) });
+        self.rows.send(Row::Begun { key: key.to_vec(), name: name.to_vec(), source: fingerprint(source) });
     }
 
     /// A chunk of it was written.
     pub fn written(&self, key: &[u8], chunk: Chunk) {
-        self.send(Row::Written { key: key.to_vec(), chunk });
+        self.rows.send(Row::Written { key: key.to_vec(), chunk });
     }
 
     fn look<T>(&self, read: impl FnOnce(&Connection) -> Result<Option<T>, rusqlite::Error>) -> Option<T> {
@@ -324,7 +386,7 @@ impl Store {
 
     /// Ends the writing.
     pub fn close(&mut self) -> Result<(), StoreError> {
-        self.rows = None;
+        self.rows.close();
         match self.writer.take().map(JoinHandle::join) {
             None | Some(Ok(Ok(()))) => Ok(()),
             Some(Ok(Err(error))) => Err(error.into()),
@@ -345,28 +407,29 @@ impl Store {
 }
 
 /// Writes rows until nobody sends any more.
-fn write(connection: Connection, run: i64, rows: &Receiver<Row>) -> Result<(), rusqlite::Error> {
-    loop {
-        let Ok(first) = rows.recv() else { return Ok(()) };
+fn write(connection: &Connection, run: i64, rows: &Rows) -> Result<(), rusqlite::Error> {
+    let mut parts: HashSet<Vec<u8>> = unfinished(connection)?.into_iter().map(|(key, _)| key).collect();
+    while let Some(taken) = rows.take() {
         let transaction = connection.unchecked_transaction()?;
-        let until = Instant::now() + COMMIT_EVERY;
-        let mut row = Some(first);
-        while let Some(next) = row.take() {
-            put(&transaction, run, next)?;
-            row = rows.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+        for row in taken {
+            put(&transaction, run, row, &mut parts)?;
         }
         transaction.commit()?;
     }
+    Ok(())
 }
 
-fn put(connection: &Connection, run: i64, row: Row) -> Result<(), rusqlite::Error> {
+/// `parts`: of what there are rows of parts and chunks.
+fn put(connection: &Connection, run: i64, row: Row, parts: &mut HashSet<Vec<u8>>) -> Result<(), rusqlite::Error> {
     match row {
         Row::Done(Entry { key, group, line, source, target }) => {
             let mut insert =
                 connection.prepare_cached("INSERT OR REPLACE INTO entry VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
             insert.execute(params![key, group, line, source, target, run])?;
-            connection.prepare_cached("DELETE FROM part WHERE key = ?1")?.execute([&key])?;
-            connection.prepare_cached("DELETE FROM chunk WHERE key = ?1")?.execute([&key])?;
+            if parts.remove(&key) {
+                connection.prepare_cached("DELETE FROM part WHERE key = ?1")?.execute([&key])?;
+                connection.prepare_cached("DELETE FROM chunk WHERE key = ?1")?.execute([&key])?;
+            }
         }
         Row::Kept(key) => {
             connection.prepare_cached("UPDATE entry SET run = ?2 WHERE key = ?1")?.execute(params![key, run])?;
@@ -376,6 +439,7 @@ fn put(connection: &Connection, run: i64, row: Row) -> Result<(), rusqlite::Erro
             connection.prepare_cached("DELETE FROM chunk WHERE key = ?1")?.execute([&key])?;
             let mut insert = connection.prepare_cached("INSERT OR REPLACE INTO part VALUES (?1, ?2, ?3)")?;
             insert.execute(params![key, name, source])?;
+            parts.insert(key);
         }
         Row::Written { key, chunk } => {
             let mut insert = connection.prepare_cached("INSERT OR REPLACE INTO chunk VALUES (?1, ?2, ?3, ?4)")?;
@@ -445,5 +509,48 @@ mod tests {
         assert_eq!(store.part(b"f").unwrap().chunks, [chunk]);
         assert_eq!((store.entry(b"g").unwrap().line, store.entry(b"f")), ("<g>".to_owned(), None));
         assert!(store.knows_part(b"", b"part") && !store.knows_part(b"d", b"part") && !store.knows_part(b"", b"f"));
+    }
+
+    #[test]
+    fn rows_are_there_in_their_order_however_many_threads_send_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::journal(folder.path(), "j", "one", false).unwrap();
+        let seen = Seen { attr: Default::default(), device: 1, handle: None };
+        let chunk = Chunk { index: 0, sum: 1, value: None };
+        // More than may wait: who sends waits then.
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (store, seen) = (&store, &seen);
+                scope.spawn(move || {
+                    for number in 0..2 * WAITING_MAX {
+                        let key = format!("{thread}/{number}");
+                        if number % 1000 < 2 {
+                            store.begun(key.as_bytes(), format!("part{key}").as_bytes(), seen);
+                            store.written(key.as_bytes(), chunk);
+                        }
+                        if number % 1000 != 1 {
+                            store.done(entry(&key, None));
+                        }
+                    }
+                });
+            }
+        });
+        store.close().unwrap();
+        let count = |table: &str| -> i64 {
+            let select = format!("SELECT count(*) FROM {table}");
+            open(&store.path).unwrap().query_row(&select, [], |row| row.get(0)).unwrap()
+        };
+        // What is done is no part any more; what was begun and not done is.
+        let begun = 4 * (2 * WAITING_MAX).div_ceil(1000) as i64;
+        assert_eq!((count("entry"), count("part"), count("chunk")), (8 * WAITING_MAX as i64 - begun, begun, begun));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_writer_that_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::journal(folder.path(), "j", "one", false).unwrap();
+        open(&store.path).unwrap().execute_batch("DROP TABLE entry").unwrap();
+        (0..3 * WAITING_MAX).for_each(|number| store.done(entry(&number.to_string(), None)));
+        assert!(matches!(store.close(), Err(StoreError::Sqlite(_))));
     }
 }
