@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::hash::{self, Hash, WHOLE_MAX};
 use crate::manifest::{self, Line, ManifestError, Text, kind_name};
-use crate::outcome::{Told, Trouble, shown};
-use crate::side::{Access, Directory, File, Place, STEP};
+use crate::outcome::{Told, Trouble, Trying, shown};
+use crate::side::{Access, Directory, File, Place, STEP, Seen};
 use crate::{Failure, outcome::Fault};
 
 /// Lines that wait for a thread.
@@ -184,6 +184,7 @@ fn compare(
     let file = if is_file { Some(tried(directory.file(name, Some(&seen)))?) } else { None };
     if let (Some(b3), Some(file)) = (&line.b3, &file) {
         let hash = hash_of(&**file, seen.attr.size, buffer).map_err(|error| Fault::new("reading it", error))?;
+        is_still(&**file, &seen)?;
         if hash.to_hex().as_str() != b3 {
             return differs("the hash of its content", hash.to_hex().to_string(), b3.clone());
         }
@@ -210,7 +211,7 @@ fn compare(
     Ok(if line.b3.is_some() { seen.attr.size } else { 0 })
 }
 
-fn compare_link(comparing: &Comparing, first: &[u8], seen: &crate::side::Seen) -> Result<(), Fault> {
+fn compare_link(comparing: &Comparing, first: &[u8], seen: &Seen) -> Result<(), Fault> {
     let cut = first.iter().rposition(|byte| *byte == b'/');
     let (above, name) = cut.map_or((&first[..0], first), |at| (&first[..at], &first[at + 1..]));
     let mut last = (Vec::new(), comparing.root.clone());
@@ -238,6 +239,12 @@ fn difference(is: &Line, was: &Line) -> Option<String> {
     let found = pairs.into_iter().find(|(_, is, was)| is != was);
     let found = found.map(|(what, is, was)| format!("{what} is {is}, and was {was}"));
     found.or_else(|| (is.xattrs != was.xattrs).then(|| "its extended attributes are others".to_owned()))
+}
+
+/// Whether an open file is what was seen before it was read: else what was read of it is of no
+/// one moment.
+pub fn is_still(file: &dyn File, seen: &Seen) -> Result<(), Fault> {
+    file.seen().trying("looking at it again")?.is_as(seen).then_some(()).ok_or_else(Fault::changed)
 }
 
 /// The hash of a file, in the chunks in which it would be copied, each made where it lies if that
@@ -272,4 +279,32 @@ fn read_hash(file: &dyn File, (start, end): (u64, u64), buffer: &mut Vec<u8>) ->
         at += buffer.len() as u64;
     }
     Ok(hasher)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_changed_or_exchanged_since_it_was_seen_is_not_still_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("f"), "one").unwrap();
+        let place = Place::parse(folder.path().as_os_str()).unwrap();
+        let access = Access::new(None, aqueduct_wire::Checksums::Auto, 1);
+        let directory = place.find_target(&access).unwrap().directory().unwrap();
+        let seen = crate::side::settled(&*directory.file(b"f", None).unwrap()).unwrap();
+        let still = || is_still(&*directory.file(b"f", None).unwrap(), &seen);
+        still().unwrap();
+        std::fs::write(at("other"), "one").unwrap();
+        std::fs::rename(at("f"), at("kept")).unwrap();
+        std::fs::rename(at("other"), at("f")).unwrap();
+        still().unwrap_err();
+        std::fs::rename(at("kept"), at("f")).unwrap();
+        // Its times are set back, but for that of the change.
+        let modified = std::fs::metadata(at("f")).unwrap().modified().unwrap();
+        std::fs::write(at("f"), "two").unwrap();
+        std::fs::File::options().write(true).open(at("f")).unwrap().set_modified(modified).unwrap();
+        still().unwrap_err();
+    }
 }

@@ -33,19 +33,32 @@ pub fn delete(job: &Job, base: &Dir) -> Result<(), String> {
     let Some(target) = base.target.clone() else { return Ok(()) };
     let gone_through = std::mem::take(&mut *lock(&job.gone_through));
     let mut victims = Vec::new();
-    for path in gone_through.keys() {
+    for (path, seen) in &gone_through {
         let failed = |error: Errno| format!("{} could not be looked at again: {error}", shown(path));
         let target = match descend(&target, path) {
             Err(Errno::ENOENT) if job.options.dry_run => continue, // it would only be made
             found => found.map_err(failed)?,
         };
         let source = descend(&base.source, path).map_err(failed)?;
+        if !is_same_directory(&source.seen().map_err(failed)?, seen) {
+            // What was mounted there is not any more, or it was exchanged: nothing in it is known.
+            return Err(format!("{} is another directory now than was copied", shown(path)));
+        }
         find(job, path, &*source, &*target, &mut victims)?;
     }
     if let Some(most) = job.options.delete_max.filter(|most| victims.len() as u64 > *most) {
         return Err(format!("{} names would be removed, which is more than {most}", victims.len()));
     }
-    remove(job, &target, &victims, &gone_through)
+    remove(job, (&base.source, &target), &victims, &gone_through)
+}
+
+/// Whether two looks were at one directory. Its device says nothing: hosts number the same file
+/// system in their own ways.
+fn is_same_directory(now: &Seen, before: &Seen) -> bool {
+    match (&now.handle, &before.handle) {
+        (None, None) => (now.attr.ino, now.attr.btime) == (before.attr.ino, before.attr.btime),
+        (now, before) => now == before,
+    }
 }
 
 fn descend(root: &Arc<dyn Directory>, path: &[u8]) -> Result<Arc<dyn Directory>, Errno> {
@@ -152,13 +165,35 @@ fn collect(
     Ok(true)
 }
 
+/// Looks once more that the source has nothing of a victim's name: since all were found others may
+/// have been removed for a long time. `last`: the directory of the one before.
+fn is_absent<'a>(
+    source: &Arc<dyn Directory>,
+    victim: &'a Victim,
+    last: &mut Option<(&'a [u8], Option<Arc<dyn Directory>>)>,
+) -> Result<bool, Errno> {
+    let directory = match last {
+        Some((path, directory)) if *path == victim.directory => directory.clone(),
+        _ => match descend(source, &victim.directory) {
+            Err(Errno::ENOENT) => None,
+            directory => Some(directory?),
+        },
+    };
+    *last = Some((&victim.directory, directory.clone()));
+    match directory.map(|directory| directory.look(&victim.name)) {
+        None | Some(Err(Errno::ENOENT)) => Ok(true),
+        Some(looked) => looked.map(|_| false),
+    }
+}
+
 fn remove(
     job: &Job,
-    target: &Arc<dyn Directory>,
+    (source, target): (&Arc<dyn Directory>, &Arc<dyn Directory>),
     victims: &[Victim],
     gone_through: &BTreeMap<Vec<u8>, Seen>,
 ) -> Result<(), String> {
     let mut last: Option<(&[u8], Arc<dyn Directory>)> = None;
+    let mut last_source = None;
     for victim in victims {
         let path = below(&victim.directory, &victim.name);
         if job.options.dry_run {
@@ -167,6 +202,9 @@ fn remove(
             continue;
         }
         let failed = |error: Errno| format!("{} could not be removed, nor what comes after it: {error}", shown(&path));
+        if !is_absent(source, victim, &mut last_source).map_err(failed)? {
+            return Err(format!("{} has appeared at the source: it stays, and what comes after it", shown(&path)));
+        }
         let directory = match &last {
             Some((path, directory)) if *path == victim.directory => directory.clone(),
             _ => descend(target, &victim.directory).map_err(failed)?,
@@ -192,4 +230,98 @@ fn remove(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::sync::OnceLock;
+
+    use aqueduct_wire::Checksums;
+
+    use super::*;
+    use crate::job::Flush;
+    use crate::ledger::Watch;
+    use crate::options::Options;
+    use crate::side::{Access, Place};
+
+    fn directory(path: &Path) -> Arc<dyn Directory> {
+        let access = Access::new(None, Checksums::Auto, 1);
+        Place::parse(path.as_os_str()).unwrap().find_target(&access).unwrap().directory().unwrap()
+    }
+
+    /// A copy of `from` to `to` that is done, and deletes next.
+    fn done(from: &Path, to: &Path) -> (Arc<Job>, Dir) {
+        let options = Arc::new(Options { recursive: true, delete: true, ..Options::default() });
+        let (source, target) = (directory(from), directory(to));
+        let job = Arc::new(Job::new(options, target.clone(), Flush::No, "read", Arc::new(Watch::default())));
+        for path in ["", "d"] {
+            job.goes_through(path.as_bytes(), &directory(&from.join(path)).seen().unwrap());
+        }
+        let base = Dir {
+            job: job.clone(),
+            _above: None,
+            path: Vec::new(),
+            source,
+            target: Some(target),
+            seen: None,
+            is_new: false,
+            bequeaths: false,
+            has_projects: false,
+            is_lustre: false,
+            given: OnceLock::new(),
+        };
+        (job, base)
+    }
+
+    fn sides() -> (tempfile::TempDir, [std::path::PathBuf; 2]) {
+        let folder = tempfile::tempdir().unwrap();
+        let sides = ["from", "to"].map(|side| folder.path().join(side));
+        for side in &sides {
+            fs::create_dir_all(side.join("d")).unwrap();
+            fs::write(side.join("d/kept"), "").unwrap();
+        }
+        fs::write(sides[1].join("d/old"), "").unwrap();
+        (folder, sides)
+    }
+
+    #[test]
+    fn what_the_source_does_not_have_is_removed() {
+        let (_folder, [from, to]) = sides();
+        let (job, base) = done(&from, &to);
+        delete(&job, &base).unwrap();
+        assert!(to.join("d/kept").exists() && !to.join("d/old").exists());
+    }
+
+    /// As when what was mounted at the source is not any more: all of it would be removed.
+    #[test]
+    fn a_directory_that_is_another_than_was_copied_removes_nothing() {
+        let (_folder, [from, to]) = sides();
+        let (job, base) = done(&from, &to);
+        fs::rename(from.join("d"), from.join("away")).unwrap();
+        fs::create_dir(from.join("d")).unwrap();
+        let why = delete(&job, &base).unwrap_err();
+        assert!(why.contains("another directory"), "{why}");
+        assert!(to.join("d/kept").exists() && to.join("d/old").exists());
+    }
+
+    #[test]
+    fn what_has_appeared_since_it_was_looked_for_stays() {
+        let (_folder, [from, to]) = sides();
+        let (job, base) = done(&from, &to);
+        fs::create_dir(to.join("gone")).unwrap();
+        fs::write(to.join("gone/x"), "").unwrap();
+        let victim = |directory: &str, name: &str| Victim {
+            directory: directory.as_bytes().into(),
+            name: name.as_bytes().into(),
+            is_directory: false,
+        };
+        let victims = [victim("gone", "x"), victim("d", "old"), victim("d", "kept")];
+        fs::write(from.join("d/old"), "").unwrap();
+        let target = base.target.clone().unwrap();
+        let why = remove(&job, (&base.source, &target), &victims, &BTreeMap::new()).unwrap_err();
+        assert!(why.contains("d/old has appeared"), "{why}");
+        assert!(!to.join("gone/x").exists() && to.join("d/old").exists() && to.join("d/kept").exists());
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use aqueduct_fs::Errno;
 
 use crate::attributes;
-use crate::compare::hash_of;
+use crate::compare::{hash_of, is_still};
 use crate::content;
 use crate::done::settle;
 use crate::hash::Hash;
@@ -15,7 +15,7 @@ use crate::links::Claim;
 use crate::manifest::Line;
 use crate::naming;
 use crate::outcome::{Fault, Trying, add};
-use crate::side::{Directory, File, Listed, STEP, Seen};
+use crate::side::{Directory, File, Listed, STEP, Seen, settled};
 use crate::store::fingerprint;
 
 /// Names that are handed on together.
@@ -264,7 +264,7 @@ fn open_file(job: &Job, item: &Item) -> Result<Opened, Fault> {
     let present = look(job, item)?;
     let opened = job.within(Stage::Walk, || item.dir.source.file(&item.name, item.seen.as_ref()));
     let source = opened.trying("opening it")?;
-    let seen = job.within(Stage::Walk, || source.seen()).trying("looking at it")?;
+    let seen = job.within(Stage::Walk, || settled(&*source)).trying("looking at it")?;
     // Other names of the inode wait for the one that was looked at, not for this.
     let is_other = |before: &Seen| before.identity() != seen.identity() || before.attr.nlink != seen.attr.nlink;
     if !seen.attr.is_regular() || (item.is_first && item.seen.as_ref().is_some_and(is_other)) {
@@ -353,16 +353,35 @@ fn is_unchanged(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, presen
         item.target()?.file(item.target_name(), None).trying("opening it at the destination")?,
     );
     is_at_hand(job, item, &*source)?;
-    if [&source, &target].iter().any(|file| file.handle().is_some()) {
+    for (file, seen) in [(&source, seen), (&target, present)] {
+        if !settled(&**file).trying("looking at it again")?.is_as(seen) {
+            return Err(Fault::changed());
+        }
+    }
+    let is_same = has_same_content(job, worker, &*source, &*target, seen.attr.size)?;
+    // What changed while it was read is of no one moment.
+    is_still(&*source, seen)?;
+    is_still(&*target, present)?;
+    Ok(is_same)
+}
+
+fn has_same_content(
+    job: &Job,
+    worker: &mut Worker,
+    source: &dyn File,
+    target: &dyn File,
+    size: u64,
+) -> Result<bool, Fault> {
+    if [source, target].iter().any(|file| file.handle().is_some()) {
         return job.within(Stage::Verify, || {
-            let source = whole_hash(worker, &*source, seen.attr.size, "reading it")?;
-            Ok(source == whole_hash(worker, &*target, seen.attr.size, "reading it at the destination")?)
+            let hash = whole_hash(worker, source, size, "reading it")?;
+            Ok(hash == whole_hash(worker, target, size, "reading it at the destination")?)
         });
     }
     job.within(Stage::Verify, || {
         let (mut at, mut other) = (0, Vec::new());
-        while at < seen.attr.size {
-            let length = (seen.attr.size - at).min(STEP as u64) as usize;
+        while at < size {
+            let length = (size - at).min(STEP as u64) as usize;
             source.read(at, length, &mut worker.buffer).trying("reading it")?;
             target.read(at, length, &mut other).trying("reading it at the destination")?;
             if worker.buffer != other || other.len() != length {
@@ -396,6 +415,7 @@ fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen
     }
     if job.options.hashes() {
         let hash = whole_hash(worker, &*source, seen.attr.size, "reading it")?;
+        is_still(&*source, seen)?; // else it is not the hash of what was compared
         job.told.checked("compared");
         job.record(path, &|| Line::new(path, seen, &xattrs, Some(&hash), None), seen, &[]);
     }

@@ -4,6 +4,7 @@
 //! gives the file its name holds it alone: then nobody is left who could still write into it, an
 //! agent that was stopped and taken for dead least of all.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +20,7 @@ use crate::manifest::{Line, Text};
 use crate::outcome::{Fault, Trying, add};
 use crate::side::Xattrs;
 use crate::store::Chunk;
-use crate::{naming, run, walk};
+use crate::{compare, naming, run, walk};
 
 /// Bytes that are one unit, at least and at most.
 const UNIT_MIN: u64 = 64 << 20;
@@ -87,8 +88,10 @@ fn open(context: &Context, job: &Arc<Job>, path: &[u8], large: &Large) -> Result
     item.seen = Some(seen.clone());
     let part = large.part.bytes().unwrap_or_default();
     let target = item.target()?.part(&part).trying("opening what is there of it")?;
-    if target.seen().trying("looking at what is there of it")?.attr.size != seen.attr.size || large.chunk == 0 {
-        return Err(Fault { is_passing: true, ..Fault::new("going on with it", "it has another size") });
+    let there = target.seen().trying("looking at what is there of it")?;
+    let is_it = large.target.seen().is_some_and(|begun| begun.identity() == there.identity());
+    if !is_it || there.attr.nlink != 1 || there.attr.size != seen.attr.size || large.chunk == 0 {
+        return Err(Fault { is_passing: true, ..Fault::new("going on with it", "it is not what was begun") });
     }
     let has_holes = content::holes_of(&*source, &seen) == Holes::Seek;
     let big = Big {
@@ -195,6 +198,11 @@ pub fn finish(
             return;
         }
     };
+    if !are_all(job, &large, &chunks) {
+        let fault = Fault { is_passing: true, ..Fault::new("putting it together", "not all of its chunks are known") };
+        outcome.large = Some((path.to_vec(), failed(context, job, path, &large, &fault)));
+        return;
+    }
     for chunk in chunks {
         if let Some(sum) = lock(&big.sums).get_mut(chunk.index as usize) {
             *sum = (chunk.sum, chunk.value.unwrap_or_default());
@@ -209,6 +217,15 @@ pub fn finish(
     drop(big);
     run::work(job, 0); // what failed in passing
     outcome.large = Some((path.to_vec(), Step::Ended));
+}
+
+/// Whether each chunk is there, once, and with its hash if that is wanted: what is put together of
+/// fewer would be certified and be nothing.
+fn are_all(job: &Job, large: &Large, chunks: &[Chunk]) -> bool {
+    let indices: BTreeSet<u64> = chunks.iter().map(|chunk| chunk.index).collect();
+    chunks.len() as u64 == large.count
+        && indices.into_iter().eq(0..large.count)
+        && (!job.options.hashes() || chunks.iter().all(|chunk| chunk.value.is_some()))
 }
 
 /// Whether an agent that is gone had given the file its name already.
@@ -227,8 +244,15 @@ fn record(context: &Context, job: &Arc<Job>, path: &[u8], large: &Large, chunks:
     let Some(seen) = large.source.seen() else { return };
     let xattrs = context.directory(job, large.base, above, false).and_then(|dir| {
         let source = context.source_name(large.base, path);
-        dir.source.file(source, Some(&seen)).and_then(|file| file.xattrs()).trying("reading its extended attributes")
+        let source = dir.source.file(source, Some(&seen)).trying("opening it")?;
+        let xattrs = source.xattrs().trying("reading its extended attributes")?;
+        compare::is_still(&*source, &seen)?; // else they are not those that it was given
+        Ok(xattrs)
     });
+    if !are_all(job, large, chunks) {
+        let fault = Fault::new("putting it together", "not all of its chunks are known");
+        return job.told.trouble(path, &fault);
+    }
     let xattrs: Xattrs = match xattrs {
         Ok(xattrs) => xattrs,
         Err(fault) => return job.told.trouble(path, &fault),
@@ -244,4 +268,37 @@ fn record(context: &Context, job: &Arc<Job>, path: &[u8], large: &Large, chunks:
     job.record(path, &|| Line::new(path, &seen, &xattrs, hash.as_ref(), None), &seen, &[]);
     add(&job.counts.files, 1);
     add(&job.counts.bytes, seen.attr.size);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Watch;
+    use crate::options::Options;
+    use crate::side::{Access, Place};
+
+    #[test]
+    fn a_file_is_put_together_of_all_its_chunks_and_their_hashes() {
+        let folder = tempfile::tempdir().unwrap();
+        let access = Access::new(None, aqueduct_wire::Checksums::Auto, 1);
+        let place = Place::parse(folder.path().as_os_str()).unwrap();
+        let target = place.find_target(&access).unwrap().directory().unwrap();
+        let seen = Kept::new(&target.seen().unwrap());
+        let (part, source) = (Text::new(b"p"), seen.clone());
+        let large = Large { base: 0, tries: 0, part, target: seen, source, present: None, chunk: 4, count: 3 };
+        let chunk = |index, value: bool| Chunk { index, sum: 7, value: value.then_some([1; 32]) };
+        for (hashes, chunks, whole) in [
+            (false, vec![chunk(2, false), chunk(0, false), chunk(1, false)], true),
+            (false, vec![chunk(0, false), chunk(1, false)], false),
+            (false, vec![chunk(0, false), chunk(1, false), chunk(1, false)], false),
+            (false, vec![chunk(0, false), chunk(1, false), chunk(3, false)], false),
+            (true, vec![chunk(0, true), chunk(1, true), chunk(2, true)], true),
+            (true, vec![chunk(0, true), chunk(1, false), chunk(2, true)], false),
+        ] {
+            let options = Arc::new(Options { hashes, ..Options::default() });
+            let flush = crate::job::Flush::No;
+            let job = Job::new(options, target.clone(), flush, "read", Arc::new(Watch::default()));
+            assert_eq!(are_all(&job, &large, &chunks), whole, "{chunks:?}");
+        }
+    }
 }
