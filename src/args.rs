@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::routes::Routes;
-use crate::{agents, diagnose, observe, top, transfer, transfers};
+use crate::{agents, diagnose, locks, observe, top, trace, transfer, transfers};
 
 /// Carries a directory to any node at the speed of the network
 ///
@@ -74,6 +74,8 @@ Examples:
     Status(Status),
     /// Show what servers and mounts do now, the busiest first
     Top(top::Top),
+    /// Show slow operations, and where the time of each went
+    Trace(trace::Trace),
     /// Say what this host lacks for mounts and servers, and what to do about it
     #[command(after_help = "\
 Examples:
@@ -87,7 +89,7 @@ Asks the kernel by a mount that ends at once. Exit codes: 0 mounts work, 1 somet
         json: bool,
     },
     /// Release the locks of a client that is in the way, on the server's machine
-    ReleaseLocks(ReleaseLocks),
+    ReleaseLocks(locks::ReleaseLocks),
     /// Measure file systems and networks, as IOR, mdtest and OSU's tests do
     #[command(after_help = "\
 Examples:
@@ -339,7 +341,14 @@ The configuration file:
   leases_max = 4194304
   leases_of_client_max = 262144
   slow_operation_seconds = 1
-  drain_seconds = 10")]
+  drain_seconds = 10
+  [slow]
+  over_ms = \"10\"                   # slow for 'aqueduct trace' and the request log; \"off\"
+  log = \"/var/log/aqueduct/requests\"  # a line of JSON for each slow request; none unless said
+  sample = 0.01                    # of the others this share too
+  file_size = \"64M\"
+  files = 4
+  otlp = \"http://127.0.0.1:4318\"  # slow requests are sent as spans to this collector")]
 pub struct Serve {
     /// Listen there (again, or with commas, for more), on ADDR:PORT or unix:PATH; port 0 takes a
     /// free one [default: 127.0.0.1:7170]
@@ -379,6 +388,8 @@ pub struct Serve {
     /// Only to who sends the token in this file; needed where others than this machine can ask
     #[arg(long, value_name = "FILE")]
     pub metrics_token: Option<PathBuf>,
+    #[command(flatten)]
+    pub slow: trace::Slow,
     /// Listen on addresses other than loopback without a key: anybody who reaches the port may do everything
     #[arg(long)]
     pub insecure: bool,
@@ -657,30 +668,6 @@ pub struct Status {
     pub locks: bool,
     /// With --locks: the server's state folder [default: as of 'aqueduct serve']
     #[arg(long, value_name = "DIR", requires = "locks")]
-    pub state: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  aqueduct status --locks                      shows the clients and their numbers
-  aqueduct release-locks 5fd0c0a2b1e94d77
-  aqueduct release-locks --state /srv/state --server 127.0.0.1:7171 5fd0c0a2b1e94d77
-
-For a client that cannot be reached any more, and whose locks others wait for. A lock of a program that
-can be reached goes when the program ends.
-
-All locks of the client are released, and nothing that it had sent before is executed afterwards. It goes
-on by itself, but descriptors through which it held locks give errors (EIO) until they are closed, so that
-nothing is written under a lock that somebody else has. What it still keeps may hold up changes for 9 s.")]
-pub struct ReleaseLocks {
-    /// The client's number, from the column CLIENT of 'aqueduct status --locks'
-    pub client: String,
-    /// HOST[:PORT] of the server [default: 127.0.0.1:7170]
-    #[arg(long, value_name = "SERVER")]
-    pub server: Option<String>,
-    /// The server's state folder [default: as of 'aqueduct serve']
-    #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 }
 

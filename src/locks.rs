@@ -1,20 +1,45 @@
 //! `aqueduct status --locks` and `aqueduct release-locks`: what an administrator of a server sees of its locks, and does when one is in the way.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use aqueduct_client::{ConnectError, release_locks, server_locks};
 use aqueduct_node::{PORT, default_state, server_address, state_key, state_key_path};
 use aqueduct_wire::Key;
+use clap::Args;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
+use crate::output;
 use crate::table::{render, span};
-use crate::{args, output};
 
 /// A server that says nothing for so long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  aqueduct status --locks                      shows the clients and their numbers
+  aqueduct release-locks 5fd0c0a2b1e94d77
+  aqueduct release-locks --state /srv/state --server 127.0.0.1:7171 5fd0c0a2b1e94d77
+
+For a client that cannot be reached any more, and whose locks others wait for. A lock of a program that
+can be reached goes when the program ends.
+
+All locks of the client are released, and nothing that it had sent before is executed afterwards. It goes
+on by itself, but descriptors through which it held locks give errors (EIO) until they are closed, so that
+nothing is written under a lock that somebody else has. What it still keeps may hold up changes for 9 s.")]
+pub struct ReleaseLocks {
+    /// The client's number, from the column CLIENT of 'aqueduct status --locks'
+    pub client: String,
+    /// HOST[:PORT] of the server [default: 127.0.0.1:7170]
+    #[arg(long, value_name = "SERVER")]
+    pub server: Option<String>,
+    /// The server's state folder [default: as of 'aqueduct serve']
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+}
 
 /// Shows who has and who waits for locks.
 pub fn list(server: Option<&str>, state: Option<&Path>, as_json: bool) -> Result<ExitCode, Failure> {
@@ -33,7 +58,7 @@ pub fn list(server: Option<&str>, state: Option<&Path>, as_json: bool) -> Result
 }
 
 /// Has the locks of a client released.
-pub fn release(arguments: &args::ReleaseLocks) -> Result<ExitCode, Failure> {
+pub fn release(arguments: &ReleaseLocks) -> Result<ExitCode, Failure> {
     let address = address(arguments.server.as_deref());
     let what = format!("cannot release the locks of client {} of {address}", arguments.client);
     let client = u64::from_str_radix(&arguments.client, 16).map_err(|_| {
@@ -57,7 +82,7 @@ fn address(server: Option<&str>) -> String {
 }
 
 /// The key that only who may read the server's state folder has.
-fn administrator(state: Option<&Path>, what: &str) -> Result<Key, Failure> {
+pub fn administrator(state: Option<&Path>, what: &str) -> Result<Key, Failure> {
     let folder = state.map_or_else(default_state, |state| Ok(state.to_owned()))?;
     let secret = state_key(&folder).map_err(|error| {
         let hint = "run this on the server's machine as the user that the server runs as (mostly root), with its folder as --state";
@@ -66,7 +91,7 @@ fn administrator(state: Option<&Path>, what: &str) -> Result<Key, Failure> {
     Ok(Key::of_administrator(&secret))
 }
 
-fn failed(what: &str, error: &ConnectError) -> Failure {
+pub fn failed(what: &str, error: &ConnectError) -> Failure {
     let hint = match error {
         ConnectError::Key { .. } => {
             "name the folder of just this server with --state: whoever administers it has the secret that lies there"

@@ -27,6 +27,7 @@ mod service;
 mod status;
 mod table;
 mod top;
+mod trace;
 mod transfer;
 mod transfers;
 mod umount;
@@ -91,6 +92,7 @@ fn run(Arguments { verbose, command }: Arguments) -> Result<ExitCode, Failure> {
         }
         Command::Status(arguments) => status::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Doctor { json } => doctor::run(json),
         Command::ReleaseLocks(arguments) => locks::release(&arguments),
         Command::Bench { command } => aqueduct_bench::run(command).map_err(Failure::from),

@@ -11,8 +11,7 @@ use aqueduct_node::mounts::{self, Mount};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::status::micros;
-use crate::table::{bytes, render, span};
+use crate::table::{bytes, micros, render, span};
 use crate::{args, output};
 
 /// Between the two looks from which rates are computed.

@@ -65,6 +65,7 @@ fn settings(arguments: args::Serve) -> Result<ServeSettings, Failure> {
         cpus,
         metrics,
         metrics_token,
+        slow,
         insecure,
         agent,
         volume,
@@ -100,6 +101,7 @@ fn settings(arguments: args::Serve) -> Result<ServeSettings, Failure> {
         state: state.or(file.state),
         metrics: metrics.or(file.metrics),
         metrics_token: metrics_token.or(file.metrics_token),
+        slow: slow.over(file.slow),
         export: exports,
         ..file
     })
@@ -138,6 +140,7 @@ mod tests {
             agent: true,
             metrics: Some("127.0.0.1:0".into()),
             metrics_token: Some("/m".into()),
+            slow: crate::trace::Slow::default(),
             dirs: vec!["/srv".into()],
         });
         let both = both.unwrap();

@@ -19,7 +19,7 @@ use aqueduct_wire::ClientKey;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
-use crate::table::{bytes, render, span};
+use crate::table::{bytes, micros, render, span};
 use crate::{args, output, route};
 
 /// Between the two looks from which rates are computed.
@@ -497,16 +497,6 @@ fn data_text(exports: &[ExportStatus]) -> String {
 
 fn none() -> String {
     "-".to_owned()
-}
-
-/// A time, which is given in microseconds, with a unit that suits it.
-/// A time of so many microseconds.
-pub fn micros(micros: f64) -> String {
-    match micros {
-        micros if micros < 1000.0 => format!("{micros:.1} us"),
-        micros if micros < 1e6 => format!("{:.1} ms", micros / 1e3),
-        micros => format!("{:.1} s", micros / 1e6),
-    }
 }
 
 fn access(read_only: bool) -> String {

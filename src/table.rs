@@ -39,6 +39,15 @@ pub fn bytes(count: f64) -> String {
     }
 }
 
+/// A time of so many microseconds.
+pub fn micros(micros: f64) -> String {
+    match micros {
+        micros if micros < 1000.0 => format!("{micros:.1} us"),
+        micros if micros < 1e6 => format!("{:.1} ms", micros / 1e3),
+        micros => format!("{:.1} s", micros / 1e6),
+    }
+}
+
 /// A time span, rounded to its two largest units.
 pub fn span(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);

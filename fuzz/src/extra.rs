@@ -3,7 +3,7 @@
 
 use aqueduct_wire::{
     Committed, CommittedWrite, DataServer, Extensions, GiveUp, Lane, Map, NetworkName, Notice, Route, RouteNotice,
-    RouteReply, RouteStatus, ServerId, Target, VolumeMode, WriteNumber, decode_retire, encode_retire,
+    RouteReply, RouteStatus, ServerId, Target, Times, VolumeMode, WriteNumber, decode_retire, encode_retire,
 };
 
 /// What has one form is written down as the same bytes.
@@ -75,6 +75,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         trace: Some([7; 16]),
         asks_queue_time: true,
         queue_time: Some(123),
+        times: Some(Times { lease_us: 4, served_us: 567 }),
         right: Some([9; 40].into()),
     };
     all.encode(&mut seeds[0]);

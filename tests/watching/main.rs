@@ -7,4 +7,8 @@ mod diagnosing;
 mod exporting;
 mod observing;
 mod packaged;
+#[allow(dead_code, reason = "each test program uses its part")]
+#[path = "../harness/proxy.rs"]
+mod proxy;
 mod top;
+mod tracing;

@@ -16,7 +16,7 @@ mod writeback;
 pub use aqueduct_session::{
     Address, AskError, Asker, Brought, ConnectError, Fault, KeyProblem, LocalEnd, PADDING_MAX, PATHS_MAX, Path, Policy,
     RAIL_SUSPECT, RAIL_SUSPECT_MIN, RailPaths, RailState, RailsConfig, SUSPECT_MIN, Session, SessionConfig, ask_agent,
-    boottime, release_locks, server_locks, server_status, volume_map,
+    boottime, release_locks, server_locks, server_slow, server_status, volume_map,
 };
 pub use stack::{Cached, Client, ClientConfig};
 pub use volume::{Map, MoverConfig, Spread};

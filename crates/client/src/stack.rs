@@ -103,6 +103,11 @@ impl Client {
         self.volume.connect_movers().map_err(|source| failed(self.first().server(), source))
     }
 
+    /// From now on operations whose steps are kept take over those of tasks that work for several.
+    pub fn keep_steps(&self) {
+        self.volume.behind.keep();
+    }
+
     /// The session of the root.
     fn first(&self) -> &Arc<Session> {
         &self.volume.sessions[0]

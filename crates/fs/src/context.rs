@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context as TaskContext, Poll, Waker};
 
+use crate::steps::Steps;
+
 /// One client of a file system: a session at the server, or a front end in the same process. Locks and opens belong to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
@@ -59,6 +61,11 @@ impl Context {
     pub fn new(client: ClientId, credential: Credential) -> Context {
         Context { client, credential, pid: 0, cancel: Cancel::default(), job: None }
     }
+
+    /// What the operation waited for so far.
+    pub fn steps(&self) -> &Steps {
+        self.cancel.steps()
+    }
 }
 
 /// A flag that ends one operation early. Whoever waits for others (a lock, a server) watches it, settles the operation, and returns
@@ -70,9 +77,21 @@ pub struct Cancel(Arc<CancelState>);
 struct CancelState {
     raised: AtomicBool,
     waker: Mutex<Option<Waker>>,
+    /// Of the same operation; here, so that an operation allocates once.
+    steps: Steps,
 }
 
 impl Cancel {
+    /// Of an operation whose steps are kept, and that belongs to this trace.
+    pub fn traced(trace: Option<[u8; 16]>) -> Cancel {
+        Cancel(Arc::new(CancelState { steps: Steps::kept(trace), ..CancelState::default() }))
+    }
+
+    /// What the operation waited for so far.
+    pub fn steps(&self) -> &Steps {
+        &self.0.steps
+    }
+
     /// Asks the operation to end; it may already have.
     pub fn raise(&self) {
         self.0.raised.store(true, Ordering::SeqCst);

@@ -21,6 +21,7 @@ pub mod parts;
 pub mod put;
 pub mod readonly;
 pub mod request;
+pub mod steps;
 pub mod synthetic;
 mod sys;
 pub mod throttled;

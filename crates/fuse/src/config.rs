@@ -10,6 +10,7 @@ use aqueduct_metrics::activity::Station;
 
 use crate::abi;
 use crate::negotiated::Negotiated;
+use crate::trace::TraceConfig;
 
 /// The extended attribute of a mount's root that tells how the mount fares; see
 /// [`Config::status`].
@@ -69,6 +70,8 @@ pub struct Config {
     pub parallel_writes: bool,
     /// The value of the extended attribute [`STATUS_XATTR`] of the root.
     pub status: Option<Status>,
+    /// Which operations are slow.
+    pub trace: TraceConfig,
     /// Is given, before the first request is answered, whom to tell what the kernel has to forget
     /// ([`CacheMode::Lease`]).
     pub observed: Option<Observed>,
@@ -101,6 +104,7 @@ impl Default for Config {
             posix_acl: false,
             parallel_writes: false,
             status: None,
+            trace: TraceConfig::default(),
             observed: None,
             minor_max: abi::MINOR,
             withheld: 0,

@@ -6,13 +6,13 @@ use crate::abi::{EntryOut, opcode};
 use crate::job::{Job, Outcome};
 use crate::ops::{attributes, directories, files, locks, names};
 
-/// Answers one request.
-pub(crate) async fn run(job: &Job) {
+/// Answers one request. Returns the error with which.
+pub(crate) async fn run(job: &Job) -> Option<Errno> {
     let refused = loop {
         match answer(job).await {
             Ok(Outcome::Done(body)) => {
                 let _ = job.responder.done(&[&body]); // nobody waits for it
-                return;
+                return None;
             }
             // This process was held up: what was said then may be over.
             Ok(Outcome::Granted(_, grant)) if grant.lease.is_stale() && !grant.is_change => job.take_back(grant).await,
@@ -22,19 +22,25 @@ pub(crate) async fn run(job: &Job) {
                 }
                 match job.responder.done(&[&body]) {
                     Err(_) => break grant,
-                    Ok(()) if grant.lease.is_stale() => return job.distrust(&grant),
-                    Ok(()) => return, // what was held is let go of now
+                    Ok(()) => {
+                        if grant.lease.is_stale() {
+                            job.distrust(&grant);
+                        }
+                        return None; // what was held is let go of now
+                    }
                 }
             }
-            Ok(Outcome::Delivered) => return,
+            Ok(Outcome::Delivered) => return None,
             Err(errno) => {
                 tracing::debug!(opcode = job.header.opcode, node = job.header.nodeid, %errno, "request failed");
                 job.shared.metrics.failed(job.header.opcode);
-                return job.responder.failed(errno);
+                job.responder.failed(errno);
+                return Some(errno);
             }
         }
     };
     job.take_back(refused).await;
+    None
 }
 
 /// The kernel takes ENOSYS for "never ask again", for the whole mount; only an operation that nobody here implements says so.

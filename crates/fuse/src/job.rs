@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::{Answer, Attr, Cancel, Context, Credential, Entry, Errno, Hold, OpenId, Reply, Request};
+use aqueduct_fs::{Answer, Attr, Context, Credential, Entry, Errno, Hold, OpenId, Reply, Request};
 use bytes::Bytes;
 
 use crate::abi::{self, AttrOut, EntryOut, Field, InHeader, opcode};
@@ -93,7 +93,7 @@ impl Job {
         let InHeader { uid, gid, pid, .. } = header;
         let credential = Credential { uid, gid, groups: shared.groups.of(pid, uid, gid) };
         let job = shared.jobs.of(pid);
-        let context = Context { client: shared.config.client, credential, pid, cancel: Cancel::default(), job };
+        let context = Context { client: shared.config.client, credential, pid, cancel: shared.tracer.cancel(), job };
         let release = (header.opcode == opcode::RELEASE).then(|| shared.releases.enter());
         Job { shared, header, frame, context, responder, began: Instant::now(), _release: release }
     }
@@ -195,6 +195,11 @@ impl Job {
     pub(crate) fn attr(&self, nodeid: u64, attr: &Attr) -> abi::Attr {
         self.told(nodeid, attr);
         convert::attr(attr)
+    }
+
+    /// The kernel is told of an inode under a name in the directory of the request.
+    pub(crate) fn named(&self, nodeid: u64, name: &[u8]) {
+        self.shared.tracer.named(nodeid, self.header.nodeid, name);
     }
 
     /// The kernel is told of these attributes, and may keep them.

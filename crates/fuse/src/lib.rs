@@ -50,6 +50,7 @@ mod slots;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod turns;
 
 pub use config::{CacheMode, Config, Observed, STATUS_XATTR, Status};
@@ -59,3 +60,4 @@ pub use mount::{MountError, MountOptions, Remount, Unmount, mount, remount, unmo
 pub use negotiated::Negotiated;
 pub use offer::{Feature, Offer, OfferError, offered};
 pub use session::{Session, start};
+pub use trace::{TRACE_XATTR, TraceConfig};

@@ -73,6 +73,11 @@ const NOTIFICATIONS: [&str; notify::INC_EPOCH as usize + 1] = {
     names
 };
 
+/// What an opcode is called.
+pub(crate) fn name_of(opcode: u32) -> &'static str {
+    NAMES.get(opcode as usize).copied().unwrap_or("other")
+}
+
 /// Of one mount.
 pub(crate) struct Metrics {
     requests: Indexed<Histogram>,

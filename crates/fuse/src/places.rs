@@ -85,6 +85,11 @@ impl Places {
         }
     }
 
+    /// Where a directory is.
+    pub(crate) fn of(&self, node: u64) -> Option<Place> {
+        lock(&self.0).of.get(&node).cloned()
+    }
+
     /// The kernel has forgotten an inode.
     pub(crate) fn forget(&self, node: u64) {
         lock(&self.0).forget(node);

@@ -12,6 +12,7 @@ use crate::dispatch;
 use crate::interrupt::{Kind, WATCH_INTERVAL};
 use crate::job::Job;
 use crate::shared::{Busy, Shared};
+use crate::trace::Ended;
 
 /// Begins a request on the calling thread; what has to wait goes on as a task of the group.
 pub(crate) fn serve_now(job: Job, group: &Arc<Group>) {
@@ -56,7 +57,7 @@ async fn serve(job: Job, group: Weak<Group>) {
     job.shared.metrics.begun(job.header.opcode, job.began);
     let mut waiting = None;
     let mut work = pin!(dispatch::run(&job));
-    poll_fn(|task| {
+    let errno = poll_fn(|task| {
         let poll = work.as_mut().poll(task);
         if poll.is_pending() {
             waiting.get_or_insert_with(|| Waiting::enter(&job, &group));
@@ -66,6 +67,8 @@ async fn serve(job: Job, group: Weak<Group>) {
     .await;
     let now = Instant::now();
     job.shared.metrics.answered(job.header.opcode, now.saturating_duration_since(job.began), now);
+    let (header, body, context, began) = (&job.header, job.body(), &job.context, job.began);
+    job.shared.tracer.ended(&Ended { header, body, context, began, now, errno }, &job.shared.nodes);
 }
 
 /// Looks after the callers of what stays under way; ends when nothing is.

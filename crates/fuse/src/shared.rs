@@ -27,6 +27,7 @@ use crate::policy::Policy;
 use crate::releases::Releases;
 use crate::rings::Rings;
 use crate::sizes::Sizes;
+use crate::trace::Tracer;
 use crate::turns::Turns;
 
 /// What all requests of a mount share.
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) turns: Turns,
     pub(crate) pool: Arc<Pool>,
     pub(crate) metrics: Metrics,
+    pub(crate) tracer: Tracer,
     pub(crate) rings: Rings,
     /// The descriptor that notifications are written to.
     pub(crate) control: Arc<DeviceChannel>,
@@ -89,6 +91,7 @@ impl Shared {
         Shared {
             filesystem,
             policy: Policy::new(&config, &negotiated),
+            tracer: Tracer::new(config.trace.clone()),
             config,
             negotiated,
             nodes: Nodes::new(root.bytes()),

@@ -22,6 +22,7 @@ mod shard;
 mod snapshot;
 pub mod status;
 pub mod table;
+pub mod trace;
 
 pub use counter::{Counter, Gauge};
 pub use family::{Family, Indexed, OTHER, Series};

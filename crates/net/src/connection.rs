@@ -234,11 +234,12 @@ impl Connection {
     }
 
     /// Sends a frame whose payload is a range of a file, with a trailer. `header` holds everything
-    /// but the lengths. Returns the bytes that were good, fewer than `length` if the file ended.
+    /// but the lengths and what `body` adds, which is asked when the data are there, or the first
+    /// of them. Returns the bytes that were good, fewer than `length` if the file ended.
     /// An error of the file before anything was sent is returned; one of the connection closes it.
     pub fn send_file(
         &self,
-        (mut header, body): (Header, &[u8]),
+        (mut header, body): (Header, Body<'_>),
         file: BorrowedFd<'_>,
         offset: u64,
         length: usize,
@@ -256,15 +257,16 @@ impl Connection {
         // An error of the file's first byte has to be told as one: once the header is sent, only the length can.
         aqueduct_fs::data::read_full(file, &mut [0], offset)?;
         header.payload_length = length as u32;
+        let body = body(&mut header);
         let mut sender = lock(&self.sender);
-        let result = sender.send_file(self.socket.as_fd(), &head(&header, body), file, offset, length);
+        let result = sender.send_file(self.socket.as_fd(), &head(&header, &body), file, offset, length);
         self.after_data(sender, result)
     }
 
     /// As [`send_file`](Connection::send_file), with a checksum: the data have to pass through memory.
     fn send_checked(
         &self,
-        (header, body): (Header, &[u8]),
+        (header, body): (Header, Body<'_>),
         file: BorrowedFd<'_>,
         offset: u64,
         length: usize,
@@ -272,9 +274,10 @@ impl Connection {
         let mut buffer = self.pool.take(length);
         let valid = aqueduct_fs::data::read_full(file, buffer.memory(), offset)?;
         let data = buffer.into_bytes().slice(..valid);
-        let header = Header { payload_length: valid as u32, flags: header.flags - Flags::TRAILER, ..header };
+        let mut header = Header { payload_length: valid as u32, flags: header.flags - Flags::TRAILER, ..header };
+        let body = body(&mut header);
         let mut sender = lock(&self.sender);
-        let result = sender.send_whole(self.socket.as_fd(), &head(&header, body), data);
+        let result = sender.send_whole(self.socket.as_fd(), &head(&header, &body), data);
         self.after_data(sender, result.map(|()| valid))
     }
 
@@ -299,17 +302,18 @@ impl Connection {
     }
 
     /// Sends a frame whose payload is these bytes, with a trailer if the header's flags ask for one.
-    pub fn send_bytes(&self, (mut header, body): (Header, &[u8]), data: &[u8]) {
+    pub fn send_bytes(&self, (mut header, body): (Header, Body<'_>), data: &[u8]) {
         header.payload_length = data.len() as u32;
+        let body = body(&mut header);
         let mut sender = lock(&self.sender);
-        sender.head(&head(&header, body), data);
+        sender.head(&head(&header, &body), data);
         if data.len() <= COPY_MAX {
             sender.gather(data);
         } else {
             sender.append(Bytes::copy_from_slice(data));
         }
         if header.flags.contains(Flags::TRAILER) {
-            let trailer = sender.sealer().trailer(data.len() as u32, body, data);
+            let trailer = sender.sealer().trailer(data.len() as u32, &body, data);
             sender.gather(&trailer.encode());
         }
         self.note_unsent(&sender);
@@ -670,6 +674,9 @@ impl Connection {
 }
 
 /// A frame's header, with the length of its body, and its body.
+/// Makes the body of a frame with data, and adds its flags to the header.
+pub type Body<'a> = &'a dyn Fn(&mut Header) -> Vec<u8>;
+
 fn head(header: &Header, body: &[u8]) -> Vec<u8> {
     let header = Header { body_length: body.len() as u32, ..*header };
     let mut head = Vec::with_capacity(HEADER_SIZE + body.len());

@@ -30,7 +30,7 @@ mod way;
 
 pub use blocking::Link;
 pub use budget::{Budget, Charge};
-pub use connection::{Closed, Connection, Endpoint, Mode};
+pub use connection::{Body, Closed, Connection, Endpoint, Mode};
 pub use counters::Counters;
 pub use initiator::{Initiator, RouteError, ping};
 pub use interfaces::{Interface, interfaces};

@@ -35,13 +35,13 @@ pub struct Frame {
     pub payload: Payload,
     /// The room that it takes, until it is executed.
     room: Option<Charge>,
-    /// When it was whole, if that may be asked for: with [`Flags::EXTENDED`].
+    /// When it was whole, if that may be asked for: with [`Flags::EXTENDED`] or [`Flags::TIMED`].
     came: Option<Instant>,
 }
 
 impl Frame {
     fn new(header: Header, body: Vec<u8>, payload: Payload, room: Option<Charge>) -> Frame {
-        let came = header.flags.contains(Flags::EXTENDED).then(Instant::now);
+        let came = header.flags.intersects(Flags::EXTENDED | Flags::TIMED).then(Instant::now);
         Frame { header, body, payload, room, came }
     }
 
@@ -50,7 +50,7 @@ impl Frame {
         Frame::new(header, body, Payload::None, None)
     }
 
-    /// When it was whole; known of one with [`Flags::EXTENDED`] only.
+    /// When it was whole; known of one with [`Flags::EXTENDED`] or [`Flags::TIMED`] only.
     pub fn came(&self) -> Option<Instant> {
         self.came
     }

@@ -91,7 +91,10 @@ fn frames_and_files_travel_and_the_end_is_told_at_once() {
     let mut file = File::options().read(true).write(true).create_new(true).open(folder.path().join("f")).unwrap();
     file.write_all(&vec![7; LENGTH]).unwrap();
     for _ in 0..8 {
-        assert_eq!(far.send_file((Header::new(Kind::Reply), &[]), file.as_fd(), 0, LENGTH).unwrap(), LENGTH);
+        assert_eq!(
+            far.send_file((Header::new(Kind::Reply), &|_| Vec::new()), file.as_fd(), 0, LENGTH).unwrap(),
+            LENGTH
+        );
     }
     for _ in 0..8 {
         assert!(matches!(near_events.recv_timeout(SOON).unwrap(), Event::Frame(Kind::Reply, LENGTH)));

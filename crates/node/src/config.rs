@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::place::{PORT, UNIX};
 use crate::processors::{self, CpuChoice, Processors};
 use crate::routes::{NetworkSettings, RouteSettings, RoutesFile, Routing};
+use crate::slow::{SlowConfig, SlowSettings};
 use crate::volume::VolumePart;
 use crate::{host, keyfile, options};
 
@@ -65,6 +66,8 @@ pub struct ServeConfig {
     pub volume: Option<VolumePart>,
     /// Where its metrics are told; `None`: nowhere but in its status.
     pub metrics: Option<aqueduct_observe::Config>,
+    /// Which requests are slow, and where requests are written down.
+    pub slow: SlowConfig,
     /// Who connects to other servers in networks that have a name.
     pub routes: Option<Arc<Initiator>>,
     /// It makes copies for clients: see [`Server::start_as_agent`](crate::Server::start_as_agent).
@@ -113,6 +116,8 @@ pub struct ServeSettings {
     pub export: Vec<ExportSettings>,
     /// How much of everything there may be.
     pub limits: LimitSettings,
+    /// Which requests are slow, and the log of requests.
+    pub slow: SlowSettings,
     /// What it is in a volume, which has a file of its own.
     #[serde(skip)]
     pub volume: Option<VolumePart>,
@@ -165,6 +170,7 @@ impl Default for ServeConfig {
             drain: DRAIN,
             volume: None,
             metrics: None,
+            slow: SlowConfig::default(),
             routes: None,
             agent: false,
             watch: None,
@@ -201,6 +207,7 @@ impl ServeConfig {
             agent,
             export,
             limits,
+            slow,
             volume,
         } = settings;
         let metrics = MetricsSettings { address: metrics, token: metrics_token }.resolve()?;
@@ -243,6 +250,7 @@ impl ServeConfig {
             limits: limits.resolve()?,
             volume,
             metrics,
+            slow: slow.resolve()?,
             routes: routing.resolve()?,
             agent,
             ..usual

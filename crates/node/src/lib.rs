@@ -33,7 +33,9 @@ mod router;
 mod router_config;
 pub mod routes;
 mod server;
+mod slow;
 mod source;
+mod spans;
 mod state;
 mod volume;
 mod volume_check;
@@ -63,6 +65,7 @@ pub use remount::{is_remount, remount};
 pub use router::Router;
 pub use router_config::{RouterConfig, RouterLimitSettings, RouterSettings, usual_control};
 pub use server::Server;
+pub use slow::{SlowConfig, SlowSettings};
 pub use source::{MountConfig, MountSettings, Source};
 pub use volume::{
     FenceSetting, VOLUME_EXPORT, Volume, VolumeModeSetting, VolumePart, VolumeServerSettings, VolumeSettings,

@@ -8,11 +8,13 @@ use aqueduct_client::Cached;
 use aqueduct_fs::caching::Ruled;
 use aqueduct_fs::{ClientId, FileSystem};
 use aqueduct_fuse::{
-    CacheMode, Config, Device, MountError, MountOptions, Negotiated, Observed, Session, Status, Unmount, start,
+    CacheMode, Config, Device, MountError, MountOptions, Negotiated, Observed, Session, Status, TraceConfig, Unmount,
+    start,
 };
 use aqueduct_metrics::Snapshot;
 use aqueduct_metrics::activity::Station;
 use aqueduct_metrics::status::{BackingStatus, LeaseStatus, LocalStatus, MountStatus};
+use aqueduct_metrics::trace::{Hop, Record};
 use aqueduct_observe::Exporter;
 use aqueduct_posix::{Options as PosixOptions, Posix};
 use aqueduct_worker::Group;
@@ -21,7 +23,7 @@ use crate::failure::{Failure, Kind};
 use crate::options::Options;
 use crate::router::route_states;
 use crate::source::{MountConfig, Source};
-use crate::{exporting, host, workers};
+use crate::{exporting, host, spans, workers};
 
 /// How long a mount that was taken away lazily may take to end before we leave it.
 const LAZY_GRACE: Duration = Duration::from_secs(1);
@@ -230,6 +232,18 @@ impl Backing {
         }
     }
 
+    /// Which operations are slow. Where there is no server, they are in the file system.
+    fn trace(&self, config: &MountConfig) -> TraceConfig {
+        let rest = match self {
+            Backing::Remote(cached) => {
+                cached.client().keep_steps();
+                Hop::Client
+            }
+            Backing::Local(_) => Hop::FileSystem,
+        };
+        TraceConfig { threshold: config.options.trace, rest, ..TraceConfig::default() }
+    }
+
     fn client_id(&self) -> ClientId {
         match self {
             Backing::Remote(cached) => cached.client().client_id(),
@@ -271,8 +285,9 @@ fn serve(config: &MountConfig, backing: &Backing, groups: &[Arc<Group>]) -> Resu
     if let Some(why) = backing.refuses_leases(config) {
         tracing::warn!("{} is mounted with cache=none instead of cache=lease: {why}", config.shown);
     }
+    let records = config.options.otlp.clone().map(spans::sends).transpose()?.into_iter().collect();
     let device = mount(config, backing)?;
-    start(device, backing.filesystem(config), groups, fuse_config(config, backing))
+    start(device, backing.filesystem(config), groups, fuse_config(config, backing, records))
         .map_err(|error| Failure::from_line(error, "see the kernel's log (dmesg), and mount again").of(Kind::Mount))
 }
 
@@ -347,7 +362,7 @@ fn status_text(mut status: MountStatus) -> String {
     }
 }
 
-fn fuse_config(config: &MountConfig, backing: &Backing) -> Config {
+fn fuse_config(config: &MountConfig, backing: &Backing, records: Vec<Arc<dyn Record>>) -> Config {
     let observed = match backing {
         Backing::Remote(cached) if backing.has_leases(config) => {
             let cached = Arc::downgrade(cached);
@@ -376,6 +391,7 @@ fn fuse_config(config: &MountConfig, backing: &Backing) -> Config {
         observed,
         takes_turns: backing.is_atomic(),
         status: Some(status(config, backing)),
+        trace: TraceConfig { records, ..backing.trace(config) },
         ..Config::default()
     }
 }

@@ -7,8 +7,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aqueduct_fuse::STATUS_XATTR;
+use aqueduct_fuse::{STATUS_XATTR, TRACE_XATTR};
 use aqueduct_metrics::status::MountStatus;
+use aqueduct_metrics::trace::TraceReport;
+use rustix::fs::XattrFlags;
+use serde::de::DeserializeOwned;
 
 /// The most bytes of a mount's answer; the kernel's limit for extended attributes.
 const ANSWER_MAX: usize = 64 << 10;
@@ -77,16 +80,54 @@ pub fn ask(mounts: &[Mount], patience: Duration) -> Vec<Result<MountStatus, Stri
 }
 
 fn ask_one(target: &Path) -> Result<MountStatus, String> {
+    answer(target, STATUS_XATTR)
+}
+
+/// What a mount tells under this name.
+fn answer<T: DeserializeOwned>(target: &Path, name: &str) -> Result<T, String> {
     let mut buffer = vec![0; ANSWER_MAX];
-    let length = rustix::fs::getxattr(target, STATUS_XATTR, &mut buffer).map_err(|error| match error {
+    let length = rustix::fs::getxattr(target, name, &mut buffer).map_err(refusal)?;
+    serde_json::from_slice(&buffer[..length]).map_err(|error| format!("its answer cannot be read: {error}"))
+}
+
+fn refusal(error: rustix::io::Errno) -> String {
+    match error {
         rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED => {
             "dead: clear it with 'aqueduct umount'".to_owned()
         }
-        rustix::io::Errno::ACCESS => "another user's".to_owned(),
+        rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => "another user's".to_owned(),
         rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => "does not tell".to_owned(),
         error => error.to_string(),
-    })?;
-    serde_json::from_slice(&buffer[..length]).map_err(|error| format!("its answer cannot be read: {error}"))
+    }
+}
+
+/// The slow operations of a mount from this number on, on a thread that may never come back; or
+/// why it does not tell them within `patience`.
+pub fn slow_operations(mount: &Mount, from: u64, patience: Duration) -> Result<TraceReport, String> {
+    let target = mount.target.clone();
+    within(patience, move || answer(&target, &format!("{TRACE_XATTR}.{from}")))
+}
+
+/// From now on operations of the mount are slow that take so many milliseconds or more; `off`:
+/// none.
+pub fn set_slow(mount: &Mount, threshold: &str, patience: Duration) -> Result<(), String> {
+    let (target, value) = (mount.target.clone(), threshold.to_owned());
+    within(patience, move || {
+        rustix::fs::setxattr(&target, TRACE_XATTR, value.as_bytes(), XattrFlags::empty()).map_err(|error| match error {
+            rustix::io::Errno::ROFS => "it is mounted read-only: mount it with -o trace=MILLISECONDS".to_owned(),
+            error => refusal(error),
+        })
+    })
+}
+
+fn within<T: Send + 'static>(
+    patience: Duration,
+    ask: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let (sender, answer) = mpsc::channel();
+    let ask = move || drop(sender.send(ask()));
+    thread::Builder::new().spawn(ask).map_err(|error| error.to_string())?;
+    answer.recv_timeout(patience).unwrap_or_else(|_| Err("does not answer".to_owned()))
 }
 
 /// Undoes the kernel's `\ooo` for space, tab, newline and backslash.

@@ -7,6 +7,7 @@ use aqueduct_client::SUSPECT_MIN;
 use aqueduct_fs::caching::{Caching, Rules};
 use aqueduct_fuse::CacheMode;
 use aqueduct_net::routes::Way;
+use aqueduct_observe::OtlpConfig;
 
 use crate::attach::{PATIENCE, REPLAY_WINDOW, STRAIGHT_FROM, SUSPECT};
 use crate::choice::{ChecksumChoice, Choice};
@@ -14,7 +15,7 @@ use crate::exporting::MetricsSettings;
 use crate::failure::Failure;
 use crate::processors::CpuChoice;
 use crate::rails::{Rail, RailOptions};
-use crate::routes;
+use crate::{routes, spans};
 
 /// Every option that means something here, and what.
 const OPTIONS: &[(&str, &str)] = &[
@@ -88,6 +89,14 @@ const OPTIONS: &[(&str, &str)] = &[
         "adaptive: by rate, round trip and load, long reads cut (the default); stripe: in turn, long reads cut in equal parts; independent: each worker stays on one rail",
     ),
     ("rail_suspect=SECONDS", "a rail that is silent for so long, while others are not, is given up (1; 0.2 to 60)"),
+    (
+        "trace=MILLISECONDS|off",
+        "operations that take so long or longer are slow, and shown by 'aqueduct trace' with where the time went (10)",
+    ),
+    (
+        "otlp=http://HOST[:PORT]",
+        "slow operations are sent as spans to this collector of OpenTelemetry, by OTLP over HTTP (port 4318)",
+    ),
     ("metrics=ADDR:PORT", "tell metrics there by HTTP, at /metrics, to Prometheus and its like"),
     ("metrics_token=FILE", "only to who sends the token in this file; needed where others than this machine can ask"),
     ("workers=N", "threads with connections of their own, 1 to 64 (2)"),
@@ -127,6 +136,10 @@ const IGNORED: &[&str] = &[
 /// Workers unless said otherwise: two beat four wherever we measured.
 const WORKERS: usize = 2;
 const WORKERS_MAX: usize = 64;
+
+/// Longer than a disk and a network of a site take together, and short enough to be felt by nobody
+/// who does one thing.
+pub(crate) const TRACE_THRESHOLD: Duration = Duration::from_millis(10);
 
 /// How far the kernel reads ahead. It asks for the next MiB while a program reads the one before, also where the round trip takes as long as the copy. Against the kernel's
 /// own 128 KiB one program that reads a file is 1.3 to 2 times as fast (docs/datapath.md); who faults in a mapping is given as much around it.
@@ -196,6 +209,10 @@ pub struct Options {
     pub routes: Option<PathBuf>,
     /// The ways to the server that are used at once.
     pub rails: RailOptions,
+    /// Operations are slow that take so long or longer; `None`: nobody looks.
+    pub trace: Option<Duration>,
+    /// The collector to which slow operations are sent.
+    pub otlp: Option<OtlpConfig>,
     /// Where metrics are told.
     pub metrics: MetricsSettings,
     /// Threads with connections of their own.
@@ -246,6 +263,8 @@ impl Default for Options {
             ways: Vec::new(),
             routes: None,
             rails: RailOptions::default(),
+            trace: Some(TRACE_THRESHOLD),
+            otlp: None,
             metrics: MetricsSettings::default(),
             workers: WORKERS,
             cpus: None,
@@ -455,6 +474,9 @@ impl Options {
                 let port = value.parse().ok().filter(|port| *port != 0);
                 self.port = Some(port.ok_or_else(|| bad_value(key, value, "a port, 1 to 65535"))?);
             }
+            "trace" if value == "off" => self.trace = None,
+            "trace" => self.trace = Some(milliseconds(key, value)?),
+            "otlp" => self.otlp = Some(spans::collector(value, spans::MOUNT, 0)?),
             "metrics" => self.metrics.address = Some(value.to_owned()),
             "metrics_token" => self.metrics.token = Some(value.into()),
             "route" => self.ways.push(routes::parse(value)?),
@@ -495,6 +517,13 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// A time of at most a million seconds.
+pub(crate) fn milliseconds(key: &str, value: &str) -> Result<Duration, Failure> {
+    let time = value.parse().ok().filter(|ms| (0.0..=1e9).contains(ms));
+    let time = time.map(|ms: f64| Duration::from_secs_f64(ms / 1e3));
+    time.ok_or_else(|| bad_value(key, value, "milliseconds, such as 10 or 0.5, or off"))
 }
 
 /// What `cpus` takes.

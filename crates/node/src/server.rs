@@ -236,6 +236,7 @@ fn start(
         volume: config.volume.as_ref().zip(config.exports.first()).map(|(part, export)| part.status(&export.path)),
         role,
         mover,
+        trace: config.slow.start()?,
     };
     let server = aqueduct_server::Server::start(server, group.clone()).map_err(refused)?;
     // What clients of the process before have in hand is all reopened by then.

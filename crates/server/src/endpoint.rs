@@ -287,6 +287,7 @@ impl ServerEndpoint {
                 | Capabilities::EXCLUSIVE
                 | Capabilities::BARE
                 | Capabilities::HELD_SETATTR
+                | Capabilities::TIMES
                 | in_use,
             session: session.id,
             secret: [0; 16],
@@ -320,7 +321,10 @@ impl ServerEndpoint {
 
     fn joined_frame(&self, joined: &Joined, connection: &Arc<Connection>, frame: Frame) -> Result<(), String> {
         match frame.header.kind {
-            Kind::Request if [Op::Locks as u16, Op::ReleaseLocks as u16].contains(&frame.header.op) => {
+            Kind::Request
+                if [Op::Locks as u16, Op::ReleaseLocks as u16].contains(&frame.header.op)
+                    || frame.header.op == Op::Status as u16 && joined.administers =>
+            {
                 self.administer(joined, connection, frame);
             }
             Kind::Request => execute::request(&self.server, &joined.session, (&joined.link, connection), frame),
@@ -372,12 +376,16 @@ impl ServerEndpoint {
         } else {
             asked.as_ref().err().map(|error| Err(*error))
         };
-        let queue_time = asked.ok().and_then(|asked| asked.queue_time);
+        let queue_time = asked.ok().and_then(|asked| asked.timing.queue_time());
         let (server, connection) = (self.server.clone(), connection.clone());
         self.server.group.run_now(async move {
             let answer = match answer {
                 Some(refused) => refused,
                 None if frame.header.op == Op::Locks as u16 => server.locks_json().await,
+                None if frame.header.op == Op::Status as u16 => {
+                    let from = aqueduct_wire::decode_slow(&frame.body).map_err(|error| error.errno());
+                    from.map(|from| server.tracer.report(from))
+                }
                 None => {
                     let session = aqueduct_wire::decode_release_locks(&frame.body).map_err(|error| error.errno());
                     session.and_then(|session| server.release_locks(session)).map(|()| String::new())
@@ -385,7 +393,7 @@ impl ServerEndpoint {
             };
             let result = answer.as_ref().map(drop).map_err(|error| *error);
             let mut header = execute::reply_header(&frame.header, Kind::Reply, result);
-            let prefix = links::prefix(queue_time, &mut header);
+            let prefix = links::prefix(queue_time, None, &mut header);
             send(&connection, header, &[&prefix, answer.unwrap_or_default().as_bytes()].concat());
         });
     }

@@ -2,7 +2,7 @@
 //! else (a lock, another server) becomes a task that holds no thread.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,6 @@ struct Job {
     running: Running,
     header: Header,
     op: Op,
-    started: Instant,
     /// For how long the server had not run by then.
     stopped: Duration,
     /// Nanoseconds of that it waited for others' leases.
@@ -98,6 +97,10 @@ struct Job {
     /// It is executed in its slot, and nothing is remembered of it yet.
     in_slot: AtomicBool,
     asked: extended::Asked,
+    /// Bytes of data that it read or wrote.
+    bytes: AtomicU64,
+    /// Of its reply.
+    status: AtomicU32,
     /// Where its frame is counted.
     room: Mutex<Room>,
 }
@@ -142,12 +145,13 @@ pub(crate) fn request(
         running,
         header: frame.header,
         op,
-        started: Instant::now(),
         stopped: server.pulse.missed(),
         waited: AtomicU64::new(0),
         renews,
         in_slot: AtomicBool::new(false),
         asked,
+        bytes: AtomicU64::new(0),
+        status: AtomicU32::new(0),
         room: Mutex::new(Room::of(frame.take_room())),
     };
     if session.has_ended() {
@@ -215,6 +219,7 @@ impl Job {
     fn send(&self, mut header: Header, body: &[u8]) {
         header.flags |= self.renewal();
         self.server.metrics.sent(self.op, header.status);
+        self.status.store(header.status, Ordering::Relaxed);
         let prefix = self.prefix(&mut header);
         match prefix.is_empty() {
             true => send(&self.connection, header, body),
@@ -229,13 +234,14 @@ impl Job {
     /// Since it came, without its waits for leases of others.
     fn took(&self) -> Duration {
         let waited = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
-        self.started.elapsed().saturating_sub(waited)
+        self.asked.timing.started.elapsed().saturating_sub(waited)
     }
 
     /// Counts how long it took.
     fn answered(&self) -> Duration {
         let took = self.took();
         self.server.metrics.answered(self.op, took);
+        self.trace();
         self.session.served(took);
         if let Some(job) = &self.asked.job {
             job.traffic.served.add(took.as_nanos() as u64);
@@ -317,8 +323,7 @@ impl Job {
         }
         let mut header = reply_header(&self.header, Kind::Reply, Ok(()));
         header.flags |= self.renewal();
-        let body = self.prefix(&mut header);
-        let sink = ReplySink { connection: self.connection.clone(), header, body };
+        let sink = ReplySink { connection: self.connection.clone(), header, timing: self.timing() };
         let count = attached.filesystem.read(&context, read, Box::new(sink)).await?;
         self.count(count, 0);
         self.answered();

@@ -36,6 +36,7 @@ mod sink;
 mod slots;
 mod status;
 mod stored;
+mod trace;
 mod waits;
 
 pub use aqueduct_net::local::folder as local_folder;
@@ -45,3 +46,4 @@ pub use agent::{Allowed, Denied, Mover, Submitter};
 pub use failpoint::Moment;
 pub use outside::External;
 pub use server::{Export, Limits, Role, Server, ServerConfig, StartError, export_id};
+pub use trace::TraceConfig;

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use aqueduct_net::Connection;
-use aqueduct_wire::{Extensions, Flags, Header, Kind};
+use aqueduct_wire::{Extensions, Flags, Header, Kind, Times};
 use aqueduct_worker::lock;
 
 use crate::endpoint::send;
@@ -171,17 +171,17 @@ impl Asker {
     pub(crate) fn answer(&self, header: Header, body: &[u8]) {
         let Some(connection) = self.link.connection() else { return };
         let mut header = Header { request: self.request, ..header };
-        let prefix = prefix(self.queue_time, &mut header);
+        let prefix = prefix(self.queue_time, None, &mut header);
         send(&connection, header, &[&prefix, body].concat());
     }
 }
 
 /// What a reply says before anything else; empty: nothing.
-pub(crate) fn prefix(queue_time: Option<u32>, header: &mut Header) -> Vec<u8> {
+pub(crate) fn prefix(queue_time: Option<u32>, times: Option<Times>, header: &mut Header) -> Vec<u8> {
     let mut prefix = Vec::new();
-    if queue_time.is_some() && header.kind.is_extensible() {
+    if (queue_time.is_some() || times.is_some()) && header.kind.is_extensible() {
         header.flags |= Flags::EXTENDED;
-        Extensions { queue_time, ..Extensions::default() }.encode(&mut prefix);
+        Extensions { queue_time, times, ..Extensions::default() }.encode(&mut prefix);
     }
     prefix
 }

@@ -33,6 +33,7 @@ use crate::recovery::Recovery;
 use crate::right::{Authority, Granter};
 use crate::session::{Forsaken, Session};
 use crate::slots::ReplyMemory;
+use crate::trace::{TraceConfig, Tracer};
 
 /// A file system under a name.
 pub struct Export {
@@ -204,6 +205,8 @@ pub struct ServerConfig {
     pub role: Role,
     /// What makes copies for clients; `None`: it is no agent.
     pub mover: Option<Arc<dyn Mover>>,
+    /// Which requests are slow, and who wants to know of requests.
+    pub trace: TraceConfig,
 }
 
 /// What a server is where several write.
@@ -239,6 +242,7 @@ impl Default for ServerConfig {
             volume: None,
             role: Role::Alone,
             mover: None,
+            trace: TraceConfig::default(),
         }
     }
 }
@@ -284,6 +288,7 @@ pub struct Server {
     pub(crate) complaints: Complaints,
     pub(crate) told: Told,
     pub(crate) metrics: Metrics,
+    pub(crate) tracer: Tracer,
     pub(crate) replies: Arc<ReplyMemory>,
     pub(crate) unjoined: Unjoined,
     pub(crate) budget: Arc<Budget>,
@@ -371,6 +376,7 @@ impl Server {
                 complaints: Complaints::default(),
                 told: Told::default(),
                 metrics: Metrics::default(),
+                tracer: Tracer::new(config.trace),
                 replies: Arc::default(),
                 unjoined: Unjoined::default(),
                 budget: budget.clone(),

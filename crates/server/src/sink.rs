@@ -8,22 +8,25 @@ use aqueduct_fs::Sink;
 use aqueduct_net::Connection;
 use aqueduct_wire::Header;
 
+use crate::execute::extended::Timing;
+
 /// Sends the reply of one READ: its header, the data from wherever they are, and a trailer.
 pub(crate) struct ReplySink {
     pub(crate) connection: Arc<Connection>,
     /// The reply's header, complete but for the lengths.
     pub(crate) header: Header,
-    /// Its body: what it says beside the data, if anything.
-    pub(crate) body: Vec<u8>,
+    /// What it says beside the data, if anything.
+    pub(crate) timing: Timing,
 }
 
 impl Sink for ReplySink {
     fn file(&mut self, file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize> {
-        self.connection.send_file((self.header, &self.body), file, offset, length)
+        let body = |header: &mut Header| self.timing.prefix(header);
+        self.connection.send_file((self.header, &body), file, offset, length)
     }
 
     fn bytes(&mut self, data: &[u8]) -> io::Result<()> {
-        self.connection.send_bytes((self.header, &self.body), data);
+        self.connection.send_bytes((self.header, &|header: &mut Header| self.timing.prefix(header)), data);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Instant;
 
 use aqueduct_fs::parts::take_apart;
 use aqueduct_fs::{Context, DirPage, Errno, OpenId, Opened, ReadAt, Reply, Request, Sink, WriteAt, Written};
@@ -112,7 +113,9 @@ impl Session {
         self.opens.check([write.open])?;
         self.opens.error(write.open)?;
         if self.window.is_full() {
+            let began = Instant::now();
             self.window.room(&context.cancel).await?;
+            context.steps().queued(began, "room to keep what is not stable yet (replay_window)");
         }
         let mut frame = vec![0; HEADER_SIZE];
         aqueduct_wire::encode_write(context, &write, &mut frame);

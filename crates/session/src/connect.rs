@@ -665,6 +665,16 @@ pub fn server_locks(server: &str, administrator: Key, timeout: Duration) -> Resu
     String::from_utf8(text).map_err(|error| greeting.broken(error))
 }
 
+/// Asks a server for its slow operations from this number on, as JSON. The key is its
+/// administrator's.
+pub fn server_slow(server: &str, administrator: Key, from: u64, timeout: Duration) -> Result<String, ConnectError> {
+    let greeting = Greeting::of_tool(server, Some(administrator.into()), true, timeout);
+    let mut body = Vec::new();
+    aqueduct_wire::encode_slow(from, &mut body);
+    let text = greeting.ask(Op::Status, &body)?.map_err(|error| greeting.broken(error))?;
+    String::from_utf8(text).map_err(|error| greeting.broken(error))
+}
+
 /// Has a server release the locks of a client, whose session ends. The key is the server's administrator's.
 pub fn release_locks(server: &str, administrator: Key, client: u64, timeout: Duration) -> Result<(), ConnectError> {
     let greeting = Greeting::of_tool(server, Some(administrator.into()), true, timeout);

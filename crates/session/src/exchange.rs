@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use aqueduct_fs::steps::{Sent, Served, What};
 use aqueduct_fs::{Context, Errno, Reply, Request, Sink};
 use aqueduct_net::Frame;
-use aqueduct_wire::{Class, Extensions, Flags, GiveUp, HEADER_SIZE, Header, Kind, Op, STATUS_MOVED};
+use aqueduct_wire::{Class, Extensions, Flags, GiveUp, HEADER_SIZE, Header, Kind, Op, STATUS_MOVED, Times};
 use bytes::Bytes;
 
 use crate::counters::UnderWay;
@@ -27,6 +28,17 @@ pub(crate) const SMALL: usize = 8 << 10;
 /// How long a request that its caller gave up waits for the server to say what became of it. A server that does not answer must not keep
 /// a program from being killed; what it still executes then has nobody who is told.
 const CANCEL_SETTLED_MAX: Duration = Duration::from_secs(1);
+
+/// The kernel is asked for the round trip of a connection on which a request took so long: that
+/// costs a system call.
+const ROUND_TRIP_ASKED_MIN: Duration = Duration::from_millis(1);
+
+/// How long a request took at the server, as its reply says.
+fn served(said: &Extensions) -> Option<Served> {
+    let (queue, Times { lease_us, served_us }) = (said.queue_time?, said.times?);
+    let [queue, lease, file_system] = [queue, lease_us, served_us].map(|time| Duration::from_micros(time.into()));
+    Some(Served { queue, lease, file_system })
+}
 
 /// One request on its way: what is needed to send it again.
 pub(crate) struct Exchange {
@@ -74,11 +86,12 @@ impl Exchange {
         }
     }
 
-    /// Says for which job it is made, and asks how long it is queued, where nothing else stands
-    /// before its fields.
+    /// Says for which job it is made and to which trace it belongs, and asks how long it is queued,
+    /// where nothing else stands before its fields.
     fn extend(&mut self, context: &Context, asks_queue_time: bool) {
         let job = context.job.as_ref().map(|job| (**job).into());
-        let extensions = Extensions { job, asks_queue_time, ..Extensions::default() };
+        let trace = context.steps().trace();
+        let extensions = Extensions { job, trace, asks_queue_time, ..Extensions::default() };
         if self.extended || extensions.is_empty() {
             return;
         }
@@ -158,7 +171,8 @@ impl Session {
         exchange.extend(context, self.config.asks_queue_time);
         let class = exchange.class;
         let mut slot = if exchange.changes { Some(self.slot(context, class).await?) } else { None };
-        let (mut session, mut flags) = (self.session_number.load(Ordering::SeqCst), Flags::empty());
+        let first = self.first_flags(context);
+        let (mut session, mut flags) = (self.session_number.load(Ordering::SeqCst), first);
         let is_soft = self.config.soft && !exchange.patient;
         let mut asked = is_soft.then(Instant::now);
         loop {
@@ -172,7 +186,7 @@ impl Session {
                     return Err(Errno::EIO); // executed or not, and nobody knows: say so rather than do it twice
                 }
                 session = self.session_number.load(Ordering::SeqCst);
-                flags = Flags::empty();
+                flags = first;
             }
             let lane = self.lane(exchange.bulk);
             let data = exchange.data().filter(|_| self.rails.are_many());
@@ -188,23 +202,22 @@ impl Session {
                 Some(mut ticket) => {
                     brought.is_open = true;
                     slot.iter_mut().for_each(|slot| slot.sent = true);
-                    let under_way = self.sent(exchange.op, &ticket);
+                    let under_way = (self.sent(exchange.op, &ticket), flags);
                     match self.answer(context, (exchange.op, &ticket), &mut slot).await? {
                         Answered::Frame(frame) => {
                             (brought.epoch, brought.is_open) = (ticket.epoch, false);
-                            self.count_answer(&exchange, &frame, (&mut ticket, &mut slot), under_way);
+                            let frame = self.noted(context, (&exchange, frame), (&mut ticket, &mut slot), under_way)?;
                             return Ok((self.open_answer(frame, brought)?, ticket.epoch));
                         }
                         Answered::Lost(sink) => exchange.sink = sink,
                     }
-                    flags |= Flags::RETRY;
-                    self.counters.repeated.increment();
+                    flags |= self.lost(context, &ticket);
                     if exchange.is_fenced(slot.as_ref()) {
                         self.fence(context, ticket.number).await?;
                     }
                     if exchange.changes && slot.is_none() {
                         // A lock that was pending: ask anew. Should the first wait still be granted, it is the same owner's lock.
-                        flags = Flags::empty();
+                        flags = first;
                         asked = asked.map(|_| Instant::now());
                         slot = Some(self.slots(class).take(&context.cancel).await?);
                     }
@@ -224,13 +237,29 @@ impl Session {
         self.counters.sent(op, ticket.sent)
     }
 
-    fn count_answer(
+    /// What a request has when it is sent for the first time: where steps are kept, the question for
+    /// how long it takes.
+    fn first_flags(&self, context: &Context) -> Flags {
+        let is_timed = context.steps().is_on() && self.tells_times.load(Ordering::Relaxed);
+        if is_timed { Flags::TIMED } else { Flags::empty() }
+    }
+
+    /// The connection broke with a request on it, which is to be sent again so.
+    fn lost(&self, context: &Context, ticket: &Ticket<'_>) -> Flags {
+        context.steps().note(ticket.sent, Instant::now(), || What::Away(self.named.clone()));
+        self.counters.repeated.increment();
+        Flags::RETRY
+    }
+
+    /// A request was answered: that is counted and noted, and what was added off the start of the
+    /// answer is taken.
+    fn noted(
         &self,
-        exchange: &Exchange,
-        frame: &Frame,
+        context: &Context,
+        (exchange, frame): (&Exchange, Frame),
         (ticket, slot): (&mut Ticket<'_>, &mut Option<SlotGuard<'_>>),
-        under_way: UnderWay<'_>,
-    ) {
+        (under_way, flags): (UnderWay<'_>, Flags),
+    ) -> Result<Frame, Errno> {
         ticket.is_answered();
         let waited = exchange.changes && slot.is_none(); // for a lock
         let now = Instant::now();
@@ -238,6 +267,36 @@ impl Session {
         under_way.ends(took, now);
         self.counters.answered(exchange.op, frame.header.status, (!waited).then_some(took));
         slot.iter_mut().for_each(|slot| slot.settled = true);
+        let (frame, said) = self.take_extensions(frame)?;
+        self.note(context, (exchange, ticket), now, (flags, said));
+        Ok(frame)
+    }
+
+    /// Notes that a request was answered now.
+    fn note(
+        &self,
+        context: &Context,
+        (exchange, ticket): (&Exchange, &Ticket<'_>),
+        now: Instant,
+        (flags, said): (Flags, Extensions),
+    ) {
+        let sent = || {
+            if exchange.op == Op::SetLock {
+                return What::Queue("a lock that others have");
+            }
+            let connection = ticket.link.connection();
+            let asks = now.saturating_duration_since(ticket.sent) >= ROUND_TRIP_ASKED_MIN;
+            What::Request(Sent {
+                op: exchange.op.name(),
+                server: self.named.clone(),
+                router: connection.as_ref().and_then(|connection| Some(connection.gateway()?.0)),
+                round_trip: connection.filter(|_| asks).and_then(|connection| connection.round_trip()),
+                is_repeat: flags.contains(Flags::RETRY),
+                is_timed: flags.contains(Flags::TIMED),
+                served: served(&said),
+            })
+        };
+        context.steps().note(ticket.sent, now, sent);
     }
 
     /// A slot for a request.
@@ -248,6 +307,7 @@ impl Session {
         let began = Instant::now();
         let slot = self.slots(class).take(&context.cancel).await;
         self.counters.slot_wait.record_duration(began.elapsed());
+        context.steps().queued(began, "a slot of the session");
         slot
     }
 
@@ -255,9 +315,6 @@ impl Session {
     fn open_answer(&self, mut frame: Frame, brought: &mut Brought) -> Result<Frame, Errno> {
         if let Some(holder) = self.holder.as_ref().filter(|_| frame.header.flags.contains(Flags::RENEWS)) {
             holder.renewed(brought.epoch, brought.sent);
-        }
-        if frame.header.flags.contains(Flags::EXTENDED) {
-            self.take_extensions(&mut frame)?;
         }
         if frame.header.flags.contains(Flags::GRANTS) {
             self.take_grants(&mut frame, brought)?;
@@ -276,7 +333,10 @@ impl Session {
     }
 
     /// Takes what was added off the start of a reply's body.
-    fn take_extensions(&self, frame: &mut Frame) -> Result<(), Errno> {
+    fn take_extensions(&self, mut frame: Frame) -> Result<(Frame, Extensions), Errno> {
+        if !frame.header.flags.contains(Flags::EXTENDED) {
+            return Ok((frame, Extensions::default()));
+        }
         let (said, rest) = aqueduct_wire::Extensions::take(&frame.body).map_err(|error| {
             tracing::error!(%error, server = %self.config.server, "the server sent extensions that make no sense");
             Errno::EPROTO
@@ -286,7 +346,7 @@ impl Session {
         }
         let length = frame.body.len() - rest.len();
         frame.body.drain(..length);
-        Ok(())
+        Ok((frame, said))
     }
 
     /// Takes the leases off the start of a reply's body.
@@ -373,7 +433,8 @@ impl Session {
     /// Waits for the lane to be connected again: for ever, or for the time of a soft mount; EINTR when cancelled.
     async fn wait_for_connection(&self, (context, is_soft): (&Context, bool), lane: &Lane) -> Result<(), Errno> {
         let mut limit = is_soft.then(|| Box::pin(self.groups[0].sleep(self.config.timeout)));
-        poll_fn(|task| {
+        let began = Instant::now();
+        let connected = poll_fn(|task| {
             if lane.poll_connected(task).is_ready() || self.closing.load(Ordering::SeqCst) {
                 return Poll::Ready(Ok(()));
             }
@@ -385,7 +446,9 @@ impl Session {
                 None => Poll::Pending,
             }
         })
-        .await
+        .await;
+        context.steps().note(began, Instant::now(), || What::Away(self.named.clone()));
+        connected
     }
 
     /// Something is under way: what has to look after it does.

@@ -32,7 +32,9 @@ mod window;
 
 pub use aqueduct_net::{Address, Local as LocalEnd, PATHS_MAX, Path, SUSPECT_MIN};
 pub use asker::{AskError, Asker, PADDING_MAX};
-pub use connect::{ConnectError, KeyProblem, ask_agent, release_locks, server_locks, server_status, volume_map};
+pub use connect::{
+    ConnectError, KeyProblem, ask_agent, release_locks, server_locks, server_slow, server_status, volume_map,
+};
 pub use counters::Counters;
 pub use holder::{Brought, Holder, Nanos, Recovery, boottime, now};
 pub use opens::Opens;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::TRANSFER_SIZE_MAX;
 use aqueduct_net::{self as net, BufferPool, Closed, Connection, Frame, Mode, Silence};
-use aqueduct_wire::{AttachReply, HEADER_SIZE, Header, HelloReply, Kind, LeaseId};
+use aqueduct_wire::{AttachReply, Capabilities, HEADER_SIZE, Header, HelloReply, Kind, LeaseId};
 use aqueduct_worker::{Group, lock};
 
 use crate::connect::{ConnectError, Greeted, Greeting, Purpose, SessionKey};
@@ -103,6 +103,8 @@ impl Session {
                 unrestored: AtomicBool::new(false),
                 settling: AtomicBool::new(false),
                 recovery_due: AtomicBool::new(false),
+                tells_times: AtomicBool::new(false),
+                named: config.server.as_str().into(),
                 pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX),
                 config,
                 this: this.clone(),
@@ -244,6 +246,7 @@ impl Session {
     /// A connection was greeted, perhaps by another server than before.
     pub(crate) fn greeted(&self, hello: &HelloReply) {
         self.learn_addresses(hello);
+        self.tells_times.store(hello.capabilities.contains(Capabilities::TIMES), Ordering::Relaxed);
         if let Some(holder) = &self.holder {
             holder.greeted(hello);
         }

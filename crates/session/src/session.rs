@@ -113,6 +113,10 @@ pub struct Session {
     pub(crate) settling: AtomicBool,
     /// The server was restarted, though some connections seem to live.
     pub(crate) recovery_due: AtomicBool,
+    /// The server says how long requests took there.
+    pub(crate) tells_times: AtomicBool,
+    /// `config.server`, to be kept by who notes what it was waited for.
+    pub(crate) named: Arc<str>,
     pub(crate) pool: BufferPool,
     pub(crate) this: Weak<Session>,
 }

@@ -20,5 +20,7 @@ bitflags::bitflags! {
         const BARE = 1 << 6;
         /// SETATTR may be sent as held back, as WRITE may.
         const HELD_SETATTR = 1 << 7;
+        /// A reply says how long its request took, where that is asked for by a flag.
+        const TIMES = 1 << 8;
     }
 }

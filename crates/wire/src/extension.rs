@@ -16,6 +16,10 @@ pub const JOB_LENGTH_MAX: usize = 64;
 /// The longest token of a right in bytes.
 pub const RIGHT_LENGTH_MAX: usize = 128;
 
+/// A request with the flag TIMED that took fewer microseconds at the server than this, from when it
+/// had come whole, is answered without a word about it.
+pub const TOLD_MIN_US: u32 = 500;
+
 /// From this type on entries are critical.
 const CRITICAL: u16 = 1 << 15;
 
@@ -23,7 +27,17 @@ const JOB: u16 = 1;
 const TRACE: u16 = 2;
 const ASKS_QUEUE_TIME: u16 = 3;
 const QUEUE_TIME: u16 = 4;
+const TIMES: u16 = 5;
 const RIGHT: u16 = CRITICAL | 1;
+
+/// How long a request took at the server, beside its queue time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Microseconds that it waited for others to give back leases.
+    pub lease_us: u32,
+    /// Microseconds of the rest, until its reply was made.
+    pub served_us: u32,
+}
 
 /// What a frame says beside its fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +51,8 @@ pub struct Extensions {
     pub asks_queue_time: bool,
     /// Of a reply: microseconds from when its request had come whole until it was begun.
     pub queue_time: Option<u32>,
+    /// Of a reply: how long its request took from then on.
+    pub times: Option<Times>,
     /// Of a request, critical: the token of the right under which it is made, 1 to
     /// [`RIGHT_LENGTH_MAX`] bytes.
     pub right: Option<Box<[u8]>>,
@@ -73,6 +89,9 @@ impl Extensions {
         }
         if let Some(queue_time) = self.queue_time {
             put(QUEUE_TIME, &queue_time.to_le_bytes(), out);
+        }
+        if let Some(Times { lease_us, served_us }) = self.times {
+            put(TIMES, &(u64::from(lease_us) | u64::from(served_us) << 32).to_le_bytes(), out);
         }
         if let Some(right) = &self.right {
             put(RIGHT, right, out);
@@ -113,6 +132,10 @@ impl Extensions {
                 let bytes = value.try_into().map_err(|_| wrong("a queue time"))?;
                 self.queue_time = Some(u32::from_le_bytes(bytes));
             }
+            TIMES => {
+                let both = u64::from_le_bytes(value.try_into().map_err(|_| wrong("the times"))?);
+                self.times = Some(Times { lease_us: both as u32, served_us: (both >> 32) as u32 });
+            }
             RIGHT if (1..=RIGHT_LENGTH_MAX).contains(&value.len()) => self.right = Some(value.into()),
             RIGHT => return Err(wrong("the token of a right")),
             CRITICAL.. => return Err(BodyError::Critical(kind)),
@@ -142,6 +165,7 @@ mod tests {
             trace: Some([7; 16]),
             asks_queue_time: true,
             queue_time: Some(1234),
+            times: Some(Times { lease_us: 5, served_us: u32::MAX }),
             right: Some([9; RIGHT_LENGTH_MAX].into()),
         };
         let longest = Extensions { job: Some("j".repeat(JOB_LENGTH_MAX).into()), ..all.clone() };
@@ -177,6 +201,7 @@ mod tests {
             &[(TRACE, &[0; 15])],
             &[(ASKS_QUEUE_TIME, b"x")],
             &[(QUEUE_TIME, b"123")],
+            &[(TIMES, b"1234567")],
             &[(RIGHT, b"")],
             &[(RIGHT, &[0; RIGHT_LENGTH_MAX + 1])],
             &[(77, &[0; EXTENSIONS_LENGTH_MAX])],

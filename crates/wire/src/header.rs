@@ -202,6 +202,9 @@ bitflags::bitflags! {
         const BARE = 1 << 9;
         /// The body of the request or reply begins with [`crate::Extensions`].
         const EXTENDED = 1 << 10;
+        /// The reply is to say how long it took at the server, where that is worth telling: see
+        /// [`crate::TOLD_MIN_US`].
+        const TIMED = 1 << 11;
     }
 }
 

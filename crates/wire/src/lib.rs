@@ -29,7 +29,7 @@ pub use auth::{
 };
 pub use capabilities::Capabilities;
 pub use checksum::{Checksums, content_checksum};
-pub use extension::{EXTENSIONS_LENGTH_MAX, Extensions, JOB_LENGTH_MAX, RIGHT_LENGTH_MAX, is_job};
+pub use extension::{EXTENSIONS_LENGTH_MAX, Extensions, JOB_LENGTH_MAX, RIGHT_LENGTH_MAX, TOLD_MIN_US, Times, is_job};
 pub use fetch::{
     FETCH_LENGTH_MAX, FETCH_MAX, Fetched, LIST_MAX, decode_fetch, decode_fetched, decode_list, decode_listed,
     encode_fetch, encode_fetched, encode_list, encode_listed, fetch_room,
@@ -64,7 +64,7 @@ pub use route::{
 };
 pub use session::{
     Attach, AttachReply, CancelOutcome, CancelReply, EXPORT_NAME_LENGTH_MAX, decode_cancel, decode_release_locks,
-    encode_cancel, encode_release_locks,
+    decode_slow, encode_cancel, encode_release_locks, encode_slow,
 };
 
 /// uid, gid, pid, the number of groups, the groups.

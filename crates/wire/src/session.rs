@@ -93,6 +93,19 @@ pub fn encode_release_locks(session: u64, out: &mut Vec<u8>) {
     U64::put(&session, out);
 }
 
+/// Appends the body of an administrator's STATUS: the number from which on slow operations are to
+/// be told.
+pub fn encode_slow(from: u64, out: &mut Vec<u8>) {
+    U64::put(&from, out);
+}
+
+/// The number of an administrator's STATUS.
+pub fn decode_slow(body: &[u8]) -> Result<u64, BodyError> {
+    let mut reader = Reader::new(body);
+    let from = reader.get::<U64>()?;
+    reader.end().map(|()| from)
+}
+
 /// The session of a RELEASE LOCKS.
 pub fn decode_release_locks(body: &[u8]) -> Result<u64, BodyError> {
     let mut reader = Reader::new(body);

@@ -139,6 +139,7 @@ proptest! {
         prop_assert_eq!(decode_cancel(&out), Ok(request));
         out.push(0);
         prop_assert_eq!(decode_cancel(&out), Err(BodyError::Trailing(1)));
+        prop_assert_eq!(decode_slow(&body(|out| encode_slow(request, out))), Ok(request));
         let mut out = body(|out| encode_release_locks(request, out));
         prop_assert_eq!(decode_release_locks(&out), Ok(request));
         out.push(0);

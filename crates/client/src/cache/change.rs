@@ -252,7 +252,7 @@ impl Cache {
         opens.iter().for_each(|open| self.volume.make_real(open));
         for open in &opens {
             // One that cannot be had gives an error to whoever uses it.
-            let _made = self.volume.made(open).await;
+            let _made = self.volume.made(open, context.steps()).await;
         }
         change.asked = leases.asks();
         Ok((change, victims))

@@ -32,7 +32,7 @@ impl Cache {
     }
 
     async fn through<'a>(&'a self, context: &'a Context, request: Request<'a>, leases: &'a Arc<Leases>) -> Answer {
-        if let Err(error) = self.volume.have_real(&request).await {
+        if let Err(error) = self.volume.have_real(&request, context.steps()).await {
             return Err(error).into();
         }
         let asked = leases.asks();

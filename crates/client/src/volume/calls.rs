@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use aqueduct_fs::steps::Steps;
 use aqueduct_fs::{
     Cancel, Context, DirPage, Errno, OpenFlags, OpenId, Opened, ReadAt, Reply, Request, SetAttr, Sink, WriteAt, Written,
 };
@@ -35,27 +36,27 @@ impl Volume {
             return Ok(Reply::Done);
         }
         let told = self.told_at_close(&request);
-        let known = self.known_to_server(request.clone()).await?;
+        let known = self.known_to_server(request.clone(), context.steps()).await?;
         let mut reply = self.sessions[session].call(context, known, brought).await?;
         self.number(context, (session, &request), &mut reply);
         told.map(|()| reply)
     }
 
     /// Has the server asked for what a request uses, where it does not know of it.
-    pub(crate) async fn have_real(&self, request: &Request<'_>) -> Result<(), Errno> {
+    pub(crate) async fn have_real(&self, request: &Request<'_>, steps: &Steps) -> Result<(), Errno> {
         if matches!(request, Request::GetAttr { .. }) {
             return Ok(()); // which is asked without
         }
         for open in used(request).into_iter().flatten() {
             if let Found::Local(open) = self.opens.find(open) {
-                self.made(&open).await?;
+                self.made(&open, steps).await?;
             }
         }
         Ok(())
     }
 
     /// A request with the server's numbers for what is open.
-    async fn known_to_server<'a>(&self, mut request: Request<'a>) -> Result<Request<'a>, Errno> {
+    async fn known_to_server<'a>(&self, mut request: Request<'a>, steps: &Steps) -> Result<Request<'a>, Errno> {
         use Request::*;
         match &mut request {
             GetAttr { open: place, .. } => {
@@ -84,10 +85,10 @@ impl Volume {
             | ReadDirectory { open, .. }
             | SyncDirectory { open, .. }
             | GetLock { open, .. }
-            | SetLock { open, .. } => *open = self.real(*open).await?.number,
+            | SetLock { open, .. } => *open = self.real(*open, steps).await?.number,
             CopyRange { from, to, .. } => {
-                *from = self.real(*from).await?.number;
-                *to = self.real(*to).await?.number;
+                *from = self.real(*from, steps).await?.number;
+                *to = self.real(*to, steps).await?.number;
             }
             _ => {}
         }
@@ -113,7 +114,7 @@ impl Volume {
 
     /// Reads into a sink. Returns how many bytes that were.
     pub(crate) async fn read(&self, context: &Context, read: ReadAt, sink: Box<dyn Sink>) -> Result<usize, Errno> {
-        let real = self.real(read.open).await?;
+        let real = self.real(read.open, context.steps()).await?;
         self.read_real(context, (read, real), sink).await
     }
 
@@ -147,7 +148,7 @@ impl Volume {
         (write, data): (WriteAt, Bytes),
         brought: &mut Brought,
     ) -> Result<Written, Errno> {
-        let real = self.real(write.open).await?;
+        let real = self.real(write.open, context.steps()).await?;
         let number = WriteAt { open: real.number, ..write };
         if real.data == real.session {
             let open = self.movers.as_ref().and_then(|_| self.opens.get(write.open));

@@ -6,6 +6,7 @@ use aqueduct_session::{ConnectError, Holder, Session, SessionConfig};
 use aqueduct_worker::Group;
 
 use super::above::Above;
+use super::behind::Behind;
 use super::flights::Flights;
 use super::lanes::AllLanes;
 use super::map::Map;
@@ -53,6 +54,7 @@ impl Volume {
             flights: Flights::default(),
             lanes: AllLanes::default(),
             left: Mutex::default(),
+            behind: Behind::default(),
             this: this.clone(),
         });
         for seam in seams {

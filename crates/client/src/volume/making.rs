@@ -5,8 +5,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use aqueduct_fs::steps::Steps;
 use aqueduct_fs::{ClientId, Context, Errno, OpenId};
 use aqueduct_session::{Brought, ConnectError, Recovery};
 use aqueduct_wire::Class;
@@ -78,10 +79,11 @@ impl Volume {
         let open = open.clone();
         self.session(&open).groups()[0].spawn(async move {
             let (session, above) = (volume.session(&open), volume.above(open.session));
-            let context = Context::new(ClientId(0), open.credential.clone());
+            let context = volume.behind.context(&open.credential);
             // A recall waits for it, and requests in all ordinary slots may wait for the recall.
             let made = session.call_in(Class::Releasing, &context, open.request(), &mut Brought::default()).await;
             let made = made.and_then(|reply| Ok(reply.opened()?.id));
+            volume.behind.end(&open.handle, &context);
             if let Err(error) = made
                 && (why == For::Later || !is_final(error))
             {
@@ -148,18 +150,18 @@ impl Volume {
     }
 
     /// Where an open is known, whose server is asked for it if it is not yet.
-    pub(crate) async fn real(&self, id: OpenId) -> Result<Real, Errno> {
+    pub(crate) async fn real(&self, id: OpenId, steps: &Steps) -> Result<Real, Errno> {
         match self.opens.find(id) {
             Found::Real(real) => Ok(real),
-            Found::Local(open) => self.made(&open).await,
+            Found::Local(open) => self.made(&open, steps).await,
             Found::Unknown => Err(Errno::EBADF),
         }
     }
 
     /// The same of an open that the server did not know of.
-    pub(crate) async fn made(&self, open: &Arc<Open>) -> Result<Real, Errno> {
-        let before = open.failures();
-        poll_fn(|task| {
+    pub(crate) async fn made(&self, open: &Arc<Open>, steps: &Steps) -> Result<Real, Errno> {
+        let (before, began) = (open.failures(), Instant::now());
+        let made = poll_fn(|task| {
             let has_failed = || open.failures() != before;
             if !has_failed() {
                 self.begin_real(open, For::Use);
@@ -179,7 +181,9 @@ impl Volume {
                 }
             }
         })
-        .await
+        .await;
+        self.behind.waited(Some(&open.handle), began, steps);
+        made
     }
 }
 

@@ -10,6 +10,7 @@
 //!   of the one that has the names, which of them moves whose and has it open, and a sink that
 //!   comes back from one that does not answer.
 //! - [`ways`], [`lanes`]: what is written straight to servers of data, under rights.
+//! - [`behind`]: what tasks waited for that work for several operations.
 //! - [`beside`]: what programs write without its being held back, also while others do.
 //! - [`parts`], [`calls`], [`seam`], [`connect`]: the volume and its operations.
 //!
@@ -18,6 +19,7 @@
 
 mod above;
 mod adopted;
+mod behind;
 mod beside;
 mod calls;
 mod connect;

@@ -6,6 +6,7 @@ use aqueduct_fs::{Errno, Handle, OpenId, Request};
 use aqueduct_session::{Session, used};
 
 use super::above::Above;
+use super::behind::Behind;
 use super::flights::Flights;
 use super::lanes::{AllLanes, Left};
 use super::map::Map;
@@ -28,6 +29,7 @@ pub(crate) struct Volume {
     pub(super) lanes: AllLanes,
     /// What they had not made stable when an epoch ended, for the recovery.
     pub(super) left: Mutex<Vec<Left>>,
+    pub(crate) behind: Behind,
     pub(super) this: Weak<Volume>,
 }
 

@@ -175,14 +175,26 @@ impl Writeback {
         piece: &Piece,
         epoch: u64,
     ) -> Result<(), Errno> {
-        let context = Context::new(ClientId(0), piece.place.credential.clone());
+        let context = volume.behind.context(&piece.place.credential);
+        let sent = self.send_as(&context, (volume, session), (handle, piece), epoch).await;
+        volume.behind.end(handle, &context);
+        sent
+    }
+
+    async fn send_as(
+        &self,
+        context: &Context,
+        (volume, session): (&Volume, &Session),
+        (handle, piece): (&Arc<[u8]>, &Piece),
+        epoch: u64,
+    ) -> Result<(), Errno> {
         let open = piece.place.open;
         session.opens().check([open])?;
         let data = match &piece.content {
             Content::Data(data) => data,
             Content::Attributes(set) => {
                 self.counters.sent.increment();
-                return session.call_held(&context, set_of(handle, piece, set), epoch).await;
+                return session.call_held(context, set_of(handle, piece, set), epoch).await;
             }
         };
         let mut at = 0;
@@ -192,7 +204,7 @@ impl Writeback {
             self.counters.sent.increment();
             let end = (volume.block_end(offset) - offset).min((data.len() - at) as u64) as usize;
             let write = HeldWrite { write, data: data.slice(at..at + end), epoch };
-            let written = volume.write_held(self.session, (handle, &context), write).await?;
+            let written = volume.write_held(self.session, (handle, context), write).await?;
             if written.count == 0 {
                 return Err(Errno::ENOSPC);
             }
@@ -205,13 +217,24 @@ impl Writeback {
     /// before, and it goes there all the same.
     pub(crate) async fn settle(self: &Arc<Writeback>, which: Which<'_>, cancel: &Cancel) -> Result<(), Errno> {
         let Some(mark) = self.seal_and_send(which) else { return Ok(()) };
-        poll_fn(|task| {
+        let began = Instant::now();
+        let settled = poll_fn(|task| {
             if self.poll_gone(which, mark, task).is_ready() {
                 return Poll::Ready(Ok(()));
             }
             cancel.poll(task).map(|()| Err(Errno::EINTR))
         })
-        .await
+        .await;
+        self.waited(Some(which.handle), (began, "writes that were held back"), cancel);
+        settled
+    }
+
+    /// An operation has waited for what this sends, of one file or of all.
+    fn waited(&self, handle: Option<&[u8]>, (began, what): (Instant, &'static str), cancel: &Cancel) {
+        if let Some(volume) = self.volume().filter(|_| cancel.steps().is_on()) {
+            volume.behind.waited(handle, began, cancel.steps());
+            cancel.steps().queued(began, what);
+        }
     }
 
     /// The same, of all files.
@@ -229,14 +252,17 @@ impl Writeback {
         length: usize,
         cancel: &Cancel,
     ) -> Result<(), Errno> {
+        let began = Instant::now();
         self.send_all(Duration::ZERO);
-        poll_fn(|task| {
+        let has_room = poll_fn(|task| {
             if self.poll_room(which, length, task).is_ready() {
                 return Poll::Ready(Ok(()));
             }
             cancel.poll(task).map(|()| Err(Errno::EINTR))
         })
-        .await
+        .await;
+        self.waited(None, (began, "room to hold back writes"), cancel);
+        has_room
     }
 
     /// Sees to it that nothing is held back for long. To be called after each write that was.

@@ -14,6 +14,7 @@ use crate::job::{Job, Outcome};
 use crate::kept::Kept;
 use crate::ops::reading;
 use crate::sizes::Turn;
+use crate::trace::TRACE_XATTR;
 
 pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
     match job.header.opcode {
@@ -101,6 +102,10 @@ async fn set_xattr(job: &Job) -> Result<Outcome, Errno> {
     let (set, rest) = job.args(SetxattrIn::parse)?;
     let (name, rest) = convert::text(rest)?;
     let value = rest.get(..set.size as usize).ok_or(Errno::EINVAL)?;
+    if job.header.nodeid == ROOT_ID && name == TRACE_XATTR.as_bytes() {
+        job.shared.tracer.set(&job.header, value)?;
+        return Ok(Outcome::Done(Vec::new()));
+    }
     let mode = match set.flags as i32 {
         0 => XattrMode::Any,
         libc::XATTR_CREATE => XattrMode::Create,
@@ -111,6 +116,18 @@ async fn set_xattr(job: &Job) -> Result<Outcome, Errno> {
     Ok(Outcome::Done(Vec::new()))
 }
 
+/// What the mount tells of itself, if it is asked for that.
+fn told(job: &Job, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+    if job.header.nodeid != ROOT_ID {
+        return Ok(None);
+    }
+    if let Some(behind) = name.strip_prefix(TRACE_XATTR.as_bytes()) {
+        return job.shared.tracer.report(&job.header, behind).map(Some);
+    }
+    let is_status = name == STATUS_XATTR.as_bytes();
+    Ok(is_status.then(|| job.shared.status()).flatten().map(String::into_bytes))
+}
+
 async fn get_xattr(job: &Job) -> Result<Outcome, Errno> {
     let (get, rest) = job.args(GetxattrIn::parse)?;
     let size = get.size;
@@ -119,9 +136,8 @@ async fn get_xattr(job: &Job) -> Result<Outcome, Errno> {
         job.ask_value(Request::ListXattr { handle: &handle, size }).await?
     } else {
         let (name, _) = convert::text(rest)?;
-        let is_asked = job.header.nodeid == ROOT_ID && name == STATUS_XATTR.as_bytes();
-        match is_asked.then(|| job.shared.status()).flatten() {
-            Some(text) => (Reply::Bytes(text.into_bytes()), Kept::fixed(Duration::ZERO, Duration::ZERO)),
+        match told(job, name)? {
+            Some(text) => (Reply::Bytes(text), Kept::fixed(Duration::ZERO, Duration::ZERO)),
             _ => job.ask_value(Request::GetXattr { handle: &handle, name, size }).await?,
         }
     };

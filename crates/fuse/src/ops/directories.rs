@@ -145,6 +145,7 @@ fn put_inode(job: &Job, entry: &DirEntry<'_>, kept: &Kept, body: &mut Vec<u8>, g
         Some((handle, attr)) if !matches!(entry.name, b"." | b"..") => {
             let nodeid = job.shared.nodes.look_up(handle, kept.names, Some(job.header.nodeid));
             grant.nodes.push(nodeid);
+            job.named(nodeid, entry.name);
             if attr.is_directory() {
                 job.shared.nodes.places.listed(nodeid, job.header.nodeid, entry.name);
             }

@@ -114,10 +114,10 @@ async fn open(job: &Job) -> Result<Outcome, Errno> {
 async fn create(job: &Job) -> Result<Outcome, Errno> {
     let (CreateIn { flags, mode, umask, .. }, rest) = job.args(CreateIn::parse)?;
     let (parent, flags) = (job.handle()?, convert::open_flags(flags));
-    let request = if job.header.opcode == opcode::TMPFILE {
-        Request::CreateUnnamed { parent: &parent, mode, umask, flags }
-    } else {
-        Request::Create { parent: &parent, name: convert::name(rest)?.0, mode, umask, flags }
+    let name = if job.header.opcode == opcode::TMPFILE { None } else { Some(convert::name(rest)?.0) };
+    let request = match name {
+        None => Request::CreateUnnamed { parent: &parent, mode, umask, flags },
+        Some(name) => Request::Create { parent: &parent, name, mode, umask, flags },
     };
     job.shared.listings.settle_all(job.header.nodeid);
     job.shared.distrust_listing(job.header.nodeid);
@@ -125,6 +125,7 @@ async fn create(job: &Job) -> Result<Outcome, Errno> {
     let (entry, opened) = reply.created()?;
     let (entry_out, mut grant) = job.made(&entry, kept);
     grant.file = Some(opened.id);
+    name.into_iter().for_each(|name| job.named(entry_out.nodeid, name));
     if flags.contains(OpenFlags::TRUNCATE) {
         job.emptied(entry_out.nodeid);
     }

@@ -36,9 +36,10 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
 }
 
 /// Asks for a new name, and tells the kernel of its inode.
-async fn enter(job: &Job, request: Request<'_>) -> Result<Outcome, Errno> {
+async fn enter(job: &Job, name: &[u8], request: Request<'_>) -> Result<Outcome, Errno> {
     let (reply, kept) = job.ask_value(request).await?;
     let (out, grant) = job.made(&reply.entry()?, kept);
+    job.named(out.nodeid, name);
     Ok(Outcome::Granted(out.to_vec(), grant))
 }
 
@@ -54,6 +55,7 @@ async fn lookup(job: &Job) -> Result<Outcome, Errno> {
         (result, kept) => {
             let entry = result?.entry()?;
             let (out, grant) = job.entry(&entry, kept);
+            job.named(out.nodeid, name);
             if entry.attr.is_directory() {
                 forget_old_place(job, out.nodeid, name).await;
             }
@@ -76,7 +78,7 @@ async fn forget_old_place(job: &Job, node: u64, name: &[u8]) {
 async fn symlink(job: &Job) -> Result<Outcome, Errno> {
     let (name, rest) = name(job.body())?;
     let (text, _) = text(rest)?;
-    enter(job, Request::Symlink { parent: &job.handle()?, name, text }).await
+    enter(job, name, Request::Symlink { parent: &job.handle()?, name, text }).await
 }
 
 async fn make_node(job: &Job) -> Result<Outcome, Errno> {
@@ -84,7 +86,7 @@ async fn make_node(job: &Job) -> Result<Outcome, Errno> {
     let (parent, (name, _)) = (job.handle()?, name(rest)?);
     let MknodIn { mode, umask, rdev, .. } = make;
     let request = Request::MakeNode { parent: &parent, name, mode, umask, rdev: decode_device(rdev) };
-    enter(job, request).await
+    enter(job, name, request).await
 }
 
 async fn make_directory(job: &Job) -> Result<Outcome, Errno> {
@@ -129,5 +131,5 @@ async fn link(job: &Job) -> Result<Outcome, Errno> {
     let (link, rest) = job.args(LinkIn::parse)?;
     let (name, _) = name(rest)?;
     let (handle, parent) = (job.handle_of(link.oldnodeid)?, job.handle()?);
-    enter(job, Request::Link { handle: &handle, parent: &parent, name }).await
+    enter(job, name, Request::Link { handle: &handle, parent: &parent, name }).await
 }

@@ -2,11 +2,13 @@
 //! queued.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aqueduct_fs::{Context, Errno};
+use aqueduct_metrics::trace::{Hop, HopTime, SlowOperation};
 use aqueduct_net::{Connection, Frame};
-use aqueduct_wire::{Caller, Extensions, Flags, Header, Map, Op};
+use aqueduct_wire::{Caller, Extensions, Flags, Header, Map, Op, TOLD_MIN_US, Times};
 
 use super::Job;
 use crate::access::Attached;
@@ -16,14 +18,63 @@ use crate::server::{Role, Server};
 use crate::session::Session;
 
 /// What of a request's extensions is needed until its end.
-#[derive(Default)]
 pub(crate) struct Asked {
-    /// Microseconds that its frame was queued, if its reply is to say so.
-    pub(crate) queue_time: Option<u32>,
+    /// What its reply is to say of times.
+    pub(crate) timing: Timing,
     /// The job for which it is made.
     pub(crate) job: Option<Arc<JobTraffic>>,
     /// The token of the right under which it is made.
     pub(crate) right: Option<Box<[u8]>>,
+    /// The trace that it belongs to.
+    pub(crate) trace: Option<[u8; 16]>,
+}
+
+/// How long a request takes here, and what of that its reply is to say.
+#[derive(Clone, Copy)]
+pub(crate) struct Timing {
+    /// When it was begun.
+    pub(crate) started: Instant,
+    /// From when its frame was whole until then; zero where that is not known.
+    pub(crate) queued: Duration,
+    /// Waits for others' leases.
+    pub(crate) lease: Duration,
+    asks_queue_time: bool,
+    is_timed: bool,
+}
+
+fn hex(bytes: [u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(bytes))
+}
+
+fn micros(time: Duration) -> u32 {
+    time.as_micros().try_into().unwrap_or(u32::MAX)
+}
+
+impl Timing {
+    /// While all threads are at work a request waits in the kernel, and after that for those before
+    /// it. The kernel is asked, which is a system call, only where others are under way.
+    fn of(server: &Server, connection: &Connection, frame: &Frame) -> Timing {
+        let started = Instant::now();
+        let read = frame.came().map_or(Duration::ZERO, |came| started.saturating_duration_since(came));
+        let is_timed = frame.header.flags.contains(Flags::TIMED);
+        let is_alone = server.executing.load(Ordering::Relaxed) == 0;
+        let queued = if is_timed && !is_alone { read.max(connection.data_age()) } else { read };
+        Timing { started, queued, lease: Duration::ZERO, asks_queue_time: false, is_timed }
+    }
+
+    /// The queue time, if a reply is to say it whatever it is.
+    pub(crate) fn queue_time(&self) -> Option<u32> {
+        self.asks_queue_time.then(|| micros(self.queued))
+    }
+
+    /// What a reply that is made now says before anything else; empty: nothing.
+    pub(crate) fn prefix(&self, header: &mut Header) -> Vec<u8> {
+        let took = || self.started.elapsed();
+        let took = self.is_timed.then(took).filter(|took| micros(*took + self.queued) >= TOLD_MIN_US);
+        let Some(took) = took else { return links::prefix(self.queue_time(), None, header) };
+        let times = Times { lease_us: micros(self.lease), served_us: micros(took.saturating_sub(self.lease)) };
+        links::prefix(Some(micros(self.queued)), Some(times), header)
+    }
 }
 
 /// Takes the extensions off a request's body, and notes of its session which job it works for.
@@ -33,8 +84,9 @@ pub(crate) fn take(
     connection: &Connection,
     frame: &mut Frame,
 ) -> Result<Asked, Errno> {
+    let timing = Timing::of(server, connection, frame);
     if !frame.header.flags.contains(Flags::EXTENDED) {
-        return Ok(Asked::default());
+        return Ok(Asked { timing, job: None, right: None, trace: None });
     }
     let (extensions, rest) = Extensions::take(&frame.body).map_err(|error| error.errno())?;
     let takes_rights = matches!(server.config.role, Role::Data(_)) && frame.header.op == Op::Write as u16;
@@ -44,24 +96,29 @@ pub(crate) fn take(
     let length = frame.body.len() - rest.len();
     frame.body.drain(..length);
     let job = extensions.job.map(|job| session.jobs.note(&job, &server.metrics.jobs));
-    // While all threads are at work it waits in the kernel, and after that for those before it.
-    let queued = || {
-        let read = frame.came().map_or(Duration::ZERO, |came| came.elapsed());
-        read.max(connection.data_age()).as_micros().try_into().unwrap_or(u32::MAX)
+    let timing = match extensions.asks_queue_time {
+        true => Timing { asks_queue_time: true, queued: timing.queued.max(connection.data_age()), ..timing },
+        false => timing,
     };
-    Ok(Asked { queue_time: extensions.asks_queue_time.then(queued), job, right: extensions.right })
+    Ok(Asked { timing, job, right: extensions.right, trace: extensions.trace })
 }
 
 impl Job {
     /// What a reply says before anything else; empty: nothing.
     pub(super) fn prefix(&self, header: &mut Header) -> Vec<u8> {
-        links::prefix(self.asked.queue_time, header)
+        self.timing().prefix(header)
+    }
+
+    /// How long it takes.
+    pub(super) fn timing(&self) -> Timing {
+        let lease = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
+        Timing { lease, ..self.asked.timing }
     }
 
     /// Who asks for it.
     pub(super) fn asker(&self) -> Asker {
         let (link, request) = (self.running.link().clone(), self.header.request);
-        Asker { link, request, queue_time: self.asked.queue_time }
+        Asker { link, request, queue_time: self.asked.timing.queue_time() }
     }
 
     /// As whom it is executed, and for whom.
@@ -73,8 +130,42 @@ impl Job {
     /// One more request, with the bytes that were read and written.
     pub(super) fn count(&self, bytes_read: usize, bytes_written: usize) {
         self.session.counters.count(bytes_read, bytes_written);
+        self.bytes.fetch_add((bytes_read + bytes_written) as u64, Ordering::Relaxed);
         if let Some(job) = &self.asked.job {
             job.traffic.count(bytes_read as u64, bytes_written as u64);
+        }
+    }
+
+    /// It was answered after so long: whoever wants to know is told.
+    pub(super) fn trace(&self) {
+        if matches!(self.op, Op::Transfer | Op::Beat | Op::Status) {
+            return; // which wait for whoever asks, or tell of this
+        }
+        let timing = self.timing();
+        let took = timing.queued + timing.started.elapsed();
+        self.server.tracer.ended(took, || self.slow_operation(&timing, took));
+    }
+
+    fn slow_operation(&self, timing: &Timing, took: Duration) -> SlowOperation {
+        let us = |time: Duration| time.as_micros() as u64;
+        let (queue, lease) = (us(timing.queued), us(timing.lease));
+        let file_system = us(took).saturating_sub(queue + lease);
+        let hops = [(Hop::ServerQueue, queue), (Hop::LeaseWait, lease), (Hop::FileSystem, file_system)];
+        let hop = |(hop, us)| HopTime { hop, us, server: None, detail: None };
+        let (bytes, errno) = (self.bytes.load(Ordering::Relaxed), self.status.load(Ordering::Relaxed));
+        let began = SystemTime::now().checked_sub(took).and_then(|began| began.duration_since(UNIX_EPOCH).ok());
+        SlowOperation {
+            at_us: began.map_or(0, us),
+            took_us: us(took),
+            operation: self.op.name().to_owned(),
+            bytes: (bytes > 0).then_some(bytes),
+            job: self.asked.job.as_ref().map(|job| job.name.to_string()),
+            client: Some(self.session.name.clone()),
+            export: self.session.attached.get().map(|attached| attached.export.name.clone()),
+            errno: (errno > 0).then_some(errno),
+            trace: self.asked.trace.map(hex),
+            hops: hops.into_iter().filter(|(_, us)| *us > 0).map(hop).collect(),
+            ..SlowOperation::default()
         }
     }
 
