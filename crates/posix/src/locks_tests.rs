@@ -154,6 +154,20 @@ fn a_flock_is_of_the_whole_file_and_given_up_before_it_changes() {
     assert_eq!(locks.take_decided(), [(wait, Ok(()))]);
 }
 
+/// Kernels name the owner of a flock by where the file lies in memory, which another may have as
+/// soon as it is closed; its release comes later.
+#[test]
+fn the_release_of_a_closed_file_leaves_the_flock_of_its_successor() {
+    let mut locks = Locks::default();
+    locks.set(&flock(1, WRITE), false).unwrap();
+    let successor = Ask { open: OpenId(77), ..flock(1, WRITE) };
+    assert_eq!(locks.set(&successor, false), GRANTED);
+    locks.release(FILE, flock(1, WRITE).owner.client, flock(1, WRITE).open);
+    assert_eq!(locks.set(&flock(2, WRITE), false), Err(Errno::EAGAIN), "the successor has it still");
+    locks.release(FILE, successor.owner.client, successor.open);
+    assert_eq!(locks.set(&flock(2, WRITE), false), GRANTED);
+}
+
 #[test]
 fn flush_release_and_depart_end_what_they_should() {
     let mut locks = Locks::default();

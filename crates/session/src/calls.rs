@@ -78,6 +78,7 @@ impl Session {
         }
         self.opens.check(used(&request).into_iter().flatten())?;
         let kept = self.before(context, &request).await?;
+        self.opens.asks(&request);
         let answer = self.send_call_for(context, (class, &request), brought).await;
         if let Request::Release { open } = request {
             self.window.close(open);
@@ -85,6 +86,10 @@ impl Session {
         let (reply, mut epoch) = match answer {
             // Its session ended while it was under way.
             Err(Errno::EBADF) => return self.answer_lost(&request),
+            Err(error @ Errno::ENOLCK) => {
+                self.opens.has_no_room(&request);
+                return Err(error);
+            }
             answer => answer?,
         };
         if let Some(mark) = kept {

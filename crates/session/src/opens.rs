@@ -63,6 +63,9 @@ struct Held {
     owner: u64,
     space: LockSpace,
     lock: Lock,
+    /// What is surely left of it while what gives it up, or changes it, is under way and may have
+    /// been executed: others may have got what is not.
+    left: LockKind,
 }
 
 /// What a recovery asks the server for.
@@ -77,15 +80,19 @@ impl Opens {
         lock(&self.state).epoch
     }
 
-    /// A recovery begins: another epoch, with all that has to be had again.
+    /// A recovery begins: another epoch, with all that has to be had again. A lock that is being
+    /// given up is not: the server may have given it up before it died, and somebody else, perhaps
+    /// of this client, have got it since and been told.
     pub(crate) fn begin_epoch(&self) -> Lists {
         let mut state = lock(&self.state);
         state.epoch += 1;
         let present = state.opens.iter().filter(|(_, open)| !open.lost);
         let opens = present.map(|(id, open)| (*id, open.credential.clone(), open.token.clone())).collect();
         let held = state.locks.values().flatten().filter_map(|held| {
-            let open = state.opens.get(&held.open).filter(|open| !open.lost)?;
-            Some((open.credential.clone(), held.open, held.owner, held.space, held.lock))
+            let open = state.opens.get(&held.open).filter(|open| !open.lost && !open.ending)?;
+            let lock = Lock { kind: held.left, ..held.lock };
+            let is_left = held.left != LockKind::Unlock;
+            is_left.then(|| (open.credential.clone(), held.open, held.owner, held.space, lock))
         });
         Lists { opens, locks: held.collect() }
     }
@@ -251,6 +258,30 @@ impl Opens {
         lost
     }
 
+    /// A request is about to be sent. What it may take of the locks that are held, a recovery does
+    /// not have again.
+    pub(crate) fn asks(&self, request: &Request<'_>) {
+        let (open, owner, space, wanted) = match request {
+            Request::SetLock { open, owner, space, lock, .. } => (*open, *owner, *space, *lock),
+            Request::Flush { open, owner } => (*open, *owner, LockSpace::Posix, WHOLE),
+            _ => return,
+        };
+        if self.locked.load(Ordering::SeqCst) > 0 {
+            let left = |held: &Held| left_by(space, held.left, wanted.kind);
+            lock(&self.state).change(open, (owner, space), &wanted, left);
+        }
+    }
+
+    /// The server has refused it for want of room: it has taken nothing but from flocks, which are
+    /// given up before they change.
+    pub(crate) fn has_no_room(&self, request: &Request<'_>) {
+        if let Request::SetLock { open, owner, space, lock: range, .. } = request
+            && (*space != LockSpace::Flock || range.kind == LockKind::Unlock)
+        {
+            lock(&self.state).change(*open, (*owner, *space), range, |held| held.lock.kind);
+        }
+    }
+
     /// Writes down what a request did, which the server answered in `epoch`. False: a recovery has begun since, and did not know of it; nothing is
     /// written down.
     pub(crate) fn note(&self, epoch: u64, context: &Context, request: &Request<'_>, reply: &Reply) -> bool {
@@ -277,7 +308,8 @@ impl Opens {
                 state.unlock_where(*open, of_owner);
             }
             (Request::SetLock { open, owner, space, lock, .. }, _) => {
-                state.set_lock(Held { open: *open, owner: *owner, space: *space, lock: *lock });
+                let (open, owner, space, lock) = (*open, *owner, *space, *lock);
+                state.set_lock(Held { open, owner, space, lock, left: lock.kind });
             }
             _ => {}
         }
@@ -316,18 +348,31 @@ impl State {
         }
     }
 
+    /// Writes down what is left of the locks of an owner in a range.
+    fn change(&mut self, id: OpenId, (owner, space): (u64, LockSpace), range: &Lock, left: impl Fn(&Held) -> LockKind) {
+        let Some(open) = self.opens.get(&id) else { return };
+        let Some(locks) = self.locks.get_mut(&open.handle) else { return };
+        for held in std::mem::take(locks) {
+            let Some(lock) = held.within(owner, space, range) else {
+                locks.push(held);
+                continue;
+            };
+            locks.extend(without(&held, range));
+            locks.push(Held { lock, left: left(&held), ..held });
+        }
+    }
+
     /// Takes a lock over those that its owner has there, or releases them.
     fn set_lock(&mut self, new: Held) {
         let Some(open) = self.opens.get(&new.open) else { return };
         let locks = self.locks.entry(open.handle.clone()).or_default();
         let mut rests = Vec::new();
         locks.retain(|held| {
-            let same = held.owner == new.owner && held.space == new.space;
-            let overlaps = held.lock.start <= new.lock.end && new.lock.start <= held.lock.end;
-            if same && overlaps {
+            let is_there = held.within(new.owner, new.space, &new.lock).is_some();
+            if is_there {
                 rests.extend(without(held, &new.lock));
             }
-            !(same && overlaps)
+            !is_there
         });
         locks.append(&mut rests);
         if new.lock.kind != LockKind::Unlock {
@@ -336,6 +381,29 @@ impl State {
             let handle = open.handle.clone();
             self.locks.remove(&handle);
         }
+    }
+}
+
+/// All of a file.
+const WHOLE: Lock = Lock { start: 0, end: u64::MAX, kind: LockKind::Unlock, pid: 0 };
+
+impl Held {
+    /// What of it lies within a range, if it is this owner's.
+    fn within(&self, owner: u64, space: LockSpace, range: &Lock) -> Option<Lock> {
+        let (start, end) = (self.lock.start.max(range.start), self.lock.end.min(range.end));
+        let is_it = self.owner == owner && self.space == space && start <= end;
+        is_it.then_some(Lock { start, end, ..self.lock })
+    }
+}
+
+/// What is surely left of a lock while one of another kind is asked for. A flock is given up before
+/// it changes, but for one that others may have as well, which is had in one step.
+fn left_by(space: LockSpace, held: LockKind, wanted: LockKind) -> LockKind {
+    match (held, wanted) {
+        (LockKind::Unlock, _) | (_, LockKind::Unlock) => LockKind::Unlock,
+        (LockKind::Write, LockKind::Read) => LockKind::Read,
+        (LockKind::Read, LockKind::Write) if space != LockSpace::Posix => LockKind::Unlock,
+        (held, _) => held,
     }
 }
 
@@ -453,6 +521,53 @@ mod tests {
         assert!(opens.end(OpenId(1)) && !opens.end(OpenId(1)) && !opens.end(OpenId(2)));
         assert_eq!(opens.check([OpenId(1)]), Ok(()), "the server says what it thinks of the id");
         assert!(opens.with_locks().is_empty());
+    }
+
+    /// The server may have executed it and died before it said so, and others have got the lock.
+    #[test]
+    fn what_is_being_given_up_is_not_had_again() {
+        use LockKind::*;
+        let asks = |opens: &Opens, space, (start, end), kind| {
+            let lock = Lock { start, end, kind, pid: 1 };
+            let request = Request::SetLock { open: OpenId(1), owner: 7, space, lock, wait: false };
+            opens.asks(&request);
+            request
+        };
+        let opens = Opens::default();
+        open(&opens, 1);
+        set(&opens, 1, (0, 99), Write);
+        let unlock = asks(&opens, LockSpace::Posix, (10, 19), Unlock);
+        assert_eq!(ranges(&opens), [(0, 9, Write), (20, 99, Write)]);
+        opens.has_no_room(&unlock);
+        assert_eq!(ranges(&opens), [(0, 9, Write), (10, 19, Write), (20, 99, Write)]);
+        asks(&opens, LockSpace::Posix, (20, 99), Read);
+        assert_eq!(ranges(&opens)[2], (20, 99, Read), "others may have that as well");
+        asks(&opens, LockSpace::Posix, (20, 99), Write);
+        assert_eq!(ranges(&opens)[2], (20, 99, Read), "which stays until it is more");
+        asks(&opens, LockSpace::Flock, (0, u64::MAX), Unlock);
+        assert_eq!(ranges(&opens).len(), 3, "the families know nothing of each other");
+        opens.asks(&Request::Flush { open: OpenId(1), owner: 8 });
+        assert_eq!(ranges(&opens).len(), 3, "another owner");
+        opens.asks(&Request::Flush { open: OpenId(1), owner: 7 });
+        assert!(ranges(&opens).is_empty());
+
+        let opens = Opens::default();
+        open(&opens, 1);
+        let flock = |kind| {
+            let request = asks(&opens, LockSpace::Flock, (0, u64::MAX), kind);
+            assert!(opens.note(opens.epoch(), &context(), &request, &Reply::Done));
+        };
+        flock(Write);
+        asks(&opens, LockSpace::Flock, (0, u64::MAX), Read);
+        assert_eq!(ranges(&opens), [(0, u64::MAX, Read)]);
+        flock(Read);
+        let more = asks(&opens, LockSpace::Flock, (0, u64::MAX), Write);
+        opens.has_no_room(&more);
+        assert!(ranges(&opens).is_empty(), "it is given up before it is more");
+        flock(Write);
+        assert_eq!(ranges(&opens), [(0, u64::MAX, Write)]);
+        assert!(!opens.end(OpenId(1)));
+        assert!(ranges(&opens).is_empty(), "its file is being closed");
     }
 
     /// The server may have executed the release and died before it said so: then there is nothing to have again, and nothing is lost.

@@ -129,8 +129,18 @@ fn increment(work: &mut Work, file: &File, kind: usize, me: u64) -> Outcome<()> 
     let (count, inside) = work.surely(&"read the counter", || read(file))?;
     if inside != 0 {
         let began = now();
+        let mut seen = Vec::new();
+        let server = File::open(work.part.export.join("shared").join(NAMES[kind]));
         while !dead_path(work, inside).exists() {
-            let text = format!("{} says that {inside} is inside, and {me} has got the lock", NAMES[kind]);
+            // What the server has tells a lock that did not hold from bytes that are old.
+            let next = (read(file).ok(), server.as_ref().ok().and_then(|file| read(file).ok()));
+            if seen.last().is_none_or(|(_, last)| *last != next) {
+                seen.push(((now() - began) / 1_000_000, next));
+            }
+            let text = format!(
+                "{} says that {inside} is inside ({count}), and {me} has got the lock; then (ms, here, at the server): {seen:?}",
+                NAMES[kind],
+            );
             work.check(now() - began < SAID.as_nanos() as u64, text)?;
             thread::sleep(Duration::from_millis(10));
         }
