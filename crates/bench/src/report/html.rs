@@ -24,16 +24,22 @@ details{margin:.4rem 0}summary{cursor:pointer;color:var(--soft)}.failed{border-l
 @media print{body{font-size:10pt;max-width:none;padding:0}figure,tr{break-inside:avoid}h2,h3{break-after:avoid}.scroll{overflow:visible}table{font-size:7.5pt}th,td{padding:.1rem .3rem}}
 ";
 
-/// The page.
-pub fn page(report: &Report<'_>, compared: &Data) -> String {
-    let title = safe::xml(&report.title);
+/// A page with a title and what stands below it, whole in itself. The body is taken as it is: what
+/// comes from elsewhere goes through [`safe`] before.
+pub fn framed(title: &str, body: &str) -> String {
+    let title = safe::xml(title);
     let dark = format!(
         "@media screen and (prefers-color-scheme:dark){{:root{{--ink:#e8e8e8;--soft:#a8a8a8;--paper:#15171a;--rule:#33373d;--band:#1e2126;--good:#4BA3E0;--bad:#FF8A3D}}{}}}",
         svg::dark_style()
     );
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n<title>{title}</title>\n<style>\n{STYLE}{dark}\n</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
-    );
+    format!(
+        "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n<title>{title}</title>\n<style>\n{STYLE}{dark}\n</style>\n</head>\n<body>\n<h1>{title}</h1>\n{body}</body>\n</html>\n"
+    )
+}
+
+/// The page.
+pub(super) fn page(report: &Report<'_>, compared: &Data) -> String {
+    let mut page = String::new();
     overview(&mut page, report);
     conditions(&mut page, report);
     if let Some(comparison) = report.comparison {
@@ -54,8 +60,7 @@ pub fn page(report: &Report<'_>, compared: &Data) -> String {
     page.push_str("<p class=\"soft\">95 % interval: of the mean, by Student's t. Quartiles by linear interpolation. CV: standard deviation / mean. Outliers lie beyond Tukey's fences (1.5 interquartile ranges); they are marked, and count in every figure.</p>\n</section>\n");
     notes(&mut page, report);
     environments(&mut page, &report.data.runs);
-    page.push_str("</body>\n</html>\n");
-    page
+    framed(&report.title, &page)
 }
 
 fn overview(page: &mut String, report: &Report<'_>) {

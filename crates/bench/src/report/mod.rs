@@ -12,16 +12,16 @@
 //!
 //! What a report never does: draw an error bar that was not measured, begin bars elsewhere than at zero, drop an outlier, or pass over a point that could not be compared.
 
-mod chart;
+pub mod chart;
 mod compare;
 mod data;
 mod expression;
-mod html;
+pub mod html;
 mod json;
 mod load;
 mod output;
 mod picture;
-mod safe;
+pub mod safe;
 mod text;
 mod unit;
 
@@ -119,7 +119,7 @@ pub struct Arguments {
 }
 
 /// A whole report, before it is written anywhere.
-struct Report<'a> {
+pub(crate) struct Report<'a> {
     title: String,
     data: &'a Data,
     comparison: Option<&'a Comparison>,
