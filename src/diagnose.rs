@@ -1,22 +1,26 @@
 //! `aqueduct diagnose`: its arguments, and what is shown of what it found.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use aqueduct_diagnose::active::{self, Question, Report};
 use aqueduct_diagnose::after::{self, Records};
 use aqueduct_diagnose::watch::{self, Subject};
 use aqueduct_diagnose::{Cause, Verdict};
-use aqueduct_node::{ChecksumChoice, copies_folder, keyfile, mounts};
+use aqueduct_node::{ChecksumChoice, copies_folder, keyfile, mounts, server_address};
 use aqueduct_transfer::{Place, Running};
 use aqueduct_wire::ClientKey;
 use clap::Args;
 
 use crate::failure::Failure;
-use crate::output;
 use crate::table::{bytes, render};
+use crate::{output, service};
 
 /// The least time for an active diagnosis, in seconds: each leg once.
 const SECONDS_MIN: u64 = 10;
@@ -27,6 +31,9 @@ const SECONDS_MAX: u64 = 600;
 /// How long legs are run, if nothing else is said.
 const LEGS: u64 = 45;
 
+/// How long with what is asked for beyond them.
+const LEGS_AND_MORE: u64 = 58;
+
 /// How long something is watched that runs, in seconds.
 const WATCHED: u64 = 15;
 
@@ -35,20 +42,22 @@ const WATCHED: u64 = 15;
 Examples:
   aqueduct diagnose 4711                            what holds the copy back that process 4711 makes
   aqueduct diagnose /mnt/data                       what holds the mount back
+  aqueduct diagnose scratch@10.0.0.1                what holds a volume's servers back, and which is slow
   aqueduct diagnose results server:/srv/data/       what would hold a copy back
   aqueduct diagnose --json server:/srv/data/run7 /scratch | jq .verdict
+  aqueduct diagnose --sweep --probe --html why.html results server:/srv/data/
   aqueduct diagnose --from dtn.log --from lmt.sqlite3     after the fact, from what others wrote
 
-With one name it only watches: a mount, or a copy of this user on this machine, by the number of its process, as 'aqueduct
-transfers list' shows it. With two, SRC is read and made-up data are written to DST, apart and together, for some seconds, and removed. What it
+With one name it only watches: a mount, a server (HOST:PORT) or those of a volume (VOLUME@HOST), or a copy of this
+user on this machine, by the number of its process, as 'aqueduct transfers list' shows it. With two, SRC is read and made-up data are written to DST, apart and together, for some seconds, and removed. What it
 says: read, network, write, metadata, cpu, latency (too little under way), or undetermined between which; where;
-how sure it is; what would come next. Nothing is slowed, and it ends in time also when something hangs.
+how sure it is; what would come next. Nothing is slowed without --probe, and it ends in time also when something hangs.
 --from takes logs of GridFTP, databases of LMT, dumps of darshan-parser, the JSON of IOR and iperf3, and lines of 'aqueduct observe'.
 Exit codes: 0 it has a verdict, 1 it could not look, 2 the command line makes no sense, 3 undetermined.")]
 pub struct Diagnose {
-    /// A mount, or a copy that runs, by the number of its process; or from where: a file or
-    /// directory, or HOST:/EXPORT/path, HOST:PORT:/EXPORT/path
-    #[arg(value_name = "MNT|PID|SRC", required_unless_present = "from")]
+    /// A mount, HOST:PORT, VOLUME@HOST, or a copy that runs, by the number of its process; or
+    /// from where: a file or directory, or HOST:/EXPORT/path, HOST:PORT:/EXPORT/path
+    #[arg(value_name = "MNT|PID|SERVER|VOLUME|SRC", required_unless_present = "from")]
     pub source: Option<OsString>,
     /// To where: a directory, or HOST:/EXPORT/path, HOST:PORT:/EXPORT/path
     #[arg(value_name = "DST")]
@@ -62,6 +71,16 @@ pub struct Diagnose {
     /// Take so many seconds at most [default: 15 to watch, 45 for SRC and DST]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     pub seconds: Option<u64>,
+    /// Also try other numbers of streams and sizes of buffers
+    #[arg(long, requires = "target")]
+    pub sweep: bool,
+    /// Also slow each side by a quarter for some seconds, to see whether the whole follows: others
+    /// who use it feel that too
+    #[arg(long, requires = "target")]
+    pub probe: bool,
+    /// Write a page with figures there
+    #[arg(long, value_name = "FILE", requires = "target")]
+    pub html: Option<PathBuf>,
     /// The file with the servers' key
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
@@ -78,15 +97,31 @@ pub fn run(arguments: &Diagnose) -> Result<ExitCode, Failure> {
         (Some(subject), None) => return watch(arguments, subject, key),
         (None, _) => return after(arguments),
     };
-    let seconds = arguments.seconds.unwrap_or(LEGS).max(SECONDS_MIN);
+    let usual = if arguments.sweep || arguments.probe { LEGS_AND_MORE } else { LEGS };
+    let seconds = arguments.seconds.unwrap_or(usual).max(SECONDS_MIN);
     let question = Question {
         source: Place::parse(source)?,
         target: Place::parse(target)?,
         key,
         checksums: ChecksumChoice::Auto.checksums(),
         limit: Duration::from_secs(seconds),
+        sweeps: arguments.sweep,
+        probes: arguments.probe,
+        stop: Arc::default(),
     };
+    let signal = stop_on_signals(question.stop.clone())?;
     let report = active::run(&question)?;
+    if let Ok(signal) = signal.try_recv() {
+        if let Some(left) = &report.samples.left {
+            eprintln!("aqueduct: {left} could not be removed: remove it when that answers again");
+        }
+        return Ok(ExitCode::from(128 + signal));
+    }
+    if let Some(path) = &arguments.html {
+        fs::write(path, active::page(&report)).map_err(|error| {
+            Failure::new(format!("cannot write {}", path.display()), error, "name a file that can be written")
+        })?;
+    }
     if arguments.json {
         // Its keys are strings.
         output::json(&report);
@@ -96,10 +131,31 @@ pub fn run(arguments: &Diagnose) -> Result<ExitCode, Failure> {
     Ok(code(&report.verdict))
 }
 
+/// Has a diagnosis end, and remove what it has written, at the first signal, which is told; the
+/// second ends the process at once.
+fn stop_on_signals(stop: Arc<AtomicBool>) -> Result<Receiver<u8>, Failure> {
+    let mut signals = service::signals()?;
+    let (sender, told) = mpsc::channel();
+    let watch = move || {
+        for (count, signal) in signals.forever().enumerate() {
+            if count > 0 {
+                std::process::exit(128 + signal);
+            }
+            stop.store(true, Ordering::SeqCst);
+            let _ = sender.send(u8::try_from(signal).unwrap_or_default()); // it has ended by itself
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(watch)
+        .map_err(|error| Failure::new("cannot start a thread", error, "check the limit on processes"))?;
+    Ok(told)
+}
+
 /// What runs is watched.
 fn watch(arguments: &Diagnose, subject: &OsStr, key: Option<ClientKey>) -> Result<ExitCode, Failure> {
     let limit = Duration::from_secs(arguments.seconds.unwrap_or(WATCHED));
-    let report = watch::run(&watch::Question { subject: subject_of(subject)?, key, limit })?;
+    let report = watch::run(&watch::Question { subject: subject_of(subject, key.as_ref())?, key, limit })?;
     if arguments.json {
         // Its keys are strings.
         output::json(&report);
@@ -110,7 +166,7 @@ fn watch(arguments: &Diagnose, subject: &OsStr, key: Option<ClientKey>) -> Resul
 }
 
 /// What is meant by one name.
-fn subject_of(name: &OsStr) -> Result<Subject, Failure> {
+fn subject_of(name: &OsStr, key: Option<&ClientKey>) -> Result<Subject, Failure> {
     let mounts = mounts::all().map_err(|error| Failure::new("cannot list the mounts", error, "see /proc"))?;
     let target = mounts::mount_point(Path::new(name), &mounts);
     if let Some(mount) = mounts.iter().rfind(|mount| mount.is_ours() && mount.target == target) {
@@ -119,14 +175,20 @@ fn subject_of(name: &OsStr) -> Result<Subject, Failure> {
     let pid: Option<u32> = name.to_str().and_then(|text| text.parse().ok());
     let copies = copies_folder().iter().flat_map(|folder| Running::all(folder)).collect::<Vec<_>>();
     let found = copies.into_iter().find(|(_, told)| pid.is_some_and(|pid| told.pid == pid));
-    found.map(|(path, _)| Subject::Copy(path)).ok_or_else(|| {
-        let hint = "name one that 'aqueduct transfers list' shows, or a source and a destination";
-        Failure::usage(
-            format!("cannot watch {}", name.to_string_lossy()),
-            "it is neither a mount of Aqueduct nor the process of a copy of this user",
-            hint,
-        )
-    })
+    if let Some((path, _)) = found {
+        return Ok(Subject::Copy(path));
+    }
+    let text = name.to_string_lossy();
+    if let Some((volume, servers)) = text.split_once('@').filter(|_| !text.contains('/')) {
+        let servers = watch::of_volume(volume, &server_address(servers), key)?;
+        return Ok(Subject::Servers(text.into_owned(), servers));
+    }
+    if text.contains(':') && !text.contains('/') {
+        return Ok(Subject::Servers(text.clone().into_owned(), vec![server_address(&text)]));
+    }
+    let why = "it is neither a mount of Aqueduct nor the process of a copy of this user, and no server as HOST:PORT or volume as VOLUME@HOST";
+    let hint = "name one that 'aqueduct transfers list' shows, or a source and a destination";
+    Err(Failure::usage(format!("cannot watch {text}"), why, hint))
 }
 
 fn watched_text(report: &watch::Report) -> String {
@@ -177,5 +239,16 @@ fn text(report: &Report) -> String {
         bytes(report.predicted),
         report.seconds
     ));
+    let row = |swept: &active::SweptReport| {
+        let (name, value) = match swept.setting {
+            active::Setting::Streams => ("streams", swept.value.to_string()),
+            active::Setting::Buffer => ("buffer", bytes(swept.value as f64)),
+        };
+        vec![name.to_owned(), value, bytes(swept.rate), swept.rates.len().to_string()]
+    };
+    let rows: Vec<_> = report.sweep.iter().map(row).collect();
+    if !rows.is_empty() {
+        text.push_str(&format!("\n{}", render(&["SETTING", ">VALUE", ">RATE/S", ">TIMES"], &rows)));
+    }
     text
 }

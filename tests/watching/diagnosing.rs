@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -52,6 +53,60 @@ fn a_slow_source_is_named() {
 #[test]
 fn a_slow_destination_is_named() {
     within(LIMIT, || held_back([&[], &["--rate", "15MB/s"]], ("write", 1)));
+}
+
+/// All that can be asked for, of a destination that is held to a rate: each part is measured, the
+/// whole follows when the destination is slowed, and the page has it.
+#[test]
+fn more_is_tried_when_it_is_asked_for() {
+    within(LIMIT, || {
+        let (from, to, pages) = (data(), directory(), directory());
+        let servers = [server(from.path(), &[]), server(to.path(), &["--rate", "20MB/s"])];
+        let places = [servers[0].source(from.path()), servers[1].source(to.path())];
+        let page = pages.path().join("page.html");
+        let mut command = aqueduct();
+        command.args(["diagnose", "--json", "--sweep", "--probe", "--seconds", "40", "--html"]);
+        let output = run_within(LIMIT, command.arg(&page).args(&places));
+        let found: Value =
+            serde_json::from_str(&output.text).unwrap_or_else(|error| panic!("{error}: {}", output.text));
+        let legs: Vec<&str> =
+            found["legs"].as_array().unwrap().iter().map(|leg| leg["leg"].as_str().unwrap()).collect();
+        for leg in ["read", "network from source", "read+network", "network to destination", "network+write", "all"] {
+            assert!(legs.contains(&leg), "{leg}: {found:#}");
+        }
+        let followed = |stage: &str| {
+            let probe = found["probes"].as_array().unwrap().iter().find(|probe| probe["stage"] == stage);
+            probe.unwrap_or_else(|| panic!("{stage}: {found:#}"))["followed"].as_f64().unwrap()
+        };
+        // A quarter of its rate went to what slowed it.
+        assert!(followed("write") < 0.97 && followed("read") > 0.0, "{found:#}");
+        assert!(!found["sweep"].as_array().unwrap().is_empty(), "{found:#}");
+        let page = fs::read_to_string(page).unwrap();
+        assert!(page.contains("Distribution of throughput") && page.contains("Throughput by streams"), "{page}");
+        assert!(page.contains("Activity of the destination against throughput"), "{page}");
+        assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0, "nothing stays behind");
+    });
+}
+
+#[test]
+fn a_diagnosis_that_is_interrupted_leaves_nothing_behind() {
+    within(LIMIT, || {
+        let (from, to, log) = (data(), directory(), directory());
+        let mut command = aqueduct();
+        command.arg("diagnose").args([from.path(), to.path()]);
+        let mut process = Process::start(&mut command, &log.path().join("log"));
+        let is_writing = || {
+            fs::read_dir(to.path())
+                .unwrap()
+                .flatten()
+                .any(|made| fs::read_dir(made.path()).is_ok_and(|mut files| files.next().is_some()))
+        };
+        wait_until("it writes", SOON, is_writing);
+        process.signal(Signal::TERM);
+        let status = process.ended_within(SOON);
+        assert_eq!(status.and_then(|status| status.code()), Some(128 + 15), "{status:?}");
+        assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0, "nothing stays behind");
+    });
 }
 
 #[test]
@@ -126,6 +181,11 @@ fn a_copy_whose_server_hangs_is_said_to_wait_for_it() {
 
 /// What is said of a mount that is read all the time, of which the server is or is not stopped.
 fn of_mount(hangs: bool) -> (Value, String) {
+    of_reader(hangs, |_, mount| mount.to_str().unwrap().to_owned())
+}
+
+/// What is said of a mount that is read all the time, or of its server.
+fn of_reader(hangs: bool, subject: impl Fn(&str, &Path) -> String) -> (Value, String) {
     let folder = data();
     let server = server(folder.path(), &["--rate", "5MB/s"]);
     let mount = server.mount(folder.path());
@@ -140,7 +200,8 @@ fn of_mount(hangs: bool) -> (Value, String) {
         server.process.stop();
     }
     let began = Instant::now();
-    let output = run_within(LIMIT, aqueduct().args(["diagnose", "--json", "--seconds", "5"]).arg(mount.path()));
+    let subject = subject(&server.address, mount.path());
+    let output = run_within(LIMIT, aqueduct().args(["diagnose", "--json", "--seconds", "5", &subject]));
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     let found = serde_json::from_str(&output.text).unwrap_or_else(|error| panic!("{error}: {}", output.text));
     (found, server.address.clone())
@@ -161,6 +222,22 @@ fn a_mount_whose_server_hangs_is_said_to_wait_for_it() {
         let (found, server) = of_mount(true);
         assert_eq!(found["verdict"], "undetermined", "{found:#}");
         assert!(found["target"].as_str().unwrap().starts_with(&server), "{found:#}");
+    });
+}
+
+#[test]
+fn a_server_is_watched_by_itself() {
+    within(LIMIT, || {
+        let (found, server) = of_reader(false, |server, _| server.to_owned());
+        let evidence = found["evidence"].to_string();
+        assert!(evidence.contains(&format!("{server}, read: ")), "{found:#}");
+        assert!(found["verdict"] != "none" && found["rate"].as_f64().unwrap() > 1e6, "{found:#}");
+        let (found, server) = of_reader(true, |server, _| server.to_owned());
+        assert_eq!(
+            (&found["verdict"], &found["target"]),
+            (&"undetermined".into(), &server.as_str().into()),
+            "{found:#}"
+        );
     });
 }
 

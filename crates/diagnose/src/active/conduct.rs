@@ -4,22 +4,15 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aqueduct_client::server_status;
-use aqueduct_metrics::status::ServerStatus;
 use aqueduct_node::Failure;
 use aqueduct_transfer::{Access, Place, STEP};
-use aqueduct_wire::ClientKey;
 
+use super::bench::{Bench, SLICE_MAX, SLICE_MIN, THREADS, Trouble, WARM_UP};
 use super::ends::{Source, Target};
-use super::judge;
-use super::leg::{Leg, Outcome, Running, STATES, Slice, State};
-use super::measured::{Measured, Question, Sample, Side};
+use super::leg::{Leg, Load, Slice, State};
+use super::measured::{Measured, Question, Side};
 use super::way::{self, Watch};
-
-use crate::host::Look;
-
-/// Threads of a leg: as many as a copy over a network has.
-const THREADS: usize = 8;
+use super::{judge, more};
 
 /// Threads that carry the requests of an export.
 const CARRIERS: usize = 2;
@@ -27,37 +20,26 @@ const CARRIERS: usize = 2;
 /// How often each leg runs. Medians of five bear two that were disturbed.
 const ROUNDS: usize = 5;
 
-/// A slice takes so long at least and at most, and as long as each thread takes for some pieces.
-const SLICE_MIN: Duration = Duration::from_millis(500);
-const SLICE_MAX: Duration = Duration::from_secs(2);
-
 /// Pieces of each thread in a slice.
 const PIECES: f64 = 4.0;
-
-/// What does not count at the beginning of a slice: queues fill.
-const WARM_UP: Duration = Duration::from_millis(150);
-
-/// How long a server may take to tell.
-const TOLD_MAX: Duration = Duration::from_secs(2);
 
 /// How long both ends may take to be found.
 const FIND_MAX: Duration = Duration::from_secs(15);
 
-/// What all legs share.
-struct Bench {
-    source: Arc<Source>,
-    target: Arc<Target>,
-    /// What this client is called at the servers of source and target.
-    names: [String; 2],
-    servers: [Option<String>; 2],
-    key: Option<ClientKey>,
-    watches: [Option<Watch>; 2],
-    end: Instant,
-}
+/// How long what was written may take to be removed.
+const REMOVE_MAX: Duration = Duration::from_secs(5);
+
+/// The shares of the time until which legs are run, and one of them with more under way: alone,
+/// and where more comes after them.
+const ALONE: [f64; 2] = [0.75, 1.0];
+const FIRST: [f64; 2] = [0.3, 0.4];
+
+/// Until when sides are slowed where settings are tried after that.
+const PROBED: f64 = 0.8;
 
 /// Finds both ends, and runs the legs.
 pub(crate) fn conduct(question: &Question) -> Result<Measured, Failure> {
-    let end = Instant::now() + question.limit;
+    let began = Instant::now();
     let mut random = [0; 8];
     let _ = getrandom::fill(&mut random); // another name is as good
     let number = u64::from_le_bytes(random);
@@ -81,16 +63,25 @@ pub(crate) fn conduct(question: &Question) -> Result<Measured, Failure> {
     let servers = sides.each_ref().map(|side| side.server.clone());
     let watches = servers.each_ref().map(|server| Some(Watch::start(server.clone()?, question.key.clone())));
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let bench = Bench { source, target, names, servers, key: question.key.clone(), watches, end };
+    let (key, stop) = (question.key.clone(), question.stop.clone());
+    let bench = Bench { source, target, names, servers, key, watches, began, limit: question.limit, stop };
     let mut measured =
         Measured { sides, threads: THREADS, processors, mean_size: bench.source.mean_size(), ..Measured::default() };
-    if let Err(trouble) = bench.run(&mut measured) {
-        measured.trouble = Some(trouble);
-        // What hangs would hold this up as well.
-        return Ok(measured);
-    }
-    bench.target.remove();
+    measured.trouble = run(&bench, &mut measured, question).err();
+    measured.left = remove(&bench.target, &question.target);
     Ok(measured)
+}
+
+/// Removes what was written, on a thread that may hang: what stays behind then, if anything.
+fn remove(target: &Arc<Target>, place: &Place) -> Option<String> {
+    let (sender, removed) = mpsc::channel();
+    let of = target.clone();
+    let work = move || {
+        let _ = sender.send(of.remove()); // nobody waits any more
+    };
+    let begun = thread::Builder::new().name("remove".into()).spawn(work).is_ok();
+    let is_removed = begun && removed.recv_timeout(REMOVE_MAX) == Ok(true);
+    (!is_removed).then(|| format!("{} below {place}", target.name()))
 }
 
 fn side(place: &Place) -> Side {
@@ -128,92 +119,68 @@ fn find(question: &Question, names: &[String; 2]) -> Result<Option<Ends>, Failur
     found.recv_timeout(FIND_MAX).ok().transpose()
 }
 
-type Trouble = (State, String);
-
-impl Bench {
-    fn run(&self, measured: &mut Measured) -> Result<(), Trouble> {
-        let mut lengths = Vec::new();
-        for leg in [Leg::Read, Leg::Write, Leg::All] {
-            // Does not count, and says how long slices have to be.
-            let first = self.slice(leg, THREADS, SLICE_MIN)?;
-            lengths.push((leg, length(&first.slice, THREADS)));
+/// Runs them, and what is asked for beyond them.
+fn run(bench: &Bench, measured: &mut Measured, question: &Question) -> Result<(), Trouble> {
+    let mut lengths = Vec::new();
+    for leg in [Leg::Read, Leg::Write, Leg::All] {
+        // Does not count, and says how long slices have to be.
+        let first = bench.slice(Load::usual(leg, THREADS), SLICE_MIN)?;
+        lengths.push((leg, length(&first.slice, THREADS)));
+    }
+    let each: Duration = lengths.iter().map(|(_, length)| *length + WARM_UP).sum();
+    let shares = if question.sweeps || question.probes { FIRST } else { ALONE };
+    for round in 0..ROUNDS {
+        if round > 0 && bench.is_over(shares[0], each) {
+            break;
         }
-        for round in 0..ROUNDS {
-            // In another order each time, so that what drifts does not favour one.
-            for at in 0..lengths.len() {
-                let (leg, length) = lengths[(at + round) % lengths.len()];
-                if self.is_over(length) {
-                    return Ok(());
-                }
-                measured.samples.push(self.slice(leg, THREADS, length)?);
+        // In another order each time, so that what drifts does not favour one.
+        for at in 0..lengths.len() {
+            let (leg, length) = lengths[(at + round) % lengths.len()];
+            if bench.is_over(1.0, length) {
+                return Ok(());
+            }
+            measured.samples.push(bench.slice(Load::usual(leg, THREADS), length)?);
+        }
+        if round % 2 == 0 {
+            parts(bench, measured);
+        }
+    }
+    let [read, write] = [Leg::Read, Leg::Write].map(|leg| judge::rate(measured, leg, THREADS));
+    let suspect = if read <= write { Leg::Read } else { Leg::Write };
+    let of = |leg: Leg| lengths.iter().find(|at| at.0 == leg).map_or(SLICE_MIN, |at| at.1);
+    for _ in 0..3 {
+        if bench.is_over(shares[1], 2 * of(suspect)) {
+            break;
+        }
+        for threads in [2 * THREADS, THREADS] {
+            measured.samples.push(bench.slice(Load::usual(suspect, threads), of(suspect))?);
+        }
+    }
+    if question.probes {
+        let until = if question.sweeps { PROBED } else { 1.0 };
+        more::probe(bench, measured, of(Leg::All), until)?;
+    }
+    if question.sweeps {
+        more::sweep(bench, measured, (of(Leg::All) / 2).max(SLICE_MIN))?;
+    }
+    Ok(())
+}
+
+/// Reading at the source's server and the ways alone, as far as that can be done: these say
+/// more, and nothing hangs on them.
+fn parts(bench: &Bench, measured: &mut Measured) {
+    let of_side = [&[Leg::There, Leg::From][..], &[Leg::To][..]];
+    for (side, legs) in of_side.into_iter().enumerate().filter(|(side, _)| bench.servers[*side].is_some()) {
+        for leg in legs {
+            if bench.is_over(1.0, SLICE_MIN) {
+                return;
+            }
+            match bench.slice(Load::usual(*leg, THREADS), SLICE_MIN) {
+                Ok(sample) if sample.slice.bytes > 0 => measured.samples.push(sample),
+                Ok(_) => {}
+                Err((_, why)) => tracing::debug!(side, ?leg, why, "a part was not measured"),
             }
         }
-        let [read, write] = [Leg::Read, Leg::Write].map(|leg| judge::rate(measured, leg, THREADS));
-        let suspect = if read <= write { Leg::Read } else { Leg::Write };
-        let length = lengths.iter().find(|(leg, _)| *leg == suspect).map_or(SLICE_MIN, |(_, length)| *length);
-        for _ in 0..3 {
-            for threads in [2 * THREADS, THREADS] {
-                if self.is_over(length) {
-                    return Ok(());
-                }
-                measured.samples.push(self.slice(suspect, threads, length)?);
-            }
-        }
-        Ok(())
-    }
-
-    fn is_over(&self, next: Duration) -> bool {
-        Instant::now() + next + WARM_UP > self.end
-    }
-
-    /// Runs a leg for a while.
-    fn slice(&self, leg: Leg, threads: usize, length: Duration) -> Result<Sample, Trouble> {
-        let running = Running::start(leg, threads, &self.source, &self.target);
-        thread::sleep(WARM_UP);
-        self.watches.iter().flatten().for_each(Watch::forget);
-        let (served, host, own) = (self.served(), Look::now(), aqueduct_worker::own_processors());
-        let (before, since) = (running.so_far(), Instant::now());
-        while since.elapsed() < length && !running.has_failed() {
-            thread::sleep(Duration::from_millis(5).min(length));
-        }
-        let (seconds, now) = (since.elapsed().as_secs_f64(), running.so_far());
-        let own_now = aqueduct_worker::own_processors();
-        let (host_now, served_now) = (Look::now(), self.served());
-        let round_trips = self.watches.each_ref().map(|watch| watch.as_ref()?.look());
-        let states: [f64; STATES] = std::array::from_fn(|state| now.states[state] - before.states[state]);
-        let slice = Slice {
-            bytes: now.bytes - before.bytes,
-            files: now.files - before.files,
-            operations: now.operations - before.operations,
-            seconds,
-            states,
-        };
-        match running.end() {
-            Outcome::Done => {}
-            Outcome::Hangs(state) => return Err((state, format!("{} did not come back", name(state)))),
-            Outcome::Failed(state, error) => return Err((state, format!("{} failed: {error}", name(state)))),
-        }
-        // The server is asked a little before and after: as if it had been in the same time.
-        let served = [0, 1].map(|side: usize| {
-            let ((before, asked), (now, told)) = (served[side]?, served_now[side]?);
-            let apart = told.duration_since(asked).as_secs_f64().max(1e-6);
-            Some((now - before).max(0.0) * seconds / apart)
-        });
-        let (busy, resent) = (host_now.busy_since(&host), host_now.resent_since(&host));
-        let own = [0, 1].map(|at: usize| (own_now[at] - own[at]).max(0.0) / seconds);
-        Ok(Sample { leg, threads, slice, served, busy, own, resent, round_trips })
-    }
-
-    /// How long requests of ours have taken at each server so far, in seconds, and when it said
-    /// so.
-    fn served(&self) -> [Option<(f64, Instant)>; 2] {
-        [0, 1].map(|side: usize| {
-            let text = server_status(self.servers[side].as_ref()?, (self.key.clone(), None), TOLD_MAX).ok()?;
-            let status: ServerStatus = serde_json::from_str(&text).ok()?;
-            let ours = status.sessions.iter().filter(|session| session.client == self.names[side]);
-            let micros: Vec<u64> = ours.map(|session| session.served_us + session.lease_wait_us).collect();
-            (!micros.is_empty()).then(|| (micros.iter().sum::<u64>() as f64 / 1e6, Instant::now()))
-        })
     }
 }
 
@@ -221,15 +188,4 @@ impl Bench {
 fn length(first: &Slice, threads: usize) -> Duration {
     let each = first.seconds * threads as f64 / first.operations.max(1) as f64;
     Duration::from_secs_f64((each * PIECES).clamp(SLICE_MIN.as_secs_f64(), SLICE_MAX.as_secs_f64()))
-}
-
-fn name(state: State) -> &'static str {
-    match state {
-        State::Open => "opening files of the source",
-        State::Read => "reading",
-        State::Create => "making files",
-        State::Write => "writing",
-        State::Flush => "making stable what was written",
-        State::Own => "a thread",
-    }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_node::Failure;
 use aqueduct_transfer::{Access, Directory, File, Place, Seen};
+use aqueduct_wire::ClientKey;
 
 /// The type bits of a mode, of a regular file and of a directory.
 const REGULAR: u32 = 0o100_000;
@@ -31,7 +32,7 @@ pub(crate) struct Sample {
 
 /// What is read, piece by piece, from the beginning again when all was.
 pub(crate) struct Source {
-    pub(crate) samples: Vec<Sample>,
+    pub(crate) samples: Arc<Vec<Sample>>,
     /// Where each file begins in all of them, one after the other, in pieces.
     starts: Vec<u64>,
     pieces: u64,
@@ -48,6 +49,8 @@ pub(crate) struct Target {
     /// Each file grows to so many bytes at most.
     pub(crate) length_max: u64,
     pub(crate) is_volatile: bool,
+    /// Its server, if it is at one, with the key for it.
+    pub(crate) server: Option<(String, Option<ClientKey>)>,
 }
 
 fn failed(place: &Place, error: impl std::fmt::Display) -> Failure {
@@ -96,13 +99,27 @@ impl Source {
             let hint = "name a file with data, or a directory with such files, to have something to read";
             return Err(Failure::new(format!("cannot read from {place}"), "there are no data in it", hint));
         }
+        Ok(Source::of(Arc::new(samples), piece))
+    }
+
+    fn of(samples: Arc<Vec<Sample>>, piece: u64) -> Source {
         let mut pieces = 0;
         let mut starts = Vec::with_capacity(samples.len());
-        for sample in &samples {
+        for sample in samples.iter() {
             starts.push(pieces);
             pieces += sample.seen.attr.size.div_ceil(piece);
         }
-        Ok(Source { samples, starts, pieces, piece, next: AtomicU64::new(0) })
+        Source { samples, starts, pieces, piece, next: AtomicU64::new(0) }
+    }
+
+    /// The same files in pieces of another size.
+    pub(crate) fn in_pieces(&self, piece: u64) -> Source {
+        Source::of(self.samples.clone(), piece)
+    }
+
+    /// The first piece.
+    pub(crate) fn first(&self) -> (usize, u64, usize) {
+        (0, 0, self.piece.min(self.samples[0].seen.attr.size) as usize)
     }
 
     /// The next piece: which file, from where, how many bytes.
@@ -151,7 +168,8 @@ impl Target {
         let is_volatile = directory.is_volatile();
         // A twentieth of what is free at most.
         let length_max = (free / 20 / files.max(1) as u64).clamp(1 << 20, 64 << 20);
-        Ok(Target { parent, name, directory, names: AtomicUsize::new(0), length_max, is_volatile })
+        let server = place.server().map(|server| (server.to_owned(), access.key.clone()));
+        Ok(Target { parent, name, directory, names: AtomicUsize::new(0), length_max, is_volatile, server })
     }
 
     /// A file of our own there.
@@ -160,15 +178,18 @@ impl Target {
         Ok((self.directory.create(&name)?, name))
     }
 
-    /// Removes all of it, as far as that goes.
-    pub(crate) fn remove(&self) {
+    /// Removes all of it, as far as that goes; `false`: something stays behind.
+    pub(crate) fn remove(&self) -> bool {
         let mut names = Vec::new();
         let _ = self.directory.list(&mut |listed| names.push(listed.name));
         for name in names {
             let _ = self.directory.unlink(&name);
         }
-        if let Err(error) = self.parent.remove_directory(&self.name) {
-            tracing::warn!(%error, "{} stays behind: remove it", String::from_utf8_lossy(&self.name));
-        }
+        self.parent.remove_directory(&self.name).is_ok()
+    }
+
+    /// What it is called below the destination.
+    pub(crate) fn name(&self) -> String {
+        String::from_utf8_lossy(&self.name).into_owned()
     }
 }

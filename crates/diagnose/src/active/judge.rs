@@ -1,7 +1,9 @@
 //! From what the legs did to what limits: pure.
 
+use aqueduct_transfer::STEP;
+
 use super::leg::{Leg, State};
-use super::measured::{LegReport, Measured, Sample, Side};
+use super::measured::{LegReport, Measured, ProbeReport, Sample, Setting, Side, SweptReport};
 use crate::verdict::{Kind, Stage, TIE, Verdict};
 
 /// With twice as much under way a stage that is not saturated moves more than this times as much.
@@ -28,8 +30,32 @@ const BUSY: f64 = 0.9;
 /// Of the processors: what this process wants from which on it is what uses them.
 const OWN: f64 = 0.5;
 
+/// A server's process has too little of processors if its threads want one for this part of the
+/// time and wait for it for this part of that: on a machine that others keep busy they wait for
+/// half.
+const WANTS: f64 = 0.8;
+const WAITS: f64 = 0.75;
+
 /// The most that is stated: what was not measured may matter.
 const CONFIDENCE_MAX: f64 = 0.98;
+
+/// With a side slowed by a quarter, what the whole does in parts of what it did: what limits takes
+/// it to 0.75 or 0.8, what does not leaves it at 1. Between these two it is not told.
+const FOLLOWS: f64 = 0.88;
+const FOLLOWS_NOT: f64 = 0.94;
+
+/// The fewest pairs of slices that say whether the whole follows.
+const PAIRS_MIN: usize = 3;
+
+/// What a probe leaves of the doubt, where it says the same as the legs.
+const DOUBT_LEFT: f64 = 0.4;
+
+/// A whole that is less than this part of what its parts let expect shares something that these
+/// have alone.
+const SHARED: f64 = 0.88;
+
+/// A setting is advised that moves more than this times as much.
+const SETTING_HELPS: f64 = 1.15;
 
 /// A part of the pipeline that could limit: its rate is the greatest that it would let through.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,20 +90,78 @@ pub(crate) fn predicted(measured: &Measured) -> (f64, f64) {
     (read.min(write), whole)
 }
 
+/// What a leg is called, by what it goes over.
+pub(crate) fn called(measured: &Measured, leg: Leg) -> &'static str {
+    let is_far = [0, 1].map(|side: usize| measured.sides[side].server.is_some());
+    match leg {
+        Leg::Read if is_far[0] => "read+network",
+        Leg::Read | Leg::There => "read",
+        Leg::From => "network from source",
+        Leg::To => "network to destination",
+        Leg::Write if is_far[1] => "network+write",
+        Leg::Write => "write",
+        Leg::All => "all",
+    }
+}
+
 /// The figures of all legs.
 pub(crate) fn legs(measured: &Measured) -> Vec<LegReport> {
-    let named = [
-        (Leg::Read, measured.threads, "read"),
-        (Leg::Write, measured.threads, "write"),
-        (Leg::All, measured.threads, "all"),
-        (Leg::Read, 2 * measured.threads, "read more"),
-        (Leg::Write, 2 * measured.threads, "write more"),
-    ];
-    let report = |(leg, threads, name): (Leg, usize, &str)| {
+    const ALL: [Leg; 6] = [Leg::There, Leg::From, Leg::Read, Leg::To, Leg::Write, Leg::All];
+    let report = |leg: Leg, threads: usize| {
         let rates: Vec<f64> = of(measured, leg, threads).map(|sample| sample.slice.rate().round()).collect();
-        (!rates.is_empty()).then(|| LegReport { leg: name.to_owned(), rate: median(rates.clone()), rates })
+        let more = if threads > measured.threads { " more" } else { "" };
+        let leg = format!("{}{more}", called(measured, leg));
+        (!rates.is_empty()).then(|| LegReport { leg, rate: median(rates.clone()), rates })
     };
-    named.into_iter().filter_map(report).collect()
+    let usual = ALL.into_iter().filter_map(|leg| report(leg, measured.threads));
+    usual.chain([Leg::Read, Leg::Write].into_iter().filter_map(|leg| report(leg, 2 * measured.threads))).collect()
+}
+
+/// The figures of all settings, in their order.
+pub(crate) fn swept(measured: &Measured) -> Vec<SweptReport> {
+    let mut settings: Vec<(Setting, u64)> = Vec::new();
+    for swept in &measured.swept {
+        if !settings.contains(&(swept.setting, swept.value)) {
+            settings.push((swept.setting, swept.value));
+        }
+    }
+    settings.sort_by_key(|(setting, value)| (*setting as u8, *value));
+    let report = |(setting, value): (Setting, u64)| {
+        let same = measured.swept.iter().filter(|swept| (swept.setting, swept.value) == (setting, value));
+        let rates: Vec<f64> = same.map(|swept| swept.rate.round()).collect();
+        SweptReport { setting, value, rate: median(rates.clone()), rates }
+    };
+    settings.into_iter().map(report).collect()
+}
+
+/// What came of slowing each side.
+pub(crate) fn probes(measured: &Measured) -> Vec<ProbeReport> {
+    let report = |side: usize| {
+        let of_side: Vec<_> = measured.probes.iter().filter(|probe| probe.side == side).collect();
+        let first = of_side.first()?;
+        let ratios = of_side.iter().map(|probe| probe.rates[1] / probe.rates[0].max(1.0));
+        let followed = (median(ratios.collect()) * 1000.0).round() / 1000.0;
+        let stage = [Stage::Read, Stage::Write][side].to_string();
+        Some(ProbeReport { stage, how: first.how, slowed: first.slowed, followed, pairs: of_side.len() })
+    };
+    [0, 1].into_iter().filter_map(report).collect()
+}
+
+/// Whether the whole followed when a side was slowed; `None`: that was not tried often enough, or
+/// what came of it lies between.
+fn follows(measured: &Measured, side: usize) -> Option<bool> {
+    let stage = [Stage::Read, Stage::Write][side].to_string();
+    let probe = probes(measured).into_iter().find(|probe| probe.stage == stage && probe.pairs >= PAIRS_MIN)?;
+    match probe.followed {
+        followed if followed < FOLLOWS => Some(true),
+        followed if followed > FOLLOWS_NOT => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether more under way would only wait longer at a side, as far as is known.
+pub(crate) fn is_saturated(measured: &Measured, side: usize) -> bool {
+    parts_of(measured, side).first().is_none_or(|part| kind_of(measured, part) != Kind::Latency)
 }
 
 fn mean(sample: &Sample, states: &[State]) -> f64 {
@@ -113,13 +197,16 @@ fn parts_of(measured: &Measured, side: usize) -> Vec<Part> {
     let rate = rate(measured, leg, measured.threads);
     let (there, names) = (at_server(measured, side), in_names(measured, side));
     let own = if names > METADATA { Stage::Metadata } else { [Stage::Read, Stage::Write][side] };
+    // What was measured of a part alone is the least that it lets through: a server that is held
+    // to a rate is so also with what it has in memory.
+    let alone = |leg: Leg| self::rate(measured, leg, measured.threads);
+    let of_way = alone([Leg::From, Leg::To][side]);
+    let of_own = if side == 0 { alone(Leg::There) } else { 0.0 };
     let (main, other) = if there >= AT_SERVER {
-        (
-            Part { stage: own, side, rate },
-            Part { stage: Stage::Network, side, rate: rate * there / (1.0 - there).max(1e-3) },
-        )
+        let rate_of_way = (rate * there / (1.0 - there).max(1e-3)).max(of_way);
+        (Part { stage: own, side, rate }, Part { stage: Stage::Network, side, rate: rate_of_way })
     } else {
-        let rate_of_own = rate * (1.0 - there) / there.max(1e-3);
+        let rate_of_own = (rate * (1.0 - there) / there.max(1e-3)).max(of_own);
         (Part { stage: Stage::Network, side, rate }, Part { stage: own, side, rate: rate_of_own })
     };
     if measured.sides[side].server.is_some() { vec![main, other] } else { vec![main] }
@@ -149,7 +236,12 @@ fn kind_of(measured: &Measured, part: &Part) -> Kind {
     let starves: Vec<f64> = of(measured, leg, measured.threads).map(|sample| sample.own[1] - sample.own[0]).collect();
     let busy = median(of(measured, leg, measured.threads).map(|sample| sample.busy).collect());
     let wants = median(wants) / measured.processors.max(1) as f64;
-    if wants >= OWN && (busy >= BUSY || median(starves) > 0.0) {
+    // While requests are at a server, nothing here holds them up.
+    let is_there = measured.sides[part.side].server.is_some() && part.stage != Stage::Network;
+    if is_there && starves_there(measured, part.side) {
+        return Kind::Cpu;
+    }
+    if !is_there && wants >= OWN && (busy >= BUSY || median(starves) > 0.0) {
         return Kind::Cpu;
     }
     match part.stage {
@@ -165,6 +257,17 @@ fn kind_of(measured: &Measured, part: &Part) -> Kind {
     }
 }
 
+/// Whether the process of a side's server has too little of processors, as far as it tells.
+fn starves_there(measured: &Measured, side: usize) -> bool {
+    let leg = [Leg::Read, Leg::Write][side];
+    let told = |at: usize| {
+        let of_leg = of(measured, leg, measured.threads);
+        median(of_leg.filter_map(|sample| Some(sample.at_server[side]?[at])).collect())
+    };
+    let (ran, waited) = (told(0), told(1));
+    ran + waited >= WANTS && waited >= WAITS * (ran + waited)
+}
+
 fn loses(measured: &Measured, side: usize) -> bool {
     let leg = [Leg::Read, Leg::Write][side];
     median(of(measured, leg, measured.threads).map(|sample| sample.resent).collect()) > LOSES
@@ -173,6 +276,7 @@ fn loses(measured: &Measured, side: usize) -> bool {
 fn target(measured: &Measured, part: &Part, kind: Kind) -> String {
     let side = &measured.sides[part.side];
     match (kind, part.stage, &side.server) {
+        (Kind::Cpu, Stage::Read | Stage::Write | Stage::Metadata, Some(server)) => server.clone(),
         (Kind::Cpu, ..) => "this machine".to_owned(),
         (_, Stage::Network, Some(server)) => server.clone(),
         _ => side.place.clone(),
@@ -215,12 +319,15 @@ pub fn judge(measured: &Measured) -> Verdict {
     let kind = kind_of(measured, &first);
     let (_, whole) = predicted(measured);
     let verdict = match second {
-        Some(second) if apart < 1.0 + TIE && kind != Kind::Cpu => {
-            Verdict::between(&[first.stage, second.stage], CONFIDENCE_MAX - TIE)
-        }
+        Some(second) if apart < 1.0 + TIE && kind != Kind::Cpu => told_apart(measured, [first, second]),
         _ => {
             let sure = 1.0 - 0.35 * (-3.0 * (apart.min(10.0) - 1.0)).exp();
             let sure = if agrees(measured, first.side) { sure } else { sure * 0.9 };
+            let sure = match [first.side, 1 - first.side].map(|side| follows(measured, side)) {
+                [Some(true), Some(false)] => 1.0 - (1.0 - sure) * DOUBT_LEFT,
+                [Some(false), Some(true)] => sure.min(0.5),
+                _ => sure,
+            };
             Verdict::of((first.stage, kind), target(measured, &first, kind), sure.min(CONFIDENCE_MAX))
         }
     };
@@ -230,6 +337,19 @@ pub fn judge(measured: &Measured) -> Verdict {
         None => verdict,
     };
     evidence(measured, verdict.advising(advice(&first, kind, side)))
+}
+
+/// Two that are too near to each other: the one of which a probe says that the whole follows it,
+/// and not the other, or both.
+fn told_apart(measured: &Measured, both: [Part; 2]) -> Verdict {
+    let sides = both.map(|part| follows(measured, part.side));
+    let one = match sides {
+        [Some(true), Some(false)] => both[0],
+        [Some(false), Some(true)] => both[1],
+        _ => return Verdict::between(&both.map(|part| part.stage), CONFIDENCE_MAX - TIE),
+    };
+    let kind = kind_of(measured, &one);
+    Verdict::of((one.stage, kind), target(measured, &one, kind), CONFIDENCE_MAX - TIE)
 }
 
 /// Whether the threads of the whole were mostly at the side that limits by itself.
@@ -253,8 +373,9 @@ fn troubled(measured: &Measured, (state, what): &(State, String)) -> Verdict {
             Verdict::of((stage, Kind::Saturated), side.place.clone(), 0.9)
         }
     };
-    verdict
-        .because(what.clone())
+    let left =
+        measured.left.iter().map(|left| format!("{left} could not be removed: remove it when that answers again"));
+    left.fold(verdict.because(what.clone()), Verdict::because)
         .advising("see whether it works at all: a shell there, 'df', 'dmesg', 'aqueduct net path SERVER'")
 }
 
@@ -271,6 +392,17 @@ fn evidence(measured: &Measured, verdict: Verdict) -> Verdict {
         shown(write),
         shown(whole)
     )];
+    sentences.extend(together(measured));
+    for (leg, what) in [
+        (Leg::There, "reading where the source lies"),
+        (Leg::From, "the way from the source"),
+        (Leg::To, "the way to the destination"),
+    ] {
+        let alone = rate(measured, leg, measured.threads);
+        if alone > 0.0 {
+            sentences.push(format!("{what} alone carries at least {}", shown(alone)));
+        }
+    }
     for side in [0, 1] {
         let Side { place, server: Some(server), .. } = &measured.sides[side] else { continue };
         sentences.push(format!(
@@ -296,12 +428,52 @@ fn evidence(measured: &Measured, verdict: Verdict) -> Verdict {
             sentences.push(format!("with twice as much under way {name} moves {more:.2} times as much"));
         }
     }
+    sentences.extend(probes(measured).iter().map(|probe| {
+        let (slowed, followed) = (probe.slowed * 100.0, probe.followed * 100.0);
+        format!("with {} slowed by {slowed:.0} % the whole moves {followed:.0} % of what it did", probe.stage)
+    }));
+    sentences.extend(helps(measured));
     let busy = median(of(measured, Leg::All, measured.threads).map(|sample| sample.busy).collect());
     sentences.push(format!("this machine's processors are {:.0} % busy meanwhile", busy * 100.0));
     for side in measured.sides.iter().filter(|side| side.is_memory) {
         sentences.push(format!("{} lies in memory", side.place));
     }
+    if let Some(left) = &measured.left {
+        sentences.push(format!("{left} could not be removed: remove it when that answers again"));
+    }
     sentences.into_iter().fold(verdict, Verdict::because)
+}
+
+/// How the whole differs from what its parts let expect, and why that may be.
+fn together(measured: &Measured) -> Option<String> {
+    let [read, write] = [Leg::Read, Leg::Write].map(|leg| rate(measured, leg, measured.threads));
+    let (expected, whole) = predicted(measured);
+    if whole <= 0.0 || expected <= 0.0 || whole >= SHARED * expected {
+        return None;
+    }
+    // Threads that do one after the other, neither of which is saturated.
+    let in_turn = read * write / (read + write);
+    let why = match whole >= SHARED * in_turn {
+        true => "each thread reads and writes in turn",
+        false => "reading and writing share something: processors, a wire or a disk",
+    };
+    let less = (1.0 - whole / expected) * 100.0;
+    Some(format!("the whole is {less:.0} % less than the least of its parts: {why}"))
+}
+
+/// The setting that moves clearly more than a copy's own, if one does.
+fn helps(measured: &Measured) -> Vec<String> {
+    let all = swept(measured);
+    let of = |setting: Setting, usual: u64, unit: &str| {
+        let same = || all.iter().filter(|swept| swept.setting == setting);
+        let now = same().find(|swept| swept.value == usual)?.rate;
+        let best = same().max_by(|one, two| one.rate.total_cmp(&two.rate))?;
+        let times = best.rate / now.max(1.0);
+        let value = best.value / if setting == Setting::Buffer { 1024 } else { 1 };
+        (times > SETTING_HELPS).then(|| format!("with {value} {unit} the whole moves {times:.2} times as much"))
+    };
+    let streams = of(Setting::Streams, measured.threads as u64, "streams");
+    streams.into_iter().chain(of(Setting::Buffer, STEP as u64, "KiB at a time")).collect()
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::active::{STATES, Slice, Way};
+use crate::active::{Probe, STATES, Slice, Slowing, Swept, Way};
 use crate::verdict::Cause;
 
 /// What the legs do, in a word.
@@ -17,6 +17,8 @@ struct Case {
     names: f64,
     busy: f64,
     own: [f64; 2],
+    /// What servers had of processors and waited for them, in seconds of each second.
+    at_server: [f64; 2],
     resent: f64,
 }
 
@@ -29,6 +31,7 @@ const USUAL: Case = Case {
     names: 0.0,
     busy: 0.3,
     own: [0.2, 0.0],
+    at_server: [0.2, 0.2],
     resent: 0.0,
 };
 
@@ -44,8 +47,8 @@ fn measured(case: Case) -> Measured {
         let mut states = [0.0; STATES];
         let (reads, writes) = (case.write / (case.read + case.write), case.read / (case.read + case.write));
         let (reads, writes) = match leg {
-            Leg::Read => (1.0, 0.0),
-            Leg::Write => (0.0, 1.0),
+            Leg::Read | Leg::There | Leg::From => (1.0, 0.0),
+            Leg::Write | Leg::To => (0.0, 1.0),
             Leg::All => (reads, writes),
         };
         states[State::Read as usize] = own * reads;
@@ -58,7 +61,18 @@ fn measured(case: Case) -> Measured {
             case.served[side].map(|share| share * time)
         });
         let round_trips = case.served.map(|served| served.map(|_| case.trips.1));
-        Sample { leg, threads, slice, served, busy: case.busy, own: case.own, resent: case.resent, round_trips }
+        let at_server = case.served.map(|served| served.map(|_| case.at_server));
+        Sample {
+            leg,
+            threads,
+            slice,
+            served,
+            at_server,
+            busy: case.busy,
+            own: case.own,
+            resent: case.resent,
+            round_trips,
+        }
     };
     let mut samples = Vec::new();
     for _ in 0..5 {
@@ -68,7 +82,8 @@ fn measured(case: Case) -> Measured {
     }
     let suspect = if case.read <= case.write { (Leg::Read, case.read) } else { (Leg::Write, case.write) };
     samples.push(sample(suspect.0, 16, suspect.1 * case.more));
-    Measured { sides: [side(0), side(1)], samples, threads: 8, processors: 2, mean_size: 1 << 30, trouble: None }
+    let sides = [side(0), side(1)];
+    Measured { sides, samples, threads: 8, processors: 2, mean_size: 1 << 30, ..Measured::default() }
 }
 
 fn said(case: Case) -> (Cause, String) {
@@ -116,6 +131,10 @@ fn kinds_are_told() {
     assert_eq!(said(cpu), (Cause::Cpu, "this machine".into()));
     // A machine that others keep busy is no reason.
     assert_eq!(said(Case { own: [0.1, 0.1], ..cpu }).0, Cause::Read);
+    // Nor is this machine what holds up requests that are at a server.
+    let there = Case { served: [Some(0.8), None], ..cpu };
+    assert_eq!(said(there), (Cause::Read, "/from".into()));
+    assert_eq!(said(Case { at_server: [0.1, 1.5], ..there }), (Cause::Cpu, "a:7170".into()));
 }
 
 #[test]
@@ -127,4 +146,66 @@ fn what_hangs_is_named() {
     assert_eq!(judge(&hangs(State::Own)).verdict, Cause::Undetermined);
     let empty = Measured::default();
     assert_eq!(judge(&empty).verdict, Cause::Undetermined);
+}
+
+/// A probe of each side, with what the whole did then in parts of what it did.
+fn probed(case: Case, followed: [f64; 2]) -> Measured {
+    let probe = |side: usize| Probe { side, how: Slowing::Load, slowed: 0.25, rates: [1e8, 1e8 * followed[side]] };
+    Measured { probes: (0..6).map(|at| probe(at % 2)).collect(), ..measured(case) }
+}
+
+#[test]
+fn a_probe_tells_apart_what_the_legs_do_not() {
+    let tie = Case { read: 100e6, write: 105e6, ..USUAL };
+    let verdict = judge(&probed(tie, [0.99, 0.78]));
+    assert_eq!((verdict.verdict, verdict.target.as_str()), (Cause::Write, "/to"), "{verdict:?}");
+    assert_eq!(judge(&probed(tie, [0.78, 0.79])).verdict, Cause::Undetermined, "both follow");
+    assert_eq!(judge(&probed(tie, [0.91, 0.78])).verdict, Cause::Undetermined, "one is not clear");
+    let slow = Case { read: 300e6, ..USUAL };
+    let sure = judge(&measured(slow)).confidence;
+    assert!(judge(&probed(slow, [0.78, 1.0])).confidence > sure);
+    // What the whole does not follow is not said to limit it.
+    assert_eq!(judge(&probed(slow, [1.0, 0.78])).verdict, Cause::Undetermined);
+}
+
+#[test]
+fn what_a_part_carries_alone_is_the_least_that_it_does() {
+    let slow = Case { read: 100e6, served: [Some(0.55), None], ..USUAL };
+    let next = |alone: Option<f64>| {
+        let mut measured = measured(slow);
+        let sample = measured.samples.iter().find(|sample| sample.leg == Leg::Read).copied();
+        let of_way = |rate: f64| {
+            sample.map(|of| Sample { leg: Leg::From, slice: Slice { bytes: rate as u64, ..of.slice }, ..of })
+        };
+        measured.samples.extend(alone.and_then(of_way));
+        judge(&measured)
+    };
+    // 45 % of the time on the way: it could carry 122 MB/s at least, and carries more alone.
+    assert_eq!(next(None).next, "network");
+    assert!((next(None).gain - 1.22).abs() < 0.01);
+    assert_eq!(next(Some(300e6)).next, "network");
+    assert!((next(Some(300e6)).gain - 3.0).abs() < 0.01);
+    // A server that is held to a rate is so with what it has in memory as well.
+    assert!((next(Some(100e6)).gain - 1.22).abs() < 0.01);
+}
+
+#[test]
+fn a_whole_that_is_less_than_its_parts_is_told() {
+    let shares = |whole: f64| {
+        let mut measured = measured(USUAL);
+        let of_whole = measured.samples.iter_mut().filter(|sample| sample.leg == Leg::All);
+        of_whole.for_each(|sample| sample.slice.bytes = whole as u64);
+        together(&measured).unwrap_or_default()
+    };
+    assert_eq!(shares(390e6), "");
+    assert!(shares(230e6).contains("in turn"), "{}", shares(230e6));
+    assert!(shares(100e6).contains("75 % less") && shares(100e6).contains("share"), "{}", shares(100e6));
+}
+
+#[test]
+fn a_setting_that_helps_is_told() {
+    let swept = |value: u64, rate: f64| Swept { setting: Setting::Streams, value, rate };
+    let of = |best: f64| helps(&Measured { swept: vec![swept(8, 100e6), swept(16, best)], ..measured(USUAL) });
+    assert_eq!(of(150e6), ["with 16 streams the whole moves 1.50 times as much"]);
+    assert!(of(110e6).is_empty());
 }

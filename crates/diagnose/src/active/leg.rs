@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use aqueduct_fs::Errno;
+use aqueduct_fs::{Errno, SumKind};
+use aqueduct_node::{Asker, PADDING_MAX};
 use aqueduct_transfer::{File, STEP};
 use bytes::Bytes;
 
@@ -21,6 +22,32 @@ pub enum Leg {
     Write,
     /// Reads and writes.
     All,
+    /// Has the source's server read and sum up what lies there: nothing travels.
+    There,
+    /// Reads one piece again and again, which the source's server has in memory.
+    From,
+    /// Sends what the destination's server drops.
+    To,
+}
+
+/// How a leg is run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Load {
+    pub(crate) leg: Leg,
+    pub(crate) threads: usize,
+    /// Bytes of an operation, at most.
+    pub(crate) piece: usize,
+    /// All its threads together move so many bytes in a second at most.
+    pub(crate) pace: Option<f64>,
+    /// After each operation in these states its thread sleeps for this share of what that took.
+    pub(crate) lingers: Option<(&'static [State], f64)>,
+}
+
+impl Load {
+    /// As a copy does it.
+    pub(crate) fn usual(leg: Leg, threads: usize) -> Load {
+        Load { leg, threads, piece: STEP, pace: None, lingers: None }
+    }
 }
 
 /// What a thread does at a moment.
@@ -102,9 +129,16 @@ const FLUSH_FIRST: u64 = 1 << 20;
 const FLUSH_LAST: u64 = 32 << 20;
 const FLUSH_QUICK: Duration = Duration::from_millis(50);
 
+/// How long a server may take to answer what is sent to be dropped.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// A thread sleeps so long at a time at most, so that it ends when it is to.
+const LINGER_MAX: Duration = Duration::from_millis(500);
+
 impl Running {
-    /// Starts so many threads.
-    pub(crate) fn start(leg: Leg, threads: usize, source: &Arc<Source>, target: &Arc<Target>) -> Running {
+    /// Starts its threads.
+    pub(crate) fn start(load: Load, source: &Arc<Source>, target: &Arc<Target>) -> Running {
+        let threads = load.threads;
         let shared = Arc::new(Shared {
             ends: AtomicBool::new(false),
             counts: Default::default(),
@@ -116,8 +150,8 @@ impl Running {
         let spawn = |number: usize| {
             let (shared, source, target) = (shared.clone(), source.clone(), target.clone());
             let work = move || {
-                let mut worker = Worker::new(&shared, number, (&source, &target));
-                let result = worker.run(leg);
+                let mut worker = Worker::new(&shared, number, (&source, &target), load);
+                let result = worker.run();
                 if let Err((state, error)) = result {
                     aqueduct_worker::lock(&shared.failure).get_or_insert((state, error));
                 }
@@ -173,6 +207,9 @@ struct Worker<'a> {
     read: Option<(usize, Arc<dyn File>)>,
     written: Option<Written>,
     data: Vec<u8>,
+    load: Load,
+    began: Instant,
+    asker: Option<Asker>,
 }
 
 struct Written {
@@ -186,12 +223,13 @@ struct Written {
 type Result<T> = std::result::Result<T, (State, Errno)>;
 
 impl<'a> Worker<'a> {
-    fn new(shared: &'a Shared, number: usize, (source, target): (&'a Source, &'a Target)) -> Worker<'a> {
+    fn new(shared: &'a Shared, number: usize, (source, target): (&'a Source, &'a Target), load: Load) -> Worker<'a> {
         let (state, since) = (State::Own, Instant::now());
         // What does not compress.
-        let mut data = vec![0; STEP];
+        let mut data = vec![0; load.piece];
         blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof().fill(&mut data);
-        Worker { shared, number, source, target, state, since, read: None, written: None, data }
+        let (read, written, asker) = (None, None, None);
+        Worker { shared, number, source, target, state, since, read, written, data, load, began: since, asker }
     }
 
     fn enter(&mut self, state: State) {
@@ -208,7 +246,12 @@ impl<'a> Worker<'a> {
         work: impl FnOnce(&Worker<'_>) -> std::result::Result<T, Errno>,
     ) -> Result<T> {
         self.enter(state);
+        let began = self.since;
         let result = work(self);
+        // What it sleeps counts as what it lingers at.
+        if let Some((_, share)) = self.load.lingers.filter(|(states, _)| states.contains(&state)) {
+            thread::sleep(began.elapsed().min(LINGER_MAX).mul_f64(share));
+        }
         self.enter(State::Own);
         result.map_err(|error| (state, error))
     }
@@ -217,47 +260,91 @@ impl<'a> Worker<'a> {
         self.shared.counts[what].fetch_add(by, Ordering::Relaxed);
     }
 
-    fn run(&mut self, leg: Leg) -> Result<()> {
-        // The size that a file is made with, if files are small.
-        let small = Some(self.source.mean_size()).filter(|size| *size < STEP as u64 / 8).map(|size| size.max(1));
+    fn run(&mut self) -> Result<()> {
         while !self.shared.ends.load(Ordering::Relaxed) {
-            let length = match leg {
-                Leg::Write => {
-                    let length = small.map_or(STEP, |size| size as usize);
-                    self.write(Bytes::copy_from_slice(&self.data[..length]), small.is_some())?;
-                    length
-                }
-                Leg::Read => self.read()?.len(),
+            let length = match self.load.leg {
+                Leg::Write => self.write_made_up()?,
+                Leg::Read => self.read(self.source.next())?.len(),
+                Leg::From => self.read(self.source.first())?.len(),
+                Leg::There => self.sum()?,
+                Leg::To => self.send()?,
                 Leg::All => {
-                    let data = self.read()?;
+                    let data = self.read(self.source.next())?;
                     let length = data.len();
-                    self.write(data.into(), small.is_some())?;
+                    self.write(data.into())?;
                     length
                 }
             };
             self.count(0, length as u64);
             self.count(2, 1);
+            if length == 0 {
+                break; // it cannot be done here
+            }
+            self.keep_pace();
         }
         self.close()
     }
 
-    fn read(&mut self) -> Result<Vec<u8>> {
+    /// Waits until what all threads have moved is due.
+    fn keep_pace(&mut self) {
+        let Some(rate) = self.load.pace else { return };
+        let due = Duration::from_secs_f64(self.shared.counts[0].load(Ordering::Relaxed) as f64 / rate.max(1.0));
+        while self.began.elapsed() < due && !self.shared.ends.load(Ordering::Relaxed) {
+            thread::sleep(due.saturating_sub(self.began.elapsed()).min(LINGER_MAX));
+        }
+    }
+
+    /// Of small files: the size that one is made with.
+    fn small(&self) -> Option<u64> {
+        Some(self.source.mean_size()).filter(|size| *size < STEP as u64 / 8).map(|size| size.max(1))
+    }
+
+    fn write_made_up(&mut self) -> Result<usize> {
+        let length = self.small().map_or(self.data.len(), |size| self.data.len().min(size as usize));
+        self.write(Bytes::copy_from_slice(&self.data[..length]))?;
+        Ok(length)
+    }
+
+    /// Has the source's server sum up a piece; 0: it does not do that.
+    fn sum(&mut self) -> Result<usize> {
         let (index, offset, length) = self.source.next();
-        let file = match &self.read {
-            Some((open, file)) if *open == index => file.clone(),
-            _ => {
-                self.read = None;
-                let file = self.within(State::Open, |worker| worker.source.open(index))?;
-                self.count(1, 1);
-                self.read = Some((index, file.clone()));
-                file
-            }
+        let file = self.open(index)?;
+        let range = (offset, offset + length as u64);
+        let summed = self.within(State::Read, |_| file.sum(range, SumKind::Xxh3, false))?;
+        Ok(if summed.is_some() { length } else { 0 })
+    }
+
+    /// Sends a question that is as long as may be to the destination's server; 0: there is none.
+    fn send(&mut self) -> Result<usize> {
+        let Some((server, key)) = &self.target.server else { return Ok(0) };
+        let asker = match self.asker.take() {
+            Some(asker) => Ok(asker),
+            None => Asker::connect(server, key.clone(), None, ANSWER_MAX),
         };
+        let mut asker = asker.map_err(|_| (State::Own, Errno::EHOSTUNREACH))?;
+        asker.ping(PADDING_MAX, ANSWER_MAX).map_err(|_| (State::Own, Errno::ETIMEDOUT))?;
+        self.asker = Some(asker);
+        Ok(PADDING_MAX)
+    }
+
+    fn open(&mut self, index: usize) -> Result<Arc<dyn File>> {
+        if let Some((_, file)) = self.read.as_ref().filter(|(open, _)| *open == index) {
+            return Ok(file.clone());
+        }
+        self.read = None;
+        let file = self.within(State::Open, |worker| worker.source.open(index))?;
+        self.count(1, 1);
+        self.read = Some((index, file.clone()));
+        Ok(file)
+    }
+
+    fn read(&mut self, (index, offset, length): (usize, u64, usize)) -> Result<Vec<u8>> {
+        let file = self.open(index)?;
         let mut buffer = Vec::with_capacity(length);
         self.within(State::Read, |_| file.read(offset, length, &mut buffer).map(|()| buffer))
     }
 
-    fn write(&mut self, data: Bytes, is_whole: bool) -> Result<()> {
+    fn write(&mut self, data: Bytes) -> Result<()> {
         let written = match self.written.take() {
             Some(written) => written,
             None => {
@@ -271,7 +358,7 @@ impl<'a> Worker<'a> {
         let at = if offset + length >= self.target.length_max { 0 } else { offset + length };
         self.written = Some(Written { length: at, unstable: written.unstable + length, ..written });
         self.flush()?;
-        if is_whole { self.close() } else { Ok(()) }
+        if self.small().is_some() { self.close() } else { Ok(()) }
     }
 
     /// Makes what was written stable, now and then.

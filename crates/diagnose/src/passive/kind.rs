@@ -18,6 +18,10 @@ const PROCESSORS_FULL: f64 = 0.93;
 /// The share of a stage's time that waits for a processor, on a host that has none left.
 const RUNNABLE_MIN: f64 = 0.10;
 
+/// Of the time that threads want a processor for: the part for which they wait, from which on they
+/// have too little of them. On a machine that others keep busy they wait for half.
+const WAITS_MIN: f64 = 0.75;
+
 /// The kind, and the logarithm of the odds that it is right.
 pub(crate) fn of(window: &Window, counts: &StageCounts) -> (Kind, f64) {
     let busy = counts.busy().max(1e-9);
@@ -26,6 +30,9 @@ pub(crate) fn of(window: &Window, counts: &StageCounts) -> (Kind, f64) {
     match counts.stage {
         Stage::Hash | Stage::Send | Stage::Verify => return (Kind::Cpu, 3.0),
         Stage::Network => return network(&window.rails),
+        // To look names up and to make them is to compute: a processor is missing only where they
+        // wait for one.
+        Stage::Metadata if runnable < WAITS_MIN * (cpu + runnable) => return (Kind::Metadata, 3.0),
         _ if (cpu + runnable) / busy > 0.5 => return (Kind::Cpu, 3.0),
         _ if used > PROCESSORS_FULL * all && runnable / busy > RUNNABLE_MIN => return (Kind::Cpu, 2.0),
         Stage::Metadata => return (Kind::Metadata, 3.0),

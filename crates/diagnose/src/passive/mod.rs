@@ -11,4 +11,6 @@ mod target;
 pub use counters::{RailCounts, STATES, Shape, StageCounts, State, Window};
 pub use kind::evidence;
 pub use name::{Named, name};
+pub(crate) use pool::slope;
 pub use sure::{FEATURES, features};
+pub(crate) use target::slow;

@@ -16,7 +16,7 @@ use crate::host::Look as Host;
 use crate::passive::{Shape, StageCounts, State, Window};
 use crate::verdict::Stage;
 
-/// Bytes of a write in the mean below which its bytes do not matter.
+/// Bytes of a write, or of a file, in the mean below which its bytes do not matter.
 const SMALL: f64 = 32768.0;
 
 /// Threads that carry the requests of a session.
@@ -147,6 +147,7 @@ fn between(before: &Look, now: &Look, splits: &Splits) -> Window {
         ..Window::default()
     };
     let moved = now.told.bytes.saturating_sub(before.told.bytes) as f64;
+    let names = now.told.names.saturating_sub(before.told.names) as f64;
     let workers: f64 = now.told.stages.iter().map(|stage| since(before, stage).seconds).sum();
     // What computes beside the threads that copy carries their requests.
     let share_max =
@@ -160,8 +161,8 @@ fn between(before: &Look, now: &Look, splits: &Splits) -> Window {
             Some((stage, side)) => match splits.iter().find(|at| at.0 == record.stage).map(|at| at.1) {
                 None => window.put(counts(stage, side, workers, &counted)),
                 Some(split) => {
-                    // Files of so few bytes are names.
-                    let is_small = moved < SMALL * counted.station.completions();
+                    // Files of so few bytes are names, also where many go in one request.
+                    let is_small = moved < SMALL * counted.station.completions().max(names);
                     let stage = if is_small && side == 1 { Stage::Metadata } else { stage };
                     let of = (workers, counted.seconds);
                     split.put(&mut window, (stage, side), of, &counted.station, busy_carriers);

@@ -6,10 +6,12 @@
 mod copy;
 mod judge;
 mod mount;
+mod server;
 mod servers;
 mod split;
 mod watched;
 
+pub use server::of_volume;
 pub use watched::{Question, Spent, Subject};
 
 use std::time::Instant;
@@ -17,6 +19,7 @@ use std::time::Instant;
 use aqueduct_node::Failure;
 use serde::Serialize;
 
+use self::watched::Watched;
 use crate::Verdict;
 use crate::passive::{Window, name};
 
@@ -50,22 +53,31 @@ pub fn run(question: &Question) -> Result<Report, Failure> {
     let watched = match &question.subject {
         Subject::Copy(path) => copy::watch(path, question, began + question.limit)?,
         Subject::Mount(mount) => mount::watch(mount, question, began + question.limit),
+        Subject::Servers(name, servers) => server::watch(name, servers, question, began + question.limit),
     };
     let whole = sum(&watched.windows);
-    // Threads of a copy that have no work are too many, or wait for names.
-    let counts_idle = |window: &Window| window.is_walking || !watched.wants_more;
-    let wanted = |window: Window| Window { idle: if counts_idle(&window) { window.idle } else { 0.0 }, ..window };
-    let parts: Vec<Window> = parts(&watched.windows).into_iter().map(wanted).collect();
-    let still = still(&watched.windows);
-    let verdict = match name(&wanted(whole.clone()), &parts) {
-        _ if still.seconds >= STILL_MIN.max(whole.seconds / 2.0) => judge::stands_still(&still, &watched),
-        named => judge::judge(&whole, named.as_ref(), &watched),
+    let verdict = match &question.subject {
+        Subject::Servers(_, servers) => server::judge(&whole, &parts(&watched.windows), servers.len(), &watched.names),
+        _ => of_pipeline(&whole, &watched),
     };
     let verdict = Verdict { confidence: verdict.confidence.min(CONFIDENCE_MAX), ..verdict };
     let spent = judge::spent(&whole, &watched.names);
     let rate = watched.bytes / whole.seconds.max(1e-3);
     let seconds = (began.elapsed().as_secs_f64() * 100.0).round() / 100.0;
     Ok(Report { verdict, rate: rate.round(), spent, seconds })
+}
+
+/// What limits a copy or a mount.
+fn of_pipeline(whole: &Window, watched: &Watched) -> Verdict {
+    // Threads of a copy that have no work are too many, or wait for names.
+    let counts_idle = |window: &Window| window.is_walking || !watched.wants_more;
+    let wanted = |window: Window| Window { idle: if counts_idle(&window) { window.idle } else { 0.0 }, ..window };
+    let parts: Vec<Window> = parts(&watched.windows).into_iter().map(wanted).collect();
+    let still = still(&watched.windows);
+    match name(&wanted(whole.clone()), &parts) {
+        _ if still.seconds >= STILL_MIN.max(whole.seconds / 2.0) => judge::stands_still(&still, watched),
+        named => judge::judge(whole, named.as_ref(), watched),
+    }
 }
 
 fn sum(windows: &[Window]) -> Window {

@@ -21,6 +21,8 @@ pub enum Subject {
     Copy(PathBuf),
     /// A mount of this machine.
     Mount(Mount),
+    /// A server, or those of a volume: what they are called together, and their addresses.
+    Servers(String, Vec<String>),
 }
 
 /// What is asked.
