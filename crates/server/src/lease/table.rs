@@ -9,7 +9,7 @@ use aqueduct_fs::{Aspects, ClientId};
 use aqueduct_wire::LeaseId;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::{Exclusive, InodeKey, SHARDS};
+use super::terms::{Exclusive, InodeKey, SHARDS};
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
