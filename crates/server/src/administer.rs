@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use aqueduct_fs::{Errno, LockKind, LockSeen, LockSpace};
 use aqueduct_worker::lock;
 
-use crate::server::Server;
+use crate::state::Server;
 
 /// The most locks of one list, which is made under the lock tables' own locks. What is not listed is counted.
 const LOCKS_LISTED_MAX: usize = 1024;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use aqueduct_fs::{ClientId, Credential, Groups};
 use aqueduct_wire::Caller;
 
-use crate::access::Attached;
+use crate::attached::Attached;
+use crate::export::Export;
 use crate::origin::Origin;
-use crate::server::Export;
 
 /// What makes copies. Its answers come at once: the work is done elsewhere.
 pub trait Mover: Send + Sync {
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
     use crate::access::{ANONYMOUS_ID, Access, Host, Squash};
-    use crate::outside::External;
+    use crate::export::External;
 
     fn export(name: &str, access: Access) -> Arc<Export> {
         let (name, path, filesystem) = (name.to_owned(), String::new(), Arc::new(Synthetic { size: 0 }));

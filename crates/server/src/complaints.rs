@@ -4,13 +4,12 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt::Display;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use aqueduct_worker::lock;
+use aqueduct_worker::{Group, lock};
 
 use crate::origin::Identity;
-use crate::server::Server;
 
 /// So long one line stands for all of its kind.
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -66,9 +65,9 @@ type Key = (Option<Identity>, Complaint);
 
 /// What was told lately.
 #[derive(Default)]
-pub(crate) struct Complaints(Mutex<HashMap<Key, Told>>);
+struct Notes(Mutex<HashMap<Key, Told>>);
 
-impl Complaints {
+impl Notes {
     fn note(&self, key: Key, now: Instant) -> (Note, Key) {
         let mut told = lock(&self.0);
         if told.len() >= REMEMBERED_MAX && !told.contains_key(&key) {
@@ -101,20 +100,32 @@ impl Complaints {
     }
 }
 
-impl Server {
+/// What is told of peers, for the log.
+#[derive(Clone)]
+pub(crate) struct Complaints {
+    notes: Arc<Notes>,
+    /// Whose threads sum up.
+    group: Arc<Group>,
+}
+
+impl Complaints {
+    pub(crate) fn new(group: &Arc<Group>) -> Complaints {
+        Complaints { notes: Arc::default(), group: group.clone() }
+    }
+
     /// Logs what a peer did wrong, unless that was done within the minute.
-    pub(crate) fn complain(&self, peer: impl Into<Identity>, kind: Complaint, what: impl Display) {
+    pub(crate) fn tell(&self, peer: impl Into<Identity>, kind: Complaint, what: impl Display) {
         let peer = peer.into();
-        let (note, key) = self.complaints.note((Some(peer.clone()), kind), Instant::now());
+        let (note, key) = self.notes.note((Some(peer.clone()), kind), Instant::now());
         match note {
             Note::Tell => tracing::warn!(%peer, "{what}"),
             Note::Suppress => {}
             Note::SumUpAfter(pause) => {
-                let (server, pause) = (self.weak(), self.group.sleep(pause));
+                let (notes, pause) = (Arc::downgrade(&self.notes), self.group.sleep(pause));
                 self.group.spawn(async move {
                     pause.await;
-                    let Some(server) = server.upgrade() else { return };
-                    let times = server.complaints.sum_up(&key);
+                    let Some(notes) = notes.upgrade() else { return };
+                    let times = notes.sum_up(&key);
                     let (peer, kind) = key;
                     let peer = peer.map_or_else(|| "several".to_owned(), |peer| peer.to_string());
                     tracing::warn!(%peer, ?kind, times, "the like came more often within the minute");
@@ -136,7 +147,7 @@ mod tests {
 
     #[test]
     fn each_peer_and_kind_is_told_once_a_minute() {
-        let (complaints, now) = (Complaints::default(), Instant::now());
+        let (complaints, now) = (Notes::default(), Instant::now());
         let note = |peer, kind, now| complaints.note((address(peer), kind), now).0;
         assert_eq!(note(1, Complaint::Refused, now), Note::Tell);
         assert_eq!(note(1, Complaint::Damaged, now), Note::Tell);
@@ -155,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded() {
-        let (complaints, now) = (Complaints::default(), Instant::now());
+        let (complaints, now) = (Notes::default(), Instant::now());
         let told =
             (0..100_000).filter(|peer| complaints.note((address(*peer), Complaint::Refused), now).0 == Note::Tell);
         assert_eq!(told.count(), REMEMBERED_MAX + 1);

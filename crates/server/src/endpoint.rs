@@ -6,18 +6,19 @@ use std::sync::{Arc, Mutex, OnceLock};
 use aqueduct_fs::{Errno, Sink, TRANSFER_SIZE_MAX};
 use aqueduct_net::{Closed, Connection, Counters, Endpoint, Frame, Peer};
 use aqueduct_wire::{
-    CancelOutcome, CancelReply, Capabilities, Challenge, HEADER_SIZE, Header, Hello, HelloReply, Key, Kind, Lane,
-    NONCE_LENGTH, Op, PROOF_LENGTH, Proof, Route, RouteReply, RouteStatus, Target, Transcript, VERSION,
-    agree_on_version, session_is_proved,
+    CancelOutcome, CancelReply, Capabilities, Challenge, Header, Hello, HelloReply, Key, Kind, Lane, NONCE_LENGTH, Op,
+    PROOF_LENGTH, Proof, Route, RouteReply, RouteStatus, Target, Transcript, VERSION, agree_on_version,
+    session_is_proved,
 };
 use aqueduct_worker::lock;
 
 use crate::complaints::Complaint;
 use crate::execute;
+use crate::frames::{self, goodbye, send};
 use crate::links::{self, Link};
 use crate::origin::{Identity, Origin};
-use crate::server::{Server, goodbye};
 use crate::session::Session;
+use crate::state::Server;
 
 /// Bytes of a frame that comes before there is a session: HELLO has at most some 350 in this version, and may grow.
 const GREETING_LENGTH_MAX: u32 = 4096;
@@ -83,7 +84,7 @@ impl ServerEndpoint {
     /// Counts no more among those without a session.
     pub(crate) fn joined_or_gone(&self) {
         if self.is_counted.swap(false, Ordering::SeqCst) {
-            self.server.joined_or_gone(self.peer.into());
+            self.server.unjoined.go(self.peer.into());
         }
     }
 
@@ -96,7 +97,11 @@ impl ServerEndpoint {
                 if self.server.recovery.awaits_replays() {
                     return false;
                 }
-                self.server.complain(self.identity(), Complaint::Unjoined, "ended a session: no ATTACH came in time");
+                self.server.complaints.tell(
+                    self.identity(),
+                    Complaint::Unjoined,
+                    "ended a session: no ATTACH came in time",
+                );
                 self.server.end_session(&joined.session);
             }
             Some(_) => {}
@@ -128,7 +133,7 @@ impl ServerEndpoint {
         let refused = match route.target {
             Target::Router => Some("this is a server, and no router"),
             Target::Server(meant) if meant != own => Some("another server is meant"),
-            _ if server.config.keys.is_empty() && server.is_on_loopback_alone() => Some(
+            _ if server.config.keys.is_empty() && server.listeners.are_on_loopback_alone() => Some(
                 "this server has no key and listens on loopback alone, so it takes nothing that comes by a router: give it a key",
             ),
             _ => None,
@@ -240,7 +245,7 @@ impl ServerEndpoint {
         let session = session.and_then(|session| match session.admits(&origin) {
             Err(error) => {
                 let what = format_args!("refused a connection: the session of {} is another's", hello.client_name);
-                self.server.complain(&origin, Complaint::Refused, what);
+                self.server.complaints.tell(&origin, Complaint::Refused, what);
                 Err(error)
             }
             Ok(()) => session.add_connection(connection, hello.link).map(|()| session),
@@ -300,8 +305,14 @@ impl ServerEndpoint {
             server: config.identity,
             volume: config.map.as_ref().map_or([0; 16], |map| map.volume),
             epoch: config.map.as_ref().map_or(0, |map| map.epoch),
-            addresses: self.server.addresses_for(self.peer()).iter().map(ToString::to_string).collect(),
+            addresses: self.addresses(),
         }
+    }
+
+    /// Where its client may reach the server too.
+    fn addresses(&self) -> Vec<String> {
+        let listened = self.server.listeners.addresses();
+        self.server.reach.addresses_for(&listened, self.peer()).iter().map(ToString::to_string).collect()
     }
 
     /// A connection has left its session; more than once does no harm.
@@ -371,7 +382,7 @@ impl ServerEndpoint {
                 "refused {} to see or release locks: it has not the administrator's key",
                 joined.session.name
             );
-            self.server.complain(self.identity(), Complaint::Refused, what);
+            self.server.complaints.tell(self.identity(), Complaint::Refused, what);
             Some(Err(Errno::EPERM))
         } else {
             asked.as_ref().err().map(|error| Err(*error))
@@ -392,7 +403,7 @@ impl ServerEndpoint {
                 }
             };
             let result = answer.as_ref().map(drop).map_err(|error| *error);
-            let mut header = execute::reply_header(&frame.header, Kind::Reply, result);
+            let mut header = frames::reply_header(&frame.header, Kind::Reply, result);
             let prefix = links::prefix(queue_time, None, &mut header);
             send(&connection, header, &[&prefix, answer.unwrap_or_default().as_bytes()].concat());
         });
@@ -407,14 +418,6 @@ fn reply_header(kind: Kind, request: &Header) -> Header {
 fn refuse(connection: &Connection, request: &Header, error: Errno) {
     let header = Header { status: error.raw() as u32, ..reply_header(Kind::HelloReply, request) };
     send(connection, header.checked(&[]), &[]);
-}
-
-pub(crate) fn send(connection: &Connection, mut header: Header, body: &[u8]) {
-    header.body_length = body.len() as u32;
-    let mut frame = Vec::with_capacity(HEADER_SIZE + body.len());
-    frame.extend_from_slice(&header.encode());
-    frame.extend_from_slice(body);
-    connection.send(&frame, None);
 }
 
 impl Endpoint for ServerEndpoint {
@@ -456,7 +459,7 @@ impl Endpoint for ServerEndpoint {
     fn damaged(&self, connection: &Arc<Connection>, reason: &str) {
         if self.has_session() {
             let what = format_args!("closed a connection: {reason}"); // else `closed` says it
-            self.server.complain(self.identity(), Complaint::Damaged, what);
+            self.server.complaints.tell(self.identity(), Complaint::Damaged, what);
         }
         connection.send(&goodbye(reason), None);
         aqueduct_worker::Flush::flush(&**connection);
@@ -475,7 +478,7 @@ impl Endpoint for ServerEndpoint {
                 let what = format_args!("a connection ended before it had a session: {}", closed.reason);
                 let is_stranger = self.is_stranger.load(Ordering::SeqCst);
                 let kind = if is_stranger { Complaint::Stranger } else { Complaint::Unjoined };
-                self.server.complain(self.peer(), kind, what);
+                self.server.complaints.tell(self.peer(), kind, what);
             }
             return;
         };

@@ -18,7 +18,7 @@ use aqueduct_worker::lock;
 use hashbrown::HashTable;
 
 use crate::lease::InodeKey;
-use crate::server::Server;
+use crate::lease::keeper::Keeper;
 
 /// The parts of the table, each with its own lock, which is held for a look only: 64 keep apart as
 /// many threads as a server has.
@@ -179,20 +179,24 @@ pub(crate) struct ExcludedNames<'a> {
     more: Vec<Excluded<'a>>,
 }
 
-impl Server {
+impl Exclusion {
     /// For an append to a file. As leases do, exclusions go by the inode: more than one export may
     /// lead to it.
-    pub(crate) async fn exclude_appends(&self, filesystem: &dyn FileSystem, handle: &Handle) -> Excluded<'_> {
-        let InodeKey(file) = self.leases.key(filesystem, handle.bytes());
-        self.exclusion.take(self.exclusion.hasher.hash_one(file)).await
+    pub(crate) async fn appends(&self, leases: &Keeper, filesystem: &dyn FileSystem, handle: &Handle) -> Excluded<'_> {
+        let InodeKey(file) = leases.key(filesystem, handle.bytes());
+        self.take(self.hasher.hash_one(file)).await
     }
 
     /// For what makes or removes names.
-    pub(crate) async fn exclude_names(&self, filesystem: &dyn FileSystem, request: &Request<'_>) -> ExcludedNames<'_> {
-        let exclusion = &self.exclusion;
+    pub(crate) async fn names(
+        &self,
+        leases: &Keeper,
+        filesystem: &dyn FileSystem,
+        request: &Request<'_>,
+    ) -> ExcludedNames<'_> {
         let key = |parent, name: &[u8]| {
-            let InodeKey(parent) = self.leases.key(filesystem, parent);
-            exclusion.hasher.hash_one((parent, name))
+            let InodeKey(parent) = leases.key(filesystem, parent);
+            self.hasher.hash_one((parent, name))
         };
         let (one, other) = match *request {
             Request::Create { parent, name, .. }
@@ -211,15 +215,15 @@ impl Server {
                 let keys: BTreeSet<Key> = files.iter().map(|file| key(parent, file.name)).collect();
                 let mut all = ExcludedNames::default();
                 for key in keys {
-                    all.more.push(exclusion.take(key).await);
+                    all.more.push(self.take(key).await);
                 }
                 return all;
             }
             _ => return ExcludedNames::default(),
         };
-        let first = exclusion.take(one).await;
+        let first = self.take(one).await;
         let second = match other {
-            Some(other) => Some(exclusion.take(other).await),
+            Some(other) => Some(self.take(other).await),
             None => None,
         };
         ExcludedNames { _pair: [Some(first), second], more: Vec::new() }

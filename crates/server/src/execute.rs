@@ -7,33 +7,34 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::dirpage::ATTR_SIZE;
-use aqueduct_fs::{Aspects, Context, Entry, Errno, FileSystem, Groups, OpenFlags, Reply, Request};
+use aqueduct_fs::{Aspects, Context, Entry, Errno, FileSystem, Groups, LockKind, OpenFlags, Reply, Request};
 use aqueduct_net::{Connection, Frame};
 use aqueduct_wire::{Flags, Grant, Granted, Header, Kind, Op, Subject};
 use aqueduct_worker::lock;
 
-use crate::access::Attached;
+use crate::attached::Attached;
 use crate::complaints::Complaint;
-use crate::endpoint::send;
 use crate::exclusion::ExcludedNames;
 use crate::failpoint::Moment;
+use crate::frames::{reply_header, send};
 use crate::intent;
 use crate::lease::keeper::Change;
-use crate::lease::touch::{self, EXCLUSIVE, Found, Touched, Toucher};
+use crate::lease::touch::{self, Found, Toucher};
+use crate::lease::touched::{EXCLUSIVE, Touched};
 use crate::lease::{Looked, Verdict};
-use crate::links::{Asker, Link, Running};
-use crate::pressure::Room;
-use crate::recovery::takes_lock;
+use crate::links::{Asker, Link};
 use crate::repeat::{self, Repeat};
-use crate::server::Server;
+use crate::room::Room;
 use crate::session::Session;
 use crate::sink::ReplySink;
+use crate::state::Server;
 use latest::Latest;
 
 mod admit;
 mod attach;
 pub(crate) mod extended;
 mod fence;
+mod job;
 mod latest;
 mod look;
 mod right;
@@ -42,6 +43,7 @@ mod wait;
 mod write;
 
 use admit::Try;
+use job::Job;
 
 /// Operations whose cost is the disk's rather than the memory's.
 pub(crate) fn waits_for_disk(op: Op) -> bool {
@@ -78,31 +80,6 @@ pub(crate) fn changes_names_or_attributes(op: Op) -> bool {
             | Op::SetXattr
             | Op::RemoveXattr
     )
-}
-
-/// One request under way.
-struct Job {
-    server: Arc<Server>,
-    session: Arc<Session>,
-    connection: Arc<Connection>,
-    running: Running,
-    header: Header,
-    op: Op,
-    /// For how long the server had not run by then.
-    stopped: Duration,
-    /// Nanoseconds of that it waited for others' leases.
-    waited: AtomicU64,
-    /// Its reply renews the session's leases.
-    renews: bool,
-    /// It is executed in its slot, and nothing is remembered of it yet.
-    in_slot: AtomicBool,
-    asked: extended::Asked,
-    /// Bytes of data that it read or wrote.
-    bytes: AtomicU64,
-    /// Of its reply.
-    status: AtomicU32,
-    /// Where its frame is counted.
-    room: Mutex<Room>,
 }
 
 /// What has come of a request that changes something.
@@ -171,19 +148,6 @@ pub(crate) fn request(
         return job.reply(Kind::Reply, Err(Errno::EAGAIN), &[]);
     }
     server.group.run_now(async move { job.run(frame).await });
-}
-
-/// The header of a reply, but for the lengths.
-pub(crate) fn reply_header(request: &Header, kind: Kind, result: Result<(), Errno>) -> Header {
-    Header {
-        op: request.op,
-        status: result.map_or_else(|error| error.raw() as u32, |()| 0),
-        class: request.class,
-        slot: request.slot,
-        sequence: request.sequence,
-        request: request.request,
-        ..Header::new(kind)
-    }
 }
 
 impl Job {
@@ -262,7 +226,7 @@ impl Job {
             let job = self.job_told();
             let what =
                 format_args!("a slow operation: the backing file system took {took:.1?} for {op} of {client}{job}");
-            self.server.complain(&self.session.origin, Complaint::Slow, what);
+            self.server.complaints.tell(&self.session.origin, Complaint::Slow, what);
         }
     }
 
@@ -458,7 +422,7 @@ impl Job {
         let is_noted = survives && self.session.survives();
         // Until it is executed.
         let _others_wait = match self.server.keeps_sessions() {
-            true => self.server.exclude_names(filesystem, request).await,
+            true => self.server.exclusion.names(&self.server.leases, filesystem, request).await,
             false => ExcludedNames::default(),
         };
         let found = match self.server.leases.watches() || is_noted {
@@ -669,7 +633,7 @@ impl Job {
             let what = format_args!(
                 "refused {client} the shared memory of a database (SQLite's write-ahead log, LMDB), which another client has mapped: see 'aqueduct status --locks'"
             );
-            self.server.complain(&self.session.origin, Complaint::Shared, what);
+            self.server.complaints.tell(&self.session.origin, Complaint::Shared, what);
         }
         let result = result.map(|_| ());
         if changes {
@@ -741,14 +705,7 @@ impl Job {
     }
 }
 
-impl Drop for Job {
-    fn drop(&mut self) {
-        if self.in_slot.load(Ordering::Relaxed) {
-            self.session.abandon(&self.header);
-        }
-        self.server.executing.fetch_sub(1, Ordering::SeqCst);
-        if self.session.leave() && !self.server.draining.load(Ordering::SeqCst) {
-            self.server.free(&self.session);
-        }
-    }
+/// Whether a request takes a lock.
+fn takes_lock(request: &Request<'_>) -> bool {
+    matches!(request, Request::SetLock { lock, .. } if lock.kind != LockKind::Unlock)
 }

@@ -2,8 +2,6 @@
 
 use std::sync::OnceLock;
 
-use crate::server::Server;
-
 /// A moment in the execution of a request that changes something, or in a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
@@ -28,14 +26,12 @@ type Hook = Box<dyn Fn(Moment) -> bool + Send + Sync>;
 pub(crate) struct Failpoint(OnceLock<Hook>);
 
 impl Failpoint {
+    /// The first hook stays.
+    pub(crate) fn set(&self, hook: impl Fn(Moment) -> bool + Send + Sync + 'static) {
+        let _ = self.0.set(Box::new(hook));
+    }
+
     pub(crate) fn dies(&self, moment: Moment) -> bool {
         self.0.get().is_some_and(|hook| hook(moment))
-    }
-}
-
-impl Server {
-    /// For tests: has requests end, without an answer, at the moments for which `hook` says so. It can be set once.
-    pub fn set_failpoint(&self, hook: impl Fn(Moment) -> bool + Send + Sync + 'static) {
-        let _ = self.failpoint.0.set(Box::new(hook)); // the first stays
     }
 }

@@ -34,10 +34,9 @@ use aqueduct_wire::{Class, HEADER_SIZE, Header, SLOTS_MAX, ServerId};
 use aqueduct_worker::lock;
 use serde::{Deserialize, Serialize};
 
-use crate::lease::keeper::now;
+use crate::lease::clock::now;
 use crate::metrics::JournalCounters;
 use crate::origin::StoredOrigin;
-use crate::session::Session;
 use crate::stored::{Keeper, Opened, Owners, Stored, remove};
 
 /// The layout of these files: others are not read.
@@ -107,6 +106,16 @@ pub(crate) struct Head {
     /// What it held back is not accepted any more: somebody may have looked at what was there before.
     #[serde(default)]
     broken: bool,
+}
+
+/// What a session is from its first day.
+pub(crate) struct Whose {
+    pub(crate) session: u64,
+    pub(crate) secret: [u8; 16],
+    /// The name of its client.
+    pub(crate) client: String,
+    pub(crate) origin: StoredOrigin,
+    pub(crate) slots: u32,
 }
 
 /// What every head says, of whichever release.
@@ -260,17 +269,17 @@ impl Folder {
     }
 
     /// The head of a session of this server, of an export that is durable or not, which for so long believes what it was granted leases on.
-    pub(crate) fn head(&self, session: &Session, (export, durable): (&str, bool), believes: Duration) -> Head {
+    pub(crate) fn head(&self, of: Whose, (export, durable): (&str, bool), believes: Duration) -> Head {
         Head {
             format: FORMAT,
             boot: self.boot.clone(),
             server: self.server.clone(),
-            session: session.id,
-            secret: session.secret,
-            client: session.name.clone(),
-            origin: (&session.origin).into(),
+            session: of.session,
+            secret: of.secret,
+            client: of.client,
+            origin: of.origin,
             export: export.to_owned(),
-            slots: session.slots(),
+            slots: of.slots,
             durable,
             verifier: self.verifier,
             believes: believes.as_millis() as u64,

@@ -4,27 +4,21 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use aqueduct_net::Connection;
-use aqueduct_wire::{Extensions, Flags, Header, Kind, Times};
+use aqueduct_wire::{Extensions, Flags, Header, Times};
 use aqueduct_worker::lock;
 
-use crate::endpoint::send;
-use crate::server::Server;
-use crate::session::Session;
-
-/// So often is looked whether a client has taken the last frame of a link.
-const TAKEN_LOOKS: Duration = Duration::from_millis(10);
+use crate::frames::send;
 
 /// One connection of a session, until nothing that came by it is under way any more.
 pub(crate) struct Link {
     pub(crate) number: u32,
     connection: Weak<Connection>,
     is_given_up: AtomicBool,
-    is_retired: AtomicBool,
+    pub(crate) is_retired: AtomicBool,
     /// Its last frame is sent.
-    is_over: AtomicBool,
+    pub(crate) is_over: AtomicBool,
     /// Requests that are being executed.
     executing: AtomicUsize,
     /// What has to have ended before the client asks anew: changes without a slot that are being
@@ -64,6 +58,11 @@ impl Link {
         is_open.then_some(running)
     }
 
+    /// Its connection, which may have ended, as long as anybody has it.
+    pub(crate) fn last_connection(&self) -> Option<Arc<Connection>> {
+        self.connection.upgrade()
+    }
+
     /// Its connection, unless that has ended.
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
         self.connection.upgrade().filter(|connection| !connection.is_closed())
@@ -79,7 +78,7 @@ impl Link {
     }
 
     /// Nothing is begun here any more.
-    fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         self.is_given_up.store(true, Ordering::SeqCst);
         if let Some(connection) = self.connection.upgrade() {
             connection.close("its client gave it up".into());
@@ -102,7 +101,8 @@ impl Link {
         self.poll_none(&self.fenced, task)
     }
 
-    fn poll_idle(&self, task: &mut Context<'_>) -> Poll<()> {
+    /// Ready when nothing of it is executed.
+    pub(crate) fn poll_idle(&self, task: &mut Context<'_>) -> Poll<()> {
         self.poll_none(&self.executing, task)
     }
 }
@@ -184,45 +184,4 @@ pub(crate) fn prefix(queue_time: Option<u32>, times: Option<Times>, header: &mut
         Extensions { queue_time, times, ..Extensions::default() }.encode(&mut prefix);
     }
     prefix
-}
-
-impl Server {
-    /// Ends these links of a session: nothing that came by them is begun any more, and what waits
-    /// there is asked to stop.
-    pub(crate) fn give_up_links(&self, session: &Session, links: &[Arc<Link>]) {
-        links.iter().for_each(|link| link.give_up());
-        session.waits.left(); // also those of links that were retired
-        self.leases.wake_all_of(session.client());
-    }
-
-    /// A client retires a link: what is executed is answered, and what waits is the session's,
-    /// which tells of its end by any link; then the link is closed, its last frame saying so.
-    pub(crate) fn retire(&self, session: &Arc<Session>, number: u32) {
-        let is_it = |of: u32| of == number;
-        let Some(link) = session.links(is_it).pop() else { return };
-        let Some(connection) = link.connection.upgrade() else { return };
-        if link.is_retired.swap(true, Ordering::SeqCst) {
-            return; // once is enough, however often it is said
-        }
-        let (server, session) = (self.weak(), session.clone());
-        self.group.spawn(async move {
-            std::future::poll_fn(|task| link.poll_idle(task)).await;
-            link.is_over.store(true, Ordering::SeqCst);
-            // What has come in between, and may wait now.
-            std::future::poll_fn(|task| link.poll_idle(task)).await;
-            session.waits.outlive(&link);
-            // Whose wait had just ended tells it here still.
-            std::future::poll_fn(|task| link.poll_idle(task)).await;
-            let mut body = Vec::new();
-            aqueduct_wire::encode_retire(number, &mut body);
-            send(&connection, Header::new(Kind::Retire), &body);
-            aqueduct_worker::Flush::flush(&*connection);
-            // However long a client takes for what it was answered: its session bounds it.
-            while !connection.is_closed() && !connection.is_taken() {
-                let Some(pause) = server.upgrade().map(|server| server.group.sleep(TAKEN_LOOKS)) else { return };
-                pause.await;
-            }
-            connection.close("its client retired it".into());
-        });
-    }
 }

@@ -1,18 +1,13 @@
 //! What a server counts: rows of the table of `aqueduct-metrics`.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use aqueduct_fs::DataCounters;
 use aqueduct_metrics::table::{self, CLIENTS_MAX, EXPORTS_MAX, JOBS_MAX};
-use aqueduct_metrics::{Absorb, Collect, Counter, Family, Histogram, Indexed, Series, Snapshot};
+use aqueduct_metrics::{Absorb, Counter, Family, Histogram, Indexed, Series, Snapshot};
 use aqueduct_wire::{Lane, Op};
 use aqueduct_worker::lock;
-
-use crate::server::Server;
-use crate::session::Session;
 
 /// Of one session, client or export.
 #[derive(Debug, Default)]
@@ -129,6 +124,15 @@ impl Default for JournalCounters {
     }
 }
 
+/// Changes past the server, of all exports.
+#[derive(Default)]
+pub(crate) struct OutsideCounters {
+    /// Inodes that have changed.
+    pub(crate) changes: Counter,
+    /// That there were more than could be told.
+    pub(crate) overflows: Counter,
+}
+
 /// All that is not counted elsewhere.
 pub(crate) struct Metrics {
     operations: Indexed<Histogram>,
@@ -149,6 +153,7 @@ pub(crate) struct Metrics {
     pub(crate) sessions: Counter,
     pub(crate) forsaken: Counter,
     pub(crate) journal: Arc<JournalCounters>,
+    pub(crate) outside: OutsideCounters,
 }
 
 impl Default for Metrics {
@@ -171,6 +176,7 @@ impl Default for Metrics {
             sessions: Counter::default(),
             forsaken: Counter::default(),
             journal: Arc::default(),
+            outside: OutsideCounters::default(),
         }
     }
 }
@@ -189,15 +195,14 @@ impl Metrics {
     }
 
     /// What a session asks for belongs to its client and its export, from now on.
-    pub(crate) fn attached(&self, session: &Session) {
-        let Some(attached) = session.attached.get() else { return };
+    pub(crate) fn attached(&self, counters: &Arc<Counters>, client: &str, export: &str) {
         let mut is_new = false;
-        session.counters.of.get_or_init(|| {
+        counters.of.get_or_init(|| {
             is_new = true;
-            (self.clients.series(&session.name), self.exports.series(&attached.export.name))
+            (self.clients.series(client), self.exports.series(export))
         });
         if is_new {
-            lock(&self.counted).add(session.counters.clone());
+            lock(&self.counted).add(counters.clone());
         }
     }
 
@@ -210,7 +215,7 @@ impl Metrics {
         }
     }
 
-    fn collect(&self, into: &mut Snapshot) {
+    pub(crate) fn collect(&self, into: &mut Snapshot) {
         for (kind, counters) in [("control", &self.control), ("bulk", &self.bulk), ("unjoined", &self.unjoined)] {
             counters.collect("server", kind, into);
         }
@@ -252,46 +257,9 @@ impl Metrics {
         into.put(&table::SERVER_SESSIONS_FORSAKEN, &[], &self.forsaken);
         into.put(&table::SERVER_JOURNAL_WRITES, &[], &self.journal.writes);
         into.put(&table::SERVER_JOURNAL_SYNC_SECONDS, &[], &self.journal.sync);
+        into.put(&table::SERVER_OUTSIDE_CHANGES, &[], &self.outside.changes);
+        into.put(&table::SERVER_OUTSIDE_OVERFLOWS, &[], &self.outside.overflows);
     }
-}
-
-impl Collect for Server {
-    fn collect(&self, into: &mut Snapshot) {
-        self.metrics.collect(into);
-        let sessions = lock(&self.sessions).len();
-        into.put_number(&table::SERVER_SESSIONS, &[], sessions as u64);
-        into.put_number(&table::SERVER_SLOTS, &[], self.replies.slots() as u64);
-        into.put_number(&table::SERVER_EXECUTING, &[], self.executing.load(Ordering::Relaxed) as u64);
-        into.put_number(&table::SERVER_LOOKING, &[], self.looking.load(Ordering::Relaxed) as u64);
-        into.put_number(&table::SERVER_CONNECTIONS, &[], self.connections.load(Ordering::Relaxed) as u64);
-        self.leases.collect(into);
-        into.put(&table::SERVER_OUTSIDE_CHANGES, &[], &self.told.changes);
-        into.put(&table::SERVER_OUTSIDE_OVERFLOWS, &[], &self.told.overflows);
-        let (frames, unsent) = self.budget.held();
-        into.put_number(&table::SERVER_FRAME_MEMORY, &[], frames as u64);
-        into.put_number(&table::SERVER_UNSENT_MEMORY, &[], unsent as u64);
-        into.put_number(&table::SERVER_FRAME_WAITERS, &[], self.budget.waiters() as u64);
-        // As few as have series of their own elsewhere.
-        for (at, export) in self.exports.iter().enumerate() {
-            let name = if at < EXPORTS_MAX { &export.name } else { aqueduct_metrics::OTHER };
-            if let Some(data) = export.filesystem.data_counters() {
-                collect_data(name, &data, into);
-            }
-        }
-    }
-}
-
-fn collect_data(export: &str, data: &DataCounters, into: &mut Snapshot) {
-    let labels = [export];
-    into.put_number(&table::EXPORT_READ_AHEAD_STREAMS, &labels, data.streams);
-    into.put_number(&table::EXPORT_READ_AHEAD_LATENCY_SECONDS, &labels, data.latency.as_nanos() as u64);
-    into.put_number(&table::EXPORT_READ_AHEAD_WAITS, &labels, data.waits);
-    into.put_number(&table::EXPORT_READ_AHEAD_BYTES, &labels, data.asked);
-    into.put_number(&table::EXPORT_READ_AHEAD_BYTES_USED, &labels, data.used);
-    into.put_number(&table::EXPORT_READ_AHEAD_BYTES_WASTED, &labels, data.wasted);
-    into.put_number(&table::EXPORT_WRITES, &labels, data.writes);
-    into.put_number(&table::EXPORT_WRITES_CONTINUED, &labels, data.continued);
-    into.put_number(&table::EXPORT_THROTTLED, &labels, data.throttled);
 }
 
 #[cfg(test)]

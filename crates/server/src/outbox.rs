@@ -5,33 +5,20 @@
 //! of a second.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use aqueduct_net::Connection;
-use aqueduct_wire::{Class, Header, Kind, LEASES_TOLD_MAX, LeaseId};
-use aqueduct_worker::lock;
-
-use crate::endpoint::send;
-use crate::server::Server;
-use crate::session::Session;
+use aqueduct_wire::{Class, Header, Kind};
 
 /// So long an acknowledgement may take before the message is sent again elsewhere: many round
 /// trips, and less than a person notices. Then twice as long, and so on up to [`AGAIN_MAX`].
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 
-/// Looks while anything is not acknowledged.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-
 /// Messages of one session that are not acknowledged: about 200 bytes each. Beyond, recalls are
 /// asked for again all together, and a completion goes to its own connection only.
 const UNACKNOWLEDGED_MAX: usize = 1024;
-
-/// When so many bytes wait on a connection, nothing is asked there any more, and it is closed: the
-/// next one is asked for all at 8 bytes a lease.
-const UNREAD_MAX: usize = 4 << 20;
 
 /// A message that is not acknowledged.
 struct Message {
@@ -65,20 +52,20 @@ pub(crate) struct Outbox {
     /// What was sent here was not acknowledged in time: others are better.
     slow: Weak<Connection>,
     /// Somebody looks after it.
-    watched: bool,
+    pub(crate) watched: bool,
 }
 
 /// What is due.
 #[derive(Default)]
-struct Due {
-    again: Vec<(Arc<Connection>, Header, Vec<u8>)>,
+pub(crate) struct Due {
+    pub(crate) again: Vec<(Arc<Connection>, Header, Vec<u8>)>,
     /// All that is recalled is to be asked for here.
-    recall_all: Option<Arc<Connection>>,
+    pub(crate) recall_all: Option<Arc<Connection>>,
 }
 
 impl Outbox {
     /// Numbers a message that is about to be sent over a connection; without one it is due.
-    fn add(
+    pub(crate) fn add(
         &mut self,
         (header, outlives): (Header, bool),
         body: &[u8],
@@ -103,6 +90,11 @@ impl Outbox {
         header
     }
 
+    /// Whether anything is not acknowledged.
+    pub(crate) fn waits(&self) -> bool {
+        !self.unacknowledged.is_empty() || self.overflow.is_some()
+    }
+
     /// A message has come to the client, over this connection.
     pub(crate) fn acknowledge(&mut self, number: u32, link: &Connection) {
         self.unacknowledged.remove(&number);
@@ -113,7 +105,7 @@ impl Outbox {
     }
 
     /// All that is recalled is asked for once more.
-    fn forget_recalls(&mut self) {
+    pub(crate) fn forget_recalls(&mut self) {
         self.overflow = None;
         self.unacknowledged.retain(|_, message| message.header.kind != Kind::Callback);
     }
@@ -126,7 +118,7 @@ impl Outbox {
 
     /// What is to be sent again now, of these connections over the next one in turn after that
     /// where it went last. Over the only one TCP does so.
-    fn due(&mut self, links: &[Arc<Connection>], now: Instant) -> Due {
+    pub(crate) fn due(&mut self, links: &[Arc<Connection>], now: Instant) -> Due {
         let mut due = Due::default();
         // Its waiter asks anew, since its connection has gone.
         self.unacknowledged
@@ -160,97 +152,4 @@ fn next<'a>(links: &'a [Arc<Connection>], link: &Weak<Connection>) -> Option<&'a
 
 fn is_open(link: &Weak<Connection>) -> bool {
     link.upgrade().is_some_and(|link| !link.is_closed())
-}
-
-/// The sessions whose messages somebody looks after.
-#[derive(Default)]
-pub(crate) struct Outboxes(Mutex<Vec<Weak<Session>>>);
-
-impl Server {
-    /// Sends a message over this connection of a session, and again over others until it is
-    /// acknowledged. `None`: over any, and also those that come later.
-    pub(crate) fn tell(&self, session: &Arc<Session>, link: Option<&Arc<Connection>>, header: Header, body: &[u8]) {
-        let by = link.cloned().or_else(|| session.control());
-        let mut outbox = lock(&session.outbox);
-        let header = outbox.add((header, link.is_none()), body, by.as_ref(), Instant::now());
-        let begins = !std::mem::replace(&mut outbox.watched, true);
-        drop(outbox);
-        by.iter().for_each(|by| send(by, header, body));
-        if begins {
-            self.watch(session);
-        }
-    }
-
-    /// Asks for leases. Without a connection nobody is asked: whichever comes next is.
-    pub(crate) fn recall(&self, session: &Arc<Session>, leases: &[LeaseId]) {
-        if let Some(link) = session.control() {
-            self.recall_on(session, &link, leases);
-        }
-    }
-
-    /// Asks for all that a session was asked for, on this connection, instead of what was not
-    /// acknowledged.
-    pub(crate) fn recall_again(&self, session: &Arc<Session>, link: &Arc<Connection>) {
-        // Forgotten first: what is recalled from here on is among those below, or is asked for by
-        // itself.
-        lock(&session.outbox).forget_recalls();
-        let recalled = self.leases.recalled(session);
-        self.recall_on(session, link, &recalled);
-    }
-
-    fn recall_on(&self, session: &Arc<Session>, link: &Arc<Connection>, leases: &[LeaseId]) {
-        if link.unread().is_some_and(|(bytes, _)| bytes > UNREAD_MAX) {
-            return link.give_up("what it is asked for is not read");
-        }
-        for leases in leases.chunks(LEASES_TOLD_MAX) {
-            let mut body = Vec::new();
-            aqueduct_wire::encode_leases(leases, &mut body);
-            self.tell(session, Some(link), Header::new(Kind::Callback), &body);
-        }
-    }
-
-    /// Looks after the messages of a session from now on, as long as any are not acknowledged.
-    fn watch(&self, session: &Arc<Session>) {
-        let mut watched = lock(&self.outboxes.0);
-        watched.push(Arc::downgrade(session));
-        if watched.len() > 1 {
-            return; // somebody looks
-        }
-        drop(watched);
-        let server = self.weak();
-        self.group.spawn(async move {
-            while let Some(pause) = server.upgrade().map(|server| server.group.sleep(LOOK_EVERY)) {
-                pause.await;
-                if !server.upgrade().is_some_and(|server| server.look_at_outboxes()) {
-                    return;
-                }
-            }
-        });
-    }
-
-    /// One look; whether there is to be another.
-    fn look_at_outboxes(&self) -> bool {
-        let sessions: Vec<_> = lock(&self.outboxes.0).iter().filter_map(Weak::upgrade).collect();
-        for session in &sessions {
-            let links = session.controls();
-            let due = lock(&session.outbox).due(&links, Instant::now());
-            for (link, header, body) in due.again {
-                send(&link, header, &body);
-            }
-            if let Some(link) = due.recall_all {
-                self.recall_again(session, &link);
-            }
-        }
-        let is_watched = |session: &Weak<Session>| {
-            session.upgrade().is_some_and(|session| {
-                let mut outbox = lock(&session.outbox);
-                let waits = !outbox.unacknowledged.is_empty() || outbox.overflow.is_some();
-                outbox.watched = waits && !session.has_ended();
-                outbox.watched
-            })
-        };
-        let mut watched = lock(&self.outboxes.0);
-        watched.retain(is_watched);
-        !watched.is_empty() && !self.draining.load(Ordering::SeqCst)
-    }
 }

@@ -1,17 +1,16 @@
 //! When memory for what peers send, or do not read, is short: those who hold it and make nothing of it are closed. While there is enough, nothing runs.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use aqueduct_net::{Budget, Charge, Connection};
+use aqueduct_net::{Budget, Connection};
 use aqueduct_worker::lock;
 
 use crate::complaints::Complaint;
 use crate::origin::Identity;
-use crate::server::Server;
 use crate::session::Session;
+use crate::state::Server;
 
 /// Looks while it is short.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -19,78 +18,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A frame of which nothing comes for so long, while others wait for its room, is not waited for; a lost packet is sent again sooner.
 const SILENT_MAX: Duration = Duration::from_secs(2);
 
-/// So long a client is remembered of which a frame was not finished, and so many are.
-const REMEMBERED_FOR: Duration = Duration::from_secs(60);
-const REMEMBERED_MAX: usize = 4096;
-
-/// Clients that held memory in vain lately: they get half of it at most, and the others the rest.
-#[derive(Default)]
-pub(crate) struct Hoarders(Mutex<HashMap<Identity, Instant>>);
-
-impl Hoarders {
-    fn add(&self, peer: Identity) {
-        let mut known = lock(&self.0);
-        if known.len() >= REMEMBERED_MAX {
-            known.retain(|_, since| since.elapsed() < REMEMBERED_FOR);
-        }
-        if known.len() < REMEMBERED_MAX {
-            known.insert(peer, Instant::now());
-        }
-    }
-
-    pub(crate) fn has(&self, peer: &Identity) -> bool {
-        lock(&self.0).get(peer).is_some_and(|since| since.elapsed() < REMEMBERED_FOR)
-    }
-}
-
 /// As long may a frame take in all while others wait: 1 MiB at 35 KiB/s.
 const FRAME_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A peer that reads nothing of its replies for so long, while there are too many for others already, is not waited for.
 const UNREAD_MAX: Duration = Duration::from_secs(1);
-
-/// Bytes of requests that wait for others' leases, of all clients. They are not counted among frames, whose room others need meanwhile; beyond so many they are.
-const WAITING_MAX: usize = 64 << 20;
-
-/// How many such bytes there are.
-#[derive(Default)]
-pub(crate) struct Waiting(AtomicUsize);
-
-/// Where the frame of a request under way is counted.
-#[derive(Default)]
-pub(crate) enum Room {
-    /// Nowhere: it is short.
-    #[default]
-    None,
-    /// Among the frames.
-    Frame(Charge),
-    /// Among those that wait for leases, or have waited.
-    Waiting(Arc<Waiting>, usize),
-}
-
-impl Room {
-    pub(crate) fn of(charge: Option<Charge>) -> Room {
-        charge.map_or(Room::None, Room::Frame)
-    }
-
-    /// Its request begins to wait.
-    pub(crate) fn wait(&mut self, waiting: &Arc<Waiting>) {
-        let Room::Frame(charge) = self else { return };
-        let size = charge.size();
-        let add = |bytes: usize| Some(bytes + size).filter(|sum| *sum <= WAITING_MAX);
-        if waiting.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok() {
-            *self = Room::Waiting(waiting.clone(), size);
-        }
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        if let Room::Waiting(waiting, size) = self {
-            waiting.0.fetch_sub(*size, Ordering::SeqCst);
-        }
-    }
-}
 
 /// The memory that connections share, with the one who takes it back.
 pub(crate) fn budget(server: &Weak<Server>, frames_max: usize, unsent_max: usize) -> Arc<Budget> {
@@ -176,7 +108,7 @@ impl Server {
     }
 
     fn give_up(&self, (connection, who): (&Arc<Connection>, &Identity), reason: &str) {
-        self.complain(who.clone(), Complaint::Hoards, format_args!("closed a connection: {reason}"));
+        self.complaints.tell(who.clone(), Complaint::Hoards, format_args!("closed a connection: {reason}"));
         connection.give_up(reason);
     }
 }

@@ -10,21 +10,29 @@ use aqueduct_wire::ADDRESSES_MAX;
 use aqueduct_worker::lock;
 use socket2::Socket;
 
-use crate::complaints::Complaint;
+use crate::complaints::{Complaint, Complaints};
 use crate::origin::Identity;
-use crate::server::Server;
 
 /// So long what this machine's interfaces are is not looked up again: thousands of clients may
 /// come at once, and a machine may have thousands of interfaces.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
 /// What this machine's interfaces were a moment ago.
-#[derive(Default)]
-pub(crate) struct KnownInterfaces(Mutex<Option<(Instant, Arc<[Interface]>)>>);
+type Known = Mutex<Option<(Instant, Arc<[Interface]>)>>;
 
-impl KnownInterfaces {
-    fn get(&self) -> std::io::Result<Arc<[Interface]>> {
-        let mut known = lock(&self.0);
+/// How clients reach the server.
+pub(crate) struct Reach {
+    known: Known,
+    complaints: Complaints,
+}
+
+impl Reach {
+    pub(crate) fn new(complaints: Complaints) -> Reach {
+        Reach { known: Known::default(), complaints }
+    }
+
+    fn look(&self) -> std::io::Result<Arc<[Interface]>> {
+        let mut known = lock(&self.known);
         match &*known {
             Some((since, found)) if since.elapsed() < KNOWN_FOR => Ok(found.clone()),
             _ => {
@@ -34,29 +42,26 @@ impl KnownInterfaces {
             }
         }
     }
-}
 
-impl Server {
     fn interfaces(&self) -> Arc<[Interface]> {
-        self.interfaces.get().unwrap_or_else(|error| {
+        self.look().unwrap_or_else(|error| {
             let what = format_args!(
                 "cannot tell this machine's network interfaces: {error}; clients are told of fewer addresses, and may be answered by another card than they chose"
             );
-            self.complain(Identity::Server, Complaint::Exhausted, what);
+            self.complaints.tell(Identity::Server, Complaint::Exhausted, what);
             Arc::default()
         })
     }
 
-    /// The addresses at which this client may reach the server too.
-    pub(crate) fn addresses_for(&self, peer: Peer) -> Vec<SocketAddr> {
-        let listened = self.addresses();
+    /// The addresses at which this client may reach the server too, of those listened on.
+    pub(crate) fn addresses_for(&self, listened: &[SocketAddr], peer: Peer) -> Vec<SocketAddr> {
         let is_any = listened.iter().any(|address| address.ip().is_unspecified());
         let interfaces = if is_any { self.interfaces() } else { Arc::default() };
-        addresses(&listened, &interfaces, peer.is_near())
+        addresses(listened, &interfaces, peer.is_near())
     }
 
     /// The same, each with its card.
-    pub(crate) fn listens_for(&self, peer: Peer) -> Vec<ListenStatus> {
+    pub(crate) fn listens_for(&self, listened: &[SocketAddr], peer: Peer) -> Vec<ListenStatus> {
         let known = self.interfaces();
         let status = |address: SocketAddr| {
             let card = known.iter().find(|card| card.address == address.ip()).map(|card| card.name.clone());
@@ -67,7 +72,7 @@ impl Server {
                 interface: card,
             }
         };
-        self.addresses_for(peer).into_iter().map(status).collect()
+        self.addresses_for(listened, peer).into_iter().map(status).collect()
     }
 
     /// Has a client be answered by the card by which it came.
@@ -79,7 +84,7 @@ impl Server {
             let what = format_args!(
                 "cannot bind its connections to the card by which they come: {error}; all may be answered by one card of the subnet"
             );
-            self.complain(peer, Complaint::Exhausted, what);
+            self.complaints.tell(peer, Complaint::Exhausted, what);
         }
     }
 }

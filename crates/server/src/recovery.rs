@@ -1,22 +1,11 @@
-//! After a restart: sessions that an earlier process left, and the grace in which nobody takes the locks that their clients held.
+//! The grace after a restart, in which nobody takes the locks that clients of before held.
 
 use std::collections::HashSet;
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::task::{Poll, Waker};
-use std::time::Duration;
 
-use aqueduct_fs::{Cancel, ClientId, Errno, LockKind, Request};
-use aqueduct_wire::{Header, Kind, Op};
+use aqueduct_fs::{Cancel, Errno};
 use aqueduct_worker::lock;
-
-use crate::access::Attached;
-use crate::execute::reply_header;
-use crate::intent;
-use crate::journal::{Folder, Head, Left, Outcome, Record};
-use crate::lease::keeper::{Believers, now};
-use crate::server::{Role, Server};
-use crate::session::Session;
 
 /// The sessions that have not recovered yet, and the requests that wait for them: of each client at most as many as may be pending.
 #[derive(Default)]
@@ -31,7 +20,8 @@ struct State {
 }
 
 impl Recovery {
-    fn begin(&self, sessions: impl Iterator<Item = u64>, replays: bool) {
+    /// These have to recover.
+    pub(crate) fn begin(&self, sessions: impl Iterator<Item = u64>, replays: bool) {
         let mut state = lock(&self.0);
         state.missing.extend(sessions);
         state.replays = replays;
@@ -53,7 +43,7 @@ impl Recovery {
     }
 
     /// The grace is over for those who are still missing.
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         lock(&self.0).end();
     }
 
@@ -82,142 +72,5 @@ impl State {
     fn end(&mut self) {
         self.missing.clear();
         self.waiting.drain(..).for_each(Waker::wake);
-    }
-}
-
-/// Whether a request takes a lock.
-pub(crate) fn takes_lock(request: &Request<'_>) -> bool {
-    matches!(request, Request::SetLock { lock, .. } if lock.kind != LockKind::Unlock)
-}
-
-/// Finds out which of the requests that were under way had been executed: these have their replies from now on, and the others were never sent.
-async fn settle_intents(left: &mut Left, attached: &Attached, has_lost: bool) {
-    let client = ClientId(left.head.session);
-    let maps = attached.maps();
-    for (class, slot, Record { sequence, op, outcome }) in &mut left.slots {
-        let Outcome::Intended(intent) = outcome else { continue };
-        let place = Header { class: *class, slot: *slot, op: *op, ..Header::new(Kind::Request) };
-        let request = Header { sequence: *sequence, ..place };
-        let settled = match Op::from_code(*op) {
-            Some(op) => intent::settle(&*attached.filesystem, (maps, has_lost), (client, op), intent).await,
-            None => None,
-        };
-        match settled {
-            Some(result) => {
-                let header = reply_header(&request, Kind::Reply, result.as_ref().map(|_| ()).map_err(|error| *error));
-                let mut body = Vec::new();
-                if let Ok(reply) = &result {
-                    aqueduct_wire::encode_reply(reply, &mut body);
-                }
-                left.journal.settle(&request, &header, &body);
-                *outcome = Outcome::Replied { header, body };
-            }
-            None => {
-                *sequence = sequence.wrapping_sub(1);
-                left.journal.retract(&Header { sequence: *sequence, ..place });
-                *outcome = Outcome::Forgotten;
-            }
-        }
-    }
-}
-
-impl Server {
-    /// Puts the sessions of earlier processes into the table, and has those end whose clients do not come in time.
-    pub(crate) fn restore(&self, folder: &Folder) -> io::Result<()> {
-        let (left, believed) = folder.left(self.config.limits.sessions_max, |head| self.attach(head).is_some())?;
-        // On a thread of its own, which may act as whoever was to be served, and wait.
-        let restored = std::thread::scope(|scope| {
-            let restore_all = async {
-                let mut restored = Vec::new();
-                for left in left {
-                    restored.extend(self.restore_session(left).await);
-                }
-                restored
-            };
-            let restore = || aqueduct_worker::wait(&self.group, restore_all);
-            std::thread::Builder::new()
-                .name("restore".into())
-                .spawn_scoped(scope, restore)?
-                .join()
-                .map_err(|_| io::Error::other("restoring the sessions of an earlier process failed"))
-        })?;
-        let replays = restored.iter().any(|(session, ..)| session.has_lost);
-        // Those of whom a record says that they asked for leases.
-        let mut believers = Believers::default();
-        for (session, believes, _) in restored.iter().filter(|(_, believes, _)| !believes.is_zero()) {
-            believers.missing.insert(session.id);
-            believers.patience = believers.patience.max(*believes);
-        }
-        let writers = restored.iter().filter(|(.., may_flush)| *may_flush).map(|(session, ..)| session.id);
-        believers.writers.extend(writers);
-        let lapsed_at = if believed.is_zero() { Duration::ZERO } else { now() + believed };
-        self.leases.start(believers, folder.lapsed_at(now()).max(lapsed_at));
-        self.await_rights();
-        let mut sessions = lock(&self.sessions);
-        sessions.extend(restored.into_iter().map(|(session, ..)| (session.id, Arc::new(session))));
-        self.recovery.begin(sessions.keys().copied(), replays);
-        let count = sessions.len();
-        drop(sessions);
-        if count > 0 {
-            tracing::info!(sessions = count, grace = ?self.config.limits.recovery_grace, "waiting for the clients of before the restart");
-            self.end_recovery_later();
-        }
-        Ok(())
-    }
-
-    /// Servers of data that had rights may still write. No client looks at anything before they
-    /// have stopped.
-    fn await_rights(&self) {
-        let Role::Names(granter) = &self.config.role else { return };
-        self.leases.bar();
-        let (granter, server, floor) = (granter.clone(), self.weak(), granter.revoke(None));
-        self.group.spawn(async move {
-            let Some(server) = server.upgrade() else { return };
-            if server.rights_over(&granter, None, floor).await {
-                server.leases.admit_all();
-            }
-        });
-    }
-
-    /// Whether clients of before the restart have not recovered yet.
-    pub fn is_recovering(&self) -> bool {
-        !self.recovery.is_over()
-    }
-
-    /// A session, for how long its client may believe what it was granted, and whether it may still send what it held back.
-    async fn restore_session(&self, mut left: Left) -> Option<(Session, Duration, bool)> {
-        let (believes, may_flush) = (left.head.believes(), left.head.may_flush());
-        let attached = self.attach(&left.head)?;
-        if !attached.export.durable {
-            left.journal
-                .end_with_machine(&left.head)
-                .inspect_err(|error| tracing::error!(client = %left.head.client, %error, "its session is given up"))
-                .ok()?;
-        }
-        let has_lost = left.head.verifier != self.config.verifier;
-        settle_intents(&mut left, &attached, has_lost).await;
-        let session = Session::restored(left, attached, has_lost, &self.replies);
-        self.metrics.attached(&session);
-        Some((session, believes, may_flush))
-    }
-
-    /// The export of a session as the present configuration gives it to its host; `None`: it does not.
-    fn attach(&self, head: &Head) -> Option<Attached> {
-        Attached::new(self.export(&head.export)?, &head.origin.clone().into())
-    }
-
-    fn end_recovery_later(&self) {
-        let (server, grace) = (self.weak(), self.group.sleep(self.config.limits.recovery_grace));
-        self.group.spawn(async move {
-            grace.await;
-            let Some(server) = server.upgrade() else { return };
-            let sessions: Vec<_> = lock(&server.sessions).values().cloned().collect();
-            // Those that have come and gone end as any other.
-            for session in sessions.iter().filter(|session| session.is_recovering() && session.end_if_forsaken(0)) {
-                tracing::info!(client = %session.name, peer = %session.origin, "the client did not come back after the restart");
-                server.end_session(session);
-            }
-            server.recovery.end();
-        });
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::intent;
 use crate::journal::{Outcome, Record};
-use crate::server::Server;
+use crate::state::Server;
 
 /// What to do about a repeat.
 pub(crate) enum Repeat {
@@ -64,7 +64,7 @@ async fn write_lost(
         return filesystem.write(context, again, Source::Memory(data)).await;
     }
     let handle = filesystem.inode(context.client, write.open).await?;
-    let _others_wait = server.exclude_appends(filesystem, &handle).await;
+    let _others_wait = server.exclusion.appends(&server.leases, filesystem, &handle).await;
     let is_taken = intent::is_taken(filesystem, context, (&handle, again.offset), &data).await;
     filesystem.write(context, if is_taken { write } else { again }, Source::Memory(data)).await
 }

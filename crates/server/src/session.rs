@@ -10,12 +10,12 @@ use aqueduct_net::{Connection, Silence};
 use aqueduct_wire::{Class, Header, Kind, Op};
 use aqueduct_worker::lock;
 
-use crate::access::Attached;
+use crate::attached::Attached;
 use crate::jobs::Jobs;
-use crate::journal::{Journal, Left, Outcome, Record};
-use crate::lease::keeper::Holder;
+use crate::journal::{Journal, Left, Outcome, Record, Whose};
+use crate::lease::holder::{Holder, Noted};
 use crate::links::{Asker, Link};
-use crate::metrics::Counters;
+use crate::metrics::{Counters, Metrics};
 use crate::origin::Origin;
 use crate::outbox::Outbox;
 use crate::slots::{Granted, Kept, ReplyMemory, Row};
@@ -230,9 +230,17 @@ impl Session {
         self.journal.get().into_iter().for_each(Journal::note_writes);
     }
 
-    /// Whether what its client held back so far is lost.
-    pub(crate) fn note_broken(&self, is_broken: bool) {
-        self.journal.get().into_iter().for_each(|journal| journal.note_broken(is_broken));
+    /// What of it is written down.
+    pub(crate) fn whose(&self) -> Whose {
+        let (session, secret, slots) = (self.id, self.secret, self.slots());
+        Whose { session, secret, client: self.name.clone(), origin: (&self.origin).into(), slots }
+    }
+
+    /// What it asks for belongs to its client and its export, from now on.
+    pub(crate) fn count_in(&self, metrics: &Metrics) {
+        if let Some(attached) = self.attached.get() {
+            metrics.attached(&self.counters, &self.name, &attached.export.name);
+        }
     }
 
     /// Before a request is executed: writes down what will tell whether it was.
@@ -503,5 +511,11 @@ impl Session {
     /// A request was answered that took so long.
     pub(crate) fn served(&self, took: Duration) {
         self.counters.own.served.add(took.as_nanos() as u64);
+    }
+}
+
+impl Noted for Session {
+    fn note_broken(&self, is_broken: bool) {
+        self.journal.get().into_iter().for_each(|journal| journal.note_broken(is_broken));
     }
 }

@@ -13,9 +13,9 @@ use aqueduct_net::{Connection, Hush, Silence};
 use aqueduct_wire::{Header, Kind};
 use aqueduct_worker::lock;
 
-use crate::endpoint::send;
-use crate::server::Server;
+use crate::frames::send;
 use crate::session::Session;
+use crate::state::Server;
 
 /// A session belongs to one of so many parts, which are looked at in turn: so that idle clients
 /// are not asked all at once.

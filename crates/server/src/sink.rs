@@ -8,7 +8,7 @@ use aqueduct_fs::Sink;
 use aqueduct_net::Connection;
 use aqueduct_wire::Header;
 
-use crate::execute::extended::Timing;
+use crate::timing::Timing;
 
 /// Sends the reply of one READ: its header, the data from wherever they are, and a trailer.
 pub(crate) struct ReplySink {

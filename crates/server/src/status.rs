@@ -4,19 +4,21 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use aqueduct_fs::DataCounters;
-use aqueduct_metrics::Snapshot;
 use aqueduct_metrics::status::{
     AccessStatus, DataStatus, ExportStatus, LeasesStatus, OutsideStatus, ReadAheadStatus, ServerStatus, SessionStatus,
     WayStatus, WritesStatus,
 };
-use aqueduct_metrics::table::{CLIENT, EXPORT, JOB};
+use aqueduct_metrics::table::{self, CLIENT, EXPORT, EXPORTS_MAX, JOB};
+use aqueduct_metrics::{Collect, Snapshot};
 use aqueduct_net::Peer;
 use aqueduct_worker::lock;
 
-use crate::access::{Access, Attached, Host};
+use crate::access::{Access, Host};
+use crate::attached::Attached;
+use crate::export::Export;
 use crate::origin::Origin;
-use crate::server::{Export, Server};
 use crate::session::Session;
+use crate::state::Server;
 
 /// Networks of one list that are shown; a list of thousands would not fit.
 const NETWORKS_SHOWN_MAX: usize = 16;
@@ -69,11 +71,14 @@ impl Server {
             executing: self.executing.load(Ordering::Relaxed) as u64,
             connections: self.connections.load(Ordering::Relaxed) as u64,
             processors: self.config.processors.clone(),
-            listens: self.listens_for(asker.peer),
+            listens: self.reach.listens_for(&self.listeners.addresses(), asker.peer),
             leases: LeasesStatus { held: held as u64, recalls, waits: waits as u64 },
             exports_total: exports.len() as u64,
             exports: exports.iter().map(|export| export_status(export, clients(export))).collect(),
-            outside: OutsideStatus { changes: self.told.changes.get(), overflows: self.told.overflows.get() },
+            outside: OutsideStatus {
+                changes: self.metrics.outside.changes.get(),
+                overflows: self.metrics.outside.overflows.get(),
+            },
             clock_us: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64),
             volume: self.config.volume.clone().filter(|_| !exports.is_empty()),
             sessions_total: sessions.len() as u64,
@@ -169,6 +174,43 @@ fn way(session: &Session) -> Option<WayStatus> {
     let mut sum = WayStatus::default();
     session.connections().iter().filter_map(|connection| connection.way()).for_each(|way| sum.add(&way));
     (sum.connections > 0).then_some(sum)
+}
+
+impl Collect for Server {
+    fn collect(&self, into: &mut Snapshot) {
+        self.metrics.collect(into);
+        let sessions = lock(&self.sessions).len();
+        into.put_number(&table::SERVER_SESSIONS, &[], sessions as u64);
+        into.put_number(&table::SERVER_SLOTS, &[], self.replies.slots() as u64);
+        into.put_number(&table::SERVER_EXECUTING, &[], self.executing.load(Ordering::Relaxed) as u64);
+        into.put_number(&table::SERVER_LOOKING, &[], self.looking.load(Ordering::Relaxed) as u64);
+        into.put_number(&table::SERVER_CONNECTIONS, &[], self.connections.load(Ordering::Relaxed) as u64);
+        self.leases.collect(into);
+        let (frames, unsent) = self.budget.held();
+        into.put_number(&table::SERVER_FRAME_MEMORY, &[], frames as u64);
+        into.put_number(&table::SERVER_UNSENT_MEMORY, &[], unsent as u64);
+        into.put_number(&table::SERVER_FRAME_WAITERS, &[], self.budget.waiters() as u64);
+        // As few as have series of their own elsewhere.
+        for (at, export) in self.exports.iter().enumerate() {
+            let name = if at < EXPORTS_MAX { &export.name } else { aqueduct_metrics::OTHER };
+            if let Some(data) = export.filesystem.data_counters() {
+                collect_data(name, &data, into);
+            }
+        }
+    }
+}
+
+fn collect_data(export: &str, data: &DataCounters, into: &mut Snapshot) {
+    let labels = [export];
+    into.put_number(&table::EXPORT_READ_AHEAD_STREAMS, &labels, data.streams);
+    into.put_number(&table::EXPORT_READ_AHEAD_LATENCY_SECONDS, &labels, data.latency.as_nanos() as u64);
+    into.put_number(&table::EXPORT_READ_AHEAD_WAITS, &labels, data.waits);
+    into.put_number(&table::EXPORT_READ_AHEAD_BYTES, &labels, data.asked);
+    into.put_number(&table::EXPORT_READ_AHEAD_BYTES_USED, &labels, data.used);
+    into.put_number(&table::EXPORT_READ_AHEAD_BYTES_WASTED, &labels, data.wasted);
+    into.put_number(&table::EXPORT_WRITES, &labels, data.writes);
+    into.put_number(&table::EXPORT_WRITES_CONTINUED, &labels, data.continued);
+    into.put_number(&table::EXPORT_THROTTLED, &labels, data.throttled);
 }
 
 #[cfg(test)]

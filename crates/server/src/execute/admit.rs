@@ -52,7 +52,7 @@ impl Job {
             }
             Admission::Refused(reason) => {
                 let what = format_args!("refused a request of {} for {}: {reason}", self.session.name, self.op.name());
-                self.server.complain(&self.session.origin, Complaint::Request, what);
+                self.server.complaints.tell(&self.session.origin, Complaint::Request, what);
                 Err(Errno::EPROTO)
             }
         }

@@ -6,10 +6,11 @@ use aqueduct_fs::{Context, Errno, FileSystem, Request};
 use aqueduct_wire::{Flags, Kind};
 
 use super::Job;
-use crate::access::{Attached, Squash};
+use crate::access::Squash;
 use crate::agent::Submitter;
+use crate::attached::Attached;
 use crate::complaints::Complaint;
-use crate::server::Export;
+use crate::export::Export;
 
 /// Bytes of export names that a client is told when it asks for one that there is not.
 const EXPORT_NAMES_LENGTH_MAX: usize = 64 << 10;
@@ -36,7 +37,7 @@ impl Job {
             return Ok(());
         };
         let attached = self.session.attached.get_or_init(|| attached);
-        self.server.metrics.attached(&self.session);
+        self.session.count_in(&self.server.metrics);
         if !Arc::ptr_eq(&attached.export, export) {
             return Err(Errno::EBUSY);
         }
@@ -87,7 +88,7 @@ impl Job {
         let (client, who) = (&self.session.name, self.session.origin.identity());
         let why = format!("{who} is not among its hosts");
         let what = format_args!("refused to attach {} for {client}: {why}", export.name);
-        self.server.complain(who, Complaint::Refused, what);
+        self.server.complaints.tell(who, Complaint::Refused, what);
         self.reply(Kind::Reply, Err(Errno::EACCES), why.as_bytes());
     }
 }

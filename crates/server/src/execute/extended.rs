@@ -1,80 +1,25 @@
 //! What stands before the bodies of requests and replies: jobs, rights, and how long a request was
 //! queued.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aqueduct_fs::{Context, Errno};
 use aqueduct_metrics::trace::{Hop, HopTime, SlowOperation};
 use aqueduct_net::{Connection, Frame};
-use aqueduct_wire::{Caller, Extensions, Flags, Header, Map, Op, TOLD_MIN_US, Times};
+use aqueduct_wire::{Caller, Extensions, Flags, Header, Map, Op};
 
 use super::Job;
-use crate::access::Attached;
-use crate::jobs::JobTraffic;
-use crate::links::{self, Asker};
-use crate::server::{Role, Server};
+use super::job::Asked;
+use crate::attached::Attached;
+use crate::config::Role;
+use crate::links::Asker;
 use crate::session::Session;
-
-/// What of a request's extensions is needed until its end.
-pub(crate) struct Asked {
-    /// What its reply is to say of times.
-    pub(crate) timing: Timing,
-    /// The job for which it is made.
-    pub(crate) job: Option<Arc<JobTraffic>>,
-    /// The token of the right under which it is made.
-    pub(crate) right: Option<Box<[u8]>>,
-    /// The trace that it belongs to.
-    pub(crate) trace: Option<[u8; 16]>,
-}
-
-/// How long a request takes here, and what of that its reply is to say.
-#[derive(Clone, Copy)]
-pub(crate) struct Timing {
-    /// When it was begun.
-    pub(crate) started: Instant,
-    /// From when its frame was whole until then; zero where that is not known.
-    pub(crate) queued: Duration,
-    /// Waits for others' leases.
-    pub(crate) lease: Duration,
-    asks_queue_time: bool,
-    is_timed: bool,
-}
+use crate::state::Server;
+use crate::timing::Timing;
 
 fn hex(bytes: [u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(bytes))
-}
-
-fn micros(time: Duration) -> u32 {
-    time.as_micros().try_into().unwrap_or(u32::MAX)
-}
-
-impl Timing {
-    /// While all threads are at work a request waits in the kernel, and after that for those before
-    /// it. The kernel is asked, which is a system call, only where others are under way.
-    fn of(server: &Server, connection: &Connection, frame: &Frame) -> Timing {
-        let started = Instant::now();
-        let read = frame.came().map_or(Duration::ZERO, |came| started.saturating_duration_since(came));
-        let is_timed = frame.header.flags.contains(Flags::TIMED);
-        let is_alone = server.executing.load(Ordering::Relaxed) == 0;
-        let queued = if is_timed && !is_alone { read.max(connection.data_age()) } else { read };
-        Timing { started, queued, lease: Duration::ZERO, asks_queue_time: false, is_timed }
-    }
-
-    /// The queue time, if a reply is to say it whatever it is.
-    pub(crate) fn queue_time(&self) -> Option<u32> {
-        self.asks_queue_time.then(|| micros(self.queued))
-    }
-
-    /// What a reply that is made now says before anything else; empty: nothing.
-    pub(crate) fn prefix(&self, header: &mut Header) -> Vec<u8> {
-        let took = || self.started.elapsed();
-        let took = self.is_timed.then(took).filter(|took| micros(*took + self.queued) >= TOLD_MIN_US);
-        let Some(took) = took else { return links::prefix(self.queue_time(), None, header) };
-        let times = Times { lease_us: micros(self.lease), served_us: micros(took.saturating_sub(self.lease)) };
-        links::prefix(Some(micros(self.queued)), Some(times), header)
-    }
 }
 
 /// Takes the extensions off a request's body, and notes of its session which job it works for.

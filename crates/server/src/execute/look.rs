@@ -6,10 +6,11 @@ use aqueduct_fs::{Context, Errno, OpenId, Reply, Request};
 use aqueduct_wire::Op;
 
 use super::Job;
-use crate::access::Attached;
+use crate::attached::Attached;
 use crate::fetch::{self, Fetched};
 use crate::lease::Verdict;
-use crate::lease::touch::{self, Touched};
+use crate::lease::touch;
+use crate::lease::touched::Touched;
 
 /// A look that waits, one of few.
 struct Looking<'a>(&'a AtomicUsize);

@@ -1,53 +1,17 @@
 //! Rights to write at servers of data: given and ended at the server of the names, and asked for
 //! where a server of data writes.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::Poll;
-use std::time::Duration;
 
 use aqueduct_fs::{Aspects, Errno, OpenId};
 use aqueduct_wire::{Beat, Grant, Granted, Kind, NO_PLACE, Subject};
 
 use super::{Job, reply_header};
-use crate::access::Attached;
-use crate::lease::keeper::now;
-use crate::lease::touch::Touched;
+use crate::attached::Attached;
+use crate::config::Role;
+use crate::lease::clock::now;
+use crate::lease::touched::Touched;
 use crate::right::{Executing, Granter};
-use crate::server::{Role, Server};
-
-/// How often is looked whether time is enough, and who is waited for.
-const LOOK: Duration = Duration::from_millis(250);
-
-/// After so many looks, and again after as many, the log says who is waited for.
-const TOLD_EVERY: usize = 20;
-
-impl Server {
-    /// Waits until nothing is executed any more, at a place or anywhere, under rights up to this
-    /// one. False: the server ends before.
-    pub(crate) async fn rights_over(&self, granter: &Granter, place: Option<u16>, floor: u64) -> bool {
-        for look in 1.. {
-            let mut pause = pin!(self.group.sleep(LOOK));
-            let is_over = poll_fn(|task| match granter.poll_over(place, floor, now(), task) {
-                Poll::Ready(()) => Poll::Ready(true),
-                Poll::Pending => pause.as_mut().poll(task).map(|()| false),
-            });
-            let is_over = is_over.await;
-            if is_over || self.draining.load(Ordering::SeqCst) {
-                return is_over;
-            }
-            if look % TOLD_EVERY == 0 {
-                let missing = granter.missing(floor).join(", ");
-                tracing::warn!(
-                    "waiting for {missing}, which may still write what it was given a right to: start it, or say fence = \"timed\" in the volume's file if time is enough"
-                );
-            }
-        }
-        false
-    }
-}
 
 impl Job {
     fn granter(&self) -> Result<&Arc<Granter>, Errno> {

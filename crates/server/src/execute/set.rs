@@ -4,8 +4,8 @@ use aqueduct_fs::{Aspects, Context, Errno, FileSystem, Request};
 use aqueduct_wire::{Granted, Kind};
 
 use super::{Job, Try};
-use crate::access::Attached;
-use crate::lease::touch::{EXCLUSIVE, Touched};
+use crate::attached::Attached;
+use crate::lease::touched::{EXCLUSIVE, Touched};
 use crate::repeat::{self, Repeat};
 
 impl Job {

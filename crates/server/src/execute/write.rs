@@ -6,12 +6,12 @@ use aqueduct_wire::{Flags, Granted, Kind, Subject};
 use bytes::Bytes;
 
 use super::{Job, Try};
-use crate::access::Attached;
+use crate::attached::Attached;
+use crate::config::Role;
 use crate::intent;
 use crate::lease::keeper::Change;
-use crate::lease::touch::{EXCLUSIVE, TOGETHER, Touched};
+use crate::lease::touched::{EXCLUSIVE, TOGETHER, Touched};
 use crate::repeat;
-use crate::server::Role;
 
 const DATA: Aspects = Aspects::DATA.union(Aspects::ATTRIBUTES);
 
@@ -160,7 +160,7 @@ impl Job {
         let is_noted = write.append && !data.is_empty() && self.server.keeps_sessions();
         let handle = if is_noted { filesystem.inode(context.client, write.open).await.ok() } else { None };
         let _others_wait = match &handle {
-            Some(handle) => Some(self.server.exclude_appends(filesystem, handle).await),
+            Some(handle) => Some(self.server.exclusion.appends(&self.server.leases, filesystem, handle).await),
             None => None,
         };
         let intent = match &handle {

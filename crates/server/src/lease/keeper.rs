@@ -2,115 +2,28 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, ClientId, Errno, FileSystem};
 use aqueduct_metrics::{Counter, Snapshot, table};
 use aqueduct_wire::LeaseId;
-use aqueduct_worker::lock;
+use aqueduct_worker::{Group, lock};
 
+use super::clock::now;
 use super::hold::Hold;
-use super::touch::{LOOK, TOUCHED_MAX, Touched};
+use super::holder::{Holder, Holders};
+use super::touched::{LOOK, TOUCHED_MAX, Touched};
 use super::{
     Action, Clients, InodeKey, Leases, Limits, Looked, Now, SHARDS, Stamps, Verdict, Waiter, Wanted, shard_of,
 };
 use crate::right::Drawn;
-use crate::server::{Role, Server};
 use crate::session::Session;
 
 /// What falls due is looked at together, as timers are this coarse.
 const TICK_MIN: Duration = Duration::from_millis(10);
-
-/// The time that goes on while the machine sleeps.
-pub(crate) fn now() -> Now {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(time.tv_sec.try_into().unwrap_or_default(), time.tv_nsec.try_into().unwrap_or_default())
-}
-
-/// A client that asks for leases, until the last of them has gone.
-pub(crate) struct Holder {
-    session: Weak<Session>,
-    /// Nanoseconds.
-    renewed: AtomicU64,
-    /// How many shards have it suspended.
-    suspended: AtomicUsize,
-    /// Its session has ended.
-    departs: AtomicBool,
-    /// The next process knows that it may hold something back.
-    writes: OnceLock<()>,
-    /// What it held back is lost, as the next process knows; until it has returned all that it owes.
-    broken: Mutex<bool>,
-}
-
-impl Holder {
-    fn renewed(&self) -> Now {
-        Duration::from_nanos(self.renewed.load(Ordering::SeqCst))
-    }
-
-    /// A request has come. Whether its reply renews: looked at once more after the time is noted, so that whoever suspends the client and looks then sees it.
-    fn renew(&self, now: Now) -> bool {
-        let may = || self.suspended.load(Ordering::SeqCst) == 0;
-        may() && {
-            self.renewed.fetch_max(now.as_nanos() as u64, Ordering::SeqCst);
-            may()
-        }
-    }
-
-    /// Notes for the next process whether what it held back is lost.
-    fn note_broken(&self, is_broken: bool) {
-        let mut broken = lock(&self.broken);
-        if *broken == is_broken || !is_broken && self.suspended.load(Ordering::SeqCst) > 0 {
-            return;
-        }
-        *broken = is_broken;
-        if let Some(session) = self.session.upgrade() {
-            session.note_broken(is_broken);
-        }
-    }
-}
-
-#[derive(Default)]
-struct Holders(RwLock<HashMap<ClientId, Arc<Holder>>>);
-
-impl Holders {
-    fn get(&self, client: ClientId) -> Option<Arc<Holder>> {
-        self.0.read().unwrap_or_else(|poison| poison.into_inner()).get(&client).cloned()
-    }
-
-    fn insert(&self, client: ClientId, holder: Arc<Holder>) {
-        self.0.write().unwrap_or_else(|poison| poison.into_inner()).insert(client, holder);
-    }
-
-    fn remove(&self, client: ClientId) {
-        self.0.write().unwrap_or_else(|poison| poison.into_inner()).remove(&client);
-    }
-}
-
-impl Clients for Holders {
-    fn renewed(&self, client: ClientId) -> Option<Now> {
-        self.get(client).map(|holder| holder.renewed())
-    }
-
-    fn is_suspended(&self, client: ClientId) -> bool {
-        self.get(client).is_some_and(|holder| holder.suspended.load(Ordering::SeqCst) > 0)
-    }
-
-    fn suspend(&self, client: ClientId) {
-        if let Some(holder) = self.get(client) {
-            holder.suspended.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    fn resume(&self, client: ClientId) {
-        if let Some(holder) = self.get(client) {
-            holder.suspended.fetch_sub(1, Ordering::SeqCst);
-            holder.note_broken(false);
-        }
-    }
-}
 
 /// Sessions of an earlier process that have to recover before others go on.
 #[derive(Default)]
@@ -121,6 +34,27 @@ pub(crate) struct Believers {
     pub(crate) writers: HashSet<u64>,
     /// For how long they may believe what they were granted.
     pub(crate) patience: Duration,
+}
+
+/// The server around its leases.
+pub(crate) trait Surroundings: Send + Sync {
+    /// The leases themselves.
+    fn leases(&self) -> &Keeper;
+
+    /// Whose threads work for it.
+    fn group(&self) -> &Arc<Group>;
+
+    /// Asks a client for leases.
+    fn recall(&self, client: ClientId, leases: &[LeaseId]);
+
+    /// Has the rights on an inode end; [`Keeper::revoked`] follows when they have.
+    fn revoke(self: Arc<Self>, inode: InodeKey);
+
+    /// What this session held back before the restart is not waited for any more.
+    fn lose(&self, session: u64);
+
+    /// What ended sessions were granted may have lapsed.
+    fn forget_lapse(&self);
 }
 
 /// Leases, since the start.
@@ -151,11 +85,11 @@ pub(crate) struct Keeper {
     hold_of_looks: Hold,
     /// A task ticks.
     is_ticking: AtomicBool,
-    server: Weak<Server>,
+    around: Weak<dyn Surroundings>,
 }
 
 impl Keeper {
-    pub(crate) fn new(limits: Limits, server: Weak<Server>) -> Keeper {
+    pub(crate) fn new(limits: Limits, around: Weak<dyn Surroundings>) -> Keeper {
         let stamps = Arc::new(Stamps::default());
         Keeper {
             is_on: OnceLock::new(),
@@ -170,7 +104,7 @@ impl Keeper {
             hold: Hold::default(),
             hold_of_looks: Hold::default(),
             is_ticking: AtomicBool::new(false),
-            server,
+            around,
         }
     }
 
@@ -190,9 +124,9 @@ impl Keeper {
     }
 
     fn look_later(&self, at: Now) {
-        self.later(at, |server| {
-            server.leases.look_at_holds();
-            server.forget_lapse();
+        self.later(at, |around| {
+            around.leases().look_at_holds();
+            around.forget_lapse();
         });
     }
 
@@ -260,14 +194,8 @@ impl Keeper {
     /// A client asks for leases from now on.
     pub(crate) fn admit(&self, session: &Arc<Session>) -> Arc<Holder> {
         let holder = session.holder.get_or_init(|| {
-            let holder = Arc::new(Holder {
-                session: Arc::downgrade(session),
-                renewed: AtomicU64::new(0),
-                suspended: AtomicUsize::new(0),
-                departs: AtomicBool::new(false),
-                writes: OnceLock::new(),
-                broken: Mutex::default(),
-            });
+            let noted: Weak<Session> = Arc::downgrade(session);
+            let holder = Arc::new(Holder::new(noted));
             self.holders.insert(session.client(), holder.clone());
             holder
         });
@@ -343,22 +271,10 @@ impl Keeper {
     }
 
     /// Nothing is executed any more of the rights on an inode that were to end.
-    fn revoked(&self, inode: InodeKey) {
+    pub(crate) fn revoked(&self, inode: InodeKey) {
         let mut actions = Vec::new();
         lock(&self.shards[inode.shard()]).revoked(inode, now(), &mut actions);
         self.perform(actions);
-    }
-
-    /// Ends the rights on an inode.
-    fn revoke(&self, inode: InodeKey) {
-        let Some(server) = self.server.upgrade() else { return };
-        let Role::Names(granter) = &server.config.role else { return self.revoked(inode) };
-        let (granter, floor, group) = (granter.clone(), granter.revoke(None), server.group.clone());
-        group.spawn(async move {
-            if server.rights_over(&granter, None, floor).await {
-                server.leases.revoked(inode);
-            }
-        });
     }
 
     /// A change that the client is going to make, or a look. `passes_hold`: it cannot wait for the end of a hold, which waits for it.
@@ -446,9 +362,9 @@ impl Keeper {
             self.depart(client);
             return None;
         }
-        self.later(until, move |server| {
-            server.leases.depart(client);
-            server.forget_lapse();
+        self.later(until, move |around| {
+            around.leases().depart(client);
+            around.forget_lapse();
         });
         Some(until)
     }
@@ -484,11 +400,8 @@ impl Keeper {
 
     /// What these held back before the restart is not waited for any more.
     fn lose(&self, missing: &HashSet<u64>) {
-        let Some(server) = self.server.upgrade() else { return };
-        for session in missing.iter().filter_map(|id| server.session(*id)) {
-            tracing::warn!(client = %session.name, "it did not come back in time: what it had not written is lost");
-            session.note_broken(true);
-        }
+        let Some(around) = self.around.upgrade() else { return };
+        missing.iter().for_each(|session| around.lose(*session));
     }
 
     /// Has the requests of a session that has ended wait no more.
@@ -521,7 +434,7 @@ impl Keeper {
                     None => recalls.push((client, vec![lease])),
                 },
                 Action::Broken { .. } => {} // see `ask`
-                Action::Revoke { inode } => self.revoke(inode),
+                Action::Revoke { inode } => self.around.upgrade().into_iter().for_each(|around| around.revoke(inode)),
                 Action::Wake { waiter } => {
                     let signal = lock(&self.signals).get(&waiter).cloned();
                     signal.iter().for_each(|signal| signal.raise());
@@ -531,20 +444,19 @@ impl Keeper {
         if recalls.is_empty() {
             return;
         }
-        let group = self.server.upgrade().map(|server| server.group.clone());
+        let group = self.around.upgrade().map(|around| around.group().clone());
         // Who is away need not be waited for until somebody looks.
         if recalls.iter().any(|(client, _)| self.holders.is_suspended(*client)) {
-            self.later(now(), |server| _ = server.leases.tick_shards());
+            self.later(now(), |around| _ = around.leases().tick_shards());
         }
         for (client, leases) in recalls {
             self.counters.recalled.add(leases.len() as u64);
-            let session = self.holders.get(client).and_then(|holder| holder.session.upgrade());
-            if let (Some(session), Some(group)) = (session, &group) {
+            if let Some(group) = group.as_ref().filter(|_| self.holders.get(client).is_some()) {
                 // By a task, since whoever changes holds names for himself, and a peer that does not read holds up who sends.
-                let server = self.server.clone();
+                let around = self.around.clone();
                 group.spawn(async move {
-                    if let Some(server) = server.upgrade() {
-                        server.recall(&session, &leases);
+                    if let Some(around) = around.upgrade() {
+                        around.recall(client, &leases);
                     }
                 });
             }
@@ -553,13 +465,13 @@ impl Keeper {
     }
 
     /// Does something at a time.
-    fn later(&self, at: Now, what: impl FnOnce(&Server) + Send + 'static) {
-        let Some(group) = self.server.upgrade().map(|server| server.group.clone()) else { return };
-        let (server, pause) = (self.server.clone(), group.sleep(at.saturating_sub(now())));
+    fn later(&self, at: Now, what: impl FnOnce(&dyn Surroundings) + Send + 'static) {
+        let Some(group) = self.around.upgrade().map(|around| around.group().clone()) else { return };
+        let (around, pause) = (self.around.clone(), group.sleep(at.saturating_sub(now())));
         group.spawn(async move {
             pause.await;
-            if let Some(server) = server.upgrade() {
-                what(&server);
+            if let Some(around) = around.upgrade() {
+                what(&*around);
             }
         });
     }
@@ -569,14 +481,12 @@ impl Keeper {
         if self.is_ticking.swap(true, Ordering::SeqCst) {
             return;
         }
-        let Some(group) = self.server.upgrade().map(|server| server.group.clone()) else { return };
-        let server = self.server.clone();
+        let Some(group) = self.around.upgrade().map(|around| around.group().clone()) else { return };
+        let around = self.around.clone();
         group.spawn(async move {
             loop {
-                let Some(pause) = server.upgrade().and_then(|server| Some(server.group.sleep(server.leases.tick()?)))
-                else {
-                    return;
-                };
+                let next = |around: Arc<dyn Surroundings>| Some(around.group().sleep(around.leases().tick()?));
+                let Some(pause) = around.upgrade().and_then(next) else { return };
                 pause.await;
             }
         });

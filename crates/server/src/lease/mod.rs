@@ -27,12 +27,15 @@
 //! - An inode whose leases are recalled again and again is granted to nobody for a while, the longer the more often (**contention**), and recovers.
 //! - Every table has a limit. A client that has as many leases as it may gives back its least recently granted one.
 
+pub(crate) mod clock;
 pub(crate) mod hold;
+pub(crate) mod holder;
 pub(crate) mod keeper;
 mod table;
 mod tenure;
 mod terms;
 pub(crate) mod touch;
+pub(crate) mod touched;
 mod writers;
 
 #[cfg(test)]
@@ -54,10 +57,10 @@ use hashbrown::{HashMap, HashSet};
 
 use table::Table;
 use tenure::{KEPT, Tenure, WRITERS, is_plain, meets};
-use terms::{ENDS, REMEMBERED_FOR};
 pub(crate) use terms::{
     Action, Clients, InodeKey, Limits, Looked, Now, SHARDS, Stamps, Verdict, Waiter, Wanted, shard_of,
 };
+use terms::{ENDS, REMEMBERED_FOR};
 
 /// The leases of one shard.
 pub(crate) struct Leases {
