@@ -98,6 +98,33 @@ fn what_waits_unread_is_queued_too() {
 }
 
 #[test]
+fn a_timed_request_is_told_where_its_time_went() {
+    const HELD: Duration = Duration::from_millis(20);
+    let (fixture, gate) = gated();
+    let (mut peer, hello, root) = fixture.attached();
+    assert!(hello.capabilities.contains(Capabilities::TIMES));
+    for (sequence, flags) in [(1, Flags::TIMED), (2, Flags::empty())] {
+        let (op, make) = fields(&make_directory(&root, SLOW));
+        let header = Header { op: op as u16, flags, sequence, request: 900, ..Header::new(Kind::Request) };
+        peer.send(header, &make);
+        gate.begun.recv_timeout(LONG).unwrap();
+        std::thread::sleep(HELD);
+        gate.end.send(()).unwrap();
+        let (header, body) = peer.receive().unwrap();
+        assert_eq!(header.flags.contains(Flags::EXTENDED), flags.contains(Flags::TIMED), "{header:?}");
+        if flags.contains(Flags::TIMED) {
+            let (said, rest) = Extensions::take(&body).unwrap();
+            let Times { lease_us, served_us } = said.times.unwrap();
+            assert!(
+                said.queue_time.is_some() && lease_us == 0 && u128::from(served_us) >= HELD.as_micros(),
+                "{said:?}"
+            );
+            assert!(header.status == 0 && decode_reply(op, rest).is_ok(), "{header:?}");
+        }
+    }
+}
+
+#[test]
 fn a_repeat_is_told_what_it_asks_though_the_first_try_did_not() {
     let (fixture, gate) = gated();
     let (mut first, session, root) = fixture.attached();
