@@ -42,6 +42,22 @@ const GOODBYE_STEP: Duration = Duration::from_millis(1);
 /// Idle bulk buffers kept. Replies go straight to their sinks, so few are ever used.
 const IDLE_BUFFERS_MAX: usize = 2;
 
+/// How a session greets that begins.
+fn greeting(config: &SessionConfig, instance: [u8; 16]) -> Greeting {
+    Greeting {
+        server: config.server.clone(),
+        client_name: config.name.clone(),
+        instance,
+        timeout: CONNECT_TIMEOUT,
+        key: config.key.clone(),
+        links: Arc::default(),
+        connect_timeout: CONNECT_TIMEOUT,
+        checksums: config.checksums,
+        administers: false,
+        routes: config.routes.clone(),
+    }
+}
+
 impl Session {
     /// Connects to the server and its export: two connections for each group, or one.
     pub fn connect(
@@ -52,18 +68,7 @@ impl Session {
         let mut instance = [0; 16];
         let local = |source| ConnectError::Local { server: config.server.clone(), source };
         getrandom::fill(&mut instance).map_err(|error| local(std::io::Error::other(error.to_string())))?;
-        let greeting = Greeting {
-            server: config.server.clone(),
-            client_name: config.name.clone(),
-            instance,
-            timeout: CONNECT_TIMEOUT,
-            key: config.key.clone(),
-            links: Arc::default(),
-            connect_timeout: CONNECT_TIMEOUT,
-            checksums: config.checksums,
-            administers: false,
-            routes: config.routes.clone(),
-        };
+        let greeting = greeting(&config, instance);
         let mut first = heal::join_first(&greeting, &config.rails.paths)?;
         let attached = greeting.attach(&mut first.link, &config.export, config.read_only)?;
         if let Some(holder) = &holder {
