@@ -45,7 +45,6 @@ impl Server {
         let identity = config.identity.map_or_else(random_identity, Ok)?;
         let leases = config.limits.leases();
         let complaints = Complaints::new(&group);
-        let reach = Reach::new(complaints.clone());
         let server = Arc::new_cyclic(|this| {
             let budget = pressure::budget(this, config.limits.frame_memory, config.limits.unsent_memory);
             Server {
@@ -71,6 +70,7 @@ impl Server {
                 exclusion: Exclusion::default(),
                 leases: Keeper::new(leases, this.clone()),
                 failpoint: Failpoint::default(),
+                reach: Reach::new(complaints.clone()),
                 complaints,
                 metrics: Metrics::default(),
                 tracer: Tracer::new(config.trace),
@@ -91,7 +91,6 @@ impl Server {
                 draining: AtomicBool::new(false),
                 pulse: Pulse::default(),
                 listeners: Listeners::default(),
-                reach,
                 this: this.clone(),
             }
         });
