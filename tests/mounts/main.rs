@@ -25,6 +25,7 @@ mod lanes;
 mod lifecycle;
 mod limits;
 mod locks;
+mod mappings;
 mod model;
 mod namespaces;
 mod network;

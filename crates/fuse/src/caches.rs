@@ -101,8 +101,8 @@ impl Shared {
             let before = self.nodes.marks(node);
             let has_pages = aspects.contains(Aspects::DATA) && before.has_pages();
             // Where files that are written are cached a page may be locked until its WRITE is
-            // answered, which may wait for this very recall. None of their pages is leased: they
-            // are dropped before the next read(2), and soon for who has them mapped.
+            // answered, which may wait for this very recall. Their pages are dropped before the
+            // next read(2), before a lock is granted, and soon for who has them mapped.
             let pages = has_pages && before.cached_writers == 0;
             let offset = if pages { 0 } else { -1 };
             let is_new = || self.nodes.is_new(node, NEW) && !self.ended();
@@ -110,7 +110,10 @@ impl Shared {
             if pages {
                 self.nodes.mark(node, |marks| marks.dropped(before));
             } else if has_pages {
-                self.nodes.mark(node, Marks::distrust);
+                self.nodes.mark(node, |marks| {
+                    marks.distrust();
+                    marks.is_contended_from(now());
+                });
                 self.page_drops.drop_soon(node);
             }
         }
@@ -225,6 +228,9 @@ impl Shared {
             self.nodes.mark(node, |marks| {
                 marks.cached_opens = marks.cached_opens.saturating_sub(1);
                 marks.cached_writers = marks.cached_writers.saturating_sub(u32::from(writes));
+                if writes && marks.cached_writers == 0 {
+                    marks.distrust(); // who writes past them from now on does not tell
+                }
             });
         }
     }

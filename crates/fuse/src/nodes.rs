@@ -71,6 +71,11 @@ impl Named {
 /// How much later than it was told of a name a kernel may count from: as the server's patience.
 const KERNEL_DELAY_MS: u64 = 2000;
 
+/// A descriptor that was opened cached stays so. Once others use the file each of its reads costs a
+/// question and a drop of pages more, which a program that opens a file again and again in turn with
+/// others (a database) is spared.
+const CONTENDED_FOR: Duration = Duration::from_secs(10);
+
 /// What is remembered of a node for as long as the kernel knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
@@ -81,6 +86,8 @@ pub(crate) struct Marks {
     /// How many open files of it read from pages, and how many of them write through them.
     pub(crate) cached_opens: u32,
     pub(crate) cached_writers: u32,
+    /// Until then what is opened for writing passes pages by, since others use the file as well.
+    contended: Duration,
     /// The least and the greatest size that the kernel may believe, once it was told one.
     sizes: Option<(u64, u64)>,
     /// How often the kernel asked for pages of it, and up to which of these it has dropped them. Numbers that only grow, so that of two who have
@@ -112,6 +119,15 @@ impl Marks {
     /// Whether it may have pages that no lease covers.
     pub(crate) fn has_unleased_pages(self) -> bool {
         is_later(self.unleased, self.dropped)
+    }
+
+    /// Others want the file while it is written here through pages.
+    pub(crate) fn is_contended_from(&mut self, now: Duration) {
+        self.contended = now + CONTENDED_FOR;
+    }
+
+    pub(crate) fn is_contended(self, now: Duration) -> bool {
+        now < self.contended
     }
 
     /// Whether such may be read: mappings aside, which nothing bounds.

@@ -202,11 +202,11 @@ fn direct_reads_are_told_from_pages() {
         return println!("skipped: leases needs shared mappings of files that are open for direct I/O (Linux 6.6)");
     }
     fixture.put("file", &[7; 5000]);
-    let direct = File::options().read(true).write(true).open(fixture.mounted.join("file")).unwrap();
+    let direct = File::options().read(true).append(true).open(fixture.mounted.join("file")).unwrap();
     let mut data = [0; 5000];
     direct.read_exact_at(&mut data, 0).unwrap();
     assert_eq!((data, fixture.layer.covered.load(Ordering::SeqCst)), ([7; 5000], 0));
-    fixture.mounted.python("import mmap; f = open('file', 'r+b'); assert mmap.mmap(f.fileno(), 0)[9] == 7");
+    fixture.mounted.python("import mmap; f = open('file', 'a+b'); assert mmap.mmap(f.fileno(), 0)[9] == 7");
     assert_eq!(fixture.layer.covered.load(Ordering::SeqCst), 1, "a mapping has pages");
 }
 

@@ -12,7 +12,7 @@ use super::ahead::deliver;
 use super::change::{Plan, makes_anew};
 use super::held::Held;
 use super::leases::Leases;
-use super::memory::answer_made;
+use super::memory::{answer_made, answer_opened, opens_to_map};
 use super::parts::Cache;
 use crate::volume::Found;
 
@@ -38,9 +38,13 @@ impl Cache {
         let asked = leases.asks();
         let mut answer = match Plan::of(&request, leases, &self.volume.opens) {
             Some(plan) => {
-                let makes = makes_anew(&request);
+                let (makes, maps) = (makes_anew(&request), opens_to_map(&request));
                 let result = self.change(context, request, leases, plan).await;
-                if makes { answer_made(leases, result) } else { result.into() }
+                match maps {
+                    Some(handle) => answer_opened(leases, handle, result),
+                    None if makes => answer_made(leases, result),
+                    None => result.into(),
+                }
             }
             None => match self.fetch_ahead(context, request, leases).await {
                 Ok(answer) => answer,

@@ -39,6 +39,9 @@ pub(super) struct Told {
     pub(super) attributes: Nanos,
     pub(super) names: Nanos,
     pub(super) data: bool,
+    /// Pages of a file that is written here. The kernel keeps them true itself through this
+    /// client's own changes: they are dropped with the lease only.
+    pub(super) written_pages: bool,
 }
 
 /// The value of an extended attribute, if there is one of that name.

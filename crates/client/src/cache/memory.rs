@@ -24,6 +24,11 @@ use crate::volume::New;
 /// The extended attributes that are kept: kernels ask for them by themselves, on the way to something else.
 const XATTRS_KEPT: [&[u8]; 3] = [b"system.posix_acl_access", b"system.posix_acl_default", b"security.capability"];
 
+/// Of a larger file the kernel keeps no pages while it is open for writing: large writes through
+/// pages cost a copy and their memory, which only pays where the same pages are used again. What is
+/// mapped page by page, and small databases, are smaller.
+const MAPPED_MAX: u64 = 64 << 20;
+
 /// What a packed entry takes beside its name, and with an inode beside its handle.
 const ENTRY_SIZE: usize = 20;
 
@@ -240,6 +245,28 @@ pub(super) fn answer_made(leases: &Arc<Leases>, mut result: Result<Reply, Errno>
     answer(result, keep, hold)
 }
 
+/// Whether pages may be stored to through a descriptor that is opened so, and what is written
+/// through it need not pass them by: the file, then.
+pub(super) fn opens_to_map<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
+    const MAPS: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+    match *request {
+        Request::Open { handle, flags } if flags.contains(MAPS) && (MAPS | OpenFlags::NOATIME).contains(flags) => {
+            Some(handle)
+        }
+        _ => None,
+    }
+}
+
+/// The answer to such an open: the kernel may keep pages if the file is small, and nobody else's.
+pub(super) fn answer_opened(leases: &Arc<Leases>, handle: &[u8], result: Result<Reply, Errno>) -> Answer {
+    let (mut hold, mut keep) = (OfAnswer::new(leases), Keep::default());
+    if let (Ok(Reply::Opened(_)), Some(view)) = (&result, leases.view()) {
+        let find = |shard: &mut Shard, hash| shard.written_pages(handle, hash, Some(MAPPED_MAX), &view).then_some(());
+        keep.data = leases.find(handle, &mut hold, find).is_some();
+    }
+    answer(result, keep, hold)
+}
+
 fn look_up(leases: &Leases, hold: &mut OfAnswer, parent: &[u8], name: &[u8]) -> Known {
     let view = leases.view()?;
     let name_hash = leases.name_hash(leases.hash(parent), name);
@@ -287,7 +314,9 @@ fn page(leases: &Leases, hold: &mut OfAnswer, handle: &[u8], (cookie, size, plus
 impl Leases {
     /// See [`FileSystem::hold_data`](aqueduct_fs::FileSystem::hold_data).
     pub(super) fn hold_data(self: &Arc<Leases>, handle: &[u8]) -> Option<Hold> {
-        self.hold_if(handle, Shard::data)
+        self.hold_if(handle, |shard, handle, hash, view| {
+            shard.data(handle, hash, view) || shard.written_pages(handle, hash, None, view)
+        })
     }
 
     /// Until what is returned is dropped, no other client changes the content of this inode;

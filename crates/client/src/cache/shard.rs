@@ -291,6 +291,19 @@ impl Shard {
         may
     }
 
+    /// Whether the kernel may keep what it reads of a file that this client writes, since nobody
+    /// else uses it; `opens`: and no more than so many bytes, of a descriptor that is being opened.
+    /// Only where one was opened so does it from then on.
+    pub(super) fn written_pages(&mut self, handle: &[u8], hash: Hash, opens: Option<u64>, view: &View) -> bool {
+        if !self.is_written(handle) || view.now >= view.until {
+            return false;
+        }
+        let is_small = opens.map(|most| self.size(handle, hash, view).is_some_and(|size| size <= most));
+        let Some(inode) = self.inodes.get_mut(handle).filter(|inode| inode.has(Aspects::WRITES)) else { return false };
+        inode.told.written_pages |= is_small.unwrap_or(false);
+        is_small.unwrap_or(inode.told.written_pages)
+    }
+
     /// A lease has come with an answer.
     pub(super) fn grant(
         &mut self,
@@ -636,9 +649,14 @@ impl Shard {
         self.inodes.get(handle).map(|inode| (inode.lease, inode.aspects))
     }
 
-    /// What the kernel may still have of an inode, and is to forget now.
+    /// What the kernel may still have of an inode, whose lease is given back, and is to forget now.
     pub(super) fn take_told(&mut self, handle: &[u8], aspects: Aspects, now: Nanos) -> Aspects {
-        self.inodes.get_mut(handle).map_or(Aspects::empty(), |inode| inode.take_told(aspects, now))
+        let Some(inode) = self.inodes.get_mut(handle) else { return Aspects::empty() };
+        let mut told = inode.take_told(aspects, now);
+        if aspects.contains(Aspects::DATA) && std::mem::take(&mut inode.told.written_pages) {
+            told.insert(Aspects::DATA);
+        }
+        told
     }
 
     /// Drops an inode that is new, since its lease was recalled before it came: nothing was told of it, and no change has relied on it.
@@ -687,13 +705,14 @@ impl Shard {
         self.gates.iter_mut().map(breaks).filter(|breaks| *breaks).count()
     }
 
-    /// This client opens a file for writing: its kernel keeps no pages of it meanwhile. Returns what it has to forget.
+    /// This client opens a file for writing: what pages its kernel keeps of it meanwhile says
+    /// [`written_pages`](Shard::written_pages). Returns what it has to forget.
     pub(super) fn add_writer(&mut self, handle: &[u8], now: Nanos) -> Aspects {
         match self.writers.get_mut(handle) {
             Some(count) => *count += 1,
             None => _ = self.writers.insert(handle.into(), 1),
         }
-        self.take_told(handle, Aspects::DATA, now)
+        self.inodes.get_mut(handle).map_or(Aspects::empty(), |inode| inode.take_told(Aspects::DATA, now))
     }
 
     /// Whether it was the last of a file that the client has for itself: from now on it shares it, and the server has to be told.
@@ -707,6 +726,7 @@ impl Shard {
         let exclusive = self.inodes.get_mut(handle).filter(|inode| inode.aspects.contains(Aspects::WRITES));
         let Some(inode) = exclusive else { return false };
         inode.aspects.remove(Aspects::WRITES);
+        inode.told.data |= std::mem::take(&mut inode.told.written_pages);
         inode.forget_own();
         self.gates[hash.gate()].data.begin_sharing(now);
         true

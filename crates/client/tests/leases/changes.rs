@@ -182,7 +182,7 @@ fn a_kernel_forgets_before_its_own_change_is_made() {
     let opened = one.answer(&context(), Request::Open { handle: file.handle.bytes(), flags: READ });
     assert!(opened.keep.data);
     drop(opened);
-    let open = one.open(&file.handle, READ_WRITE).unwrap();
+    let open = one.open(&file.handle, OpenFlags::WRITE).unwrap();
     assert!(one.told.of(&file.handle).contains(Aspects::DATA));
     assert!(one.cached.hold_data(file.handle.bytes()).is_none(), "it is open for writing");
     one.release(open);

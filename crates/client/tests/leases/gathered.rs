@@ -106,6 +106,38 @@ fn what_is_held_back_is_there_once_it_is_synced_or_a_second_has_passed() {
     until("the server has it", || size_there(&process, "file") == 200);
 }
 
+/// Nobody else uses the file: its kernel keeps pages of it, which it keeps true itself while this
+/// client writes, and drops them when the lease goes.
+#[test]
+fn a_kernel_keeps_pages_of_what_is_written_here_until_others_use_it() {
+    let process = Process::new();
+    let (one, other) = (process.mount(), process.mount());
+    let (_, made) = held(&process, &one, "file", 10);
+    one.release(made);
+    let file = one.look_up("file").unwrap().handle;
+    let opened = |flags| {
+        let answer = one.answer(&context(), Request::Open { handle: file.bytes(), flags });
+        (answer.result.unwrap().opened().unwrap().id, answer.keep.data)
+    };
+    for flags in [OpenFlags::WRITE, READ_WRITE | OpenFlags::APPEND, READ_WRITE | OpenFlags::SYNC] {
+        let (open, may_keep) = opened(flags);
+        assert!(!may_keep && one.cached.hold_data(file.bytes()).is_none(), "{flags:?}");
+        one.release(open);
+        one.stat(&file);
+    }
+    let (open, may_keep) = opened(READ_WRITE);
+    assert!(may_keep && one.cached.hold_data(file.bytes()).is_some());
+    one.told.forgotten.lock().unwrap().clear();
+    hold(&one, open, 20);
+    assert!(!one.told.of(&file).contains(Aspects::DATA), "its own writes leave them");
+    assert!(one.cached.hold_data(file.bytes()).is_some());
+    let theirs = other.open(&other.look_up("file").unwrap().handle, READ_WRITE).unwrap();
+    assert!(one.told.of(&file).contains(Aspects::DATA), "they were dropped");
+    assert!(one.cached.hold_data(file.bytes()).is_none());
+    other.write(theirs, b"theirs").unwrap();
+    assert!(!opened(READ_WRITE).1, "others use it");
+}
+
 #[test]
 fn others_see_it_at_once() {
     let process = Process::new();

@@ -12,6 +12,7 @@ use crate::abi::{
 use crate::config::CacheMode;
 use crate::convert;
 use crate::job::{Grant, Job, Outcome};
+use crate::kept::now;
 use crate::sink::FuseSink;
 use crate::sizes::{Turn, Use};
 
@@ -67,6 +68,15 @@ fn file_flags(job: &Job, flags: OpenFlags, leased: bool) -> FopenFlags {
         let spares_flush = shared.config.spares_flush && shared.negotiated.minor >= MINOR_NOFLUSH;
         open.set(FopenFlags::NOFLUSH, !marks.locked && spares_flush);
         return open;
+    }
+    // Each mmap of a file that is open for direct I/O drops its pages. `leased`: nobody else uses
+    // the file, and whatever is written through this descriptor may go through pages.
+    if leased && flags.contains(OpenFlags::READ | OpenFlags::WRITE) {
+        let marks = shared.nodes.marks(job.header.nodeid);
+        if !marks.is_contended(now()) {
+            let is_clean = !marks.has_unleased_pages();
+            return if is_clean { FopenFlags::KEEP_CACHE } else { FopenFlags::empty() };
+        }
     }
     // Before Linux 6.6 a file open for direct I/O cannot be mapped shared; what may be mapped is
     // cached there. Not what is appended to: see above.
@@ -156,13 +166,15 @@ async fn read_in_turn(job: &Job, read: ReadIn, done: &mut Result<u64, Errno>) ->
     let turn = if fills { Some(fill_turn().await) } else { None };
     // Held until the kernel has the pages: a recall of them then waits for their lock.
     let hold = if fills { fill(job)? } else { None };
-    // Of a file that is nobody else's to write the pages are whole, whatever becomes of it.
-    let _turn = if hold.is_some() { turn } else { turn.map(Turn::lingering) };
     let length = read.size.min(job.shared.negotiated.max_transfer);
     let (sink, answered) = FuseSink::new(job.responder.clone(), job.shared.pool.clone(), length as usize);
     let read = ReadAt { open: OpenId(read.fh), offset: read.offset, length };
     let result = job.shared.filesystem.read(&job.context, read, sink).await;
     *done = result.map(|count| count as u64);
+    // Of a file that is nobody else's to write the pages are whole, whatever becomes of it, and so
+    // are those that are not at its end.
+    let is_whole = hold.is_some() || result.is_ok_and(|count| count == read.length as usize);
+    let _turn = if is_whole { turn } else { turn.map(Turn::lingering) };
     if let Ok(count) = result {
         job.shared.metrics.bytes_read.add(count as u64);
         if fills && count < length as usize {
@@ -235,7 +247,8 @@ async fn write_in_turn(
     } else {
         let end = write.offset.saturating_add(u64::from(written.count.min(write.size)));
         job.shared.nodes.mark(node, |marks| marks.wrote_to(end));
-        job.written(node)
+        // Whose pages nobody else changes has in them what went through them.
+        if hold.is_some() { job.changed(node) } else { job.written(node) }
     }
     // Past pages: before Linux 6.6 the kernel leaves those as they were.
     if !(is_of_pages || is_cached || job.shared.policy.maps_direct) && job.shared.nodes.marks(node).has_pages() {

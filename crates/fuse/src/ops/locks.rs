@@ -32,5 +32,10 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
         taken = take().await;
     }
     taken?.done()?;
+    // Who has a lock finds what others did before, through a mapping too.
+    let (shared, node) = (&job.shared, job.header.nodeid);
+    if lock.kind != LockKind::Unlock && shared.policy.pages && shared.nodes.marks(node).has_unleased_pages() {
+        shared.page_drops.drop_now(node).await;
+    }
     Ok(Outcome::Done(Vec::new()))
 }

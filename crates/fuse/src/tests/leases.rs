@@ -134,12 +134,15 @@ fn files_are_cached_while_data_are_leased() {
     let LeasedFixture { layer, fixture } = leases(45);
     let kernel = &fixture.kernel;
     let node = kernel.lookup("file").unwrap().nodeid;
-    for flags in [libc::O_RDWR, libc::O_WRONLY, libc::O_RDONLY | libc::O_TRUNC] {
+    for flags in [libc::O_WRONLY, libc::O_RDONLY | libc::O_TRUNC, libc::O_RDWR | libc::O_APPEND] {
         assert_eq!(kernel.opened(node, flags).1, FopenFlags::DIRECT_IO);
     }
+    assert_eq!(kernel.opened(node, libc::O_RDWR).1, FopenFlags::KEEP_CACHE, "its close tells of errors");
     assert_eq!(kernel.opened(node, libc::O_RDONLY).1, CACHED);
     layer.data.store(false, Ordering::SeqCst);
-    assert_eq!(kernel.opened(node, libc::O_RDONLY).1, FopenFlags::DIRECT_IO);
+    for flags in [libc::O_RDONLY, libc::O_RDWR] {
+        assert_eq!(kernel.opened(node, flags).1, FopenFlags::DIRECT_IO);
+    }
     layer.data.store(true, Ordering::SeqCst);
     // A lock is lost when any descriptor is closed, which the kernel then has to tell.
     let (fh, _) = kernel.opened(node, libc::O_RDWR);
@@ -157,10 +160,50 @@ fn files_are_cached_while_data_are_leased() {
     };
     let before_6_6 = NEW_FLAGS & !InitFlags::DIRECT_IO_ALLOW_MMAP.bits();
     assert_eq!(of(45, before_6_6, libc::O_RDONLY), FopenFlags::KEEP_CACHE);
-    assert_eq!(of(45, before_6_6, libc::O_RDWR), FopenFlags::empty());
+    assert_eq!(of(45, before_6_6, libc::O_RDWR), FopenFlags::KEEP_CACHE);
     assert_eq!(of(45, before_6_6, libc::O_WRONLY), FopenFlags::DIRECT_IO);
     assert_eq!(of(45, before_6_6, libc::O_RDWR | libc::O_APPEND), FopenFlags::DIRECT_IO);
     assert_eq!(of(34, NEW_FLAGS, libc::O_RDONLY), FopenFlags::KEEP_CACHE);
+}
+
+/// They are not leased any more at once, and dropped soon: whoever recalls them does not wait for
+/// pages that may be locked until a WRITE is answered. Afterwards pages are passed by.
+#[test]
+fn pages_of_writers_are_dropped_soon_when_others_want_the_file() {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let kernel = &fixture.kernel;
+    let entry = kernel.lookup("file").unwrap();
+    let (fh, flags) = kernel.opened(entry.nodeid, libc::O_RDWR);
+    assert_eq!(flags, FopenFlags::KEEP_CACHE);
+    kernel.fill(entry.nodeid, fh);
+    let mut write = WriteIn { fh, offset: 0, size: 3, ..WriteIn::default() }.to_vec();
+    write.extend_from_slice(b"new");
+    kernel.ask(opcode::WRITE, entry.nodeid, &write).unwrap();
+    assert_eq!(kernel.get_attr(entry.nodeid).attr_valid, LONG_SECONDS, "what went through pages is in them");
+    layer.observer().forget(&handle(&entry), Aspects::DATA);
+    let inode = |offset| (notify::INVAL_INODE, entry.nodeid, offset);
+    assert_eq!(kernel.dropped(), [inode(-1), inode(0)]);
+    assert_eq!(kernel.opened(entry.nodeid, libc::O_RDWR).1, FopenFlags::DIRECT_IO, "others use it");
+}
+
+/// Who was granted a lock finds in pages what others did before.
+#[test]
+fn a_lock_is_granted_when_pages_without_a_lease_are_dropped() {
+    let LeasedFixture { layer, fixture } = leases(45);
+    let kernel = &fixture.kernel;
+    let node = kernel.lookup("file").unwrap().nodeid;
+    let (fh, _) = kernel.opened(node, libc::O_RDWR);
+    let lk = FileLock { start: 0, end: 9, kind: libc::F_WRLCK as u32, pid: 1 };
+    let lock = LkIn { fh, owner: 1, lk, ..LkIn::default() }.to_vec();
+    kernel.fill(node, fh);
+    kernel.ask(opcode::SETLK, node, &lock).unwrap();
+    layer.data.store(false, Ordering::SeqCst);
+    kernel.fill(node, fh);
+    let unique = kernel.send(opcode::SETLK, node, &lock);
+    let (header, body) = kernel.message(Duration::from_secs(10)).unwrap();
+    assert_eq!((header.unique, header.error), (0, notify::INVAL_INODE), "before the answer");
+    assert_eq!(NotifyInvalInode::parse(&body).unwrap().0, NotifyInvalInode { ino: node, off: 0, len: 0 });
+    kernel.answer(unique).unwrap();
 }
 
 #[test]
@@ -220,7 +263,7 @@ fn pages_without_a_lease_are_dropped_before_they_are_read() {
 
     // A change of our own: what was fetched meanwhile may be older.
     kernel.fill(node, open.fh);
-    let (writer, _) = kernel.opened(node, libc::O_RDWR);
+    let (writer, _) = kernel.opened(node, libc::O_WRONLY);
     let mut write = WriteIn { fh: writer, size: 3, ..WriteIn::default() }.to_vec();
     write.extend_from_slice(b"new");
     kernel.ask(opcode::WRITE, node, &write).unwrap();

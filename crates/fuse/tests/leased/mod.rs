@@ -196,7 +196,15 @@ impl<F: FileSystem> FileSystem for Leased<F> {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let lease = if hold.is_some() && !handles.is_empty() { *lock(&self.lease) } else { Duration::ZERO };
-            let opens = matches!(request, Request::Open { .. } | Request::OpenDirectory { .. });
+            let opens = match request {
+                // What a descriptor for writing writes goes through pages only if it is one for both.
+                Request::Open { flags, .. } => {
+                    flags == OpenFlags::READ | OpenFlags::WRITE
+                        || !flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE)
+                }
+                Request::OpenDirectory { .. } => true,
+                _ => false,
+            };
             let data = !lease.is_zero() && self.data.load(Ordering::SeqCst) && opens;
             Ok(Answer { result, keep: Keep { attributes: lease, names: lease, data, hold, ..Keep::default() } })
         })
