@@ -293,7 +293,7 @@ mod tests {
         let place = Place::parse(folder.path().as_os_str()).unwrap();
         let access = Access::new(None, aqueduct_wire::Checksums::Auto, 1);
         let directory = place.find_target(&access).unwrap().directory().unwrap();
-        let seen = crate::side::settled(&*directory.file(b"f", None).unwrap()).unwrap();
+        let seen = crate::settled::settled(&*directory.file(b"f", None).unwrap()).unwrap();
         let still = || is_still(&*directory.file(b"f", None).unwrap(), &seen);
         still().unwrap();
         std::fs::write(at("other"), "one").unwrap();

@@ -28,6 +28,7 @@ mod polite;
 mod queue;
 mod run;
 mod running;
+mod settled;
 mod side;
 mod sign;
 mod store;

@@ -15,7 +15,8 @@ use crate::links::Claim;
 use crate::manifest::Line;
 use crate::naming;
 use crate::outcome::{Fault, Trying, add};
-use crate::side::{Directory, File, Listed, STEP, Seen, settled};
+use crate::settled::settled;
+use crate::side::{Directory, File, Listed, STEP, Seen};
 use crate::store::fingerprint;
 
 /// Names that are handed on together.

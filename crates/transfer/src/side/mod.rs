@@ -7,7 +7,6 @@ mod local;
 mod lustre;
 mod place;
 mod projected;
-mod settled;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,7 +17,6 @@ use aqueduct_posix::project::Project;
 
 pub use lustre::{Layout, is_internal};
 pub use place::{Access, Place, Root};
-pub use settled::settled;
 
 /// What names begin with that are not whole yet. They are never walked, copied or deleted, except
 /// by the job that made them.

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aqueduct_fs::{Errno, Time};
 
-use super::{File, Seen};
+use crate::side::{File, Seen};
 
 /// The longest grain of a file system of Linux's own: its clock goes on at 100 Hz at least.
 const GRAIN: Duration = Duration::from_millis(10);
