@@ -165,12 +165,15 @@ fn collect(
     Ok(true)
 }
 
+/// The directory of a victim, and what the source has of it, if anything.
+type Looked<'a> = (&'a [u8], Option<Arc<dyn Directory>>);
+
 /// Looks once more that the source has nothing of a victim's name: since all were found others may
 /// have been removed for a long time. `last`: the directory of the one before.
 fn is_absent<'a>(
     source: &Arc<dyn Directory>,
     victim: &'a Victim,
-    last: &mut Option<(&'a [u8], Option<Arc<dyn Directory>>)>,
+    last: &mut Option<Looked<'a>>,
 ) -> Result<bool, Errno> {
     let directory = match last {
         Some((path, directory)) if *path == victim.directory => directory.clone(),
