@@ -2,8 +2,9 @@
 //! and where they lead. The first byte says which.
 
 use aqueduct_wire::{
-    Committed, CommittedWrite, DataServer, Extensions, GiveUp, Lane, Map, NetworkName, Notice, Route, RouteNotice,
-    RouteReply, RouteStatus, ServerId, Target, Times, VolumeMode, WriteNumber, decode_retire, encode_retire,
+    Committed, CommittedWrite, DataServer, Extensions, GiveUp, Lane, Map, NetworkName, Notice, Ordinal, Route,
+    RouteNotice, RouteReply, RouteStatus, ServerId, Target, Times, VolumeMode, WriteNumber, decode_retire,
+    encode_retire,
 };
 
 /// What has one form is written down as the same bytes.
@@ -77,6 +78,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         queue_time: Some(123),
         times: Some(Times { lease_us: 4, served_us: 567 }),
         right: Some([9; 40].into()),
+        ordinal: Some(Ordinal { number: 7, settled: 5 }),
     };
     all.encode(&mut seeds[0]);
     seeds[0].extend_from_slice(b"fields");

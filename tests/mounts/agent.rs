@@ -22,6 +22,7 @@ use crate::calls;
 use crate::churn;
 use crate::common::{Process, SOON};
 use crate::gathered::{modes, records};
+use crate::lanes::block;
 use crate::scribble;
 use crate::sys::{self, Hold, Request};
 
@@ -181,6 +182,7 @@ fn obey(slots: &mut [Option<File>; SLOTS], words: &[&str]) -> io::Result<String>
             Ok(count.to_string())
         }
         "writeat" => file.write_at(words[3].as_bytes(), number(2) as u64).map(|count| count.to_string()),
+        "block" => file.write_at(&block(number(3) as u32), number(2) as u64).map(|count| count.to_string()),
         "write" => file.write(words[2].as_bytes()).map(|count| count.to_string()),
         "size" => file.seek(SeekFrom::End(0)).map(|size| size.to_string()),
         "sync" => done(file.sync_all()),
@@ -233,10 +235,11 @@ fn list(path: &str, count: usize) -> io::Result<String> {
     })
 }
 
-/// `flags` is one letter each: r, w, c(reate), a(ppend), t(runcate).
+/// `flags` is one letter each: r, w, c(reate), a(ppend), t(runcate), d(irect).
 fn open(path: &str, flags: &str) -> io::Result<File> {
     let has = |flag| flags.contains(flag);
     let mut options = File::options();
     options.read(has('r')).write(has('w')).create(has('c')).append(has('a')).truncate(has('t')).mode(0o666);
+    options.custom_flags(if has('d') { libc::O_DIRECT } else { 0 });
     options.open(path)
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use aqueduct_model::Random;
 use rustix::process::Signal;
 
+use crate::agent::Agent;
 use crate::common::{Mount, signal, wait_until, within};
 use crate::lanes::{block, keep_names, names_of, trouble, versions};
 use crate::volumes::Volume;
@@ -193,5 +194,56 @@ fn a_change_of_another_kind_has_all_writers_wait() {
             }
         }
         assert!(straight(&volume) > 0, "nothing went straight");
+    });
+}
+
+/// Both have leases to write the file beside each other. Returns where a block of the server of
+/// data lies, of two servers.
+fn have_shared(volume: &Volume, files: &[File; 2]) -> u64 {
+    let half = vec![9; 128 << 10];
+    files[0].set_len(2 << 20).unwrap();
+    for _ in 0..8 {
+        files[1].write_all_at(&half, 1 << 20).unwrap();
+        for at in [0, 128 << 10] {
+            let before = volume.written_to(1);
+            files[0].write_all_at(&half, at).unwrap();
+            if volume.written_to(1) > before {
+                files[1].write_all_at(&half, 1 << 20).unwrap();
+                files[0].write_all_at(&half, at).unwrap();
+                return at;
+            }
+        }
+    }
+    panic!("nothing goes straight");
+}
+
+/// A program is killed while what it writes is on its way. Its lock is given to another one when
+/// that has come to its end.
+#[test]
+fn a_killed_program_has_its_lock_until_its_write_has_come_to_its_end() {
+    within(Duration::from_secs(120), || {
+        let volume = Volume::with(STRIPE, 2);
+        let mounts = [0, 1].map(|told| volume.mount(told));
+        let files = mounts.each_ref().map(|mount| open(mount, "shared", libc::O_DIRECT));
+        let [mut killed, mut next] = [Agent::start(), Agent::start()];
+        for (agent, mount) in [&mut killed, &mut next].into_iter().zip(&mounts) {
+            agent.ask(&format!("open 0 {} rwd", mount.join("shared").display())).unwrap();
+        }
+        killed.ask("process 0 W 0 1").unwrap();
+        assert_eq!(next.ask("process 0 W 0 1"), Err(libc::EAGAIN));
+        let at = have_shared(&volume, &files);
+        volume.servers[1].as_ref().unwrap().stop();
+        killed.tell(&format!("block 0 {at} 31"));
+        std::thread::sleep(Duration::from_millis(300));
+        killed.process.signal(Signal::KILL);
+        // Its server of data is ended when it stands still for 5 s.
+        next.tell("process 0 W 0 1 wait");
+        let early = next.answer_within(Duration::from_secs(2));
+        volume.servers[1].as_ref().unwrap().signal(Signal::CONT);
+        assert_eq!(early, None, "the lock was given before the write had come to its end");
+        next.answer().unwrap();
+        let mut found = [0; 4];
+        File::open(volume.export.path().join("shared")).unwrap().read_exact_at(&mut found, at).unwrap();
+        assert_eq!(u32::from_le_bytes(found), 31, "it has not come to its end");
     });
 }

@@ -3,7 +3,7 @@
 //! back only.
 
 use aqueduct_fs::{Context, Errno, Request, WriteAt, Written};
-use aqueduct_wire::{Class, HEADER_SIZE, Op};
+use aqueduct_wire::{Class, Extensions, HEADER_SIZE, Op, Ordinal};
 use bytes::Bytes;
 
 use crate::exchange::{Exchange, SMALL};
@@ -13,15 +13,19 @@ use crate::session::Session;
 
 impl Session {
     /// Sends a write that was held back, and keeps a copy of what was written until it is stable.
-    /// EIO in another epoch than this one.
+    /// EIO in another epoch than this one. `ordinal`: it is a repeat of what was written beside
+    /// others; EIO as well when another client has repeated something there.
     pub async fn write_held(
         &self,
         context: &Context,
-        write: WriteAt,
+        (write, ordinal): (WriteAt, Option<Ordinal>),
         data: Bytes,
         epoch: u64,
     ) -> Result<Written, Errno> {
         let mut frame = vec![0; HEADER_SIZE];
+        if ordinal.is_some() {
+            Extensions { ordinal, ..Extensions::default() }.encode(&mut frame);
+        }
         aqueduct_wire::encode_write(context, &write, &mut frame);
         let exchange = Exchange {
             class: Class::Releasing,
@@ -29,6 +33,7 @@ impl Session {
             changes: true,
             payload: Some(data.clone()),
             held: true,
+            extended: ordinal.is_some(),
             only_in: Some(epoch),
             ..Exchange::new(Op::Write, frame)
         };

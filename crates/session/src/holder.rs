@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, Attr, Context, Errno, OpenId, Request, WriteAt, Written};
-use aqueduct_wire::{AttachReply, Flags, Grant, HelloReply, LeaseId, Subject};
+use aqueduct_wire::{AttachReply, Flags, Grant, HelloReply, LeaseId, Ordinal, Subject};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::connect::ConnectError;
@@ -133,11 +133,13 @@ pub trait Recovery {
     fn open(&mut self, context: &Context, request: &Request<'_>)
     -> Result<Option<Result<OpenId, Errno>>, ConnectError>;
 
-    /// Sends what was held back of a write, and keeps a copy until it is stable.
+    /// Sends what was held back of a write, and keeps a copy until it is stable. `ordinal`: it is a
+    /// repeat of what was written beside others; EIO when another client has repeated something
+    /// there.
     fn write_held(
         &mut self,
         context: &Context,
-        write: WriteAt,
+        write: (WriteAt, Option<Ordinal>),
         data: &bytes::Bytes,
     ) -> Result<Result<Written, Errno>, ConnectError>;
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use aqueduct_fs::{ClientId, Context, Errno, OpenId, Request, WriteAt, Written};
 use aqueduct_net::Link;
-use aqueduct_wire::{Class, Flags, Header, Kind, Op};
+use aqueduct_wire::{Class, Flags, Header, Kind, Op, Ordinal};
 use bytes::Bytes;
 
 use crate::connect::{AGAIN, ConnectError};
@@ -230,10 +230,10 @@ impl Recovery for Recovering<'_> {
     fn write_held(
         &mut self,
         context: &Context,
-        write: WriteAt,
+        (write, ordinal): (WriteAt, Option<Ordinal>),
         data: &Bytes,
     ) -> Result<Result<Written, Errno>, ConnectError> {
-        let written = self.session.recovery_write(self.link, context, (write, Flags::HELD), data)?;
+        let written = self.session.recovery_write(self.link, context, (write, Flags::HELD, ordinal), data)?;
         if let Ok(written) = written {
             let kept = self.session.keep_written((write, self.session.opens.epoch()), written, data.clone());
             debug_assert!(kept, "nobody else begins an epoch");

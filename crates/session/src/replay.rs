@@ -12,7 +12,7 @@ use aqueduct_fs::{
     WriteAt, Written,
 };
 use aqueduct_net::Link;
-use aqueduct_wire::{Flags, HEADER_SIZE, Header, Kind, Op};
+use aqueduct_wire::{Extensions, Flags, HEADER_SIZE, Header, Kind, Op, Ordinal};
 use aqueduct_worker::lock;
 use bytes::Bytes;
 
@@ -315,7 +315,7 @@ impl Session {
         if *closed && let Err(error) = self.recovery_call(link, &context, &Request::Reopen { open: *open, token })? {
             return Ok(Err(error));
         }
-        let now = match self.recovery_write(link, &context, (again(*open, 0), Flags::empty()), &[])? {
+        let now = match self.recovery_write(link, &context, (again(*open, 0), Flags::empty(), None), &[])? {
             Ok(written) => written.verifier,
             Err(error) => return Ok(Err(error)),
         };
@@ -329,7 +329,7 @@ impl Session {
             let mut at = 0;
             while at < data.len() {
                 let write = again(*open, first.offset.saturating_add(at as u64));
-                match self.recovery_write(link, &context, (write, Flags::empty()), &data[at..])? {
+                match self.recovery_write(link, &context, (write, Flags::empty(), None), &data[at..])? {
                     Ok(Written { count: 0, .. }) => return Ok(Err(Errno::ENOSPC)),
                     Ok(written) => at += written.count as usize,
                     Err(error) => return Ok(Err(error)),
@@ -365,10 +365,14 @@ impl Session {
         &self,
         link: &mut Link,
         context: &Context,
-        (write, flags): (WriteAt, Flags),
+        (write, mut flags, ordinal): (WriteAt, Flags, Option<Ordinal>),
         data: &[u8],
     ) -> Result<Result<Written, Errno>, ConnectError> {
         let mut body = Vec::new();
+        flags.set(Flags::EXTENDED, ordinal.is_some());
+        if ordinal.is_some() {
+            Extensions { ordinal, ..Extensions::default() }.encode(&mut body);
+        }
         aqueduct_wire::encode_write(context, &write, &mut body);
         let header = Header { op: Op::Write as u16, flags, ..Header::new(Kind::Request) };
         let answer = loop {

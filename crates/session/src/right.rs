@@ -1,7 +1,7 @@
 //! Writes at a server of data, under rights that the server of the names gives.
 
 use aqueduct_fs::{Context, Errno, OpenId, Request, WriteAt, Written};
-use aqueduct_wire::{Class, Extensions, Flags, HEADER_SIZE, NO_PLACE, Op};
+use aqueduct_wire::{Class, Extensions, Flags, HEADER_SIZE, NO_PLACE, Op, Ordinal};
 use bytes::Bytes;
 
 use crate::exchange::{Exchange, SMALL};
@@ -47,16 +47,17 @@ impl Session {
 
     /// Writes at a server of data under the right of a token, and waits for the answer however
     /// long it takes. Whoever gives that up does not know what becomes of it before the right has
-    /// ended; with an error `brought` says whether that is so. Keeps no copy.
+    /// ended; with an error `brought` says whether that is so. Keeps no copy. `ordinal`: it is
+    /// written beside other clients.
     pub async fn write_by_right(
         &self,
         context: &Context,
         (write, data): (WriteAt, Bytes),
-        token: &[u8],
+        (token, ordinal): (&[u8], Option<Ordinal>),
         brought: &mut Brought,
     ) -> Result<Written, Errno> {
         let mut frame = vec![0; HEADER_SIZE];
-        Extensions { right: Some(token.into()), ..Extensions::default() }.encode(&mut frame);
+        Extensions { right: Some(token.into()), ordinal, ..Extensions::default() }.encode(&mut frame);
         aqueduct_wire::encode_write(context, &write, &mut frame);
         let exchange = Exchange {
             class: Class::Releasing,

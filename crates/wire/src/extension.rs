@@ -29,6 +29,16 @@ const ASKS_QUEUE_TIME: u16 = 3;
 const QUEUE_TIME: u16 = 4;
 const TIMES: u16 = 5;
 const RIGHT: u16 = CRITICAL | 1;
+const ORDINAL: u16 = CRITICAL | 2;
+
+/// Of a write beside other clients: what of this client's at the same server it may repeat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ordinal {
+    /// Grows from write to write of a client.
+    pub number: u64,
+    /// The client knows what became of all its writes below this number, and repeats none of them.
+    pub settled: u64,
+}
 
 /// How long a request took at the server, beside its queue time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +66,8 @@ pub struct Extensions {
     /// Of a request, critical: the token of the right under which it is made, 1 to
     /// [`RIGHT_LENGTH_MAX`] bytes.
     pub right: Option<Box<[u8]>>,
+    /// Of a write under a right that several clients have, critical.
+    pub ordinal: Option<Ordinal>,
 }
 
 fn put(kind: u16, value: &[u8], out: &mut Vec<u8>) {
@@ -95,6 +107,10 @@ impl Extensions {
         }
         if let Some(right) = &self.right {
             put(RIGHT, right, out);
+        }
+        if let Some(Ordinal { number, settled }) = self.ordinal {
+            let [number, settled] = [number, settled].map(u64::to_le_bytes);
+            put(ORDINAL, &[number, settled].concat(), out);
         }
         let length = (out.len() - start - 2) as u16;
         out[start..start + 2].copy_from_slice(&length.to_le_bytes());
@@ -138,6 +154,15 @@ impl Extensions {
             }
             RIGHT if (1..=RIGHT_LENGTH_MAX).contains(&value.len()) => self.right = Some(value.into()),
             RIGHT => return Err(wrong("the token of a right")),
+            ORDINAL if value.len() != 16 => return Err(wrong("the ordinal of a write")),
+            ORDINAL => {
+                let mut reader = Reader::new(value);
+                let write = Ordinal { number: reader.get::<U64>()?, settled: reader.get::<U64>()? };
+                if write.settled > write.number {
+                    return Err(wrong("the ordinal of a write"));
+                }
+                self.ordinal = Some(write);
+            }
             CRITICAL.. => return Err(BodyError::Critical(kind)),
             _ => {}
         }
@@ -167,6 +192,7 @@ mod tests {
             queue_time: Some(1234),
             times: Some(Times { lease_us: 5, served_us: u32::MAX }),
             right: Some([9; RIGHT_LENGTH_MAX].into()),
+            ordinal: Some(Ordinal { number: 5, settled: 4 }),
         };
         let longest = Extensions { job: Some("j".repeat(JOB_LENGTH_MAX).into()), ..all.clone() };
         for extensions in [Extensions::default(), all, longest] {
@@ -204,6 +230,8 @@ mod tests {
             &[(TIMES, b"1234567")],
             &[(RIGHT, b"")],
             &[(RIGHT, &[0; RIGHT_LENGTH_MAX + 1])],
+            &[(ORDINAL, &[[0; 8], [1; 8]].concat())],
+            &[(ORDINAL, &[0; 17])],
             &[(77, &[0; EXTENSIONS_LENGTH_MAX])],
         ] {
             assert!(matches!(Extensions::take(&entries(wrong)), Err(BodyError::Value(_))), "{wrong:?}");

@@ -29,7 +29,9 @@ pub use auth::{
 };
 pub use capabilities::Capabilities;
 pub use checksum::{Checksums, content_checksum};
-pub use extension::{EXTENSIONS_LENGTH_MAX, Extensions, JOB_LENGTH_MAX, RIGHT_LENGTH_MAX, TOLD_MIN_US, Times, is_job};
+pub use extension::{
+    EXTENSIONS_LENGTH_MAX, Extensions, JOB_LENGTH_MAX, Ordinal, RIGHT_LENGTH_MAX, TOLD_MIN_US, Times, is_job,
+};
 pub use fetch::{
     FETCH_LENGTH_MAX, FETCH_MAX, Fetched, LIST_MAX, decode_fetch, decode_fetched, decode_list, decode_listed,
     encode_fetch, encode_fetched, encode_list, encode_listed, fetch_room,

@@ -59,7 +59,7 @@ impl RightKey {
 }
 
 /// The right of one client to write one file at one server of data, as long as the server of the
-/// names lets it have the file for itself.
+/// names lets it have the file, for itself or beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Right {
     /// Which start of the server of the names gave it.
@@ -70,6 +70,9 @@ pub struct Right {
     pub data: u64,
     /// Grows from right to right.
     pub grant: u64,
+    /// Of several who write at the same time: the first right that was given since they do, the same
+    /// for all their rights on the inode. 0: whoever has it writes alone.
+    pub tenure: u64,
 }
 
 impl Right {
@@ -80,6 +83,7 @@ impl Right {
         U16::put(&self.place, &mut body);
         U64::put(&self.data, &mut body);
         U64::put(&self.grant, &mut body);
+        U64::put(&self.tenure, &mut body);
         key.seal(OF_TOKEN, handle, body)
     }
 
@@ -87,7 +91,8 @@ impl Right {
     pub fn of_token(key: &RightKey, handle: &[u8], token: &[u8]) -> Result<Right, BodyError> {
         let mut reader = Reader::new(key.open(OF_TOKEN, handle, token)?);
         let (names, place) = (reader.get::<U64>()?, reader.get::<U16>()?);
-        let right = Right { names, place, data: reader.get::<U64>()?, grant: reader.get::<U64>()? };
+        let (data, grant) = (reader.get::<U64>()?, reader.get::<U64>()?);
+        let right = Right { names, place, data, grant, tenure: reader.get::<U64>()? };
         reader.end().map(|()| right)
     }
 }
@@ -210,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_token_is_good_for_its_inode_and_its_volume() {
-        let right = Right { names: 3, place: 2, data: 9, grant: 77 };
+        let right = Right { names: 3, place: 2, data: 9, grant: 77, tenure: 70 };
         let token = right.token(&key(1), b"file");
         assert!(token.len() <= RIGHT_LENGTH_MAX);
         assert_eq!(Right::of_token(&key(1), b"file", &token), Ok(right));

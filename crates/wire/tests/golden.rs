@@ -147,8 +147,10 @@ fn extensions_maps_links_and_notices() {
         queue_time: Some(0x0403_0201),
         times: Some(Times { lease_us: 0x0807_0605, served_us: 9 }),
         right: Some((*b"rt").into()),
+        ordinal: Some(Ordinal { number: 9, settled: 8 }),
     };
-    let expected = "3800 0100 0200 6a31 0200 1000 74726163652d31362d62797465732d2d 0300 0000 0400 0400 01020304 0500 0800 05060708 09000000 0180 0200 7274";
+    let expected = "4c00 0100 0200 6a31 0200 1000 74726163652d31362d62797465732d2d 0300 0000 0400 0400 01020304 0500 0800 05060708 09000000 0180 0200 7274 \
+                    0280 1000 09000000000000000800000000000000";
     assert_eq!(body(|out| extensions.encode(out)), hex(expected));
     assert_eq!(body(|out| Extensions::default().encode(out)), hex("0000"));
     let map = Map {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::leases::Leases;
 use super::parts::Cache;
-use crate::volume::{Direct, Open};
+use crate::volume::{Direct, Open, Piece, Went, of_pieces};
 
 /// A lease to write beside others goes back when nothing was written under it for so long, so that
 /// what is not written any more can be kept again.
@@ -21,7 +21,8 @@ const UNUSED_MAX: Nanos = 1_000_000_000;
 const LOOK: Duration = Duration::from_millis(250);
 
 impl Cache {
-    /// Writes straight, if that may be; `None`: it goes as any other write.
+    /// Writes straight, if that may be; `None`: it goes as any other write. What nothing was done of
+    /// goes as any other by itself: nobody repeats what others may have overwritten.
     pub(super) async fn write_straight(
         &self,
         context: &Context,
@@ -51,11 +52,24 @@ impl Cache {
         }
         let (credential, data, handle) = (context.credential.clone(), data.clone(), open.handle.clone());
         let direct = Direct { open: open.clone(), credential, write, data, epoch, is_shared };
-        let done = self.volume.write_direct(context, (direct, hold)).await;
-        if done.is_none() && is_shared {
+        let went = self.volume.write_direct(context, (direct, hold)).await;
+        if is_shared && !matches!(went, Some(Went::Done(_))) {
             leases.is_gone(&handle); // its rights are over: those of the next lease are others
         }
-        done
+        let pieces = match went? {
+            Went::Done(done) => return Some(done),
+            Went::InPart(pieces) => pieces,
+        };
+        let mut done = Vec::new();
+        for Piece { write, data, done: of_piece } in pieces {
+            let length = data.len();
+            let of_piece = match of_piece {
+                Some(done) => done,
+                None => self.volume.write(context, (write, data), &mut Brought::default()).await,
+            };
+            done.push((length, of_piece));
+        }
+        Some(of_pieces(done))
     }
 
     async fn ask_beside_others(&self, context: &Context, leases: &Arc<Leases>, open: &Arc<Open>) {

@@ -5,7 +5,9 @@
 //! Beside others it is stable when it is answered. So there are no copies of answered writes that
 //! could be written again over another client's. One of which nobody knows what has become of it
 //! is written again before the lease goes, through the server of the names, once nothing of it is
-//! executed any more; in a recovery, before anybody else is let in.
+//! executed any more; in a recovery, before anybody else is let in. Until then nobody writes over
+//! it: the server of data is told which writes of this client are settled, and refuses what
+//! others write over one that is not; what this client writes over it waits.
 //!
 //! [`ways`]: super::ways
 
@@ -15,16 +17,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use aqueduct_fs::{ClientId, Context, Credential, Errno, Hold, WriteAt, Written};
+use aqueduct_fs::{Cancel, ClientId, Context, Credential, Errno, Hold, OpenId, Request, WriteAt, Written};
 use aqueduct_session::Brought;
+use aqueduct_wire::Ordinal;
 use aqueduct_worker::Group;
 use bytes::Bytes;
 
-use super::lanes::{ALL, Boarded, Kept, Key};
+use super::lanes::{ALL, Boarded, Kept, Key, REPEATED};
 use super::movers::Mover;
 use super::opens::Open;
 use super::parts::Volume;
-use super::ways::{Flown, Straight};
+use super::ways::{Flown, Of, Straight};
 
 /// A write that may go straight.
 pub(crate) struct Direct {
@@ -38,18 +41,58 @@ pub(crate) struct Direct {
     pub(crate) is_shared: bool,
 }
 
+/// What has become of a program's write.
+pub(crate) enum Went {
+    Done(Result<Written, Errno>),
+    /// Nothing was done of some of its pieces, which are to go as any other write.
+    InPart(Vec<Piece>),
+}
+
+/// One of the pieces of a write, in their order.
+pub(crate) struct Piece {
+    pub(crate) write: WriteAt,
+    pub(crate) data: Bytes,
+    /// `None`: nothing was done.
+    pub(crate) done: Option<Result<Written, Errno>>,
+}
+
 /// Goes on by itself when nobody waits for it any more.
 struct Lasting<T: Send + 'static> {
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     group: Arc<Group>,
+    volume: Arc<Volume>,
+    handle: Arc<[u8]>,
 }
 
 impl<T: Send + 'static> Drop for Lasting<T> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
-            self.group.spawn(async move { drop(work.await) });
+            let (volume, handle) = (self.volume.clone(), self.handle.clone());
+            volume.lanes.abandoned(&handle);
+            self.group.spawn(async move {
+                drop(work.await);
+                volume.lanes.abandoned_ends(&handle);
+            });
         }
     }
+}
+
+/// What a program is told of a write, of whose pieces these came of.
+pub(crate) fn of_pieces(pieces: impl IntoIterator<Item = (usize, Result<Written, Errno>)>) -> Result<Written, Errno> {
+    let mut all = Written::default();
+    for (length, done) in pieces {
+        match done {
+            Ok(written) => {
+                all = Written { count: all.count + written.count, ..written };
+                if (written.count as usize) < length {
+                    break; // what lies behind does not count
+                }
+            }
+            Err(error) if all.count == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(all)
 }
 
 impl Volume {
@@ -81,56 +124,52 @@ impl Volume {
 
     /// Writes under a lease, which is held until it is known what has become of all of it. `None`:
     /// it is to go as any other write. EINTR: the caller waits no longer; it goes on.
-    pub(crate) async fn write_direct(
-        &self,
-        context: &Context,
-        (direct, hold): (Direct, Hold),
-    ) -> Option<Result<Written, Errno>> {
+    pub(crate) async fn write_direct(&self, context: &Context, (direct, hold): (Direct, Hold)) -> Option<Went> {
         let volume = self.this.upgrade()?;
-        let group = self.sessions[0].groups()[0].clone();
+        let (group, handle) = (self.sessions[0].groups()[0].clone(), direct.open.handle.clone());
+        let of_work = volume.clone();
         let work = Box::pin(async move {
-            let done = volume.write_to_the_end(&direct).await;
+            let done = of_work.write_to_the_end(&direct).await;
             drop(hold);
             done
         });
-        let mut lasting = Lasting { work: Some(work), group };
+        let mut lasting = Lasting { work: Some(work), group, volume, handle };
         poll_fn(|task| {
             let Some(work) = &mut lasting.work else { return Poll::Ready(None) };
             if let Poll::Ready(done) = work.as_mut().poll(task) {
                 lasting.work = None;
                 return Poll::Ready(done);
             }
-            context.cancel.poll(task).map(|()| Some(Err(Errno::EINTR)))
+            context.cancel.poll(task).map(|()| Some(Went::Done(Err(Errno::EINTR))))
         })
         .await
     }
 
-    async fn write_to_the_end(&self, direct: &Direct) -> Option<Result<Written, Errno>> {
+    /// `None`: nothing was done.
+    async fn write_to_the_end(&self, direct: &Direct) -> Option<Went> {
         let Direct { write, data, .. } = direct;
-        let (mut works, mut lengths, mut at): (Vec<Work<'_>>, _, _) = (Vec::new(), Vec::new(), 0);
+        let (mut works, mut pieces, mut at): (Vec<Work<'_>>, Vec<_>, _) = (Vec::new(), Vec::new(), 0);
         while at < data.len() {
             let offset = write.offset + at as u64;
             let length = (self.block_end(offset) - offset).min((data.len() - at) as u64) as usize;
             let piece = (WriteAt { offset, ..*write }, data.slice(at..at + length));
+            pieces.push(piece.clone());
             works.push(Box::pin(self.write_piece(direct, piece)));
-            lengths.push(length);
             at += length;
         }
-        let mut all = Written::default();
-        let done: Option<Vec<_>> = join(works).await.into_iter().collect();
-        for (done, length) in done?.into_iter().zip(lengths) {
-            match done {
-                Ok(written) => {
-                    all = Written { count: all.count + written.count, ..written };
-                    if (written.count as usize) < length {
-                        break; // what lies behind does not count
-                    }
-                }
-                Err(error) if all.count == 0 => return Some(Err(error)),
-                Err(_) => break,
+        let done = join(works).await;
+        if done.iter().all(Option::is_none) {
+            return None;
+        }
+        let pieces = pieces.into_iter().zip(done).map(|((write, data), done)| Piece { write, data, done });
+        let (all, mut whole) = (pieces.collect::<Vec<_>>(), Vec::new());
+        for piece in &all {
+            match &piece.done {
+                Some(done) => whole.push((piece.data.len(), *done)),
+                None => return Some(Went::InPart(all)),
             }
         }
-        Some(Ok(all))
+        Some(Went::Done(of_pieces(whole)))
     }
 
     /// Writes what lies in one block.
@@ -146,25 +185,72 @@ impl Volume {
         let place = found.as_ref().map_or(ALL, |(place, _)| *place);
         let key = Key { handle: open.handle.clone(), place };
         let context = Context::new(ClientId(0), credential.clone());
-        let kept = Kept::new((write.open, &context.credential), (write.offset, data.clone()), 0).of(&write);
-        let (number, program) = self.lanes.begin_write(&key, *epoch, kept)?;
-        let flight = Flight { volume: self, key: &key, epoch: *epoch, open, context: &context, write, data: &data };
+        let kept = Kept::new((write.open, &context.credential), (write.offset, data.clone()), 0).of(&write, *is_shared);
+        let begun = poll_fn(|task| self.lanes.poll_begin_write((&key, *epoch), &kept, task)).await;
+        let (number, program) = begun?;
+        let of = (&key, *epoch);
+        let flight = Flight { volume: self, of, open, context: &context, write, data: &data, number };
         let done = match found {
             Some((_, mover)) => flight.by_lane(mover, *is_shared).await,
             // A block of the server of the names.
-            None => flight.by_names().await,
+            None => flight.by_names(None).await,
         };
-        if self.lanes.end_write(number) {
-            return done;
-        }
-        // Another epoch has begun: whatever came, the recovery has had it written once more.
-        let is_answered = matches!(done, Some(Ok(_)));
-        let is_recovered = program.is_recovered().await;
-        if is_answered && write.stable {
-            return done;
-        }
-        is_recovered.then(|| Ok(Written { count: data.len() as u32, ..Written::default() }))
+        let is_of_now = self.lanes.end_write(number);
+        let done = match done {
+            _ if is_of_now => done,
+            // Another epoch has begun: whatever came, the recovery has had it written once more.
+            Some(Ok(written)) if write.stable => {
+                program.is_recovered().await;
+                Some(Ok(written))
+            }
+            _ => match program.is_recovered().await {
+                true => Some(Ok(Written { count: data.len() as u32, ..Written::default() })),
+                // Others may have written over it since.
+                false => is_shared.then_some(Err(Errno::EIO)),
+            },
+        };
+        self.lanes.settled(number);
+        done
     }
+}
+
+/// A program that is killed in the midst of a write gives up its locks.
+impl Volume {
+    /// What it was writing comes to its end before that: else it would land after what the next
+    /// owner writes. EINTR: nobody waits for the request any more, which is made when that is so.
+    pub(super) async fn abandoned_first(&self, context: &Context, request: &Request<'_>) -> Result<(), Errno> {
+        let Some((open, request)) = gives_up_locks(request).filter(|_| self.movers.is_some()) else { return Ok(()) };
+        let Some(handle) = self.opens.handle(open) else { return Ok(()) };
+        let is_quiet = poll_fn(|task| match self.lanes.poll_none_abandoned(&handle, task) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => context.cancel.poll(task).map(|()| false),
+        });
+        if is_quiet.await {
+            return Ok(());
+        }
+        let Some(volume) = self.this.upgrade() else { return Err(Errno::EINTR) };
+        let context = Context { cancel: Cancel::default(), ..context.clone() };
+        self.sessions[0].groups()[0].spawn(async move {
+            poll_fn(|task| volume.lanes.poll_none_abandoned(&handle, task)).await;
+            let done = volume.call_now(&context, request, &mut Brought::default()).await;
+            if let Err(error) = done {
+                tracing::debug!(%error, "what a killed program had locked or open could not be given up");
+            }
+        });
+        Err(Errno::EINTR)
+    }
+}
+
+/// A request after which others may have a lock, with its open.
+fn gives_up_locks(request: &Request<'_>) -> Option<(OpenId, Request<'static>)> {
+    Some(match *request {
+        Request::Flush { open, owner } => (open, Request::Flush { open, owner }),
+        Request::Release { open } => (open, Request::Release { open }),
+        Request::SetLock { open, owner, space, lock, wait } => {
+            (open, Request::SetLock { open, owner, space, lock, wait })
+        }
+        _ => return None,
+    })
 }
 
 type Work<'a> = Pin<Box<dyn Future<Output = Option<Result<Written, Errno>>> + Send + 'a>>;
@@ -191,40 +277,56 @@ async fn join(mut works: Vec<Work<'_>>) -> Vec<Option<Result<Written, Errno>>> {
 /// One write on its way.
 struct Flight<'a> {
     volume: &'a Volume,
-    key: &'a Key,
-    epoch: u64,
+    of: Of<'a>,
     open: &'a Arc<Open>,
     context: &'a Context,
     write: WriteAt,
     data: &'a Bytes,
+    number: u64,
 }
 
 impl Flight<'_> {
     /// Through the server of the names, under the lease.
-    async fn by_names(&self) -> Option<Result<Written, Errno>> {
+    async fn by_names(&self, ordinal: Option<Ordinal>) -> Option<Result<Written, Errno>> {
         let names = self.volume.session(self.open);
-        if names.make_stable(&self.key.handle, &self.context.cancel).await.is_err() {
+        if names.make_stable(&self.of.0.handle, &self.context.cancel).await.is_err() {
             return None;
         }
-        match names.write_held(self.context, self.write, self.data.clone(), self.epoch).await {
+        match names.write_held(self.context, (self.write, ordinal), self.data.clone(), self.of.1).await {
             Err(Errno::ESTALE | Errno::EIO) => None, // it has no such lease any more
             done => Some(done),
         }
     }
 
+    /// Once more, of which nobody knows what has become, and before anybody else changes what it
+    /// may have changed.
+    async fn again(&self, is_shared: bool) -> Option<Result<Written, Errno>> {
+        let done = self.by_names(is_shared.then_some(REPEATED)).await;
+        let names = self.volume.session(self.open);
+        if done.is_none() && names.opens().epoch() == self.of.1 {
+            // The lease was broken, or another one does not know either what became of what it
+            // wrote there: others may have seen this one, and written over it since.
+            let server = names.server();
+            tracing::error!(%server, "nobody knows what has become of a write that was under way when the server of the names gave its file to others, or others wrote there as well: the program gets an error");
+            return Some(Err(Errno::EIO));
+        }
+        done
+    }
+
     /// Through the server of data, or how it goes when there is no right.
     async fn by_lane(&self, mover: &Mover, is_shared: bool) -> Option<Result<Written, Errno>> {
-        let (lanes, of) = (&self.volume.lanes, (self.key, self.epoch));
-        let (mut opens, mut was_refused) = (true, false);
+        let (lanes, of, (key, epoch)) = (&self.volume.lanes, self.of, self.of);
+        let (mut opens, mut was_refused, mut has_failed) = (true, false, false);
         loop {
             let boarded = poll_fn(|task| lanes.poll_board(of, opens && mover.may_have_rights(), task)).await;
             let token = match boarded {
                 Boarded::Straight => {
-                    let straight = Straight(self.volume, self.key.clone());
-                    if is_shared {
-                        return None;
-                    }
-                    let done = self.by_names().await;
+                    let straight = Straight(self.volume, key.clone());
+                    let done = match (is_shared, has_failed) {
+                        (true, true) => self.again(is_shared).await,
+                        (true, false) => None,
+                        (false, _) => self.by_names(None).await,
+                    };
                     drop(straight);
                     return done;
                 }
@@ -234,8 +336,11 @@ impl Flight<'_> {
                 }
                 Boarded::Flies(token) => token,
             };
-            let flown = self.volume.fly((self.context, mover, &token), self.open, (self.write, self.data.clone()));
-            match flown.await {
+            let ordinal = is_shared.then(|| lanes.ordinal(self.number, key.place));
+            let sent = (self.write, self.data.clone());
+            let flown = self.volume.fly((self.context, mover, (&token, ordinal)), self.open, sent).await;
+            has_failed |= matches!(flown, Flown::Failed);
+            match flown {
                 Flown::Written(written) => {
                     let data = self.data.slice(..self.data.len().min(written.count as usize));
                     let place = (self.write.open, &self.context.credential);
@@ -245,25 +350,24 @@ impl Flight<'_> {
                     self.volume.landed(of, kept).await;
                     return Some(Ok(written));
                 }
-                Flown::Refused => {
-                    if lanes.refused(self.key, self.epoch, &token) {
+                Flown::Refused | Flown::Failed => {
+                    if lanes.refused(key, epoch, &token) {
                         self.volume.open_lane(of, (mover, self.open)).await;
                     }
                     // It may have a reason of its own: the server of the names says which.
                     if std::mem::replace(&mut was_refused, true) {
                         opens = false;
-                        self.volume.close(self.key, self.epoch);
+                        self.volume.close(key, epoch);
                     }
                 }
                 Flown::Unknown => {
                     mover.is_away();
-                    if lanes.is_dead(self.key, self.epoch) {
-                        self.volume.close_later(self.key, self.epoch);
+                    if lanes.is_dead(key, epoch) {
+                        self.volume.close_later(key, epoch);
                     }
-                    poll_fn(|task| lanes.poll_over(self.key, self.epoch, task)).await;
-                    lanes.vanished(self.key, self.epoch);
-                    // Before anybody else changes what it may have changed.
-                    return self.by_names().await;
+                    poll_fn(|task| lanes.poll_over(key, epoch, task)).await;
+                    lanes.vanished(key, epoch);
+                    return self.again(is_shared).await;
                 }
             }
         }

@@ -25,6 +25,17 @@ impl Volume {
         request: Request<'_>,
         brought: &mut Brought,
     ) -> Result<Reply, Errno> {
+        self.abandoned_first(context, &request).await?;
+        self.call_now(context, request, brought).await
+    }
+
+    /// The same, whatever goes on that nobody waits for.
+    pub(super) async fn call_now(
+        &self,
+        context: &Context,
+        request: Request<'_>,
+        brought: &mut Brought,
+    ) -> Result<Reply, Errno> {
         let session = self.session_of(&request)?;
         if self.map.is_some()
             && let Some(reply) = self.data_first(context, &request).await?

@@ -9,11 +9,12 @@
 //! when the server of the names has said that nothing of it is executed any more, and has what
 //! is kept.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use aqueduct_fs::{Credential, OpenId, WriteAt};
+use aqueduct_wire::Ordinal;
 use aqueduct_worker::{Done, lock};
 use bytes::Bytes;
 
@@ -24,6 +25,9 @@ const LANES_MAX: usize = 4096;
 /// for that.
 const KEPT_OF_LANE: usize = 32 << 20;
 const KEPT_MAX: usize = 128 << 20;
+
+/// Says of a write at the server of the names that it may have been executed elsewhere before.
+pub(super) const REPEATED: Ordinal = Ordinal { number: 0, settled: 0 };
 
 /// Stands for all servers of data.
 pub(super) const ALL: u16 = u16::MAX;
@@ -46,6 +50,8 @@ pub(super) struct Kept {
     pub(super) verifier: u64,
     /// It is to be stable when it is written again.
     pub(super) is_stable: bool,
+    /// It is written beside other clients.
+    pub(super) is_shared: bool,
 }
 
 /// What was kept of a lane, or of a program's write that was under way.
@@ -115,6 +121,13 @@ struct Lanes {
     next: u64,
     /// Programs' writes under way.
     writes: HashMap<u64, (Key, Kept, Arc<Write>)>,
+    /// Where those go of which is not known what has become of them, those among them that a
+    /// recovery sees to.
+    unsettled: BTreeMap<u64, Key>,
+    /// Who waits for the end of another write.
+    waiting: Vec<Waker>,
+    /// Files of programs that were killed in the midst of a write, which goes on: how many do.
+    abandoned: HashMap<Arc<[u8]>, usize>,
 }
 
 /// See the module.
@@ -205,23 +218,80 @@ impl AllLanes {
         Poll::Ready(Boarded::Straight)
     }
 
-    /// A program's write goes by a lease in this epoch, until [`end_write`](AllLanes::end_write).
-    /// `None`: another one has begun.
-    pub(super) fn begin_write(&self, key: &Key, epoch: u64, kept: Kept) -> Option<(u64, Arc<Write>)> {
+    /// A program's write goes by a lease in this epoch, until [`end_write`](AllLanes::end_write),
+    /// as soon as none is under way that it lies over: that one may be written once more. `None`:
+    /// another epoch has begun. After its end [`settled`](AllLanes::settled) must follow.
+    pub(super) fn poll_begin_write(
+        &self,
+        (key, epoch): (&Key, u64),
+        kept: &Kept,
+        task: &TaskContext<'_>,
+    ) -> Poll<Option<(u64, Arc<Write>)>> {
         let mut all = self.lanes();
         if all.epoch != epoch {
-            return None;
+            return Poll::Ready(None);
         }
-        let (number, write) = (all.next, Arc::<Write>::default());
+        if all.writes.values().any(|(of, other, _)| of.handle == key.handle && other.meets(kept)) {
+            all.waiting.push(task.waker().clone());
+            return Poll::Pending;
+        }
         all.next += 1;
-        all.writes.insert(number, (key.clone(), kept, write.clone()));
-        Some((number, write))
+        let (number, write) = (all.next, Arc::<Write>::default());
+        all.writes.insert(number, (key.clone(), kept.clone(), write.clone()));
+        all.unsettled.insert(number, key.clone());
+        Poll::Ready(Some((number, write)))
+    }
+
+    /// What a server of data is told with a write that goes there now.
+    pub(super) fn ordinal(&self, number: u64, place: u16) -> Ordinal {
+        let all = self.lanes();
+        let first = all.unsettled.iter().find(|(_, key)| key.place == place);
+        Ordinal { number, settled: first.map_or(number, |(first, _)| number.min(*first)) }
+    }
+
+    /// Nobody writes it again.
+    pub(super) fn settled(&self, number: u64) {
+        self.lanes().unsettled.remove(&number);
     }
 
     /// It is known what has become of it. False: it was under way when its epoch ended, and its
     /// recovery sees to it.
     pub(super) fn end_write(&self, number: u64) -> bool {
-        self.lanes().writes.remove(&number).is_some()
+        let mut all = self.lanes();
+        let is_of_now = all.writes.remove(&number).is_some();
+        let waiting = std::mem::take(&mut all.waiting);
+        drop(all);
+        waiting.into_iter().for_each(Waker::wake);
+        is_of_now
+    }
+
+    /// Who wrote to a file waits no longer, and what is under way goes on until
+    /// [`abandoned_ends`](AllLanes::abandoned_ends).
+    pub(super) fn abandoned(&self, handle: &Arc<[u8]>) {
+        *self.lanes().abandoned.entry(handle.clone()).or_default() += 1;
+    }
+
+    pub(super) fn abandoned_ends(&self, handle: &Arc<[u8]>) {
+        let mut all = self.lanes();
+        if let Some(count) = all.abandoned.get_mut(handle) {
+            *count -= 1;
+            if *count == 0 {
+                all.abandoned.remove(handle);
+            }
+        }
+        let waiting = std::mem::take(&mut all.waiting);
+        drop(all);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Ready when nothing is under way to a file whose program does not wait for it.
+    pub(super) fn poll_none_abandoned(&self, handle: &[u8], task: &TaskContext<'_>) -> Poll<()> {
+        let mut all = self.lanes();
+        if !all.abandoned.contains_key(handle) {
+            return Poll::Ready(());
+        }
+        all.waiting.push(task.waker().clone());
+        Poll::Pending
     }
 
     /// Something goes to the server of the names: no such lane is opened meanwhile.
@@ -466,7 +536,9 @@ impl AllLanes {
         let lanes = std::mem::take(&mut all.lanes);
         let mut writes: Vec<_> = std::mem::take(&mut all.writes).into_iter().collect();
         (all.epoch, all.bytes) = (epoch, 0);
+        let waiting = std::mem::take(&mut all.waiting);
         drop(all);
+        waiting.into_iter().for_each(Waker::wake);
         let mut left = Vec::new();
         for (key, lane) in lanes {
             lane.wakers.into_iter().for_each(Waker::wake);
@@ -487,11 +559,22 @@ impl Kept {
     /// What was written through an open of the server of the names, and answered with a verifier.
     pub(super) fn new((open, credential): (OpenId, &Credential), (offset, data): (u64, Bytes), verifier: u64) -> Kept {
         let credential = credential.clone();
-        Kept { number: 0, open, credential, offset, data, verifier, is_stable: false }
+        Kept { number: 0, open, credential, offset, data, verifier, is_stable: false, is_shared: false }
     }
 
-    /// The same, of a write that is to be stable or not.
-    pub(super) fn of(self, write: &WriteAt) -> Kept {
-        Kept { is_stable: write.stable, ..self }
+    /// Whether it lies over another one of its file.
+    fn meets(&self, other: &Kept) -> bool {
+        let end = |kept: &Kept| kept.offset.saturating_add(kept.data.len() as u64);
+        self.offset < end(other) && other.offset < end(self)
+    }
+
+    /// The same, of a write that is to be stable or not, beside others or not.
+    pub(super) fn of(self, write: &WriteAt, is_shared: bool) -> Kept {
+        Kept { is_stable: write.stable, is_shared, ..self }
+    }
+
+    /// What the server of the names is told with its repeat.
+    pub(super) fn ordinal(&self) -> Option<Ordinal> {
+        self.is_shared.then_some(REPEATED)
     }
 }

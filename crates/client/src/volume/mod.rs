@@ -37,7 +37,7 @@ mod spread;
 mod ways;
 
 pub(crate) use above::Above;
-pub(crate) use beside::Direct;
+pub(crate) use beside::{Direct, Piece, Went, of_pieces};
 pub(crate) use connect::Member;
 pub use map::Map;
 pub use movers::MoverConfig;

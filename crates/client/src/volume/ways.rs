@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Cancel, ClientId, Context, Errno, OpenFlags, Request, SetAttr, WriteAt, Written};
 use aqueduct_session::{Brought, ConnectError, Recovery, Session, now};
+use aqueduct_wire::Ordinal;
 use bytes::Bytes;
 
 use super::lanes::{ALL, After, Boarded, Kept, Key, Left};
@@ -44,11 +45,16 @@ pub(crate) struct HeldWrite {
 /// A lane in an epoch of the session of the server of the names.
 pub(super) type Of<'a> = (&'a Key, u64);
 
+/// The token of a right, and beside others which of this client's writes it is.
+pub(super) type Under<'a> = (&'a Arc<[u8]>, Option<Ordinal>);
+
 /// What a server of data answers.
 pub(super) enum Flown {
     Written(Written),
     /// Nothing was done, and nothing will be.
     Refused,
+    /// It is over, and something of it may have been done.
+    Failed,
     /// Nobody knows.
     Unknown,
 }
@@ -83,7 +89,7 @@ impl Volume {
             Some((open, place, mover, data.len() >= movers.straight_from))
         });
         let Some((open, place, mover, is_large)) = found else {
-            return names.write_held(context, write, data, epoch).await;
+            return names.write_held(context, (write, None), data, epoch).await;
         };
         let key = Key { handle: handle.clone(), place };
         let (mut opens, mut refused) = (is_large, false);
@@ -93,7 +99,7 @@ impl Volume {
             let token = match boarded {
                 Boarded::Straight => {
                     let _straight = Straight(self, key.clone());
-                    return names.write_held(context, write, data.clone(), epoch).await;
+                    return names.write_held(context, (write, None), data.clone(), epoch).await;
                 }
                 Boarded::Opens => {
                     opens &= self.open_lane((&key, epoch), (mover, &open)).await;
@@ -101,7 +107,7 @@ impl Volume {
                 }
                 Boarded::Flies(token) => token,
             };
-            match self.fly((context, mover, &token), &open, (write, data.clone())).await {
+            match self.fly((context, mover, (&token, None)), &open, (write, data.clone())).await {
                 Flown::Written(written) => {
                     let data = data.slice(..data.len().min(written.count as usize));
                     let place = (write.open, &context.credential);
@@ -109,7 +115,7 @@ impl Volume {
                     self.landed((&key, epoch), kept).await;
                     return Ok(written);
                 }
-                Flown::Refused => {
+                Flown::Refused | Flown::Failed => {
                     let asks = self.lanes.refused(&key, epoch, &token);
                     if asks {
                         self.open_lane((&key, epoch), (mover, &open)).await;
@@ -155,7 +161,7 @@ impl Volume {
     /// Sends a write, and waits for the answer as long as it may come.
     pub(super) async fn fly(
         &self,
-        (context, mover, token): (&Context, &Mover, &Arc<[u8]>),
+        (context, mover, right): (&Context, &Mover, Under<'_>),
         open: &Open,
         data: (WriteAt, Bytes),
     ) -> Flown {
@@ -163,11 +169,12 @@ impl Volume {
         let (Some(session), Some(number)) = (mover.connected(), open.number()) else { return Flown::Refused };
         let write = WriteAt { open: number, ..data.0 };
         let mut brought = Brought::default();
-        let sent = session.write_by_right(context, (write, data.1), token, &mut brought);
+        let sent = session.write_by_right(context, (write, data.1), (&**right.0, right.1), &mut brought);
         match while_alive(session, sent).await {
             Some(Ok(written)) if written.count > 0 => Flown::Written(written),
             Some(Err(_)) if brought.is_open => Flown::Unknown,
-            Some(Ok(_) | Err(_)) => Flown::Refused,
+            Some(Ok(_) | Err(Errno::ESTALE)) => Flown::Refused,
+            Some(Err(_)) => Flown::Failed,
             None => Flown::Unknown,
         }
     }
@@ -247,7 +254,7 @@ impl Volume {
             let mut at = 0;
             while at < kept.data.len() {
                 let write = again(&kept, at);
-                let written = session.write_held(&context, write, kept.data.slice(at..), epoch).await;
+                let written = session.write_held(&context, (write, None), kept.data.slice(at..), epoch).await;
                 let written = written.and_then(|written| match written.count {
                     0 => Err(Errno::ENOSPC),
                     count => Ok(count as usize),
@@ -401,7 +408,7 @@ impl Volume {
                 let context = Context::new(ClientId(0), kept.credential.clone());
                 let mut at = 0;
                 while at < kept.data.len() {
-                    match recovery.write_held(&context, again(kept, at), &kept.data.slice(at..))? {
+                    match recovery.write_held(&context, (again(kept, at), kept.ordinal()), &kept.data.slice(at..))? {
                         Ok(written) if written.count > 0 => at += written.count as usize,
                         // Whoever waits for it asks once more, and is told why.
                         _ if program.is_some() => {

@@ -356,7 +356,7 @@ fn recover_piece(recovery: &mut dyn Recovery, handle: &[u8], piece: &Piece) -> R
     while at < data.len() {
         let Some(offset) = piece.place.offset.checked_add(at as u64) else { return Ok(Err(Errno::EFBIG)) };
         let write = WriteAt { open: piece.place.open, offset, append: false, stable: false };
-        match recovery.write_held(&context, write, &data.slice(at..))? {
+        match recovery.write_held(&context, (write, None), &data.slice(at..))? {
             Ok(Written { count: 0, .. }) => return Ok(Err(Errno::ENOSPC)),
             Ok(written) => at += written.count as usize,
             Err(error) => return Ok(Err(error)),

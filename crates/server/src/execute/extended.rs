@@ -31,11 +31,14 @@ pub(crate) fn take(
 ) -> Result<Asked, Errno> {
     let timing = Timing::of(server, connection, frame);
     if !frame.header.flags.contains(Flags::EXTENDED) {
-        return Ok(Asked { timing, job: None, right: None, trace: None });
+        return Ok(Asked { timing, job: None, right: None, ordinal: None, trace: None });
     }
     let (extensions, rest) = Extensions::take(&frame.body).map_err(|error| error.errno())?;
-    let takes_rights = matches!(server.config.role, Role::Data(_)) && frame.header.op == Op::Write as u16;
-    if extensions.right.is_some() && !takes_rights {
+    let is_write = frame.header.op == Op::Write as u16;
+    let takes_rights = is_write && matches!(server.config.role, Role::Data(_));
+    // Repeated where the names are.
+    let is_repeat = is_write && frame.header.flags.contains(Flags::HELD);
+    if extensions.right.is_some() && !takes_rights || extensions.ordinal.is_some() && !takes_rights && !is_repeat {
         return Err(Errno::EOPNOTSUPP); // to answer without a look at it would be as if it were good
     }
     let length = frame.body.len() - rest.len();
@@ -45,7 +48,7 @@ pub(crate) fn take(
         true => Timing { asks_queue_time: true, queued: timing.queued.max(connection.data_age()), ..timing },
         false => timing,
     };
-    Ok(Asked { timing, job, right: extensions.right, trace: extensions.trace })
+    Ok(Asked { timing, job, right: extensions.right, ordinal: extensions.ordinal, trace: extensions.trace })
 }
 
 impl Job {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aqueduct_net::Connection;
-use aqueduct_wire::{Header, Op};
+use aqueduct_wire::{Header, Op, Ordinal};
 
 use crate::jobs::JobTraffic;
 use crate::links::Running;
@@ -47,6 +47,8 @@ pub(crate) struct Asked {
     pub(crate) job: Option<Arc<JobTraffic>>,
     /// The token of the right under which it is made.
     pub(crate) right: Option<Box<[u8]>>,
+    /// Which of its client's writes beside others it is.
+    pub(crate) ordinal: Option<Ordinal>,
     /// The trace that it belongs to.
     pub(crate) trace: Option<[u8; 16]>,
 }

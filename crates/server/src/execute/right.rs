@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use aqueduct_fs::{Aspects, Errno, OpenId};
-use aqueduct_wire::{Beat, Grant, Granted, Kind, NO_PLACE, Subject};
+use aqueduct_fs::{Aspects, Errno, WriteAt};
+use aqueduct_wire::{Beat, Flags, Grant, Granted, Kind, NO_PLACE, Ordinal, Subject};
 
 use super::{Job, reply_header};
 use crate::attached::Attached;
 use crate::config::Role;
 use crate::lease::clock::now;
 use crate::lease::touched::Touched;
-use crate::right::{Executing, Granter};
+use crate::right::{Executing, Granter, Piece, RECOVERED};
 
 impl Job {
     fn granter(&self) -> Result<&Arc<Granter>, Errno> {
@@ -40,10 +40,8 @@ impl Job {
         let drawn = drawn.ok_or(Errno::EAGAIN)?;
         let leases = &self.server.leases;
         let key = leases.key(&*attached.filesystem, file.bytes());
-        if !leases.give_right(self.session.client(), key, &drawn) {
-            return Err(Errno::ESTALE);
-        }
-        self.reply(Kind::Reply, Ok(()), &drawn.right.token(granter.key(), file.bytes()));
+        let right = leases.give_right(self.session.client(), key, &drawn).ok_or(Errno::ESTALE)?;
+        self.reply(Kind::Reply, Ok(()), &right.token(granter.key(), file.bytes()));
         Ok(())
     }
 
@@ -90,12 +88,48 @@ impl Job {
         Ok(())
     }
 
+    /// Before what was written beside others, and may have been executed elsewhere, is written again.
+    /// EIO: another client has written something again there since they write beside each other, or
+    /// since this server started: nobody knows which was to come first.
+    pub(super) async fn may_repeat(
+        &self,
+        attached: &Attached,
+        (write, length): (&WriteAt, usize),
+    ) -> Result<(), Errno> {
+        if self.asked.ordinal.is_none() || !self.header.flags.contains(Flags::HELD) {
+            return Ok(()); // a first try
+        }
+        let file = attached.filesystem.inode(self.session.client(), write.open).await?;
+        let leases = &self.server.leases;
+        let is_recovered = self.header.sequence == 0;
+        let tenure =
+            if is_recovered { RECOVERED } else { leases.tenure(leases.key(&*attached.filesystem, file.bytes())) };
+        let range = write.offset..write.offset.saturating_add(length as u64);
+        let (session, handle, number) = (self.session.id, file.bytes(), Ordinal::default());
+        let piece = Piece { session, handle, range, number };
+        let may = self.granter()?.may_repeat(tenure, &piece).map_err(|error| {
+            tracing::error!(%error, "what a client writes again cannot be written down: it is not written");
+            Errno::EIO
+        })?;
+        if may { Ok(()) } else { Err(Errno::EIO) }
+    }
+
     /// Begins to execute a write where a server of data needs a right for it. ESTALE: the request
-    /// has none.
-    pub(super) async fn enter_right(&self, attached: &Attached, open: OpenId) -> Result<Option<Executing<'_>>, Errno> {
+    /// has none, or lies over what another client may write again.
+    pub(super) async fn enter_right(
+        &self,
+        attached: &Attached,
+        (write, length): (&WriteAt, usize),
+    ) -> Result<Option<Executing<'_>>, Errno> {
         let Role::Data(authority) = &self.server.config.role else { return Ok(None) };
         let token = self.asked.right.as_deref().ok_or(Errno::ESTALE)?;
-        let file = attached.filesystem.inode(self.session.client(), open).await?;
-        authority.enter(file.bytes(), token, now()).map(Some).ok_or(Errno::ESTALE)
+        if write.append {
+            return Err(Errno::EINVAL); // where it would end up only who has the names knows
+        }
+        let file = attached.filesystem.inode(self.session.client(), write.open).await?;
+        let range = write.offset..write.offset.saturating_add(length as u64);
+        let (handle, session) = (file.bytes(), self.session.id);
+        let piece = self.asked.ordinal.map(|number| Piece { session, handle, range, number });
+        authority.enter((handle, token), piece.as_ref(), now()).map(Some).ok_or(Errno::ESTALE)
     }
 }

@@ -65,8 +65,11 @@ impl Job {
         (which, change): (Try, Change<'_>),
         (write, data): (WriteAt, Bytes),
     ) -> Option<(Result<Written, Errno>, Granted)> {
+        if let Err(error) = self.may_repeat(attached, (&write, data.len())).await {
+            return Some((Err(error), Granted::default()));
+        }
         let stamp = self.server.leases.stamp();
-        let _executing = match self.enter_right(attached, write.open).await {
+        let _executing = match self.enter_right(attached, (&write, data.len())).await {
             Ok(executing) => executing,
             Err(error) => return Some((Err(error), Granted::default())),
         };
@@ -141,6 +144,7 @@ impl Job {
         // Who recovers is waited for by the others.
         let change = leases.change(self.session.client(), flush.is_some() || self.session.is_recovering());
         let Some(change) = self.begin(change, &touched).await.transpose()? else { return Ok(()) };
+        self.may_repeat(attached, (&write, data.len())).await?;
         let written = attached.filesystem.write(context, write, Source::Memory(data)).await;
         drop(change);
         let written = written?;

@@ -10,7 +10,7 @@ const CONCURRENT: Aspects = Aspects::CONCURRENT;
 const TOGETHER: Aspects = Aspects::DATA.union(Aspects::CONCURRENT);
 
 fn drawn(grant: u64, (data, floor): (u64, u64)) -> Drawn {
-    Drawn { right: Right { names: 1, place: 0, data, grant }, floor }
+    Drawn { right: Right { names: 1, place: 0, data, grant, tenure: 0 }, floor }
 }
 
 impl Machine {
@@ -28,7 +28,7 @@ impl Machine {
     }
 
     fn right(&mut self, client: ClientId, drawn: Drawn) -> bool {
-        self.leases.give_right(client, FILE, &drawn)
+        self.leases.give_right(client, FILE, &drawn).is_some()
     }
 }
 

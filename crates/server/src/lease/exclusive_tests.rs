@@ -7,7 +7,7 @@ use crate::right::Drawn;
 const EXCLUSIVE: Aspects = Aspects::DATA.union(Aspects::ATTRIBUTES).union(Aspects::WRITES);
 const OTHER: InodeKey = InodeKey(23);
 
-const DRAWN: Drawn = Drawn { right: Right { names: 1, place: 0, data: 5, grant: 7 }, floor: 0 };
+const DRAWN: Drawn = Drawn { right: Right { names: 1, place: 0, data: 5, grant: 7, tenure: 0 }, floor: 0 };
 
 impl Machine {
     fn look(&mut self, by: ClientId, inode: InodeKey, waiter: u64) -> Verdict {
@@ -251,8 +251,8 @@ fn the_oldest_lease_is_given_back_also_when_it_is_exclusive() {
 #[test]
 fn the_end_of_the_rights_of_who_lost_an_inode_is_awaited() {
     let (mut machine, lease) = Machine::with_fenced_holder();
-    assert!(!machine.leases.give_right(ONE, FILE, &DRAWN), "another client has it");
-    assert!(!machine.leases.give_right(TWO, FILE, &DRAWN), "it is to be given back");
+    assert!(machine.leases.give_right(ONE, FILE, &DRAWN).is_none(), "another client has it");
+    assert!(machine.leases.give_right(TWO, FILE, &DRAWN).is_none(), "it is to be given back");
     machine.leases.rights.insert((TWO, FILE)); // of before
     machine.now = seconds(9.0);
     machine.tick();
@@ -273,15 +273,18 @@ fn the_end_of_the_rights_of_who_lost_an_inode_is_awaited() {
 fn rights_end_with_their_lease() {
     let mut machine = Machine::new(Limits::default());
     let lease = machine.grant(ONE, FILE, EXCLUSIVE).unwrap();
-    assert!(machine.leases.give_right(ONE, FILE, &DRAWN) && !machine.leases.give_right(ONE, OTHER, &DRAWN));
+    assert!(
+        machine.leases.give_right(ONE, FILE, &DRAWN).is_some()
+            && machine.leases.give_right(ONE, OTHER, &DRAWN).is_none()
+    );
     machine.give_back(ONE, lease);
     assert_eq!((machine.asked(), machine.look(TWO, FILE, 1)), (vec![], Verdict::Go), "it has seen to the end");
     machine.grant(ONE, FILE, EXCLUSIVE).unwrap();
-    assert!(machine.leases.give_right(ONE, FILE, &DRAWN));
+    assert!(machine.leases.give_right(ONE, FILE, &DRAWN).is_some());
     machine.leases.share(ONE, FILE, &mut machine.actions);
     assert_eq!((machine.asked(), machine.look(TWO, FILE, 1)), (vec![], Verdict::Go));
     machine.grant(ONE, OTHER, EXCLUSIVE).unwrap();
-    assert!(machine.leases.give_right(ONE, OTHER, &DRAWN));
+    assert!(machine.leases.give_right(ONE, OTHER, &DRAWN).is_some());
     machine.leases.depart(ONE, &machine.known, &mut machine.actions);
     assert_eq!(machine.asked(), [Action::Revoke { inode: OTHER }], "it has gone without a word");
     assert_eq!(machine.look(TWO, OTHER, 1), Verdict::Wait);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use aqueduct_fs::{Aspects, ClientId, Errno, FileSystem};
 use aqueduct_metrics::{Counter, Snapshot, table};
-use aqueduct_wire::LeaseId;
+use aqueduct_wire::{LeaseId, Right};
 use aqueduct_worker::{Group, lock};
 
 use super::clock::now;
@@ -265,9 +265,15 @@ impl Keeper {
         self.hold_of_looks.flush(session, now()).then(|| Flush(self)).ok_or(Errno::ESTALE)
     }
 
-    /// A client is about to be given a right on an inode at a server of data. Whether it may be.
-    pub(crate) fn give_right(&self, client: ClientId, inode: InodeKey, drawn: &Drawn) -> bool {
+    /// A client is about to be given a right on an inode at a server of data: the right, if it may
+    /// be.
+    pub(crate) fn give_right(&self, client: ClientId, inode: InodeKey, drawn: &Drawn) -> Option<Right> {
         lock(&self.shards[inode.shard()]).give_right(client, inode, drawn)
+    }
+
+    /// In which tenure several clients write an inode; 0: none has a right yet.
+    pub(crate) fn tenure(&self, inode: InodeKey) -> u64 {
+        lock(&self.shards[inode.shard()]).tenure(inode)
     }
 
     /// Nothing is executed any more of the rights on an inode that were to end.

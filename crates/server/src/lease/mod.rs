@@ -269,7 +269,7 @@ impl Leases {
         self.stamps.exclusive.count(aspects, Aspects::empty());
         let Some(busy) = self.busy.get_mut(&inode) else { return };
         busy.changing.remove(aspects);
-        if aspects.intersects(WRITERS) {
+        if aspects.intersects(WRITERS) || busy.waiting.iter().any(|wait| wait.aspects == Aspects::CONCURRENT) {
             self.wake(inode, actions);
         }
         self.forget_if_over(inode, now);
@@ -482,6 +482,8 @@ impl Leases {
         let is_changed = |aspects| busy.changing.touch(aspects, Aspects::empty());
         is_changed(Aspects::WRITES) && !self.holds_writes(by, inode)
             || is_plain(wanted) && is_changed(Aspects::CONCURRENT)
+            // Any but those of several writers: it may be made once more if this process ends.
+            || wanted == Aspects::CONCURRENT && is_changed(Aspects::ATTRIBUTES)
     }
 
     fn ask(&mut self, client: ClientId, lease: LeaseId, now: Now, actions: &mut Vec<Action>) {

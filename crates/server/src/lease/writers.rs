@@ -1,7 +1,7 @@
 //! Leases to write beside others, and rights at servers of data: what the machine decides of them.
 
 use aqueduct_fs::{Aspects, ClientId};
-use aqueduct_wire::LeaseId;
+use aqueduct_wire::{LeaseId, Right};
 
 use super::tenure::is_plain;
 use super::{Action, Busy, InodeKey, Leases, Now, Waiter};
@@ -30,27 +30,33 @@ impl Leases {
         self.enter(client, (inode, Aspects::CONCURRENT), now, actions)
     }
 
-    /// The client is about to be given a right on an inode at a server of data. Whether it may be.
-    /// Where several write, only as long as all rights of their tenure at that place hold: what
-    /// one of them does not know the end of has to be over before another one writes there again.
-    pub(crate) fn give_right(&mut self, client: ClientId, inode: InodeKey, drawn: &Drawn) -> bool {
-        let lease = self.table.find(client, inode).map(|at| self.table.at(at)).filter(|held| !held.recalled);
-        let may = match lease {
-            Some(held) if held.aspects.contains(Aspects::WRITES) => true,
-            Some(held) if held.aspects.contains(Aspects::CONCURRENT) => {
-                let rights = self.tenures.entry(inode).or_default();
-                let first = rights.iter().find(|right| right.place == drawn.right.place).copied();
-                if first.is_none() {
-                    rights.push(drawn.right);
-                }
-                first.is_none_or(|first| first.data == drawn.right.data && first.grant > drawn.floor)
+    /// The client is about to be given a right on an inode at a server of data: the right, if it
+    /// may be. Where several write, only as long as all rights of their tenure at that place hold:
+    /// what one of them does not know the end of has to be over before another one writes there
+    /// again.
+    pub(crate) fn give_right(&mut self, client: ClientId, inode: InodeKey, drawn: &Drawn) -> Option<Right> {
+        let lease = self.table.find(client, inode).map(|at| self.table.at(at)).filter(|held| !held.recalled)?;
+        let mut given = drawn.right;
+        if lease.aspects.contains(Aspects::CONCURRENT) {
+            let rights = self.tenures.entry(inode).or_default();
+            let first = rights.iter().find(|right| right.place == given.place).copied();
+            if first.is_some_and(|first| first.data != given.data || first.grant <= drawn.floor) {
+                return None;
             }
-            _ => false,
-        };
-        if may {
-            self.rights.insert((client, inode));
+            if first.is_none() {
+                rights.push(given);
+            }
+            given.tenure = rights[0].grant;
+        } else if !lease.aspects.contains(Aspects::WRITES) {
+            return None;
         }
-        may
+        self.rights.insert((client, inode));
+        Some(given)
+    }
+
+    /// In which tenure several write an inode; 0: none has a right yet.
+    pub(crate) fn tenure(&self, inode: InodeKey) -> u64 {
+        self.tenures.get(&inode).and_then(|rights| rights.first()).map_or(0, |first| first.grant)
     }
 
     /// Whether a client may write an inode beside others.
@@ -61,11 +67,14 @@ impl Leases {
 
     /// A lease has gone, perhaps the last of several writers.
     pub(super) fn end_tenure(&mut self, inode: InodeKey) {
-        let is_shared =
-            |leases: &Leases| leases.table.of(inode).any(|(_, held)| held.aspects.contains(Aspects::CONCURRENT));
-        if self.tenures.contains_key(&inode) && !is_shared(self) {
+        if self.tenures.contains_key(&inode) && !self.is_shared(inode) {
             self.tenures.remove(&inode);
         }
+    }
+
+    /// Whether anybody has a lease to write an inode beside others.
+    pub(crate) fn is_shared(&self, inode: InodeKey) -> bool {
+        self.table.of(inode).any(|(_, held)| held.aspects.contains(Aspects::CONCURRENT))
     }
 
     /// Whether who wants to write beside others lets somebody go first: else whoever changes the

@@ -7,6 +7,8 @@ use std::time::Duration;
 use aqueduct_wire::{Beat, BeatReply, Right, RightKey};
 use aqueduct_worker::lock;
 
+use super::unsettled::{Piece, Unsettled};
+
 /// By the clock of the machine that goes on while it sleeps (CLOCK_BOOTTIME).
 pub type Now = Duration;
 
@@ -41,6 +43,8 @@ struct State {
     watched: Option<Now>,
     /// Something has been executed since the latest beat.
     was_used: bool,
+    /// Of the server of the names that is obeyed.
+    unsettled: Unsettled,
 }
 
 impl State {
@@ -50,8 +54,9 @@ impl State {
     }
 
     fn settle(&mut self) {
-        if self.executing.is_empty() {
-            self.names = self.heir;
+        if self.executing.is_empty() && self.names != self.heir {
+            // Whoever may repeat something has done so before others are let in.
+            (self.names, self.unsettled) = (self.heir, Unsettled::default());
         }
     }
 
@@ -91,14 +96,22 @@ impl Authority {
     }
 
     /// Begins to execute a write under the right of a token; `None`: it is none, or none any more,
-    /// or not now. Nothing of it may be done before, and all of it before what is returned is
-    /// dropped.
-    pub(crate) fn enter(&self, handle: &[u8], token: &[u8], now: Now) -> Option<Executing<'_>> {
+    /// or not now; or another client may write again what this one lies over. Nothing of it may be
+    /// done before, and all of it before what is returned is dropped.
+    pub(crate) fn enter(
+        &self,
+        (handle, token): (&[u8], &[u8]),
+        piece: Option<&Piece<'_>>,
+        now: Now,
+    ) -> Option<Executing<'_>> {
         let right = Right::of_token(&self.key, handle, token).ok()?;
         let mut state = lock(&self.state);
         let is_of_now = state.names != 0 && right.names == state.names && state.heir == state.names;
         let is_mine = (right.place, right.data) == (self.place, self.data);
         if !is_of_now || !is_mine || right.grant <= state.floor || now >= state.until {
+            return None;
+        }
+        if right.tenure != 0 && !piece.is_some_and(|piece| state.unsettled.admit(right.tenure, piece)) {
             return None;
         }
         if state.watched != Some(state.until) {
@@ -176,6 +189,8 @@ impl Drop for Executing<'_> {
 mod tests {
     use std::sync::Arc;
 
+    use aqueduct_wire::Ordinal;
+
     use super::*;
 
     const FILE: &[u8] = b"file";
@@ -185,7 +200,7 @@ mod tests {
     }
 
     fn token(names: u64, data: u64, grant: u64) -> Vec<u8> {
-        Right { names, place: 2, data, grant }.token(&key(), FILE)
+        Right { names, place: 2, data, grant, tenure: 0 }.token(&key(), FILE)
     }
 
     fn seconds(seconds: u64) -> Now {
@@ -217,14 +232,14 @@ mod tests {
     #[test]
     fn nothing_is_executed_without_an_authority() {
         let (authority, told) = authority();
-        let may = |names, data, grant, now| authority.enter(FILE, &token(names, data, grant), now).is_some();
+        let may = |names, data, grant, now| authority.enter((FILE, &token(names, data, grant)), None, now).is_some();
         assert!(!may(0, 5, 1, seconds(0)) && !may(9, 5, 1, seconds(0)), "before it was answered");
         assert_eq!(authority.answered(&reply(9, 0), seconds(10)), Heard::News);
         assert_eq!(authority.beat([0; 16]).names, 9);
         assert!(may(9, 5, 1, seconds(11)));
         assert!(!may(9, 5, 1, seconds(12)), "counted from the question");
         assert!(!may(8, 5, 1, seconds(11)) && !may(9, 4, 1, seconds(11)), "of other starts");
-        assert!(authority.enter(b"other", &token(9, 5, 1), seconds(11)).is_none());
+        assert!(authority.enter((b"other", &token(9, 5, 1)), None, seconds(11)).is_none());
         assert_eq!(authority.answered(&reply(9, 0), seconds(11)), Heard::Nothing);
         assert_eq!(*lock(&told), Some(seconds(12)), "when it last began something");
         authority.tell_watch();
@@ -239,7 +254,7 @@ mod tests {
     fn a_floor_is_acknowledged_when_nothing_below_it_runs() {
         let (authority, told) = authority();
         authority.answered(&reply(9, 0), seconds(10));
-        let enter = |grant| authority.enter(FILE, &token(9, 5, grant), seconds(11));
+        let enter = |grant| authority.enter((FILE, &token(9, 5, grant)), None, seconds(11));
         let (low, high) = (enter(3).unwrap(), enter(8).unwrap());
         assert_eq!(authority.answered(&reply(9, 5), seconds(10)), Heard::News);
         assert!(enter(5).is_none() && enter(6).is_some());
@@ -261,16 +276,35 @@ mod tests {
         let (authority, told) = authority();
         authority.answered(&reply(9, 7), seconds(10));
         assert_eq!(*lock(&told), None);
-        let old = authority.enter(FILE, &token(9, 5, 8), seconds(11)).unwrap();
+        let old = authority.enter((FILE, &token(9, 5, 8)), None, seconds(11)).unwrap();
         assert_eq!(authority.answered(&reply(10, 0), seconds(11)), Heard::News);
         assert_eq!(authority.beat([0; 16]).names, 9);
         for names in [9, 10] {
-            assert!(authority.enter(FILE, &token(names, 5, 9), seconds(12)).is_none());
+            assert!(authority.enter((FILE, &token(names, 5, 9)), None, seconds(12)).is_none());
         }
         drop(old);
         authority.wait(Duration::from_secs(600));
         assert_eq!(authority.beat([0; 16]), Beat { place: 2, data: 5, names: 10, ..Beat::default() });
-        assert!(authority.enter(FILE, &token(9, 5, 9), seconds(12)).is_none());
-        assert!(authority.enter(FILE, &token(10, 5, 1), seconds(12)).is_some());
+        assert!(authority.enter((FILE, &token(9, 5, 9)), None, seconds(12)).is_none());
+        assert!(authority.enter((FILE, &token(10, 5, 1)), None, seconds(12)).is_some());
+    }
+
+    #[test]
+    fn several_writers_say_what_they_may_repeat() {
+        let (authority, _) = authority();
+        authority.answered(&reply(9, 0), seconds(10));
+        let token = |names| Right { names, place: 2, data: 5, grant: 4, tenure: 3 }.token(&key(), FILE);
+        let piece = |session, number| {
+            let number = Ordinal { number, settled: number };
+            Piece { session, handle: FILE, range: 0..10, number }
+        };
+        let may = |names, piece: Option<Piece<'_>>| {
+            authority.enter((FILE, &token(names)), piece.as_ref(), seconds(11)).is_some()
+        };
+        assert!(!may(9, None), "one that says nothing might repeat it");
+        assert!(may(9, Some(piece(1, 7))) && !may(9, Some(piece(2, 1))));
+        // Who serves the names next lets nobody write before all that is repeated is.
+        authority.answered(&reply(10, 0), seconds(11));
+        assert!(may(10, Some(piece(2, 2))));
     }
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 use aqueduct_wire::{Beat, BeatReply, Right, RightKey};
 use aqueduct_worker::lock;
 
+use super::repeated::Repeated;
+use super::unsettled::Piece;
 use crate::lease::Now;
 
 /// How long a server of data may go on after it asked.
@@ -59,6 +61,7 @@ pub struct GranterConfig {
 pub struct Granter {
     config: GranterConfig,
     state: Mutex<State>,
+    repeated: Repeated,
 }
 
 #[derive(Default)]
@@ -140,12 +143,18 @@ impl Granter {
             Place { data, noted, has_old: noted != 0, answered: now, ..Place::default() }
         };
         let places = config.places.iter().map(place).collect();
-        Granter { state: Mutex::new(State { places, ..State::default() }), config }
+        let repeated = Repeated::new(&config.folder);
+        Granter { state: Mutex::new(State { places, ..State::default() }), config, repeated }
     }
 
     /// Whether several clients may write one file at the same time.
     pub(crate) fn is_concurrent(&self) -> bool {
         self.config.concurrent
+    }
+
+    /// Whether a client may write again here what it wrote beside others elsewhere.
+    pub(crate) fn may_repeat(&self, tenure: u64, piece: &Piece<'_>) -> io::Result<bool> {
+        self.repeated.admit(tenure, piece)
     }
 
     pub(crate) fn key(&self) -> &RightKey {
@@ -171,7 +180,7 @@ impl Granter {
             of.noted = of.data;
         }
         of.given = grant;
-        let right = Right { names: self.config.names, place, data: of.data, grant };
+        let right = Right { names: self.config.names, place, data: of.data, grant, tenure: 0 };
         let drawn = Drawn { right, floor: of.floor };
         state.latest = grant;
         Ok(Some(drawn))

@@ -24,7 +24,12 @@
 //!   tenure are of one start of the server of data, and none of them has been ended there. So
 //!   when a client does not know what became of a write, and has had its rights ended to write it
 //!   again through the server of the names, nobody else has written there in between: the others
-//!   find no right, and wait as any change does until it has returned its lease.
+//!   find no right, and wait as any change does until it has returned its lease. Nor did anybody
+//!   before that: a server of data refuses a write over what another client has written in the same
+//!   tenure, until that one has said that it knows what became of it. Who is refused writes as any
+//!   change is made, and so waits until all leases of the tenure have been returned.
+//!   What two of them do not know the end of, and lies over each other, only one of them writes
+//!   again, since nobody knows which was to come first; the other one's program gets an error.
 //! - A client that **returns** its lease has had all answered that it sent under its rights, and
 //!   has given up nothing of it; what it wrote is stable.
 //! - A server of the names that is **started** lets nobody look at anything or change it before all
@@ -32,10 +37,14 @@
 
 mod authority;
 mod granter;
+mod repeated;
 #[cfg(test)]
 mod schedule;
+mod unsettled;
 
 pub(crate) use authority::Executing;
 pub use authority::{Authority, Heard, Watch};
 pub(crate) use granter::Drawn;
 pub use granter::{Fence, Granter, GranterConfig};
+pub(crate) use repeated::RECOVERED;
+pub(crate) use unsettled::Piece;

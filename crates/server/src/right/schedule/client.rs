@@ -7,6 +7,7 @@ use std::time::Duration;
 use aqueduct_fs::ClientId;
 use aqueduct_wire::LeaseId;
 
+use super::shared::{Doing, Sharing};
 use super::{Bug, Event, INODES, Node, PLACES, World, Write, data, names};
 use crate::lease::{Limits, Now};
 
@@ -14,7 +15,7 @@ use crate::lease::{Limits, Now};
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// A server of data that has not answered for so long, at most, is given up.
-const GIVES_UP: Duration = Duration::from_secs(4);
+pub(super) const GIVES_UP: Duration = Duration::from_secs(4);
 
 const PING: Duration = Duration::from_secs(1);
 
@@ -29,6 +30,8 @@ pub(super) enum Message {
         inode: usize,
         lease: Option<LeaseId>,
         tenure: u64,
+        /// Beside others.
+        is_shared: bool,
     },
     Recall {
         session: ClientId,
@@ -148,10 +151,12 @@ struct Holding {
 pub(super) struct Client {
     pub(super) session: ClientId,
     /// The server of the names has been asked for an inode.
-    asks: bool,
+    pub(super) asks: bool,
     is_recovering: bool,
     valid_until: Now,
     holding: Option<Holding>,
+    /// In place of that.
+    pub(super) sharing: Option<Sharing>,
     /// Recalled before the answer that grants it came.
     early: Vec<LeaseId>,
     lanes: [Lane; PLACES],
@@ -165,6 +170,7 @@ impl Default for Client {
             is_recovering: false,
             valid_until: Now::ZERO,
             holding: None,
+            sharing: None,
             early: Vec::new(),
             lanes: Default::default(),
         }
@@ -186,9 +192,12 @@ impl World {
         if client.is_recovering {
             return;
         }
+        if client.sharing.is_some() {
+            return self.act_beside(index, place, lot);
+        }
         let Some(holding) = &mut client.holding else {
             if !std::mem::replace(&mut client.asks, true) {
-                self.tell_names(index, names::Message::Take { session, inode });
+                self.tell_names(index, names::Message::Take { session, inode, is_shared: lot < 5 });
             }
             return;
         };
@@ -198,7 +207,8 @@ impl World {
         match lot {
             0..7 => {
                 let write = self.writes.len();
-                self.writes.push(Write { inode: holding.inode, place, tenure: holding.tenure });
+                let (inode, tenure, began) = (holding.inode, holding.tenure, self.now);
+                self.writes.push(Write { inode, place, tenure, is_shared: false, began });
                 holding.written.push(write);
                 client.lanes[place].queue.push_back(write);
             }
@@ -237,7 +247,7 @@ impl World {
     /// What was synced is in no host's memory alone.
     fn check_stable(&self, written: &[usize]) {
         for write in written {
-            let Write { inode, place, tenure } = self.writes[*write];
+            let Write { inode, place, tenure, .. } = self.writes[*write];
             let mut stable = self.blocks[inode][place].iter().filter(|applied| applied.only_at.is_none());
             let is_there = stable.any(|applied| applied.write >= *write);
             assert!(is_there || self.excused.contains(&(inode, tenure)), "{write} is not stable at {:?}", self.now);
@@ -283,7 +293,7 @@ impl World {
                 let token = token.clone();
                 if let Some(write) = lane.queue.pop_front() {
                     let flight = self.fly(index, place, Flight::Write(write));
-                    let message = data::Message::Write { client: index, flight, write, token };
+                    let message = data::Message::Write { client: index, flight, write, token, ordinal: None };
                     return self.send(Event::ToData(place, message));
                 }
                 if syncs {
@@ -333,6 +343,7 @@ impl World {
                 self.tell_names(index, names::Message::Ping { session, sent });
                 self.at(PING, Event::Client(index, Step::Ping));
             }
+            Step::GiveUp { flight, .. } if self.landed_beside(index, flight, None) => {}
             Step::GiveUp { place, flight } => {
                 let bug = self.bug;
                 let lane = &mut self.clients[index].lanes[place];
@@ -384,6 +395,8 @@ impl World {
     pub(super) fn at_client(&mut self, index: usize, message: Message) {
         let own = self.clients[index].session;
         match message {
+            Message::Written { flight, .. } if self.landed_beside(index, flight, Some(true)) => {}
+            Message::Refused { flight, .. } if self.landed_beside(index, flight, Some(false)) => {}
             Message::Written { place, flight, boot } => {
                 if let Some(Flight::Write(write)) = self.landed(index, place, flight) {
                     self.clients[index].lanes[place].kept.push_back((write, boot));
@@ -431,20 +444,39 @@ impl World {
     }
 
     fn at_client_of_names(&mut self, index: usize, message: Message) {
+        if self.clients[index].sharing.is_some() {
+            match message {
+                Message::Right { place, token, .. } => return self.right_beside(index, place, token),
+                Message::WrittenByNames { flight, is_written, .. } => {
+                    return self.written_again(index, flight, is_written);
+                }
+                Message::Over { place, .. } => return self.over_beside(index, place),
+                _ => {}
+            }
+        }
         let client = &mut self.clients[index];
         match message {
             Message::Renewed { sent, .. } => {
                 client.valid_until = client.valid_until.max(sent + Limits::default().lease);
             }
-            Message::Taken { inode, lease, tenure, .. } => {
+            Message::Taken { inode, lease, tenure, is_shared, .. } => {
                 client.asks = false;
                 let Some(lease) = lease else { return };
                 let returns = client.early.contains(&lease);
                 client.early.clear();
+                if is_shared {
+                    let (tokens, doing) = (Default::default(), Doing::Nothing);
+                    client.sharing = Some(Sharing { inode, lease, tenure, returns, tokens, doing });
+                    return self.return_shared(index);
+                }
                 client.holding = Some(Holding { inode, lease, tenure, written: Vec::new(), returns, syncs: false });
             }
-            Message::Recall { lease, .. } => match &mut client.holding {
-                Some(holding) if lease.covers(holding.lease) => holding.returns = true,
+            Message::Recall { lease, .. } => match (&mut client.holding, &mut client.sharing) {
+                (Some(holding), _) if lease.covers(holding.lease) => holding.returns = true,
+                (_, Some(sharing)) if lease.covers(sharing.lease) => {
+                    sharing.returns = true;
+                    self.return_shared(index);
+                }
                 _ => client.early.push(lease),
             },
             Message::Right { place, token, .. } => {
@@ -499,6 +531,7 @@ impl World {
             }
             writes.extend(queue);
         }
+        writes.extend(client.sharing.take().and_then(|sharing| sharing.unknown()));
         (client.holding, client.asks, client.is_recovering) = (None, false, true);
         client.early.clear();
         self.tell_names(index, names::Message::Recover { session, writes });

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use aqueduct_wire::{BeatReply, Right};
+use aqueduct_fs::ClientId;
+use aqueduct_wire::{BeatReply, Ordinal, Right};
 use aqueduct_worker::lock;
 
 use super::super::authority::{Authority, Executing, Heard};
+use super::super::unsettled::Piece;
 use super::{Bug, Event, INODES, Node, SLOW_MAX, STEP_MAX, Told, World, client, handle, names};
 use crate::lease::Now;
 
@@ -20,7 +22,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) enum Message {
-    Write { client: usize, flight: u64, write: usize, token: Vec<u8> },
+    Write { client: usize, flight: u64, write: usize, token: Vec<u8>, ordinal: Option<(ClientId, Ordinal)> },
     Commit { client: usize, flight: u64, inode: usize },
     Beaten { start: u64, number: u64, reply: BeatReply, asked: Now },
 }
@@ -140,8 +142,8 @@ impl World {
     pub(super) fn at_data(&mut self, place: usize, message: Message) {
         let Some(process) = &mut self.data[place].process else { return };
         match message {
-            Message::Write { client, flight, write, token } => {
-                self.write_at_data(place, (client, flight), write, token)
+            Message::Write { client, flight, write, token, ordinal } => {
+                self.write_at_data(place, (client, flight), write, (token, ordinal))
             }
             Message::Commit { client, flight, inode } => {
                 for block in &mut self.blocks[inode] {
@@ -167,11 +169,19 @@ impl World {
         }
     }
 
-    fn write_at_data(&mut self, place: usize, (client, flight): (usize, u64), write: usize, token: Vec<u8>) {
+    fn write_at_data(
+        &mut self,
+        place: usize,
+        (client, flight): (usize, u64),
+        write: usize,
+        (token, ordinal): (Vec<u8>, Option<(ClientId, Ordinal)>),
+    ) {
         let (inode, now) = (self.writes[write].inode, self.now);
         let Some(process) = &mut self.data[place].process else { return };
-        let executing = process.authority.enter(&handle(inode), &token, now);
-        let right = Right::of_token(&self.key, &handle(inode), &token).unwrap();
+        let handle = handle(inode);
+        let piece = ordinal.map(|(session, number)| Piece { session: session.0, handle: &handle, range: 0..1, number });
+        let executing = process.authority.enter((&handle, &token), piece.as_ref(), now);
+        let right = Right::of_token(&self.key, &handle, &token).unwrap();
         let is_old = right.grant <= process.floor && right.data == process.start && right.names == process.heir;
         if executing.is_none() && !(is_old && self.bug == Bug::ForgetsFloor) {
             return self.send(Event::ToClient(client, client::Message::Refused { place, flight }));

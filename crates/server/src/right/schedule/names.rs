@@ -6,10 +6,11 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, ClientId};
-use aqueduct_wire::{Beat, LeaseId};
+use aqueduct_wire::{Beat, LeaseId, Ordinal};
 
 use super::super::granter::{Drawn, Granter, GranterConfig};
-use super::{Bug, Event, FLUSH, Node, STEP_MAX, World, client, data, handle, key};
+use super::super::unsettled::Piece;
+use super::{Bug, Event, FLUSH, Node, STEP_MAX, World, Write, client, data, handle, key};
 use crate::lease::hold::Hold;
 use crate::lease::{Action, Leases, Limits, Looked, Now, Stamps, Verdict, Waiter, Wanted};
 
@@ -29,6 +30,8 @@ pub(super) enum Message {
     Take {
         session: ClientId,
         inode: usize,
+        /// Or to write it beside others.
+        is_shared: bool,
     },
     Right {
         session: ClientId,
@@ -39,6 +42,11 @@ pub(super) enum Message {
         session: ClientId,
         write: usize,
         flight: u64,
+    },
+    /// Under no lease.
+    Change {
+        session: ClientId,
+        write: usize,
     },
     Revoke {
         session: ClientId,
@@ -84,12 +92,14 @@ pub(super) enum Step {
         session: ClientId,
         write: usize,
         flight: u64,
+        aspects: Aspects,
     },
     Written {
         start: u64,
         session: ClientId,
         write: usize,
         flight: u64,
+        aspects: Aspects,
     },
     Lapsed(ClientId),
     Start,
@@ -97,6 +107,20 @@ pub(super) enum Step {
     StartHost(usize),
     StopData(usize),
 }
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    Alone,
+    Beside,
+    Change(usize),
+}
+
+/// What somebody changes under no lease.
+const PLAIN: Aspects = Aspects::DATA.union(Aspects::ATTRIBUTES);
+
+/// What is repeated beside others.
+const TOGETHER: Aspects = Aspects::DATA.union(Aspects::CONCURRENT);
 
 /// Something that waits until rights are over.
 enum Ending {
@@ -111,7 +135,7 @@ pub(super) struct Names {
     stamps: Arc<Stamps>,
     granter: Granter,
     holds: [Hold; 2],
-    takes: HashMap<Waiter, (ClientId, usize)>,
+    takes: HashMap<Waiter, (ClientId, usize, Wish)>,
     endings: Vec<Ending>,
     /// Sessions of before that may come.
     unsettled: BTreeSet<ClientId>,
@@ -205,6 +229,7 @@ impl World {
             | Message::Take { session, .. }
             | Message::Right { session, .. }
             | Message::Write { session, .. }
+            | Message::Change { session, .. }
             | Message::Revoke { session, .. }
             | Message::Return { session, .. } => *session,
         };
@@ -226,12 +251,11 @@ impl World {
             Message::Ping { sent, .. } if is_renewed => {
                 self.send(Event::ToClient(index, client::Message::Renewed { session, sent }));
             }
-            Message::Take { inode, .. } => {
-                self.count += 1;
-                let waiter = Waiter(self.count);
-                names.takes.insert(waiter, (session, inode));
-                self.step(Event::Names(Step::Take(waiter)));
+            Message::Take { inode, is_shared, .. } => {
+                let wish = if is_shared { Wish::Beside } else { Wish::Alone };
+                self.wait(session, inode, wish);
             }
+            Message::Change { write, .. } => self.wait(session, self.writes[write].inode, Wish::Change(write)),
             Message::Right { inode, place, .. } => {
                 let drawn = names.granter.draw(place as u16, now).unwrap();
                 self.step(Event::Names(Step::Right { session, inode, place, drawn }));
@@ -255,14 +279,21 @@ impl World {
         }
     }
 
+    fn wait(&mut self, session: ClientId, inode: usize, wish: Wish) {
+        self.count += 1;
+        let waiter = Waiter(self.count);
+        self.names.iter_mut().for_each(|names| _ = names.takes.insert(waiter, (session, inode, wish)));
+        self.step(Event::Names(Step::Take(waiter)));
+    }
+
     fn refuse_right(&mut self, index: usize, (session, place): (ClientId, usize)) {
         self.send(Event::ToClient(index, client::Message::Right { session, place, token: None }));
     }
 
     fn give_right(&mut self, (session, inode, place): (ClientId, usize, usize), drawn: Option<Drawn>) {
         let (Some(names), Some(&index)) = (&mut self.names, self.sessions.get(&session)) else { return };
-        let drawn = drawn.filter(|drawn| names.leases.give_right(session, key(inode), drawn));
-        let Some(Drawn { right, .. }) = drawn else { return self.refuse_right(index, (session, place)) };
+        let given = drawn.and_then(|drawn| names.leases.give_right(session, key(inode), &drawn));
+        let Some(right) = given else { return self.refuse_right(index, (session, place)) };
         let token = Some(right.token(&self.key, &handle(inode)));
         self.send(Event::ToClient(index, client::Message::Right { session, place, token }));
     }
@@ -276,9 +307,10 @@ impl World {
             hold.look(now, |missing| lost.extend(missing.iter().copied()));
         }
         let is_on = names.holds.iter().any(Hold::is_on);
+        self.known.1.borrow_mut().extend(lost.iter().map(|session| ClientId(*session)));
         for inode in 0..super::INODES {
             if lost.contains(&self.tenures[inode].1.0) {
-                self.excuse(inode);
+                self.excuse(inode, self.tenures[inode].1);
             }
         }
         is_on
@@ -290,47 +322,138 @@ impl World {
         }
         let now = self.now;
         let Some(names) = &mut self.names else { return };
-        let Some(&(session, inode)) = names.takes.get(&waiter) else { return };
-        let Some(&index) = self.sessions.get(&session) else {
+        let Some(&(session, inode, wish)) = names.takes.get(&waiter) else { return };
+        if !self.sessions.contains_key(&session) {
             names.takes.remove(&waiter);
-            return names.leases.give_up(key(inode), waiter, now, &mut Vec::new());
-        };
+            let mut actions = Vec::new();
+            names.leases.give_up(key(inode), waiter, now, &mut actions);
+            return self.perform(inode, actions);
+        }
         let stamp = names.stamps.take();
-        let wanted = Wanted { inode: key(inode), aspects: Aspects::WRITES, by: session, waiter };
+        let aspects = match wish {
+            Wish::Alone => Aspects::WRITES,
+            Wish::Beside => Aspects::CONCURRENT,
+            Wish::Change(_) => PLAIN,
+        };
+        let wanted = Wanted { inode: key(inode), aspects, by: session, waiter };
         let mut actions = Vec::new();
-        let verdict = names.leases.look(&wanted, now, &mut actions);
+        let verdict = match wish {
+            Wish::Alone => names.leases.look(&wanted, now, &mut actions),
+            _ => names.leases.begin(&wanted, now, &mut actions),
+        };
         self.perform(inode, actions);
         let Some(names) = &mut self.names else { return };
         if verdict != Verdict::Go {
             return self.at(Duration::ZERO, Event::Names(Step::Tick));
         }
         names.takes.remove(&waiter);
+        match wish {
+            Wish::Alone => self.take_alone(session, inode, stamp),
+            Wish::Beside => self.take_beside(session, inode),
+            Wish::Change(write) => {
+                self.closed[inode] = self.tenures[inode].0;
+                self.effect((session, write, 0), PLAIN);
+            }
+        }
+    }
+
+    /// What a write has become of which nothing was done before, or its repeat by mistake.
+    fn changed(&mut self, write: usize) -> usize {
+        let Write { inode, place, .. } = self.writes[write];
+        if self.blocks[inode][place].iter().any(|applied| applied.write == write) {
+            self.check_repeat(write);
+        }
+        self.begin_tenure(inode, ClientId(0));
+        let (tenure, write, began) = (self.tenures[inode].0, self.writes.len(), self.now);
+        self.writes.push(Write { inode, place, tenure, is_shared: false, began });
+        write
+    }
+
+    /// Nobody of before may change the inode any more.
+    fn begin_tenure(&mut self, inode: usize, session: ClientId) {
+        self.closed[inode] = self.tenures[inode].0;
+        self.tenures[inode] = (self.tenures[inode].0 + 1, session);
+    }
+
+    fn take_alone(&mut self, session: ClientId, inode: usize, stamp: u64) {
+        let now = self.now;
+        let Some(names) = &mut self.names else { return };
         let mut actions = Vec::new();
         let looked = Looked { stamp, own: Aspects::empty() };
+        let is_shared = names.leases.is_shared(key(inode));
         let granted = names.leases.grant(session, (key(inode), FLUSH), looked, now, &mut actions);
         let lease = granted.filter(|(_, aspects)| aspects.contains(Aspects::WRITES)).map(|(lease, _)| lease);
         // What it is shown, nobody changes any more who had the inode before.
-        self.closed[inode] = self.tenures[inode].0;
+        if !is_shared {
+            self.closed[inode] = self.tenures[inode].0;
+        }
         self.check("what is read");
         self.tally.answered = now;
         if lease.is_some() {
-            self.tenures[inode] = (self.tenures[inode].0 + 1, session);
+            self.begin_tenure(inode, session);
         }
-        let tenure = self.tenures[inode].0;
         self.perform(inode, actions);
-        self.send(Event::ToClient(index, client::Message::Taken { session, inode, lease, tenure }));
+        self.taken((session, inode), lease, false);
+    }
+
+    fn take_beside(&mut self, session: ClientId, inode: usize) {
+        let now = self.now;
+        let Some(names) = &mut self.names else { return };
+        let mut actions = Vec::new();
+        let was_shared = names.leases.is_shared(key(inode));
+        let lease = names.leases.grant_concurrent(session, key(inode), now, &mut actions).map(|(lease, _)| lease);
+        names.leases.end(key(inode), Aspects::CONCURRENT, now, &mut actions);
+        self.tally.answered = now;
+        if lease.is_some() && !was_shared {
+            self.begin_tenure(inode, ClientId(0));
+        }
+        self.perform(inode, actions);
+        self.taken((session, inode), lease, true);
+    }
+
+    fn taken(&mut self, (session, inode): (ClientId, usize), lease: Option<LeaseId>, is_shared: bool) {
+        let Some(&index) = self.sessions.get(&session) else { return };
+        let tenure = self.tenures[inode].0;
+        self.send(Event::ToClient(index, client::Message::Taken { session, inode, lease, tenure, is_shared }));
+    }
+
+    fn effect(&mut self, (session, write, flight): (ClientId, usize, u64), aspects: Aspects) {
+        let start = self.names_start;
+        self.step(Event::Names(Step::Effect { start, session, write, flight, aspects }));
+    }
+
+    /// Whether the server of the names repeats what was written beside others.
+    fn may_repeat(&mut self, session: ClientId, write: usize, tenure: u64) -> bool {
+        let Write { inode, place, is_shared, .. } = self.writes[write];
+        let place = place as u64;
+        let (number, handle) = (Ordinal::default(), handle(inode));
+        let piece = Piece { session: session.0, handle: &handle, range: place..place + 1, number };
+        let Some(names) = &mut self.names else { return false };
+        !is_shared || names.granter.may_repeat(tenure, &piece).unwrap() || self.bug == Bug::RepeatsUnordered
     }
 
     fn begin_write(&mut self, session: ClientId, write: usize, flight: u64) {
         let (now, inode) = (self.now, self.writes[write].inode);
         self.count += 1;
-        let wanted = Wanted { inode: key(inode), aspects: FLUSH, by: session, waiter: Waiter(self.count) };
-        let (mut actions, start) = (Vec::new(), self.names_start);
+        let aspects = if self.writes[write].is_shared { TOGETHER } else { FLUSH };
+        let wanted = Wanted { inode: key(inode), aspects, by: session, waiter: Waiter(self.count) };
+        let mut actions = Vec::new();
         let Some(names) = &mut self.names else { return };
         let verdict = names.leases.begin(&wanted, now, &mut actions);
+        let tenure = names.leases.tenure(key(inode));
         self.perform(inode, actions);
         match verdict {
-            Verdict::Go => self.step(Event::Names(Step::Effect { start, session, write, flight })),
+            Verdict::Go if !self.may_repeat(session, write, tenure) => {
+                let mut actions = Vec::new();
+                self.names.iter_mut().for_each(|names| names.leases.end(key(inode), aspects, now, &mut actions));
+                self.perform(inode, actions);
+                self.written(session, flight, false);
+            }
+            Verdict::Go => self.effect((session, write, flight), aspects),
+            Verdict::Wait if aspects == TOGETHER => {
+                let Some(&index) = self.sessions.get(&session) else { return };
+                self.at(AGAIN, Event::ToNames(Node::Client(index), Message::Write { session, write, flight }));
+            }
             Verdict::Wait => panic!("what was held back waits for others at {now:?}"),
             Verdict::Late => self.written(session, flight, false),
         }
@@ -357,6 +480,8 @@ impl World {
         let is_broken = self.known.1.borrow_mut().remove(&session);
         let may = !is_broken && (writes.is_empty() || names.holds[1].flush(session.0, now));
         if may && !writes.is_empty() {
+            let writes: Vec<usize> =
+                writes.iter().copied().filter(|write| self.may_repeat(session, *write, 0)).collect();
             self.tally.again += writes.len();
             writes.iter().for_each(|write| self.apply(*write, None));
             self.make_firm(&writes);
@@ -431,7 +556,7 @@ impl World {
                     self.send(Event::ToClient(index, client::Message::Recall { session: client, lease }));
                 }
                 Action::Wake { waiter } => self.step(Event::Names(Step::Take(waiter))),
-                Action::Broken { .. } => self.excuse(inode),
+                Action::Broken { client, .. } => self.excuse(inode, client),
                 Action::Revoke { inode: of } => {
                     let inode = (0..super::INODES).find(|inode| key(*inode) == of).expect("an inode");
                     let Some(names) = &mut self.names else { return };
@@ -478,19 +603,25 @@ impl World {
                 self.perform(0, actions);
             }
             // What a process does that is killed meanwhile may be done.
-            Step::Effect { start: of, session, write, flight } => {
+            Step::Effect { start: of, session, mut write, flight, aspects } => {
+                if aspects == PLAIN {
+                    write = self.changed(write);
+                }
                 self.apply(write, None);
                 if of == start && self.names.is_some() {
-                    self.step(Event::Names(Step::Written { start, session, write, flight }));
+                    self.step(Event::Names(Step::Written { start, session, write, flight, aspects }));
                 }
             }
-            Step::Written { start: of, session, write, flight } if of == start => {
+            Step::Written { start: of, session, write, flight, aspects } if of == start => {
                 let inode = self.writes[write].inode;
                 let Some(names) = &mut self.names else { return };
                 let mut actions = Vec::new();
-                names.leases.end(key(inode), FLUSH, now, &mut actions);
+                names.leases.end(key(inode), aspects, now, &mut actions);
                 self.perform(inode, actions);
-                self.written(session, flight, true);
+                match aspects == PLAIN {
+                    true => self.taken((session, inode), None, false),
+                    false => self.written(session, flight, true),
+                }
             }
             Step::Written { .. } => {}
         }
