@@ -88,8 +88,8 @@ impl Job {
         Ok(())
     }
 
-    /// Before what was written beside others, and may have been executed elsewhere, is written again.
-    /// EIO: another client has written something again there since they write beside each other, or
+    /// Before what was written beside others, and may have been executed elsewhere, is written
+    /// again. EIO: another client has written something again there since they write beside each other, or
     /// since this server started: nobody knows which was to come first.
     pub(super) async fn may_repeat(
         &self,
