@@ -612,6 +612,8 @@ mod tests {
             "rail_policy" => "rail_policy=stripe".to_owned(),
             "rail_suspect" => "rail_suspect=0.5".to_owned(),
             "metrics" | "metrics_token" => format!("{name}=/m"),
+            "trace" => "trace=0.5".to_owned(),
+            "otlp" => "otlp=http://127.0.0.1:4318".to_owned(),
             name => name.to_owned(),
         };
         for name in names().filter(|name| *name != "remount") {
