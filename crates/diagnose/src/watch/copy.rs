@@ -10,7 +10,7 @@ use aqueduct_node::Failure;
 use aqueduct_transfer::{OperationRecord, Running, Stage as Step, StageRecord};
 
 use super::servers::{self, Told};
-use super::split::{Split, backlog, busy_back, by_state, lose, rails, share, way_of_server};
+use super::split::{Split, backlog, busy_back, by_state, least_on_way, lose, rails, share, way_of_server};
 use super::watched::{LOOK_INTERVAL, Names, Question, Watched, wait};
 use crate::host::Look as Host;
 use crate::passive::{Shape, StageCounts, State, Window};
@@ -99,8 +99,9 @@ fn splits(first: &Look, last: &Look, servers: &[String], [before, now]: [&[Told]
             (Step::Write, _) => split.with_backlog(backlog(&ways(first, server), &ways(last, server))),
             _ => split,
         };
+        let least = least_on_way(&ways(last, server), &station);
         let split = split
-            .with_starved(told(server), seconds, lose(&ways(first, server), &ways(last, server)))
+            .with_starved(told(server), seconds, lose(&ways(first, server), &ways(last, server)), least)
             .over(&ways(last, server));
         (!is_here).then_some((record.stage, split))
     };

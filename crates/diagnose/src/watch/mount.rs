@@ -9,7 +9,7 @@ use aqueduct_metrics::status::{ActivityStatus, BackingStatus, ClientStatus, Moun
 use aqueduct_node::mounts::{self, Mount};
 
 use super::servers::{self, Told};
-use super::split::{Split, backlog, busy_back, by_state, lose, rails, scaled, share, way_of_server};
+use super::split::{Split, backlog, busy_back, by_state, least_on_way, lose, rails, scaled, share, way_of_server};
 use super::watched::{LOOK_INTERVAL, Names, Question, Watched, wait};
 use crate::host::Look as Host;
 use crate::passive::{Shape, StageCounts, State, Window};
@@ -127,7 +127,8 @@ fn splits(looks: &[Look], servers: &[String], [before, now]: [&[Told]; 2]) -> Sp
             _ => split,
         };
         let seconds = last.at.duration_since(first.at).as_secs_f64();
-        let split = split.with_starved(told, seconds, lose(&ways(first), &ways(last))).over(&ways(last));
+        let least = least_on_way(&ways(last), &station);
+        let split = split.with_starved(told, seconds, lose(&ways(first), &ways(last)), least).over(&ways(last));
         (of.class.clone(), of.station.target.clone(), split)
     };
     client(&last.told).map(|client| client.activity.iter().map(split).collect()).unwrap_or_default()

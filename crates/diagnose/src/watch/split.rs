@@ -67,8 +67,9 @@ impl Split {
 
     /// A server that gets too little of processors does not take what comes: that it waits on the
     /// way is not the way's doing.
-    /// But for one that loses: that is slow anyway.
-    pub(super) fn with_starved(self, told: Option<(&Told, &Told)>, seconds: f64, loses: bool) -> Split {
+    /// But for one that loses: that is slow anyway. Nor for `least`, the part of a step's time that
+    /// a round trip takes at least: so long it is on the way, whatever the server does.
+    pub(super) fn with_starved(self, told: Option<(&Told, &Told)>, seconds: f64, loses: bool, least: f64) -> Split {
         /// One of its threads wants a processor for this part of the time, and waits for it for
         /// this part of that: on a machine that others keep busy it waits for half.
         const WANTS_MIN: f64 = 0.8;
@@ -79,7 +80,7 @@ impl Split {
         if ran + waited < WANTS_MIN * seconds || waits < WAITS_MIN || loses {
             return self;
         }
-        let moves = self.way * waits;
+        let moves = (self.way - least).max(0.0) * waits;
         let there = self.there + moves;
         // What it had taken was not waiting for that.
         let of_moved = |part: f64, moved: f64| share(part * self.there + moved * moves, there);
@@ -202,6 +203,13 @@ pub(super) fn backlog(before: &[WayStatus], now: &[WayStatus]) -> f64 {
     share(since(|way| way.window_limited_us), since(|way| way.busy_us))
 }
 
+/// The part of a step's time, in the mean of those that ended, that a round trip takes at least.
+pub(super) fn least_on_way(ways: &[WayStatus], station: &Station) -> f64 {
+    let trips = ways.iter().map(|way| way.round_trip_min_us).filter(|micros| *micros > 0);
+    let least = trips.min().unwrap_or(0) as f64 / 1e6;
+    share(least * station.completions(), station.spent)
+}
+
 /// Whether ways have lost segments between two looks.
 pub(super) fn lose(before: &[WayStatus], now: &[WayStatus]) -> bool {
     /// A share of segments that were sent again from which on it matters.
@@ -248,14 +256,20 @@ mod tests {
     fn a_server_without_processors_takes_nothing() {
         let split = Split { there: 0.1, way: 0.9, ..UNKNOWN };
         let (before, now) = (told(0, [0.0; 2]), told(0, [1.0, 9.0]));
-        let starved = split.with_starved(Some((&before, &now)), 10.0, false);
+        let starved = split.with_starved(Some((&before, &now)), 10.0, false, 0.0);
         near(&starved, 0.91, 0.09);
         assert!((starved.waits - 0.81 * 0.9 / 0.91).abs() < 1e-9, "{starved:?}");
-        let busy = Split { there: 0.9, way: 0.1, ..UNKNOWN }.with_starved(Some((&before, &now)), 10.0, false);
+        let busy = Split { there: 0.9, way: 0.1, ..UNKNOWN }.with_starved(Some((&before, &now)), 10.0, false, 0.0);
         assert!(busy.waits + busy.computes < 0.1, "what it works at is not what it waits for: {busy:?}");
-        near(&split.with_starved(Some((&before, &now)), 10.0, true), 0.1, 0.9);
-        near(&split.with_starved(Some((&before, &now)), 100.0, false), 0.1, 0.9);
-        near(&split.with_starved(Some((&before, &told(0, [9.0, 1.0]))), 10.0, false), 0.1, 0.9);
+        near(&split.with_starved(Some((&before, &now)), 10.0, true, 0.0), 0.1, 0.9);
+        near(&split.with_starved(Some((&before, &now)), 100.0, false, 0.0), 0.1, 0.9);
+        near(&split.with_starved(Some((&before, &told(0, [9.0, 1.0]))), 10.0, false, 0.0), 0.1, 0.9);
+        // Of 60 ms that a write takes, 42 are the way's.
+        let way = WayStatus { round_trip_min_us: 42_000, ..WayStatus::default() };
+        let mut station = Station { spent: 6.0, ..Station::default() };
+        station.done[1] = 100.0;
+        let least = least_on_way(&[way], &station);
+        near(&split.with_starved(Some((&before, &now)), 10.0, false, least), 0.28, 0.72);
     }
 
     #[test]
