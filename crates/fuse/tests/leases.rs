@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use aqueduct_fs::Aspects;
@@ -262,4 +262,64 @@ fn mappings_and_sendfile_see_what_was_changed_before() {
              print((os.read(p, 3) + m[5000:5003]).decode())\n";
         assert_eq!(fixture.mounted.python(script).trim(), String::from_utf8(vec![byte; 6]).unwrap());
     }
+}
+
+/// Since Linux 6.16 munmap(2) waits until what was stored has been written; before it only begins
+/// to. A close waits on all of them.
+#[test]
+fn who_unmaps_waits_for_what_was_stored_since_6_16() {
+    let fixture = fixture();
+    fixture.put("file", &[b'a'; 5000]);
+    let marker = fixture.mounted.path().with_extension("unmapped");
+    // Python's own mapping closes a descriptor with itself.
+    let script = format!(
+        "import ctypes, os\n\
+         libc, f = ctypes.CDLL(None), os.open('file', os.O_RDWR)\n\
+         libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]\n\
+         libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]\n\
+         m = libc.mmap(None, 5000, 3, 1, f, 0); ctypes.memmove(m + 4000, b'new', 3); libc.munmap(m, 5000)\n\
+         open('{}', 'w').close(); os.close(f)",
+        marker.display()
+    );
+    std::thread::scope(|scope| {
+        let stalled = Stalled::new(&fixture.layer.stalled_writes);
+        let stores = scope.spawn(|| fixture.mounted.python(&script));
+        common::eventually("it is written", || fixture.layer.count("write") == 1);
+        if waits_at_munmap() {
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!marker.exists(), "it was not waited for");
+        } else {
+            common::eventually("it is unmapped before it is written", || marker.exists());
+        }
+        assert!(!stores.is_finished(), "the close waits");
+        drop(stalled);
+        stores.join().unwrap();
+    });
+    fs::remove_file(&marker).unwrap();
+    let mut stored = [0; 3];
+    File::open(fixture.mounted.join("file")).unwrap().read_exact_at(&mut stored, 4000).unwrap();
+    assert_eq!(stored, *b"new");
+}
+
+/// Something waits as long as it is there.
+struct Stalled<'a>(&'a AtomicBool);
+
+impl Stalled<'_> {
+    fn new(flag: &AtomicBool) -> Stalled<'_> {
+        flag.store(true, Ordering::SeqCst);
+        Stalled(flag)
+    }
+}
+
+impl Drop for Stalled<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Linux 6.16 and later.
+fn waits_at_munmap() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next().unwrap(), numbers.next().unwrap()) >= (6, 16)
 }

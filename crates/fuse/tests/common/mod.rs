@@ -128,7 +128,9 @@ impl Drop for Mounted {
 
 /// Waits for something that happens soon.
 pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    // Where processors are emulated everything takes longer.
+    let patience = std::env::var("PATIENCE").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
+    let deadline = Instant::now() + Duration::from_secs(10) * patience;
     while !happened() {
         assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));

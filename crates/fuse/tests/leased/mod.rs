@@ -28,6 +28,8 @@ pub struct Leased<F> {
     pub data: AtomicBool,
     /// Answers to lookups wait while this is set.
     pub stalled: AtomicBool,
+    /// So are writes while this is.
+    pub stalled_writes: AtomicBool,
     state: Arc<(Mutex<State>, Condvar)>,
     observer: Arc<Mutex<Option<Arc<dyn Observer>>>>,
     counts: Mutex<BTreeMap<&'static str, usize>>,
@@ -76,6 +78,7 @@ impl<F: FileSystem> Leased<F> {
             lease: Mutex::new(LONG),
             data: AtomicBool::new(true),
             stalled: AtomicBool::new(false),
+            stalled_writes: AtomicBool::new(false),
             state: Arc::default(),
             observer: Arc::default(),
             counts: Mutex::default(),
@@ -125,6 +128,9 @@ impl<F: FileSystem> Leased<F> {
             }
         }
         for (handle, aspects) in touched {
+            while !self.observer().names_left(handle).is_zero() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             self.observer().forget(handle, *aspects);
         }
         let result = change();
@@ -223,6 +229,9 @@ impl<F: FileSystem> FileSystem for Leased<F> {
 
     fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
         *lock(&self.counts).entry("write").or_default() += 1;
+        while self.stalled_writes.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.inner.write(context, write, source)
     }
 
