@@ -9,7 +9,6 @@ import time
 import figures
 import loads
 import report
-import targets
 import usage
 from commands import Unavailable, need
 from loads import Load
@@ -163,7 +162,7 @@ class Rows(figures.Rows):
                   f"CPU {self.cost_cell('iperf3', iperf_row(streams))} s/GB; memory {self.peak_cell('iperf3', iperf_row(streams))} MiB")
         for target in self.started:
             print(f"{target.name}: {target.note}")
-            if type(target) is targets.Aqueduct:
+            if target.name == "aqueduct":
                 for part, (memory, cpu) in target.idle().items():
                     print(f"{target.name}: the idle {part} has {memory:.1f} MiB in memory and used {cpu:.1f} ms of CPU in a second")
 

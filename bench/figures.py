@@ -9,7 +9,7 @@ import report
 from commands import Unavailable
 from report import say
 
-OURS = ("aqueduct", "aqueduct-library")  # whose ratios to others are shown
+OURS = ("aqueduct", "aqueduct-dev", "aqueduct-library")  # whose ratios to others are shown
 SIDES = ("client", "server", "program")
 
 
@@ -69,6 +69,8 @@ class Rows:
             # What a kernel's FUSE client costs must not count for a peer that has none.
             peers = [other.name for other in self.started if other.networked and (other.mounted or not target.mounted)]
             others = {"of local": ["local"], "of best peer": peers, "of the wire": ["wire"], "of iperf3": ["iperf3"]}
+            if target.name == "aqueduct-dev":
+                others |= {"of io_uring": ["aqueduct"], "of bindfs": ["bindfs"]}
             report.table([[target.name, *others], *([row, *(self.ratio(target.name, row, names) for names in others.values())] for row in rows)])
 
     def ratio(self, ours, row, names):

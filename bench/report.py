@@ -69,7 +69,7 @@ def processor():
 def environment():
     """What of this machine one has to know to measure the same again."""
     sysctls = ("net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem", "net/ipv4/tcp_available_congestion_control", "net/core/rmem_max", "net/core/wmem_max",
-               "vm/dirty_ratio", "vm/dirty_background_ratio", "kernel/sched_autogroup_enabled")
+               "vm/dirty_ratio", "vm/dirty_background_ratio", "kernel/sched_autogroup_enabled", "fs/fuse/max_pages_limit")
     facts = {name.replace("/", "."): setting(f"/proc/sys/{name}") for name in sysctls}
     facts["fuse.enable_uring"] = setting("/sys/module/fuse/parameters/enable_uring")
     facts["transparent_hugepage"] = setting("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -11,6 +11,7 @@ from targets.sshfs import Sshfs, SshfsOverSsh
 ALL = {
     "local": lambda work, _: Target(work),
     "aqueduct": Aqueduct,
+    "aqueduct-dev": lambda work, program: Aqueduct(work, program, io_uring=False),
     "aqueduct-none": lambda work, program: Aqueduct(work, program, "none"),
     "aqueduct-lease": lambda work, program: Aqueduct(work, program, "lease"),
     "aqueduct-lease-dev": lambda work, program: Aqueduct(work, program, "lease", io_uring=False),

@@ -23,10 +23,13 @@ class Aqueduct(Target):
 
     def __init__(self, work, program, cache=None, io_uring=True):
         self.options = []
-        if cache:
-            options = f"cache={cache}" if io_uring else f"cache={cache},io_uring=off"
-            self.name, self.rows = f"aqueduct-{cache}" + ("" if io_uring else "-dev"), ("small-files", "small-writes")
+        words = [word for word in (cache and f"cache={cache}", not io_uring and "io_uring=off") if word]
+        if words:
+            options = ",".join(words)
+            self.name = "-".join(part for part in ("aqueduct", cache, not io_uring and "dev") if part)
             self.options, self.note = ["-o", options], f"mounted with -o {options}"
+        if cache:
+            self.rows = ("small-files", "small-writes")
         super().__init__(work)
         self.program = program
         self.version_of = (program, "--version")

@@ -51,6 +51,20 @@ class Parsing(unittest.TestCase):
             loads.rate(loads.Load("read", 1 << 20), loads.Done(1, 1, 0, 0, None, ""))
 
 
+class Targets(unittest.TestCase):
+    def test_mounts_differ_by_name_options_and_rows(self):
+        with tempfile.TemporaryDirectory() as work:
+            work = pathlib.Path(work)
+            made = {name: targets.ALL[name](work, "aqueduct") for name in targets.ALL if name.startswith("aqueduct") and name != "aqueduct-library"}
+            for name, target in made.items():
+                self.assertEqual(target.name, name)
+            self.assertEqual({name: target.options for name, target in made.items()}, {
+                "aqueduct": [], "aqueduct-dev": ["-o", "io_uring=off"], "aqueduct-none": ["-o", "cache=none"],
+                "aqueduct-lease": ["-o", "cache=lease"], "aqueduct-lease-dev": ["-o", "cache=lease,io_uring=off"]})
+            self.assertEqual(made["aqueduct-dev"].rows, made["aqueduct"].rows)
+            self.assertNotIn("data", made["aqueduct-lease-dev"].rows)
+
+
 class Words(unittest.TestCase):
     def test_jobs_in_one_file_have_parts_of_it(self):
         words = loads.fio_words(loads.Load("write", 1 << 20, jobs=4, shared=True), 64 << 20, 1, "psync")
