@@ -244,7 +244,10 @@ impl<'a> Turn<'a> {
         let several = self.group.settings.threads_max > 1;
         if several {
             let has_work = || self.group.has_tasks() || done() || self.group.stopping.load(Ordering::SeqCst);
-            match self.group.watch.enter(self.timeout(None), has_work) {
+            // Who watches may have slept since before the next timer was added, when both watched: so
+            // who is parked comes for it too.
+            let limit = || self.timeout(lock(&self.group.timers).next(Instant::now()));
+            match self.group.watch.enter(limit, has_work) {
                 Place::Watching => {}
                 Place::Again => return true,
                 Place::Idle => return false,

@@ -59,9 +59,9 @@ impl Watch {
         any
     }
 
-    /// Asks to watch. Parks the thread, up to `limit`, while that is not wanted and `has_work` says that there is nothing else to do; it is asked
+    /// Asks to watch. Parks the thread, up to `limit` as of then, while that is not wanted and `has_work` says that there is nothing else to do; it is asked
     /// after the thread is counted as parked, so whoever gives work afterwards can summon it.
-    pub(crate) fn enter(&self, limit: Option<Duration>, has_work: impl Fn() -> bool) -> Place {
+    pub(crate) fn enter(&self, limit: impl FnOnce() -> Option<Duration>, has_work: impl Fn() -> bool) -> Place {
         if self.wide.is_on() {
             self.watchers.fetch_add(1, Ordering::SeqCst);
             return Place::Watching;
@@ -74,7 +74,7 @@ impl Watch {
         let mut place = Place::Again;
         if self.is_watched() && !self.wide.is_on() && !has_work() {
             let uncalled = |summoned: &mut usize| *summoned == 0;
-            summoned = match limit {
+            summoned = match limit() {
                 None => self.summons.wait_while(summoned, uncalled).unwrap_or_else(|poison| poison.into_inner()),
                 Some(limit) => {
                     let waited = self.summons.wait_timeout_while(summoned, limit, uncalled);
