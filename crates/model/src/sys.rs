@@ -19,6 +19,8 @@ fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
 
 /// Gives the calling thread its own file table (empty but for 0, 1 and 2), its own working directory and umask.
 pub fn become_process() -> Result<(), Errno> {
+    // Before Linux 6.4 it is read from /proc/self/auxv, once, which is not there after a chroot.
+    rustix::param::page_size();
     // SAFETY: unshare takes flags only. The thread has opened nothing yet, so nobody misses what close_range takes from its new table.
     unsafe {
         check(libc::unshare(libc::CLONE_FS).into())?;
@@ -29,8 +31,6 @@ pub fn become_process() -> Result<(), Errno> {
 
 /// Sets uid, gid, groups and umask of the calling thread alone; the C library's functions would change every thread.
 pub fn become_user(uid: u32, gid: u32, groups: &[u32], umask: u32) -> Result<(), Errno> {
-    // Before Linux 6.4 it is read from /proc/self/auxv, once, which other users may not.
-    rustix::param::page_size();
     // SAFETY: `groups` outlives the call and its length is given; the others take numbers.
     unsafe {
         check(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
