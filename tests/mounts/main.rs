@@ -19,6 +19,7 @@ mod errors;
 mod exports;
 mod flood;
 mod gathered;
+mod hot_names;
 mod kernels;
 mod keys;
 mod lanes;

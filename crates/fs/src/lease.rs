@@ -85,6 +85,13 @@ pub trait Observer: Send + Sync {
         false
     }
 
+    /// For how long names in a directory, or the one that leads to it, may still be used where they
+    /// cannot be made to be forgotten: its lease is not given back before. To be asked on any
+    /// thread, when no answer about them is on its way.
+    fn names_left(&self, _handle: &[u8]) -> Duration {
+        Duration::ZERO
+    }
+
     /// Nobody says any more when an inode is given to another user or group: when it returns, no name that leads to it is used without asking what it is.
     fn forget_names_of(&self, handle: &[u8]);
 

@@ -15,6 +15,8 @@ pub const MINOR_ATTRIBUTES: u32 = 32;
 pub const MINOR_EPOCH: u32 = 44;
 /// The first minor version with NOFLUSH.
 pub const MINOR_NOFLUSH: u32 = 35;
+/// The first minor version with TMPFILE (Linux 6.1).
+pub const MINOR_TMPFILE: u32 = 37;
 /// The node id of the root directory.
 pub const ROOT_ID: u64 = 1;
 

@@ -1,7 +1,8 @@
 //! What the kernel keeps under leases, and how it is made to forget it.
 //!
 //! Attributes and pages are dropped inode by inode. Names are not: that would wait for the lock of their directory, which somebody may hold who waits for
-//! us. Instead all names are made to be looked up again at once (INC_EPOCH), which waits for nothing.
+//! us. Instead all names are made to be looked up again at once (INC_EPOCH), which waits for nothing. Where that is not there, few names are kept, for a
+//! moment, until which everybody waits who changes them ([`crate::hot_names`]).
 //!
 //! Over a name that it keeps the kernel goes without a look at the inode, and judges chmod, utimensat and removals from sticky directories by the owner that it
 //! knows. So the names of an inode are forgotten too, if there are any, when the lease on its attributes ends.
@@ -51,8 +52,19 @@ impl Observer for KernelCaches {
         shared.is_none_or(|shared| shared.nodes.find(handle).is_none_or(|node| shared.forget_at_once(node, aspects)))
     }
 
+    fn names_left(&self, handle: &[u8]) -> Duration {
+        let left = |shared: &Shared| Some(shared.hot_names.left(shared.nodes.find(handle)?));
+        let shared = self.0.upgrade().filter(|shared| shared.policy.hot_names && !shared.ended());
+        shared.and_then(|shared| left(&shared)).unwrap_or_default()
+    }
+
     fn forget_names_of(&self, handle: &[u8]) {
         if let Some(shared) = self.0.upgrade()
+            && shared.policy.hot_names
+            && let Some(node) = shared.nodes.find(handle)
+        {
+            shared.hot_names.wait(node);
+        } else if let Some(shared) = self.0.upgrade()
             && shared.policy.names
             && let Some(listed_in) = shared.nodes.named(handle, shared.epoch_began.load(Ordering::SeqCst))
         {
@@ -161,6 +173,7 @@ impl Shared {
         let nodes = self.nodes.ids();
         tracing::debug!(nodes = nodes.len(), "the kernel is to forget everything");
         self.forget_names(|_| true);
+        self.hot_names.wait_for_all();
         let mut unknown = Vec::new();
         for node in nodes {
             self.nodes.mark(node, Marks::distrust);

@@ -29,7 +29,8 @@ pub enum CacheMode {
     CloseToOpen,
     /// What the file system says with each answer
     /// ([`FileSystem::ask`](aqueduct_fs::FileSystem::ask)), until the [`Observer`] is told
-    /// otherwise. Names only with [`Config::posix_acl`] and Linux 6.16 or later.
+    /// otherwise. Names only with [`Config::posix_acl`], and before Linux 6.16 only those of
+    /// directories that are asked for often, for a moment.
     Lease,
 }
 

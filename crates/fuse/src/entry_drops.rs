@@ -61,15 +61,7 @@ impl EntryDrops {
 
     /// Has an entry dropped, and waits for it for [`PATIENCE`].
     pub(crate) async fn drop_soon(&self, place: Place) {
-        let done = Arc::new(Done::default());
-        {
-            let mut queue = lock(&self.queue);
-            if queue.closed || queue.drops.len() >= QUEUE_MAX {
-                return;
-            }
-            queue.drops.push_back((place, done.clone()));
-            self.changed.notify_one();
-        }
+        let Some(done) = self.push(place) else { return };
         let Some(group) = Group::current() else { return };
         let (mut dropped, mut patience) = (pin!(done.wait()), pin!(group.sleep(PATIENCE)));
         poll_fn(|task| {
@@ -77,6 +69,18 @@ impl EntryDrops {
             if is_over { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
+    }
+
+    /// Has an entry dropped. `None`: there are too many already, or the mount has ended.
+    pub(crate) fn push(&self, place: Place) -> Option<Arc<Done>> {
+        let mut queue = lock(&self.queue);
+        let has_room = !queue.closed && queue.drops.len() < QUEUE_MAX;
+        has_room.then(|| {
+            let done = Arc::new(Done::default());
+            queue.drops.push_back((place, done.clone()));
+            self.changed.notify_one();
+            done
+        })
     }
 
     /// The mount has ended.

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use crate::abi::{self, AttrOut, EntryOut, Field, InHeader, opcode};
 use crate::channel::Responder;
 use crate::convert;
+use crate::hot_names::Told;
 use crate::kept::{Kept, Lease, now};
 use crate::nodes::Marks;
 use crate::notify;
@@ -48,6 +49,8 @@ pub(crate) struct Grant {
     pub(crate) nodes: Vec<u64>,
     pub(crate) file: Option<OpenId>,
     pub(crate) directory: Option<OpenId>,
+    /// A name that the kernel is to keep for a moment; goes before its lease.
+    pub(crate) told: Option<Told>,
     /// What stands behind the timeouts in the reply.
     pub(crate) lease: Lease,
     /// The kernel is to be told of a size before anybody else.
@@ -276,6 +279,8 @@ impl Job {
         if self.shared.policy.names {
             self.shared.forget_all_names();
         }
+        // It ends soon in any case, and nobody waits for this.
+        grant.told.iter().for_each(|told| drop(self.shared.entry_drops.push(told.place())));
     }
 
     pub(crate) async fn take_back(&self, grant: Grant) {

@@ -17,6 +17,8 @@ pub(crate) struct Kept {
     pub(crate) attributes: Duration,
     is_written: bool,
     pub(crate) names: Duration,
+    /// For how long at most a name of a directory that is asked for often.
+    pub(crate) hot_names: Duration,
     pub(crate) data: bool,
     lease: Lease,
 }
@@ -32,16 +34,17 @@ pub(crate) struct Lease {
 impl Kept {
     /// Until these times are over, whatever happens.
     pub(crate) fn fixed(attributes: Duration, names: Duration) -> Kept {
-        Kept { attributes, is_written: false, names, data: false, lease: Lease::default() }
+        Kept { attributes, is_written: false, names, hot_names: Duration::ZERO, data: false, lease: Lease::default() }
     }
 
     pub(crate) fn leased(keep: Keep, policy: Policy) -> Kept {
         let names = if policy.names { keep.names } else { Duration::ZERO };
         let attributes = if policy.attributes { keep.attributes } else { Duration::ZERO };
+        let hot_names = if policy.hot_names { keep.names.min(attributes) } else { Duration::ZERO };
         let ends = attributes > Duration::ZERO || names > Duration::ZERO;
         let lease = Lease { _hold: keep.hold, said: ends.then(now) };
         let Keep { is_written, data, .. } = keep;
-        Kept { attributes, is_written, names, data, lease }
+        Kept { attributes, is_written, names, hot_names, data, lease }
     }
 
     /// For how long the attributes of a node may be used. Who reads a file from pages that may be

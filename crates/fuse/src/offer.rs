@@ -25,6 +25,10 @@ pub enum Feature {
     LargeRequests,
     /// Attributes may be kept under a lease (Linux 5.10).
     Attributes,
+    /// Closes of files that were only read need not be told (Linux 5.16).
+    QuietCloses,
+    /// Files without a name, O_TMPFILE (Linux 6.1).
+    UnnamedFiles,
     /// Files that are open for direct I/O can be mapped shared (Linux 6.6).
     SharedMappings,
     /// Names may be kept under a lease, since all can be taken back without waiting (Linux 6.16).
@@ -45,11 +49,18 @@ pub enum OfferError {
 }
 
 impl Offer {
+    /// What a kernel offers that says so in the first message of a mount.
+    pub fn told(minor: u32, flags: u64) -> Offer {
+        Offer { minor, flags: InitFlags::from_bits_retain(flags) }
+    }
+
     /// Whether it has a feature.
     pub fn has(&self, feature: Feature) -> bool {
         match feature {
             Feature::LargeRequests => self.flags.contains(InitFlags::MAX_PAGES),
             Feature::Attributes => self.minor >= abi::MINOR_ATTRIBUTES,
+            Feature::QuietCloses => self.minor >= abi::MINOR_NOFLUSH,
+            Feature::UnnamedFiles => self.minor >= abi::MINOR_TMPFILE,
             Feature::SharedMappings => self.flags.contains(InitFlags::DIRECT_IO_ALLOW_MMAP),
             Feature::Names => self.minor >= abi::MINOR_EPOCH && self.flags.contains(InitFlags::POSIX_ACL),
             Feature::Rings => self.flags.contains(InitFlags::OVER_IO_URING),

@@ -14,6 +14,9 @@ pub(crate) struct Policy {
     pub(crate) attributes: bool,
     /// Names too: they can be recalled, and the kernel checks permission on the way along them.
     pub(crate) names: bool,
+    /// Instead, names of directories that are asked for often, for a moment: they cannot be
+    /// recalled, and whoever changes one waits ([`crate::hot_names`]).
+    pub(crate) hot_names: bool,
     /// What may be read(2) from pages is true: such as no lease covers are dropped before.
     pub(crate) pages: bool,
     /// Files that are open for direct I/O can be mapped shared (Linux 6.6). Where they cannot,
@@ -26,10 +29,12 @@ impl Policy {
         let has = |flag| negotiated.flags.contains(flag);
         let leases = config.cache == CacheMode::Lease;
         let maps_direct = has(abi::InitFlags::DIRECT_IO_ALLOW_MMAP);
+        let attributes = leases && negotiated.minor >= abi::MINOR_ATTRIBUTES;
         Policy {
             leases,
-            attributes: leases && negotiated.minor >= abi::MINOR_ATTRIBUTES,
+            attributes,
             names: leases && negotiated.minor >= abi::MINOR_EPOCH && has(abi::InitFlags::POSIX_ACL),
+            hot_names: attributes && negotiated.minor < abi::MINOR_EPOCH && has(abi::InitFlags::POSIX_ACL),
             pages: leases || config.cache == CacheMode::None && !maps_direct,
             maps_direct,
         }

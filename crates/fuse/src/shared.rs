@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::device::{self, DeviceChannel};
 use crate::entry_drops::EntryDrops;
 use crate::groups::GroupCache;
+use crate::hot_names::HotNames;
 use crate::interrupt::Interrupts;
 use crate::jobs::JobCache;
 use crate::listings::Listings;
@@ -42,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) interrupts: Interrupts,
     pub(crate) releases: Arc<Releases>,
     pub(crate) listings: Listings,
+    pub(crate) hot_names: Arc<HotNames>,
     /// When the kernel was last made to forget all names, by the clock of the nodes.
     pub(crate) epoch_began: AtomicU64,
     /// The open files and directories that read from pages, and whether they write through them.
@@ -100,6 +102,7 @@ impl Shared {
             interrupts: Interrupts::default(),
             releases: Arc::default(),
             listings: Listings::default(),
+            hot_names: Arc::default(),
             epoch_began: AtomicU64::new(0),
             cached: Mutex::default(),
             epoch: AtomicU32::new(0),

@@ -2,9 +2,11 @@
 //! recalled, has the kernel forget it, and tells the server. No request waits for it but those
 //! that have the kernel forget what they are about to change, which have another thread.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use aqueduct_fs::Aspects;
 use aqueduct_wire::LeaseId;
@@ -99,7 +101,8 @@ pub(crate) fn start(volume: &Arc<Volume>, leases: &Arc<Leases>) -> std::io::Resu
 
 fn run(leases: &Leases, volume: &Weak<Volume>) {
     let mut leaving = AllLeaving::default();
-    while let Some(work) = leases.recalls.next() {
+    let mut until = None;
+    while let Some(work) = leases.recalls.next(until) {
         let mut back: Vec<(u64, LeaseId)> = Vec::new();
         for recalled in work.recalled {
             leases.uses.recalls.increment();
@@ -111,14 +114,22 @@ fn run(leases: &Leases, volume: &Weak<Volume>) {
         work.forget.iter().for_each(|next| forget(leases, next));
         let Some(volume) = volume.upgrade() else { return };
         leases.recalls.awaits_holds.store(true, Ordering::SeqCst);
-        back.extend(leaving.go(leases, |handle, leaving| is_free(leases, &volume, handle, leaving)));
+        let soonest = Cell::new(None);
+        back.extend(leaving.go(leases, |handle, leaving| is_free(leases, &volume, (handle, leaving), &soonest)));
+        until = soonest.get().map(|left| Instant::now() + left);
         leases.recalls.awaits_holds.store(!leaving.0.is_empty(), Ordering::SeqCst);
         return_leases(leases, &volume, &back);
     }
 }
 
-/// Whether nothing relies on a lease any more, at this session or at others.
-fn is_free(leases: &Leases, volume: &Volume, handle: &[u8], leaving: &mut Leaving) -> bool {
+/// Whether nothing relies on a lease any more, at this session or at others. Where that is a matter
+/// of time only, `soonest` is no later.
+fn is_free(
+    leases: &Leases,
+    volume: &Volume,
+    (handle, leaving): (&[u8], &mut Leaving),
+    soonest: &Cell<Option<Duration>>,
+) -> bool {
     if leases.epoch() != leaving.epoch {
         return true; // all was forgotten since
     }
@@ -128,6 +139,12 @@ fn is_free(leases: &Leases, volume: &Volume, handle: &[u8], leaving: &mut Leavin
         return false;
     }
     if leases.is_held(handle) || !volume.is_quiet(handle) {
+        return false;
+    }
+    // After what the kernel was being told, and nothing more is told under a lease that leaves.
+    let left = leases.observer().map_or(Duration::ZERO, |observer| observer.names_left(handle));
+    if !left.is_zero() {
+        soonest.set(Some(soonest.get().map_or(left, |soonest| soonest.min(left))));
         return false;
     }
     // Who has the file next finds what went straight, also when its server's machine dies.

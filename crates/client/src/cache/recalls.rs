@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use aqueduct_fs::Aspects;
 use aqueduct_wire::LeaseId;
@@ -121,18 +122,23 @@ impl Recalls {
         self.forgets.end();
     }
 
-    /// What there is to do, when there is something. `None`: the client has gone.
-    pub(super) fn next(&self) -> Option<Work> {
+    /// What there is to do, when there is something, or that there is nothing by then. `None`: the
+    /// client has gone.
+    pub(super) fn next(&self, until: Option<Instant>) -> Option<Work> {
         let mut work = lock(&self.work);
         loop {
             if work.has_ended {
                 return None;
             }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let is_idle = work.recalled.is_empty() && work.leaving.is_empty() && work.forget.is_empty();
-            if !is_idle || work.nudged {
+            if !is_idle || work.nudged || left == Some(Duration::ZERO) {
                 return Some(std::mem::take(&mut *work));
             }
-            work = self.changed.wait(work).unwrap_or_else(|poison| poison.into_inner());
+            work = match left {
+                Some(left) => self.changed.wait_timeout(work, left).unwrap_or_else(|poison| poison.into_inner()).0,
+                None => self.changed.wait(work).unwrap_or_else(|poison| poison.into_inner()),
+            };
         }
     }
 }

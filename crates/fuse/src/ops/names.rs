@@ -4,6 +4,7 @@ use aqueduct_fs::{Errno, RenameFlags, Request};
 
 use crate::abi::{EntryOut, Field, LinkIn, MkdirIn, MknodIn, ROOT_ID, Rename2In, RenameIn, opcode};
 use crate::convert::{self, decode_device, name, text};
+use crate::hot_names::Changing;
 use crate::job::{Job, Outcome};
 
 pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
@@ -53,11 +54,15 @@ async fn lookup(job: &Job) -> Result<Outcome, Errno> {
             Ok(Outcome::kept(out.to_vec(), kept))
         }
         (result, kept) => {
-            let entry = result?.entry()?;
-            let (out, grant) = job.entry(&entry, kept);
+            let (entry, hot_names) = (result?.entry()?, kept.hot_names);
+            let (mut out, mut grant) = job.entry(&entry, kept);
             job.named(out.nodeid, name);
             if entry.attr.is_directory() {
                 forget_old_place(job, out.nodeid, name).await;
+                grant.told = job.shared.hot_names.ask(job.header.nodeid, name, out.nodeid, hot_names);
+            }
+            if let Some(told) = &grant.told {
+                (out.entry_valid, out.entry_valid_nsec) = convert::timeout(told.valid);
             }
             Ok(Outcome::Granted(out.to_vec(), grant))
         }
@@ -100,6 +105,8 @@ async fn make_directory(job: &Job) -> Result<Outcome, Errno> {
 
 async fn remove(job: &Job) -> Result<Outcome, Errno> {
     let (parent, (name, _)) = (job.handle()?, name(job.body())?);
+    let is_kept = job.shared.policy.hot_names && job.header.opcode == opcode::RMDIR;
+    let _changing = if is_kept { Some(job.shared.hot_names.change(job.header.nodeid, name).await) } else { None };
     let request = match job.header.opcode {
         opcode::UNLINK => Request::Unlink { parent: &parent, name },
         _ => Request::RemoveDirectory { parent: &parent, name },
@@ -115,6 +122,7 @@ async fn rename(job: &Job, new_directory: u64, flags: u32, names: &[u8]) -> Resu
     let (parent, new_parent) = (job.handle()?, job.handle_of(new_directory)?);
     job.shared.listings.settle_all(new_directory);
     job.shared.distrust_listing(new_directory);
+    let _changing = changes_both(job, (job.header.nodeid, old), (new_directory, new)).await;
     let request = Request::Rename { parent: &parent, name: old, new_parent: &new_parent, new_name: new, flags };
     let renamed = job.call(request).await;
     if job.shared.policy.names {
@@ -125,6 +133,16 @@ async fn rename(job: &Job, new_directory: u64, flags: u32, names: &[u8]) -> Resu
     let exchange = flags.contains(RenameFlags::EXCHANGE);
     job.shared.nodes.places.renamed((job.header.nodeid, old), (new_directory, new), exchange);
     Ok(Outcome::Done(Vec::new()))
+}
+
+/// Waits until the kernel has forgotten both names, if it keeps such: it would take what it knows
+/// of the one to the other, with the time that it had left.
+async fn changes_both(job: &Job, old: (u64, &[u8]), new: (u64, &[u8])) -> Option<[Changing; 2]> {
+    let names = &job.shared.hot_names;
+    if !job.shared.policy.hot_names {
+        return None;
+    }
+    Some([names.change(old.0, old.1).await, names.change(new.0, new.1).await])
 }
 
 async fn link(job: &Job) -> Result<Outcome, Errno> {

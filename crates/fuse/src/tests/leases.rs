@@ -384,6 +384,28 @@ fn names_end_when_one_is_moved() {
     }
 }
 
+/// Where names cannot be recalled.
+#[test]
+fn directories_that_are_asked_for_often_are_kept_until_who_changes_them_has_waited() {
+    let LeasedFixture { layer, fixture } = leases(43);
+    let kernel = &fixture.kernel;
+    kernel.ask(opcode::MKDIR, ROOT_ID, &[&MkdirIn::default().to_vec(), &b"d\0"[..]].concat()).unwrap();
+    let ask = |name: &str| {
+        let entry = kernel.lookup(name).unwrap();
+        (Duration::new(entry.entry_valid, entry.entry_valid_nsec), handle(&entry))
+    };
+    let told = |name: &str| (0..1000).map(|_| ask(name)).find(|(valid, _)| !valid.is_zero());
+    assert_eq!(told("file"), None, "only directories");
+    let (_, directory) = told("d").expect("it was asked for often");
+    let left = |handle: &[u8]| layer.observer().names_left(handle);
+    assert!(!left(&ROOT_HANDLE).is_zero() && !left(&directory).is_zero());
+    for (new, errno) in [("e", 0), ("d", libc::ENOENT)] {
+        let rename = [&RenameIn { newdir: ROOT_ID }.to_vec(), format!("d\0{new}\0").as_bytes()].concat();
+        assert_eq!(kernel.ask(opcode::RENAME, ROOT_ID, &rename).err().unwrap_or_default(), errno);
+        assert!(left(&ROOT_HANDLE).is_zero() && left(&directory).is_zero(), "it was waited for");
+    }
+}
+
 /// The kernel enters the names of a listing after the answer, as of then: so it is told once more.
 #[test]
 fn names_of_a_listing_are_forgotten_once_they_have_been_entered() {

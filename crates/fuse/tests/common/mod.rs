@@ -76,7 +76,7 @@ impl Mounted {
         let (done, wait) = mpsc::channel();
         let path = folder.path().to_owned();
         std::thread::spawn(move || {
-            if wait.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if wait.recv_timeout(PATIENCE * patience()) == Err(mpsc::RecvTimeoutError::Timeout) {
                 eprintln!("the mount at {} hangs: aborting it", path.display());
                 let _ = rustix::mount::unmount(&path, UnmountFlags::FORCE | UnmountFlags::DETACH);
             }
@@ -102,7 +102,7 @@ impl Mounted {
 
     pub fn try_sh(&self, script: &str) -> Output {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", "60", "bash", "-euc", script]).current_dir(self.path());
+        command.args(["-k", "5", &(60 * patience()).to_string(), "bash", "-euc", script]).current_dir(self.path());
         command.stdin(std::process::Stdio::null()).output().unwrap()
     }
 
@@ -126,11 +126,14 @@ impl Drop for Mounted {
     }
 }
 
+/// How many times as long everything may take: where processors are emulated, far longer.
+fn patience() -> u32 {
+    std::env::var("PATIENCE").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
+}
+
 /// Waits for something that happens soon.
 pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
-    // Where processors are emulated everything takes longer.
-    let patience = std::env::var("PATIENCE").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
-    let deadline = Instant::now() + Duration::from_secs(10) * patience;
+    let deadline = Instant::now() + Duration::from_secs(10) * patience();
     while !happened() {
         assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));

@@ -125,6 +125,44 @@ mod tests {
         assert_eq!(poor("/dev/fuse"), Some(State::Missing), "nothing can be mounted");
     }
 
+    /// By the minor versions and flags of INIT that these kernels have.
+    #[test]
+    fn what_each_kernel_lacks_is_told() {
+        const ACL_AND_PAGES: u64 = 1 << 20 | 1 << 22;
+        const MMAP: u64 = 1 << 36;
+        const RINGS: u64 = 1 << 41;
+        let names_and_rings = ["kept names", "requests by io_uring"];
+        let unnamed = ["files without a name"];
+        let mappings = ["shared mappings beside direct I/O"];
+        let old = ["requests of 1 MiB", "kept attributes"];
+        let kernels: [(&str, u32, u64, &[&[&str]]); 6] = [
+            ("4.18", 27, 1 << 20, &[&old, &mappings, &["quiet closes"], &unnamed, &names_and_rings]),
+            ("5.10", 32, ACL_AND_PAGES, &[&mappings, &["quiet closes"], &unnamed, &names_and_rings]),
+            ("6.1", 37, ACL_AND_PAGES, &[&mappings, &names_and_rings]),
+            ("6.12", 41, ACL_AND_PAGES | MMAP, &[&names_and_rings]),
+            ("6.14", 42, ACL_AND_PAGES | MMAP | RINGS, &[&["kept names"]]),
+            ("6.16", 44, ACL_AND_PAGES | MMAP | RINGS, &[]),
+        ];
+        let root = tempfile::tempdir().unwrap();
+        for (kernel, minor, flags, lacks) in kernels {
+            let facts = Facts { offer: Ok(Offer::told(minor, flags)), ..Facts::read(root.path()) };
+            let findings = examine(&facts);
+            let from = findings.iter().position(|finding| finding.what == "FUSE of the kernel").unwrap();
+            let of_kernel = &findings[from..=from + 7];
+            let less: Vec<&str> = of_kernel.iter().filter(|of| of.state == State::Less).map(|of| of.what).collect();
+            assert_eq!(less, lacks.concat(), "{kernel}");
+            assert!(of_kernel.iter().all(|of| (of.state == State::Good) == of.advice.is_none()), "{kernel}");
+        }
+        // What can be switched on is not left to another kernel.
+        let off = Facts {
+            offer: Ok(Offer::told(44, ACL_AND_PAGES | MMAP)),
+            enable_uring: Some("N".into()),
+            ..Facts::read(root.path())
+        };
+        let advice = examine(&off).into_iter().find(|finding| finding.what == "requests by io_uring").unwrap().advice;
+        assert!(advice.unwrap().contains("enable_uring"));
+    }
+
     #[test]
     fn what_is_there_is_good_and_what_a_kernel_has_not_is_no_finding() {
         let rich = host(&[

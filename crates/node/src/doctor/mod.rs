@@ -121,11 +121,26 @@ fn kernel(facts: &Facts, offer: &Offer) -> Vec<Finding> {
              shared: a kernel from 6.6 on can do both",
         ),
         named(
+            "quiet closes",
+            Feature::QuietCloses,
+            "closing a file that was only read is no request",
+            State::Less,
+            "each close is told to the mount: a kernel from 5.16 on can leave that out",
+        ),
+        named(
+            "files without a name",
+            Feature::UnnamedFiles,
+            "O_TMPFILE",
+            State::Less,
+            "O_TMPFILE gives EOPNOTSUPP, and programs make files with names instead: a kernel from 6.1 on has it",
+        ),
+        named(
             "kept names",
             Feature::Names,
             "paths are walked without a request: find, git and make as fast as locally",
             State::Less,
-            "the mount answers each lookup itself: a kernel from 6.16 on can keep names",
+            "the mount answers lookups itself, but for directories that are asked for often (5.10 on), which it keeps for \
+             a quarter of a second: a kernel from 6.16 on can keep all names",
         ),
         rings(facts, offer),
     ]
