@@ -105,15 +105,11 @@ pub fn shut_down(fd: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), SHUTDOWN, &raw const flags) })
 }
 
-/// Maps the first `length` bytes of a file shared and writable, stores `value` into byte `at`, and waits for msync.
+/// Maps the first `length` bytes of a file shared and writable, stores `value` into byte `at`, and waits for msync. EFAULT where there is no page to be
+/// had, as of a mount that is dead: a plain store would end the process by SIGBUS.
 pub fn store_shared(fd: BorrowedFd<'_>, length: usize, at: usize, value: u8) -> io::Result<()> {
-    store_all_shared(fd, length, at, &[value])
-}
-
-/// As [`store_shared`], several values (bytes, or words where `at` is a word's), each in one piece.
-pub fn store_all_shared<T: Copy>(fd: BorrowedFd<'_>, length: usize, at: usize, values: &[T]) -> io::Result<()> {
     let mapping = Mapping::new(fd, length)?;
-    mapping.store(at, values);
+    mapping.store_or_fault(at, value)?;
     mapping.sync()
 }
 
@@ -140,6 +136,17 @@ impl Mapping {
         let base =
             unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd.as_raw_fd(), offset) };
         if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Mapping { base, length }) }
+    }
+
+    /// Stores a byte by the kernel's hand.
+    fn store_or_fault(&self, at: usize, value: u8) -> io::Result<()> {
+        assert!(at < self.length);
+        let from = libc::iovec { iov_base: (&raw const value).cast_mut().cast(), iov_len: 1 };
+        // SAFETY: within the mapping, which is not unmapped before this is dropped.
+        let to = libc::iovec { iov_base: unsafe { self.base.byte_add(at) }, iov_len: 1 };
+        // SAFETY: both places are of this process, and the kernel checks them.
+        let stored = unsafe { libc::process_vm_writev(libc::getpid(), &from, 1, &to, 1, 0) };
+        if stored == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// The byte at a place.

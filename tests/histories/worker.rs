@@ -426,7 +426,11 @@ impl Worker {
         let (file, length) = (self.held[at].file.clone(), BLOCKS * PAGE);
         if self.random.chance(45) {
             let values = [token.to_le(); BLOCK / WORD];
-            let store = || sys::store_all_shared(file.as_fd(), length, block * PAGE, &values);
+            let store = || {
+                let mapping = sys::Mapping::new(file.as_fd(), length)?;
+                mapping.store(block * PAGE, &values);
+                mapping.sync()
+            };
             self.ask_plainly(Call::Store { handle, block, token }, store);
         } else {
             let load = || sys::load_private(file.as_fd(), length);
