@@ -2,7 +2,7 @@
 //! end with.
 
 use std::fs::File;
-use std::io::{BufReader, IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use aqueduct_node::{ChecksumChoice, copies_folder, default_state, keyfile, rate};
 use aqueduct_transfer::{
-    Access, Filter, Options, Place, Plan, Signer, Summary, Verified, Verify, Watch, check_signature, copy, jobs,
-    jobs::Database, limit, third, verify,
+    Access, Filter, Options, Place, Plan, Signer, Summary, Verified, Verify, Watch, check_manifest, check_signature,
+    copy, jobs, jobs::Database, limit, third, verify,
 };
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -145,7 +145,8 @@ pub struct Common {
     /// Give files their names before they are on the disk
     #[arg(long)]
     pub no_flush: bool,
-    /// Write there what was copied, with the hash of each file, for 'aqueduct verify'
+    /// Write there what was copied, with the hash of each file, for 'aqueduct verify': lines of
+    /// JSON, or a Parquet file if its name ends with .parquet
     #[arg(long, value_name = "FILE")]
     pub manifest: Option<PathBuf>,
     /// Sign the manifest with this key of minisign's (made with 'minisign -G -W'), beside it in
@@ -252,6 +253,7 @@ pub fn run_sync(arguments: &Sync, verbose: u8) -> Result<ExitCode, Failure> {
 }
 
 fn options(common: &Common, verbose: u8) -> Result<Options, Failure> {
+    common.manifest.as_deref().map_or(Ok(()), check_manifest)?;
     let mut filter = Filter::new(&common.exclude, &common.include)?;
     if let Some(path) = &common.files_from {
         filter = filter.with_list(&list(path)?)?;
@@ -498,13 +500,13 @@ pub fn run_verify(arguments: &VerifyManifest) -> Result<ExitCode, Failure> {
     })?;
     let Some(path) = &arguments.path else {
         let print = |line: &str| output::line(format_args!("{line}"));
-        aqueduct_transfer::b3sum(BufReader::new(file), &name, print)?;
+        aqueduct_transfer::b3sum(file, &name, print)?;
         return Ok(ExitCode::SUCCESS);
     };
     let place = Place::parse(path)?;
     let access = access(arguments.key.as_deref(), &arguments.routes, VerifyChoice::Wire)?;
     let Verified { good, bytes: read, troubles, trouble_count } =
-        verify(BufReader::new(file), &name, &place, &access, arguments.streams.into())?;
+        verify(file, &name, &place, &access, arguments.streams.into())?;
     if arguments.json {
         let count = trouble_count;
         output::json(&json!({ "good": good, "bytes": read, "troubles": troubles, "trouble_count": count }));

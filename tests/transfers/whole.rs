@@ -100,6 +100,33 @@ fn verify_notices_what_was_changed() {
     });
 }
 
+/// A manifest in a Parquet file says what one in lines does.
+#[test]
+fn a_manifest_may_be_a_parquet_file() {
+    test(|| {
+        let (home, source, target) = (directory(), directory_for_devices(), directory_for_devices());
+        plant(source.path());
+        let copy = target.path().join("copy");
+        let [lines, table] = ["m.manifest", "m.parquet"].map(|name| home.path().join(name));
+        for manifest in [&lines, &table] {
+            let _ = fs::remove_dir_all(&copy);
+            let arguments = ["cp", "-r", "--manifest", text(manifest), text(source.path()), text(&copy)];
+            transfer(home.path(), &arguments).succeeded();
+        }
+        assert!(fs::read(&table).unwrap().ends_with(b"PAR1"));
+        let sums = [&lines, &table].map(|of| transfer(home.path(), &["verify", "--b3sum", text(of)]).succeeded());
+        assert!(sums[0] == sums[1] && sums[0].lines().count() > 10, "{sums:?}");
+        let verify = || transfer(home.path(), &["verify", text(&table), text(&copy)]);
+        verify().succeeded();
+        fs::write(copy.join("d/new"), "").unwrap();
+        assert!(verify().failed().contains("d/new: comparing it: it is there"));
+        let bytes = fs::read(&table).unwrap();
+        fs::write(&table, &bytes[..500]).unwrap();
+        assert!(verify().failed().contains("cannot believe the manifest"));
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 2, "nothing is left beside the manifests");
+    });
+}
+
 #[test]
 fn a_second_sync_has_nothing_to_do() {
     test(|| {

@@ -48,6 +48,11 @@ impl Table {
         self.group(columns).map_err(io::Error::other)
     }
 
+    /// Writes bytes that are no part of the table, and that programs pass over which read it.
+    pub fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.writer.write_all(bytes)
+    }
+
     /// Ends the file: without this nobody can read it.
     pub fn finish(self) -> io::Result<()> {
         self.writer.into_inner().map_err(io::Error::other)?.sync_all()
@@ -110,6 +115,7 @@ mod tests {
             vec![("word".to_owned(), Values::Text(words)), ("number".to_owned(), Values::Number(numbers))]
         };
         let mut table = Table::new(file.reopen().unwrap(), "t", &columns(&[])).unwrap();
+        table.raw(b"something else").unwrap();
         table.add(&columns(&["a", "b"])).unwrap();
         table.add(&columns(&[""])).unwrap();
         table.finish().unwrap();

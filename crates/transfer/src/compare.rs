@@ -1,7 +1,7 @@
 //! Compares a tree with the manifest of a copy, on either side, at any time.
 
 use std::collections::HashSet;
-use std::io::{self, BufRead};
+use std::io;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,7 +11,8 @@ use aqueduct_worker::lock;
 use serde::Serialize;
 
 use crate::hash::{self, Hash, WHOLE_MAX};
-use crate::manifest::{self, Line, ManifestError, Text, kind_name};
+use crate::manifest::{Line, ManifestError, Text, kind_name};
+use crate::manifest_table;
 use crate::outcome::{Told, Trouble, Trying, shown};
 use crate::side::{Access, Directory, File, Place, STEP, Seen};
 use crate::{Failure, outcome::Fault};
@@ -49,7 +50,7 @@ fn mark(path: &[u8]) -> [u8; 16] {
 
 /// Compares what is below a place with a manifest, with so many threads.
 pub fn verify(
-    input: impl BufRead,
+    input: std::fs::File,
     name: &str,
     place: &Place,
     access: &Access,
@@ -65,7 +66,7 @@ pub fn verify(
     let receiver = Mutex::new(receiver);
     let read = thread::scope(|scope| {
         let threads: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(|| compare_all(&comparing, &receiver))).collect();
-        let read = manifest::read(input, |line| {
+        let read = manifest_table::read(input, |line| {
             let path = line.path.bytes().ok_or_else(|| io::Error::other("a path is no base64"))?;
             lock(&comparing.known).insert(mark(&path));
             sender.send((path, line)).map_err(io::Error::other)
@@ -90,8 +91,8 @@ fn cannot_believe(name: &str, error: &ManifestError) -> Failure {
 
 /// Gives each line that `b3sum --check` reads to `print`: of all files, but for those whose names
 /// are not text.
-pub fn b3sum(input: impl BufRead, name: &str, mut print: impl FnMut(&str)) -> Result<(), Failure> {
-    let read = manifest::read(input, |line| {
+pub fn b3sum(input: std::fs::File, name: &str, mut print: impl FnMut(&str)) -> Result<(), Failure> {
+    let read = manifest_table::read(input, |line| {
         if let (Some(b3), Text::Plain(path)) = (&line.b3, &line.path) {
             let is_special = path.contains(['\\', '\n', '\r']);
             let escaped = path.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");

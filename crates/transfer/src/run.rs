@@ -19,9 +19,9 @@ use crate::outcome::{Fault, Summary, shown};
 use crate::queue::{Idle, Work};
 use crate::running::{About, Telling};
 use crate::side::{Access, Directory, Place, Root, STEP, Seen};
-use crate::store::{Each, Store, StoreError, random};
+use crate::store::{Each, Store, StoreError};
 use crate::throttle::Throttle;
-use crate::{Failure, attributes, content, delete, naming, tune, walk};
+use crate::{Failure, attributes, content, delete, manifest_table, naming, tune, walk};
 
 /// Threads between directories of one machine: what more of them would do waits for the same
 /// memory.
@@ -508,8 +508,7 @@ pub fn write_lines(
     summary: &Summary,
     entries: impl FnOnce(Each<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let part = folder.join(format!(".aqueduct-part-{:016x}", random()));
+    let part = manifest_table::part_of(path);
     let written = || -> io::Result<()> {
         let mut writer = Writer::new(BufWriter::new(File::create_new(&part)?));
         entries(&mut |key, line, group| match group {
@@ -529,7 +528,7 @@ pub fn write_lines(
             spent: summary.spent.iter().map(|(what, percent)| (what.to_string(), *percent)).collect(),
         })?;
         out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        std::fs::rename(&part, path)
+        manifest_table::settle(&part, path)
     };
     written().inspect_err(|_| drop(std::fs::remove_file(&part)))
 }

@@ -17,6 +17,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::message::{Answer, Ask, Begin, End, Run};
 use crate::Failure;
 use crate::ledger::Watch;
+use crate::manifest_table;
 use crate::outcome::Summary;
 use crate::run::{Plan, journal_name};
 use crate::side::Place;
@@ -178,8 +179,7 @@ impl Asker<'_> {
 
     /// Gets the manifest, under its name only when it is whole.
     fn fetch_manifest(&self, name: &str, path: &Path) -> Result<(), Failure> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let part = folder.join(format!(".aqueduct-part-{:016x}", random()));
+        let part = manifest_table::part_of(path);
         let failed = |why: String| {
             let hint = "what was copied is there; check that the folder may be written and has room";
             Failure::new(format!("cannot write the manifest {}", path.display()), why, hint)
@@ -200,7 +200,7 @@ impl Asker<'_> {
                 file.write_all(&piece).map_err(|error| error.to_string())?;
                 offset += piece.len() as u64;
             }
-            file.sync_all().and_then(|()| fs::rename(&part, path)).map_err(|error| error.to_string())
+            file.sync_all().and_then(|()| manifest_table::settle(&part, path)).map_err(|error| error.to_string())
         };
         fetched().map_err(|why| {
             let _ = fs::remove_file(&part); // it may not be there
