@@ -280,7 +280,7 @@ impl Job {
             self.shared.forget_all_names();
         }
         // It ends soon in any case, and nobody waits for this.
-        grant.told.iter().for_each(|told| drop(self.shared.entry_drops.push(told.place())));
+        grant.told.iter().for_each(|told| self.shared.entry_drops.push(told.place()));
     }
 
     pub(crate) async fn take_back(&self, grant: Grant) {

@@ -75,8 +75,9 @@ async fn forget_old_place(job: &Job, node: u64, name: &[u8]) {
     if node == ROOT_ID {
         return;
     }
-    if let Some(old) = job.shared.nodes.places.found(node, job.header.nodeid, name) {
-        job.shared.entry_drops.drop_soon(old).await;
+    match job.shared.nodes.places.found(node, job.header.nodeid, name) {
+        Some(old) => job.shared.entry_drops.drop_soon(node, old).await,
+        None => job.shared.entry_drops.settle(node).await,
     }
 }
 
