@@ -19,6 +19,7 @@ mod dispatch;
 mod entry_drops;
 mod error;
 mod groups;
+mod heap;
 mod hot_names;
 mod init;
 mod interrupt;

@@ -9,6 +9,7 @@ use aqueduct_worker::Group;
 
 use crate::abi::opcode;
 use crate::dispatch;
+use crate::heap;
 use crate::interrupt::{Kind, WATCH_INTERVAL};
 use crate::job::Job;
 use crate::shared::{Busy, Shared};
@@ -55,6 +56,7 @@ impl Drop for Waiting {
 /// Answers a request, and makes it known to INTERRUPT as soon as it has to wait.
 async fn serve(job: Job, group: Weak<Group>) {
     job.shared.metrics.begun(job.header.opcode, job.began);
+    heap::used(&job.shared, &group);
     let mut waiting = None;
     let mut work = pin!(dispatch::run(&job));
     let errno = poll_fn(|task| {

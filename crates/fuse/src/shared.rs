@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) tracer: Tracer,
     pub(crate) rings: Rings,
+    /// Somebody looks whether the heap can be given back.
+    pub(crate) heap_is_watched: AtomicBool,
     /// The descriptor that notifications are written to.
     pub(crate) control: Arc<DeviceChannel>,
     /// Whether the kernel has ended the mount.
@@ -113,6 +115,7 @@ impl Shared {
             turns: Turns::default(),
             pool,
             metrics: Metrics::default(),
+            heap_is_watched: AtomicBool::new(false),
             rings: Rings::default(),
             control,
             ended: AtomicBool::new(false),
