@@ -219,14 +219,19 @@ fn chosen(arguments: &Trace) -> Result<Vec<Asked>, Failure> {
     Ok(vec![Asked::Server(address, key)])
 }
 
+/// What is told of one mount or server at most: 16 times what one remembers (512). Whoever answers
+/// may be anybody who made a mount that looks like ours.
+const TOLD_MAX: usize = 8192;
+
 /// All that is remembered from a number on, which is told in several answers.
 fn ask(asked: &Asked, from: u64) -> Told {
     let (mut report, mut state) = (TraceReport { next: from, ..TraceReport::default() }, "ok".to_owned());
     loop {
         match asked.ask(report.next) {
             Ok(more) => {
-                let has_all = more.operations.is_empty() || more.next == more.slow;
+                let mut has_all = more.operations.is_empty() || more.next == more.slow;
                 report.operations.extend(more.operations);
+                has_all |= report.operations.len() >= TOLD_MAX;
                 report = TraceReport { operations: report.operations, ..more };
                 if has_all {
                     break;
@@ -312,15 +317,15 @@ fn follow(target: &str, operation: &SlowOperation, as_json: bool) {
 fn operation_text(operation: &SlowOperation) -> String {
     let at = Timestamp::from_microsecond(operation.at_us as i64)
         .map_or_else(|_| "-".to_owned(), |at| at.strftime("%F %T%.3fZ").to_string());
-    let mut told = vec![format!("{at}  {}", micros(operation.took_us as f64)), operation.operation.clone()];
-    told.extend(operation.path.as_ref().map(|path| path.escape_debug().to_string()));
+    let mut told = vec![format!("{at}  {}", micros(operation.took_us as f64)), shown(&operation.operation)];
+    told.extend(operation.path.as_deref().map(shown));
     if let Some((count, offset)) = operation.bytes.zip(operation.offset) {
         told.push(format!("{} at {offset}", bytes(count as f64)));
     }
     told.extend(operation.errno.map(|errno| format!("error {errno}")));
-    told.extend(operation.client.as_ref().map(|client| format!("client {}", client.escape_debug())));
-    told.extend(operation.export.as_ref().map(|export| format!("export {}", export.escape_debug())));
-    told.extend(operation.job.as_ref().map(|job| format!("job {job}")));
+    told.extend(operation.client.as_ref().map(|client| format!("client {}", shown(client))));
+    told.extend(operation.export.as_ref().map(|export| format!("export {}", shown(export))));
+    told.extend(operation.job.as_ref().map(|job| format!("job {}", shown(job))));
     told.extend(operation.pid.map(|pid| format!("pid {pid}")));
     if operation.repeats > 0 {
         told.push(format!("{} of {} requests sent again", operation.repeats, operation.requests));
@@ -329,10 +334,15 @@ fn operation_text(operation: &SlowOperation) -> String {
     format!("{}\n    {}\n", told.join("  "), hops.join("\n    "))
 }
 
+/// What others have named, with nothing that a terminal obeys.
+fn shown(name: &str) -> String {
+    name.escape_debug().to_string()
+}
+
 fn hop_text(hop: &HopTime, of_us: u64) -> String {
     let share = 100.0 * hop.us as f64 / of_us.max(1) as f64;
-    let server = hop.server.as_ref().map_or_else(String::new, |server| format!("  {server}"));
-    let detail = hop.detail.as_ref().map_or_else(String::new, |detail| format!("  ({detail})"));
+    let server = hop.server.as_ref().map_or_else(String::new, |server| format!("  {}", shown(server)));
+    let detail = hop.detail.as_ref().map_or_else(String::new, |detail| format!("  ({})", shown(detail)));
     format!("{:<12} {:>9}  {share:>3.0} %{server}{detail}", hop.hop.name(), micros(hop.us as f64))
 }
 

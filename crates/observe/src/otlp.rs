@@ -70,6 +70,12 @@ impl OtlpConfig {
             }
             _ => return Err("it is not of the form http://HOST:4318".into()),
         }
+        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err("it has a name or password, which is not sent: name a collector that asks for none".into());
+        }
+        if uri.query().is_some() {
+            return Err("what is behind its ? is not sent: leave it out".into());
+        }
         let path = if uri.path() == "/" { PATH } else { uri.path() };
         let authority = match uri.port() {
             Some(_) => uri.authority().map_or_else(String::new, ToString::to_string),
@@ -433,7 +439,7 @@ mod tests {
         let read = |text| OtlpConfig::endpoint(text).map(|uri| uri.to_string());
         assert_eq!(read("http://c"), Ok("http://c:4318/v1/traces".into()));
         assert_eq!(read("http://[::1]:9/x/y"), Ok("http://[::1]:9/x/y".into()));
-        for wrong in ["", "c:4318", "ftp://c", "https://c", "http://"] {
+        for wrong in ["", "c:4318", "ftp://c", "https://c", "http://", "http://me:secret@c:1", "http://c/x?y=z"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

@@ -2,9 +2,9 @@
 //! a bounded size. Whoever answers requests waits for nothing here: what the writer cannot take is
 //! dropped, counted, and said in the log itself.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,9 +110,17 @@ struct Files {
     is_broken: bool,
 }
 
-/// Who serves what to whom is nobody else's business.
+/// Opens a log, a regular file and no link to one: it is renamed and cut as root. Who serves what to
+/// whom is nobody else's business, also where the file was there before.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    // A FIFO without a reader would be waited for.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
 }
 
 impl Files {
@@ -140,11 +148,11 @@ impl Files {
                 put(&next, &mut batch);
             }
             self.say_dropped(dropped, &mut batch);
-            self.write(&batch);
+            self.write(&batch, dropped);
             batch.clear();
         }
         self.say_dropped(dropped, &mut batch);
-        self.write(&batch);
+        self.write(&batch, dropped);
     }
 
     fn say_dropped(&self, dropped: &AtomicU64, out: &mut Vec<u8>) {
@@ -155,18 +163,21 @@ impl Files {
         }
     }
 
-    fn write(&mut self, lines: &[u8]) {
+    fn write(&mut self, lines: &[u8], dropped: &AtomicU64) {
         let written = self.turn_over(lines.len() as u64).and_then(|()| self.file.write_all(lines));
         match written {
             Ok(()) => {
                 self.size += lines.len() as u64;
                 self.is_broken = false;
             }
-            Err(error) if !self.is_broken => {
-                self.is_broken = true;
-                tracing::error!(%error, log = %self.path.display(), "the request log cannot be written: requests are missing in it until it can");
+            Err(error) => {
+                // No half line; what is missing is said once it can be.
+                _ = self.file.set_len(self.size);
+                _ = dropped.fetch_add(lines.iter().filter(|byte| **byte == b'\n').count() as u64, Ordering::Relaxed);
+                if !std::mem::replace(&mut self.is_broken, true) {
+                    tracing::error!(%error, log = %self.path.display(), "the request log cannot be written: requests are missing in it until it can");
+                }
             }
-            Err(_) => {}
         }
     }
 
@@ -175,11 +186,15 @@ impl Files {
         if self.size == 0 || self.size + more <= self.size_max {
             return Ok(());
         }
-        let numbered = |number: usize| {
+        let named = |end: &str| {
             let mut name = self.path.clone().into_os_string();
-            name.push(format!(".{number}"));
+            name.push(end);
             PathBuf::from(name)
         };
+        let numbered = |number: usize| named(&format!(".{number}"));
+        // Before the others move: where none can be made, each try would move them once more.
+        let new = named(".new");
+        let next = if self.count_max > 1 { Some(open(&new)?) } else { None };
         for number in (1..self.count_max).rev() {
             let from = if number == 1 { self.path.clone() } else { numbered(number - 1) };
             match std::fs::rename(&from, numbered(number)) {
@@ -187,10 +202,12 @@ impl Files {
                 _ => {}
             }
         }
-        if self.count_max == 1 {
-            self.file.set_len(0)?;
-        } else {
-            self.file = open(&self.path)?;
+        match next {
+            None => self.file.set_len(0)?,
+            Some(file) => {
+                std::fs::rename(&new, &self.path)?;
+                self.file = file;
+            }
         }
         self.size = 0;
         Ok(())
@@ -235,6 +252,38 @@ mod tests {
         let before = read("log").len();
         drop(RequestLog::start(&config(folder.path())).unwrap());
         assert_eq!(read("log").len(), before);
+    }
+
+    /// It is renamed and cut as whoever runs the server.
+    #[test]
+    fn what_is_no_file_of_its_own_is_not_taken_for_a_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let other = folder.path().join("other");
+        std::fs::write(&other, "something").unwrap();
+        std::os::unix::fs::symlink(&other, &config.path).unwrap();
+        assert!(RequestLog::start(&config).is_err());
+        assert!(RequestLog::start(&RequestLogConfig { path: "/dev/null".into(), ..config.clone() }).is_err());
+        std::fs::remove_file(&config.path).unwrap();
+        std::fs::write(&config.path, "").unwrap();
+        std::fs::set_permissions(&config.path, Permissions::from_mode(0o644)).unwrap();
+        drop(RequestLog::start(&config).unwrap());
+        assert_eq!(std::fs::metadata(&config.path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    /// Where the next file cannot be made those before it stay where they are.
+    #[test]
+    fn a_log_that_cannot_be_turned_over_loses_none_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = RequestLogConfig { file_size_max: 1, ..config(folder.path()) };
+        std::fs::write(&config.path, "{}\n").unwrap();
+        std::fs::write(folder.path().join("log.1"), "older\n").unwrap();
+        std::fs::create_dir(folder.path().join("log.new")).unwrap();
+        let log = RequestLog::start(&config).unwrap();
+        log.record(&request(100));
+        drop(log);
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        assert_eq!((read("log").as_str(), read("log.1").as_str()), ("{}\n", "older\n"));
     }
 
     #[test]

@@ -86,8 +86,9 @@ impl Session {
         let (reply, mut epoch) = match answer {
             // Its session ended while it was under way.
             Err(Errno::EBADF) => return self.answer_lost(&request),
-            Err(error @ Errno::ENOLCK) => {
-                self.opens.has_no_room(&request);
+            // Refused: nothing was taken but from flocks.
+            Err(error @ (Errno::ENOLCK | Errno::EAGAIN | Errno::EDEADLK)) => {
+                self.opens.is_refused(&request);
                 return Err(error);
             }
             answer => answer?,

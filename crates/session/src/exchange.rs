@@ -191,8 +191,7 @@ impl Session {
             let lane = self.lane(exchange.bulk);
             let data = exchange.data().filter(|_| self.rails.are_many());
             let link = lane.choose(&self.rails, Wish { data, rail: exchange.rail.take() });
-            let mut header = exchange.header(slot.as_ref());
-            header.flags |= flags;
+            let mut header = self.flagged(exchange.header(slot.as_ref()), flags);
             if self.holder.as_ref().is_some_and(|holder| holder.asks()) {
                 header.flags |= Flags::LEASES | brought.asks;
                 brought.sent = now();
@@ -229,6 +228,15 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// With these flags, as far as the server that is there now knows them.
+    fn flagged(&self, mut header: Header, flags: Flags) -> Header {
+        header.flags |= flags;
+        if !self.tells_times.load(Ordering::Relaxed) {
+            header.flags -= Flags::TIMED;
+        }
+        header
     }
 
     /// A request was sent: it is watched, and under way.

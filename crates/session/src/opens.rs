@@ -272,9 +272,9 @@ impl Opens {
         }
     }
 
-    /// The server has refused it for want of room: it has taken nothing but from flocks, which are
-    /// given up before they change.
-    pub(crate) fn has_no_room(&self, request: &Request<'_>) {
+    /// The server has refused it, for want of room or for somebody else's lock: it has taken nothing
+    /// but from flocks, which are given up before they change.
+    pub(crate) fn is_refused(&self, request: &Request<'_>) {
         if let Request::SetLock { open, owner, space, lock: range, .. } = request
             && (*space != LockSpace::Flock || range.kind == LockKind::Unlock)
         {
@@ -538,7 +538,7 @@ mod tests {
         set(&opens, 1, (0, 99), Write);
         let unlock = asks(&opens, LockSpace::Posix, (10, 19), Unlock);
         assert_eq!(ranges(&opens), [(0, 9, Write), (20, 99, Write)]);
-        opens.has_no_room(&unlock);
+        opens.is_refused(&unlock);
         assert_eq!(ranges(&opens), [(0, 9, Write), (10, 19, Write), (20, 99, Write)]);
         asks(&opens, LockSpace::Posix, (20, 99), Read);
         assert_eq!(ranges(&opens)[2], (20, 99, Read), "others may have that as well");
@@ -562,7 +562,7 @@ mod tests {
         assert_eq!(ranges(&opens), [(0, u64::MAX, Read)]);
         flock(Read);
         let more = asks(&opens, LockSpace::Flock, (0, u64::MAX), Write);
-        opens.has_no_room(&more);
+        opens.is_refused(&more);
         assert!(ranges(&opens).is_empty(), "it is given up before it is more");
         flock(Write);
         assert_eq!(ranges(&opens), [(0, u64::MAX, Write)]);

@@ -26,6 +26,9 @@ const WEIGHT: f64 = 0.5;
 /// What is left of the threads where they are too many.
 const SHRINK: f64 = 0.7;
 
+/// After so many looks without an answer nothing is known of a server any more: 10 s.
+const QUIET_MAX: u32 = 40;
+
 /// What a server has said since it was attached, by its name: nanoseconds that requests waited.
 pub type Said = (String, HistogramSnapshot);
 
@@ -34,6 +37,9 @@ pub type Said = (String, HistogramSnapshot);
 struct Queue {
     /// What it had said when it was looked at last.
     said: HistogramSnapshot,
+    /// How many answers it had given then, and how many looks there were since without one.
+    heard: u64,
+    quiet: u32,
     /// The median of what it says, smoothed, in nanoseconds; `None`: nothing is known.
     median: Option<f64>,
 }
@@ -41,6 +47,11 @@ struct Queue {
 impl Queue {
     /// Whether it has said enough to know more.
     fn learns(&mut self, said: HistogramSnapshot) -> bool {
+        self.quiet = if said.count() == self.heard { self.quiet.saturating_add(1) } else { 0 };
+        self.heard = said.count();
+        if self.quiet > QUIET_MAX {
+            self.median = None;
+        }
         let mut new = said.clone();
         new.subtract(&self.said);
         let Some(median) = new.quantile(0.5).filter(|_| new.count() >= ANSWERS_MIN) else { return false };
@@ -179,5 +190,10 @@ mod tests {
         // Nothing new of the slow one: it is as slow as it was, and the other says nothing else.
         assert_eq!(polite.look(11, said(&slow)), 7);
         assert_eq!(polite.look(7, Vec::new()), 7);
+        // A source that is done says nothing more: it holds up nobody for ever.
+        (0..QUIET_MAX - 5).for_each(|_| _ = polite.look(1, said(&slow)));
+        assert_eq!(polite.limit(), 1);
+        (0..20).for_each(|_| _ = polite.look(16, said(&slow)));
+        assert_eq!(polite.limit(), 16);
     }
 }

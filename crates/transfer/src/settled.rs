@@ -16,20 +16,23 @@ const GRAIN: Duration = Duration::from_millis(10);
 /// Of those that count seconds, as Lustre does.
 const GRAIN_COARSE: Duration = Duration::from_secs(1);
 
-/// Looks at an open file. One of this machine that was changed within this grain is waited for,
-/// once; at servers the time is another clock's.
+/// How often a file is waited for that is changed again and again.
+const WAITS_MAX: usize = 3;
+
+/// Looks at an open file. One of this machine that was changed within this grain is waited for; at
+/// servers the time is another clock's, as that of a network file system that this machine has
+/// mounted may be.
 pub fn settled(file: &dyn File) -> Result<Seen, Errno> {
-    let seen = file.seen()?;
+    let mut seen = file.seen()?;
     if file.descriptor().is_none() {
         return Ok(seen);
     }
-    match rest_of_grain(seen.attr.ctime, now()) {
-        None => Ok(seen),
-        Some(rest) => {
-            thread::sleep(rest);
-            file.seen()
-        }
+    for _ in 0..WAITS_MAX {
+        let Some(rest) = rest_of_grain(seen.attr.ctime, now()) else { break };
+        thread::sleep(rest);
+        seen = file.seen()?;
     }
+    Ok(seen)
 }
 
 fn now() -> Time {

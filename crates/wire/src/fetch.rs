@@ -30,9 +30,13 @@ pub type Fetched<'a> = Result<(Attr, &'a [u8]), Errno>;
 
 const _: () = assert!(FETCH_LENGTH_MAX as usize + fetched_overhead(FETCH_MAX) <= BODY_LENGTH_MAX);
 
+/// What a reply says before its fields at most, with the length of that, and of each part its type
+/// and length: how long its request was queued, and how long it waited and was served.
+const SAID_LENGTH_MAX: usize = 2 + (4 + 4) + (4 + 8);
+
 /// The bytes of a reply about so many files, besides theirs, with its grants.
 const fn fetched_overhead(files: usize) -> usize {
-    grants_length(files) + 2 + files * FIXED_SIZE
+    SAID_LENGTH_MAX + grants_length(files) + 2 + files * FIXED_SIZE
 }
 
 /// How many bytes of all files together the reply to a FETCH of so many has room for.

@@ -94,7 +94,7 @@ fn each_field_is_checked() {
     assert_eq!(with(6, &[200]), unknown("kind", 200));
     assert_eq!(with(7, &[3]), unknown("class", 3));
     assert_eq!(with(8, &[0, 4]), unknown("flags", 0x400), "a PING has no extensions");
-    assert_eq!(with(8, &[0, 8]), unknown("flags", 0x800));
+    assert_eq!(with(8, &[0, 0x10]), unknown("flags", 0x1000));
     assert_eq!(with(8, &[0, 0x80]), unknown("flags", 0x8000));
     assert_eq!(with(56, &[1, 0]), unknown("reserved field", 1));
     assert_eq!(with(59, &[1]), unknown("reserved field", 1 << 24));

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use aqueduct_fs::{Cancel, ClientId, Context, Credential, Errno, Hold, OpenId, Request, WriteAt, Written};
+use aqueduct_fs::{Cancel, ClientId, Context, Credential, Errno, Hold, LockKind, OpenId, Request, WriteAt, Written};
 use aqueduct_session::Brought;
 use aqueduct_wire::Ordinal;
 use aqueduct_worker::Group;
@@ -217,7 +217,8 @@ impl Volume {
 /// A program that is killed in the midst of a write gives up its locks.
 impl Volume {
     /// What it was writing comes to its end before that: else it would land after what the next
-    /// owner writes. EINTR: nobody waits for the request any more, which is made when that is so.
+    /// owner writes. EINTR: nobody waits for the request any more; what gives locks up is made
+    /// when that is so.
     pub(super) async fn abandoned_first(&self, context: &Context, request: &Request<'_>) -> Result<(), Errno> {
         let Some((open, request)) = gives_up_locks(request).filter(|_| self.movers.is_some()) else { return Ok(()) };
         let Some(handle) = self.opens.handle(open) else { return Ok(()) };
@@ -227,6 +228,9 @@ impl Volume {
         });
         if is_quiet.await {
             return Ok(());
+        }
+        if matches!(&request, Request::SetLock { lock, .. } if lock.kind != LockKind::Unlock) {
+            return Err(Errno::EINTR); // who asked for it believes that he has none
         }
         let Some(volume) = self.this.upgrade() else { return Err(Errno::EINTR) };
         let context = Context { cancel: Cancel::default(), ..context.clone() };

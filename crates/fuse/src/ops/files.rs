@@ -171,9 +171,10 @@ async fn read_in_turn(job: &Job, read: ReadIn, done: &mut Result<u64, Errno>) ->
     let read = ReadAt { open: OpenId(read.fh), offset: read.offset, length };
     let result = job.shared.filesystem.read(&job.context, read, sink).await;
     *done = result.map(|count| count as u64);
-    // Of a file that is nobody else's to write the pages are whole, whatever becomes of it, and so
-    // are those that are not at its end.
-    let is_whole = hold.is_some() || result.is_ok_and(|count| count == read.length as usize);
+    // Of a file that is nobody else's to write, and that nobody here writes, the pages are whole,
+    // whatever becomes of it, and so are those that are not at its end.
+    let is_nobodys = hold.is_some() && job.shared.nodes.marks(job.header.nodeid).cached_writers == 0;
+    let is_whole = is_nobodys || result.is_ok_and(|count| count == read.length as usize);
     let _turn = if is_whole { turn } else { turn.map(Turn::lingering) };
     if let Ok(count) = result {
         job.shared.metrics.bytes_read.add(count as u64);

@@ -45,6 +45,9 @@ fn read(known: &mut Unsettled, line: &str) -> Option<()> {
     let mut words = line.split(' ');
     let (session, handle) = (words.next()?.parse().ok()?, bytes(words.next()?)?);
     let range = words.next()?.parse().ok()?..words.next()?.parse().ok()?;
+    if words.next().is_some() {
+        return None; // two, of which the first was not written whole
+    }
     known.admit(RECOVERED, &Piece { session, handle: &handle, range, number: Ordinal::default() });
     Some(())
 }
