@@ -63,6 +63,7 @@ pub(crate) fn requests_of(open: OpenId, directory: OpenId) -> Vec<Request<'stati
         CopyRange { from: open, from_offset: 1, to: open, to_offset: 2, length: 3 },
         Checksum { open, offset: 1 << 20, length: 1 << 20, kind: SumKind::Blake3Part, past_cache: true },
         PutFiles { parent, files: PUT, stable: true },
+        Layout { handle, open },
         OpenDirectory { handle },
         ReadDirectory { open: directory, cookie: 5, size: 4096, plus: true },
         ReleaseDirectory { open: directory },
@@ -77,6 +78,11 @@ pub(crate) fn requests_of(open: OpenId, directory: OpenId) -> Vec<Request<'stati
 }
 
 /// An inode with different values in all its attributes.
+fn layout() -> Layout {
+    let parts = vec![Part::Hole, Part::At { place: 1, token: (*b"a token").into() }];
+    Layout { size: 1 << 20, block: 1 << 16, id: [3; 16], epoch: 2, parts }
+}
+
 pub(crate) fn entry() -> Entry {
     let time = |seconds| Time { seconds, nanos: 5 };
     let attr = Attr {
@@ -128,6 +134,7 @@ pub(crate) fn replies() -> Vec<(Op, Reply)> {
         Op::GetLock => Reply::Lock(LOCK),
         Op::PutFiles => Reply::Put(vec![Ok(entry()), Err(Errno::EEXIST)]),
         Op::Checksum => Reply::Sum(Sum { value: [7; 32], is_past_cache: true }),
+        Op::Layout => Reply::Layout(layout()),
         Op::Write | Op::Commit => Reply::Written(Written { count: 4096, verifier: 8, offset: 0 }),
         _ => Reply::Done,
     };

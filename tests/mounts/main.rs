@@ -30,6 +30,7 @@ mod mappings;
 mod model;
 mod namespaces;
 mod network;
+mod objects;
 mod outside;
 mod partitions;
 mod passing;

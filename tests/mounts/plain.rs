@@ -18,31 +18,37 @@ use crate::common::{
 use crate::model::assert_alike;
 
 /// What a whole test may take on a machine that does other things as well.
-const LONG: Duration = Duration::from_secs(180);
+pub(crate) const LONG: Duration = Duration::from_secs(180);
 
 /// A volume of directories of this machine, which its servers treat as those of several. The first
 /// server has the names.
-struct Plain {
+pub(crate) struct Plain {
     servers: Vec<Option<Process>>,
-    addresses: Vec<String>,
-    file: PathBuf,
+    pub(crate) addresses: Vec<String>,
+    pub(crate) file: PathBuf,
     home: TempDir,
 }
 
 impl Plain {
-    fn new(lines: &str, count: usize) -> Plain {
+    pub(crate) fn new(lines: &str, count: usize) -> Plain {
+        Plain::with_names(lines, count, true)
+    }
+
+    /// The server of the names has objects or not.
+    pub(crate) fn with_names(lines: &str, count: usize, holds_data: bool) -> Plain {
         let home = directory();
         let addresses = free_addresses(count);
         let file = home.path().join("volume.toml");
         let server = |(number, address): (usize, &String)| {
             let dir = home.path().join(format!("dir-{number}"));
             fs::create_dir(&dir).unwrap();
-            format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", dir.display())
+            let rest = if number > 0 || holds_data { "" } else { "data = false\n" };
+            format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n{rest}", dir.display())
         };
         let servers: String = addresses.iter().enumerate().map(server).collect();
         fs::write(&file, format!("name = 'spread'\n{lines}\n{servers}")).unwrap();
         run(aqueduct().args(["volume", "create"]).arg(&file)).succeeded();
-        for number in 0..count {
+        for number in usize::from(!holds_data)..count {
             let id = format!("s{number}");
             run(aqueduct().args(["volume", "init", "--server", &id]).arg(&file)).succeeded();
         }
@@ -52,7 +58,7 @@ impl Plain {
         volume
     }
 
-    fn dir(&self, number: usize) -> PathBuf {
+    pub(crate) fn dir(&self, number: usize) -> PathBuf {
         self.home.path().join(format!("dir-{number}"))
     }
 
@@ -60,7 +66,7 @@ impl Plain {
         self.home.path().join(format!("server-{number}.log"))
     }
 
-    fn start_server(&mut self, number: usize) {
+    pub(crate) fn start_server(&mut self, number: usize) {
         let mut command = aqueduct();
         let state = self.home.path().join(format!("state-{number}"));
         command.args(["serve", "--server", &format!("s{number}"), "--volume"]).arg(&self.file);
@@ -73,19 +79,19 @@ impl Plain {
         self.servers[number] = Some(process);
     }
 
-    fn kill(&mut self, number: usize) {
+    pub(crate) fn kill(&mut self, number: usize) {
         let mut process = self.servers[number].take().unwrap();
         process.signal(Signal::KILL);
         process.ends_within(SOON);
     }
 
-    fn mount(&self, options: &str) -> Mount {
+    pub(crate) fn mount(&self, options: &str) -> Mount {
         let source = format!("spread@{}:/", self.addresses[0]);
         Mount::start(&mut aqueduct(), &[&source], options)
     }
 
     /// How many objects a server has.
-    fn objects(&self, number: usize) -> usize {
+    pub(crate) fn objects(&self, number: usize) -> usize {
         let dir = self.dir(number);
         let store = if number == 0 { dir.join(".aqueduct-volume/store") } else { dir };
         let folders = fs::read_dir(store.join("objects")).unwrap();
@@ -97,10 +103,10 @@ impl Plain {
     }
 }
 
-const STRIPED: &str = "mode = 'striped'\nstripe_size = '64KiB'\ninline_max = '16KiB'";
-const WHOLE: &str = "mode = 'whole-file'\ninline_max = '16KiB'";
+pub(crate) const STRIPED: &str = "mode = 'striped'\nstripe_size = '64KiB'\ninline_max = '16KiB'";
+pub(crate) const WHOLE: &str = "mode = 'whole-file'\ninline_max = '16KiB'";
 
-fn content(seed: usize, length: usize) -> Vec<u8> {
+pub(crate) fn content(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 7 + at / 65_537 + seed * 31) as u8).collect()
 }
 
@@ -457,7 +463,10 @@ fn a_store_is_served_to_the_volume_alone_and_made_once() {
         let point = directory();
         let source = format!("{}:(store)", volume.addresses[1]);
         let told = run(aqueduct().args(["mount", &source]).arg(point.path())).failed();
-        assert!(told.contains("key"), "{told}");
+        assert!(told.contains("other servers"), "{told}");
+        let source = format!("{}:(data)", volume.addresses[1]);
+        let mount = Mount::start(&mut aqueduct(), &[&source], "");
+        assert_eq!(errno(fs::read_dir(mount.path())), libc::EREMOTE, "and no names of it to anybody");
         let mount = volume.mount("");
         assert_eq!(errno(fs::create_dir(mount.join(".aqueduct-volume"))), libc::EPERM);
         assert_eq!(errno(File::open(mount.join(".aqueduct-volume"))), libc::ENOENT);
@@ -465,7 +474,7 @@ fn a_store_is_served_to_the_volume_alone_and_made_once() {
 }
 
 /// Has the server of the names do something for the volume.
-fn work(volume: &Plain, arguments: &[&str]) -> Output {
+pub(crate) fn work(volume: &Plain, arguments: &[&str]) -> Output {
     run_within(
         Duration::from_secs(60),
         aqueduct().args(["volume", arguments[0]]).arg(&volume.file).args(&arguments[1..]),

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use aqueduct_fs::{
-    Answer, Call, ClientId, Context, FileSystem, Handle, Hold, Observer, OpenId, ReadAt, Reply, Request, Sink, Source,
-    WriteAt, Written,
+    Answer, Call, ClientId, Context, FileSystem, Handle, Hold, Layout, Observer, OpenId, ReadAt, Reply, Request, Sink,
+    Source, WriteAt, Written,
 };
 use aqueduct_metrics::status::{ClientStatus, GatheredStatus, LeaseStatus};
 use aqueduct_metrics::{Collect, Snapshot, table};
@@ -361,5 +361,21 @@ impl Above for Keeper {
 
     fn hold_content(&self, handle: &[u8]) -> Option<Hold> {
         self.leases.hold_content(handle)
+    }
+
+    fn number(&self) -> u64 {
+        self.leases.asks()
+    }
+
+    fn layout(&self, handle: &[u8]) -> Option<Arc<Layout>> {
+        self.leases.layout(handle)
+    }
+
+    fn keep_layout(&self, handle: &[u8], layout: Arc<Layout>, of: (u64, &Brought)) {
+        self.leases.keep_layout(handle, layout, of);
+    }
+
+    fn forget_layout(&self, handle: &[u8]) {
+        self.leases.forget_layout(handle);
     }
 }

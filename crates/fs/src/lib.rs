@@ -22,6 +22,7 @@ pub mod put;
 pub mod readonly;
 pub mod request;
 pub mod steps;
+pub mod stripe;
 pub mod synthetic;
 mod sys;
 pub mod throttled;
@@ -37,6 +38,7 @@ pub use errno::Errno;
 pub use lease::{Answer, Aspects, Hold, Keep, Observer};
 pub use outside::Outside;
 pub use request::{Reply, Request};
+pub use stripe::{Layout, Part};
 pub use types::*;
 
 /// A write into an open file.

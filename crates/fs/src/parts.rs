@@ -25,8 +25,13 @@ pub fn take_apart(sink: Box<dyn Sink>, lengths: &[usize]) -> Result<(Whole, Part
 impl Whole {
     /// All parts have been finished or dropped, and the first `valid` bytes are good: delivers.
     pub fn finish(self, valid: usize) -> io::Result<()> {
+        self.into_sink()?.finish(valid)
+    }
+
+    /// All parts have been finished or dropped: the sink, to be filled anew or finished.
+    pub fn into_sink(self) -> io::Result<Box<dyn Sink>> {
         let in_use = || io::Error::other("a part of what was read is still being filled");
-        self.0.into_sink().ok_or_else(in_use)?.finish(valid)
+        self.0.into_sink().ok_or_else(in_use)
     }
 }
 
@@ -56,6 +61,42 @@ impl Sink for Part {
 
     fn finish(self: Box<Self>, _valid: usize) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// A part of a sink that takes zeros for what does not come.
+pub struct Padded {
+    inner: Box<dyn Sink>,
+    length: usize,
+}
+
+impl Padded {
+    /// A part of this length in bytes, which is memory.
+    pub fn new(inner: Box<dyn Sink>, length: usize) -> Padded {
+        Padded { inner, length }
+    }
+}
+
+impl Sink for Padded {
+    fn file(&mut self, file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize> {
+        self.inner.file(file, offset, length)
+    }
+
+    fn bytes(&mut self, data: &[u8]) -> io::Result<()> {
+        self.inner.bytes(data)
+    }
+
+    fn memory(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.inner.memory(length)
+    }
+
+    fn finish(mut self: Box<Self>, valid: usize) -> io::Result<()> {
+        let length = self.length;
+        if valid < length {
+            let memory = self.inner.memory(length).and_then(|memory| memory.get_mut(valid..));
+            memory.ok_or_else(|| io::Error::other("a part of a sink is no memory"))?.fill(0);
+        }
+        self.inner.finish(length)
     }
 }
 
@@ -99,6 +140,20 @@ mod tests {
         assert!(whole.finish(4).is_err());
         parts[0].bytes(b"ab").unwrap();
         assert!(sink.take().is_none());
+    }
+
+    #[test]
+    fn what_does_not_come_is_zeros() {
+        let sink = MemorySink::default();
+        let (whole, mut parts) = take_apart(Box::new(sink.clone()), &[4, 2]).ok().unwrap();
+        parts[1].bytes(b"xx").unwrap();
+        let (rest, first) = (parts.pop().unwrap(), parts.pop().unwrap());
+        Box::new(Padded::new(rest, 2)).finish(0).unwrap();
+        let mut first = Box::new(Padded::new(first, 4));
+        first.memory(4).unwrap().copy_from_slice(b"abxx");
+        first.finish(2).unwrap();
+        whole.into_sink().unwrap().finish(6).unwrap();
+        assert_eq!(sink.take().unwrap(), b"ab\0\0\0\0");
     }
 
     /// A sink that takes its bytes in order.

@@ -1,5 +1,6 @@
 //! The operations as data: one request and one reply type, so that a layer, a codec, a log or a reply cache is one function.
 
+use crate::stripe::Layout;
 use crate::types::*;
 use crate::{DirPage, Errno};
 
@@ -80,6 +81,10 @@ pub enum Request<'a> {
     /// stable. EINVAL beyond [`SUM_LENGTH_MAX`], ENODATA where the file ends before.
     /// [`Reply::Sum`]
     Checksum { open: OpenId, offset: u64, length: u64, kind: SumKind, past_cache: bool },
+    /// Where the bytes of a file lie that is open for reading, for who reads them there himself
+    /// while nobody changes the file: see [`stripe`](crate::stripe). EINVAL: the open is another
+    /// inode's. [`Reply::Layout`]
+    Layout { handle: &'a [u8], open: OpenId },
     /// copy_file_range inside the file system. [`Reply::Size`]: the bytes copied, which may be fewer
     CopyRange { from: OpenId, from_offset: u64, to: OpenId, to_offset: u64, length: u64 },
     /// Makes up to [`PUT_FILES_MAX`](crate::put::PUT_FILES_MAX) small files in a directory, each
@@ -122,6 +127,8 @@ pub enum Reply {
     Sum(Sum),
     /// What became of each of several files, in their order.
     Put(Vec<Result<Entry, Errno>>),
+    /// Where a file's bytes lie.
+    Layout(Layout),
 }
 
 impl Request<'_> {
@@ -140,6 +147,7 @@ impl Request<'_> {
             | Fallocate { open, .. }
             | Seek { open, .. }
             | Checksum { open, .. }
+            | Layout { open, .. }
             | GetLock { open, .. }
             | SetLock { open, .. } => [Some(open), None],
             CopyRange { from, to, .. } => [Some(from), Some(to)],
@@ -248,4 +256,6 @@ expect! {
     sum -> Sum: Reply::Sum(sum) => sum;
     /// What became of each file.
     put -> Vec<Result<Entry, Errno>>: Reply::Put(files) => files;
+    /// Where the bytes lie.
+    layout -> Layout: Reply::Layout(layout) => layout;
 }

@@ -19,7 +19,7 @@ pub const BLOCK: u64 = 4096;
 pub const MAGIC: [u8; 16] = *b"Aqueduct stub 1\n";
 
 /// The most servers of a layout: [`Attribute::made`] has a bit for each.
-pub const SERVERS_MAX: usize = 64;
+pub const SERVERS_MAX: usize = aqueduct_fs::stripe::PARTS_MAX;
 
 /// What a number has that is not known, or does not count.
 pub const UNKNOWN: u64 = u64::MAX;
@@ -29,7 +29,7 @@ const VERSION: u8 = 2;
 /// Bytes before the servers, in versions 1 and 2.
 const FIXED_LENGTH_1: usize = 64;
 const FIXED_LENGTH: usize = 72;
-const MAC_LENGTH: usize = 16;
+pub(crate) const MAC_LENGTH: usize = 16;
 const NOTE: &[u8] = b"\nThis file is a part of an Aqueduct volume. Its data lie in objects of the volume's servers,\nand are read through a mount of the volume.\n";
 
 /// How far the promotion of a file has come.

@@ -2,16 +2,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
-use aqueduct_fs::parts::take_apart;
-use aqueduct_fs::{Context, Errno, MemorySink, OpenId, ReadAt, Reply, Request, Sink, Source, WriteAt, Written};
+use aqueduct_fs::parts::{Padded, take_apart};
+use aqueduct_fs::{
+    Context, Errno, Layout, MemorySink, OpenId, Part, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+};
 use bytes::Bytes;
 
-use crate::attribute::{BLOCK, MAGIC, UNKNOWN};
+use crate::attribute::{Attribute, BLOCK, MAGIC, UNKNOWN};
 use crate::pinned::{File, Kind};
 use crate::plain::Plain;
 use crate::spread::Spread;
-use crate::stripe::Piece;
+use crate::stripe::{Piece, ServerKey};
+use crate::token::Token;
 
 /// A write that has to make the file longer, until it has.
 struct Growing<'a> {
@@ -27,35 +31,6 @@ impl Drop for Growing<'_> {
     }
 }
 
-/// A part of a sink that takes zeros for what does not come.
-struct Padded {
-    inner: Box<dyn Sink>,
-    length: usize,
-}
-
-impl Sink for Padded {
-    fn file(&mut self, file: std::os::fd::BorrowedFd<'_>, offset: u64, length: usize) -> std::io::Result<usize> {
-        self.inner.file(file, offset, length)
-    }
-
-    fn bytes(&mut self, data: &[u8]) -> std::io::Result<()> {
-        self.inner.bytes(data)
-    }
-
-    fn memory(&mut self, length: usize) -> Option<&mut [u8]> {
-        self.inner.memory(length)
-    }
-
-    fn finish(mut self: Box<Self>, valid: usize) -> std::io::Result<()> {
-        let length = self.length;
-        if valid < length {
-            let memory = self.inner.memory(length).and_then(|memory| memory.get_mut(valid..));
-            memory.ok_or_else(|| std::io::Error::other("a part of a sink is no memory"))?.fill(0);
-        }
-        self.inner.finish(length)
-    }
-}
-
 impl Plain {
     pub(crate) async fn read_from(&self, context: &Context, read: ReadAt, sink: Box<dyn Sink>) -> Result<usize, Errno> {
         let Some(file) = self.table.open(context.client, read.open) else {
@@ -63,15 +38,47 @@ impl Plain {
         };
         let (_pass, kind) = self.shared(&file).await?;
         let Kind::Spread(spread) = kind else { return self.tree.read(context, read, sink).await };
-        // Whether this open may read is the tree's to say, and that it was read.
-        let probe = ReadAt { offset: 0, length: 1, ..read };
-        self.tree.read(context, probe, Box::new(MemorySink::default())).await?;
+        self.read_probe(context, read.open).await?;
         if i64::try_from(read.offset).is_err() {
             return Err(Errno::EINVAL);
         }
         let wanted = u64::from(read.length).min(aqueduct_fs::TRANSFER_SIZE_MAX as u64);
         let length = spread.now().size.saturating_sub(read.offset).min(wanted);
         deliver(&spread, (read.offset, length), sink).await
+    }
+
+    /// Says where a file's bytes lie, to who may read them there.
+    pub(crate) async fn layout(&self, context: &Context, handle: &[u8], open: OpenId) -> Result<Reply, Errno> {
+        let file = self.table.open(context.client, open).ok_or(Errno::EBADF)?;
+        if file.handle.bytes() != handle {
+            return Err(Errno::EINVAL);
+        }
+        let (_pass, kind) = self.shared(&file).await?;
+        self.read_probe(context, open).await?;
+        let Kind::Spread(spread) = kind else { return Ok(Reply::Layout(Layout::default())) };
+        let (attribute, size) = {
+            let now = spread.now();
+            (now.attribute.clone(), now.size)
+        };
+        let now = SystemTime::now();
+        let part = |(part, server): (usize, &ServerKey)| {
+            if attribute.made & (1 << part) == 0 {
+                return Ok(Part::Hole);
+            }
+            let place = self.stores.iter().position(|store| store.key() == *server);
+            let place = place.and_then(|place| u16::try_from(place).ok()).ok_or(Errno::EIO)?;
+            let token = Token { id: attribute.id, part, server: *server }.encode(&self.layouts, now);
+            Ok(Part::At { place, token })
+        };
+        let parts = attribute.servers.iter().enumerate().map(part).collect::<Result<_, Errno>>()?;
+        let Attribute { block, id, epoch, .. } = attribute;
+        Ok(Reply::Layout(Layout { size, block, id, epoch, parts }))
+    }
+
+    /// Whether an open may read is the tree's to say, and that it was read.
+    async fn read_probe(&self, context: &Context, open: OpenId) -> Result<(), Errno> {
+        let probe = ReadAt { open, offset: 0, length: 1 };
+        self.tree.read(context, probe, Box::new(MemorySink::default())).await.map(drop)
     }
 
     pub(crate) async fn write_to(&self, context: &Context, write: WriteAt, source: Source) -> Result<Written, Errno> {
@@ -339,7 +346,7 @@ async fn deliver(spread: &Spread, (offset, length): (u64, u64), mut sink: Box<dy
     };
     for (piece, inner) in pieces.into_iter().zip(parts) {
         let length = piece.length as usize;
-        let padded = Box::new(Padded { inner, length });
+        let padded = Box::new(Padded::new(inner, length));
         if !spread.is_made(piece.part) {
             padded.finish(0)?;
             continue;

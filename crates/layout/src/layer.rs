@@ -52,6 +52,7 @@ impl Plain {
             Fallocate { open, offset, length, flags } => self.fallocate(context, (open, offset, length), flags).await,
             Checksum { open, .. } => self.checksum(context, open, request).await,
             Seek { open, offset, to } => self.seek(context, (open, offset, to)).await,
+            Layout { handle, open } => self.layout(context, handle, open).await,
             CopyRange { .. } => self.copy_range(context, request).await,
             ReadDirectory { open, cookie, size, plus } => self.list(context, (open, cookie), (size, plus)).await,
             Statfs { handle } => self.space(context, handle).await,

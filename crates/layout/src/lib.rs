@@ -34,16 +34,19 @@ mod pinned;
 mod placing;
 mod plain;
 mod promote;
+mod served;
 mod spread;
 mod store;
 pub mod stripe;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod token;
 mod told;
 
 pub use check::Report;
 pub use job::Job;
 pub use moving::{Found, Goal};
 pub use plain::{Config, FOLDER, OpenError, Plain};
+pub use served::Served;
 pub use store::{Backing, Store};

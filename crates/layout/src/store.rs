@@ -9,8 +9,8 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use aqueduct_fs::{
-    Attr, ClientId, Context, Credential, Errno, FallocateFlags, FileSystem, Groups, Handle, MemorySink, OpenFlags,
-    OpenId, ReadAt, Reply, Request, SetAttr, Sink, Source, Statfs, WriteAt, Written,
+    Attr, ClientId, Context, Credential, Entry, Errno, FallocateFlags, FileSystem, Groups, Handle, MemorySink,
+    OpenFlags, OpenId, ReadAt, Reply, Request, SetAttr, Sink, Source, Statfs, WriteAt, Written,
 };
 use aqueduct_worker::Group;
 use bytes::Bytes;
@@ -68,6 +68,8 @@ struct Checked {
 
 /// An object that is open.
 pub(crate) struct Object {
+    /// The id of its file's objects, and which of them it is.
+    name: ([u8; 16], usize),
     store: Arc<Store>,
     backing: Backing,
     handle: Handle,
@@ -238,7 +240,8 @@ impl Store {
     ) -> Result<Option<Object>, Errno> {
         let (folder, name) = object_name(id, part);
         let folder = self.folder(backing, folder).await?;
-        let of = |handle, open| Object { store: self.clone(), backing: backing.clone(), handle, open };
+        let of =
+            |handle, open| Object { name: (*id, part), store: self.clone(), backing: backing.clone(), handle, open };
         let Some((uid, gid)) = make else {
             let handle = match look_up(backing, &folder, &name).await {
                 Err(Errno::ENOENT) => return Ok(None),
@@ -319,6 +322,11 @@ impl Store {
         *space
     }
 
+    /// Its directory.
+    pub(crate) async fn root(&self) -> Result<Entry, Errno> {
+        self.backing().await.call(&own(), Request::Root).await?.entry()
+    }
+
     async fn space(&self) -> Result<Statfs, Errno> {
         let backing = self.backing().await;
         let root = backing.call(&own(), Request::Root).await?.entry()?.handle;
@@ -365,6 +373,24 @@ pub(crate) async fn read_all(backing: &Backing, handle: &Handle, length: usize) 
 }
 
 impl Object {
+    /// Whether it is this one.
+    pub(crate) fn is(&self, name: ([u8; 16], usize)) -> bool {
+        self.name == name
+    }
+
+    /// The same as [`read`](Object::read), for as long as somebody waits for it.
+    pub(crate) async fn read_by(
+        &self,
+        context: &Context,
+        at: u64,
+        length: usize,
+        sink: Box<dyn Sink>,
+    ) -> Result<usize, Errno> {
+        let read = ReadAt { open: self.open, offset: at, length: length as u32 };
+        let own = Context { cancel: context.cancel.clone(), ..own() };
+        self.backing.read(&own, read, sink).await
+    }
+
     pub(crate) async fn read(&self, at: u64, length: usize, sink: Box<dyn Sink>) -> Result<usize, Errno> {
         let read = ReadAt { open: self.open, offset: at, length: length as u32 };
         self.backing.read(&own(), read, sink).await

@@ -19,6 +19,7 @@ mod checks;
 mod crashes;
 mod files;
 mod moves;
+mod served;
 
 pub(super) const KEY: [u8; 32] = [9; 32];
 pub(super) const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);

@@ -107,8 +107,9 @@ impl AttachConfig {
         let Some(volume) = &self.volume else { return Client::connect(self.client(&self.server, self.leases), groups) };
         let map = volume_map(&self.server, volume, (self.key.clone(), self.routes.clone()), MAP_TIMEOUT)?;
         let names = ClientConfig { is_atomic: map.is_atomic, ..self.client(&map.names.join(","), self.leases) };
-        // The server of the names moves the bytes of directories that share nothing.
-        if map.data.len() < 2 || matches!(map.mode, VolumeMode::WholeFile | VolumeMode::Striped) {
+        let has_objects = matches!(map.mode, VolumeMode::WholeFile | VolumeMode::Striped);
+        let is_alone = map.data.iter().all(|server| server.addresses == map.names);
+        if is_alone || (map.data.len() < 2 && !has_objects) {
             return Client::connect(names, groups);
         }
         let addresses: Vec<_> = map.data.iter().map(|server| server.addresses.join(",")).collect();
@@ -125,7 +126,9 @@ impl AttachConfig {
                 _ => spread,
             },
             is_constant: map.mode == VolumeMode::LoadBalance,
-            straight_from: self.straight_from,
+            has_objects,
+            // What lies in objects is written through the server of the names.
+            straight_from: if has_objects { usize::MAX } else { self.straight_from },
         };
         Client::connect_moved(names, movers, groups)
     }

@@ -165,6 +165,7 @@ impl ExportSettings {
         let (anonymous_uid, anonymous_gid) =
             (anonymous("anonymous_uid", self.anonymous_uid)?, anonymous("anonymous_gid", self.anonymous_gid)?);
         Ok(Access {
+            members_only: false,
             hosts: self.hosts.as_ref().map(|list| hosts(what, "hosts", list)).transpose()?,
             read_only_hosts: hosts(what, "read_only_hosts", &self.read_only_hosts)?,
             squash: self.squash.map(|choice| match choice {

@@ -37,6 +37,7 @@ mod slow;
 mod source;
 mod spans;
 mod state;
+mod throttle;
 mod volume;
 mod volume_check;
 mod volume_probe;

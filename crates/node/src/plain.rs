@@ -11,17 +11,18 @@ use aqueduct_fs::FileSystem;
 use aqueduct_fs::readonly::ReadOnly;
 use aqueduct_layout::attribute::LayoutKey;
 use aqueduct_layout::stripe::server_key;
-use aqueduct_layout::{Backing, Config, FOLDER, Plain, Store, marker};
+use aqueduct_layout::{Backing, Config, FOLDER, Plain, Served, Store, marker};
 use aqueduct_net::Initiator;
 use aqueduct_posix::{Options, Posix};
 use aqueduct_server::{Access, Export, External, Squash, export_id};
-use aqueduct_wire::{ClientKey, Key};
+use aqueduct_wire::{ClientKey, DATA_EXPORT, Key};
 use aqueduct_worker::{Group, wait};
 
 use crate::attach::{AttachConfig, Attachment, Carriers};
 use crate::exports::ExportConfig;
 use crate::failure::{Failure, Kind};
 use crate::routes;
+use crate::throttle::throttled;
 
 /// What the server of the names calls the store of another.
 const STORE_EXPORT: &str = "(store)";
@@ -105,11 +106,17 @@ pub(crate) fn members(key: &[u8; 32]) -> Key {
     Key::of_members(key)
 }
 
-/// What a server has that serves a store and no names: to the volume's other servers alone.
-pub(crate) fn open_store(export: &ExportConfig, options: &Options) -> Result<(Export, u64), Failure> {
+/// What a server has that serves a store and no names: all of it to the volume's other servers,
+/// and to clients the objects for which the server of the names has given them tokens.
+pub(crate) fn open_store(
+    export: &ExportConfig,
+    (part, key): (&PlainPart, &[u8; 32]),
+    (options, group): (&Options, &Arc<Group>),
+) -> Result<([Export; 2], u64), Failure> {
     let id = export_id(STORE_EXPORT);
     let options = Options { export: id, keep_unlinked: false, sync: true, ..options.clone() };
     let posix = open(&export.path, options)?;
+    let verifier = posix.verifier();
     if !export.path.join(marker::NAME).exists() {
         tracing::error!(
             "{} has no marker: it is no store, and files with data there give EIO; see whether its file system is mounted, \
@@ -117,18 +124,25 @@ pub(crate) fn open_store(export: &ExportConfig, options: &Options) -> Result<(Ex
             export.path.display()
         );
     }
-    let verifier = posix.verifier();
-    let export = Export {
-        name: STORE_EXPORT.to_owned(),
-        id,
-        filesystem: Arc::new(posix),
-        read_only: false,
-        path: export.path.to_string_lossy().into_owned(),
-        access: Access { squash: Some(Squash::None), ..Access::default() },
+    let filesystem = throttled(Arc::new(posix), export, group);
+    let layouts = LayoutKey::of_volume(key);
+    let store = Store::new(&part.id, layouts.clone(), true);
+    store.reached(filesystem.clone());
+    let path = export.path.to_string_lossy().into_owned();
+    let of = |name: &str, filesystem: Arc<dyn FileSystem>, (access, read_only)| Export {
+        name: name.to_owned(),
+        id: export_id(name),
+        filesystem,
+        read_only,
+        path: path.clone(),
+        access,
         durable: true,
         external: External::None,
     };
-    Ok((export, verifier))
+    let members = Access { squash: Some(Squash::None), members_only: true, ..Access::default() };
+    let of_members = of(STORE_EXPORT, filesystem, (members, false));
+    let of_clients = of(DATA_EXPORT, Arc::new(Served::new(store, layouts)), (export.access.clone(), true));
+    Ok(([of_members, of_clients], verifier))
 }
 
 fn open(path: &Path, options: Options) -> Result<Posix, Failure> {

@@ -2,15 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aqueduct_client::boottime;
 use aqueduct_fs::FileSystem;
 use aqueduct_fs::dataonly::DataOnly;
 use aqueduct_fs::readonly::ReadOnly;
-use aqueduct_fs::throttled::{Clock, Throttled};
 use aqueduct_layout::Plain;
 use aqueduct_metrics::Snapshot;
 use aqueduct_net::Initiator;
@@ -27,6 +25,7 @@ use crate::exports::ExportConfig;
 use crate::external::Choices;
 use crate::failure::{Failure, Kind};
 use crate::state::StateFolder;
+use crate::throttle::throttled;
 use crate::volume::VolumePart;
 use crate::volume_work::Works;
 use crate::{beat, config, exporting, host, key, plain, workers};
@@ -202,15 +201,16 @@ fn start(
         ..Options::default()
     };
     let (role, beats) = role(config, incarnation)?;
+    let store = config.volume.as_ref().filter(|part| part.is_store());
     let (mut exports, mut writable_exports) = (given, Vec::new());
     let mut trees = Vec::new();
     let mut verifier = 0;
     let mut choices = Choices::default();
     for export in &config.exports {
         let how = (&options, beats.is_some());
-        let ((export, writable, of_export), tree) = open_any(config, export, how, &mut choices, group)?;
+        let ((opened, writable, of_export), tree) = open_any(config, export, how, &mut choices, group)?;
         trees.extend(tree);
-        exports.push(export);
+        exports.extend(opened);
         verifier = together(verifier, of_export);
         writable_exports.extend(writable);
     }
@@ -227,7 +227,9 @@ fn start(
             _ => config.limits.clone(),
         },
         exports,
-        keys: keys(config),
+        keys: config.keys.clone(),
+        // A store is the volume's servers' alone, but for what they let clients have of it.
+        members: store.map(|part| plain::members(&part.key)),
         administrator: Some(aqueduct_wire::Key::of_administrator(&key)),
         checksums: config.checksums,
         processors: config.processors.as_ref().map(ToString::to_string),
@@ -330,16 +332,8 @@ fn works(config: &ServeConfig, plain: &Arc<Plain>, group: &Arc<Group>) -> Option
     started.inspect_err(|error| tracing::warn!(%error, "rebalance, drain and spread cannot be asked for")).ok()
 }
 
-/// Whose keys open the server. A store is the volume's servers' alone.
-fn keys(config: &ServeConfig) -> Vec<aqueduct_wire::Key> {
-    match &config.volume {
-        Some(part) if part.is_store() => vec![plain::members(&part.key)],
-        _ => config.keys.clone(),
-    }
-}
-
-/// An export, its file system again if it may be written, and its verifier.
-type Opened = (Export, Option<Arc<Posix>>, u64);
+/// Exports, the file system again if it may be written, and its verifier.
+type Opened = (Vec<Export>, Option<Arc<Posix>>, u64);
 
 /// A volume of plain directories, and what reaches its stores.
 type Tree = (Arc<Plain>, plain::Links);
@@ -353,9 +347,9 @@ fn open_any(
     group: &Arc<Group>,
 ) -> Result<(Opened, Option<Tree>), Failure> {
     match &config.volume {
-        Some(part) if part.is_store() => {
-            let (export, verifier) = plain::open_store(export, options)?;
-            Ok(((export, None, verifier), None))
+        Some(VolumePart { plain: Some(plain), has_names: false, key, .. }) => {
+            let (exports, verifier) = plain::open_store(export, (plain, key), (options, group))?;
+            Ok(((exports.into(), None, verifier), None))
         }
         Some(part) if !part.has_names => Ok((open_data(export, options, (part, writes, group))?, None)),
         part => open(export, options, (choices, part.as_ref(), config.routes.as_ref()), group),
@@ -411,17 +405,7 @@ fn open(
         durable,
         external,
     };
-    Ok(((export, writable, verifier), tree))
-}
-
-/// Held to the export's rate, if it has one.
-fn throttled(filesystem: Arc<dyn FileSystem>, export: &ExportConfig, group: &Arc<Group>) -> Arc<dyn FileSystem> {
-    match export.rate {
-        Some(rate) => {
-            Arc::new(Throttled::new(filesystem, rate, Timers { group: group.clone(), start: Instant::now() }))
-        }
-        None => filesystem,
-    }
+    Ok(((vec![export], writable, verifier), tree))
 }
 
 /// What a server of a volume has that moves bytes and serves no names.
@@ -429,7 +413,7 @@ fn open_data(
     export: &ExportConfig,
     options: &Options,
     (part, writes, group): (&VolumePart, bool, &Arc<Group>),
-) -> Result<(Export, Option<Arc<Posix>>, u64), Failure> {
+) -> Result<Opened, Failure> {
     let id = export_id(&export.name);
     // Removed files are kept by the server of the names, whose handles are understood here.
     let options = Options { export: id, keep_unlinked: false, cross_mounts: export.cross_mounts, ..options.clone() };
@@ -447,21 +431,5 @@ fn open_data(
         durable: false,
         external: External::None,
     };
-    Ok((export, None, verifier))
-}
-
-/// The group's timers, for what waits for its turn.
-struct Timers {
-    group: Arc<Group>,
-    start: Instant,
-}
-
-impl Clock for Timers {
-    fn now(&self) -> Duration {
-        self.start.elapsed()
-    }
-
-    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(self.group.sleep(duration))
-    }
+    Ok((vec![export], None, verifier))
 }

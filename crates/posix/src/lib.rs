@@ -228,6 +228,8 @@ impl Posix {
                 identity::act_through_open(&context.credential)?;
                 self.answer_through_open(context, request)
             }
+            // It has all bytes itself.
+            Layout { .. } => Err(Errno::EOPNOTSUPP),
             GetAttr { handle, open } => identity::look(&context.credential, || {
                 Ok(Reply::Attr(self.tree.see(self.node_or_open(context, handle, *open)?.as_fd())?.attr))
             }),

@@ -96,6 +96,8 @@ impl fmt::Display for Host {
 /// What an export allows to whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
+    /// Only the volume's other servers may attach.
+    pub members_only: bool,
     /// Who may attach; `None`: everybody.
     pub hosts: Option<Vec<Host>>,
     /// Who may attach and change nothing, whether `hosts` has them or not.
@@ -125,6 +127,7 @@ pub struct HostMaps {
 impl Default for Access {
     fn default() -> Access {
         Access {
+            members_only: false,
             hosts: None,
             read_only_hosts: Vec::new(),
             squash: None,
@@ -148,6 +151,9 @@ pub(crate) struct Rights {
 impl Access {
     /// What a client may do; `None`: nothing, not even attach.
     pub(crate) fn rights(&self, origin: &Origin) -> Option<Rights> {
+        if self.members_only && !origin.is_member {
+            return None;
+        }
         let identity = origin.identity();
         let among = |hosts: &[Host]| hosts.iter().any(|host| host.has(&identity));
         let listed = among(&self.read_only_hosts);
@@ -213,6 +219,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_the_members_is_nobody_elses() {
+        let access = Access { members_only: true, hosts: Some(nets(&["10.0.0.0/8"])), ..Access::default() };
+        let named = Origin { node: Some("head".into()), ..host("10.0.0.1") };
+        for other in [host("10.0.0.1"), named, process(0)] {
+            assert_eq!(access.rights(&other), None, "{other}");
+        }
+        let member = |address| Origin { is_member: true, ..host(address) };
+        assert!(access.rights(&member("10.0.0.1")).is_some());
+        assert_eq!(access.rights(&member("11.0.0.1")), None, "the lists hold for them as well");
+        assert!(Access::default().rights(&member("11.0.0.1")).is_some());
+    }
+
+    #[test]
     fn hosts_are_as_the_lists_say() {
         let access = Access {
             hosts: Some(nets(&["10.0.0.0/8", "2001:db8::/32"])),
@@ -247,7 +266,7 @@ mod tests {
     fn behind_a_router_an_address_opens_nothing_and_its_limits_stand() {
         let routed = |access: &Access, node: Option<&str>| {
             let peer = host("10.0.0.1").peer.behind_router();
-            let origin = Origin { node: node.map(Arc::from), peer };
+            let origin = Origin { node: node.map(Arc::from), ..Origin::anonymous(peer) };
             access.rights(&origin).map(|rights| (rights.read_only, rights.squash))
         };
         assert_eq!(routed(&Access::default(), None), Some((false, Squash::Root)));

@@ -145,6 +145,10 @@ pub struct ServerConfig {
     pub exports: Vec<Export>,
     /// The cluster's keys, at most [`KEYS_MAX`](aqueduct_wire::KEYS_MAX): only clients that have one of them are served. None: everybody is.
     pub keys: Vec<Key>,
+    /// The key of the volume's other servers, for exports that are theirs alone
+    /// ([`Access::members_only`](crate::Access::members_only)). It lets them in beside whoever
+    /// `keys` lets in. None: there are none.
+    pub members: Option<Key>,
     /// The administrator's key: who has it may see and release locks. None: nobody may.
     pub administrator: Option<Key>,
     /// Whether what travels has checksums.
@@ -190,6 +194,7 @@ impl Default for ServerConfig {
             limits: Limits::default(),
             exports: Vec::new(),
             keys: Vec::new(),
+            members: None,
             administrator: None,
             checksums: Checksums::Auto,
             processors: None,

@@ -160,8 +160,7 @@ impl ServerEndpoint {
             return Err(format!("the client means another server: this one is {own}"));
         }
         let checksums = self.server.config.checksums.agree(hello.capabilities, self.peer().is_near())?;
-        let administers = hello.capabilities.contains(Capabilities::ADMINISTRATOR);
-        let asks_key = !self.server.config.keys.is_empty() || administers;
+        let asks_key = self.asks_key(&hello);
         if asks_key && !hello.keyed {
             refuse(connection, &frame.header, Errno::ENOKEY);
             return Err("this server lets only those in who have its key: mount with -o key=FILE".into());
@@ -184,6 +183,14 @@ impl ServerEndpoint {
         Ok(())
     }
 
+    /// Whether a client has to prove a key. Where everybody is let in, who has one may be one of
+    /// the volume's servers.
+    fn asks_key(&self, hello: &Hello) -> bool {
+        let config = &self.server.config;
+        let administers = hello.capabilities.contains(Capabilities::ADMINISTRATOR);
+        !config.keys.is_empty() || administers || (hello.keyed && config.members.is_some())
+    }
+
     /// Lets in who has proved to have one of the keys, if there are any, and the secret of the
     /// session that it joins. From the answer to a key on, each frame of the connection has a tag.
     fn proof(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<(), String> {
@@ -192,7 +199,7 @@ impl ServerEndpoint {
         let proof = Proof::decode(&frame.body).map_err(|error| format!("PROOF: {error}"))?;
         let config = &self.server.config;
         let administers = hello.capabilities.contains(Capabilities::ADMINISTRATOR);
-        if config.keys.is_empty() && !administers {
+        if !self.asks_key(&hello) {
             connection.set_keys(None);
             let proved = Some(Proved { transcript, key: None, session: proof.session });
             self.join(connection, Greeted { hello, checksums, proved }, &frame.header);
@@ -203,8 +210,9 @@ impl ServerEndpoint {
             Some(node) => key.of_node(node),
             None => key.clone(),
         });
+        let members = config.members.iter().filter(|_| !administers && hello.node.is_none()).cloned();
         let has_made = |key: &Key| proof.key.is_some_and(|proof| key.has_made(&proof, &transcript));
-        let Some(key) = { keys }.find(has_made) else {
+        let Some(key) = keys.chain(members).find(has_made) else {
             refuse(connection, &frame.header, Errno::EKEYREJECTED);
             self.is_stranger.store(true, Ordering::SeqCst);
             return Err(match &hello.node {
@@ -240,7 +248,9 @@ impl ServerEndpoint {
         let is_keyed = proved.as_ref().is_some_and(|proved| proved.key.is_some());
         // Without its key's proof a name is none.
         let node = hello.node.as_ref().filter(|_| is_keyed).map(|node| Arc::from(node.as_str()));
-        let origin = Origin { node, peer: self.peer() };
+        let key = proved.as_ref().and_then(|proved| proved.key.as_ref());
+        let is_member = key.is_some() && key == self.server.config.members.as_ref();
+        let origin = Origin { node, peer: self.peer(), is_member };
         let session = self.session(&hello, proved.as_ref(), &origin);
         let session = session.and_then(|session| match session.admits(&origin) {
             Err(error) => {

@@ -750,7 +750,11 @@ mod tests {
                 session: 7,
                 secret: [0; 16],
                 client: "client".into(),
-                origin: StoredOrigin { node: None, peer: StoredPeer::Network(([127, 0, 0, 1], 1).into()) },
+                origin: StoredOrigin {
+                    node: None,
+                    peer: StoredPeer::Network(([127, 0, 0, 1], 1).into()),
+                    is_member: false,
+                },
                 export: "/e".into(),
                 slots: 1,
                 durable: false,

@@ -15,6 +15,8 @@ pub struct Origin {
     pub(crate) node: Option<Arc<str>>,
     /// The other end of its first connection.
     pub(crate) peer: Peer,
+    /// It has proved to be one of the volume's servers.
+    pub(crate) is_member: bool,
 }
 
 /// By what a client is known in rules, limits and the log.
@@ -35,7 +37,7 @@ pub(crate) enum Identity {
 impl Origin {
     /// Of a client that has proved no name.
     pub(crate) fn anonymous(peer: Peer) -> Origin {
-        Origin { node: None, peer }
+        Origin { node: None, peer, is_member: false }
     }
 
     pub(crate) fn identity(&self) -> Identity {
@@ -82,6 +84,8 @@ impl From<&Origin> for Identity {
 pub(crate) struct StoredOrigin {
     pub(crate) node: Option<String>,
     pub(crate) peer: StoredPeer,
+    #[serde(default)]
+    pub(crate) is_member: bool,
 }
 
 /// See [`Peer`].
@@ -99,7 +103,7 @@ impl From<&Origin> for StoredOrigin {
             Peer::Routed(address) => StoredPeer::Routed(address),
             Peer::Process { uid, pid } => StoredPeer::Process { uid, pid },
         };
-        StoredOrigin { node: origin.node.as_deref().map(str::to_owned), peer }
+        StoredOrigin { node: origin.node.as_deref().map(str::to_owned), peer, is_member: origin.is_member }
     }
 }
 
@@ -110,7 +114,7 @@ impl From<StoredOrigin> for Origin {
             StoredPeer::Routed(address) => Peer::Routed(address),
             StoredPeer::Process { uid, pid } => Peer::Process { uid, pid },
         };
-        Origin { node: stored.node.map(Arc::from), peer }
+        Origin { node: stored.node.map(Arc::from), peer, is_member: stored.is_member }
     }
 }
 

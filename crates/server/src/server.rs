@@ -15,6 +15,7 @@ use aqueduct_worker::{Group, Pulse, lock};
 use crate::complaints::Complaints;
 use crate::config::{Limits, ServerConfig, StartError};
 use crate::exclusion::Exclusion;
+use crate::export::Export;
 use crate::failpoint::{Failpoint, Moment};
 use crate::frames::goodbye;
 use crate::journal::Folder;
@@ -32,16 +33,20 @@ use crate::unjoined::Unjoined;
 /// Idle bulk buffers kept: enough for all threads of a busy server, 16 MiB at most.
 const IDLE_BUFFERS_MAX: usize = 16;
 
+/// Clients name exports by either.
+fn told_apart(exports: &[Export]) -> Result<(), StartError> {
+    for (at, export) in exports.iter().enumerate() {
+        if let Some(other) = exports[..at].iter().find(|other| other.name == export.name || other.id == export.id) {
+            return Err(StartError::SameExport(other.name.clone(), export.name.clone()));
+        }
+    }
+    Ok(())
+}
+
 impl Server {
     /// Starts listening; requests are executed on the threads of `group`.
     pub fn start(config: ServerConfig, group: Arc<Group>) -> Result<Arc<Server>, StartError> {
-        for (at, export) in config.exports.iter().enumerate() {
-            if let Some(other) =
-                config.exports[..at].iter().find(|other| other.name == export.name || other.id == export.id)
-            {
-                return Err(StartError::SameExport(other.name.clone(), export.name.clone()));
-            }
-        }
+        told_apart(&config.exports)?;
         let identity = config.identity.map_or_else(random_identity, Ok)?;
         let leases = config.limits.leases();
         let complaints = Complaints::new(&group);
@@ -54,6 +59,7 @@ impl Server {
                     verifier: config.verifier,
                     limits: Limits { slots: config.limits.slots.clamp(1, aqueduct_wire::SLOTS_MAX), ..config.limits },
                     keys: config.keys,
+                    members: config.members,
                     administrator: config.administrator,
                     checksums: config.checksums,
                     processors: config.processors,

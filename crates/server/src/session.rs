@@ -386,7 +386,7 @@ impl Session {
     /// comes from now; before there is an export nobody knows those of another place.
     pub(crate) fn admits(&self, origin: &Origin) -> Result<(), Errno> {
         let suits = match self.attached.get() {
-            _ if origin.node != self.origin.node => false,
+            _ if (&origin.node, origin.is_member) != (&self.origin.node, self.origin.is_member) => false,
             Some(attached) => attached.suits(origin),
             None => origin.identity() == self.origin.identity(),
         };

@@ -79,6 +79,7 @@ pub(crate) struct ServerConfigParts {
     pub(crate) verifier: u64,
     pub(crate) limits: Limits,
     pub(crate) keys: Vec<Key>,
+    pub(crate) members: Option<Key>,
     pub(crate) administrator: Option<Key>,
     pub(crate) checksums: Checksums,
     pub(crate) processors: Option<String>,

@@ -14,6 +14,7 @@ pub fn used(request: &Request<'_>) -> [Option<OpenId>; 2] {
         | Request::Fallocate { open, .. }
         | Request::Seek { open, .. }
         | Request::Checksum { open, .. }
+        | Request::Layout { open, .. }
         | Request::ReadDirectory { open, .. }
         | Request::SyncDirectory { open, .. }
         | Request::GetLock { open, .. }

@@ -11,6 +11,7 @@ mod field;
 mod handshake;
 mod header;
 mod identity;
+mod layout;
 mod lease;
 mod limits;
 mod link;

@@ -3,6 +3,7 @@
 use aqueduct_fs::*;
 
 use crate::field::*;
+use crate::layout::{get_layout, put_layout};
 use crate::request::Op;
 
 /// Appends the body of a reply.
@@ -41,6 +42,7 @@ pub fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
                 file.iter().for_each(|entry| Inode::put(entry, out));
             }
         }
+        Reply::Layout(layout) => put_layout(layout, out),
         Reply::Written(written) => {
             U32::put(&written.count, out);
             U64::put(&written.verifier, out);
@@ -72,6 +74,7 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         Op::ReadLink | Op::GetXattr | Op::ListXattr | Op::Seek | Op::CopyRange => tagged(op, &mut reader)?,
         Op::GetLock => Reply::Lock(reader.get::<LockRange>()?),
         Op::PutFiles => Reply::Put(files_put(&mut reader)?),
+        Op::Layout => Reply::Layout(get_layout(&mut reader)?),
         Op::Checksum => {
             let mut value = [0; 32];
             value.copy_from_slice(reader.take(32, "a sum")?);

@@ -2,6 +2,8 @@
 
 use aqueduct_fs::*;
 
+use crate::layout::LAYOUT_LENGTH_MAX;
+
 /// The most bytes that the reply to a compound of these requests may have.
 pub(crate) fn compound_reply_length_max(requests: &[Request<'_>]) -> usize {
     2 + requests.iter().map(|request| 4 + 4 + reply_length_max(request)).sum::<usize>()
@@ -21,6 +23,7 @@ fn reply_length_max(request: &Request<'_>) -> usize {
         }
         Request::ReadLink { .. } => tagged(SYMLINK_LENGTH_MAX),
         Request::PutFiles { .. } => 2 + put::PUT_FILES_MAX * (4 + ENTRY_LENGTH_MAX),
+        Request::Layout { .. } => LAYOUT_LENGTH_MAX,
         _ => ENTRY_LENGTH_MAX + OPENED_LENGTH_MAX,
     }
 }

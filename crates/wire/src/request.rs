@@ -145,6 +145,7 @@ operations! {
     CopyRange = 58 { from: Open, from_offset: U64, to: Open, to_offset: U64, length: U64 }
     Checksum = 59 { open: Open, offset: U64, length: U64, kind: SumOf, past_cache: Bool }
     PutFiles = 60 { parent: HandleOrLatest, files: PutPacked, stable: Bool }
+    Layout = 61 { handle: HandleOrLatest, open: Open }
     OpenDirectory = 64 { handle: HandleOrLatest }
     ReadDirectory = 65 { open: Open, cookie: U64, size: PageSize, plus: Bool }
     ReleaseDirectory = 66 { open: Open }
@@ -295,6 +296,10 @@ fn map_references<'a>(
         GetAttr { handle: of, open: through } | SetAttr { handle: of, open: through, .. } => {
             handle(of);
             through.iter_mut().for_each(open);
+        }
+        Layout { handle: of, open: through } => {
+            handle(of);
+            open(through);
         }
         Rename { parent, new_parent, .. } => {
             handle(parent);

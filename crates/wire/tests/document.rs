@@ -110,6 +110,7 @@ fn the_requests_that_need_a_slot_are_marked() {
         Request::Fallocate { open, offset: 0, length: 0, flags: FallocateFlags::empty() },
         Request::Seek { open, offset: 0, to: SeekTo::Data },
         Request::Checksum { open, offset: 0, length: 0, kind: SumKind::Xxh3, past_cache: false },
+        Request::Layout { handle, open },
         Request::CopyRange { from: open, from_offset: 0, to: open, to_offset: 0, length: 0 },
         Request::PutFiles { parent, files: b"", stable: true },
         Request::OpenDirectory { handle },

@@ -389,6 +389,7 @@ fn requests_of_opens() -> Golden {
                 "{p} 30000000 0100 61 01000000 02000000 ed010000 0300000000000000 04000000 0500000000000000 06000000 05000000 68656c6c6f 01"
             ),
         ),
+        (Request::Layout { handle, open }, 61, format!("{h} {o}")),
         (Request::OpenDirectory { handle }, 64, h.into()),
         (Request::ReadDirectory { open, cookie: 2, size: 4096, plus: true }, 65, format!("{o} {two} 00100000 01")),
         (Request::ReleaseDirectory { open }, 66, o.into()),
@@ -511,6 +512,11 @@ fn replies() {
     reply_is(Op::Statfs, Reply::Statfs(statfs), expected);
     let written = Reply::Written(Written { count: 1, verifier: 2, offset: 3 });
     reply_is(Op::Write, written, "01000000 0200000000000000 0300000000000000");
+    let parts = vec![Part::Hole, Part::At { place: 3, token: (*b"tok").into() }];
+    let layout = Layout { size: 1, block: 2, id: [4; 16], epoch: 5, parts };
+    let expected =
+        "0100000000000000 02000000 04040404040404040404040404040404 0500000000000000 02 ffff 0300 0300 746f6b";
+    reply_is(Op::Layout, Reply::Layout(layout), expected);
     let mut page = DirPage::default();
     page.end = true;
     let Entry { handle, attr } = entry();

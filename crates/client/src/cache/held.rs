@@ -349,6 +349,7 @@ fn settles_first<'a>(request: &Request<'a>) -> First<'a> {
         | Checksum { open, .. }
         | GetLock { open, .. }
         | SetLock { open, .. } => First::These(None, [Some(open), None]),
+        Layout { handle, open } => First::These(Some(handle), [Some(open), None]),
         CopyRange { from, to, .. } => First::These(None, [Some(from), Some(to)]),
         _ => First::These(None, [None; 2]),
     }

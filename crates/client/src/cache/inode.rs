@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aqueduct_fs::{Aspects, Attr, Credential};
+use aqueduct_fs::{Aspects, Attr, Credential, Layout, Part};
 use aqueduct_session::Nanos;
 use aqueduct_wire::LeaseId;
 use bytes::Bytes;
@@ -65,6 +65,8 @@ pub(super) struct Inode {
     pub(super) is_own: bool,
     /// The text of a link, or all of a small file that was fetched ahead and not read yet.
     pub(super) content: Option<Kept<Bytes>>,
+    /// Where the bytes of a file lie, with its size.
+    pub(super) layout: Option<Kept<Arc<Layout>>>,
     /// By name; no value: there is no such attribute.
     pub(super) xattrs: Vec<(&'static [u8], Kept<Xattr>)>,
     /// When it was known that there are none of those that are kept.
@@ -87,6 +89,7 @@ impl Inode {
             attr: None,
             is_own: false,
             content: None,
+            layout: None,
             xattrs: Vec::new(),
             bare: None,
             verdicts: Vec::new(),
@@ -102,10 +105,11 @@ impl Inode {
         let xattrs: usize =
             self.xattrs.iter().map(|(_, kept)| kept.value.as_ref().map_or(0, |value| value.len())).sum();
         let content = self.content.as_ref().map_or(0, |content| content.value.len());
+        let layout = self.layout.as_ref().map_or(0, |layout| layout_cost(&layout.value));
         let names = self.names.as_ref().map_or(0, |names| size_of::<Names>() + names.bytes());
         let verdicts = self.verdicts.capacity() * size_of::<Kept<(Arc<Credential>, Rights)>>();
         let places = self.xattrs.capacity() * size_of::<(&[u8], Kept<Xattr>)>();
-        INODE_COST + handle.len() + xattrs + content + names + verdicts + places
+        INODE_COST + handle.len() + xattrs + content + layout + names + verdicts + places
     }
 
     /// Whether it is known that there is no extended attribute of a name.
@@ -190,6 +194,14 @@ impl Inode {
         self.names_forgotten = now;
         self.take_told(Aspects::NAMES, now)
     }
+}
+
+fn layout_cost(layout: &Layout) -> usize {
+    let tokens = layout.parts.iter().map(|part| match part {
+        Part::Hole => 0,
+        Part::At { token, .. } => token.len(),
+    });
+    size_of::<Layout>() + layout.parts.capacity() * size_of::<Part>() + tokens.sum::<usize>()
 }
 
 /// Whether the kernel may still go by what it was told until then.

@@ -237,7 +237,7 @@ impl Leases {
     }
 
     /// The number for a request that is about to be sent.
-    pub(super) fn asks(&self) -> Number {
+    pub(crate) fn asks(&self) -> Number {
         self.numbers.load(Ordering::SeqCst)
     }
 

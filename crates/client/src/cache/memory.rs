@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use aqueduct_fs::dirpage::ATTR_SIZE;
 use aqueduct_fs::{
-    Answer, Aspects, Attr, Context, DirEntry, DirPage, Entry, Errno, Handle, Hold, Keep, OpenFlags, OpenId, Opened,
-    Reply, Request,
+    Answer, Aspects, Attr, Context, DirEntry, DirPage, Entry, Errno, Handle, Hold, Keep, Layout, OpenFlags, OpenId,
+    Opened, Reply, Request,
 };
 use aqueduct_session::Brought;
 use aqueduct_wire::{Flags, GRANTS_MAX, LeaseId, Subject};
@@ -323,6 +323,25 @@ impl Leases {
     /// `None`: one might.
     pub(crate) fn hold_content(self: &Arc<Leases>, handle: &[u8]) -> Option<Hold> {
         self.hold_if(handle, Shard::has_content)
+    }
+
+    /// Where the bytes of a file lie, as it was kept.
+    pub(crate) fn layout(&self, handle: &[u8]) -> Option<Arc<Layout>> {
+        let (view, hash) = (self.view()?, self.hash(handle));
+        self.shard(hash, |shard| shard.layout(handle, hash, &view))
+    }
+
+    /// Keeps that, if the lease that came with the answer allows it.
+    pub(crate) fn keep_layout(&self, handle: &[u8], layout: Arc<Layout>, (asked, brought): (Number, &Brought)) {
+        let Some(lease) = brought.of_inode() else { return };
+        self.keep(handle, lease, (asked, brought), |shard, hash, fetched| {
+            shard.keep_layout(handle, hash, layout, fetched);
+        });
+    }
+
+    /// It is to be asked for anew.
+    pub(crate) fn forget_layout(&self, handle: &[u8]) {
+        self.shard(self.hash(handle), |shard| shard.forget_layout(handle));
     }
 
     /// The lease under which a file may be written now, for as long as what is returned is not

@@ -19,6 +19,8 @@ mod held;
 mod hold;
 mod holds;
 mod inode;
+#[cfg(test)]
+mod layout_tests;
 mod leases;
 mod memory;
 mod names;

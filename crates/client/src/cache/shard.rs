@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use aqueduct_fs::{Aspects, Attr, Credential, Keep, SetAttr};
+use aqueduct_fs::{Aspects, Attr, Credential, Keep, Layout, SetAttr};
 use aqueduct_session::Nanos;
 use aqueduct_wire::LeaseId;
 use bytes::Bytes;
@@ -140,6 +140,23 @@ impl Shard {
         let inode = self.usable(handle, &gate, Aspects::DATA, view)?;
         let kept = inode.content.as_ref()?;
         view.left(kept.at).map(|_| kept.value.clone())
+    }
+
+    /// Where the bytes of a file lie.
+    pub(super) fn layout(&mut self, handle: &[u8], hash: Hash, view: &View) -> Option<Arc<Layout>> {
+        let gate = self.gates[hash.gate()].data;
+        let inode = self.usable(handle, &gate, Aspects::DATA, view)?;
+        let kept = inode.layout.as_ref()?;
+        view.left(kept.at).map(|_| kept.value.clone())
+    }
+
+    pub(super) fn keep_layout(&mut self, handle: &[u8], hash: Hash, layout: Arc<Layout>, fetched: Fetched) {
+        let lets = self.gates[hash.gate()].data.lets(fetched.asked);
+        self.keep(handle, (lets, Aspects::DATA), |inode| inode.layout = Some(Kept { value: layout, at: fetched.at }));
+    }
+
+    pub(super) fn forget_layout(&mut self, handle: &[u8]) {
+        self.change(handle, |inode| inode.layout = None);
     }
 
     /// Whether nobody else uses the file, so that what is written to it may be held back.
@@ -554,7 +571,7 @@ impl Shard {
                         inode.verdicts.clear();
                     }
                     if aspects.contains(Aspects::DATA) {
-                        inode.content = None;
+                        (inode.content, inode.layout) = (None, None);
                     }
                     if aspects.contains(Aspects::NAMES) {
                         inode.names = None;

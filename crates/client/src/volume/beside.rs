@@ -25,6 +25,7 @@ use bytes::Bytes;
 
 use super::lanes::{ALL, Boarded, Kept, Key, REPEATED};
 use super::movers::Mover;
+use super::objects::{Works, join};
 use super::opens::Open;
 use super::parts::Volume;
 use super::ways::{Flown, Of, Straight};
@@ -148,7 +149,7 @@ impl Volume {
     /// `None`: nothing was done.
     async fn write_to_the_end(&self, direct: &Direct) -> Option<Went> {
         let Direct { write, data, .. } = direct;
-        let (mut works, mut pieces, mut at): (Vec<Work<'_>>, Vec<_>, _) = (Vec::new(), Vec::new(), 0);
+        let (mut works, mut pieces, mut at): (Works<'_, _>, Vec<_>, _) = (Vec::new(), Vec::new(), 0);
         while at < data.len() {
             let offset = write.offset + at as u64;
             let length = (self.block_end(offset) - offset).min((data.len() - at) as u64) as usize;
@@ -255,27 +256,6 @@ fn gives_up_locks(request: &Request<'_>) -> Option<(OpenId, Request<'static>)> {
         }
         _ => return None,
     })
-}
-
-type Work<'a> = Pin<Box<dyn Future<Output = Option<Result<Written, Errno>>> + Send + 'a>>;
-
-/// What becomes of all of these, which go on at once.
-async fn join(mut works: Vec<Work<'_>>) -> Vec<Option<Result<Written, Errno>>> {
-    let mut done = vec![None; works.len()];
-    poll_fn(|task| {
-        let mut waits = false;
-        for (work, done) in works.iter_mut().zip(&mut done) {
-            if done.is_none() {
-                match work.as_mut().poll(task) {
-                    Poll::Ready(ended) => *done = Some(ended),
-                    Poll::Pending => waits = true,
-                }
-            }
-        }
-        if waits { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    done.into_iter().flatten().collect()
 }
 
 /// One write on its way.

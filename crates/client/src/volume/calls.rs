@@ -14,6 +14,7 @@ use aqueduct_session::{Brought, Session, frees_others, used};
 use bytes::Bytes;
 
 use super::flights::Flight;
+use super::movers::Movers;
 use super::opens::{Found, New, Open, Real};
 use super::parts::{Volume, ended};
 
@@ -93,6 +94,7 @@ impl Volume {
             | Fallocate { open, .. }
             | Seek { open, .. }
             | Checksum { open, .. }
+            | Layout { open, .. }
             | ReadDirectory { open, .. }
             | SyncDirectory { open, .. }
             | GetLock { open, .. }
@@ -136,12 +138,14 @@ impl Volume {
         (read, real): (ReadAt, Real),
         sink: Box<dyn Sink>,
     ) -> Result<usize, Errno> {
-        let sink = match self.movers {
-            Some(_) => match self.read_moved(context, read, sink).await {
-                Ok(done) => return done,
-                Err(sink) => sink,
-            },
-            None => sink,
+        let sink = match &self.movers {
+            Some(Movers { has_objects: true, .. }) => self.read_objects(context, (read, real), sink).await,
+            Some(_) => self.read_moved(context, read, sink).await,
+            None => Err(sink),
+        };
+        let sink = match sink {
+            Ok(done) => return done,
+            Err(sink) => sink,
         };
         let number = ReadAt { open: real.number, ..read };
         if real.data == real.session {

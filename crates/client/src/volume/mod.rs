@@ -9,6 +9,7 @@
 //!   leases
 //!   of the one that has the names, which of them moves whose and has it open, and a sink that
 //!   comes back from one that does not answer.
+//! - [`objects`], [`parted`], [`turns`]: files whose bytes lie in objects, which are read there.
 //! - [`ways`], [`lanes`]: what is written straight to servers of data, under rights.
 //! - [`behind`]: what tasks waited for that work for several operations.
 //! - [`beside`]: what programs write without its being held back, also while others do.
@@ -30,10 +31,13 @@ mod making;
 mod map;
 mod moved;
 mod movers;
+mod objects;
 mod opens;
+mod parted;
 mod parts;
 mod seam;
 mod spread;
+mod turns;
 mod ways;
 
 pub(crate) use above::Above;

@@ -18,7 +18,7 @@ use super::parts::Volume;
 
 /// What is read first of a file and is no longer than this is read through the server of the
 /// names: mostly there is no more.
-const SMALL: u32 = 64 << 10;
+pub(super) const SMALL: u32 = 64 << 10;
 
 /// How often is looked whether a mover that has not answered is there still.
 const LOOK: Duration = Duration::from_millis(100);
@@ -123,22 +123,27 @@ impl Volume {
         let is_had = asking.then == THERE;
         drop(asking);
         if is_had && !adopted.is_there() {
-            release(session, open); // it was closed meanwhile
+            release(session, number, open); // it was closed meanwhile
         }
         adopted.is_there().then_some(number)
     }
 
     /// An open has ended: its mover closes it, too. Nobody waits for that.
     pub(super) fn close_moved(&self, open: &Open) {
+        self.close_objects(open);
+        let Some(number) = open.number() else { return };
         for session in self.movers.iter().flat_map(|movers| movers.having(open)) {
-            release(session, open);
+            release(session, number, open);
         }
     }
 }
 
 /// Waits for an answer as long as there is a connection on which it may come; EIO when there is
 /// none: who has died is not waited for, as others can be asked.
-async fn while_connected<T>(session: &Session, answer: impl Future<Output = Result<T, Errno>>) -> Result<T, Errno> {
+pub(super) async fn while_connected<T>(
+    session: &Session,
+    answer: impl Future<Output = Result<T, Errno>>,
+) -> Result<T, Errno> {
     let mut answer = pin!(answer);
     let mut pause = None;
     poll_fn(|task| {
@@ -159,9 +164,8 @@ async fn while_connected<T>(session: &Session, answer: impl Future<Output = Resu
     .await
 }
 
-/// Closes an open at its mover.
-fn release(session: &Arc<Session>, open: &Open) {
-    let Some(number) = open.number() else { return };
+/// Closes an open at a mover, which has it under this number.
+pub(super) fn release(session: &Arc<Session>, number: OpenId, open: &Open) {
     let (of_task, context) = (session.clone(), Context::new(ClientId(0), open.credential.clone()));
     session.groups()[0].spawn(async move {
         let request = Request::Release { open: number };

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use aqueduct_fs::OpenId;
 use aqueduct_session::{Nanos, Session, SessionConfig, now};
 use aqueduct_worker::Group;
 
@@ -33,6 +34,9 @@ pub struct MoverConfig {
     pub spread: Spread,
     /// Nobody changes anything: no leases are needed to read.
     pub is_constant: bool,
+    /// Files' bytes lie in objects at them, where the server of the names says, instead of by the
+    /// spread.
+    pub has_objects: bool,
     /// What is written of a file goes straight to one of them from so many bytes on.
     pub straight_from: usize,
     /// In the order of the spread's names; `None`: the server of the names.
@@ -54,6 +58,9 @@ pub(super) struct Mover {
 pub(crate) struct Movers {
     spread: Spread,
     pub(super) is_constant: bool,
+    pub(super) has_objects: bool,
+    /// The number of the next open of an object.
+    next_open: AtomicU64,
     pub(super) straight_from: usize,
     /// Programs read and write in turn: nobody writes beside others.
     pub(super) takes_turns: bool,
@@ -65,7 +72,7 @@ pub(crate) struct Movers {
 
 impl Mover {
     /// Its session, while it seems to answer.
-    fn session(&self) -> Option<&Arc<Session>> {
+    pub(super) fn session(&self) -> Option<&Arc<Session>> {
         let session = self.session.get()?;
         (now() >= self.away_until.load(Ordering::Relaxed) && session.connections() > 0).then_some(session)
     }
@@ -100,7 +107,8 @@ impl Movers {
         let all = config.sessions.into_iter().map(|session| session.map(mover)).collect();
         let (spread, is_constant, straight_from) = (config.spread, config.is_constant, config.straight_from);
         let [is_alone, closing] = [false; 2].map(AtomicBool::new);
-        Movers { spread, is_constant, straight_from, takes_turns: false, is_alone, all, closing }
+        let (has_objects, next_open, takes_turns) = (config.has_objects, AtomicU64::new(1), false);
+        Movers { spread, is_constant, has_objects, next_open, straight_from, takes_turns, is_alone, all, closing }
     }
 
     /// The same, where programs take turns or not.
@@ -137,6 +145,16 @@ impl Movers {
     /// The one at a place of the map; `None`: it is the server of the names.
     pub(super) fn at(&self, place: u16) -> Option<&Mover> {
         self.all.get(usize::from(place))?.as_ref()
+    }
+
+    /// Whether the map has such a place.
+    pub(super) fn has_place(&self, place: u16) -> bool {
+        usize::from(place) < self.all.len()
+    }
+
+    /// A number for the open of an object, which no other has.
+    pub(super) fn next_open(&self) -> OpenId {
+        OpenId(self.next_open.fetch_add(1, Ordering::Relaxed))
     }
 
     /// What the one at a place knows of an open.

@@ -16,6 +16,7 @@ use aqueduct_session::{Nanos, now};
 use aqueduct_worker::lock;
 
 use super::adopted::Moved;
+use super::parted::OfOpen;
 
 /// So that workers seldom meet. An id is its number times this, with its shard, which is that of
 /// its inode.
@@ -98,6 +99,8 @@ pub(crate) struct Open {
     pub(super) moved: OnceLock<Box<[Moved]>>,
     /// Something was read through it where there are movers.
     pub(super) was_read: AtomicBool,
+    /// What of its objects is open.
+    pub(super) objects: OfOpen,
 }
 
 pub(super) enum State {
@@ -213,6 +216,7 @@ impl Opens {
             has_data: AtomicBool::new(new.sessions.0 == new.sessions.1),
             moved: OnceLock::new(),
             was_read: AtomicBool::new(false),
+            objects: OfOpen::default(),
         });
         if number.is_none() {
             self.unsettled.fetch_add(1, Ordering::SeqCst);

@@ -105,6 +105,7 @@ fn inodes<'a>(request: &Request<'a>) -> (Option<&'a [u8]>, Option<&'a [u8]>) {
         | SetXattr { handle, .. }
         | ListXattr { handle, .. }
         | RemoveXattr { handle, .. }
+        | Layout { handle, .. }
         | Access { handle, .. } => (Some(handle), None),
         Rename { parent, new_parent, .. } => (Some(parent), Some(new_parent)),
         Link { handle, parent, .. } => (Some(handle), Some(parent)),

@@ -37,6 +37,7 @@ impl Moved {
         let movers = MoverConfig {
             spread: Spread::new(["data"]),
             is_constant: false,
+            has_objects: false,
             straight_from: 128 << 10,
             sessions: vec![Some(patient(between.address).session)],
         };

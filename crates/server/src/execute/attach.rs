@@ -86,7 +86,10 @@ impl Job {
 
     fn refuse_attach(&self, export: &Export) {
         let (client, who) = (&self.session.name, self.session.origin.identity());
-        let why = format!("{who} is not among its hosts");
+        let why = match export.access.members_only {
+            true => format!("it is for the volume's other servers, and {who} has not proved to be one"),
+            false => format!("{who} is not among its hosts"),
+        };
         let what = format_args!("refused to attach {} for {client}: {why}", export.name);
         self.server.complaints.tell(who, Complaint::Refused, what);
         self.reply(Kind::Reply, Err(Errno::EACCES), why.as_bytes());

@@ -103,6 +103,11 @@ impl Toucher<'_> {
                 touched.add(self.key(handle), LOOK);
                 touched
             }
+            Request::Layout { handle, open } => {
+                let mut touched = self.read(open).await?;
+                touched.add(self.key(handle), LOOK);
+                touched
+            }
             Request::GetXattr { handle, .. } | Request::ListXattr { handle, .. } | Request::Access { handle, .. } => {
                 Touched::look(self.key(handle))
             }
@@ -226,6 +231,7 @@ pub(crate) fn grantable(
         (Request::GetAttr { handle, .. }, Ok(Reply::Attr(attr))) => {
             grant(Subject::Inode, handle, if attr.is_regular() { DATA } else { ATTRIBUTES });
         }
+        (Request::Layout { handle, .. }, Ok(_)) => grant(Subject::Inode, handle, DATA),
         (Request::Open { handle, flags }, Ok(_))
             if flags.contains(OpenFlags::READ) && !flags.contains(OpenFlags::TRUNCATE) =>
         {

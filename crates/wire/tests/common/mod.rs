@@ -178,6 +178,7 @@ impl Parts {
             Op::ListXattr => Request::ListXattr { handle, size },
             Op::RemoveXattr => Request::RemoveXattr { handle, name: &self.xattr_name },
             Op::PutFiles => Request::PutFiles { parent: handle, files: &self.packed, stable: self.yes[0] },
+            Op::Layout => Request::Layout { handle, open: OpenId(self.longs[0]) },
             op => self.request_of_open(op),
         }
     }
@@ -325,11 +326,21 @@ pub fn reply(op: Op) -> BoxedStrategy<Reply> {
         Op::Checksum => (any::<[u8; 32]>(), any::<bool>())
             .prop_map(|(value, is_past_cache)| Reply::Sum(Sum { value, is_past_cache }))
             .boxed(),
+        Op::Layout => layout().prop_map(Reply::Layout).boxed(),
         Op::Write | Op::Commit => {
             written().prop_map(|(count, verifier, offset)| Reply::Written(Written { count, verifier, offset })).boxed()
         }
         _ => Just(Reply::Done).boxed(),
     }
+}
+
+fn layout() -> impl Strategy<Value = Layout> {
+    let part = prop_oneof![
+        Just(Part::Hole),
+        (0..u16::MAX, vec(any::<u8>(), 0..128)).prop_map(|(place, token)| Part::At { place, token: token.into() })
+    ];
+    (any::<(u64, u64)>(), 1u32.., any::<[u8; 16]>(), vec(part, 0..64))
+        .prop_map(|((size, epoch), block, id, parts)| Layout { size, block, id, epoch, parts })
 }
 
 /// Every operation whose reply is one of the file system's, with such a reply.
