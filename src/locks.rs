@@ -1,5 +1,7 @@
 //! `aqueduct status --locks` and `aqueduct release-locks`: what an administrator of a server sees of its locks, and does when one is in the way.
 
+#![allow(rustdoc::broken_intra_doc_links, reason = "the comments are help texts, where [] means optional")]
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;

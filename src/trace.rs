@@ -1,5 +1,7 @@
 //! `aqueduct trace`: the slow operations of mounts and servers, and where the time of each went.
 
+#![allow(rustdoc::broken_intra_doc_links, reason = "the comments are help texts, where [] means optional")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
