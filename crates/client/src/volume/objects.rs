@@ -125,18 +125,17 @@ impl Volume {
         let works: Works<'_, _> = works
             .map(|((from, piece), part)| Box::pin(self.read_piece((context, &open), from, *piece, part)) as Pin<Box<_>>)
             .collect();
-        let done: Result<Vec<()>, Errno> = join(works).await.into_iter().collect();
-        if done == Err(Errno::EINTR) {
+        let done = join(works).await;
+        if done.contains(&Err(Errno::EINTR)) {
             return Ok(Err(Errno::EINTR));
         }
-        let is_same = done.is_ok() && self.is_present(&open, &layout);
+        if done.iter().all(Result::is_ok) && self.is_present(&open, &layout) {
+            return Ok(apart.deliver(length as usize));
+        }
         drop(hold);
-        match is_same {
-            true => Ok(apart.deliver(length as usize)),
-            false => match apart.back() {
-                Ok(sink) => Err(sink),
-                Err(error) => Ok(Err(error)),
-            },
+        match apart.back() {
+            Ok(sink) => Err(sink),
+            Err(error) => Ok(Err(error)),
         }
     }
 
@@ -186,12 +185,7 @@ impl Volume {
                 match known.has_refused_lately() {
                     None if is_same => return Some(known.clone()),
                     Some(true) if is_same => return None,
-                    Some(false) if is_same => {
-                        // Perhaps by another token.
-                        let above = self.above[open.session].iter();
-                        above.for_each(|above| above.forget_layout(&open.handle));
-                    }
-                    _ => {}
+                    _ => {} // tried anew, by what was asked for since
                 }
                 Some(known.clone())
             }
@@ -244,7 +238,7 @@ impl Volume {
             }
             From::Object { mover, session, of, token } => {
                 let at = ReadAt { open: of.number, offset: piece.at, length: length as u32 };
-                match open_object(context, (session, of, token), open).await {
+                match open_object(context, (mover, session), (of, token), open).await {
                     Ok(()) => {
                         let done = while_connected(session, session.read(context, at, lent)).await;
                         done.inspect_err(|error| self.judge(open, (mover, of), *error))
@@ -271,6 +265,8 @@ impl Volume {
             Errno::EIO => mover.is_away(),
             Errno::EINTR => {}
             _ => {
+                // Perhaps its token is too old: the next one asks for others.
+                self.above[open.session].iter().for_each(|above| above.forget_layout(&open.handle));
                 of.adopted.changes(THERE, OVER);
                 if let State::Known(objects) = &*lock(&open.objects.objects) {
                     objects.refused.store(now(), Ordering::Relaxed);
@@ -290,7 +286,10 @@ impl Volume {
 
 /// Closes what is open of these.
 fn close(objects: &Objects, open: &Open) {
-    for part in objects.parts.iter().filter(|part| part.adopted.close()) {
+    for part in &objects.parts {
+        // Also what nobody knows of whether it was opened, or which was lost: an open that is none
+        // is released without harm.
+        part.adopted.close();
         lock(&part.session).take().iter().for_each(|session| release(session, part.number, open));
     }
 }
@@ -298,7 +297,8 @@ fn close(objects: &Objects, open: &Open) {
 /// Has an object opened at its server, unless it is. EBADF: it is not to be had there any more.
 async fn open_object(
     context: &Context,
-    (session, of, token): (&Arc<Session>, &OfPart, &[u8]),
+    (mover, session): (&Mover, &Arc<Session>),
+    (of, token): (&OfPart, &[u8]),
     open: &Open,
 ) -> Result<(), Errno> {
     let _turn = match of.adopted.is_there() {
@@ -308,6 +308,9 @@ async fn open_object(
     if of.adopted.is_there() {
         // The server may have lost it since.
         return session.opens().check([of.number]).map_err(|_| Errno::EBADF);
+    }
+    if !mover.is_there() {
+        return Err(Errno::EIO); // who had the turn before has found it away
     }
     if !of.adopted.changes(NEW, ASKED) {
         return Err(Errno::EBADF);
