@@ -583,7 +583,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
 
 /// A session in which some operations are answered.
 fn whole(some: &[Request<'_>]) -> Vec<u8> {
-    let ops: Vec<Op> = OPENING.into_iter().chain(some.iter().map(Op::of)).collect();
+    // What is closed is asked for nothing more.
+    let (last, others): (Vec<Op>, Vec<Op>) =
+        some.iter().map(Op::of).partition(|op| matches!(op, Op::Release | Op::ReleaseDirectory));
+    let ops: Vec<Op> = OPENING.into_iter().chain(others).chain(last).collect();
     let operations: Vec<u8> = ops.iter().copied().map(byte).collect();
     // The client answers Root by itself.
     let asked = ops.into_iter().filter(|op| *op != Op::Root);

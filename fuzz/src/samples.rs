@@ -77,12 +77,13 @@ pub(crate) fn requests_of(open: OpenId, directory: OpenId) -> Vec<Request<'stati
     ]
 }
 
-/// An inode with different values in all its attributes.
+/// Where the bytes of a file lie: nowhere, and at a server.
 fn layout() -> Layout {
     let parts = vec![Part::Hole, Part::At { place: 1, token: (*b"a token").into() }];
     Layout { size: 1 << 20, block: 1 << 16, id: [3; 16], epoch: 2, parts }
 }
 
+/// An inode with different values in all its attributes.
 pub(crate) fn entry() -> Entry {
     let time = |seconds| Time { seconds, nanos: 5 };
     let attr = Attr {
