@@ -1,4 +1,4 @@
-//! Slow operations of a mount: where the time of each went, and the last of them, for who may know.
+//! The slow operations of a mount: the last of them, and where the time of each went.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -162,8 +162,9 @@ impl Tracer {
             Some(number) => std::str::from_utf8(number).ok().and_then(|text| text.parse().ok()).ok_or(Errno::EINVAL)?,
             None => return Err(Errno::ENODATA),
         };
+        let since = lock(&self.ring).since(from);
         let size = |operation: &SlowOperation| serde_json::to_vec(operation).map_or(0, |text| text.len());
-        let mut report = lock(&self.ring).report(from, REPORT_LENGTH_MAX, size, |_| true);
+        let mut report = since.report(REPORT_LENGTH_MAX, size);
         let threshold = self.threshold();
         report.threshold_ms = (threshold != OFF).then_some(threshold as f64 / 1e6);
         Ok(serde_json::to_vec(&report).unwrap_or_default()) // its keys are strings

@@ -156,18 +156,26 @@ impl Ring {
         operation
     }
 
-    /// Those from this number on, the first that come to at most `bytes_max` as JSON, as `size`
-    /// says of each.
-    pub fn report(
-        &self,
-        from: u64,
-        bytes_max: usize,
-        size: impl Fn(&SlowOperation) -> usize,
-        wanted: impl Fn(&SlowOperation) -> bool,
-    ) -> TraceReport {
+    /// Those from this number on. Cheap, so that whoever has the ring locked holds up nobody.
+    pub fn since(&self, from: u64) -> Since {
+        let operations = self.last.iter().filter(|operation| operation.number >= from);
+        Since { count: self.count, operations: operations.cloned().collect() }
+    }
+}
+
+/// What a ring had from a number on.
+#[derive(Debug)]
+pub struct Since {
+    count: u64,
+    operations: Vec<Arc<SlowOperation>>,
+}
+
+impl Since {
+    /// The first of them that come to at most `bytes_max`, as `size` says of each, or one.
+    pub fn report(&self, bytes_max: usize, size: impl Fn(&SlowOperation) -> usize) -> TraceReport {
         let mut report = TraceReport { slow: self.count, next: self.count, ..TraceReport::default() };
         let mut bytes = 0;
-        for operation in self.last.iter().filter(|operation| operation.number >= from && wanted(operation)) {
+        for operation in &self.operations {
             bytes += size(operation);
             if bytes > bytes_max && !report.operations.is_empty() {
                 report.next = operation.number;
@@ -238,7 +246,7 @@ mod tests {
         }
         let (mut from, mut seen) = (0, Vec::new());
         loop {
-            let report = ring.report(from, 100, |_| 1, |_| true);
+            let report = ring.since(from).report(100, |_| 1);
             assert_eq!(report.slow, REMEMBERED_MAX as u64 + 10);
             assert!(report.operations.len() <= 100);
             seen.extend(report.operations.iter().map(|operation| operation.number));
@@ -248,7 +256,7 @@ mod tests {
             from = report.next;
         }
         assert_eq!(seen, (10..REMEMBERED_MAX as u64 + 10).collect::<Vec<_>>());
-        let of_one = ring.report(0, 0, |_| 1, |operation| operation.took_us == 20);
+        let of_one = ring.since(0).report(0, |_| 1);
         assert_eq!(of_one.operations.len(), 1, "one always fits");
     }
 }

@@ -47,8 +47,9 @@ impl Tracer {
 
     /// Those from this number on, as JSON, as many as fit one frame.
     pub(crate) fn report(&self, from: u64) -> String {
+        let since = lock(&self.ring).since(from);
         let size = |operation: &SlowOperation| serde_json::to_vec(operation).map_or(0, |text| text.len());
-        let mut report = lock(&self.ring).report(from, REPORT_LENGTH_MAX, size, |_| true);
+        let mut report = since.report(REPORT_LENGTH_MAX, size);
         report.threshold_ms = self.config.threshold.map(|threshold| threshold.as_secs_f64() * 1e3);
         serde_json::to_string(&report).unwrap_or_default() // its keys are strings
     }
