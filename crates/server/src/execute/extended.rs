@@ -29,11 +29,12 @@ pub(crate) fn take(
     connection: &Connection,
     frame: &mut Frame,
 ) -> Result<Asked, Errno> {
-    let timing = Timing::of(server, connection, frame);
     if !frame.header.flags.contains(Flags::EXTENDED) {
+        let timing = Timing::of(server, connection, frame, false);
         return Ok(Asked { timing, job: None, right: None, ordinal: None, trace: None });
     }
     let (extensions, rest) = Extensions::take(&frame.body).map_err(|error| error.errno())?;
+    let timing = Timing::of(server, connection, frame, extensions.asks_queue_time);
     let is_write = frame.header.op == Op::Write as u16;
     let takes_rights = is_write && matches!(server.config.role, Role::Data(_));
     // Repeated where the names are.
@@ -44,10 +45,6 @@ pub(crate) fn take(
     let length = frame.body.len() - rest.len();
     frame.body.drain(..length);
     let job = extensions.job.map(|job| session.jobs.note(&job, &server.metrics.jobs));
-    let timing = match extensions.asks_queue_time {
-        true => Timing { asks_queue_time: true, queued: timing.queued.max(connection.data_age()), ..timing },
-        false => timing,
-    };
     Ok(Asked { timing, job, right: extensions.right, ordinal: extensions.ordinal, trace: extensions.trace })
 }
 
