@@ -40,7 +40,7 @@ pub fn delete(job: &Job, base: &Dir) -> Result<(), String> {
             found => found.map_err(failed)?,
         };
         let source = descend(&base.source, path).map_err(failed)?;
-        if !is_same_directory(&source.seen().map_err(failed)?, seen) {
+        if !source.seen().map_err(failed)?.is_same_inode(seen) {
             // What was mounted there is not any more, or it was exchanged: nothing in it is known.
             return Err(format!("{} is another directory now than was copied", shown(path)));
         }
@@ -50,15 +50,6 @@ pub fn delete(job: &Job, base: &Dir) -> Result<(), String> {
         return Err(format!("{} names would be removed, which is more than {most}", victims.len()));
     }
     remove(job, (&base.source, &target), &victims, &gone_through)
-}
-
-/// Whether two looks were at one directory. Its device says nothing: hosts number the same file
-/// system in their own ways.
-fn is_same_directory(now: &Seen, before: &Seen) -> bool {
-    match (&now.handle, &before.handle) {
-        (None, None) => (now.attr.ino, now.attr.btime) == (before.attr.ino, before.attr.btime),
-        (now, before) => now == before,
-    }
 }
 
 fn descend(root: &Arc<dyn Directory>, path: &[u8]) -> Result<Arc<dyn Directory>, Errno> {

@@ -127,11 +127,15 @@ impl Rows {
         lock(&self.waiting).is_closed = true;
         self.more.notify_one();
     }
+}
 
-    /// Nobody takes any more.
-    fn end(&self) {
-        lock(&self.waiting).is_over = true;
-        self.room.notify_all();
+/// Whoever takes rows has this: when it is gone, also by a panic, nobody waits for room any more.
+struct Taker(Arc<Rows>);
+
+impl Drop for Taker {
+    fn drop(&mut self) {
+        lock(&self.0.waiting).is_over = true;
+        self.0.room.notify_all();
     }
 }
 
@@ -272,12 +276,8 @@ impl Store {
         let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
         let (name, run): (i64, i64) = connection.query_row("SELECT name, run FROM job", [], read)?;
         let rows = Arc::new(Rows::default());
-        let received = rows.clone();
-        let writer = Some(std::thread::spawn(move || {
-            let written = write(&connection, run, &received);
-            received.end();
-            written
-        }));
+        let taker = Taker(rows.clone());
+        let writer = Some(std::thread::spawn(move || write(&connection, run, &taker.0)));
         let name = name as u64;
         Ok(Store {
             rows,

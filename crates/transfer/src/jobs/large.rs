@@ -18,7 +18,7 @@ use crate::job::{Big, Item, Job, Worker};
 use crate::ledger::Stage;
 use crate::manifest::{Line, Text};
 use crate::outcome::{Fault, Trying, add};
-use crate::side::{Seen, Xattrs};
+use crate::side::Xattrs;
 use crate::store::Chunk;
 use crate::{compare, naming, run, walk};
 
@@ -89,9 +89,7 @@ fn open(context: &Context, job: &Arc<Job>, path: &[u8], large: &Large) -> Result
     let part = large.part.bytes().unwrap_or_default();
     let target = item.target()?.part(&part).trying("opening what is there of it")?;
     let there = target.seen().trying("looking at what is there of it")?;
-    // Hosts number the same file system in their own ways.
-    let of = |seen: &Seen| (seen.handle.clone(), seen.attr.ino, seen.attr.btime);
-    let is_it = large.target.seen().is_some_and(|begun| of(&begun) == of(&there));
+    let is_it = large.target.seen().is_some_and(|begun| begun.is_same_inode(&there));
     if !is_it || there.attr.nlink != 1 || there.attr.size != seen.attr.size || large.chunk == 0 {
         return Err(Fault { is_passing: true, ..Fault::new("going on with it", "it is not what was begun") });
     }
@@ -237,7 +235,7 @@ fn is_named(context: &Context, job: &Arc<Job>, path: &[u8], large: &Large) -> bo
     let found = context
         .directory(job, large.base, above, false)
         .and_then(|dir| context.item(&dir, large.base, name, libc::S_IFREG).present());
-    found.is_ok_and(|found| found.is_some_and(|found| found.identity() == target.identity()))
+    found.is_ok_and(|found| found.is_some_and(|found| found.is_same_inode(&target)))
 }
 
 /// What an agent that is gone had done is told as if it had told it.

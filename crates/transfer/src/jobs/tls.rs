@@ -157,9 +157,9 @@ fn unescaped(value: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Believes whoever has a certificate of a chain that is believed, whatever its name; or everybody,
-/// as libpq does for who asks for encryption alone: who listens hears nothing, and who stands
-/// between is not noticed.
+/// Believes whoever has a certificate of a chain that is believed, whatever its name; or
+/// everybody, as libpq does for who asks for encryption alone: who listens hears nothing, and who
+/// stands between is not noticed.
 #[derive(Debug)]
 struct AnyHost {
     provider: Arc<CryptoProvider>,

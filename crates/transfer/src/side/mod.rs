@@ -54,6 +54,15 @@ impl Seen {
         }
     }
 
+    /// Whether two looks, perhaps of two hosts, were at one inode of one file system. The device
+    /// says nothing of that: each host numbers file systems in its own way.
+    pub fn is_same_inode(&self, other: &Seen) -> bool {
+        match (&self.handle, &other.handle) {
+            (None, None) => (self.attr.ino, self.attr.btime) == (other.attr.ino, other.attr.btime),
+            (own, other) => own == other,
+        }
+    }
+
     /// Whether nothing was changed since `before`, as far as a file system tells.
     pub fn is_as(&self, before: &Seen) -> bool {
         let of = |seen: &Seen| (seen.attr.size, seen.attr.mtime, seen.attr.ctime, seen.attr.kind());
