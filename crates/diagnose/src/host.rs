@@ -12,6 +12,16 @@ use aqueduct_observe::activity::{self, Reading, Readings};
 /// Of a second.
 const MICROSECONDS: f64 = 1e6;
 
+/// Whether the threads of a process that ran and waited for processors for so many seconds, of
+/// `seconds` in all, have too little of them: they want one for 0.8 of the time, and wait for
+/// three quarters of that. On a machine that others keep busy they wait for half.
+pub(crate) fn lacks_processors([ran, waited]: [f64; 2], seconds: f64) -> bool {
+    const WANTS: f64 = 0.8;
+    const WAITS: f64 = 0.75;
+    let wanted = ran + waited;
+    wanted >= WANTS * seconds && waited >= WAITS * wanted
+}
+
 /// The time of all processors together, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Processors {

@@ -4,6 +4,7 @@ use aqueduct_transfer::STEP;
 
 use super::leg::{Leg, State};
 use super::measured::{LegReport, Measured, ProbeReport, Sample, Setting, Side, SweptReport};
+use crate::host::lacks_processors;
 use crate::verdict::{Kind, Stage, TIE, Verdict};
 
 /// With twice as much under way a stage that is not saturated moves more than this times as much.
@@ -29,12 +30,6 @@ const BUSY: f64 = 0.9;
 
 /// Of the processors: what this process wants from which on it is what uses them.
 const OWN: f64 = 0.5;
-
-/// A server's process has too little of processors if its threads want one for this part of the
-/// time and wait for it for this part of that: on a machine that others keep busy they wait for
-/// half.
-const WANTS: f64 = 0.8;
-const WAITS: f64 = 0.75;
 
 /// The most that is stated: what was not measured may matter.
 const CONFIDENCE_MAX: f64 = 0.98;
@@ -264,8 +259,7 @@ fn starves_there(measured: &Measured, side: usize) -> bool {
         let of_leg = of(measured, leg, measured.threads);
         median(of_leg.filter_map(|sample| Some(sample.at_server[side]?[at])).collect())
     };
-    let (ran, waited) = (told(0), told(1));
-    ran + waited >= WANTS && waited >= WAITS * (ran + waited)
+    lacks_processors([told(0), told(1)], 1.0)
 }
 
 fn loses(measured: &Measured, side: usize) -> bool {

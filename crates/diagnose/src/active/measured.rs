@@ -58,8 +58,8 @@ pub struct Sample {
     pub slice: Slice,
     /// The time of requests at the servers of source and target, in seconds; `None`: not told.
     pub served: [Option<f64>; 2],
-    /// What the processes of these servers had of processors, and for how long their threads waited
-    /// for one, in seconds of each second; `None`: not told.
+    /// What the processes of these servers had of processors, and for how long their threads
+    /// waited for one, in seconds of each second; `None`: not told.
     pub at_server: [Option<[f64; 2]>; 2],
     /// The share of this machine's processors that was busy or stolen.
     pub busy: f64,

@@ -107,7 +107,8 @@ fn distribution(report: &Report) -> Option<Chart> {
     })
 }
 
-/// What goes on at a side in a slice: its server's requests of ours at a time, or else our threads.
+/// What goes on at a side in a slice: its server's requests of ours at a time, or else our
+/// threads.
 fn active(sample: &Sample, side: usize, has_server: bool) -> Option<f64> {
     let seconds = sample.slice.seconds.max(1e-9);
     if has_server {
@@ -157,7 +158,8 @@ fn activity(report: &Report, side: usize) -> Option<Chart> {
     })
 }
 
-/// Slope, start and the share of the variance that the line explains; `None`: too few or all alike.
+/// Slope, start and the share of the variance that the line explains; `None`: too few or all
+/// alike.
 fn fit(points: &[(f64, f64)]) -> Option<(f64, f64, f64)> {
     let count = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;

@@ -13,6 +13,7 @@ use super::servers::{self, Told};
 use super::split::{by_state, share};
 use super::watched::{LOOK_INTERVAL, Names, Question, Watched, wait};
 use crate::Verdict;
+use crate::host::lacks_processors;
 use crate::passive::{Shape, StageCounts, State, Window, slope, slow};
 use crate::verdict::{Kind, Stage};
 
@@ -24,11 +25,6 @@ const IDLE: f64 = 0.05;
 
 /// By this power of the number under way, or less, the rate of a target grows that is saturated.
 const SLOPE_SATURATED: f64 = 0.5;
-
-/// A server has too little of processors whose threads want one for this part of the time, and
-/// wait for it for this part of that: on a machine that others keep busy they wait for half.
-const WANTS: f64 = 0.8;
-const WAITS: f64 = 0.75;
 
 /// How sure a verdict is: of a server that is slower than its peers in all parts of the time; of
 /// others, which was not fitted on anything yet.
@@ -135,13 +131,10 @@ fn processors(server: &str, [ran, waited]: [f64; 2]) -> StageCounts {
 /// The server that has too little of processors, with what it had and waited for.
 fn starved(whole: &Window) -> Option<(String, [f64; 2])> {
     let all = &whole.stages.iter().find(|counts| counts.stage == Stage::Send)?.stations;
-    let wants = |station: &&Station| {
-        let (all, waited) = (station.under_way, station.under_way - station.spent);
-        all >= WANTS * whole.seconds && waited >= WAITS * all
-    };
-    let most = all.iter().filter(wants).max_by(|one, two| one.under_way.total_cmp(&two.under_way))?;
-    let of = |seconds: f64| seconds / whole.seconds;
-    Some((most.target.clone(), [of(most.spent), of(most.under_way - most.spent)]))
+    let of = |station: &Station| [station.spent, station.under_way - station.spent];
+    let lacks = all.iter().filter(|station| lacks_processors(of(station), whole.seconds));
+    let most = lacks.max_by(|one, two| one.under_way.total_cmp(&two.under_way))?;
+    Some((most.target.clone(), of(most).map(|seconds| seconds / whole.seconds)))
 }
 
 /// Says what limits, of all that was counted and of its parts, one after the other: pure.

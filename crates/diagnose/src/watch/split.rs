@@ -4,6 +4,7 @@ use aqueduct_metrics::activity::{LEVELS, Station, level, middle};
 use aqueduct_metrics::status::WayStatus;
 
 use super::servers::{self, Told};
+use crate::host::lacks_processors;
 use crate::passive::{RailCounts, STATES, StageCounts, State, Window};
 use crate::verdict::Stage;
 
@@ -66,18 +67,14 @@ impl Split {
     }
 
     /// A server that gets too little of processors does not take what comes: that it waits on the
-    /// way is not the way's doing.
-    /// But for one that loses: that is slow anyway. Nor for `least`, the part of a step's time that
-    /// a round trip takes at least: so long it is on the way, whatever the server does.
+    /// way is not the way's doing. But for one that loses: that is slow anyway. Nor for `least`,
+    /// the part of a step's time that a round trip takes at least: so long it is on the way,
+    /// whatever the server does.
     pub(super) fn with_starved(self, told: Option<(&Told, &Told)>, seconds: f64, loses: bool, least: f64) -> Split {
-        /// One of its threads wants a processor for this part of the time, and waits for it for
-        /// this part of that: on a machine that others keep busy it waits for half.
-        const WANTS_MIN: f64 = 0.8;
-        const WAITS_MIN: f64 = 0.75;
         let Some((Ok(before), Ok(now))) = told else { return self };
         let [ran, waited] = [0, 1].map(|at: usize| (now.processor_seconds[at] - before.processor_seconds[at]).max(0.0));
         let waits = share(waited, ran + waited);
-        if ran + waited < WANTS_MIN * seconds || waits < WAITS_MIN || loses {
+        if loses || !lacks_processors([ran, waited], seconds) {
             return self;
         }
         let moves = (self.way - least).max(0.0) * waits;
