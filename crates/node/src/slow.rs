@@ -109,7 +109,11 @@ impl SlowConfig {
         if let Some(log) = &self.log {
             let opened = RequestLog::start(log).map_err(|error| {
                 let what = format!("cannot write the request log {}", log.path.display());
-                Failure::new(what, error, "name a file in a folder that the server's user may write to")
+                Failure::new(
+                    what,
+                    error,
+                    "name a regular file, or one to be made, in a folder that the server's user may write to",
+                )
             })?;
             records.push(Arc::new(opened));
         }

@@ -110,14 +110,19 @@ struct Files {
     is_broken: bool,
 }
 
-/// Opens a log, a regular file and no link to one: it is renamed and cut as root. Who serves what to
-/// whom is nobody else's business, also where the file was there before.
+/// Opens a log. It has to be a regular file and no link to one, since root renames and truncates
+/// it. Nobody but its owner may read it, also where the file was there before.
 fn open(path: &Path) -> io::Result<File> {
     // A FIFO without a reader would be waited for.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
+    let wrong = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
+    let opened = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path);
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => wrong("it is a symbolic link"),
+        _ => error,
+    })?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(wrong("it is no regular file"));
     }
     file.set_permissions(Permissions::from_mode(0o600))?;
     Ok(file)

@@ -64,14 +64,7 @@ impl Series {
         if is_parquet && cfg!(not(feature = "reports")) {
             return Err(WriteError::NoParquet { path: owned });
         }
-        let made = File::create(path).and_then(|file| {
-            #[cfg(feature = "reports")]
-            if is_parquet {
-                return rows::Parquet::new(file).map(Sink::Parquet);
-            }
-            Ok(Sink::Lines(Box::new(BufWriter::new(file))))
-        });
-        match made {
+        match File::create(path).and_then(|file| sink(file, is_parquet)) {
             Ok(sink) => Ok(Series { path: owned, sink }),
             Err(error) => Err(WriteError::Write { path: owned, error }),
         }
@@ -96,6 +89,20 @@ impl Series {
         };
         ended.map_err(|error| WriteError::Write { path: self.path, error })
     }
+}
+
+#[cfg(feature = "reports")]
+fn sink(file: File, is_parquet: bool) -> io::Result<Sink> {
+    if is_parquet {
+        return rows::Parquet::new(file).map(Sink::Parquet);
+    }
+    Ok(Sink::Lines(Box::new(BufWriter::new(file))))
+}
+
+/// Without Parquet, which is refused before.
+#[cfg(not(feature = "reports"))]
+fn sink(file: File, _is_parquet: bool) -> io::Result<Sink> {
+    Ok(Sink::Lines(Box::new(BufWriter::new(file))))
 }
 
 fn lines(to: &mut dyn Write, time: Timestamp, readings: &Readings) -> io::Result<()> {
