@@ -70,8 +70,8 @@ impl Repeated {
         Repeated { path, state: Mutex::new(State { known, note: None }) }
     }
 
-    /// Whether a write may be repeated: no other client has repeated anything there in this tenure,
-    /// or in this recovery and before. It is noted before it may be executed.
+    /// Whether a write may be repeated: no other client has repeated anything there in this
+    /// tenure, or in this recovery and before. It is noted before it may be executed.
     pub(super) fn admit(&self, tenure: u64, piece: &Piece<'_>) -> io::Result<bool> {
         let mut state = lock(&self.state);
         if !state.known.admit(tenure, piece) {
@@ -131,6 +131,17 @@ mod tests {
         assert!(!fourth.admit(RECOVERED, &piece(4, 0..1)).unwrap());
         let lines = fs::read_to_string(folder.path().join("repeated")).unwrap().lines().count();
         assert_eq!(lines, 1, "the others are forgotten");
+    }
+
+    #[test]
+    fn a_note_that_is_full_lets_nothing_more_be_repeated_before_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Repeated::new(folder.path());
+        assert!(first.admit(3, &piece(1, 0..1)).unwrap());
+        let mut note = OpenOptions::new().append(true).open(folder.path().join("repeated")).unwrap();
+        note.write_all(line(&piece(1, 1..2)).repeat(NOTE_MAX as usize / 8).as_bytes()).unwrap();
+        assert!(!first.admit(3, &piece(1, 100..101)).unwrap());
+        assert!(Repeated::new(folder.path()).admit(4, &piece(1, 100..101)).unwrap());
     }
 
     #[test]
