@@ -105,8 +105,9 @@ pub fn shut_down(fd: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), SHUTDOWN, &raw const flags) })
 }
 
-/// Maps the first `length` bytes of a file shared and writable, stores `value` into byte `at`, and waits for msync. EFAULT where there is no page to be
-/// had, as of a mount that is dead: a plain store would end the process by SIGBUS.
+/// Maps the first `length` bytes of a file shared and writable, stores `value` at byte `at`, and
+/// waits for msync. EFAULT: there is no such page, as of a mount that is dead. A plain store would
+/// end the process by SIGBUS.
 pub fn store_shared(fd: BorrowedFd<'_>, length: usize, at: usize, value: u8) -> io::Result<()> {
     let mapping = Mapping::new(fd, length)?;
     mapping.store_or_fault(at, value)?;

@@ -30,8 +30,8 @@ fn reads(mount: &Mount) -> u64 {
     buckets.map_or(0, |buckets| buckets.iter().map(|bucket| bucket[1].as_u64().unwrap()).sum())
 }
 
-/// A program that maps a page, stores to it and unmaps it, for each page of a file, has them fetched
-/// in as few requests as one that maps them all at once.
+/// A program that maps a page, stores to it and unmaps it, for each page of a file, has them
+/// fetched in as few requests as one that maps them all at once.
 #[test]
 fn what_is_mapped_page_by_page_is_fetched_once() {
     const PAGES: usize = 512;
@@ -65,8 +65,8 @@ fn what_is_mapped_page_by_page_is_fetched_once() {
     });
 }
 
-/// Who has a lock finds what the one before him has stored and synced: through a mapping of his own
-/// that is new, and through one that he has kept.
+/// Who has a lock finds what the one before him has stored and synced: through a mapping of his
+/// own that is new, and through one that he has kept.
 #[test]
 fn who_has_a_lock_finds_in_mappings_what_was_stored_under_the_one_before() {
     const ROUNDS: u32 = 60;

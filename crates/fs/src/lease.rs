@@ -85,8 +85,8 @@ pub trait Observer: Send + Sync {
         false
     }
 
-    /// For how long names in a directory, or the one that leads to it, may still be used where they
-    /// cannot be made to be forgotten: its lease is not given back before. To be asked on any
+    /// For how long names in a directory, or the one that leads to it, may still be used where
+    /// they cannot be made to be forgotten: its lease is not given back before. To be asked on any
     /// thread, when no answer about them is on its way.
     fn names_left(&self, _handle: &[u8]) -> Duration {
         Duration::ZERO

@@ -1,8 +1,9 @@
 //! What the kernel keeps under leases, and how it is made to forget it.
 //!
-//! Attributes and pages are dropped inode by inode. Names are not: that would wait for the lock of their directory, which somebody may hold who waits for
-//! us. Instead all names are made to be looked up again at once (INC_EPOCH), which waits for nothing. Where that is not there, few names are kept, for a
-//! moment, until which everybody waits who changes them ([`crate::hot_names`]).
+//! Attributes and pages are dropped inode by inode. To drop a name the kernel takes the lock of
+//! its directory, which somebody may hold who waits for us. So INC_EPOCH has all names looked up
+//! again, which waits for nothing. Kernels without it keep few names, for a moment, and whoever
+//! changes one of these waits for that long ([`crate::hot_names`]).
 //!
 //! Over a name that it keeps the kernel goes without a look at the inode, and judges chmod, utimensat and removals from sticky directories by the owner that it
 //! knows. So the names of an inode are forgotten too, if there are any, when the lease on its attributes ends.

@@ -4,8 +4,8 @@
 //! A rename that holds the lock of the directory where the entry is has its answer before that is
 //! dropped, gets ESTALE, gives up its locks and looks once more, from the beginning of the path.
 //! Were it answered at once it would have its locks again before the thread has had its turn. So
-//! whoever looks at that directory meanwhile waits for the drop, and whoever comes once more to the
-//! one that was moved.
+//! whoever looks at that directory meanwhile waits for the drop, and whoever comes once more to
+//! the one that was moved.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -23,8 +23,8 @@ use crate::places::Place;
 /// times what that takes where nobody holds the lock.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// How long who comes later waits: where the lock is free the thread only needs its turn, which may
-/// take long where many programs want the processors.
+/// How long a later lookup waits. Where the lock is free the thread only needs its turn, which may
+/// take long on a busy machine.
 const LATER_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The most entries that wait to be dropped. Beyond, the kernel is left to itself, as for entries
@@ -155,8 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// One that cannot be dropped yet holds up nobody for ever, and is waited for by who comes once
-    /// more.
+    /// An entry that cannot be dropped yet holds up nobody for ever. A later lookup waits for it.
     #[test]
     fn who_comes_again_waits_for_what_was_to_be_dropped_before() {
         let settings = Settings { name: "test".into(), threads_min: 0, threads_max: 0, spin_max: Duration::ZERO };

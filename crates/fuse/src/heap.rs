@@ -1,5 +1,6 @@
-//! The heap, once programs ask for little. What was freed the allocator keeps for who asks next, for each thread that ever asked, and gives it back to the
-//! system only where it lies at the end of a heap: a mount would stay as large as it was under load.
+//! The heap once the load is over. The allocator keeps freed memory for each thread, and returns
+//! it to the system only from the end of a heap. Without help a mount stays as large as it was
+//! under load.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -10,10 +11,12 @@ use aqueduct_worker::Group;
 use crate::shared::Shared;
 use crate::sys;
 
-/// How long requests are counted before it is looked: longer than what was written is kept until it is stable (10 s).
+/// How long requests are counted before a look. It is longer than written data are kept until they
+/// are stable (10 s).
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// In one interval: with fewer the mount is as good as idle, as those come that look at it regularly.
+/// With fewer requests in an interval the mount counts as idle. Programs that look at it regularly
+/// make about as many.
 const FEW: u64 = 100;
 
 /// What is done after an interval.

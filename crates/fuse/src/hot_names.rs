@@ -1,5 +1,5 @@
-//! Names of directories that the kernel keeps for a moment, where it cannot be made to forget names
-//! at once (before Linux 6.16).
+//! Names of directories that the kernel keeps for a moment, on kernels that cannot be made to
+//! forget names at once (before Linux 6.16).
 //!
 //! Programs that use long paths (git, compilers, interpreters) have the kernel look at the same
 //! few directories again for each file. Those that are asked for often it is told to keep for
@@ -296,7 +296,8 @@ impl HotNames {
         left
     }
 
-    /// Waits until the kernel has forgotten the names in a directory, and the one that leads to it.
+    /// Waits until the kernel has forgotten the names in a directory, and the one that leads to
+    /// it.
     pub(crate) fn wait(&self, directory: u64) {
         loop {
             match self.left(directory) {

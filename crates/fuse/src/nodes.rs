@@ -71,9 +71,9 @@ impl Named {
 /// How much later than it was told of a name a kernel may count from: as the server's patience.
 const KERNEL_DELAY_MS: u64 = 2000;
 
-/// A descriptor that was opened cached stays so. Once others use the file each of its reads costs a
-/// question and a drop of pages more, which a program that opens a file again and again in turn with
-/// others (a database) is spared.
+/// A descriptor that was opened cached stays so. Once others use the file, each of its reads costs
+/// one question and one drop of pages more. A program that opens a file in turn with others again
+/// and again (a database) is spared that.
 const CONTENDED_FOR: Duration = Duration::from_secs(10);
 
 /// What is remembered of a node for as long as the kernel knows it.

@@ -1,4 +1,5 @@
-//! What needs `unsafe`: memory for requests, what the allocator gives back, and the ioctl that clones a device.
+//! Code that needs `unsafe`: memory for requests, heap memory that goes back to the system, and
+//! the ioctl that clones a device.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -18,7 +19,8 @@ pub fn clone_device(fresh: BorrowedFd<'_>, device: BorrowedFd<'_>) -> io::Result
     Ok(())
 }
 
-/// Gives back to the system what of the heap nobody uses, wherever it lies: some milliseconds for 100 MB. Other allocators than glibc's do that by themselves.
+/// Returns unused heap memory to the system, wherever it lies. That takes some milliseconds for
+/// 100 MB. Allocators other than glibc's do it by themselves.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it takes the allocator's own locks, and leaves alone what is in use.

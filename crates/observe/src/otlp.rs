@@ -201,8 +201,8 @@ impl Sending {
         true
     }
 
-    /// Lets some time pass. What comes meanwhile waits in its queue where the batch is full. False:
-    /// the end came first.
+    /// Lets some time pass. Where the batch is full, new operations wait in the queue. False: the
+    /// end came first.
     fn wait(&mut self, operations: &Receiver<Arc<SlowOperation>>, time: Duration) -> bool {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -300,7 +300,8 @@ fn trace_of(config: &OtlpConfig, operation: &SlowOperation) -> (String, String) 
         blake3::hash(what.as_bytes()).to_hex()
     };
     match &operation.trace {
-        // The span of the operation is named as the end of its trace: so a server knows its parent.
+        // The span of the operation is named as the end of its trace: so a server knows its
+        // parent.
         Some(trace) if trace.len() == 32 && !config.is_server => (trace.clone(), trace[16..].to_owned()),
         Some(trace) if trace.len() == 32 => (trace.clone(), own(&operation.operation)[..16].to_owned()),
         _ => (own("trace")[..32].to_owned(), own("span")[..16].to_owned()),

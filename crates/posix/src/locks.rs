@@ -297,8 +297,9 @@ impl Locks {
         }
         if ask.space == LockSpace::Flock {
             let held = self.files.get(&key).and_then(|file| file.held.get(&ask.owner)).and_then(|held| held.get(&0));
-            // Kernels name owners by their memory: that of a closed file, of which the release is still
-            // on its way, may be another's already. What is locked by that other is not to end with it.
+            // The kernel names the owner of a flock by the address of its struct file. A new file
+            // may have the address of a closed one whose RELEASE is still on its way. Its lock
+            // must not end with that release.
             if held.is_some_and(|held| held.kind == ask.lock.kind && held.open == ask.open) {
                 return Ok(Answer::Granted);
             }

@@ -76,7 +76,8 @@ impl Attached {
         }
     }
 
-    /// As whom a request is executed: the server's user for the client's, unless that one is squashed.
+    /// The credential with which a request is executed: the server's user for the client's, unless
+    /// that one is squashed.
     pub(crate) fn context(&self, client: ClientId, caller: Caller) -> Context {
         let credential = match self.maps() {
             Some(maps) => maps.credential(caller.credential),

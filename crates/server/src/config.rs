@@ -19,21 +19,26 @@ use crate::trace::TraceConfig;
 /// What a server takes on, each with its cost.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Sessions. An idle one costs its connections and, once it has changed things, its reply memory: at most 2 x `slots` replies of
-    /// about 300 bytes. One that is written down costs, on disk, at most 8 KiB for each slot and 16 KiB; of all those 1024 files are open at most.
+    /// Sessions. An idle one costs its connections and, once it has changed something, its reply
+    /// memory: at most 2 x `slots` replies of about 300 bytes. Its file costs at most 8 KiB a slot
+    /// and 16 KiB. At most 1024 of these files are open.
     pub sessions_max: usize,
-    /// Connections, with a session or without: about 2 KiB and a descriptor each. See `frame_memory` and `unsent_memory` for what they hold.
+    /// Connections, with a session or without: about 2 KiB and a descriptor each. See
+    /// `frame_memory` and `unsent_memory` for what they hold.
     pub connections_max: usize,
-    /// Connections that have no session yet, of one address and in all: about 2 KiB and a descriptor each.
+    /// Connections that have no session yet, of one address and in all: about 2 KiB and a
+    /// descriptor each.
     pub unjoined_per_address_max: usize,
     /// See `unjoined_per_address_max`.
     pub unjoined_max: usize,
-    /// Bytes for frames of all connections that are not whole, or not executed yet; who finds none waits. Frames up to 512 bytes are not counted.
+    /// Bytes of frames that are not whole, or not executed yet, of all connections. Whoever finds
+    /// no room waits. Frames up to 512 bytes are not counted.
     pub frame_memory: usize,
-    /// Bytes of replies of all connections that their peers do not read; up to half as much more for a moment. Beyond, who does not read is closed.
+    /// Bytes of replies that peers do not read, of all connections; up to half as much more for a
+    /// moment. Beyond that, the connection of a peer that does not read is closed.
     pub unsent_memory: usize,
-    /// Slots per session and class: how many changing requests one client has under way. When very many have been given out, new sessions get fewer,
-    /// at least 8, so that all take at most 130 MiB.
+    /// Slots per session and class: how many changes one client has under way. Once very many have
+    /// been given out, new sessions get fewer, at least 8, so that all take at most 130 MiB.
     pub slots: u32,
     /// Lock requests of one client that wait.
     pub pending_max: usize,
@@ -52,22 +57,28 @@ pub struct Limits {
     /// says nothing itself, is asked after twice as long, and has vanished after four to five
     /// times as long.
     pub suspect: Duration,
-    /// How long a session outlives its last connection when the client did not say goodbye. Then its locks and opens are freed.
+    /// How long a session outlives its last connection when the client did not say goodbye. Then
+    /// its locks and opens are freed.
     pub session_grace: Duration,
-    /// As `session_grace`, when the client has vanished: the path to it may be mended, or its machine is gone.
+    /// As `session_grace`, when the client has vanished: the path to it may be mended, or its
+    /// machine is gone.
     pub vanished_grace: Duration,
-    /// How long after a start clients of before it may take to come back, while nobody else can take locks.
+    /// How long after a start earlier clients may take to come back. Nobody else can take locks
+    /// meanwhile.
     pub recovery_grace: Duration,
     /// A connection that has not joined a session by then is closed.
     pub hello_timeout: Duration,
-    /// How long a client may use what leases cover after its latest request; whole seconds, 0 for no leases. Who changes something waits for a client that does
-    /// not answer, and for what clients of before a start may still believe, at most this long and the next two.
+    /// How long after its latest request a client may use its leases; whole seconds, 0 for no
+    /// leases. A change waits at most this long and the next two for a client that does not
+    /// answer, and for leases of before a start.
     pub lease: Duration,
-    /// How much longer the server waits: for kernels that handle late what they are told, and for clocks.
+    /// How much longer the server waits, for kernels that act late on what they are told, and for
+    /// clocks.
     pub lease_patience: Duration,
     /// How soon a client has to give back what it is asked for, or it is not renewed.
     pub lease_answer: Duration,
-    /// What was recalled is granted to nobody for so long, and twice as long if it is recalled again at once, up to 10 s.
+    /// For how long a recalled lease is granted to nobody. Each further recall doubles it, up to
+    /// 10 s.
     pub lease_holdoff: Duration,
     /// Leases in all, at 110 bytes at most.
     pub leases_max: usize,
@@ -143,7 +154,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// What it serves.
     pub exports: Vec<Export>,
-    /// The cluster's keys, at most [`KEYS_MAX`](aqueduct_wire::KEYS_MAX): only clients that have one of them are served. None: everybody is.
+    /// The cluster's keys, at most [`KEYS_MAX`](aqueduct_wire::KEYS_MAX): only clients that have
+    /// one of them are served. None: everybody is.
     pub keys: Vec<Key>,
     /// The key of the volume's other servers, for exports that are theirs alone
     /// ([`Access::members_only`](crate::Access::members_only)). It lets them in beside whoever
@@ -155,7 +167,8 @@ pub struct ServerConfig {
     pub checksums: Checksums,
     /// The processors that the group's threads are held to, for its status.
     pub processors: Option<String>,
-    /// The folder where sessions are written down, so that they outlive the process; `None`: they end with it. Servers may share one.
+    /// The folder where sessions are written down, so that they outlive the process. `None`: they
+    /// end with it. Servers may share one.
     pub sessions: Option<PathBuf>,
     /// The volume that it has a part of; `None`: it stands alone.
     pub map: Option<Map>,

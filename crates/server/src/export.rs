@@ -21,7 +21,8 @@ pub struct Export {
     pub path: String,
     /// What it allows to whom. The server translates ids if it has maps.
     pub access: Access,
-    /// What changes names or attributes is on its disk before it is answered: then sessions are written down so that they outlive the machine.
+    /// Changes of names and attributes are on disk before they are answered. Sessions are then
+    /// written down so that they outlive the machine.
     pub durable: bool,
     /// How changes by others than the clients come to light.
     pub external: External,

@@ -1,9 +1,10 @@
 //! The wire server: answers frames with any [`FileSystem`](aqueduct_fs::FileSystem).
 //!
-//! A client has one session, which outlives its connections; a session has one export. Whoever receives a request executes it on the same thread and replies:
-//! see the module `execute`.
-//! What an export allows to whom is in `access`, what clients may keep without asking again in `lease`.
-//! What a session needs to outlive the server process is written down (`journal`, `intent`); how it goes on then is in `restore` and `repeat`.
+//! A client has one session, which outlives its connections; a session has one export. Whoever
+//! receives a request executes it on the same thread and replies: see the module `execute`. What
+//! an export allows to whom is in `access`, what clients may keep without asking again in `lease`.
+//! What a session needs to outlive the server process is written down (`journal`, `intent`); how
+//! it goes on then is in `restore` and `repeat`.
 //!
 //! Modules use each other one way. Below all is what the server is configured with (`config`,
 //! `export`, `access`); then what a client has (`session`, with its `links`, `outbox`, `journal`)

@@ -18,7 +18,8 @@ impl Server {
         Arc::new(ToServer(Arc::downgrade(self)))
     }
 
-    /// Something below an export was changed past this server: leases on it are recalled, and none are granted on what was looked at before.
+    /// Something below an export was changed past this server. Leases on it are recalled, and none
+    /// are granted on what was looked at before.
     pub fn changed_outside(&self, handle: &[u8], aspects: Aspects) {
         // Whichever export it was sealed for.
         let of_export = |export: &&Arc<Export>| export.filesystem.inode_name(handle).is_some();

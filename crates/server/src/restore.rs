@@ -1,4 +1,5 @@
-//! Sessions that an earlier process left: which requests of them had been executed, and who comes back.
+//! Sessions that an earlier process left: which of their requests had been executed, and which of
+//! their clients come back.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::lease::keeper::Believers;
 use crate::session::Session;
 use crate::state::Server;
 
-/// Finds out which of the requests that were under way had been executed: these have their replies from now on, and the others were never sent.
+/// Finds out which of the requests under way had been executed. These have their replies from now
+/// on. The others count as never sent.
 async fn settle_intents(left: &mut Left, attached: &Attached, has_lost: bool) {
     let client = ClientId(left.head.session);
     let maps = attached.maps();
@@ -50,7 +52,8 @@ async fn settle_intents(left: &mut Left, attached: &Attached, has_lost: bool) {
 }
 
 impl Server {
-    /// Puts the sessions of earlier processes into the table, and has those end whose clients do not come in time.
+    /// Puts the sessions of earlier processes into the table. A session ends if its client does
+    /// not come in time.
     pub(crate) fn restore(&self, folder: &Folder) -> io::Result<()> {
         let (left, believed) = folder.left(self.config.limits.sessions_max, |head| self.attach(head).is_some())?;
         // On a thread of its own, which may act as whoever was to be served, and wait.
@@ -112,7 +115,8 @@ impl Server {
         !self.recovery.is_over()
     }
 
-    /// A session, for how long its client may believe what it was granted, and whether it may still send what it held back.
+    /// A session, for how long its client may believe what it was granted, and whether it may
+    /// still send what it held back.
     async fn restore_session(&self, mut left: Left) -> Option<(Session, Duration, bool)> {
         let (believes, may_flush) = (left.head.believes(), left.head.may_flush());
         let attached = self.attach(&left.head)?;
@@ -129,7 +133,8 @@ impl Server {
         Some((session, believes, may_flush))
     }
 
-    /// The export of a session as the present configuration gives it to its host; `None`: it does not.
+    /// The export of a session, as the present configuration gives it to the session's host.
+    /// `None`: it does not.
     fn attach(&self, head: &Head) -> Option<Attached> {
         Attached::new(self.export(&head.export)?, &head.origin.clone().into())
     }

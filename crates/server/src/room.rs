@@ -35,7 +35,8 @@ impl Hoarders {
     }
 }
 
-/// Bytes of requests that wait for others' leases, of all clients. They are not counted among frames, whose room others need meanwhile; beyond so many they are.
+/// Bytes of requests that wait for others' leases, of all clients. Up to this they are not counted
+/// as frames, whose room others need meanwhile; beyond it they are.
 const WAITING_MAX: usize = 64 << 20;
 
 /// How many such bytes there are.

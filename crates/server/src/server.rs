@@ -118,7 +118,8 @@ impl Server {
         Ok(())
     }
 
-    /// For tests: has requests end, without an answer, at the moments for which `hook` says so. It can be set once.
+    /// For tests: ends requests without an answer, at the moments for which `hook` says so. It can
+    /// be set once.
     pub fn set_failpoint(&self, hook: impl Fn(Moment) -> bool + Send + Sync + 'static) {
         self.failpoint.set(hook);
     }

@@ -52,7 +52,8 @@ impl Server {
         });
     }
 
-    /// Ends a session: fences it, then frees what it holds. While requests of it are being executed nobody else gets its locks: the last one frees them.
+    /// Ends a session: fences it, then frees what it holds. Nobody else gets its locks while
+    /// requests of it are executed: the last of these frees them.
     pub(crate) fn end_session(&self, session: &Arc<Session>) {
         session.end("the session has ended");
         session.waits.end();

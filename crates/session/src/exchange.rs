@@ -86,8 +86,8 @@ impl Exchange {
         }
     }
 
-    /// Says for which job it is made and to which trace it belongs, and asks how long it is queued,
-    /// where nothing else stands before its fields.
+    /// Puts a prefix before the fields: the job, the trace, and whether the queue time is asked
+    /// for. A request that has a prefix already stays as it is.
     fn extend(&mut self, context: &Context, asks_queue_time: bool) {
         let job = context.job.as_ref().map(|job| (**job).into());
         let trace = context.steps().trace();
@@ -245,8 +245,8 @@ impl Session {
         self.counters.sent(op, ticket.sent)
     }
 
-    /// What a request has when it is sent for the first time: where steps are kept, the question for
-    /// how long it takes.
+    /// The flags of a first try. Where steps are kept, the server is asked how long the request
+    /// takes.
     fn first_flags(&self, context: &Context) -> Flags {
         let is_timed = context.steps().is_on() && self.tells_times.load(Ordering::Relaxed);
         if is_timed { Flags::TIMED } else { Flags::empty() }

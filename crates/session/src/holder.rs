@@ -133,8 +133,8 @@ pub trait Recovery {
     fn open(&mut self, context: &Context, request: &Request<'_>)
     -> Result<Option<Result<OpenId, Errno>>, ConnectError>;
 
-    /// Sends what was held back of a write, and keeps a copy until it is stable. `ordinal`: it is a
-    /// repeat of what was written beside others; EIO when another client has repeated something
+    /// Sends what was held back of a write, and keeps a copy until it is stable. `ordinal`: it is
+    /// a repeat of what was written beside others; EIO when another client has repeated something
     /// there.
     fn write_held(
         &mut self,

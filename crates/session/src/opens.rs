@@ -258,8 +258,8 @@ impl Opens {
         lost
     }
 
-    /// A request is about to be sent. What it may take of the locks that are held, a recovery does
-    /// not have again.
+    /// A request is about to be sent. A recovery does not ask again for the part of a lock that
+    /// this may give up.
     pub(crate) fn asks(&self, request: &Request<'_>) {
         let (open, owner, space, wanted) = match request {
             Request::SetLock { open, owner, space, lock, .. } => (*open, *owner, *space, *lock),
@@ -272,8 +272,8 @@ impl Opens {
         }
     }
 
-    /// The server has refused it, for want of room or for somebody else's lock: it has taken nothing
-    /// but from flocks, which are given up before they change.
+    /// The server has refused the request, for want of room or because of another's lock. It has
+    /// taken nothing but flocks, which are given up before they are converted.
     pub(crate) fn is_refused(&self, request: &Request<'_>) {
         if let Request::SetLock { open, owner, space, lock: range, .. } = request
             && (*space != LockSpace::Flock || range.kind == LockKind::Unlock)
@@ -396,8 +396,8 @@ impl Held {
     }
 }
 
-/// What is surely left of a lock while one of another kind is asked for. A flock is given up before
-/// it changes, but for one that others may have as well, which is had in one step.
+/// What is surely left of a lock while a conversion is under way. A flock is given up before it is
+/// converted, except from exclusive to shared, which is one step.
 fn left_by(space: LockSpace, held: LockKind, wanted: LockKind) -> LockKind {
     match (held, wanted) {
         (LockKind::Unlock, _) | (_, LockKind::Unlock) => LockKind::Unlock,

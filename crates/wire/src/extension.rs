@@ -16,8 +16,8 @@ pub const JOB_LENGTH_MAX: usize = 64;
 /// The longest token of a right in bytes.
 pub const RIGHT_LENGTH_MAX: usize = 128;
 
-/// A request with the flag TIMED that took fewer microseconds at the server than this, from when it
-/// had come whole, is answered without a word about it.
+/// Replies to TIMED requests that took fewer microseconds at the server than this say nothing of
+/// it. The time counts from when the request was whole.
 pub const TOLD_MIN_US: u32 = 500;
 
 /// From this type on entries are critical.

@@ -70,8 +70,8 @@ pub struct Right {
     pub data: u64,
     /// Grows from right to right.
     pub grant: u64,
-    /// Of several who write at the same time: the first right that was given since they do, the same
-    /// for all their rights on the inode. 0: whoever has it writes alone.
+    /// The tenure: the first right that was given since several clients write the inode at the
+    /// same time. All their rights on it say the same. 0: the holder writes alone.
     pub tenure: u64,
 }
 

@@ -244,8 +244,8 @@ impl<'a> Turn<'a> {
         let several = self.group.settings.threads_max > 1;
         if several {
             let has_work = || self.group.has_tasks() || done() || self.group.stopping.load(Ordering::SeqCst);
-            // Who watches may have slept since before the next timer was added, when both watched: so
-            // who is parked comes for it too.
+            // The watching thread may have gone to sleep before the next timer was added, while
+            // two watched. So a parked thread wakes up for timers too.
             let limit = || self.timeout(lock(&self.group.timers).next(Instant::now()));
             match self.group.watch.enter(limit, has_work) {
                 Place::Watching => {}

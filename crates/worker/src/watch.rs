@@ -59,8 +59,9 @@ impl Watch {
         any
     }
 
-    /// Asks to watch. Parks the thread, up to `limit` as of then, while that is not wanted and `has_work` says that there is nothing else to do; it is asked
-    /// after the thread is counted as parked, so whoever gives work afterwards can summon it.
+    /// Asks to watch. Parks the thread, until `limit` at most, while another one watches and
+    /// `has_work` says that there is nothing else to do. `has_work` is asked after the thread
+    /// counts as parked, so that whoever adds work later can wake it.
     pub(crate) fn enter(&self, limit: impl FnOnce() -> Option<Duration>, has_work: impl Fn() -> bool) -> Place {
         if self.wide.is_on() {
             self.watchers.fetch_add(1, Ordering::SeqCst);

@@ -196,8 +196,9 @@ impl Work {
             return Err(Stop::Finding(format!("operation {}, {what}: {error}", self.report.operations)));
         };
         let name = format!("gone-{mount}");
-        // ECANCELED and EINTR are the kernel's own: of a request that it was handing to a ring (io_uring) when the mount's process was killed.
-        // EFAULT is a page of a mapping that nobody brings any more.
+        // ECANCELED and EINTR come from the kernel itself, for a request that it was handing to a
+        // ring (io_uring) when the mount's process was killed. EFAULT is a page of a mapping that
+        // nobody can bring any more.
         let of_the_dead = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::EINTR, libc::EFAULT];
         let dead = of_the_dead.contains(&errno) && self.windows.any(&name, self.alive, now());
         // Between two mounts the empty directory shows.

@@ -25,8 +25,8 @@ use crate::volume::New;
 const XATTRS_KEPT: [&[u8]; 3] = [b"system.posix_acl_access", b"system.posix_acl_default", b"security.capability"];
 
 /// Of a larger file the kernel keeps no pages while it is open for writing: large writes through
-/// pages cost a copy and their memory, which only pays where the same pages are used again. What is
-/// mapped page by page, and small databases, are smaller.
+/// pages cost a copy and their memory, which only pays where the same pages are used again. What
+/// is mapped page by page, and small databases, are smaller.
 const MAPPED_MAX: u64 = 64 << 20;
 
 /// What a packed entry takes beside its name, and with an inode beside its handle.

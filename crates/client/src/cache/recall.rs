@@ -122,8 +122,8 @@ fn run(leases: &Leases, volume: &Weak<Volume>) {
     }
 }
 
-/// Whether nothing relies on a lease any more, at this session or at others. Where that is a matter
-/// of time only, `soonest` is no later.
+/// Whether nothing relies on a lease any more, at this session or at others. Where that is a
+/// matter of time only, `soonest` is no later.
 fn is_free(
     leases: &Leases,
     volume: &Volume,

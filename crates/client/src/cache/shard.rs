@@ -309,8 +309,8 @@ impl Shard {
     }
 
     /// Whether the kernel may keep what it reads of a file that this client writes, since nobody
-    /// else uses it; `opens`: and no more than so many bytes, of a descriptor that is being opened.
-    /// Only where one was opened so does it from then on.
+    /// else uses it; `opens`: and no more than so many bytes, of a descriptor that is being
+    /// opened. Only where one was opened so does it from then on.
     pub(super) fn written_pages(&mut self, handle: &[u8], hash: Hash, opens: Option<u64>, view: &View) -> bool {
         if !self.is_written(handle) || view.now >= view.until {
             return false;
@@ -666,7 +666,8 @@ impl Shard {
         self.inodes.get(handle).map(|inode| (inode.lease, inode.aspects))
     }
 
-    /// What the kernel may still have of an inode, whose lease is given back, and is to forget now.
+    /// What the kernel may still have of an inode, whose lease is given back, and is to forget
+    /// now.
     pub(super) fn take_told(&mut self, handle: &[u8], aspects: Aspects, now: Nanos) -> Aspects {
         let Some(inode) = self.inodes.get_mut(handle) else { return Aspects::empty() };
         let mut told = inode.take_told(aspects, now);

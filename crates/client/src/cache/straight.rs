@@ -21,8 +21,9 @@ const UNUSED_MAX: Nanos = 1_000_000_000;
 const LOOK: Duration = Duration::from_millis(250);
 
 impl Cache {
-    /// Writes straight, if that may be; `None`: it goes as any other write. What nothing was done of
-    /// goes as any other by itself: nobody repeats what others may have overwritten.
+    /// Writes straight to servers of data, if that is allowed. `None`: the write goes the usual
+    /// way. A write of which nothing was done goes the usual way by itself, since nobody repeats
+    /// what others may have overwritten.
     pub(super) async fn write_straight(
         &self,
         context: &Context,

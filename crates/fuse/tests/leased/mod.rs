@@ -203,7 +203,8 @@ impl<F: FileSystem> FileSystem for Leased<F> {
             }
             let lease = if hold.is_some() && !handles.is_empty() { *lock(&self.lease) } else { Duration::ZERO };
             let opens = match request {
-                // What a descriptor for writing writes goes through pages only if it is one for both.
+                // What a descriptor for writing writes goes through pages only if it is one for
+                // both.
                 Request::Open { flags, .. } => {
                     flags == OpenFlags::READ | OpenFlags::WRITE
                         || !flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE)

@@ -89,8 +89,8 @@ impl Job {
     }
 
     /// Before what was written beside others, and may have been executed elsewhere, is written
-    /// again. EIO: another client has written something again there since they write beside each other, or
-    /// since this server started: nobody knows which was to come first.
+    /// again. EIO: another client has written something again there since they write beside each
+    /// other, or since this server started: nobody knows which was to come first.
     pub(super) async fn may_repeat(
         &self,
         attached: &Attached,

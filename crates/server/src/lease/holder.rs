@@ -27,7 +27,8 @@ pub(crate) struct Holder {
     pub(super) departs: AtomicBool,
     /// The next process knows that it may hold something back.
     pub(super) writes: OnceLock<()>,
-    /// What it held back is lost, as the next process knows; until it has returned all that it owes.
+    /// What the client held back is lost, and the next process knows it, until the client has
+    /// returned all that it owes.
     broken: Mutex<bool>,
 }
 
@@ -47,7 +48,8 @@ impl Holder {
         Duration::from_nanos(self.renewed.load(Ordering::SeqCst))
     }
 
-    /// A request has come. Whether its reply renews: looked at once more after the time is noted, so that whoever suspends the client and looks then sees it.
+    /// A request has come. Returns whether its reply renews. That is looked at again after the
+    /// time is noted, so that whoever suspends the client and then looks sees it.
     pub(super) fn renew(&self, now: Now) -> bool {
         let may = || self.suspended.load(Ordering::SeqCst) == 0;
         may() && {

@@ -7,14 +7,16 @@ use std::time::Duration;
 use aqueduct_fs::{Aspects, ClientId};
 use aqueduct_wire::LeaseId;
 
-/// Names an inode, through whatever export it is found: what the server makes of its handle. 128 bits of keyed hashes, so that nobody finds two that are the same.
+/// Names an inode, whatever export it is found through: 128 bits of a keyed hash of its handle, so
+/// that nobody can find two that collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct InodeKey(pub(crate) u128);
 
 /// Leases are kept in so many machines, each with a lock of its own, by their inodes.
 pub(crate) const SHARDS: usize = 16;
 
-/// The latest ends of changes that a shard tells apart: inodes that share one only have grants refused.
+/// How many latest ends of changes a shard tells apart. Inodes that share one only have grants
+/// refused.
 pub(super) const ENDS: usize = 4096;
 
 impl InodeKey {
@@ -84,19 +86,22 @@ impl Exclusive {
 pub(crate) struct Looked {
     /// Taken before.
     pub(crate) stamp: u64,
-    /// What the request itself changes of the inode: its own change is under way, and refuses nothing to it.
+    /// What the request itself changes of the inode. Its own change is under way and refuses
+    /// nothing to it.
     pub(crate) own: Aspects,
 }
 
 /// What is known of the clients.
 pub(crate) trait Clients {
-    /// When a client was renewed last: its request came then, and was answered. `None` when nobody knows it any more.
+    /// When a client was renewed last: a request of it came then, and was answered. `None`: it is
+    /// not known any more.
     fn renewed(&self, client: ClientId) -> Option<Now>;
 
-    /// Whether requests of the client renew nothing, since it owes something, whichever shard it owes it to.
+    /// Whether requests of the client renew nothing because it owes a lease, to whichever shard.
     fn is_suspended(&self, client: ClientId) -> bool;
 
-    /// From now on, and before the next look at [`renewed`](Clients::renewed), requests of the client renew nothing. More than one shard may say so.
+    /// Requests of the client renew nothing from now on, and surely at the next look at
+    /// [`renewed`](Clients::renewed). Several shards may say so.
     fn suspend(&self, client: ClientId);
 
     /// The shard that said so takes it back.
@@ -110,7 +115,8 @@ pub(crate) enum Action {
     Recall { client: ClientId, lease: LeaseId },
     /// The change or look may be tried again: see [`Leases::begin`] and [`Leases::look`].
     Wake { waiter: Waiter },
-    /// What the client held back under the lease is lost. To be noted for the next process before anything else is done: it must not accept it either.
+    /// What the client held back under the lease is lost. This is noted before anything else is
+    /// done: the next process must not accept it either.
     Broken { client: ClientId, lease: LeaseId },
     /// The rights on the inode must end. When nothing is executed under them any more,
     /// [`Leases::revoked`] must follow.
@@ -132,7 +138,8 @@ pub(crate) enum Verdict {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) inode: InodeKey,
-    /// What changes; with [`Aspects::WRITES`] it was held back under an exclusive lease. Of a look [`Aspects::WRITES`] alone: with it in the way nobody looks.
+    /// What changes. With [`Aspects::WRITES`] it was held back under an exclusive lease. A look
+    /// has [`Aspects::WRITES`] alone, since only that lease is in its way.
     pub(crate) aspects: Aspects,
     /// Who need not give back what it holds.
     pub(crate) by: ClientId,
@@ -148,12 +155,15 @@ pub(crate) struct Limits {
     pub(crate) leases_of_client_max: usize,
     /// How long a client may use what it holds after it sent the latest request that was answered.
     pub(crate) lease: Duration,
-    /// How soon a client has to return what it is asked for, or it is not renewed: many times what a daemon that does its work takes.
+    /// How soon a client has to return a recalled lease, or it is not renewed: many times what a
+    /// working daemon takes.
     pub(crate) answer: Duration,
-    /// How much longer than the lease the server waits: for kernels that handle late what they are told for the rest of a lease (a second is very late), and
-    /// for clocks that run apart (by 200 parts in a million, usually: 2 ms).
+    /// How much longer than the lease the server waits: for kernels that act late on the rest of a
+    /// lease (a second is very late), and for clocks that run apart (by 200 parts in a million,
+    /// usually: 2 ms).
     pub(crate) patience: Duration,
-    /// After a recall, an inode is granted to nobody for this long; each further one within a second of the end of that doubles it.
+    /// For how long an inode is granted to nobody after a recall. Each further recall within a
+    /// second of the end of that doubles it.
     pub(crate) holdoff_first: Duration,
     /// At most.
     pub(crate) holdoff_last: Duration,
@@ -180,5 +190,6 @@ impl Limits {
     }
 }
 
-/// When contention is forgotten after the end of a hold-off, the design's measure of "again and again"; and how often it is looked for.
+/// How long after a hold-off contention is forgotten (the design's measure of "again and again"),
+/// and how often is looked for that.
 pub(super) const REMEMBERED_FOR: Duration = Duration::from_secs(1);

@@ -4,7 +4,8 @@ use aqueduct_fs::Aspects;
 
 use super::InodeKey;
 
-/// The most inodes that one request changes: two directories, what is moved between them, and what it replaces.
+/// The most inodes that one request changes: two directories, the inode that moves, and the one it
+/// replaces.
 pub(crate) const TOUCHED_MAX: usize = 4;
 
 /// What is touched of an inode that is only looked at.

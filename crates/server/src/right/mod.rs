@@ -21,15 +21,15 @@
 //!   [`CONCURRENT`](aqueduct_fs::Aspects::CONCURRENT), from the first of them to the return of the
 //!   last: one **tenure**. What they write is stable when it is answered, at the server of the
 //!   names as well, so that nobody ever repeats what was answered. At each place all rights of a
-//!   tenure are of one start of the server of data, and none of them has been ended there. So
-//!   when a client does not know what became of a write, and has had its rights ended to write it
-//!   again through the server of the names, nobody else has written there in between: the others
-//!   find no right, and wait as any change does until it has returned its lease. Nor did anybody
-//!   before that: a server of data refuses a write over what another client has written in the same
+//!   tenure are of one start of the server of data, and none of them has been ended there. So when
+//!   a client does not know what became of a write, and has had its rights ended to write it again
+//!   through the server of the names, nobody else has written there in between: the others find no
+//!   right, and wait as any change does until it has returned its lease. Nor did anybody before
+//!   that: a server of data refuses a write over what another client has written in the same
 //!   tenure, until that one has said that it knows what became of it. Who is refused writes as any
-//!   change is made, and so waits until all leases of the tenure have been returned.
-//!   What two of them do not know the end of, and lies over each other, only one of them writes
-//!   again, since nobody knows which was to come first; the other one's program gets an error.
+//!   change is made, and so waits until all leases of the tenure have been returned. What two of
+//!   them do not know the end of, and lies over each other, only one of them writes again, since
+//!   nobody knows which was to come first; the other one's program gets an error.
 //! - A client that **returns** its lease has had all answered that it sent under its rights, and
 //!   has given up nothing of it; what it wrote is stable.
 //! - A server of the names that is **started** lets nobody look at anything or change it before all

@@ -22,8 +22,8 @@ pub(crate) struct Piece<'a> {
     pub(crate) number: Ordinal,
 }
 
-/// What was let in under rights of several writers, as long as who sent it may not know what became
-/// of it.
+/// Writes that were let in under rights of several writers, as long as their sender may not know
+/// what became of them.
 #[derive(Default)]
 pub(super) struct Unsettled {
     files: HashMap<Box<[u8]>, File>,
