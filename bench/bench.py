@@ -40,6 +40,7 @@ def arguments():
     parser.add_argument("--writes", default=",".join(small_writes.NAMES), help="of the rows of writing small files, with commas between (all: %(default)s)")
     parser.add_argument("--targets", default=",".join([*targets.ALL, *targets.LEFT_OUT]), help="which to measure, with commas between (all: %(default)s)")
     parser.add_argument("--program", default=HERE.parent / "target/release/aqueduct", type=pathlib.Path, help="the program aqueduct")
+    parser.add_argument("--before", type=pathlib.Path, metavar="PROGRAM", help="another program aqueduct, measured in the same run: `compare.py --beside` says what got slower")
     parser.add_argument("--work", default="/dev/shm", help="where backing stores lie (/dev/shm)")
     parser.add_argument("--cache", default=sources.CACHE, type=pathlib.Path, help="where the trees of small files are kept (%(default)s)")
     parser.add_argument("--records", default=HERE / "records", type=pathlib.Path, help="where the figures are appended as JSON lines")
@@ -60,11 +61,12 @@ def arguments():
 def start_all(options, work):
     """The targets that could be started, and why the others could not."""
     started, missing = [], {}
-    for name in options.targets.split(","):
+    for name in [*options.targets.split(","), *(targets.OLDER if options.before else ())]:
         if name in targets.LEFT_OUT:
             missing[name] = targets.LEFT_OUT[name]
             continue
-        target = targets.ALL[name](work, options.program)
+        older = name in targets.OLDER
+        target = targets.OLDER[name](work, options.before) if older else targets.ALL[name](work, options.program)
         if not set(target.rows) & set(options.sections):
             continue
         try:

@@ -12,6 +12,7 @@ import sys
 
 import report
 from commands import HERE
+from targets import BEFORE
 
 RUNS_MIN = 3  # fewer have no spread to speak of
 RECORDS = HERE / "records"
@@ -63,6 +64,19 @@ def pairs(lines, section=None, target=None, before=None):
             yield new, old[-1]
 
 
+def beside(lines):
+    """(ours, the older program's) of each row of the newest run that measured both."""
+    ours = {}
+    for line in lines:
+        name, older = line["target"].removesuffix(BEFORE), line["target"].endswith(BEFORE)
+        ours.setdefault((line["date"], key_of({**line, "target": name})), {})[older] = line
+    both = [(key[0], found) for key, found in ours.items() if len(found) == 2]
+    newest = max((date for date, _ in both), default=None)
+    for date, found in both:
+        if date == newest:
+            yield found[False], found[True]
+
+
 def speed(new, old):
     """How many times as fast the new one is, by medians: less than 1 is slower. Units of time are better small, rates great."""
     now, then = statistics.median(new["values"]), statistics.median(old["values"])
@@ -107,10 +121,12 @@ def main():
     parser.add_argument("--only", metavar="SECTION", help="one section of the rows (all)")
     parser.add_argument("--target", help="one target (all)")
     parser.add_argument("--before", metavar="COMMIT", help="compare with figures of this commit (the ones before)")
+    parser.add_argument("--beside", action="store_true", help="compare with the older program of the same run, `bench/run --before PROGRAM`")
     parser.add_argument("--all", action="store_true", help="also the rows of which nothing can be said")
     parser.add_argument("--fail-slower", type=float, metavar="RATIO", help="exit 1 if a row of Aqueduct is slower, and less than RATIO times as fast as before (0.9)")
     options = parser.parse_args()
-    compared = list(pairs(read(sorted(options.records.glob("*.jsonl"))), options.only, options.target, options.before))
+    lines = read(sorted(options.records.glob("*.jsonl")))
+    compared = list(beside(lines) if options.beside else pairs(lines, options.only, options.target, options.before))
     show(compared, options.all)
     counts = collections.Counter(verdict(new, old) or "neither" for new, old in compared)
     print(f"{len(compared)} rows compared: {counts['slower']} slower, {counts['faster']} faster, {counts['neither']} neither (ranges overlap, or fewer than {RUNS_MIN} runs)")

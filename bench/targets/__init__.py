@@ -1,6 +1,6 @@
 """What is measured: the local directory, Aqueduct, and its peers, each with the same backing store, on this machine."""
 
-from targets.aqueduct import Aqueduct, Library, Wire
+from targets.aqueduct import BEFORE, Aqueduct, Before, Library, Wire
 from targets.base import Target
 from targets.bindfs import Bindfs
 from targets.ganesha import Ganesha
@@ -24,9 +24,15 @@ ALL = {
     "ganesha-libnfs": lambda work, _: Ganesha(work),
 }
 
+# What `--before PROGRAM` adds: what another program does in the same run.
+OLDER = {
+    f"aqueduct{BEFORE}": Before,
+    f"aqueduct-lease{BEFORE}": lambda work, program: Before(work, program, "lease"),
+}
+
 # Peers that are wanted and cannot be had with what setup-bench installs.
 LEFT_OUT = {
     "juicefs": "Debian has no package of it, and the Go module proxy that we reach refuses it: 403, 'This module version is not available'",
 }
 
-__all__ = ["ALL", "LEFT_OUT", "Aqueduct", "Target"]
+__all__ = ["ALL", "BEFORE", "LEFT_OUT", "OLDER", "Aqueduct", "Target"]

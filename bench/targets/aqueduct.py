@@ -11,6 +11,7 @@ from loads import LIBRARY_DEPTH
 from commands import Unavailable, run
 from targets.base import DATA, Target
 
+BEFORE = "-before"  # behind the name of a target that another program serves and mounts
 FILE_BYTES = 64 << 30  # of each file of the synthetic server: more than anybody reads
 
 
@@ -20,6 +21,7 @@ class Aqueduct(Target):
     name = "aqueduct"
     note = "defaults: cache=lease"
     rows = ("data", "names", "neighbour")
+    suffix = ""
 
     def __init__(self, work, program, cache=None, io_uring=True):
         self.options = []
@@ -30,6 +32,7 @@ class Aqueduct(Target):
             self.options, self.note = ["-o", options], f"mounted with -o {options}"
         if cache:
             self.rows = ("small-files", "small-writes")
+        self.name += self.suffix
         super().__init__(work)
         self.program = program
         self.version_of = (program, "--version")
@@ -80,6 +83,20 @@ class Aqueduct(Target):
         before = {name: spent(process) for name, process in both.items()}
         time.sleep(seconds)
         return {name: (memory(process), (spent(process) - before[name]) / seconds * 1000) for name, process in both.items()}
+
+
+class Before(Aqueduct):
+    """Another program, an older one as a rule, beside ours in the same run: what a change costs is not what another day is."""
+
+    suffix = BEFORE
+
+    def serve(self):
+        try:
+            super().serve()
+        except Unavailable:
+            # Older programs have no Unix sockets, and so nothing to be configured.
+            self.start_server(self.program, "--squash", "none", "--state", self.folder / "state", self.backing)
+            self.server.stdout.readline()  # the export
 
 
 class Unmounted(Target):

@@ -56,6 +56,7 @@ class Targets(unittest.TestCase):
         with tempfile.TemporaryDirectory() as work:
             work = pathlib.Path(work)
             made = {name: targets.ALL[name](work, "aqueduct") for name in targets.ALL if name.startswith("aqueduct") and name != "aqueduct-library"}
+            made |= {name: make(work, "older") for name, make in targets.OLDER.items()}
             for name, target in made.items():
                 self.assertEqual(target.name, name)
             self.assertEqual({name: target.options for name, target in made.items()}, {
@@ -109,6 +110,12 @@ class Comparing(unittest.TestCase):
         lines = [line([1] * 3, "2026-11-20"), line([2] * 3, "2026-11-21"), line([3] * 3, "2026-11-22")]
         (new, old), = compare.pairs(lines)
         self.assertEqual((new["values"][0], old["values"][0]), (3, 2))
+
+    def test_the_older_program_of_the_same_run(self):
+        lines = [line([9] * 3, "2026-11-20"), line([3] * 3, "2026-11-20", target="aqueduct-before"), line([1] * 3, "2026-11-21", target="aqueduct-before"),
+                 line([2] * 3, "2026-11-21"), line([5] * 3, "2026-11-22")]
+        (new, old), = compare.beside(lines)
+        self.assertEqual((new["values"][0], old["values"][0]), (2, 1))
 
     def test_other_machines_stores_and_sizes_are_others(self):
         new = line([3] * 3)
