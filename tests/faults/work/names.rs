@@ -33,7 +33,9 @@ pub fn work(work: &mut Work, life: u64) -> Outcome<()> {
     }
     if !matches!(ended, Err(Stop::Finding(_))) {
         let root = work.part.export.join(&folder);
-        belief.may_lack = !closes.iter().all(|closed| *closed);
+        // The close that was under way when the mount was killed says nothing, and its descriptor is
+        // not among these.
+        belief.may_lack = matches!(ended, Err(Stop::Gone)) || !closes.iter().all(|closed| *closed);
         let mut alternative = next.filter(|_| ended.is_err()).unwrap_or_else(|| belief.clone());
         alternative.may_lack = belief.may_lack;
         settles(|| belief.matches(&root).or_else(|first| alternative.matches(&root).map_err(|_| first)))?;
@@ -213,7 +215,11 @@ fn read_what_is_left(work: &mut Work, root: &Path, belief: &mut Belief, held: &[
             (None, Some(path)) => {
                 work.surely(&format!("read what is left of {path}"), || fs::read(root.join(&path)))?
             }
-            (None, None) => continue,
+            // Closed, and its mode lets nobody read it: it is looked at when another mode does.
+            (None, None) => {
+                belief.is_unsure_of(id);
+                continue;
+            }
         };
         work.report.bytes += got.len() as u64;
         let what =

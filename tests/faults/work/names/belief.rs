@@ -37,6 +37,8 @@ pub struct Node {
     xattrs: BTreeMap<&'static str, String>,
     /// Known until the next change.
     modified: Option<i64>,
+    /// Something of it may be lost, as its writer was told, and it could not be read since.
+    is_unsure: bool,
     /// The modes that it had since it was safe, and whether its times were set: through an open file these are held back as content is.
     modes_before: Vec<u32>,
     times_held: bool,
@@ -45,7 +47,9 @@ pub struct Node {
 impl Node {
     /// All of it is safe.
     fn settle(&mut self) {
-        Rc::make_mut(&mut self.content).settle();
+        if !self.is_unsure {
+            Rc::make_mut(&mut self.content).settle();
+        }
         self.modes_before.clear();
         self.times_held = false;
     }
@@ -345,7 +349,13 @@ impl Belief {
         let Some(node) = self.nodes.get_mut(&id) else { return false };
         let may_be = node.content.may_be(&got);
         node.content = Rc::new(Content::of(got));
+        node.is_unsure = false;
         may_be
+    }
+
+    /// Something of a file may be lost, and nobody can look what is left now.
+    pub fn is_unsure_of(&mut self, id: u32) {
+        self.nodes.get_mut(&id).into_iter().for_each(|node| node.is_unsure = true);
     }
 
     fn open_node(&mut self, slot: usize) -> Option<&mut Node> {
@@ -409,6 +419,7 @@ impl Belief {
             content: Rc::new(Content::of(content)),
             xattrs: BTreeMap::new(),
             modified: None,
+            is_unsure: false,
             modes_before: Vec::new(),
             times_held: false,
         };
@@ -585,7 +596,8 @@ impl Belief {
             _ => return Ok(()),
         };
         let differs = first_difference(&content, &node.content);
-        if let Some(at) = differs.filter(|_| !self.may_lack || !node.content.may_be(&content)) {
+        let may_lack = self.may_lack || node.is_unsure;
+        if let Some(at) = differs.filter(|_| !may_lack || !node.content.may_be(&content)) {
             return wrong(format!("differs at {at} ({} bytes instead of {})", content.len(), node.content.len()));
         }
         for name in XATTRS.iter().filter(|_| sort == Sort::File) {
