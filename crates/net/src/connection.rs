@@ -21,7 +21,7 @@ use crate::holding::Holding;
 use crate::liveness::{Liveness, was_cut};
 use crate::peer::Peer;
 use crate::pool::BufferPool;
-use crate::receive::{Frame, Plan, ReceiveError, Receiver};
+use crate::receive::{Closed, Frame, Plan, ReceiveError, Receiver};
 use crate::send::Sender;
 use crate::socket::{discard_unsent, guard, reset};
 use crate::sys::tcp_info;
@@ -42,17 +42,6 @@ pub struct Mode {
     pub shared: bool,
     /// A peer of which nothing is heard for so long, though it was asked, is dead; at least [`SUSPECT_MIN`](crate::SUSPECT_MIN).
     pub suspect: Duration,
-}
-
-/// Why a connection ended.
-#[derive(Clone, Debug)]
-pub struct Closed {
-    /// For logs and messages.
-    pub reason: String,
-    /// The peer ended it between two frames.
-    pub orderly: bool,
-    /// Nothing is heard of the peer any more, or the peer hears nothing; the path may be mended.
-    pub vanished: bool,
 }
 
 /// One half of the protocol: what happens with the frames of a connection.
@@ -578,7 +567,7 @@ impl Connection {
             if self.pauses() {
                 return true;
             }
-            if !self.handle(self.holding.take_deferred()) {
+            if !self.handle(self.holding.take_deferred(), Handing::begin(self)) {
                 return false;
             }
         }
@@ -599,6 +588,7 @@ impl Connection {
             self.holding.note_finished(&frames);
             let tally = receiver.take_tally();
             self.heard.store(receiver.heard(), Ordering::Relaxed);
+            let handing = Handing::begin(self);
             drop(receiver);
             if let Some(counters) = endpoint.counters() {
                 counters.received(tally);
@@ -607,19 +597,21 @@ impl Connection {
             let drained = match result {
                 Ok(drained) => drained,
                 Err(error) => {
-                    self.handle(std::mem::take(&mut frames));
+                    self.handle(std::mem::take(&mut frames), handing);
                     let orderly = matches!(error, ReceiveError::End);
                     if let ReceiveError::Frame(_) | ReceiveError::Refused(_) = &error {
                         self.endpoint.damaged(self, &error.to_string());
                     }
                     let vanished = error.is_silence() || self.is_cut(&error);
-                    self.end(Closed { reason: error.to_string(), orderly, vanished });
+                    let last = Handing::begin(self);
+                    self.holding.end_after_frames(Closed { reason: error.to_string(), orderly, vanished });
+                    drop(last);
                     return false;
                 }
             };
             // Where it pauses, what else has been read is deferred next: no event would tell of it.
             let done = drained || self.is_closed();
-            let watches = self.handle(std::mem::take(&mut frames));
+            let watches = self.handle(std::mem::take(&mut frames), handing);
             if let Some(budget) = pool.budget().filter(|_| starved) {
                 // Not watched for more until there is room for what has begun.
                 if !self.holding.starved.swap(true, Ordering::SeqCst) {
@@ -637,7 +629,7 @@ impl Connection {
 
     /// Hands frames to the endpoint. Before a slow one, the frames behind it, or if there are none the watching of the connection, go to
     /// other threads. Returns false when the watching has gone with the frames.
-    fn handle(self: &Arc<Self>, frames: Vec<Frame>) -> bool {
+    fn handle(self: &Arc<Self>, frames: Vec<Frame>, handing: Handing) -> bool {
         let mut frames = frames.into_iter();
         while let Some(frame) = frames.next() {
             if self.is_closed() {
@@ -656,11 +648,12 @@ impl Connection {
             // Of what has been read with these frames no event tells: whoever goes on here begins with it.
             let alone = rest.is_empty() && !lock(&self.receiver).has_leftover();
             if alone {
+                drop(handing);
                 self.arm(true);
             } else {
                 let this = self.clone();
                 group.spawn(async move {
-                    if this.handle(rest) {
+                    if this.handle(rest, handing) {
                         this.receive_and_watch();
                     }
                 });
@@ -670,6 +663,26 @@ impl Connection {
             return alone;
         }
         true
+    }
+}
+
+/// Frames that one thread has received are handed to the endpoint until this is dropped. Another
+/// one may find meanwhile that nothing more comes: the connection ends after the last frame, which
+/// may be a goodbye.
+struct Handing(Arc<Connection>);
+
+impl Handing {
+    fn begin(connection: &Arc<Connection>) -> Handing {
+        connection.holding.begin_handing();
+        Handing(connection.clone())
+    }
+}
+
+impl Drop for Handing {
+    fn drop(&mut self) {
+        if let Some(closed) = self.0.holding.handed() {
+            self.0.end(closed);
+        }
     }
 }
 

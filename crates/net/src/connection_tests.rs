@@ -21,9 +21,16 @@ const POOLED: usize = 1 << 16;
 /// The slot of a request that takes as long as its test holds the lock of what is slow.
 const SLOW: u32 = 7;
 
+/// The slot of a request in which its thread finds that nothing more comes.
+const LAST: u32 = 8;
+
+/// What is told of a goodbye that comes after the end.
+const LATE: usize = usize::MAX;
+
 struct Listener {
     events: Mutex<EventSender<usize>>,
     slow: Mutex<()>,
+    closed: AtomicBool,
 }
 
 impl Endpoint for Listener {
@@ -42,10 +49,19 @@ impl Endpoint for Listener {
         if self.is_slow(&frame.header) {
             drop(lock(&self.slow));
         }
-        let _ = lock(&self.events).send(frame.header.payload_length as usize); // at the end nobody listens
+        if frame.header.slot == LAST {
+            let end = connection.socket.peek(&mut [std::mem::MaybeUninit::uninit()]);
+            assert_eq!(end.unwrap(), 0, "both frames were received");
+            connection.receive(); // as another thread does that was woken by an answer that failed
+        }
+        let is_late = frame.header.kind == Kind::Goodbye && self.closed.load(Ordering::SeqCst);
+        let told = if is_late { LATE } else { frame.header.payload_length as usize };
+        let _ = lock(&self.events).send(told); // at the end nobody listens
     }
 
-    fn closed(&self, _connection: &Arc<Connection>, _closed: Closed) {}
+    fn closed(&self, _connection: &Arc<Connection>, _closed: Closed) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
 }
 
 struct World {
@@ -61,7 +77,8 @@ impl World {
         let budget = Budget::new(frames_max, unsent_max, || {});
         let pool = BufferPool::new(1 << 20, 1).with_budget(budget.clone());
         let (sender, events) = channel();
-        let endpoint = Arc::new(Listener { events: Mutex::new(sender), slow: Mutex::default() });
+        let endpoint =
+            Arc::new(Listener { events: Mutex::new(sender), slow: Mutex::default(), closed: AtomicBool::default() });
         (World { group: Group::new(settings).unwrap(), pool, events, endpoint }, budget)
     }
 
@@ -248,4 +265,19 @@ fn what_a_peer_said_before_it_left_is_heard_although_nothing_reaches_it() {
         heard.sort_unstable(); // two threads may say so, each of one
         assert_eq!(heard, [0, 3], "in round {round}");
     }
+}
+
+/// Threads that send wake others to receive: one of them may find the end while another one still
+/// has what came before it.
+#[test]
+fn the_end_is_told_after_what_came_before_it() {
+    let (world, _) = World::new(1 << 20, 1 << 20);
+    let (mut peer, connection) = world.connect();
+    connection.set_bulk(false);
+    let first = Header { slot: LAST, ..Header::new(Kind::Request) };
+    // One segment: both are received at once.
+    peer.write_all(&[first.encode(), Header::new(Kind::Goodbye).encode()].concat()).unwrap();
+    drop(peer);
+    assert_eq!([world.frame(), world.frame()], [0, 0]);
+    wait_until(|| world.endpoint.closed.load(Ordering::SeqCst));
 }

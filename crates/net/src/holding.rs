@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use aqueduct_worker::lock;
 
 use crate::budget::{Budget, UNSENT_FREE};
-use crate::receive::Frame;
+use crate::receive::{Closed, Frame};
 
 /// What one connection holds, and since when it makes nothing of it.
 #[derive(Default)]
@@ -28,6 +28,11 @@ pub(crate) struct Holding {
     /// Frames that wait until replies are read.
     deferred: Mutex<Vec<Frame>>,
     has_deferred: AtomicBool,
+    /// How many have received frames that are not handed on yet.
+    handing: AtomicUsize,
+    /// Why nothing more comes, while it is to be told after those frames.
+    ending: Mutex<Option<Closed>>,
+    is_ending: AtomicBool,
 }
 
 /// Milliseconds since this was first asked, and one.
@@ -127,5 +132,27 @@ impl Holding {
         let mut deferred = lock(&self.deferred);
         self.has_deferred.store(false, Ordering::SeqCst);
         std::mem::take(&mut *deferred)
+    }
+
+    /// Frames have been received; call it while nobody else can receive.
+    pub(crate) fn begin_handing(&self) {
+        self.handing.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Those frames are handed on, or others have taken them over. Returns with what the
+    /// connection ends, if nothing else is to be handed on before.
+    pub(crate) fn handed(&self) -> Option<Closed> {
+        let others = self.handing.fetch_sub(1, Ordering::SeqCst) - 1;
+        // Looked at after it was counted: of two that are the last, one sees the end.
+        if others > 0 || !self.is_ending.load(Ordering::SeqCst) {
+            return None;
+        }
+        lock(&self.ending).take()
+    }
+
+    /// Nothing more comes: whoever hands on the last frame ends the connection.
+    pub(crate) fn end_after_frames(&self, closed: Closed) {
+        lock(&self.ending).get_or_insert(closed);
+        self.is_ending.store(true, Ordering::SeqCst);
     }
 }

@@ -16,10 +16,10 @@ use aqueduct_worker::{Group, lock};
 use socket2::Socket;
 
 use crate::blocking::{ExchangeError, Link};
-use crate::connection::{Closed, Connection, Endpoint, Mode};
+use crate::connection::{Connection, Endpoint, Mode};
 use crate::peer::Address;
 use crate::pool::BufferPool;
-use crate::receive::Frame;
+use crate::receive::{Closed, Frame};
 use crate::routes::{Next, Routes};
 use crate::socket::{self, Local};
 use crate::way::Way;

@@ -30,7 +30,7 @@ mod way;
 
 pub use blocking::Link;
 pub use budget::{Budget, Charge};
-pub use connection::{Body, Closed, Connection, Endpoint, Mode};
+pub use connection::{Body, Connection, Endpoint, Mode};
 pub use counters::Counters;
 pub use initiator::{Initiator, RouteError, ping};
 pub use interfaces::{Interface, interfaces};
@@ -38,7 +38,7 @@ pub use liveness::SUSPECT_MIN;
 pub use path::{DialError, PATHS_MAX, Path, dial, pairs};
 pub use peer::{Address, Peer};
 pub use pool::BufferPool;
-pub use receive::{Frame, Payload};
+pub use receive::{Closed, Frame, Payload};
 pub use relay::{FlowStatus, Relay, RelayConfig, RelayLimits, RelayStatus};
 pub use silence::{Hush, Silence};
 pub use socket::Local;

@@ -77,6 +77,17 @@ pub enum Payload {
     Delivered(io::Result<usize>),
 }
 
+/// Why a connection ended.
+#[derive(Clone, Debug)]
+pub struct Closed {
+    /// For logs and messages.
+    pub reason: String,
+    /// The peer ended it between two frames.
+    pub orderly: bool,
+    /// Nothing is heard of the peer any more, or the peer hears nothing; the path may be mended.
+    pub vanished: bool,
+}
+
 /// Why receiving ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReceiveError {
