@@ -74,12 +74,15 @@ fn nothing_of_a_session_is_executed_after_it_was_ended() {
     assert!(other.receive().is_none(), "the session has ended");
     gate.end.send(()).unwrap();
     assert!(peer.receive().is_none());
-    // What is under way is finished; the thread that was held up ends when it has nothing more to
-    // do.
-    fixture.server.shutdown(LONG);
+    let end = std::time::Instant::now() + LONG;
+    while !fixture.directory.path().join(SLOW).exists() {
+        assert!(std::time::Instant::now() < end, "what is under way is finished");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The thread that was held up ends when it has nothing more to do. A server that is shut down
+    // before would not look at what else it has.
     fixture.group.stop();
     fixture.group.join();
-    assert!(fixture.directory.path().join(SLOW).exists(), "it was under way");
     assert!(!fixture.directory.path().join("late").exists());
 }
 
