@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Answer, Attr, Context, Credential, Entry, Errno, Hold, OpenId, Reply, Request};
+use aqueduct_worker::Entered;
 use bytes::Bytes;
 
 use crate::abi::{self, AttrOut, EntryOut, Field, InHeader, opcode};
@@ -13,7 +14,6 @@ use crate::hot_names::Told;
 use crate::kept::{Kept, Lease, now};
 use crate::nodes::Marks;
 use crate::notify;
-use crate::releases::Release;
 use crate::shared::Shared;
 use crate::sizes::{Turn, Use};
 
@@ -28,7 +28,7 @@ pub(crate) struct Job {
     /// When it came.
     pub(crate) began: Instant,
     /// Others may wait for it.
-    _release: Option<Release>,
+    _release: Option<Entered>,
 }
 
 /// How an operation ended well.

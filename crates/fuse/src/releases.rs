@@ -3,15 +3,14 @@
 //! close(2) does not wait for RELEASE, and flock and OFD locks end only there. So that who closes a file and then asks for its lock is not told that he
 //! still has it, a lock that cannot be had is asked for once more when the releases that the kernel had sent before have been done.
 
-use std::collections::BTreeSet;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use aqueduct_fs::Cancel;
-use aqueduct_worker::{Group, lock};
+use aqueduct_worker::{Earlier, Entered, Group};
 
 use crate::slots::Slots;
 
@@ -24,14 +23,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 pub(crate) struct Releases {
     /// For each thread, odd while it has read, or is about to, and has not yet entered what it read.
     reading: Slots,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    entered: u64,
-    under_way: BTreeSet<u64>,
-    waiters: Vec<Waker>,
+    under_way: Arc<Earlier>,
 }
 
 /// A thread that is about to read a request.
@@ -43,23 +35,6 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// A release under way; it is done when this is dropped.
-pub(crate) struct Release {
-    all: Arc<Releases>,
-    number: u64,
-}
-
-impl Drop for Release {
-    fn drop(&mut self) {
-        let waiters = {
-            let mut state = lock(&self.all.state);
-            state.under_way.remove(&self.number);
-            std::mem::take(&mut state.waiters)
-        };
-        waiters.into_iter().for_each(Waker::wake);
-    }
-}
-
 impl Releases {
     /// To be held from before a request is read until it is known what it is.
     pub(crate) fn reading(&self) -> Reading<'_> {
@@ -68,27 +43,19 @@ impl Releases {
         Reading(mine)
     }
 
-    /// A release was read.
-    pub(crate) fn enter(self: &Arc<Releases>) -> Release {
-        let mut state = lock(&self.state);
-        state.entered += 1;
-        let number = state.entered;
-        state.under_way.insert(number);
-        Release { all: self.clone(), number }
+    /// A release was read; it is done when what this returns is dropped.
+    pub(crate) fn enter(&self) -> Entered {
+        self.under_way.enter()
     }
 
     /// Waits until the releases that were read before are done. The kernel hands requests out in the order in which they were made, so these are all
     /// that were made before the request that waits here. Ends early when that is cancelled.
     pub(crate) async fn settled(&self, cancel: &Cancel) {
         self.readers_through(cancel).await;
-        let last = lock(&self.state).entered;
-        poll_fn(|task| {
-            let mut state = lock(&self.state);
-            if state.under_way.first().is_none_or(|first| *first > last) || cancel.poll(task).is_ready() {
-                return Poll::Ready(());
-            }
-            state.waiters.push(task.waker().clone());
-            Poll::Pending
+        let begun = self.under_way.begun();
+        poll_fn(|task| match self.under_way.poll_ended(begun, task) {
+            Poll::Pending => cancel.poll(task),
+            ended => ended,
         })
         .await;
     }
@@ -114,7 +81,7 @@ impl Releases {
 mod tests {
     use std::future::Future;
     use std::pin::pin;
-    use std::task::Context;
+    use std::task::{Context, Waker};
 
     use super::*;
 

@@ -9,6 +9,7 @@
 
 mod crew;
 mod done;
+mod earlier;
 mod group;
 mod lock;
 mod processors;
@@ -23,6 +24,7 @@ mod watch;
 mod wide;
 
 pub use done::Done;
+pub use earlier::{Begun, Earlier, Entered};
 pub use group::{Group, Interest, Readiness, Ready, Registration, Settings, Watched};
 pub use lock::lock;
 pub use processors::own_processors;
