@@ -317,7 +317,8 @@ impl Holder for Keeper {
         self.leases.set_lease(hello.lease_seconds);
         self.leases.set_tells_bare(hello.capabilities.contains(Capabilities::BARE));
         let has = |capability| self.gathers && hello.capabilities.contains(capability);
-        self.leases.writeback.set_on(has(Capabilities::EXCLUSIVE), has(Capabilities::HELD_SETATTR));
+        let takes = (has(Capabilities::HELD_SETATTR), has(Capabilities::HELD_APPEND));
+        self.leases.writeback.set_on(has(Capabilities::EXCLUSIVE), takes);
     }
 
     fn attached(&self, hello: &HelloReply, attached: &AttachReply) {

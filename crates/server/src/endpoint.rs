@@ -302,6 +302,7 @@ impl ServerEndpoint {
                 | Capabilities::EXCLUSIVE
                 | Capabilities::BARE
                 | Capabilities::HELD_SETATTR
+                | Capabilities::HELD_APPEND
                 | Capabilities::TIMES
                 | in_use,
             session: session.id,

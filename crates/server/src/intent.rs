@@ -15,6 +15,13 @@ use aqueduct_wire::Op;
 
 use crate::lease::touch::Found;
 
+/// How long after what was written down of it an append is executed, at most: many times what a
+/// busy machine takes. What was added to the file later may be others'.
+const APPENDED_WITHIN: Duration = Duration::from_millis(250);
+
+/// The coarsest times that file systems keep, those of FAT.
+const COARSEST: Duration = Duration::from_secs(2);
+
 /// How much older than its making a timestamp may be: the kernel's clock for them ticks every 1 to 10 ms.
 const CLOCK_TICK: Duration = Duration::from_millis(10);
 
@@ -85,7 +92,9 @@ pub(crate) async fn of_append(
     let ask = Request::GetAttr { handle: handle.bytes(), open: Some(open) };
     let size = filesystem.call(context, ask).await.ok()?.attr().ok()?.size;
     let (length, checksum) = (data.len() as u32, crc32c::crc32c(data));
-    Some(fields(context, &[handle.bytes(), &size.to_le_bytes(), &length.to_le_bytes(), &checksum.to_le_bytes()]))
+    let now = now().as_nanos() as u64;
+    let numbers = (size.to_le_bytes(), length.to_le_bytes(), checksum.to_le_bytes(), now.to_le_bytes());
+    Some(fields(context, &[handle.bytes(), &numbers.0, &numbers.1, &numbers.2, &numbers.3]))
 }
 
 /// What to write down before a compound: nothing can tell how far it came.
@@ -144,12 +153,17 @@ pub(crate) async fn settle(
             let found = look.ask(NOBODY, &Request::GetXattr { handle, name, size: 0 }).await;
             (found == Err(Errno::ENODATA)).then_some(Ok(Reply::Done))
         }
-        (Op::Write, [handle, size, length, checksum]) => {
+        // An earlier release wrote no time down.
+        (Op::Write, [handle, size, length, checksum, since @ ..]) => {
             let size = u64::from_le_bytes((*size).try_into().ok()?);
             let length = number(length)?;
-            let count = look.appended(handle, size, (length, number(checksum)?)).await?;
+            let (count, attr) = look.appended(handle, size, (length, number(checksum)?)).await?;
             if has_lost && count < length {
                 return None; // whether a part is there can be told when it is sent again: see `find_append`
+            }
+            let since = since.first().and_then(|since| time(since));
+            if since.is_some_and(|since| !is_of_then(&attr, since)) {
+                return Some(Err(Errno::EIO)); // the same bytes may be others': nobody knows
             }
             Some(Ok(Reply::Written(Written { count, verifier: look.verifier(handle).await?, offset: size })))
         }
@@ -252,13 +266,13 @@ impl Look<'_> {
     }
 
     /// How much of an append stands in a file behind the size that it had: all, or as much as was written when the process died.
-    async fn appended(&self, handle: &[u8], size: u64, (length, checksum): (u32, u32)) -> Option<u32> {
+    async fn appended(&self, handle: &[u8], size: u64, (length, checksum): (u32, u32)) -> Option<(u32, Attr)> {
         let attr = self.ask(NOBODY, &Request::GetAttr { handle, open: None }).await.and_then(Reply::attr).ok()?;
         let count = attr.size.saturating_sub(size).min(u64::from(length)) as u32;
         if count == length && crc32c::crc32c(&self.read(handle, size, length).await?) != checksum {
             return None;
         }
-        (count > 0).then_some(count)
+        (count > 0).then_some((count, attr))
     }
 
     /// What writes into a file say at present.
@@ -289,8 +303,21 @@ impl Look<'_> {
 
 /// From when on an inode can have been made by what comes next, in nanoseconds since 1970.
 fn since() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    now.saturating_sub(CLOCK_TICK).as_nanos() as u64
+    now().saturating_sub(CLOCK_TICK).as_nanos() as u64
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Whether a file was last changed, or written, when an append was executed that had been written
+/// down then. If later, others may have added the same bytes after the server's death, and the
+/// append was not executed at all.
+fn is_of_then(attr: &Attr, since: i128) -> bool {
+    let until = since + APPENDED_WITHIN.as_nanos() as i128;
+    let from = since - COARSEST.as_nanos() as i128;
+    // Nobody sets the time of change, and anybody that of writing.
+    nanoseconds(attr.ctime) <= until || (from..=until).contains(&nanoseconds(attr.mtime))
 }
 
 fn nanoseconds(time: Time) -> i128 {
@@ -331,6 +358,22 @@ fn time(bytes: &[u8]) -> Option<i128> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Times of one second or finer, of names and modes changed since, and set back by whoever wrote.
+    #[test]
+    fn what_was_written_later_is_not_taken_for_an_append() {
+        let at = |nanos: i64| Time {
+            seconds: nanos.div_euclid(1_000_000_000),
+            nanos: nanos.rem_euclid(1_000_000_000) as u32,
+        };
+        let (since, then) = (1_000_000_700_000_000i64, 1_000_000_700_004_000);
+        let is_of_then =
+            |ctime, mtime| is_of_then(&Attr { ctime: at(ctime), mtime: at(mtime), ..Attr::default() }, since.into());
+        let (second, later, long_ago) = (1_000_000_000_000_000, since + 2_000_000_000, since - 9_000_000_000);
+        assert!(is_of_then(then, then) && is_of_then(second, second) && is_of_then(then, long_ago));
+        assert!(is_of_then(later, then), "only its name or mode is of later");
+        assert!(!is_of_then(later, later) && !is_of_then(later, long_ago));
+    }
 
     #[test]
     fn intents_are_parsed_as_they_were_written_or_not_at_all() {

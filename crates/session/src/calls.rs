@@ -123,12 +123,13 @@ impl Session {
             self.window.room(&context.cancel).await?;
             context.steps().queued(began, "room to keep what is not stable yet (replay_window)");
         }
-        let mut frame = vec![0; HEADER_SIZE];
-        aqueduct_wire::encode_write(context, &write, &mut frame);
-        let bulk = data.len() > SMALL;
-        let payload = Some(data.clone());
-        let exchange = Exchange { bulk, changes: true, payload, ..Exchange::new(Op::Write, frame) };
-        let sent = self.exchange(context, exchange, brought).await;
+        let make = || {
+            let mut frame = vec![0; HEADER_SIZE];
+            aqueduct_wire::encode_write(context, &write, &mut frame);
+            let (bulk, payload) = (data.len() > SMALL, Some(data.clone()));
+            Exchange { bulk, changes: true, payload, ..Exchange::new(Op::Write, frame) }
+        };
+        let sent = self.exchange_write(context, make, brought).await;
         let (reply, epoch) = sent.map_err(|error| self.opens.explain(error, [write.open]))?;
         let written = aqueduct_wire::decode_reply(Op::Write, &reply.body).map_err(|_| Errno::EPROTO)?.written()?;
         self.counters.bytes_written.add(written.count.into());

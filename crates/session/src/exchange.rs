@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use crate::link::{Answer, Link, Ticket};
 use crate::rails::Direction;
 use crate::requests::{class_of, is_repeatable};
 use crate::session::Session;
-use crate::slots::SlotGuard;
+use crate::slots::{KeptSlot, SlotGuard};
 
 /// Data up to this size travel with control messages: their copy costs less than the wait behind bulk data would.
 pub(crate) const SMALL: usize = 8 << 10;
@@ -54,6 +55,8 @@ pub(crate) struct Exchange {
     pub(crate) extended: bool,
     /// Its answer is waited for however long it takes, also where others are given up.
     pub(crate) patient: bool,
+    /// Its slot, which is kept beyond this exchange, and its number there.
+    pub(crate) kept: Option<(Arc<KeptSlot>, u32)>,
     /// It makes sense on connections of this epoch only; EIO when there are none any more.
     pub(crate) only_in: Option<u64>,
     /// Room for the header, then the body.
@@ -77,6 +80,7 @@ impl Exchange {
             held: false,
             extended: false,
             patient: false,
+            kept: None,
             only_in: None,
             frame,
             payload: None,
@@ -169,10 +173,11 @@ impl Session {
     ) -> Result<(Frame, u64), Errno> {
         self.counters.operations.increment();
         exchange.extend(context, self.config.asks_queue_time);
-        let class = exchange.class;
-        let mut slot = if exchange.changes { Some(self.slot(context, class).await?) } else { None };
-        let first = self.first_flags(context);
-        let (mut session, mut flags) = (self.session_number.load(Ordering::SeqCst), first);
+        let _closes = (exchange.op == Op::Release).then(|| self.releases.enter());
+        let (class, kept) = (exchange.class, exchange.kept.take());
+        let mut slot = self.first_slot(context, (exchange.changes, class), kept.as_ref()).await?;
+        let (first, mut session) = (self.first_flags(context), self.session_number.load(Ordering::SeqCst));
+        let mut flags = first;
         let is_soft = self.config.soft && !exchange.patient;
         let mut asked = is_soft.then(Instant::now);
         loop {
@@ -228,6 +233,37 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Sends a write. Where the server has no room for it, once more when what was being closed by
+    /// then has been: a local file system gives room back at close.
+    pub(crate) async fn exchange_write(
+        &self,
+        context: &Context,
+        make: impl Fn() -> Exchange,
+        brought: &mut Brought,
+    ) -> Result<(Frame, u64), Errno> {
+        let first = self.exchange(context, make(), brought).await;
+        match first {
+            Err(error) if self.gets_room(context, error).await => self.exchange(context, make(), brought).await,
+            first => first,
+        }
+    }
+
+    /// Whether a write that the server has refused is worth another try, now. Waits for what was
+    /// being closed when it was refused.
+    pub(crate) async fn gets_room(&self, context: &Context, error: Errno) -> bool {
+        if !matches!(error, Errno::ENOSPC | Errno::EDQUOT) || self.releases.is_quiet() {
+            return false;
+        }
+        let (begun, began) = (self.releases.begun(), Instant::now());
+        poll_fn(|task| match self.releases.poll_ended(begun, task) {
+            Poll::Pending => context.cancel.poll(task),
+            ended => ended,
+        })
+        .await;
+        context.steps().queued(began, "closes that may give room");
+        !context.cancel.is_raised()
     }
 
     /// With these flags, as far as the server that is there now knows them.
@@ -305,6 +341,20 @@ impl Session {
             })
         };
         context.steps().note(ticket.sent, now, sent);
+    }
+
+    /// The slot in which a request is sent first, if it changes something.
+    async fn first_slot<'a>(
+        &'a self,
+        context: &Context,
+        (changes, class): (bool, Class),
+        kept: Option<&'a (Arc<KeptSlot>, u32)>,
+    ) -> Result<Option<SlotGuard<'a>>, Errno> {
+        match kept {
+            Some((kept, sequence)) => Ok(Some(kept.guard(*sequence))),
+            None if changes => self.slot(context, class).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// A slot for a request.

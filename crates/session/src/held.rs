@@ -1,6 +1,8 @@
 //! What the layer above has answered and held back comes to the server: in slots of the releasing
 //! class, so that it waits behind nothing that waits for it, and in the epoch in which it was held
-//! back only.
+//! back only. An append has a slot of its own, in which a recovery asks for it again.
+
+use std::sync::Arc;
 
 use aqueduct_fs::{Context, Errno, Request, WriteAt, Written};
 use aqueduct_wire::{Class, Extensions, HEADER_SIZE, Op, Ordinal};
@@ -10,6 +12,7 @@ use crate::exchange::{Exchange, SMALL};
 use crate::holder::Brought;
 use crate::requests::used;
 use crate::session::Session;
+use crate::slots::{KeptSlot, Slots};
 
 impl Session {
     /// Sends a write that was held back, and keeps a copy of what was written until it is stable.
@@ -22,27 +25,65 @@ impl Session {
         data: Bytes,
         epoch: u64,
     ) -> Result<Written, Errno> {
-        let mut frame = vec![0; HEADER_SIZE];
-        if ordinal.is_some() {
-            Extensions { ordinal, ..Extensions::default() }.encode(&mut frame);
-        }
-        aqueduct_wire::encode_write(context, &write, &mut frame);
-        let exchange = Exchange {
-            class: Class::Releasing,
-            bulk: data.len() > SMALL,
-            changes: true,
-            payload: Some(data.clone()),
-            held: true,
-            extended: ordinal.is_some(),
-            only_in: Some(epoch),
-            ..Exchange::new(Op::Write, frame)
+        let make = || {
+            let mut frame = vec![0; HEADER_SIZE];
+            if ordinal.is_some() {
+                Extensions { ordinal, ..Extensions::default() }.encode(&mut frame);
+            }
+            aqueduct_wire::encode_write(context, &write, &mut frame);
+            Exchange { extended: ordinal.is_some(), ..held_write(frame, data.clone(), epoch) }
         };
-        let sent = self.exchange(context, exchange, &mut Brought::default()).await;
+        let sent = self.exchange_write(context, make, &mut Brought::default()).await;
         let (reply, epoch) = sent.map_err(|error| self.opens.explain(error, [write.open]))?;
-        let written = aqueduct_wire::decode_reply(Op::Write, &reply.body).map_err(|_| Errno::EPROTO)?.written()?;
+        self.written_held((write, epoch), &reply.body, data.clone())
+    }
+
+    /// The slots of which appends that are held back each keep one.
+    pub fn slots_of_held(&self) -> &Arc<Slots> {
+        &self.slots_releasing
+    }
+
+    /// Sends an append that was held back, in its slot, and keeps a copy of what was appended until
+    /// it is stable. EIO in another epoch than this one: a recovery goes on with it.
+    pub async fn append_held(
+        &self,
+        context: &Context,
+        (write, slot): (WriteAt, &Arc<KeptSlot>),
+        data: &Bytes,
+        epoch: u64,
+    ) -> Result<(), Errno> {
+        let mut may_try_again = true;
+        loop {
+            let (sequence, at) = slot.begin_try();
+            if at == data.len() {
+                return Ok(());
+            }
+            let (write, data) = (slot.rest(write, at), data.slice(at..));
+            let mut frame = vec![0; HEADER_SIZE];
+            aqueduct_wire::encode_write(context, &write, &mut frame);
+            let kept = Some((slot.clone(), sequence));
+            let exchange = Exchange { kept, ..held_write(frame, data.clone(), epoch) };
+            match self.exchange(context, exchange, &mut Brought::default()).await {
+                Ok((reply, epoch)) => match self.written_held((write, epoch), &reply.body, data)?.count {
+                    0 => return Err(Errno::ENOSPC),
+                    count => slot.advance(sequence, count),
+                },
+                Err(error) => {
+                    if !(std::mem::take(&mut may_try_again) && self.gets_room(context, error).await) {
+                        return Err(self.opens.explain(error, [write.open]));
+                    }
+                    slot.advance(sequence, 0);
+                }
+            }
+        }
+    }
+
+    /// What a write that was held back came to. EIO when it was answered in another epoch than the
+    /// present one: that is not the answer.
+    fn written_held(&self, of: (WriteAt, u64), body: &[u8], data: Bytes) -> Result<Written, Errno> {
+        let written = aqueduct_wire::decode_reply(Op::Write, body).map_err(|_| Errno::EPROTO)?.written()?;
         self.counters.bytes_written.add(written.count.into());
-        // One of another epoch is not the answer.
-        let is_kept = written.count == 0 || self.keep_written((write, epoch), written, data);
+        let is_kept = written.count == 0 || self.keep_written(of, written, data);
         if is_kept { Ok(written) } else { Err(Errno::EIO) }
     }
 
@@ -54,5 +95,18 @@ impl Session {
         let exchange = Exchange { class, changes: true, held: true, only_in, ..Exchange::new(op, frame) };
         let sent = self.exchange(context, exchange, &mut Brought::default()).await;
         sent.map(drop).map_err(|error| self.opens.explain(error, used(&request).into_iter().flatten()))
+    }
+}
+
+/// A write that was held back, to be sent in this epoch.
+fn held_write(frame: Vec<u8>, data: Bytes, epoch: u64) -> Exchange {
+    Exchange {
+        class: Class::Releasing,
+        bulk: data.len() > SMALL,
+        changes: true,
+        payload: Some(data),
+        held: true,
+        only_in: Some(epoch),
+        ..Exchange::new(Op::Write, frame)
     }
 }

@@ -10,6 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::connect::ConnectError;
 use crate::opens::Opens;
+use crate::slots::KeptSlot;
 
 /// Nanoseconds since boot.
 pub type Nanos = u64;
@@ -142,6 +143,15 @@ pub trait Recovery {
         write: (WriteAt, Option<Ordinal>),
         data: &bytes::Bytes,
     ) -> Result<Result<Written, Errno>, ConnectError>;
+
+    /// The same of an append, in the slot that it keeps: it is not executed once more where it was
+    /// before.
+    fn append_held(
+        &mut self,
+        context: &Context,
+        write: (WriteAt, &KeptSlot),
+        data: &bytes::Bytes,
+    ) -> Result<Result<(), Errno>, ConnectError>;
 }
 
 #[cfg(test)]

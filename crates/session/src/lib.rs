@@ -41,4 +41,5 @@ pub use opens::Opens;
 pub use rails::{Fault, Policy, RAIL_SUSPECT, RAIL_SUSPECT_MIN, RailPaths, RailState, RailsConfig};
 pub use requests::{frees_others, used};
 pub use session::{Session, SessionConfig};
+pub use slots::{KeptSlot, Slots};
 pub use window::Window;

@@ -10,8 +10,9 @@ use bytes::Bytes;
 use crate::connect::{AGAIN, ConnectError};
 use crate::holder::Recovery;
 use crate::opens::{Lists, Opens};
-use crate::replay::Replayed;
+use crate::replay::{Again, Replayed};
 use crate::session::Session;
+use crate::slots::KeptSlot;
 
 impl Session {
     /// The session is the one that was, at a server that was restarted: opens and locks are had again, while nobody else can take them.
@@ -177,6 +178,22 @@ struct Recovering<'a> {
     link: &'a mut Link,
 }
 
+impl Recovering<'_> {
+    fn write(
+        &mut self,
+        context: &Context,
+        (write, again): (WriteAt, Again<'_>),
+        data: &Bytes,
+    ) -> Result<Result<Written, Errno>, ConnectError> {
+        let written = self.session.recovery_write(self.link, context, (write, again), data)?;
+        if let Ok(written) = written {
+            let kept = self.session.keep_written((write, self.session.opens.epoch()), written, data.clone());
+            debug_assert!(kept, "nobody else begins an epoch");
+        }
+        Ok(written)
+    }
+}
+
 impl Recovery for Recovering<'_> {
     fn epoch(&self) -> u64 {
         self.session.opens.epoch()
@@ -233,11 +250,28 @@ impl Recovery for Recovering<'_> {
         (write, ordinal): (WriteAt, Option<Ordinal>),
         data: &Bytes,
     ) -> Result<Result<Written, Errno>, ConnectError> {
-        let written = self.session.recovery_write(self.link, context, (write, Flags::HELD, ordinal), data)?;
-        if let Ok(written) = written {
-            let kept = self.session.keep_written((write, self.session.opens.epoch()), written, data.clone());
-            debug_assert!(kept, "nobody else begins an epoch");
+        self.write(context, (write, Again { flags: Flags::HELD, ordinal, slot: None }), data)
+    }
+
+    fn append_held(
+        &mut self,
+        context: &Context,
+        (write, slot): (WriteAt, &KeptSlot),
+        data: &Bytes,
+    ) -> Result<Result<(), Errno>, ConnectError> {
+        loop {
+            let mut flags = Flags::HELD;
+            flags.set(Flags::RETRY, slot.was_sent());
+            let (sequence, at) = slot.begin_try();
+            if at == data.len() {
+                return Ok(Ok(()));
+            }
+            let again = Again { flags, ordinal: None, slot: Some((slot, sequence)) };
+            match self.write(context, (slot.rest(write, at), again), &data.slice(at..))? {
+                Ok(Written { count: 0, .. }) => return Ok(Err(Errno::ENOSPC)),
+                Ok(written) => slot.advance(sequence, written.count),
+                Err(error) => return Ok(Err(error)),
+            }
         }
-        Ok(written)
     }
 }

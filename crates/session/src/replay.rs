@@ -12,7 +12,7 @@ use aqueduct_fs::{
     WriteAt, Written,
 };
 use aqueduct_net::Link;
-use aqueduct_wire::{Extensions, Flags, HEADER_SIZE, Header, Kind, Op, Ordinal};
+use aqueduct_wire::{Class, Extensions, Flags, HEADER_SIZE, Header, Kind, Op, Ordinal};
 use aqueduct_worker::lock;
 use bytes::Bytes;
 
@@ -21,6 +21,7 @@ use crate::exchange::Exchange;
 use crate::holder::Brought;
 use crate::requests::frees_others;
 use crate::session::Session;
+use crate::slots::KeptSlot;
 use crate::window::{Keeping, Through, Unstable};
 
 /// How often a commit is begun anew whose open has gone meanwhile: by the program's close, and by restarts of the server.
@@ -42,6 +43,16 @@ pub(crate) struct Done {
     pub(crate) write: WriteAt,
     pub(crate) written: Written,
     pub(crate) epoch: u64,
+}
+
+/// How something is written in a recovery.
+#[derive(Default)]
+pub(crate) struct Again<'a> {
+    pub(crate) flags: Flags,
+    /// It is a repeat of what was written beside others.
+    pub(crate) ordinal: Option<Ordinal>,
+    /// Its slot and its number there; else once more does no harm.
+    pub(crate) slot: Option<(&'a KeptSlot, u32)>,
 }
 
 fn again(open: OpenId, offset: u64) -> WriteAt {
@@ -315,7 +326,7 @@ impl Session {
         if *closed && let Err(error) = self.recovery_call(link, &context, &Request::Reopen { open: *open, token })? {
             return Ok(Err(error));
         }
-        let now = match self.recovery_write(link, &context, (again(*open, 0), Flags::empty(), None), &[])? {
+        let now = match self.recovery_write(link, &context, (again(*open, 0), Again::default()), &[])? {
             Ok(written) => written.verifier,
             Err(error) => return Ok(Err(error)),
         };
@@ -329,7 +340,7 @@ impl Session {
             let mut at = 0;
             while at < data.len() {
                 let write = again(*open, first.offset.saturating_add(at as u64));
-                match self.recovery_write(link, &context, (write, Flags::empty(), None), &data[at..])? {
+                match self.recovery_write(link, &context, (write, Again::default()), &data[at..])? {
                     Ok(Written { count: 0, .. }) => return Ok(Err(Errno::ENOSPC)),
                     Ok(written) => at += written.count as usize,
                     Err(error) => return Ok(Err(error)),
@@ -352,7 +363,8 @@ impl Session {
             return true;
         }
         let (open, data) = (write.open, data.slice(..data.len().min(written.count as usize)));
-        let place = (written.verifier, write.offset, false);
+        let offset = if write.append { written.offset } else { write.offset };
+        let place = (written.verifier, offset, false);
         match self.window.keep((epoch, open), place, data, || self.opens.place(open)) {
             Keeping::Done => self.wait_for_quiet(),
             Keeping::Presses => self.relieve(),
@@ -365,7 +377,7 @@ impl Session {
         &self,
         link: &mut Link,
         context: &Context,
-        (write, mut flags, ordinal): (WriteAt, Flags, Option<Ordinal>),
+        (write, Again { mut flags, ordinal, slot }): (WriteAt, Again<'_>),
         data: &[u8],
     ) -> Result<Result<Written, Errno>, ConnectError> {
         let mut body = Vec::new();
@@ -374,13 +386,20 @@ impl Session {
             Extensions { ordinal, ..Extensions::default() }.encode(&mut body);
         }
         aqueduct_wire::encode_write(context, &write, &mut body);
-        let header = Header { op: Op::Write as u16, flags, ..Header::new(Kind::Request) };
+        let mut slot = slot.map(|(slot, sequence)| slot.guard(sequence));
+        let mut header = Header { op: Op::Write as u16, flags, ..Header::new(Kind::Request) };
+        if let Some(slot) = &slot {
+            (header.class, header.slot, header.sequence) = (Class::Releasing, slot.slot, slot.sequence);
+        }
         let answer = loop {
             let (reply, answer) = self.greeting.exchange_with(link, header, (&body, data), Kind::Reply)?;
-            match Errno::from_raw(reply.status as i32) {
-                _ if reply.status == 0 => break answer,
-                error if !self.is_to_wait(flags, error) => return Ok(Err(error)),
-                _ => std::thread::sleep(AGAIN),
+            let error = Errno::from_raw(reply.status as i32);
+            let is_to_wait = reply.status != 0 && self.is_to_wait(flags, error);
+            slot.iter_mut().for_each(|slot| slot.settled |= !is_to_wait);
+            match reply.status {
+                0 => break answer,
+                _ if is_to_wait => std::thread::sleep(AGAIN),
+                _ => return Ok(Err(error)),
             }
         };
         let written = aqueduct_wire::decode_reply(Op::Write, &answer).map_err(|error| self.greeting.broken(error))?;

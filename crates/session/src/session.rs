@@ -14,7 +14,7 @@ use aqueduct_metrics::status::WayStatus;
 use aqueduct_metrics::{Collect, Snapshot, table};
 use aqueduct_net::{BufferPool, Initiator};
 use aqueduct_wire::{Checksums, Class, ClientKey, HEADER_SIZE, Header, Kind, LEASES_TOLD_MAX, LeaseId};
-use aqueduct_worker::{Group, lock};
+use aqueduct_worker::{Earlier, Group, lock};
 
 use crate::connect::{Greeting, SessionKey};
 use crate::counters::Counters;
@@ -85,7 +85,9 @@ pub struct Session {
     pub(crate) joins: RwLock<()>,
     pub(crate) slots: Slots,
     /// For what frees others, so that it never waits behind what waits.
-    pub(crate) slots_releasing: Slots,
+    pub(crate) slots_releasing: Arc<Slots>,
+    /// Closes under way, which may give room.
+    pub(crate) releases: Arc<Earlier>,
     pub(crate) opens: Opens,
     pub(crate) window: Window,
     /// The server's, when all that is kept was written, or sent again.

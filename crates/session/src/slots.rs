@@ -1,14 +1,14 @@
 //! The slots of a session: how many changing requests may be under way, and the sequence number of each.
 
 use std::future::poll_fn;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
-use aqueduct_fs::{Cancel, Errno};
+use aqueduct_fs::{Cancel, Errno, WriteAt};
 use aqueduct_worker::lock;
 
 /// The free slots of one class, and who waits for one.
-pub(crate) struct Slots(Mutex<State>);
+pub struct Slots(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -29,10 +29,32 @@ pub(crate) struct SlotGuard<'a> {
     pub(crate) sent: bool,
     /// Set once the server has answered: until then it lets no later request of the slot begin.
     pub(crate) settled: bool,
+    /// Whose slot it is beyond this try.
+    kept: Option<&'a KeptSlot>,
+}
+
+/// A slot that is kept until all of what is sent in it has been answered, also over a restart of
+/// the server: whichever process is asked executes that once.
+pub struct KeptSlot {
+    slots: Arc<Slots>,
+    slot: u32,
+    state: Mutex<KeptState>,
+}
+
+#[derive(Debug)]
+struct KeptState {
+    /// Of the present request.
+    sequence: u32,
+    /// The server may have been asked.
+    was_sent: bool,
+    is_settled: bool,
+    /// Bytes that requests before it have written.
+    done: usize,
 }
 
 impl Slots {
-    pub(crate) fn new(count: u32) -> Slots {
+    /// So many.
+    pub fn new(count: u32) -> Slots {
         let slots = Slots(Mutex::default());
         slots.reset(count);
         slots
@@ -61,6 +83,18 @@ impl Slots {
         Some(self.lend(&mut state, slot, sequence))
     }
 
+    /// A slot to be kept. `None`: as many as may be are on loan, since others need the rest.
+    pub fn keep(self: &Arc<Slots>) -> Option<Arc<KeptSlot>> {
+        let mut state = lock(&self.0);
+        if state.lent.iter().filter(|is_lent| **is_lent).count() >= state.count as usize / 2 {
+            return None;
+        }
+        let (slot, sequence) = state.free.pop()?;
+        let SlotGuard { slot, sequence, .. } = *std::mem::ManuallyDrop::new(self.lend(&mut state, slot, sequence));
+        let state = KeptState { sequence, was_sent: false, is_settled: false, done: 0 };
+        Some(Arc::new(KeptSlot { slots: self.clone(), slot, state: Mutex::new(state) }))
+    }
+
     /// How many are on loan.
     pub(crate) fn lent(&self) -> usize {
         lock(&self.0).lent.iter().filter(|is_lent| **is_lent).count()
@@ -68,8 +102,7 @@ impl Slots {
 
     fn lend(&self, state: &mut State, slot: u32, sequence: u32) -> SlotGuard<'_> {
         state.lent[slot as usize] = true;
-        // 0 stands for a request that has no slot.
-        SlotGuard { slots: self, slot, sequence: sequence.wrapping_add(1).max(1), sent: false, settled: false }
+        SlotGuard { slots: self, slot, sequence: next(sequence), sent: false, settled: false, kept: None }
     }
 
     /// A new session begins, with this many slots. Slots that are on loan keep their sequence: their request may be sent in either session, and a
@@ -84,23 +117,91 @@ impl Slots {
     }
 }
 
-impl Drop for SlotGuard<'_> {
-    fn drop(&mut self) {
-        let sequence = if self.sent { self.sequence } else { self.sequence.wrapping_sub(1) };
-        let mut state = lock(&self.slots.0);
-        state.lent[self.slot as usize] = false;
-        if self.slot < state.count {
-            match self.sent && !self.settled {
+/// The number behind this one; 0 stands for a request that has no slot.
+fn next(sequence: u32) -> u32 {
+    sequence.wrapping_add(1).max(1)
+}
+
+impl Slots {
+    /// A slot comes back, whose request may have been `sent`, and answered.
+    fn take_back(&self, (slot, sequence): (u32, u32), sent: bool, settled: bool) {
+        let sequence = if sent { sequence } else { sequence.wrapping_sub(1) };
+        let mut state = lock(&self.0);
+        state.lent[slot as usize] = false;
+        if slot < state.count {
+            match sent && !settled {
                 // What was given up may still be executed: the slot is taken again when there is
                 // no other.
-                true => state.free.insert(0, (self.slot, sequence)),
-                false => state.free.push((self.slot, sequence)),
+                true => state.free.insert(0, (slot, sequence)),
+                false => state.free.push((slot, sequence)),
             }
         }
         // All are woken, since the first may have been cancelled: waiting for a slot is rare, and few win nothing by it.
         let waiters = std::mem::take(&mut state.waiters);
         drop(state);
         waiters.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for SlotGuard<'_> {
+    fn drop(&mut self) {
+        match self.kept {
+            Some(kept) => kept.tried(self.sequence, self.settled),
+            None => self.slots.take_back((self.slot, self.sequence), self.sent, self.settled),
+        }
+    }
+}
+
+impl KeptSlot {
+    /// A try is about to be made: its number, and how much was written before it.
+    pub(crate) fn begin_try(&self) -> (u32, usize) {
+        let mut state = lock(&self.state);
+        state.was_sent = true;
+        (state.sequence, state.done)
+    }
+
+    /// The slot, for a try of this number.
+    pub(crate) fn guard(&self, sequence: u32) -> SlotGuard<'_> {
+        SlotGuard { slots: &self.slots, slot: self.slot, sequence, sent: true, settled: false, kept: Some(self) }
+    }
+
+    /// Whether the server may have been asked for the present request.
+    pub(crate) fn was_sent(&self) -> bool {
+        lock(&self.state).was_sent
+    }
+
+    /// What is left of a write of which so much was written before.
+    pub(crate) fn rest(&self, write: WriteAt, at: usize) -> WriteAt {
+        WriteAt { offset: write.offset.saturating_add(at as u64), ..write }
+    }
+
+    /// The request of this number was answered, and so much was written: another is made for the
+    /// rest. It was not if another has been made meanwhile, by whoever asked again.
+    pub(crate) fn advance(&self, sequence: u32, count: u32) {
+        let mut state = lock(&self.state);
+        if state.sequence == sequence {
+            let (sequence, done) = (next(sequence), state.done + count as usize);
+            *state = KeptState { sequence, was_sent: false, is_settled: true, done };
+        }
+    }
+
+    /// A try has ended.
+    fn tried(&self, sequence: u32, is_settled: bool) {
+        let mut state = lock(&self.state);
+        state.is_settled |= is_settled && state.sequence == sequence;
+    }
+}
+
+impl Drop for KeptSlot {
+    fn drop(&mut self) {
+        let KeptState { sequence, was_sent, is_settled, .. } = *lock(&self.state);
+        self.slots.take_back((self.slot, sequence), was_sent, is_settled);
+    }
+}
+
+impl std::fmt::Debug for KeptSlot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "slot {}: {:?}", self.slot, lock(&self.state))
     }
 }
 
@@ -132,6 +233,33 @@ mod tests {
             (0..4).map(|_| take(&slots).map(std::mem::ManuallyDrop::new).unwrap().slot).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, [0, 1, 2, 3]);
+    }
+
+    /// Tries end, and the slot stays whose it is: a later request in it would have the server
+    /// forget what came of them.
+    #[test]
+    fn a_slot_that_is_kept_is_nobody_elses_between_tries() {
+        let slots = Arc::new(Slots::new(4));
+        let kept = slots.keep().unwrap();
+        assert!(!kept.was_sent());
+        let (sequence, _) = kept.begin_try();
+        drop(kept.guard(sequence));
+        assert!(kept.was_sent());
+        let others: Vec<_> = (0..3).map(|_| take(&slots).unwrap()).collect();
+        assert!(others.iter().all(|other| other.slot != kept.slot) && take(&slots).is_none());
+        drop(others);
+        assert_eq!(kept.begin_try(), (1, 0), "it is the same request");
+        kept.advance(1, 30);
+        kept.advance(1, 30);
+        assert!(!kept.was_sent(), "another one is made once for the rest");
+        assert_eq!(kept.begin_try(), (2, 30));
+        slots.reset(4);
+        let (number, again) = (kept.slot, slots.keep().unwrap());
+        assert!(slots.keep().is_none(), "others need the rest");
+        drop((kept, again));
+        let all: Vec<_> = (0..4).map(|_| take(&slots).unwrap()).collect();
+        let last = all.iter().find(|guard| guard.slot == number);
+        assert_eq!(last.map(|guard| guard.sequence), Some(3), "what was sent has used its number up");
     }
 
     /// What was given up may still be executed, and a later request of its slot would wait for its

@@ -22,5 +22,7 @@ bitflags::bitflags! {
         const HELD_SETATTR = 1 << 7;
         /// A reply says how long its request took, where that is asked for by a flag.
         const TIMES = 1 << 8;
+        /// An append may be sent as held back, in a slot.
+        const HELD_APPEND = 1 << 9;
     }
 }

@@ -248,7 +248,9 @@ impl Objects {
             }
             (Call::Resize { blocks, .. }, Seen::Value(_) | Seen::Unknown) => self.resize(at, node, *blocks),
             (Call::Append { token, .. }, Seen::Value(_) | Seen::Unknown) => {
-                self.log.push(at.timed(Record::Append(*token)));
+                let step = at.timed(Record::Append(*token));
+                let required = step.required && !may_be_lost(history, at);
+                self.log.push(Timed { required, ..step });
             }
             (Call::ReadLog { .. }, Seen::Value(Value::Records(records))) => {
                 match records.strip_prefix(&history.before.log[..]) {
@@ -410,7 +412,9 @@ fn may_be_lost(history: &History, at: &At) -> bool {
     };
     let told = |later: &Event| match (&later.call, &later.result) {
         (Call::Sync { .. } | Call::Close { .. }, Some(Ok(_))) => Some(false),
-        (Call::Write { .. } | Call::Sync { .. } | Call::Close { .. }, None | Some(Err(_))) => Some(true),
+        (Call::Write { .. } | Call::Append { .. } | Call::Sync { .. } | Call::Close { .. }, None | Some(Err(_))) => {
+            Some(true)
+        }
         _ => None,
     };
     history.may_fail && history.events.iter().filter(is_later).find_map(told).unwrap_or(true)

@@ -457,6 +457,22 @@ fn a_record_that_is_lost_or_doubled_or_out_of_order() {
     story(&[(1, 1), (0, 1)]).fails("the log", &[4, 5]);
 }
 
+/// It was held back, and its mount was killed before it was synced or closed.
+#[test]
+fn a_record_that_may_be_lost_and_one_that_may_not() {
+    let story = |troubled: bool, safe: Option<Call>| {
+        let mut story = Story::new().opened(2, Place::Log).appended(0, (10, 20), 1).appended(1, (30, 40), 1);
+        if let Some(call) = safe {
+            story = story.did(0, (25, 28), call, Ok(Value::Done));
+        }
+        story.history.may_fail = troubled;
+        story.read_log(1, (50, 60), &[(1, 1)]).leaves_log(&[(1, 1)])
+    };
+    story(true, None).holds();
+    assert_eq!(story(false, None).found(Promise::Linearizable).len(), 1);
+    assert_eq!(story(true, Some(Call::Sync { handle: 1 })).found(Promise::Linearizable).len(), 1, "it was synced");
+}
+
 #[test]
 fn what_nobody_heard_of_may_have_happened_once() {
     let call = || Call::Append { handle: 1, token: token(0, 0, 1) };

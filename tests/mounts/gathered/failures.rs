@@ -120,6 +120,31 @@ fn a_descriptor_that_met_no_room_goes_on_when_there_is_some() {
     });
 }
 
+/// Of a large file without a name the room is there with the close, of which the kernel tells only
+/// after it has let the program go on.
+#[test]
+fn what_is_closed_is_room_for_who_writes_next() {
+    test(|| {
+        let (pair, _small) = small();
+        let (first, second) = (pair.left.join("first"), pair.left.join("second"));
+        // Of four MiB.
+        let megabyte = vec![7; 1 << 20];
+        for (size, rounds) in [(1 << 20, 40), (64 << 10, 40), (4096, 10)] {
+            for round in 0..rounds {
+                let [large, next] = [&first, &second].map(|path| create(path));
+                (0..3).for_each(|at| large.write_all_at(&megabyte, at << 20).unwrap());
+                large.sync_all().unwrap();
+                fs::remove_file(&first).unwrap();
+                drop(large);
+                let write = |at: usize| next.write_all_at(&megabyte[..size], at as u64);
+                let wrote = (0..2 << 20).step_by(size).try_for_each(write).and_then(|()| next.sync_all());
+                wrote.unwrap_or_else(|error| panic!("round {round}, {size} bytes at once: {error}"));
+                fs::remove_file(&second).unwrap();
+            }
+        }
+    });
+}
+
 #[test]
 fn what_was_reported_as_written_is_there_when_the_room_ends() {
     test(|| {

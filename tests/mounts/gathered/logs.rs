@@ -1,7 +1,7 @@
 //! Logs that several clients write.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
@@ -74,6 +74,49 @@ fn mounts_append_in_turn_and_at_once() {
             assert!(fs::read(&there).unwrap() == wanted.as_bytes(), "round {round}");
             thread::sleep(Duration::from_millis(150)); // contention is over
         }
+    });
+}
+
+/// Records of 4 bytes, which are held back while a mount is alone with its log: in turn, at once,
+/// and by programs at the server beside. Where a descriptor stands after an append, POSIX says.
+#[test]
+fn small_records_of_two_mounts_are_there_once_and_whole() {
+    const EACH: u32 = 3000;
+    test(|| {
+        let pair = Pair::new();
+        let there = pair.export.path().join("log");
+        let record = |writer: u32, number: u32| (writer << 24 | number).to_le_bytes();
+        let mut alone = append(&pair.left.join("log"));
+        for number in 0..EACH {
+            alone.write_all(&record(0, number)).unwrap();
+            assert_eq!(alone.stream_position().unwrap(), 4 * u64::from(number + 1), "at the end");
+        }
+        assert_eq!(alone.metadata().unwrap().len(), 4 * u64::from(EACH));
+        thread::scope(|scope| {
+            for (writer, path) in [(1, pair.left.join("log")), (2, pair.right.join("log")), (3, there.clone())] {
+                scope.spawn(move || {
+                    let mut file = append(&path);
+                    for number in 0..EACH {
+                        file.write_all(&record(writer, number)).unwrap();
+                        if number % 500 == 0 {
+                            thread::sleep(Duration::from_millis(120)); // the others have it alone
+                        }
+                    }
+                });
+            }
+        });
+        alone.write_all(&record(0, EACH)).unwrap();
+        alone.sync_all().unwrap();
+        let bytes = fs::read(&there).unwrap();
+        assert!(fs::read(pair.right.join("log")).unwrap() == bytes);
+        let mut next = [0; 4];
+        for found in bytes.chunks(4) {
+            let found = u32::from_le_bytes(found.try_into().unwrap());
+            let writer = (found >> 24) as usize;
+            assert_eq!(found & 0xff_ffff, next[writer], "of writer {writer}");
+            next[writer] += 1;
+        }
+        assert_eq!(next, [EACH + 1, EACH, EACH, EACH]);
     });
 }
 

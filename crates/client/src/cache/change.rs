@@ -337,7 +337,7 @@ impl Cache {
     ) -> Result<Reply, Errno> {
         let leases = change.leases;
         let asked = change.asked;
-        let asks = self.asks(leases, gathers(request)) | asks_bare(request, leases);
+        let asks = self.asks(leases, written_through(request)) | asks_bare(request, leases);
         let mut brought = Brought { asks, ..Brought::default() };
         change.is_settled = false;
         let result = self.volume.call(context, request.clone(), &mut brought).await;
@@ -387,7 +387,10 @@ impl Cache {
     }
 
     /// What is asked for by who would hold writes back.
-    fn asks(&self, leases: &Leases, gathers: bool) -> Flags {
+    fn asks(&self, leases: &Leases, through: Option<OpenFlags>) -> Flags {
+        let gathers = through.is_some_and(|flags| {
+            holds_back(flags) && (!flags.contains(OpenFlags::APPEND) || self.holds_appends(leases))
+        });
         if gathers && leases.writeback.is_on() { Flags::EXCLUSIVE } else { Flags::empty() }
     }
 
@@ -406,7 +409,8 @@ impl Cache {
         writer.iter().for_each(|open| open.wrote());
         let straight = writer.clone();
         let writer = writer.filter(|writer| writer.gathers() && !write.stable);
-        let (asked, asks) = (change.asked, self.asks(leases, writer.is_some()));
+        let through = writer.as_ref().and_then(|writer| writer.flags());
+        let (asked, asks) = (change.asked, self.asks(leases, through));
         let mut brought = Brought { asks, ..Brought::default() };
         let Source::Memory(data) = source;
         let (writeback, length) = (&leases.writeback, data.len());
@@ -432,14 +436,13 @@ impl Cache {
     }
 }
 
-/// Whether what is written through the open that a request makes may be held back. O_SYNC asks for
-/// stable writes, O_DIRECT for none that wait, and where an append goes only the server knows.
-fn gathers(request: &Request<'_>) -> bool {
+/// The flags of the open that a request makes.
+fn written_through(request: &Request<'_>) -> Option<OpenFlags> {
     match request {
         Request::Open { flags, .. } | Request::Create { flags, .. } | Request::CreateUnnamed { flags, .. } => {
-            holds_back(*flags)
+            Some(*flags)
         }
-        _ => false,
+        _ => None,
     }
 }
 

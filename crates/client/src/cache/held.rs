@@ -86,7 +86,8 @@ impl Cache {
     ) -> Option<Held> {
         let (writeback, Source::Memory(data)) = (&leases.writeback, source);
         let session = &self.volume.sessions[leases.session()];
-        if !writeback.is_on() || write.append || write.stable || data.is_empty() || session.window().is_full() {
+        let takes = !write.append || self.holds_appends(leases);
+        if !writeback.is_on() || !takes || write.stable || data.is_empty() || session.window().is_full() {
             return None;
         }
         write.offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok())?;
@@ -107,6 +108,11 @@ impl Cache {
         if !entered.has_room(data.len()) {
             return Some(Held::Full);
         }
+        let place = Place { open, credential: context.credential.clone(), offset: write.offset };
+        let slot = match write.append && !entered.takes_append(&place, data.len()) {
+            true => Some(session.slots_of_held().keep()?),
+            false => None,
+        };
         if entered.is_first() {
             if !entered.count() {
                 return Some(Held::Full);
@@ -115,12 +121,23 @@ impl Cache {
                 return None;
             }
         }
-        entered.add(&Place { open, credential: context.credential.clone(), offset: write.offset }, data);
+        match write.append {
+            true => {
+                leases.forget_own(which.handle); // how far the file reaches then only the server knows
+                entered.append(&place, data, slot);
+            }
+            false => entered.add(&place, data),
+        }
         writer.wrote();
         writeback.send(which);
         writeback.watch();
         let count = data.len() as u32; // as the kernel counts them
         Some(Held::Answered(Ok(Written { count, verifier: 0, offset: write.offset })))
+    }
+
+    /// Whether appends may be held back at all.
+    pub(super) fn holds_appends(&self, leases: &Leases) -> bool {
+        leases.writeback.takes_appends() && self.volume.holds_appends()
     }
 
     /// Sets attributes before the server does, if that may be, of a file that the caller has open for writing himself: there he is told if it fails. What

@@ -164,9 +164,9 @@ impl Default for Opens {
 }
 
 /// Whether what is written through an open with these flags may be held back. O_SYNC asks for
-/// stable writes, O_DIRECT for none that wait, and where an append goes only the server knows.
+/// stable writes, and O_DIRECT for none that wait.
 pub(crate) fn holds_back(flags: OpenFlags) -> bool {
-    const STRAIGHT: OpenFlags = OpenFlags::SYNC.union(OpenFlags::DIRECT).union(OpenFlags::APPEND);
+    const STRAIGHT: OpenFlags = OpenFlags::SYNC.union(OpenFlags::DIRECT);
     flags.contains(OpenFlags::WRITE) && !flags.intersects(STRAIGHT)
 }
 
@@ -421,6 +421,11 @@ impl Open {
     /// Whether the inode may be written through it.
     pub(crate) fn writes(&self) -> bool {
         self.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE))
+    }
+
+    /// `None`: a directory.
+    pub(crate) fn flags(&self) -> Option<OpenFlags> {
+        self.flags
     }
 
     /// Whether what is written through it may be held back. What moves through another session is

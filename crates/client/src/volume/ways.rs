@@ -74,6 +74,12 @@ impl Volume {
         self.movers.as_ref().map_or(u64::MAX, |movers| movers.block_end(offset))
     }
 
+    /// Whether appends may be held back: not where what was written before may be on its way to
+    /// servers of data.
+    pub(crate) fn holds_appends(&self) -> bool {
+        self.movers.is_none()
+    }
+
     /// Writes what was held back, and has it kept until it is stable.
     pub(crate) async fn write_held(
         &self,

@@ -1,10 +1,12 @@
 //! What is held back of one file, in the order in which it was written or set. Pure: no sockets, no threads.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
 use aqueduct_fs::{Credential, OpenId, SetAttr, TRANSFER_SIZE_MAX};
+use aqueduct_session::KeptSlot;
 use bytes::Bytes;
 
 /// Writes up to this size are copied, and gathered to larger ones. Larger ones go at once: a request for each costs little beside its data.
@@ -26,7 +28,7 @@ pub(super) const PIECE_COST: usize = 4096;
 /// What the pieces of one file cost that wait or are under way.
 const COST_MAX: usize = (FLYING_MAX + 1) * (TRANSFER_SIZE_MAX + PIECE_COST);
 
-/// Where something is written, and by whom; of attributes that are set only by whom, and through which open he is told of errors.
+/// Where something is written (of appends: where the end was thought to be), and by whom; of attributes that are set only by whom, and through which open he is told of errors.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) open: OpenId,
@@ -41,6 +43,9 @@ pub(crate) struct Piece {
     pub(super) number: u64,
     pub(crate) place: Place,
     pub(crate) content: Content,
+    /// It goes to the end of the file, wherever that is then. In this slot the server executes it
+    /// once, however often it is asked.
+    pub(crate) end: Option<Arc<KeptSlot>>,
 }
 
 #[derive(Clone, Debug)]
@@ -56,6 +61,8 @@ struct Waiting {
     number: u64,
     place: Place,
     data: Data,
+    /// See [`Piece::end`].
+    end: Option<Arc<KeptSlot>>,
 }
 
 #[derive(Debug)]
@@ -101,18 +108,23 @@ impl Piece {
         matches!(self.content, Content::Attributes(_))
     }
 
+    /// Whether it goes by itself: nothing of before comes after it, and nothing of later before it.
+    fn is_alone(&self) -> bool {
+        self.is_set() || self.end.is_some()
+    }
+
     fn range(&self) -> (u64, u64) {
         (self.place.offset, self.place.offset.saturating_add(self.length() as u64))
     }
 }
 
 impl From<Piece> for Waiting {
-    fn from(Piece { number, place, content }: Piece) -> Waiting {
+    fn from(Piece { number, place, content, end }: Piece) -> Waiting {
         let data = match content {
             Content::Data(data) => Data::Whole(data),
             Content::Attributes(set) => Data::Attributes(set),
         };
-        Waiting { number, place, data }
+        Waiting { number, place, data, end }
     }
 }
 
@@ -132,26 +144,34 @@ impl Waiting {
     /// Whether it may not be under way beside another.
     fn overlaps(&self, other: &Piece) -> bool {
         let (start, end) = other.range();
-        let is_anywhere = self.is_set() || other.is_set();
-        is_anywhere || self.place.offset < end && start < self.place.offset.saturating_add(self.length() as u64)
+        let is_alone = self.is_set() || self.end.is_some() || other.is_alone();
+        is_alone || self.place.offset < end && start < self.place.offset.saturating_add(self.length() as u64)
     }
 
     /// Takes more from the same writer, next to what is here or over it. Returns by how much it has grown, if it takes it.
     fn take(&mut self, place: &Place, more: &[u8]) -> Option<usize> {
         let Data::Gathered(data) = &mut self.data else { return None };
+        if self.end.is_some() {
+            return None;
+        }
         let start = usize::try_from(place.offset.checked_sub(self.place.offset)?).ok()?;
         let end = start.checked_add(more.len()).filter(|end| *end <= TRANSFER_SIZE_MAX)?;
         if start > data.len() || place.open != self.place.open || place.credential != self.place.credential {
             return None;
         }
         let before = data.len();
-        if end > GROWS && data.capacity() < TRANSFER_SIZE_MAX {
-            data.reserve_exact(TRANSFER_SIZE_MAX - before);
-        }
+        make_room(data, end);
         let over = more.len().min(before - start);
         data[start..start + over].copy_from_slice(&more[..over]);
         data.extend_from_slice(&more[over..]);
         Some(data.len() - before)
+    }
+
+    /// Whether it takes more of the same writer's that goes to the end.
+    fn takes_append(&self, place: &Place, length: usize) -> bool {
+        let is_same = place.open == self.place.open && place.credential == self.place.credential;
+        let has_room = matches!(&self.data, Data::Gathered(data) if data.len() + length <= TRANSFER_SIZE_MAX);
+        self.end.is_some() && is_same && has_room
     }
 
     /// Sets more of the same setter's. False: it does not.
@@ -178,7 +198,14 @@ impl Waiting {
             Data::Whole(data) => Content::Data(data),
             Data::Attributes(set) => Content::Attributes(set),
         };
-        Piece { number: self.number, place: self.place, content }
+        Piece { number: self.number, place: self.place, content, end: self.end }
+    }
+}
+
+/// Sets memory aside for as much as a piece that is likely to grow may become.
+fn make_room(data: &mut Vec<u8>, end: usize) {
+    if end > GROWS && data.capacity() < TRANSFER_SIZE_MAX {
+        data.reserve_exact(TRANSFER_SIZE_MAX - data.len());
     }
 }
 
@@ -232,13 +259,49 @@ impl File {
         let grown = latest.and_then(|latest| latest.take(place, data));
         self.cost += grown.unwrap_or(data.len() + PIECE_COST);
         if grown.is_none() {
-            // One that is large is as large as it will be.
-            if self.waiting.back().is_some_and(|latest| latest.length() > GATHERED_MAX) {
-                self.sealed = number;
-            }
-            let data = if is_small { Data::Gathered(data.to_vec()) } else { Data::Whole(data.clone()) };
-            self.waiting.push_back(Waiting { number, place: place.clone(), data });
+            self.push(place, data, (number, None));
         }
+        self.seal_large(number, is_small);
+    }
+
+    /// Whether an append becomes a part of the latest piece; else it needs a slot of its own.
+    pub(super) fn takes_append(&self, place: &Place, length: usize) -> bool {
+        let latest = self.waiting.back().filter(|latest| length <= GATHERED_MAX && latest.number >= self.sealed);
+        latest.is_some_and(|latest| latest.takes_append(place, length))
+    }
+
+    /// Takes an append, as the piece of this number in its slot, or as a part of the latest.
+    pub(super) fn append(&mut self, place: &Place, data: &Bytes, (number, slot): (u64, Option<Arc<KeptSlot>>)) {
+        if self.waiting.is_empty() {
+            self.since = Instant::now();
+        }
+        let is_small = data.len() <= GATHERED_MAX;
+        match (slot, self.waiting.back_mut()) {
+            (None, Some(Waiting { data: Data::Gathered(latest), .. })) => {
+                make_room(latest, latest.len() + data.len());
+                latest.extend_from_slice(data);
+                self.cost += data.len();
+            }
+            (slot, _) => {
+                self.cost += data.len() + PIECE_COST;
+                self.push(place, data, (number, slot));
+            }
+        }
+        self.seal_large(number, is_small);
+    }
+
+    fn push(&mut self, place: &Place, data: &Bytes, (number, end): (u64, Option<Arc<KeptSlot>>)) {
+        // One that is large is as large as it will be.
+        if self.waiting.back().is_some_and(|latest| latest.length() > GATHERED_MAX) {
+            self.sealed = number;
+        }
+        let is_small = data.len() <= GATHERED_MAX;
+        let data = if is_small { Data::Gathered(data.to_vec()) } else { Data::Whole(data.clone()) };
+        self.waiting.push_back(Waiting { number, place: place.clone(), data, end });
+    }
+
+    /// The latest piece has come or grown: what is large, or of many, goes at once.
+    fn seal_large(&mut self, number: u64, is_small: bool) {
         let is_whole = self.waiting.back().is_some_and(|latest| latest.length() >= TRANSFER_SIZE_MAX);
         if !is_small || is_whole || self.waiting.len() >= WAITING_MAX {
             self.sealed = number + 1;
@@ -256,7 +319,7 @@ impl File {
         }
         self.cost += PIECE_COST;
         self.sets += 1;
-        self.waiting.push_back(Waiting { number, place: place.clone(), data: Data::Attributes(*set) });
+        self.waiting.push_back(Waiting { number, place: place.clone(), data: Data::Attributes(*set), end: None });
         if self.waiting.len() >= WAITING_MAX {
             self.sealed = number + 1;
         }

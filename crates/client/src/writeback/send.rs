@@ -13,7 +13,7 @@ use aqueduct_fs::{Cancel, ClientId, Context, Errno, Request, SetAttr, WriteAt, W
 use aqueduct_session::{ConnectError, Recovery, Session};
 use aqueduct_wire::Flags;
 
-use super::file::{Content, Piece};
+use super::file::{Content, Piece, Place};
 use super::table::{Covers, Gather, Which};
 use crate::volume::{HeldWrite, Opens, Volume};
 
@@ -197,6 +197,10 @@ impl Writeback {
                 return session.call_held(context, set_of(handle, piece, set), epoch).await;
             }
         };
+        if let Some(slot) = &piece.end {
+            self.counters.sent.increment();
+            return session.append_held(context, (end_of(piece), slot), data, epoch).await;
+        }
         let mut at = 0;
         while at < data.len() {
             let offset = piece.place.offset.checked_add(at as u64).ok_or(Errno::EFBIG)?;
@@ -289,7 +293,7 @@ impl Writeback {
     pub(crate) fn leave(self: &Arc<Writeback>) {
         let Some(volume) = self.volume() else { return };
         let session = &volume.sessions[self.session];
-        self.set_on(false, false);
+        self.set_on(false, (false, false));
         let end = Instant::now() + LEAVE_MAX;
         while !self.is_empty() && Instant::now() < end && session.connections() > 0 {
             self.send_all(Duration::ZERO);
@@ -352,6 +356,9 @@ fn recover_piece(recovery: &mut dyn Recovery, handle: &[u8], piece: &Piece) -> R
         Content::Data(data) => data,
         Content::Attributes(set) => return recovery.call(&context, &set_of(handle, piece, set), Flags::HELD),
     };
+    if let Some(slot) = &piece.end {
+        return recovery.append_held(&context, (end_of(piece), slot), data);
+    }
     let mut at = 0;
     while at < data.len() {
         let Some(offset) = piece.place.offset.checked_add(at as u64) else { return Ok(Err(Errno::EFBIG)) };
@@ -363,6 +370,11 @@ fn recover_piece(recovery: &mut dyn Recovery, handle: &[u8], piece: &Piece) -> R
         }
     }
     Ok(Ok(()))
+}
+
+fn end_of(piece: &Piece) -> WriteAt {
+    let Place { open, offset, .. } = piece.place;
+    WriteAt { open, offset, append: true, stable: false }
 }
 
 /// As it was asked for, through an open, so that it finds the file also when its name is gone.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::SetAttr;
 use aqueduct_metrics::Counter;
+use aqueduct_session::KeptSlot;
 use aqueduct_worker::lock;
 use bytes::Bytes;
 
@@ -65,6 +66,8 @@ pub(crate) struct Gather {
     is_on: AtomicBool,
     /// Attributes may be held back as well.
     takes_sets: AtomicBool,
+    /// And appends.
+    takes_appends: AtomicBool,
     /// Nothing is sent, and nothing taken, since the session begins anew.
     is_grounded: AtomicBool,
     /// That of the connections on which it is sent.
@@ -105,6 +108,7 @@ impl Default for Gather {
         Gather {
             is_on: AtomicBool::new(false),
             takes_sets: AtomicBool::new(false),
+            takes_appends: AtomicBool::new(false),
             is_grounded: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
             shards: Default::default(),
@@ -124,9 +128,15 @@ impl Default for Gather {
 }
 
 impl Gather {
-    pub(crate) fn set_on(&self, on: bool, takes_sets: bool) {
+    /// Something may be held back, or not; attributes and appends, too, or not.
+    pub(crate) fn set_on(&self, on: bool, (takes_sets, takes_appends): (bool, bool)) {
         self.is_on.store(on, Ordering::SeqCst);
         self.takes_sets.store(on && takes_sets, Ordering::SeqCst);
+        self.takes_appends.store(on && takes_appends, Ordering::SeqCst);
+    }
+
+    pub(crate) fn takes_appends(&self) -> bool {
+        self.takes_appends.load(Ordering::SeqCst)
     }
 
     pub(crate) fn takes_sets(&self) -> bool {
@@ -411,6 +421,17 @@ impl<'a> Entered<'a> {
     pub(crate) fn add(self, place: &Place, data: &Bytes) {
         self.gather.counters.held.increment();
         self.change(|file, number| file.add(place, data, number));
+    }
+
+    /// Whether an append becomes a part of what is held back already; else it needs a slot.
+    pub(crate) fn takes_append(&self, place: &Place, length: usize) -> bool {
+        self.file().is_some_and(|file| file.takes_append(place, length))
+    }
+
+    /// Holds back an append.
+    pub(crate) fn append(self, place: &Place, data: &Bytes, slot: Option<Arc<KeptSlot>>) {
+        self.gather.counters.held.increment();
+        self.change(|file, number| file.append(place, data, (number, slot)));
     }
 
     /// Attributes are about to be held back: they count from now on, so that whoever opens the

@@ -1,8 +1,11 @@
 //! What is held back of one file goes in the order in which it was written, and nothing of it is lost or written twice.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_fs::{Credential, OpenId, SetAttr, SetTime, TRANSFER_SIZE_MAX, Time};
+use aqueduct_session::Slots;
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -23,6 +26,11 @@ enum Step {
         offset: u64,
         length: usize,
     },
+    /// Writes at the end, in a slot if the latest does not take it.
+    Append {
+        open: u64,
+        length: usize,
+    },
     /// Gives the file a time, by which a program would know it.
     Set {
         open: u64,
@@ -41,6 +49,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..2u64, 0..60u64, 1..30usize).prop_map(|(open, offset, length)| Step::Write { open, offset, length }),
         1 => (0..2u64, 0..3u64).prop_map(|(open, at)| Step::Write { open, offset: at * 100_000, length: 150_000 }),
+        4 => (0..2u64, 1..30usize).prop_map(|(open, length)| Step::Append { open, length }),
+        1 => Just(Step::Append { open: 0, length: 150_000 }),
         2 => (0..2u64, 0..1000i64).prop_map(|(open, time)| Step::Set { open, time }),
         1 => Just(Step::Seal),
         4 => Just(Step::TakeOff),
@@ -56,6 +66,8 @@ struct World {
     next: u64,
     written: Vec<u8>,
     at_server: Vec<u8>,
+    /// Appends that the server has executed, which it does not once more.
+    appended: HashSet<u64>,
     /// The time that was given to the file, if nothing was written since: by its writer, and at the server.
     times: [Option<i64>; 2],
     flying: Vec<Piece>,
@@ -77,6 +89,13 @@ impl World {
             }
         };
         self.times[1] = None;
+        if piece.end.is_some() {
+            assert!(self.flying.iter().all(|other| other.number == piece.number), "nothing is under way beside it");
+            if self.appended.insert(piece.number) {
+                self.at_server.extend_from_slice(data);
+            }
+            return;
+        }
         self.at_server[at..at + data.len()].copy_from_slice(data);
     }
 
@@ -88,6 +107,19 @@ impl World {
                     self.times[0] = None;
                     self.file.add(&place(open, offset), &data, self.next);
                     self.written[offset as usize..offset as usize + length].copy_from_slice(&data);
+                    self.next += 1;
+                }
+            }
+            Step::Append { open, length } => {
+                let data = Bytes::from(vec![self.next as u8 + 1; length]);
+                if self.file.has_room(length) {
+                    self.times[0] = None;
+                    let slot = match self.file.takes_append(&place(open, 0), length) {
+                        true => None,
+                        false => Some(Arc::new(Slots::new(2)).keep().unwrap()),
+                    };
+                    self.file.append(&place(open, 0), &data, (self.next, slot));
+                    self.written.extend_from_slice(&data);
                     self.next += 1;
                 }
             }
@@ -141,7 +173,7 @@ proptest! {
     fn what_is_written_comes_there_in_its_order(steps in prop::collection::vec(step(), 1..200)) {
         let (written, at_server) = (vec![0; SIZE], vec![0; SIZE]);
         let (file, times, flying) = (File::new(), [None; 2], Vec::new());
-        let mut world = World { file, next: 0, written, at_server, times, flying };
+        let mut world = World { file, next: 0, written, at_server, appended: HashSet::new(), times, flying };
         for step in &steps {
             world.take(step)?;
             let is_all_there = world.file.is_empty();
@@ -197,6 +229,34 @@ fn small_writes_that_follow_each_other_go_as_one() {
         );
         file = File::new();
     }
+}
+
+/// As many as fit go as one, and none is cut in two: a record is whole for whoever reads there.
+#[test]
+fn small_appends_go_as_one_and_none_is_cut() {
+    let (mut file, slots) = (File::new(), Arc::new(Slots::new(8)));
+    let record = Bytes::from_static(&[7; 30_000]);
+    let mut number = 0;
+    let mut append = |file: &mut File, open| {
+        let slot = (!file.takes_append(&place(open, 0), record.len())).then(|| slots.keep().unwrap());
+        file.append(&place(open, 0), &record, (number, slot));
+        number += 1;
+    };
+    (0..40).for_each(|_| append(&mut file, 1));
+    append(&mut file, 2);
+    file.add(&place(2, 0), &record, 50);
+    append(&mut file, 2);
+    file.seal(60);
+    let mut lengths = Vec::new();
+    while let Some(piece) = file.take_off(FLYING_MAX) {
+        assert!(file.take_off(FLYING_MAX).is_none(), "one after another");
+        lengths.push((piece.length(), piece.end.is_some()));
+        file.land(piece.number);
+    }
+    let whole = TRANSFER_SIZE_MAX / record.len() * record.len();
+    assert_eq!(lengths[..2], [(whole, true), (40 * record.len() - whole, true)]);
+    assert_eq!(lengths[2..], [(30_000, true), (30_000, false), (30_000, true)]);
+    assert_eq!((file.cost(), file.is_empty()), (0, true));
 }
 
 #[test]

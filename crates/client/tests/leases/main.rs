@@ -1,5 +1,6 @@
 //! Clients that keep what the server grants leases on: what one changes the others see at once, and what nobody changes costs no round trip.
 
+mod appended;
 #[path = "../common/mod.rs"]
 mod common;
 mod fixture;

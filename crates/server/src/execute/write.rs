@@ -9,7 +9,7 @@ use super::{Job, Try};
 use crate::attached::Attached;
 use crate::config::Role;
 use crate::intent;
-use crate::lease::keeper::Change;
+use crate::lease::keeper::{Change, Flush};
 use crate::lease::touched::{EXCLUSIVE, TOGETHER, Touched};
 use crate::repeat;
 
@@ -24,17 +24,17 @@ impl Job {
         };
         let context = self.context(attached, caller);
         let is_held = self.header.flags.contains(Flags::HELD);
-        if is_held && write.append {
-            return Err(Errno::EINVAL); // who is alone with a file knows its end
-        }
         if self.header.sequence == 0 {
             if matches!(self.server.config.role, Role::Data(_)) {
                 return Err(Errno::EREMOTE); // what is to be written again goes to who has the names
             }
             return self.write_again(attached, &context, write, data).await;
         }
+        // In a slot, what was held back before a restart is an append: once more would do harm.
+        let leases = &self.server.leases;
+        let flush = self.flush(is_held && self.session.is_recovering())?;
         let Some(which) = self.admit().await? else { return Ok(()) };
-        let aspects = if is_held { EXCLUSIVE } else { DATA };
+        let aspects = if is_held && flush.is_none() { EXCLUSIVE } else { DATA };
         let (result, grants) = match self.touched_by_write(attached, (write.open, aspects), &data).await {
             Err(error) if is_held || matches!(which, Try::First { .. }) => (Err(error), Granted::default()),
             touched => {
@@ -42,7 +42,7 @@ impl Job {
                 let of_several = |touched: &Touched| touched.iter().any(|(_, aspects)| aspects == TOGETHER);
                 write.stable |= touched.as_ref().is_ok_and(of_several);
                 // Who holds something back is waited for by the others.
-                let change = self.server.leases.change(self.session.client(), is_held);
+                let change = leases.change(self.session.client(), is_held);
                 let Some(begun) = self.begin(change, &touched.unwrap_or_default()).await else { return Ok(()) };
                 let written = match begun {
                     Ok(change) => self.write_begun(attached, &context, (which, change), (write, data)).await,
@@ -123,6 +123,14 @@ impl Job {
         if may_be_there { intent::find_append(filesystem, context, write, data).await } else { None }
     }
 
+    /// What was held back before a restart is about to be written, if it is that.
+    fn flush(&self, is_of_before: bool) -> Result<Option<Flush<'_>>, Errno> {
+        match is_of_before {
+            true => self.server.leases.flush(self.session.id).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// What was written before, and may be lost, is written again where it was; without data it only says whether that is so. Once more does no harm, so
     /// that it has no slot. The same for what was held back before a restart.
     async fn write_again(
@@ -136,10 +144,7 @@ impl Job {
             return Err(Errno::EINVAL);
         }
         let leases = &self.server.leases;
-        let flush = match self.header.flags.contains(Flags::HELD) {
-            true => Some(leases.flush(self.session.id)?),
-            false => None,
-        };
+        let flush = self.flush(self.header.flags.contains(Flags::HELD))?;
         let touched = self.touched_by_write(attached, (write.open, DATA), &data).await?;
         // Who recovers is waited for by the others.
         let change = leases.change(self.session.client(), flush.is_some() || self.session.is_recovering());

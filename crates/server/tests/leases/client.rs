@@ -99,10 +99,17 @@ impl Client {
         header.request
     }
 
-    pub fn send_held_append(&mut self, open: OpenId, data: &[u8]) -> u64 {
+    /// The next request is the latest once more.
+    pub fn repeats(&mut self) {
+        self.sequence -= 1;
+    }
+
+    /// An append that was held back, in a slot or without.
+    pub fn send_held_append(&mut self, open: OpenId, data: &[u8], in_slot: bool) -> u64 {
         let mut body = Vec::new();
         encode_write(&context(), &WriteAt { open, offset: 0, append: true, stable: false }, &mut body);
-        let header = Header { flags: Flags::HELD, payload_length: data.len() as u32, ..self.header(Op::Write, true) };
+        let header =
+            Header { flags: Flags::HELD, payload_length: data.len() as u32, ..self.header(Op::Write, in_slot) };
         self.peer.send(header, &body);
         std::io::Write::write_all(&mut self.peer.stream, data).unwrap();
         header.request

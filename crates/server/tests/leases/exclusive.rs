@@ -427,8 +427,8 @@ fn what_was_never_granted_cannot_be_held_back() {
     assert_eq!(looker.take(write), Err(Errno::ESTALE));
     let write = looker.send_held_again(state.open, b"hostile");
     assert_eq!(looker.take(write), Err(Errno::ESTALE));
-    let write = state.holder.send_held_append(state.opened.id, HELD);
-    assert_eq!(state.holder.take(write), Err(Errno::EINVAL), "its place is not known by the server alone");
+    let write = state.holder.send_held_append(state.opened.id, HELD, false);
+    assert_eq!(state.holder.take(write), Err(Errno::EINVAL), "without a slot once more would do harm");
     assert!(state.holder.is_left_alone(), "nobody is asked for anything by that");
     state.holder.give_back(&[state.lease]);
     state.holder.ask(&get_attr(&state.root)).unwrap();
@@ -607,6 +607,51 @@ fn while_anybody_may_believe_what_was_before_a_restart_nothing_exclusive_is_gran
     recovered(&mut state.holder);
     other.ask(&made).unwrap();
     assert_eq!(other.granted(Subject::Inode).unwrap().0, EXCLUSIVE);
+}
+
+/// Wherever the end is then; a repeat is known by its slot, and by nothing that stands in the file.
+#[test]
+fn an_append_that_was_held_back_is_executed_once() {
+    let mut state = State::new(long());
+    let path = state.fixture.directory.path().join("file");
+    let theirs = || {
+        let file = std::fs::OpenOptions::new().append(true).open(&path);
+        std::io::Write::write_all(&mut file.unwrap(), b"tick").unwrap();
+    };
+    // How many records there are behind it.
+    let append = |state: &mut State| {
+        let write = state.holder.send_held_append(state.opened.id, b"tick", true);
+        state.holder.take(write)?;
+        Ok(std::fs::read(&path).unwrap().len() / 4)
+    };
+    theirs();
+    assert_eq!(append(&mut state), Ok(2));
+    state.holder.repeats();
+    assert_eq!(append(&mut state), Ok(2));
+    theirs();
+    restarted(&mut state, long());
+    (0..2).for_each(|_| state.holder.repeats()); // Reopen was the latest
+    assert_eq!(append(&mut state), Ok(3), "the process before has executed it");
+    assert_eq!(append(&mut state), Ok(4), "and this one it was not sent");
+    assert_eq!(std::fs::read(&path).unwrap(), b"tick".repeat(4));
+    recovered(&mut state.holder);
+    assert_eq!(append(&mut state), Err(Errno::ESTALE), "it has no lease any more");
+    state.holder.repeats();
+    assert_eq!(append(&mut state), Err(Errno::ESTALE), "and that is so for ever");
+}
+
+/// An append of before the restart, that comes when others go on.
+#[test]
+fn an_append_that_was_held_back_and_comes_too_late_is_refused() {
+    let mut state = State::new(short());
+    state.fixture.kill();
+    state.fixture.start_again(short());
+    Client::plain(&state.fixture).ask(&get_attr(&state.file)).unwrap();
+    reopen(&mut state);
+    let write = state.holder.send_held_append(state.opened.id, HELD, true);
+    assert_eq!(state.holder.take(write), Err(Errno::ESTALE));
+    assert_eq!(state.size(), 0);
+    recovered(&mut state.holder);
 }
 
 /// Also by the process after the one that did not wait any longer.
