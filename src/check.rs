@@ -119,14 +119,16 @@ fn plain(volume: &Volume, stores: &[(String, PathBuf)], as_json: bool) -> Result
     let report = Looked::open(volume, stores)?.check();
     let report = report.map_err(|error| Failure::new(what, error, "see the messages before"))?;
     let (damaged, orphans, unseen) = (&report.damaged, &report.orphans, &report.unseen);
+    let sizes = &report.sizes;
     if as_json {
         let (files, objects) = (report.files, report.objects);
         output::json(&json!({
             "ok": report.is_clean(), "files": files, "objects": objects,
-            "damaged": damaged, "orphans": orphans, "unseen": unseen,
+            "damaged": damaged, "sizes": sizes, "orphans": orphans, "unseen": unseen,
         }));
     } else {
         damaged.iter().for_each(|(path, why)| output::line(format_args!("damaged: {path}: {why}")));
+        sizes.iter().for_each(|(path, why)| output::line(format_args!("not as written down: {path}: {why}")));
         orphans.iter().for_each(|(id, name)| output::line(format_args!("no file's: object {name} on server {id}")));
         unseen.iter().for_each(|(id, why)| output::line(format_args!("not looked at: server {id}: {why}")));
         output::line(format_args!("{} files in {} objects", report.files, report.objects));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
 use crate::routes::Routes;
 
@@ -16,15 +16,21 @@ Examples:
   aqueduct volume check /etc/aqueduct/volume.toml                     ask all servers
   aqueduct volume check scratch@10.0.0.1                              the same without the file
   aqueduct volume check /etc/aqueduct/volume.toml --store d1=/mnt/d1  its server does not run: its disk is mounted here
+  aqueduct volume check /etc/aqueduct/volume.toml --repair --dry-run  what could be mended of plain directories
 
 Servers before one file system are asked whether they answer, were started with this file, have the
 same key, a file system that the mode allows, and clocks that agree. Then a file without a name is
 written at the server of the names, and read, changed and removed under the eyes of the others: run
 this as root on that server's machine, else files that are there may have to do. Of plain
 directories (on the machine of the server of the names) there is a line for each file that cannot
-be read, and for each object that no file names. Nothing is changed, while the volume is used or
-not.
-Exit codes: 0 all is as it should be, 1 something is not, or was not looked at.")]
+be read, of which something wrong is written down, and for each object that no file names. Nothing
+is changed, while the volume is used or not.
+
+With --repair the server of the names mends what it can while programs use the volume; if it does
+not run, this command does, over the stores of all servers, which --store names. There is a line for
+each thing that was found, with what was done, or why nothing was. Nothing is removed: objects that
+no file names go to the folder .lost of their store, and --purge removes those.
+Exit codes: 0 all is as it should be, or is mended, 1 something is not, or was not looked at.")]
     Check {
         /// The volume's file, or VOLUME@ADDR[,ADDR...]: some of its servers
         volume: String,
@@ -35,7 +41,9 @@ Exit codes: 0 all is as it should be, 1 something is not, or was not looked at."
         /// The file with the servers' key
         #[arg(long, value_name = "FILE")]
         key: Option<PathBuf>,
-        /// As JSON
+        #[command(flatten)]
+        mend: Mend,
+        /// As JSON; with --repair or --purge a line for each thing
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -59,6 +67,20 @@ Exit codes: 0 all was copied, 1 something was not.")]
         #[arg(long = "store", value_name = "ID=DIR", value_parser = store)]
         stores: Vec<(String, PathBuf)>,
     },
+}
+
+/// What is to be done about what is found.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Mend {
+    /// Mend what is wrong with plain directories, as far as nothing has to be guessed
+    #[arg(long)]
+    pub repair: bool,
+    /// Remove for good what repairs have moved to the folders .lost
+    #[arg(long, conflicts_with = "repair")]
+    pub purge: bool,
+    /// Tell what would be done, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 fn store(text: &str) -> Result<(String, PathBuf), String> {

@@ -20,6 +20,7 @@ mod mount;
 mod observe;
 mod output;
 mod rails;
+mod repair;
 mod route;
 mod routes;
 mod serve;

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::look::Look;
 use crate::routes::Routes;
 use crate::table::render;
-use crate::{args, check, output};
+use crate::{args, check, output, repair};
 
 /// A server that says nothing for so long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -21,7 +21,14 @@ pub fn run(command: &args::Volume) -> Result<ExitCode, Failure> {
     match command {
         args::Volume::Create { file } => create(file),
         args::Volume::Init { file, server } => init(file, server),
-        args::Volume::Look(Look::Check { volume, stores, key, json, routes }) => {
+        args::Volume::Look(Look::Check { volume, stores, mend, json, .. }) if mend.repair || mend.purge => {
+            repair::run(Path::new(volume), stores, *mend, *json)
+        }
+        args::Volume::Look(Look::Check { volume, stores, key, mend, json, routes }) => {
+            if mend.dry_run {
+                let what = format!("cannot check the volume {volume}");
+                return Err(Failure::usage(what, "a check changes nothing", "give --dry-run with --repair or --purge"));
+            }
             check::run(volume, stores, (key.as_deref(), routes), *json)
         }
         args::Volume::Look(Look::Export { file, dir, stores }) => export(file, dir, stores),

@@ -89,7 +89,7 @@ pub fn run(work: &Work) -> Result<ExitCode, Failure> {
     let done = Volume::read(file)?.work(&question, |told| match told {
         Told::Failed(path, why) => output::line(format_args!("not done: {path}: {why}")),
         Told::Progress(progress) => eprintln!("{}", shown(progress)),
-        Told::Done(_) | Told::Refused(_) => {}
+        Told::Repaired(_) | Told::Done(_) | Told::Refused(_) => {}
     })?;
     if how.dry_run {
         output::line(format_args!("{} files would be copied, {} bytes at most", done.files_all, done.bytes_all));

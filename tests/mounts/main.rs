@@ -43,6 +43,7 @@ mod proxy;
 mod reboot;
 mod recovery;
 mod remount;
+mod repair;
 mod replaced;
 mod scribble;
 #[path = "../harness/sys.rs"]

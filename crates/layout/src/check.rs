@@ -1,17 +1,20 @@
 //! Whether all objects that stubs name are there, and whether stubs name all objects that are
 //! there. It changes nothing, and may be asked while the volume is used.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use aqueduct_fs::{Errno, Handle, Reply, Request};
 
-use crate::attribute::{Attribute, BLOCK, State, object_name};
-use crate::plain::{FOLDER, GONE, Plain, gone_name};
+use crate::attribute::{Attribute, State, UNKNOWN, object_name};
+use crate::holdings::Listing;
+use crate::plain::{Plain, gone_name, size_of};
 use crate::store::{Store, own};
+use crate::walk::{Walk, Wrong};
 
-/// The packed bytes of one page of a listing.
-const PAGE_SIZE: u32 = 64 << 10;
+/// What the objects of a file may take more or less than was written down when it was closed, in
+/// units of 512 bytes for each: local file systems allocate ahead, and give back later.
+const BLOCKS_SLACK: u64 = 2048;
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub struct Report {
     pub objects: u64,
     /// Files that cannot be read, by their paths, and why.
     pub damaged: Vec<(String, String)>,
+    /// Files of which something is written down that is not so, by their paths, and what.
+    pub sizes: Vec<(String, String)>,
     /// Objects that no file names: the server's id, and the object's name.
     pub orphans: Vec<(String, String)>,
     /// Servers whose stores were not looked at, and why.
@@ -31,38 +36,78 @@ pub struct Report {
 impl Report {
     /// Whether all is as it has to be, and all was looked at.
     pub fn is_clean(&self) -> bool {
-        self.damaged.is_empty() && self.orphans.is_empty() && self.unseen.is_empty()
+        let Report { damaged, sizes, orphans, unseen, .. } = self;
+        damaged.is_empty() && sizes.is_empty() && orphans.is_empty() && unseen.is_empty()
     }
 }
 
-/// What the tree says.
-#[derive(Default)]
-pub(crate) struct Walk {
-    pub(crate) stubs: HashMap<[u8; 16], (String, Handle, Attribute)>,
-    /// Ordinary files that are longer than those are made, and their lengths.
-    pub(crate) large: Vec<(String, Handle, u64)>,
-    damaged: Vec<(String, String)>,
+/// Something that is wrong with a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Flaw {
+    pub(crate) path: String,
+    pub(crate) handle: Handle,
+    pub(crate) what: What,
 }
+
+/// See [`Flaw`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// By what is written at it.
+    Wrong(Wrong),
+    /// A server has not the object that it has to have.
+    Missing { server: String, object: String },
+    /// An object is on a server that the volume has no more.
+    Gone { object: String },
+    /// The layout names a server that the volume has no more, which has nothing of the file.
+    Empty,
+    /// Objects have bytes behind the file's end.
+    Longer,
+    /// Objects take so much, and so much is written down, in units of 512 bytes.
+    Blocks { taken: u64, written: u64 },
+}
+
+impl What {
+    /// Whether all of the file can be read all the same.
+    pub(crate) fn is_readable(&self) -> bool {
+        matches!(self, What::Longer | What::Blocks { .. })
+    }
+
+    /// For who has to do something about it.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            What::Wrong(Wrong::Naked(_)) => "it is a stub without its attribute".into(),
+            What::Wrong(Wrong::Copy) => {
+                "it is a copy of a file's stub, made past the volume: it has no data of its own".into()
+            }
+            What::Wrong(Wrong::Unknown) => "its layout is of no volume, or of another".into(),
+            What::Wrong(Wrong::Short) => "its stub was made shorter past the volume".into(),
+            What::Wrong(Wrong::Unread(error)) => format!("it cannot be read: {error}"),
+            What::Missing { server, object } => format!("object {object} is missing on server {server}"),
+            What::Gone { object } => format!("object {object} is on a server that the volume has not"),
+            What::Empty => "its layout names a server that the volume has not, with nothing of it there".into(),
+            What::Longer => "its objects have bytes behind its end".into(),
+            What::Blocks { taken, written } => {
+                format!("its objects take {} KiB, and {} KiB are written down", taken / 2, written / 2)
+            }
+        }
+    }
+}
+
+/// The stores that were reached, and what they have.
+pub(crate) type Found = Vec<(Arc<Store>, Listing)>;
 
 impl Plain {
     /// Looks at all files and all objects. Stores that were not reached yet are not looked at.
     pub async fn check(&self) -> Result<Report, Errno> {
         let mut report = Report::default();
         // Objects first: what is made later is named by a stub that is looked at later.
-        let mut found: Vec<(Arc<Store>, HashSet<String>)> = Vec::new();
-        for store in &self.stores {
-            match if store.is_reached() { store.names().await } else { Err(Errno::EHOSTUNREACH) } {
-                Ok(names) => found.push((store.clone(), names)),
-                Err(error) => report.unseen.push((store.id().to_owned(), error.to_string())),
-            }
-        }
-        report.objects = found.iter().map(|(_, names)| names.len() as u64).sum();
+        let found = self.objects(&mut report.unseen).await;
+        report.objects = found.iter().map(|(_, listing)| listing.count()).sum();
         let walk = self.walk(String::new(), self.root.clone()).await?;
         report.files = walk.stubs.len() as u64;
-        for (path, handle, attribute) in walk.stubs.values() {
-            if let Some(why) = self.missing(handle, attribute, &found).await {
-                report.damaged.push((path.clone(), why));
-            }
+        for flaw in self.flaws(&walk, &found).await {
+            let list = if flaw.what.is_readable() { &mut report.sizes } else { &mut report.damaged };
+            list.push((flaw.path, flaw.what.text()));
         }
         let mut unnamed = unnamed(&found, &walk);
         if !unnamed.is_empty() {
@@ -70,46 +115,99 @@ impl Plain {
             let again = self.walk(String::new(), self.root.clone()).await?;
             let still: HashSet<_> = self::unnamed(&found, &again).into_iter().collect();
             unnamed.retain(|orphan| still.contains(orphan));
-            for (at, name) in unnamed {
+            for Orphan { at, folder, name } in unnamed {
                 let store = &found[at].0;
-                if store.names().await?.contains(&name) {
+                if store.listing().await?.has(folder, &name) {
                     report.orphans.push((store.id().to_owned(), name));
                 }
             }
         }
-        report.damaged.extend(walk.damaged);
         report.damaged.sort();
+        report.sizes.sort();
         report.orphans.sort();
         Ok(report)
     }
 
+    /// What the stores have. Those that cannot be asked are told of.
+    pub(crate) async fn objects(&self, unseen: &mut Vec<(String, String)>) -> Found {
+        let mut found = Vec::new();
+        for store in &self.stores {
+            match if store.is_reached() { store.listing().await } else { Err(Errno::EHOSTUNREACH) } {
+                Ok(listing) => found.push((store.clone(), listing)),
+                Err(error) => unseen.push((store.id().to_owned(), error.to_string())),
+            }
+        }
+        found
+    }
+
+    /// All that is wrong with files.
+    pub(crate) async fn flaws(&self, walk: &Walk, found: &Found) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        for (path, handle, wrong) in &walk.wrong {
+            let what = What::Wrong(wrong.clone());
+            flaws.push(Flaw { path: path.clone(), handle: handle.clone(), what });
+        }
+        for (path, handle, attribute) in walk.stubs.values() {
+            let what = match self.lacks(handle, attribute, found).await {
+                None if attribute.state == State::Spread => self.differs(handle, attribute, found).await,
+                lacks => lacks,
+            };
+            flaws.extend(what.map(|what| Flaw { path: path.clone(), handle: handle.clone(), what }));
+        }
+        flaws.sort_by(|one, other| one.path.cmp(&other.path));
+        flaws
+    }
+
     /// What a file lacks that it still has by its attribute.
-    async fn missing(
-        &self,
-        handle: &Handle,
-        attribute: &Attribute,
-        found: &[(Arc<Store>, HashSet<String>)],
-    ) -> Option<String> {
+    pub(crate) async fn lacks(&self, handle: &Handle, attribute: &Attribute, found: &Found) -> Option<What> {
+        let known = |server| self.stores.iter().find(|store| store.key() == server);
         for (part, server) in attribute.servers.iter().enumerate() {
             if attribute.made & (1 << part) == 0 {
                 continue;
             }
-            let name = object_name(&attribute.id, part).1;
-            let Some(known) = self.stores.iter().find(|store| store.key() == *server) else {
-                return Some(format!("object {name} is on a server that the volume has not"));
-            };
+            let (folder, name) = object_name(&attribute.id, part);
+            let Some(known) = known(*server) else { return Some(What::Gone { object: name }) };
             let listed = found.iter().find(|(store, _)| store.key() == *server);
-            if listed.is_none_or(|(_, names)| names.contains(&name)) {
+            if listed.is_none_or(|(_, listing)| listing.has(folder, &name)) {
                 continue;
             }
             // It was made or removed meanwhile, unless it is still missing while the file names it.
-            let is_there = known.names().await.is_ok_and(|names| names.contains(&name));
-            let names_it = matches!(self.attribute_of(handle).await, Ok(Some(now)) if now.id == attribute.id);
+            let is_there = known.has(&attribute.id, part).await.unwrap_or(true);
+            let names_it = matches!(self.attribute_of(handle).await, Ok(Some(now)) if now.id == attribute.id && now.servers == attribute.servers);
             if !is_there && names_it && !self.is_going(handle, &attribute.id).await {
-                return Some(format!("object {name} is missing on server {}", known.id()));
+                return Some(What::Missing { server: known.id().to_owned(), object: name });
             }
         }
-        None
+        let is_empty = attribute.state != State::Making && attribute.servers.iter().any(|key| known(*key).is_none());
+        is_empty.then_some(What::Empty)
+    }
+
+    /// What is written down of a file that is not so. Only what nobody uses is looked at: while it
+    /// is used, what its objects take is not written down.
+    async fn differs(&self, handle: &Handle, attribute: &Attribute, found: &Found) -> Option<What> {
+        if attribute.blocks == UNKNOWN {
+            return None;
+        }
+        let before = self.attr_of(handle).await.ok()?;
+        let size = size_of(attribute, before.size)?;
+        let (mut taken, mut is_longer, mut count) = (0u64, false, 0);
+        for (part, server) in attribute.servers.iter().enumerate().filter(|(part, _)| attribute.made & (1 << part) != 0)
+        {
+            let (store, _) = found.iter().find(|(store, _)| store.key() == *server)?;
+            let attr = store.attr(&attribute.id, part).await.ok()??;
+            taken += attr.blocks;
+            is_longer |= attr.size > attribute.stripe().length_of(size, part);
+            count += 1;
+        }
+        // Whoever uses it meanwhile changes the stub.
+        let after = self.attr_of(handle).await.ok()?;
+        let is_same = after.ctime == before.ctime && self.attribute_of(handle).await == Ok(Some(attribute.clone()));
+        let differs = taken.abs_diff(attribute.blocks) > BLOCKS_SLACK * count;
+        match is_same {
+            true if is_longer => Some(What::Longer),
+            true if differs => Some(What::Blocks { taken, written: attribute.blocks }),
+            _ => None,
+        }
     }
 
     /// Whether a stub has lost its last name: its objects go before it does.
@@ -122,85 +220,32 @@ impl Plain {
         };
         self.attr_of(handle).await.map_or(true, |attr| attr.nlink <= links)
     }
-
-    /// All stubs below a folder, those included that are to go.
-    pub(crate) async fn walk(&self, path: String, folder: Handle) -> Result<Walk, Errno> {
-        let mut walk = Walk::default();
-        let mut folders = vec![(path, folder)];
-        while let Some((path, folder)) = folders.pop() {
-            let entries = match self.entries(&folder).await {
-                Err(Errno::ENOENT | Errno::ESTALE) => continue, // it was removed meanwhile
-                entries => entries?,
-            };
-            for (name, handle, attr) in entries {
-                let path = format!("{path}/{name}");
-                let ours = path.strip_prefix('/').and_then(|path| path.strip_prefix(FOLDER));
-                let is_gone = ours.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('/') == Some(GONE));
-                if attr.is_directory() && (ours.is_none_or(|rest| rest.starts_with(|at| at != '/')) || is_gone) {
-                    folders.push((path, handle));
-                } else if attr.is_regular() {
-                    self.see(&mut walk, (path, handle, attr.size)).await;
-                }
-            }
-        }
-        Ok(walk)
-    }
-
-    pub(crate) async fn see(&self, walk: &mut Walk, (path, handle, size): (String, Handle, u64)) {
-        match self.attribute_of(&handle).await {
-            Ok(Some(attribute)) => {
-                if attribute.state == State::Making && size > self.config.inline_max {
-                    walk.large.push((path.clone(), handle.clone(), size));
-                }
-                walk.stubs.insert(attribute.id, (path, handle, attribute));
-            }
-            Ok(None) if size < BLOCK => {}
-            Ok(None) => match self.is_copy(&handle).await {
-                Ok(true) => walk.damaged.push((path, "it is a stub without its attribute".to_owned())),
-                Ok(false) if size > self.config.inline_max => walk.large.push((path, handle, size)),
-                Ok(false) | Err(Errno::ENOENT | Errno::ESTALE) => {}
-                Err(error) => walk.damaged.push((path, format!("it cannot be read: {error}"))),
-            },
-            Err(Errno::ENOENT | Errno::ESTALE) => {}
-            Err(_) => walk.damaged.push((path, "its layout is that of another file, or of no volume".to_owned())),
-        }
-    }
-
-    async fn entries(&self, folder: &Handle) -> Result<Vec<(String, Handle, aqueduct_fs::Attr)>, Errno> {
-        let open = self.tree.call(&own(), Request::OpenDirectory { handle: folder.bytes() }).await?.opened()?.id;
-        let (mut entries, mut cookie) = (Vec::new(), 0);
-        let read = loop {
-            let request = Request::ReadDirectory { open, cookie, size: PAGE_SIZE, plus: true };
-            let page = match self.tree.call(&own(), request).await.and_then(Reply::directory) {
-                Ok(page) => page,
-                Err(error) => break Err(error),
-            };
-            for entry in page.entries() {
-                cookie = entry.cookie;
-                let Some((handle, attr)) = entry.inode else { continue };
-                let name = String::from_utf8_lossy(entry.name).into_owned();
-                entries.extend(Handle::new(handle).map(|handle| (name, handle, attr)));
-            }
-            if page.end {
-                break Ok(());
-            }
-        };
-        self.tree.call(&own(), Request::ReleaseDirectory { open }).await?;
-        read.map(|()| entries)
-    }
 }
 
-/// Objects that no stub names, by their stores' places.
-fn unnamed(found: &[(Arc<Store>, HashSet<String>)], walk: &Walk) -> Vec<(usize, String)> {
+/// An object that no stub names: the place of its store, and where it is there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Orphan {
+    pub(crate) at: usize,
+    pub(crate) folder: usize,
+    pub(crate) name: String,
+}
+
+/// Objects that no stub names, and what is in the folders of objects and is none.
+pub(crate) fn unnamed(found: &Found, walk: &Walk) -> Vec<Orphan> {
     let mut named: HashSet<(u64, String)> = HashSet::new();
     for (_, _, attribute) in walk.stubs.values() {
         let (servers, other) = (attribute.servers.iter().enumerate(), attribute.other.iter().enumerate());
         named.extend(servers.chain(other).map(|(part, server)| (*server, object_name(&attribute.id, part).1)));
     }
+    let claimed: HashSet<String> = walk.claimed.iter().map(gone_name).collect();
+    let is_claimed = |name: &str| name.split_once('.').is_some_and(|(id, _)| claimed.contains(id));
     let mut unnamed = Vec::new();
-    for (at, (store, names)) in found.iter().enumerate() {
-        let orphans = names.iter().filter(|name| !named.contains(&(store.key(), (*name).clone())));
-        unnamed.extend(orphans.map(|name| (at, name.clone())));
+    for (at, (store, listing)) in found.iter().enumerate() {
+        let is_orphan = |name: &String| !named.contains(&(store.key(), name.clone())) && !is_claimed(name);
+        for (folder, name) in listing.objects().filter(|(_, name)| is_orphan(name)).chain(listing.strays()) {
+            unnamed.push(Orphan { at, folder, name: name.clone() });
+        }
     }
+    unnamed.sort_by(|one, other| (one.at, &one.name).cmp(&(other.at, &other.name)));
     unnamed
 }

@@ -26,7 +26,7 @@ const ROUNDS_MAX: usize = 10;
 
 /// So long others wait at the most for what is left, of which 16 MiB take a second where they take
 /// long: a server that dies meanwhile shall not hold up a file that needs nothing of it yet.
-const HELD_TIME: Duration = Duration::from_secs(10);
+pub(crate) const HELD_TIME: Duration = Duration::from_secs(10);
 
 /// Where the bytes are read.
 pub(crate) enum Origin {

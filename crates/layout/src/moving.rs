@@ -86,7 +86,7 @@ impl Plain {
     /// was not reached yet.
     pub async fn objects_at(&self, id: &str) -> Result<usize, Errno> {
         let store = self.stores.iter().find(|store| store.id() == id).ok_or(Errno::ENOENT)?;
-        if store.is_reached() { Ok(store.names().await?.len()) } else { Err(Errno::EHOSTUNREACH) }
+        if store.is_reached() { Ok(store.listing().await?.count() as usize) } else { Err(Errno::EHOSTUNREACH) }
     }
 
     /// The files with objects at a server, and what they take there. ENOENT: the volume has none

@@ -166,8 +166,51 @@ impl Plain {
         reply
     }
 
+    /// Notes what a request is about to move: before it does, so that no walk comes to its end
+    /// between the two.
+    pub(crate) async fn note_moves(&self, request: &Request<'_>) {
+        if !self.moves.is_on() {
+            return;
+        }
+        match *request {
+            Request::Unlink { parent, name } => self.note_name(parent, name).await,
+            Request::Rename { parent, name, new_parent, new_name, .. } => {
+                self.note_name(parent, name).await;
+                self.note_name(new_parent, new_name).await;
+            }
+            Request::Link { handle, .. } => Handle::new(handle).into_iter().for_each(|handle| self.moves.note(handle)),
+            _ => {}
+        }
+    }
+
+    /// And once more afterwards: the name may have led to something else before.
+    pub(crate) async fn note_moved(&self, request: &Request<'_>) {
+        if let Request::Rename { parent, name, new_parent, new_name, flags } = *request
+            && self.moves.is_on()
+        {
+            self.note_name(new_parent, new_name).await;
+            if flags.contains(RenameFlags::EXCHANGE) {
+                self.note_name(parent, name).await;
+            }
+        }
+    }
+
+    async fn note_name(&self, parent: &[u8], name: &[u8]) {
+        let found = self.tree.call(&own(), Request::Lookup { parent, name }).await.and_then(Reply::entry);
+        if let Ok(entry) = found {
+            self.moves.note(entry.handle);
+        }
+    }
+
     /// Removes a name, or gives it to another file.
     pub(crate) async fn removing(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+        self.note_moves(&request).await;
+        let result = self.remove(context, request.clone()).await;
+        self.note_moved(&request).await;
+        result
+    }
+
+    async fn remove(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
         let (parent, name) = match &request {
             Request::Unlink { parent, name } => (*parent, *name),
             Request::Rename { new_parent, new_name, flags, .. }
@@ -259,6 +302,7 @@ impl Plain {
 
     pub(crate) async fn link(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
         let Request::Link { handle, .. } = request else { return Err(Errno::EPROTO) };
+        self.note_moves(&request).await;
         let file = self.table.pin(&Handle::new(handle).ok_or(Errno::ESTALE)?);
         let result = self.link_pinned(context, &file, request).await;
         self.unpin(file).await;

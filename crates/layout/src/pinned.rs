@@ -1,7 +1,7 @@
 //! The files that are in use: each is known once, for as long as somebody has it open or works on
 //! it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -119,6 +119,17 @@ impl Table {
         let handle = Handle::new(handle)?;
         let file = lock(&self.files).get(&handle).cloned()?;
         Some(file.kind())
+    }
+
+    /// The ids of the objects of all files that are in use.
+    pub(crate) fn ids(&self) -> HashSet<[u8; 16]> {
+        let kinds: Vec<Kind> = lock(&self.files).values().map(|file| file.kind()).collect();
+        let id = |kind: Kind| match kind {
+            Kind::Spread(spread) => Some(spread.id),
+            Kind::Inline(attribute) => attribute.map(|attribute| attribute.id),
+            Kind::Unknown => None,
+        };
+        kinds.into_iter().filter_map(id).collect()
     }
 
     /// What a client has open.

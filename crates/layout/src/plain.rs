@@ -1,5 +1,6 @@
 //! The file system of a volume of plain directories.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
 use aqueduct_fs::{AccessMask, Attr, Errno, FileSystem, Handle, Reply, Request, SetAttr, XATTR_SIZE_MAX, XattrMode};
@@ -8,9 +9,10 @@ use aqueduct_worker::Group;
 use crate::attribute::{self, Attribute, BLOCK, LayoutKey, State, UNKNOWN, stub_of};
 use crate::gate::Pass;
 use crate::ledger::{self, Ledger};
+use crate::moves::Moves;
 use crate::pinned::{File, Kind, Table};
 use crate::spread::Spread;
-use crate::store::{Backing, Store, own, read_all};
+use crate::store::{Backing, Store, own};
 use crate::stripe::{ServerKey, order};
 use crate::told::Told;
 
@@ -63,6 +65,10 @@ pub struct Plain {
     /// What is remembered of the servers.
     pub(crate) ledger: Mutex<Ledger>,
     pub(crate) gone: Handle,
+    /// What is moved while somebody looks through the tree.
+    pub(crate) moves: Moves,
+    /// What the process before has left undone is done, and its clients have come back.
+    pub(crate) is_swept: AtomicBool,
     /// Runs what nobody waits for; `None`: whoever closes a file does.
     pub(crate) background: Option<Arc<Group>>,
     told: Told,
@@ -98,6 +104,8 @@ impl Plain {
             folder_ino: folder.1,
             ledger: Mutex::new(ledger),
             gone: gone.0,
+            moves: Moves::default(),
+            is_swept: AtomicBool::new(false),
             background,
             told: Told::default(),
             this: this.clone(),
@@ -258,8 +266,7 @@ impl Plain {
 
     /// Whether a file begins as a stub does.
     pub(crate) async fn is_copy(&self, handle: &Handle) -> Result<bool, Errno> {
-        let begin = read_all(&self.quiet, handle, BLOCK as usize).await?;
-        Ok(Attribute::of_first_block(&self.layouts, &begin).is_some())
+        Ok(self.first_block(handle).await?.is_some())
     }
 
     /// Whether all stores have been reached.

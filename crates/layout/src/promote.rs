@@ -128,14 +128,20 @@ impl Plain {
                 tracing::debug!(%error, "what a file took before its promotion is not given back");
             }
         }
+        self.quiet.call(&own(), Request::Release { open }).await?;
+        self.write_first_block(handle, &attribute).await?;
+        self.store(handle, &attribute, false).await?;
+        Ok(attribute)
+    }
+
+    /// Writes the first block of a stub.
+    pub(crate) async fn write_first_block(&self, handle: &Handle, attribute: &Attribute) -> Result<(), Errno> {
+        let open = Request::Open { handle: handle.bytes(), flags: OpenFlags::WRITE };
+        let open = self.quiet.call(&own(), open).await?.opened()?.id;
         let write = WriteAt { open, offset: 0, append: false, stable: false };
         let block = attribute.first_block(&self.layouts);
         let written = self.quiet.write(&own(), write, Source::Memory(block.into())).await;
         self.quiet.call(&own(), Request::Release { open }).await?;
-        if u64::from(written?.count) != BLOCK {
-            return Err(Errno::ENOSPC);
-        }
-        self.store(handle, &attribute, false).await?;
-        Ok(attribute)
+        if u64::from(written?.count) == BLOCK { Ok(()) } else { Err(Errno::ENOSPC) }
     }
 }

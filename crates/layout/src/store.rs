@@ -1,6 +1,6 @@
 //! The store of a server: its marker, and its objects.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,9 +26,6 @@ pub(crate) const SELF: ClientId = ClientId(u64::MAX);
 /// The mode of objects: only the superuser of their machine reads them past the volume, whatever
 /// the file allows.
 const MODE: u32 = 0o600;
-
-/// The packed bytes of one page of a listing.
-const PAGE_SIZE: u32 = 64 << 10;
 
 /// How long a store is asked for what may be told without it, too.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -140,7 +137,7 @@ impl Store {
         self.key
     }
 
-    async fn backing(&self) -> Backing {
+    pub(crate) async fn backing(&self) -> Backing {
         poll_fn(|task| {
             let mut way = lock(&self.way);
             match &way.backing {
@@ -157,7 +154,7 @@ impl Store {
 
     /// The folder of objects, after a look at the marker if there was none yet. EIO: this is not
     /// the store that it has to be; it is looked at anew the next time.
-    async fn folder(&self, backing: &Backing, number: usize) -> Result<Handle, Errno> {
+    pub(crate) async fn folder(&self, backing: &Backing, number: usize) -> Result<Handle, Errno> {
         if let Some(known) = lock(&self.checked).as_ref().and_then(|checked| checked.folders.get(&number).cloned()) {
             return Ok(known);
         }
@@ -283,31 +280,6 @@ impl Store {
         Err(Errno::EIO)
     }
 
-    /// The names of all objects.
-    pub(crate) async fn names(&self) -> Result<HashSet<String>, Errno> {
-        let backing = self.backing().await;
-        let mut names = HashSet::new();
-        for number in 0..marker::FOLDERS {
-            let folder = self.folder(&backing, number).await?;
-            let open = Request::OpenDirectory { handle: folder.bytes() };
-            let open = backing.call(&own(), open).await?.opened()?.id;
-            let mut cookie = 0;
-            loop {
-                let request = Request::ReadDirectory { open, cookie, size: PAGE_SIZE, plus: false };
-                let page = backing.call(&own(), request).await?.directory()?;
-                for entry in page.entries().filter(|entry| entry.name != b"." && entry.name != b"..") {
-                    names.insert(String::from_utf8_lossy(entry.name).into_owned());
-                }
-                cookie = page.entries().last().map_or(cookie, |entry| entry.cookie);
-                if page.end {
-                    break;
-                }
-            }
-            backing.call(&own(), Request::ReleaseDirectory { open }).await?;
-        }
-        Ok(names)
-    }
-
     /// Whether its space is counted beside the tree's.
     pub(crate) fn is_elsewhere(&self) -> bool {
         !self.is_here
@@ -355,7 +327,7 @@ pub(crate) async fn within<T>(patience: Duration, asked: impl Future<Output = T>
     answer.await
 }
 
-async fn look_up(backing: &Backing, parent: &Handle, name: &str) -> Result<Handle, Errno> {
+pub(crate) async fn look_up(backing: &Backing, parent: &Handle, name: &str) -> Result<Handle, Errno> {
     let request = Request::Lookup { parent: parent.bytes(), name: name.as_bytes() };
     Ok(backing.call(&own(), request).await?.entry()?.handle)
 }

@@ -2,6 +2,7 @@
 //! removed. And at the start: what the process before left undone.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aqueduct_fs::{Errno, Handle, Reply, Request};
@@ -160,6 +161,7 @@ impl Plain {
             }
             self.unpin(file).await;
         }
+        self.is_swept.store(true, Ordering::SeqCst);
         Ok(found.len())
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
@@ -19,6 +19,7 @@ mod checks;
 mod crashes;
 mod files;
 mod moves;
+mod repairs;
 mod served;
 
 pub(super) const KEY: [u8; 32] = [9; 32];
@@ -26,13 +27,29 @@ pub(super) const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE)
 pub(super) const INLINE_MAX: u64 = 8 << 10;
 const BLOCK: u32 = 16 << 10;
 
+/// Something that is done when so many directories have been opened.
+type Meddler = Arc<Mutex<Option<(usize, Box<dyn FnOnce() + Send>)>>>;
+
 /// Fails each call from the one on that it was told: the process is dead.
 pub(super) struct Mortal {
     below: Arc<dyn FileSystem>,
     left: Arc<AtomicUsize>,
+    meddler: Meddler,
 }
 
 impl Mortal {
+    /// A directory is opened.
+    fn meddle(&self) {
+        let mut meddler = self.meddler.lock().unwrap();
+        let Some((left, does)) = meddler.take() else { return };
+        if left > 1 {
+            *meddler = Some((left - 1, does));
+            return;
+        }
+        drop(meddler);
+        std::thread::spawn(does).join().unwrap();
+    }
+
     fn lives(&self) -> Result<(), Errno> {
         let lives = |left: usize| left.checked_sub(1);
         self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, lives).map(drop).map_err(|_| Errno::EIO)
@@ -47,6 +64,9 @@ impl layer::Layer for Mortal {
     }
 
     fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
+        if matches!(request, Request::OpenDirectory { .. }) {
+            self.meddle();
+        }
         let changes = request.writes() && !matches!(request, Request::Access { .. } | Request::Open { .. });
         match if changes { self.lives() } else { self.left_any() } {
             Ok(()) => self.below.ask(context, request),
@@ -79,6 +99,7 @@ pub(super) struct Volume {
 pub(super) struct Process {
     pub(super) plain: Arc<Plain>,
     pub(super) left: Arc<AtomicUsize>,
+    pub(super) meddler: Meddler,
     group: Arc<Group>,
 }
 
@@ -115,13 +136,13 @@ impl Volume {
 
     /// A process that ends after so many changes.
     pub(super) fn start(&self, changes: usize) -> Process {
-        let left = Arc::new(AtomicUsize::new(usize::MAX));
+        let (left, meddler) = (Arc::new(AtomicUsize::new(usize::MAX)), Meddler::default());
         // Nobody cuts the power here.
         let options = Options { key: KEY, keep_unlinked: true, ..Options::default() };
         let open = |path: &Path, keep_unlinked| {
             let options = Options { keep_unlinked, ..options.clone() };
             let below: Arc<dyn FileSystem> = Arc::new(Posix::open(path, options).unwrap());
-            Arc::new(Mortal { below, left: left.clone() }) as Arc<dyn FileSystem>
+            Arc::new(Mortal { below, left: left.clone(), meddler: meddler.clone() }) as Arc<dyn FileSystem>
         };
         let spin_max = std::time::Duration::ZERO;
         let settings = Settings { name: "test".into(), threads_min: 0, threads_max: 0, spin_max };
@@ -135,7 +156,7 @@ impl Volume {
         let trees = (open(&self.tree(), true), open(&self.tree(), false));
         let plain = wait(&group, Plain::open(trees, stores.collect(), config, None)).unwrap();
         left.store(changes, Ordering::SeqCst);
-        Process { plain, left, group }
+        Process { plain, left, meddler, group }
     }
 
     /// How many objects there are.

@@ -41,6 +41,7 @@ mod throttle;
 mod volume;
 mod volume_check;
 mod volume_probe;
+mod volume_repair;
 mod volume_work;
 mod watch;
 mod workers;
@@ -74,6 +75,7 @@ pub use volume::{
 };
 pub use volume_check::{Checked, CheckedServer, VolumeCheck};
 pub use volume_probe::{Reach, Wrong};
+pub use volume_repair::Repaired;
 pub use volume_work::{Progress, Question, Told, Work};
 pub use watch::{WATCH_NAME, watch};
 pub use workers::{end as end_workers, of_tool as tool_workers};

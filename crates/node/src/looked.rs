@@ -59,7 +59,7 @@ impl Looked {
             .map_err(|error| Failure::new("cannot look at the volume", error, "check the limits on open files"))?;
         let (part, key, directory) = volume.tree()?;
         let export = export_id(VOLUME_EXPORT);
-        let (plain, links) = plain::look((&part, key, &directory), export, stores, &group)?;
+        let (plain, links) = plain::look((&part, key, &directory), (export, false), stores, &group)?;
         let end = Instant::now() + PATIENCE;
         while !plain.has_reached_all() && Instant::now() < end {
             std::thread::sleep(PAUSE);

@@ -1,11 +1,12 @@
 //! Volumes of plain directories: what each server of one is, and how the server of the names
 //! reaches the stores of the others.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_fs::FileSystem;
 use aqueduct_fs::readonly::ReadOnly;
@@ -29,6 +30,12 @@ const STORE_EXPORT: &str = "(store)";
 
 /// The folder of the server of the names' own store, in the volume's.
 const OWN_STORE: &str = "store";
+
+/// The file in the volume's folder that whoever changes the volume has locked.
+const LOCK: &str = "lock";
+
+/// So long it is waited for who has it: a server that was killed may take a moment to end.
+const HELD_MAX: Duration = Duration::from_secs(10);
 
 /// Between two tries to reach a store.
 const RETRY: Duration = Duration::from_millis(500);
@@ -99,6 +106,41 @@ fn private(folder: &Path) -> std::io::Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Keeps others from serving the names of a tree, or repairing it without its server, for as long
+/// as what is returned lives. `None`: nothing can be changed there.
+fn hold(tree: &Path) -> Result<Option<File>, Failure> {
+    let path = tree.join(FOLDER).join(LOCK);
+    let what = format!("cannot have the volume of {} alone", tree.display());
+    let failed = |error: std::io::Error| {
+        Failure::new(&what, error, "see whether its file system is mounted, writable and in order").of(Kind::Export)
+    };
+    private(&tree.join(FOLDER)).or_else(unless_read_only).map_err(failed)?;
+    let file = match File::options().create(true).truncate(false).write(true).open(&path) {
+        Err(error) => return unless_read_only(error).map(|()| None).map_err(failed),
+        Ok(file) => file,
+    };
+    let end = Instant::now() + HELD_MAX;
+    while let Err(error) = file.try_lock() {
+        if let TryLockError::Error(error) = error {
+            return Err(failed(error));
+        }
+        if Instant::now() >= end {
+            let why = "another process serves its names, or repairs it";
+            return Err(Failure::usage(
+                what,
+                why,
+                "let that end: a server with 'aqueduct serve --volume', or a repair",
+            ));
+        }
+        std::thread::sleep(HELD_MAX / 200);
+    }
+    Ok(Some(file))
+}
+
+fn unless_read_only(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem { Ok(()) } else { Err(error) }
 }
 
 /// The key by which the volume's servers know each other.
@@ -175,23 +217,25 @@ pub(crate) fn open_tree(
         stores.push(store);
     }
     let config = Config { key: *key, block: part.block, width: part.width, inline_max: part.inline_max };
+    let held = hold(path)?;
     let trees: (Backing, Backing) = (posix.clone(), Arc::new(quiet));
     let opened = wait(group, Plain::open(trees, stores, config, Some(group.clone())));
     let plain = opened.map_err(|error| Failure::from_line(error, "then start it again").of(Kind::Export))?;
-    let links = Links::start(away, (&members(key), routes), false)
+    let mut links = Links::start(away, (&members(key), routes), false)
         .map_err(|error| Failure::new(what, error, "see whether the limits on processes allow more threads"))?;
+    links.held = held;
     Ok((plain, links))
 }
 
-/// A volume that is only looked at: see [`Looked`](crate::Looked). It is told of nothing, and its
-/// servers may run meanwhile.
+/// A volume that is looked at without its servers: see [`Looked`](crate::Looked). It is told of
+/// nothing, and its servers may run meanwhile, unless it `mends`: then nothing is read-only.
 pub(crate) fn look(
     (part, key, directory): (&PlainPart, [u8; 32], &Path),
-    export: u32,
+    (export, mends): (u32, bool),
     stores: &[(String, PathBuf)],
     group: &Arc<Group>,
 ) -> Result<(Arc<Plain>, Links), Failure> {
-    let what = "cannot look at the volume";
+    let what = if mends { "cannot repair the volume" } else { "cannot look at the volume" };
     if let Some((id, _)) = stores.iter().find(|(id, _)| part.stores.iter().all(|store| store.id != *id)) {
         return Err(Failure::usage(
             what,
@@ -200,9 +244,12 @@ pub(crate) fn look(
         ));
     }
     let options = Options { key, export, ..Options::default() };
-    let read_only = |path: &Path, options: Options| -> Result<Backing, Failure> {
-        Ok(Arc::new(ReadOnly(open(path, Options { sync: false, keep_unlinked: false, ..options })?)))
+    let back = |path: &Path, sync: bool, options: Options| -> Result<Backing, Failure> {
+        let posix = open(path, Options { sync, keep_unlinked: false, ..options })?;
+        Ok(if mends { Arc::new(posix) } else { Arc::new(ReadOnly(posix)) })
     };
+    // Before anything else is looked at.
+    let held = if mends { hold(directory)? } else { None };
     let (layouts, mut all, mut away) = (LayoutKey::of_volume(&key), Vec::new(), Vec::new());
     for PlainStore { id, addresses, is_here } in &part.stores {
         let store = Store::new(id, layouts.clone(), *is_here);
@@ -210,20 +257,26 @@ pub(crate) fn look(
         match given.or_else(|| is_here.then(|| part.store_in(directory))) {
             Some(path) => {
                 let export = export_id(STORE_EXPORT);
-                store.reached(read_only(&path, Options { export, ..options.clone() })?);
+                store.reached(back(&path, mends, Options { export, ..options.clone() })?);
+            }
+            None if mends => {
+                let why = format!("its server of the names does not run, and the store of server '{id}' is not given");
+                let hint = "start the servers, or mount all stores here and name them: --store ID=DIR";
+                return Err(Failure::usage(what, why, hint));
             }
             None => away.push((store.clone(), addresses.clone())),
         }
         all.push(store);
     }
     let config = Config { key, block: part.block, width: part.width, inline_max: part.inline_max };
-    let trees = (read_only(directory, options.clone())?, read_only(directory, options)?);
+    let trees = (back(directory, mends, options.clone())?, back(directory, false, options)?);
     let opened = wait(group, Plain::open(trees, all, config, None));
     let plain = opened.map_err(|error| {
         Failure::from_line(error, "run it on the machine of the server of the names").of(Kind::Export)
     })?;
-    let links = Links::start(away, (&members(&key), routes::Routing::default().resolve()?.as_ref()), true)
+    let mut links = Links::start(away, (&members(&key), routes::Routing::default().resolve()?.as_ref()), true)
         .map_err(|error| Failure::new(what, error, "see whether the limits on processes allow more threads"))?;
+    links.held = held;
     Ok((plain, links))
 }
 
@@ -242,6 +295,8 @@ fn own_store(path: &Path, options: &Options) -> Result<Backing, Failure> {
 pub(crate) struct Links {
     closing: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
+    /// Nobody else changes the tree's volume.
+    held: Option<File>,
 }
 
 impl Links {
@@ -251,7 +306,7 @@ impl Links {
         (key, routes): (&Key, Option<&Arc<Initiator>>),
         looks: bool,
     ) -> std::io::Result<Links> {
-        let mut links = Links { closing: Arc::default(), threads: Vec::new() };
+        let mut links = Links { closing: Arc::default(), threads: Vec::new(), held: None };
         for (store, addresses) in stores {
             let (closing, key) = (links.closing.clone(), ClientKey::from(key.clone()));
             let config =

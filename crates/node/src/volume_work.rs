@@ -16,13 +16,16 @@ use std::time::{Duration, Instant};
 use aqueduct_fs::Errno;
 use aqueduct_layout::{FOLDER, Found, Goal, Job, Plain};
 use aqueduct_net::Peer;
+use aqueduct_server::export_id;
 use aqueduct_worker::{Group, wait};
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
 
 use crate::control::{Control, line, may_change, receive};
 use crate::failure::{Failure, Kind};
-use crate::volume::Volume;
+use crate::volume::{VOLUME_EXPORT, Volume};
+use crate::volume_repair::{self, Repaired, Task};
+use crate::{plain, workers};
 
 /// The socket's name in the volume's folder.
 const SOCKET: &str = "control.sock";
@@ -51,6 +54,10 @@ pub enum Work {
     Undrain(String),
     /// Large ordinary files at a path of the volume, or below it, get objects.
     Spread(String),
+    /// What a check finds is mended.
+    Repair,
+    /// What a repair took from among the objects is removed for good.
+    Purge,
 }
 
 /// What is asked.
@@ -62,6 +69,17 @@ pub struct Question {
     pub rate: Option<u64>,
     /// Nothing is done, and it is told what would be.
     pub dry_run: bool,
+}
+
+impl Question {
+    /// What is to be repaired, if that is it.
+    fn task(&self) -> Option<Task> {
+        match self.work {
+            Work::Repair => Some(Task::Repair),
+            Work::Purge => Some(Task::Purge),
+            _ => None,
+        }
+    }
 }
 
 /// How far it has come.
@@ -91,6 +109,8 @@ pub enum Told {
     Progress(Progress),
     /// A file could not be done: its path, and why.
     Failed(String, String),
+    /// A repair has found something.
+    Repaired(Repaired),
     /// It has ended.
     Done(Progress),
     /// It is not done: what was tried, why it failed, what to do.
@@ -123,6 +143,49 @@ impl Volume {
         }
         Err(failed(&"it has ended meanwhile; what was done is done, and the same command goes on with the rest"))
     }
+
+    /// Whether its server of the names runs on this machine.
+    pub fn is_served(&self) -> Result<bool, Failure> {
+        let (_, _, tree) = self.tree()?;
+        Ok(UnixStream::connect(socket(&tree)).is_ok())
+    }
+
+    /// Repairs it, or removes what was lost for good, here: its server of the names does not run,
+    /// and the stores of all servers are directories of this machine.
+    pub fn repair_here(
+        &self,
+        question: &Question,
+        stores: &[(String, PathBuf)],
+        mut told: impl FnMut(&Told),
+    ) -> Result<Progress, Failure> {
+        let group = workers::of_caller()
+            .map_err(|error| Failure::new("cannot repair the volume", error, "check the limits on open files"))?;
+        let (part, key, directory) = self.tree()?;
+        let export = (export_id(VOLUME_EXPORT), true);
+        let (plain, _links) = plain::look((&part, key, &directory), export, stores, &group)?;
+        let tell = |word: &Told| {
+            told(word);
+            true
+        };
+        repair((&plain, &group), question, tell).map_err(|[what, why, hint]| Failure::new(what, why, hint))
+    }
+}
+
+/// Has a volume repaired, or what was lost removed for good.
+fn repair(
+    by: (&Plain, &Arc<Group>),
+    question: &Question,
+    mut tell: impl FnMut(&Told) -> bool,
+) -> Result<Progress, [String; 3]> {
+    let mut progress = Progress::default();
+    let told = |word: Option<Repaired>| {
+        progress.files += u64::from(word.is_some());
+        progress.failed += u64::from(word.as_ref().is_some_and(|repaired| repaired.left.is_some()));
+        tell(&word.map_or(Told::Progress(progress), Told::Repaired))
+    };
+    let task = question.task().unwrap_or(Task::Repair);
+    volume_repair::run(by, (task, question.dry_run), told).map_err(volume_repair::refused)?;
+    Ok(progress)
 }
 
 /// Answers until it is dropped.
@@ -150,6 +213,9 @@ impl Works {
                     "only root and the user that the server runs as may".into(),
                     "do it as that user".into(),
                 ]),
+                Ok(question) if question.task().is_some() => repair((&plain, &group), &question, |word| {
+                    !ends.load(Ordering::SeqCst) && (&stream).write_all(line(word).as_bytes()).is_ok()
+                }),
                 Ok(question) => Running { plain: &plain, group: &group, ends: &ends }.run(&question, &stream),
             };
             let last = answer.map_or_else(Told::Refused, Told::Done);
@@ -226,7 +292,7 @@ impl Running<'_> {
             Work::Rebalance => wait(self.group, self.plain.misplaced(Goal::Balance)),
             Work::Drain(server) if question.dry_run => wait(self.group, self.plain.lying_at(server)),
             Work::Drain(_) => wait(self.group, self.plain.misplaced(Goal::Drain)),
-            Work::Undrain(_) => Ok(Vec::new()),
+            Work::Undrain(_) | Work::Repair | Work::Purge => Ok(Vec::new()),
             Work::Spread(path) => wait(self.group, self.plain.ordinary(path)),
         }
     }
