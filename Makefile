@@ -92,8 +92,9 @@ test-kernels: setup-kernels
 	tests/kernels/run $(ARGS)
 
 # What protects users, taken out one by one: a test must fail each time. ARGS="locks" chooses by words of the names, or of their tests.
+# JOBS=3 runs so many tests side by side (2); RECORD=1 writes a line for each to tests/mutations/records/DATE.jsonl. As root.
 mutations: setup
-	tests/mutations/run $(ARGS)
+	JOBS=$(or $(JOBS),2) RECORD=$(if $(RECORD),$(CURDIR)/tests/mutations/records/$(shell date +%F).jsonl) tests/mutations/run $(ARGS)
 
 setup:
 	@packaging/install-packages --no-start $(PACKAGES_TEST)
