@@ -88,13 +88,14 @@ impl ServerEndpoint {
         }
     }
 
-    /// Ends a connection that has not come as far as it should have by now. False: it cannot have, and has as long again, since whoever attaches is told to wait
-    /// for those who send again what the server's machine has lost.
+    /// Ends a connection that has not come as far as it should have by now. False: it cannot have,
+    /// and has as long again, since whoever attaches is told to wait for those who send again what
+    /// the server's machine has lost; or need not, since a server of data beats on it.
     pub(crate) fn is_in_time(&self, connection: &Arc<Connection>) -> bool {
         match self.joined.get() {
             None => connection.close("no HELLO came in time".into()),
             Some(joined) if joined.session.attached.get().is_none() => {
-                if self.server.recovery.awaits_replays() {
+                if self.server.recovery.awaits_replays() || joined.session.has_beaten.swap(false, Ordering::SeqCst) {
                     return false;
                 }
                 self.server.complaints.tell(

@@ -36,6 +36,8 @@ pub(crate) struct Session {
     pub(crate) holder: OnceLock<Arc<Holder>>,
     /// Its client has said that it goes.
     pub(crate) said_goodbye: AtomicBool,
+    /// It is a server of data's, which attaches to nothing and has beaten since that was looked at.
+    pub(crate) has_beaten: AtomicBool,
     /// Nobody may join any more, and no request of it is begun.
     ended: AtomicBool,
     /// What it held is being given back, or has been.
@@ -180,6 +182,7 @@ impl Session {
             recovering: AtomicBool::new(false),
             holder: OnceLock::new(),
             said_goodbye: AtomicBool::new(false),
+            has_beaten: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             is_freed: AtomicBool::new(false),
             executing: AtomicUsize::new(0),

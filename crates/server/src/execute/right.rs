@@ -2,6 +2,7 @@
 //! where a server of data writes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use aqueduct_fs::{Aspects, Errno, WriteAt};
 use aqueduct_wire::{Beat, Flags, Grant, Granted, Kind, NO_PLACE, Ordinal, Subject};
@@ -84,6 +85,7 @@ impl Job {
         let granter = self.granter()?;
         let beat = Beat::decode(granter.key(), body).map_err(|_| Errno::EACCES)?;
         let reply = granter.beat(&beat, now()).ok_or(Errno::ESTALE)?;
+        self.session.has_beaten.store(true, Ordering::SeqCst);
         self.reply(Kind::Reply, Ok(()), &reply.encode(granter.key(), &beat.nonce));
         Ok(())
     }
