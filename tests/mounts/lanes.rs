@@ -13,6 +13,7 @@ use aqueduct_model::Random;
 use rustix::process::Signal;
 
 use crate::common::{Mount, Process, SOON, signal, wait_until, within};
+use crate::proxy::Proxy;
 use crate::volumes::Volume;
 
 /// What is written at once: more than is needed to go straight.
@@ -194,6 +195,10 @@ fn servers_in_trouble(lines: &str, servers: usize, seed: u64, with_names: bool, 
     });
     println!("{lines}: versions, and the longest step: {told:?}");
     drop(mounts);
+    if let Some(names) = &mut volume.servers[0] {
+        let told = names.output();
+        assert!(!told.contains("no ATTACH came in time"), "servers of data keep their sessions: {told}");
+    }
     if let Some(keeper) = names {
         keeper.signal(Signal::KILL);
         signal(names_of(&volume), Signal::KILL);
@@ -293,6 +298,71 @@ fn what_was_written_straight_does_not_come_back_over_what_others_wrote() {
             let data = fs::read(volume.export.path().join(&name)).unwrap();
             assert_eq!(versions(&data[..2 * BLOCK]), [3, 5], "round {round}");
             volume.start_server(1);
+        }
+    });
+}
+
+/// Nothing but the restart of the server of the names happens: each time writes go straight again,
+/// those to files that were open meanwhile, too.
+#[test]
+fn what_is_written_goes_straight_again_after_a_restart_of_the_server_of_the_names() {
+    within(Duration::from_secs(240), || {
+        let mut volume = Volume::with("mode = 'cluster'\nwrites = 'data'", 2);
+        let mount = volume.mount(0);
+        // Which server has a file's bytes follows from its handle.
+        let files: Vec<File> = (0..4).map(|number| Shared::open(&mount, &format!("file-{number}"))).collect();
+        for round in 1..4u32 {
+            let before = volume.written_to(1);
+            wait_until("something goes straight", STRAIGHT_MAX, || {
+                files.iter().for_each(|file| file.write_all_at(&block(round), 0).unwrap());
+                files.iter().for_each(|file| file.sync_data().unwrap());
+                volume.written_to(1) > before
+            });
+            volume.kill(0);
+            volume.start_server(0);
+        }
+        let names = volume.servers[0].as_ref().unwrap().output();
+        assert!(!names.contains("no ATTACH came in time"), "servers of data keep their sessions: {names}");
+    });
+}
+
+/// Something passes on what comes to a server of data: to that one a client is on another machine,
+/// whose root is nobody unless it is said otherwise. Then it writes through the server of the names,
+/// and is told why.
+#[test]
+fn what_goes_by_a_proxy_goes_straight_where_both_servers_know_who_writes() {
+    within(Duration::from_secs(240), || {
+        for squash in ["root", "none"] {
+            let mut volume = Volume::with("mode = 'cluster'\nwrites = 'data'", 2);
+            let proxy = Proxy::start(&volume.addresses[1]);
+            volume.kill(1);
+            let mut data = volume.command_of(1);
+            data.args(["--squash", squash]);
+            volume.start_as(1, data);
+            // The server of the names tells of the proxy.
+            volume.kill(0);
+            let text = fs::read_to_string(&volume.file).unwrap();
+            fs::copy(volume.home.path().join("volume.key"), volume.home.path().join("told.key")).unwrap();
+            volume.file = volume.home.path().join("told.toml");
+            fs::write(&volume.file, text.replace(&volume.addresses[1], &proxy.address.to_string())).unwrap();
+            volume.start_server(0);
+            let mount = volume.mount(0);
+            let files: Vec<File> = (0..8).map(|number| Shared::open(&mount, &format!("file-{number}"))).collect();
+            let write_all = || {
+                files.iter().for_each(|file| file.write_all_at(&block(1), 0).unwrap());
+                files.iter().for_each(|file| file.sync_data().unwrap());
+            };
+            let is_told = || mount.process.output().contains("takes this client for another");
+            let goes_straight = || volume.written_to(1) > 0;
+            wait_until("it goes straight, or why not is told", STRAIGHT_MAX, || {
+                write_all();
+                if squash == "root" { is_told() } else { goes_straight() }
+            });
+            assert_eq!((is_told(), goes_straight()), (squash == "root", squash == "none"));
+            for number in 0..files.len() {
+                let data = fs::read(volume.export.path().join(format!("file-{number}"))).unwrap();
+                assert_eq!(versions(&data), [1], "{squash}, file {number}");
+            }
         }
     });
 }

@@ -49,7 +49,11 @@ impl Volume {
     }
 
     pub fn start_server(&mut self, number: usize) {
-        let mut command = self.command_of(number);
+        self.start_as(number, self.command_of(number));
+    }
+
+    /// Starts a server by a command of one's own.
+    pub fn start_as(&mut self, number: usize, mut command: Command) {
         let log = self.home.path().join(format!("server-{number}.log"));
         let mut process = Process::start(&mut command, &log);
         wait_until("a server listens", SOON, || {

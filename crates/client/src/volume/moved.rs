@@ -118,7 +118,10 @@ impl Volume {
             Ok(()) => asking.then = THERE,
             Err(Errno::EIO) => mover.is_away(),
             Err(Errno::EINTR) => {}
-            Err(_) => asking.then = OVER,
+            Err(error) => {
+                mover.refuses(error);
+                asking.then = OVER;
+            }
         }
         let is_had = asking.then == THERE;
         drop(asking);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use aqueduct_fs::OpenId;
+use aqueduct_fs::{Errno, OpenId};
 use aqueduct_session::{Nanos, Session, SessionConfig, now};
 use aqueduct_worker::Group;
 
@@ -52,6 +52,8 @@ pub(super) struct Mover {
     away_until: AtomicU64,
     /// No right there is asked for before.
     pub(super) no_rights_until: AtomicU64,
+    /// It has been told that it refuses what the server of the names allows.
+    has_refused: AtomicBool,
 }
 
 /// See the module.
@@ -94,6 +96,14 @@ impl Mover {
             tracing::warn!(%server, "a server of the volume does not answer: the server of the names moves its files' bytes meanwhile");
         }
     }
+
+    /// It does not open what the server of the names has opened for the same caller.
+    pub(super) fn refuses(&self, error: Errno) {
+        let server = &self.config.server;
+        if matches!(error, Errno::EACCES | Errno::EPERM) && !self.has_refused.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%server, %error, "a server of the volume does not open a file for a program for which the server of the names has opened it, since it takes this client for another: such files' bytes go through the server of the names. Give both the same --squash and access, and have this machine reach both the same way");
+        }
+    }
 }
 
 impl Movers {
@@ -103,6 +113,7 @@ impl Movers {
             session: OnceLock::new(),
             away_until: AtomicU64::new(0),
             no_rights_until: AtomicU64::new(0),
+            has_refused: AtomicBool::new(false),
         };
         let all = config.sessions.into_iter().map(|session| session.map(mover)).collect();
         let (spread, is_constant, straight_from) = (config.spread, config.is_constant, config.straight_from);

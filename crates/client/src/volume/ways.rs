@@ -205,7 +205,7 @@ impl Volume {
         let (names, number) = (self.session(open), open.number().ok_or(Errno::EIO)?);
         let context = Context::new(ClientId(0), open.credential.clone());
         if !self.is_adopted(&context, key.place, open).await {
-            return Err(Errno::EIO);
+            return Err(Errno::ESTALE); // others may be had there
         }
         names.make_stable(&key.handle, &context.cancel).await?;
         names.right(&context, (number, key.place), epoch).await.map(Arc::from)
