@@ -311,9 +311,11 @@ fn times_that_are_set_after_an_append_show_its_size() {
     let mount = process.mount();
     let program = Context { pid: 7, ..context() };
     let (parent, name) = (mount.root.bytes(), b"log");
-    let create = Request::Create { parent, name, mode: 0o644, umask: 0, flags: APPEND };
+    let flags = APPEND | OpenFlags::EXCLUSIVE;
+    let create = Request::Create { parent, name, mode: 0o644, umask: 0, flags };
     let (entry, opened) = mount.answer(&program, create).result.unwrap().created().unwrap();
     let handle = entry.handle.bytes();
+    mount.stat(&entry.handle);
     hold(&mount, opened.id, 10);
     let set = SetAttr { mtime: Some(SetTime::At(Time { seconds: 5, nanos: 0 })), ..SetAttr::default() };
     let answer = mount.answer(&program, Request::SetAttr { handle, open: None, set });
