@@ -70,7 +70,7 @@ Exit codes: 0 all was copied, 1 something was not.")]
 }
 
 /// What is to be done about what is found.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Mend {
     /// Mend what is wrong with plain directories, as far as nothing has to be guessed
     #[arg(long)]
@@ -78,6 +78,10 @@ pub struct Mend {
     /// Remove for good what repairs have moved to the folders .lost
     #[arg(long, conflicts_with = "repair")]
     pub purge: bool,
+    /// Use the store of this server as it is from now on, though it is an older copy, or another
+    /// one, than the one that was used
+    #[arg(long, value_name = "ID", conflicts_with_all = ["repair", "purge", "dry_run"])]
+    pub accept: Option<String>,
     /// Tell what would be done, and do nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -12,7 +12,7 @@ use crate::look::Mend;
 use crate::output;
 
 /// Does it, with a line for each thing that is found.
-pub fn run(file: &Path, stores: &[(String, PathBuf)], mend: Mend, as_json: bool) -> Result<ExitCode, Failure> {
+pub fn run(file: &Path, stores: &[(String, PathBuf)], mend: &Mend, as_json: bool) -> Result<ExitCode, Failure> {
     let volume = Volume::read(file)?;
     let work = if mend.purge { Work::Purge } else { Work::Repair };
     let question = Question { work, rate: None, dry_run: mend.dry_run };
@@ -42,7 +42,17 @@ pub fn run(file: &Path, stores: &[(String, PathBuf)], mend: Mend, as_json: bool)
     Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn show(repaired: &Repaired, mend: Mend, as_json: bool) {
+/// Has the server of the names use a store as it is.
+pub fn accept(file: &Path, server: &str) -> Result<ExitCode, Failure> {
+    let question = Question { work: Work::Accept(server.to_owned()), rate: None, dry_run: false };
+    Volume::read(file)?.work(&question, |_| {})?;
+    output::line(format_args!(
+        "the store of server {server} is used as it is: 'aqueduct volume check' says what it lacks"
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(repaired: &Repaired, mend: &Mend, as_json: bool) {
     let Repaired { at, found, mend: how, done, left } = repaired;
     if as_json {
         let word = json!({ "at": at, "found": found, "mend": how, "done": done, "left": left });

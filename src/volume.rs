@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use aqueduct_client::volume_map;
-use aqueduct_node::{Looked, Place, VOLUME_EXPORT, Volume, keyfile, routes};
+use aqueduct_node::{AttachConfig, Looked, Place, Space, VOLUME_EXPORT, Volume, keyfile, routes};
+use aqueduct_wire::{DATA_EXPORT, VolumeMode};
 
 use crate::failure::Failure;
-use crate::look::Look;
+use crate::look::{Look, Mend};
 use crate::routes::Routes;
 use crate::table::render;
 use crate::{args, check, output, repair};
@@ -22,7 +23,10 @@ pub fn run(command: &args::Volume) -> Result<ExitCode, Failure> {
         args::Volume::Create { file } => create(file),
         args::Volume::Init { file, server } => init(file, server),
         args::Volume::Look(Look::Check { volume, stores, mend, json, .. }) if mend.repair || mend.purge => {
-            repair::run(Path::new(volume), stores, *mend, *json)
+            repair::run(Path::new(volume), stores, mend, *json)
+        }
+        args::Volume::Look(Look::Check { volume, mend: Mend { accept: Some(server), .. }, .. }) => {
+            repair::accept(Path::new(volume), server)
         }
         args::Volume::Look(Look::Check { volume, stores, key, mend, json, routes }) => {
             if mend.dry_run {
@@ -70,14 +74,46 @@ fn show(text: &str, key: Option<&Path>, by: &Routes) -> Result<ExitCode, Failure
     let Some(volume) = &place.volume else { return Err(Failure::usage(&what, "it has no name", hint)) };
     let key = key.map(keyfile::load_client).transpose()?;
     let initiator = routes::initiator(table)?;
-    let map = volume_map(&place.server(None), volume, (key, initiator), PATIENCE)
+    let map = volume_map(&place.server(None), volume, (key.clone(), initiator.clone()), PATIENCE)
         .map_err(|error| Failure::new(&what, &error, error.hint()))?;
     let data: Vec<String> = map.data.iter().map(|server| server.addresses.join(",")).collect();
     let names = map.names.join(",");
     let roles = if data.is_empty() || data.contains(&names) { "names, data" } else { "names" };
+    let others: Vec<String> = data.iter().filter(|server| **server != names).cloned().collect();
     let mut rows = vec![vec![names.clone(), roles.to_owned()]];
-    rows.extend(data.into_iter().filter(|server| *server != names).map(|server| vec![server, "data".to_owned()]));
+    rows.extend(others.iter().map(|server| vec![server.clone(), "data".to_owned()]));
     output::line(format_args!("volume {volume}, mode {}", map.mode.name()));
-    output::print(format_args!("{}", render(&["SERVER", "ROLES"], &rows)));
+    if !matches!(map.mode, VolumeMode::WholeFile | VolumeMode::Striped) {
+        output::print(format_args!("{}", render(&["SERVER", "ROLES"], &rows)));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ask = |server: &str, export: &str| {
+        let config = AttachConfig {
+            key: key.clone(),
+            routes: initiator.clone(),
+            patience: Some(PATIENCE),
+            ..AttachConfig::new(server, export)
+        };
+        Space::of(&config)
+    };
+    // The server of the names tells the space of all together.
+    let of_others: Vec<Option<Space>> = others.iter().map(|server| ask(server, DATA_EXPORT)).collect();
+    let all = ask(&names, VOLUME_EXPORT);
+    let own = of_others.iter().try_fold(all, |rest, other| Some(rest?.without(other.as_ref()?)).map(Some)).flatten();
+    let spaces: Vec<Option<Space>> = [own].into_iter().chain(of_others).collect();
+    for (row, space) in rows.iter_mut().zip(&spaces) {
+        row.extend(space.map_or(["-".into(), "-".into(), "-".into()], shown));
+    }
+    output::print(format_args!("{}", render(&["SERVER", "ROLES", ">SPACE", ">FREE", ">USED"], &rows)));
+    let fullest = rows.iter().zip(&spaces).filter_map(|(row, space)| Some((&row[0], (*space)?)));
+    if let Some((server, space)) = fullest.max_by_key(|(_, space)| space.used_permille()) {
+        let avoided = if space.is_avoided() { ": new files avoid it" } else { "" };
+        output::line(format_args!("the fullest is {server}{avoided}"));
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn shown(space: Space) -> [String; 3] {
+    let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
+    [gigabytes(space.bytes), gigabytes(space.free), format!("{:.1} %", space.used_permille() as f64 / 10.0)]
 }

@@ -18,6 +18,7 @@ mod databases;
 mod errors;
 mod exports;
 mod flood;
+mod full;
 mod gathered;
 mod hot_names;
 mod kernels;
@@ -45,6 +46,7 @@ mod recovery;
 mod remount;
 mod repair;
 mod replaced;
+mod restored;
 mod scribble;
 #[path = "../harness/sys.rs"]
 mod sys;

@@ -36,12 +36,22 @@ impl Plain {
 
     /// The server of the names has objects or not.
     pub(crate) fn with_names(lines: &str, count: usize, holds_data: bool) -> Plain {
+        Plain::prepared(lines, (count, holds_data), |_, _| {})
+    }
+
+    /// Something is done to each directory before it is one of the volume.
+    pub(crate) fn over(lines: &str, count: usize, prepare: impl FnMut(usize, &Path)) -> Plain {
+        Plain::prepared(lines, (count, true), prepare)
+    }
+
+    fn prepared(lines: &str, (count, holds_data): (usize, bool), mut prepare: impl FnMut(usize, &Path)) -> Plain {
         let home = directory();
         let addresses = free_addresses(count);
         let file = home.path().join("volume.toml");
         let server = |(number, address): (usize, &String)| {
             let dir = home.path().join(format!("dir-{number}"));
             fs::create_dir(&dir).unwrap();
+            prepare(number, &dir);
             let rest = if number > 0 || holds_data { "" } else { "data = false\n" };
             format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n{rest}", dir.display())
         };
@@ -62,7 +72,7 @@ impl Plain {
         self.home.path().join(format!("dir-{number}"))
     }
 
-    fn log(&self, number: usize) -> PathBuf {
+    pub(crate) fn log(&self, number: usize) -> PathBuf {
         self.home.path().join(format!("server-{number}.log"))
     }
 

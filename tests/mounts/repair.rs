@@ -58,7 +58,7 @@ fn all(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// of it takes a few seconds.
 fn storm(directory: &Path, seed: usize) -> Command {
     let script = "mkdir -p s$0/a/deep s$0/b; cd s$0
-        for i in $(seq 40); do
+        for i in $(seq 20); do
             seq $((i * 900)) > a/f$((i % 5)); mv a/f$((i % 5)) b/g$((i % 3)); ln -f b/g$((i % 3)) a/link
             if [ -d a/deep ]; then mv a/deep b/deep; seq 9000 > b/deep/h; else mv b/deep a/deep; rm -f a/deep/h; fi
             [ $((i % 4)) = 0 ] && rm -f b/g$((i % 3))
@@ -148,7 +148,7 @@ fn a_repair_that_is_killed_is_gone_on_with_and_needs_no_server() {
             }
         };
         // The command is killed, then the server of the names, at several places each.
-        for wait in [5, 40, 90, 160, 250] {
+        for wait in [5, 60, 150] {
             for kills_server in [false, true] {
                 harm(&volume);
                 let mut command = aqueduct();

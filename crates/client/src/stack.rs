@@ -119,6 +119,12 @@ impl Client {
         ClientId(0)
     }
 
+    /// Another one each time that the server of the names was started, from before anything that
+    /// it has said since is heard.
+    pub fn epoch(&self) -> u64 {
+        self.volume.sessions[0].opens().epoch()
+    }
+
     /// Whether the server serves the export read-only.
     pub fn is_read_only(&self) -> bool {
         self.first().is_read_only()

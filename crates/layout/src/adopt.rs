@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 use aqueduct_fs::{Attr, Errno, Handle, OpenFlags, Reply, Request, SetAttr, SetTime};
 
 use crate::attribute::{self, Attribute, State};
+use crate::backing::own;
 use crate::copy::{Copying, Origin};
 use crate::job::Job;
 use crate::moving::Found;
 use crate::pinned::{File, Kind};
 use crate::plain::{FOLDER, Plain};
 use crate::spread::Spread;
-use crate::store::own;
 
 impl Plain {
     /// The large ordinary files at a path of the volume, or below it. ENOENT: there is none.
@@ -69,7 +69,7 @@ impl Plain {
             let taking = file.changed.begin().ok_or(Errno::EBUSY)?;
             let attribute = match begun.filter(|begun| self.stores_of(begun).is_ok()) {
                 Some(begun) => Attribute { made: 0, ..begun },
-                None => self.new_layout(&file.handle)?,
+                None => self.new_layout(&file.handle).await?,
             };
             file.becomes(Kind::Inline(Some(attribute.clone())));
             self.store(&file.handle, &attribute, true).await?;

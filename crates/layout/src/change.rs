@@ -8,10 +8,11 @@ use aqueduct_fs::{
 };
 
 use crate::attribute::{self, BLOCK, State, UNKNOWN};
+use crate::backing::own;
 use crate::pinned::{File, Kind};
 use crate::plain::{FOLDER, Plain, size_of};
 use crate::spread::Spread;
-use crate::store::{in_time, own};
+use crate::store::in_time;
 
 /// A stub has no more than its first block and what its attributes take, in units of 512 bytes:
 /// who takes more is an ordinary file, and its attribute is not looked for. 256 KiB are four times

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use aqueduct_fs::{Errno, Handle, Reply, Request};
 
 use crate::attribute::{Attribute, State, UNKNOWN, object_name};
+use crate::backing::own;
 use crate::holdings::Listing;
 use crate::plain::{Plain, gone_name, size_of};
-use crate::store::{Store, own};
+use crate::store::Store;
 use crate::walk::{Walk, Wrong};
 
 /// What the objects of a file may take more or less than was written down when it was closed, in

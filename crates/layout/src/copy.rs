@@ -10,12 +10,13 @@ use std::time::Duration;
 use aqueduct_fs::{Errno, MemorySink, OpenId, ReadAt, SetAttr};
 use bytes::Bytes;
 
+use crate::backing::own;
 use crate::changed::CHUNK;
 use crate::job::Job;
 use crate::pinned::File;
 use crate::plain::Plain;
 use crate::spread::Spread;
-use crate::store::{Object, own, within};
+use crate::store::{Object, within};
 use crate::stripe::Piece;
 
 /// Chunks that are copied while others wait: 16 MiB.

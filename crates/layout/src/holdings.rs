@@ -6,8 +6,9 @@ use std::collections::HashSet;
 use aqueduct_fs::{Attr, Errno, Handle, RenameFlags, Reply, Request};
 
 use crate::attribute::object_name;
+use crate::backing::{Backing, look_up, own};
 use crate::marker;
-use crate::store::{Backing, Store, look_up, own};
+use crate::store::Store;
 
 /// The folder in a store of what no file names.
 pub const LOST: &str = ".lost";

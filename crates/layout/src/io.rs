@@ -65,9 +65,10 @@ impl Plain {
             if attribute.made & (1 << part) == 0 {
                 return Ok(Part::Hole);
             }
-            let place = self.stores.iter().position(|store| store.key() == *server);
-            let place = place.and_then(|place| u16::try_from(place).ok()).ok_or(Errno::EIO)?;
-            let token = Token { id: attribute.id, part, server: *server }.encode(&self.layouts, now);
+            let at = self.stores.iter().position(|store| store.key() == *server).ok_or(Errno::EIO)?;
+            let place = u16::try_from(at).map_err(|_| Errno::EIO)?;
+            let generation = self.stores[at].generation();
+            let token = Token { id: attribute.id, part, server: *server, generation }.encode(&self.layouts, now);
             Ok(Part::At { place, token })
         };
         let parts = attribute.servers.iter().enumerate().map(part).collect::<Result<_, Errno>>()?;

@@ -18,11 +18,13 @@
 
 mod adopt;
 pub mod attribute;
+mod backing;
 mod change;
 mod changed;
 mod check;
 mod copy;
 mod gate;
+mod generations;
 mod holdings;
 mod io;
 mod job;
@@ -48,6 +50,7 @@ mod token;
 mod told;
 mod walk;
 
+pub use backing::Backing;
 pub use check::Report;
 pub use holdings::LOST;
 pub use job::Job;
@@ -55,4 +58,4 @@ pub use moving::{Found, Goal};
 pub use plain::{Config, FOLDER, OpenError, Plain};
 pub use repair::{Act, Done, Repair};
 pub use served::Served;
-pub use store::{Backing, Store};
+pub use store::{FREE_MIN, Start, Store};

@@ -14,14 +14,13 @@ use std::sync::Arc;
 use aqueduct_fs::{Errno, Handle};
 
 use crate::attribute::Attribute;
-use crate::copy::{Copying, Origin};
+use crate::copy::{Copying, HELD_TIME, Origin};
 use crate::job::Job;
-use crate::ledger;
 use crate::pinned::{File, Kind};
 use crate::placing::{balanced, evacuated};
 use crate::plain::Plain;
 use crate::spread::Spread;
-use crate::store::Store;
+use crate::store::{Store, within};
 use crate::stripe::{ServerKey, server_key};
 
 /// What objects are moved for.
@@ -73,13 +72,20 @@ impl Plain {
         if self.stores.iter().all(|store| store.key() != key) {
             return Err(Errno::ENOENT);
         }
-        let next = {
-            let ledger = self.ledger.lock().unwrap_or_else(|poison| poison.into_inner());
-            ledger.with(key, drains)
-        };
-        ledger::write(&self.tree, &self.folder, &self.layouts, &next).await?;
-        *self.ledger.lock().unwrap_or_else(|poison| poison.into_inner()) = next;
-        Ok(())
+        self.notes.change(|ledger| ledger.with(key, drains)).await
+    }
+
+    /// Takes the store of a server for what it has to be from now on, whatever it was before.
+    /// ENOENT: the volume has none of this id. EHOSTUNREACH: it does not answer.
+    pub async fn accept(&self, id: &str) -> Result<(), Errno> {
+        let store = self.stores.iter().find(|store| store.id() == id).ok_or(Errno::ENOENT)?;
+        if !store.is_reached() {
+            return Err(Errno::EHOSTUNREACH);
+        }
+        self.notes.change(|ledger| ledger.with_seen(store.key(), None)).await?;
+        store.forget();
+        let vouched = within(HELD_TIME, store.vouch(), self.background.as_deref()).await;
+        vouched.unwrap_or(Err(Errno::EHOSTUNREACH))
     }
 
     /// How many objects lie at a server. ENOENT: the volume has none of this id. EHOSTUNREACH: it

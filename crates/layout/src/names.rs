@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use aqueduct_fs::{AccessMask, Context, Entry, Errno, Handle, OpenFlags, RenameFlags, Reply, Request, SetAttr};
 
 use crate::attribute::BLOCK;
+use crate::backing::own;
 use crate::change::nlink_of;
 use crate::pinned::{File, Kind};
 use crate::plain::{Plain, gone_name};
-use crate::store::own;
 
 /// How often a name is looked at again that another has taken meanwhile.
 const TRIES: usize = 16;

@@ -1,18 +1,19 @@
 //! The file system of a volume of plain directories.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use aqueduct_fs::{AccessMask, Attr, Errno, FileSystem, Handle, Reply, Request, SetAttr, XATTR_SIZE_MAX, XattrMode};
 use aqueduct_worker::Group;
 
 use crate::attribute::{self, Attribute, BLOCK, LayoutKey, State, UNKNOWN, stub_of};
+use crate::backing::{Backing, own};
 use crate::gate::Pass;
-use crate::ledger::{self, Ledger};
+use crate::ledger::Notes;
 use crate::moves::Moves;
 use crate::pinned::{File, Kind, Table};
 use crate::spread::Spread;
-use crate::store::{Backing, Store, own};
+use crate::store::Store;
 use crate::stripe::{ServerKey, order};
 use crate::told::Told;
 
@@ -60,10 +61,9 @@ pub struct Plain {
     pub(crate) layouts: LayoutKey,
     pub(crate) table: Table,
     pub(crate) root: Handle,
-    pub(crate) folder: Handle,
     pub(crate) folder_ino: u64,
     /// What is remembered of the servers.
-    pub(crate) ledger: Mutex<Ledger>,
+    pub(crate) notes: Arc<Notes>,
     pub(crate) gone: Handle,
     /// What is moved while somebody looks through the tree.
     pub(crate) moves: Moves,
@@ -90,8 +90,21 @@ impl Plain {
         let folder = make_folder(&tree, &root.handle, FOLDER).await.map_err(at("making it"))?;
         let gone = make_folder(&tree, &folder.0, GONE).await.map_err(at("making a folder in it"))?;
         let layouts = LayoutKey::of_volume(&config.key);
-        let ledger =
-            ledger::read(&quiet, &folder.0, &layouts).await.map_err(at("reading its record of the servers"))?;
+        let notes = Notes::read(&tree, &folder.0, &layouts).await.map_err(at("reading its record of the servers"))?;
+        for store in &stores {
+            store.is_noted_by(&notes);
+        }
+        if let Some(group) = &background {
+            // Tokens are good when their stores have been looked at.
+            for store in stores.iter().cloned() {
+                let asks = group.clone();
+                group.spawn(async move {
+                    if store.vouch().await.is_ok() {
+                        store.known_space(Some(&asks)).await; // else the log says why
+                    }
+                });
+            }
+        }
         Ok(Arc::new_cyclic(|this| Plain {
             tree,
             quiet,
@@ -100,9 +113,8 @@ impl Plain {
             config,
             table: Table::default(),
             root: root.handle,
-            folder: folder.0,
             folder_ino: folder.1,
-            ledger: Mutex::new(ledger),
+            notes,
             gone: gone.0,
             moves: Moves::default(),
             is_swept: AtomicBool::new(false),
@@ -114,15 +126,34 @@ impl Plain {
 
     /// The servers that may hold new objects: all that are not to be emptied, or else all.
     pub(crate) fn eligible(&self) -> Vec<ServerKey> {
-        let ledger = self.ledger.lock().unwrap_or_else(|poison| poison.into_inner());
+        let ledger = self.notes.now();
         let all = self.stores.iter().map(|store| store.key());
         let stay: Vec<_> = all.clone().filter(|key| !ledger.drains(*key)).collect();
         if stay.is_empty() { all.collect() } else { stay }
     }
 
-    /// The servers of a new file, in order: those that were reached, unless too few were.
+    /// Asks stores for their space that have not been asked lately; a new file does not wait for
+    /// that.
+    pub(crate) async fn look_at_spaces(&self) {
+        for store in self.stores.iter().filter(|store| store.is_reached() && store.is_space_due()) {
+            match self.background.clone() {
+                Some(group) => {
+                    let (store, asks) = (store.clone(), group.clone());
+                    group.spawn(async move { _ = store.known_space(Some(&asks)).await });
+                }
+                None => _ = store.known_space(None).await,
+            }
+        }
+    }
+
+    /// The servers of a new file, in order: those that were reached, unless too few were. Those
+    /// that are nearly full are avoided, unless all are.
     pub(crate) fn choose(&self, id: &[u8; 16]) -> Vec<ServerKey> {
-        let all = self.eligible();
+        let mut all = self.eligible();
+        let is_full = |key: &ServerKey| self.stores.iter().any(|store| store.key() == *key && store.is_nearly_full());
+        if !all.iter().all(is_full) {
+            all.retain(|key| !is_full(key));
+        }
         let width = if self.config.width == 0 { all.len() } else { self.config.width.min(all.len()) };
         let is_reached = |key: &ServerKey| self.stores.iter().any(|store| store.key() == *key && store.is_reached());
         let (mut there, away): (Vec<_>, Vec<_>) = order(id, all).into_iter().partition(is_reached);

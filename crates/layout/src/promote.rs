@@ -15,10 +15,10 @@ use std::sync::Arc;
 use aqueduct_fs::{Errno, FallocateFlags, Handle, OpenFlags, Request, Source, WriteAt};
 
 use crate::attribute::{Attribute, BLOCK, State, UNKNOWN, stub_of};
+use crate::backing::{own, read_all};
 use crate::pinned::{File, Kind};
 use crate::plain::Plain;
 use crate::spread::Spread;
-use crate::store::{own, read_all};
 
 /// What the kernel keeps of a file lies in pieces of at most so many bytes (a huge page): those
 /// that lie wholly in a hole go as they are, and are not written over.
@@ -35,7 +35,7 @@ impl Plain {
         // Not at servers that the volume has no more.
         let mut attribute = match begun.filter(|begun| self.stores_of(begun).is_ok()) {
             Some(attribute) => Attribute { made: 0, ..attribute },
-            None => self.new_layout(&file.handle)?,
+            None => self.new_layout(&file.handle).await?,
         };
         file.becomes(Kind::Inline(Some(attribute.clone())));
         self.store(&file.handle, &attribute, true).await?;
@@ -54,9 +54,10 @@ impl Plain {
     }
 
     /// A layout that nothing has yet.
-    pub(crate) fn new_layout(&self, handle: &Handle) -> Result<Attribute, Errno> {
+    pub(crate) async fn new_layout(&self, handle: &Handle) -> Result<Attribute, Errno> {
         let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(|_| Errno::EIO)?;
+        self.look_at_spaces().await;
         Ok(Attribute {
             state: State::Making,
             id,

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
@@ -21,15 +22,33 @@ const OPENS_MAX: usize = 4096;
 pub struct Served {
     store: Arc<Store>,
     layouts: LayoutKey,
+    /// The store's generation when this process began to serve it.
+    start: u64,
+    /// The newest one that its marker has had since.
+    newest: AtomicU64,
     clients: Mutex<HashMap<ClientId, Opens>>,
 }
 
 type Opens = HashMap<OpenId, Arc<Object>>;
 
 impl Served {
-    /// A store of the volume with this key.
-    pub fn new(store: Arc<Store>, layouts: LayoutKey) -> Served {
-        Served { store, layouts, clients: Mutex::default() }
+    /// A store of the volume with this key, and the generation that it has at the process's start;
+    /// `None`: it has no marker, and nothing of it is served.
+    pub fn new(store: Arc<Store>, layouts: LayoutKey, start: Option<u64>) -> Served {
+        let start = start.unwrap_or(u64::MAX);
+        Served { store, layouts, start, newest: AtomicU64::new(start), clients: Mutex::default() }
+    }
+
+    /// Whether the server of the names has looked at the store since this process began to serve
+    /// it, and has given out a token after that. So nobody reads an older copy by tokens of before.
+    async fn is_of_now(&self, token: &Token) -> bool {
+        if token.generation > self.newest.load(Ordering::SeqCst) {
+            match self.store.generation_now().await {
+                Ok(now) => self.newest.fetch_max(now, Ordering::SeqCst),
+                Err(_) => return false,
+            };
+        }
+        self.start < token.generation && token.generation <= self.newest.load(Ordering::SeqCst)
     }
 
     fn clients(&self) -> MutexGuard<'_, HashMap<ClientId, Opens>> {
@@ -43,6 +62,9 @@ impl Served {
     async fn reopen(&self, client: ClientId, open: OpenId, bytes: &[u8]) -> Result<Reply, Errno> {
         let token = Token::decode(&self.layouts, bytes, self.store.key(), SystemTime::now()).ok_or(Errno::ESTALE)?;
         let opened = || Ok(Reply::Opened(Opened { id: open, token: bytes.into() }));
+        if !self.is_of_now(&token).await {
+            return Err(Errno::ESTALE);
+        }
         let name = (token.id, token.part);
         if let Some(there) = self.object(client, open) {
             return if there.is(name) { opened() } else { Err(Errno::EBUSY) };
@@ -65,6 +87,7 @@ impl Served {
     async fn answer(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
             Request::Root => self.store.root().await.map(Reply::Entry),
+            Request::Statfs { .. } => self.store.space().await.map(Reply::Statfs),
             Request::Reopen { open, token } => self.reopen(context.client, open, token).await,
             Request::Release { open } => {
                 let object = self.clients().get_mut(&context.client).and_then(|opens| opens.remove(&open));

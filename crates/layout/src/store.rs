@@ -3,37 +3,41 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_fs::{
-    Attr, ClientId, Context, Credential, Entry, Errno, FallocateFlags, FileSystem, Groups, Handle, MemorySink,
-    OpenFlags, OpenId, ReadAt, Reply, Request, SetAttr, Sink, Source, Statfs, WriteAt, Written,
+    Attr, Context, Credential, Entry, Errno, FallocateFlags, FileSystem, Groups, Handle, OpenFlags, OpenId, ReadAt,
+    Reply, Request, SetAttr, Sink, Source, Statfs, WriteAt, Written,
 };
 use aqueduct_worker::Group;
 use bytes::Bytes;
 
 use crate::attribute::{LayoutKey, object_name};
-use crate::marker;
+use crate::backing::{Backing, SELF, look_up, own, read_all};
+use crate::gate::Gate;
+use crate::generations;
+use crate::ledger::Notes;
+use crate::marker::{self, Marker};
 use crate::stripe::{ServerKey, server_key};
 use crate::told::Told;
-
-/// Whoever works here is one client to those below, that no session has.
-pub(crate) const SELF: ClientId = ClientId(u64::MAX);
 
 /// The mode of objects: only the superuser of their machine reads them past the volume, whatever
 /// the file allows.
 const MODE: u32 = 0o600;
 
+/// New files avoid stores of which less than one part in so many is free: 5 %.
+pub const FREE_MIN: u64 = 20;
+
+/// So old may be what a store has said of its space when a new file is placed.
+const SPACE_AGE_MAX: Duration = Duration::from_secs(5);
+
 /// How long a store is asked for what may be told without it, too.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
-
-/// What a store is reached through: a directory of this machine, or a session.
-pub type Backing = Arc<dyn FileSystem>;
 
 /// One of the volume's stores.
 pub struct Store {
@@ -47,18 +51,36 @@ pub struct Store {
     lacking: Told,
     /// It lies on the tree's own file system.
     is_here: bool,
-    /// What it said last of its space.
-    space: Mutex<Option<Statfs>>,
+    space: Mutex<Space>,
+    /// What the server of the names remembers of it; none where it is served to clients.
+    notes: OnceLock<Arc<Notes>>,
+    /// One looks at the marker at a time.
+    checking: Gate,
+    /// The generation in which it is used; 0: it is not known.
+    generation: AtomicU64,
 }
+
+/// Says which start of its server a store was reached at last.
+pub type Start = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 #[derive(Default)]
 struct Way {
     backing: Option<Backing>,
+    start: Option<Start>,
     waiting: Vec<Waker>,
+}
+
+/// What a store said last of its space.
+#[derive(Default)]
+struct Space {
+    asked: Option<Instant>,
+    statfs: Option<Statfs>,
 }
 
 /// Its marker was right.
 struct Checked {
+    /// At this start of its server.
+    start: u64,
     objects: Handle,
     folders: HashMap<usize, Handle>,
 }
@@ -73,9 +95,8 @@ pub(crate) struct Object {
     open: OpenId,
 }
 
-/// As the superuser.
-pub(crate) fn own() -> Context {
-    Context::new(SELF, Credential::root())
+fn unread(error: Errno) -> String {
+    format!("its marker cannot be read ({error})")
 }
 
 /// As the caller, whose quota counts, without groups that another machine may not know.
@@ -103,14 +124,50 @@ impl Store {
             lacking: Told::default(),
             is_here,
             space: Mutex::default(),
+            notes: OnceLock::new(),
+            checking: Gate::default(),
+            generation: AtomicU64::new(0),
         })
     }
 
-    /// It is reached this way. Whoever waited for it goes on.
-    pub fn reached(&self, backing: Backing) {
+    /// It is reached this way. Whoever waited for it goes on. `start`: another one each time that
+    /// its server was started, as soon as anything that was said since is heard; none: it is a
+    /// directory of this machine.
+    pub fn reached(&self, backing: Backing, start: Option<Start>) {
         let mut way = lock(&self.way);
-        way.backing = Some(backing);
+        (way.backing, way.start) = (Some(backing), start);
         way.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// The server of the names remembers this of it.
+    pub(crate) fn is_noted_by(&self, notes: &Arc<Notes>) {
+        let _ = self.notes.set(notes.clone()); // who uses it says so once
+    }
+
+    /// The generation in which it is used; 0: not yet.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    fn start(&self) -> u64 {
+        let start = lock(&self.way).start.clone();
+        start.map_or(0, |start| start())
+    }
+
+    /// Whether its marker was looked at since its server was started.
+    fn is_vouched_for(&self) -> bool {
+        let start = self.start();
+        lock(&self.checked).as_ref().is_some_and(|checked| checked.start == start)
+    }
+
+    /// Looks at the marker, unless that was done since its server was started. EIO: it is not what
+    /// it has to be.
+    pub(crate) async fn vouch(&self) -> Result<(), Errno> {
+        if self.is_vouched_for() {
+            return Ok(());
+        }
+        let backing = self.backing().await;
+        self.folder(&backing, 0).await.map(drop)
     }
 
     /// Says once of a file that an object is missing.
@@ -152,63 +209,92 @@ impl Store {
         .await
     }
 
-    /// The folder of objects, after a look at the marker if there was none yet. EIO: this is not
-    /// the store that it has to be; it is looked at anew the next time.
+    /// The folder of objects, after a look at the marker if there was none since its server was
+    /// started. EIO: this is not the store that it has to be; it is looked at anew the next time.
     pub(crate) async fn folder(&self, backing: &Backing, number: usize) -> Result<Handle, Errno> {
-        if let Some(known) = lock(&self.checked).as_ref().and_then(|checked| checked.folders.get(&number).cloned()) {
+        if self.is_vouched_for()
+            && let Some(known) = lock(&self.checked).as_ref().and_then(|checked| checked.folders.get(&number).cloned())
+        {
             return Ok(known);
         }
-        let known = lock(&self.checked).as_ref().map(|checked| checked.objects.clone());
-        let objects = match known {
-            Some(objects) => objects,
-            None => match self.check(backing).await {
-                Ok(objects) => objects,
-                Err(why) => {
-                    if !self.is_told.swap(true, Ordering::Relaxed) {
-                        tracing::error!(
-                            "the store of server {} is not used: {why}; files with data there give EIO until it is back",
-                            self.id
-                        );
-                    }
-                    return Err(Errno::EIO);
-                }
-            },
-        };
-        if self.is_told.swap(false, Ordering::Relaxed) {
-            tracing::info!("the store of server {} is used again", self.id);
-        }
+        let objects = self.objects(backing).await?;
         let found = look_up(backing, &objects, &marker::folder(number)).await;
         let handle = found.inspect_err(|error| {
             tracing::error!("the store of server {} lacks a folder of objects: {error}", self.id);
         });
         let handle = handle.map_err(|error| if error == Errno::ENOENT { Errno::EIO } else { error })?;
-        let mut checked = lock(&self.checked);
-        let checked = checked.get_or_insert_with(|| Checked { objects: objects.clone(), folders: HashMap::new() });
-        if checked.objects == objects {
+        if let Some(checked) = lock(&self.checked).as_mut().filter(|checked| checked.objects == objects) {
             checked.folders.insert(number, handle.clone());
         }
         Ok(handle)
     }
 
+    /// The folder of the folders.
+    async fn objects(&self, backing: &Backing) -> Result<Handle, Errno> {
+        let _alone = self.checking.alone().await;
+        let start = self.start();
+        let known =
+            lock(&self.checked).as_ref().filter(|checked| checked.start == start).map(|known| known.objects.clone());
+        if let Some(objects) = known {
+            return Ok(objects);
+        }
+        self.forget();
+        match self.check(backing).await {
+            Ok(objects) => {
+                if self.is_told.swap(false, Ordering::Relaxed) {
+                    tracing::info!("the store of server {} is used again", self.id);
+                }
+                *lock(&self.checked) = Some(Checked { start, objects: objects.clone(), folders: HashMap::new() });
+                Ok(objects)
+            }
+            Err(why) => {
+                if !self.is_told.swap(true, Ordering::Relaxed) {
+                    tracing::error!(
+                        "the store of server {} is not used: {why}; files with data there give EIO until it is back",
+                        self.id
+                    );
+                }
+                Err(Errno::EIO)
+            }
+        }
+    }
+
     async fn check(&self, backing: &Backing) -> Result<Handle, String> {
-        let failed = |error: Errno| format!("its marker cannot be read ({error})");
-        let root = backing.call(&own(), Request::Root).await.and_then(Reply::entry).map_err(failed)?.handle;
+        let (root, marker) = self.read_marker(backing).await?;
+        if let Some(notes) = self.notes.get() {
+            let generation = generations::confirm((backing, &root), (self.key, marker), notes).await?;
+            self.generation.store(generation, Ordering::SeqCst);
+        }
+        look_up(backing, &root, marker::OBJECTS).await.map_err(unread)
+    }
+
+    /// Its marker, if it is the one of this server's, and its directory.
+    async fn read_marker(&self, backing: &Backing) -> Result<(Handle, Marker), String> {
+        let root = backing.call(&own(), Request::Root).await.and_then(Reply::entry).map_err(unread)?.handle;
         let marker = match look_up(backing, &root, marker::NAME).await {
             Err(Errno::ENOENT) => {
                 return Err("its directory has no marker: see whether its file system is mounted".to_owned());
             }
-            found => found.map_err(failed)?,
+            found => found.map_err(unread)?,
         };
-        let bytes = read_all(backing, &marker, marker::LENGTH).await.map_err(failed)?;
+        let bytes = read_all(backing, &marker, marker::LENGTH).await.map_err(unread)?;
         match marker::decode(&self.layouts, &bytes) {
             None => Err("its marker is none of this volume".to_owned()),
-            Some(server) if server != self.key => Err("it is the store of another server of the volume".to_owned()),
-            Some(_) => look_up(backing, &root, marker::OBJECTS).await.map_err(failed),
+            Some(marker) if marker.server != self.key => {
+                Err("it is the store of another server of the volume".to_owned())
+            }
+            Some(marker) => Ok((root, marker)),
         }
     }
 
+    /// The generation that its marker has now.
+    pub(crate) async fn generation_now(&self) -> Result<u64, Errno> {
+        let backing = self.backing().await;
+        self.read_marker(&backing).await.map(|(_, marker)| marker.generation).map_err(|_| Errno::EIO)
+    }
+
     /// Nothing that is known of its folders is believed any more.
-    fn forget(&self) {
+    pub(crate) fn forget(&self) {
         *lock(&self.checked) = None;
     }
 
@@ -290,8 +376,23 @@ impl Store {
     pub(crate) async fn known_space(&self, group: Option<&Group>) -> Option<Statfs> {
         let answer = in_time(self.space(), group).await.and_then(Result::ok);
         let mut space = lock(&self.space);
-        *space = answer.or(*space);
-        *space
+        space.statfs = answer.or(space.statfs);
+        space.statfs
+    }
+
+    /// Whether its space is to be asked for again: then who asked does that.
+    pub(crate) fn is_space_due(&self) -> bool {
+        let mut space = lock(&self.space);
+        let is_due = space.asked.is_none_or(|asked| asked.elapsed() >= SPACE_AGE_MAX);
+        if is_due {
+            space.asked = Some(Instant::now());
+        }
+        is_due
+    }
+
+    /// Whether it was nearly full when it was asked last.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        lock(&self.space).statfs.is_some_and(|space| is_nearly_full(&space))
     }
 
     /// Its directory.
@@ -299,11 +400,16 @@ impl Store {
         self.backing().await.call(&own(), Request::Root).await?.entry()
     }
 
-    async fn space(&self) -> Result<Statfs, Errno> {
+    pub(crate) async fn space(&self) -> Result<Statfs, Errno> {
         let backing = self.backing().await;
         let root = backing.call(&own(), Request::Root).await?.entry()?.handle;
         backing.call(&own(), Request::Statfs { handle: root.bytes() }).await?.statfs()
     }
+}
+
+/// Whether new files avoid a store with this space.
+fn is_nearly_full(space: &Statfs) -> bool {
+    space.blocks_available < space.blocks / FREE_MIN
 }
 
 /// What is answered soon; without a group it is waited for.
@@ -327,24 +433,16 @@ pub(crate) async fn within<T>(patience: Duration, asked: impl Future<Output = T>
     answer.await
 }
 
-pub(crate) async fn look_up(backing: &Backing, parent: &Handle, name: &str) -> Result<Handle, Errno> {
-    let request = Request::Lookup { parent: parent.bytes(), name: name.as_bytes() };
-    Ok(backing.call(&own(), request).await?.entry()?.handle)
-}
-
-/// The first bytes of a small file.
-pub(crate) async fn read_all(backing: &Backing, handle: &Handle, length: usize) -> Result<Vec<u8>, Errno> {
-    let open = Request::Open { handle: handle.bytes(), flags: OpenFlags::READ };
-    let open = backing.call(&own(), open).await?.opened()?.id;
-    let sink = MemorySink::default();
-    let read = ReadAt { open, offset: 0, length: length as u32 };
-    let result = backing.read(&own(), read, Box::new(sink.clone())).await;
-    backing.call(&own(), Request::Release { open }).await?;
-    result?;
-    sink.take().ok_or(Errno::EIO)
-}
-
 impl Object {
+    /// What was said of it counts if its store is still what it has to be: its server may have been
+    /// started anew, over an older copy.
+    async fn vouched<T>(&self, result: Result<T, Errno>) -> Result<T, Errno> {
+        if result.is_ok() {
+            self.store.vouch().await?;
+        }
+        result
+    }
+
     /// Whether it is this one.
     pub(crate) fn is(&self, name: ([u8; 16], usize)) -> bool {
         self.name == name
@@ -360,27 +458,27 @@ impl Object {
     ) -> Result<usize, Errno> {
         let read = ReadAt { open: self.open, offset: at, length: length as u32 };
         let own = Context { cancel: context.cancel.clone(), ..own() };
-        self.backing.read(&own, read, sink).await
+        self.vouched(self.backing.read(&own, read, sink).await).await
     }
 
     pub(crate) async fn read(&self, at: u64, length: usize, sink: Box<dyn Sink>) -> Result<usize, Errno> {
         let read = ReadAt { open: self.open, offset: at, length: length as u32 };
-        self.backing.read(&own(), read, sink).await
+        self.vouched(self.backing.read(&own(), read, sink).await).await
     }
 
     pub(crate) async fn write(&self, context: &Context, at: u64, data: Bytes, stable: bool) -> Result<Written, Errno> {
         let write = WriteAt { open: self.open, offset: at, append: false, stable };
-        self.backing.write(&as_caller(context), write, Source::Memory(data)).await
+        self.vouched(self.backing.write(&as_caller(context), write, Source::Memory(data)).await).await
     }
 
     pub(crate) async fn set(&self, set: SetAttr) -> Result<Attr, Errno> {
         let request = Request::SetAttr { handle: self.handle.bytes(), open: Some(self.open), set };
-        self.backing.call(&own(), request).await?.attr()
+        self.vouched(self.backing.call(&own(), request).await).await?.attr()
     }
 
     pub(crate) async fn attr(&self) -> Result<Attr, Errno> {
         let request = Request::GetAttr { handle: self.handle.bytes(), open: Some(self.open) };
-        self.backing.call(&own(), request).await?.attr()
+        self.vouched(self.backing.call(&own(), request).await).await?.attr()
     }
 
     pub(crate) async fn allocate(
@@ -390,12 +488,12 @@ impl Object {
         flags: FallocateFlags,
     ) -> Result<(), Errno> {
         let request = Request::Fallocate { open: self.open, offset, length, flags };
-        self.backing.call(&as_caller(context), request).await?.done()
+        self.vouched(self.backing.call(&as_caller(context), request).await).await?.done()
     }
 
     pub(crate) async fn sync(&self) -> Result<(), Errno> {
         let request = Request::Sync { open: self.open, data_only: true };
-        self.backing.call(&own(), request).await?.done()
+        self.vouched(self.backing.call(&own(), request).await).await?.done()
     }
 
     pub(crate) async fn close(&self) {

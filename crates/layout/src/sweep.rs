@@ -8,11 +8,11 @@ use std::time::Duration;
 use aqueduct_fs::{Errno, Handle, Reply, Request};
 
 use crate::attribute::Attribute;
+use crate::backing::own;
 use crate::change::nlink_of;
 use crate::pinned::{File, Kind};
 use crate::plain::{Plain, gone_name};
 use crate::spread::Spread;
-use crate::store::own;
 
 /// How long until what failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use aqueduct_fs::*;
@@ -12,12 +12,13 @@ use aqueduct_worker::{Group, Settings, wait};
 use crate::attribute::LayoutKey;
 use crate::marker;
 use crate::plain::{Config, FOLDER, Plain};
-use crate::store::Store;
+use crate::store::{Start, Store};
 use crate::stripe::server_key;
 
 mod checks;
 mod crashes;
 mod files;
+mod generations;
 mod moves;
 mod repairs;
 mod served;
@@ -100,6 +101,8 @@ pub(super) struct Process {
     pub(super) plain: Arc<Plain>,
     pub(super) left: Arc<AtomicUsize>,
     pub(super) meddler: Meddler,
+    /// How often the servers of the stores were started meanwhile.
+    pub(super) starts: Arc<AtomicU64>,
     group: Arc<Group>,
 }
 
@@ -136,6 +139,11 @@ impl Volume {
 
     /// A process that ends after so many changes.
     pub(super) fn start(&self, changes: usize) -> Process {
+        let starts = Arc::<AtomicU64>::default();
+        let server_starts: Start = Arc::new({
+            let starts = starts.clone();
+            move || starts.load(Ordering::SeqCst)
+        });
         let (left, meddler) = (Arc::new(AtomicUsize::new(usize::MAX)), Meddler::default());
         // Nobody cuts the power here.
         let options = Options { key: KEY, keep_unlinked: true, ..Options::default() };
@@ -149,14 +157,14 @@ impl Volume {
         let group = Group::new(settings).unwrap();
         let stores = self.names.iter().map(|name| {
             let store = Store::new(name, LayoutKey::of_volume(&KEY), false);
-            store.reached(open(&self.home.path().join(name), false));
+            store.reached(open(&self.home.path().join(name), false), Some(server_starts.clone()));
             store
         });
         let config = Config { key: KEY, block: BLOCK, width: self.width, inline_max: INLINE_MAX };
         let trees = (open(&self.tree(), true), open(&self.tree(), false));
         let plain = wait(&group, Plain::open(trees, stores.collect(), config, None)).unwrap();
         left.store(changes, Ordering::SeqCst);
-        Process { plain, left, meddler, group }
+        Process { plain, left, meddler, starts, group }
     }
 
     /// How many objects there are.

@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use aqueduct_fs::{Attr, Errno, Handle, Reply, Request, XATTR_SIZE_MAX};
 
 use crate::attribute::{self, Attribute, BLOCK, State, stub_of};
+use crate::backing::{own, read_all};
 use crate::job::Job;
 use crate::moves::Watching;
 use crate::plain::{FOLDER, GONE, Plain};
-use crate::store::{own, read_all};
 
 /// The packed bytes of one page of a listing.
 const PAGE_SIZE: u32 = 64 << 10;

@@ -209,6 +209,13 @@ impl Attachment {
         self.client.clone()
     }
 
+    /// Says another number each time that the server was started, from before anything that it has
+    /// said since is heard.
+    pub(crate) fn epochs(&self) -> Arc<dyn Fn() -> u64 + Send + Sync> {
+        let client = self.client.clone();
+        Arc::new(move || client.epoch())
+    }
+
     /// What `aqueduct status` tells of such a client.
     pub fn status(&self) -> ClientStatus {
         self.client.status()

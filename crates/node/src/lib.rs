@@ -35,6 +35,7 @@ pub mod routes;
 mod server;
 mod slow;
 mod source;
+mod space;
 mod spans;
 mod state;
 mod throttle;
@@ -69,6 +70,7 @@ pub use router_config::{RouterConfig, RouterLimitSettings, RouterSettings, usual
 pub use server::Server;
 pub use slow::{SlowConfig, SlowSettings};
 pub use source::{MountConfig, MountSettings, Source};
+pub use space::Space;
 pub use volume::{
     FenceSetting, VOLUME_EXPORT, Volume, VolumeModeSetting, VolumePart, VolumeServerSettings, VolumeSettings,
     WritesSetting,

@@ -168,8 +168,9 @@ pub(crate) fn open_store(
     }
     let filesystem = throttled(Arc::new(posix), export, group);
     let layouts = LayoutKey::of_volume(key);
+    let start = marker::read(&export.path, &layouts).map(|marker| marker.generation);
     let store = Store::new(&part.id, layouts.clone(), true);
-    store.reached(filesystem.clone());
+    store.reached(filesystem.clone(), None);
     let path = export.path.to_string_lossy().into_owned();
     let of = |name: &str, filesystem: Arc<dyn FileSystem>, (access, read_only)| Export {
         name: name.to_owned(),
@@ -183,7 +184,7 @@ pub(crate) fn open_store(
     };
     let members = Access { squash: Some(Squash::None), members_only: true, ..Access::default() };
     let of_members = of(STORE_EXPORT, filesystem, (members, false));
-    let of_clients = of(DATA_EXPORT, Arc::new(Served::new(store, layouts)), (export.access.clone(), true));
+    let of_clients = of(DATA_EXPORT, Arc::new(Served::new(store, layouts, start)), (export.access.clone(), true));
     Ok(([of_members, of_clients], verifier))
 }
 
@@ -211,7 +212,7 @@ pub(crate) fn open_tree(
     for PlainStore { id, addresses, is_here } in &part.stores {
         let store = Store::new(id, layouts.clone(), *is_here);
         match is_here {
-            true => store.reached(own_store(&part.store_in(path), options)?),
+            true => store.reached(own_store(&part.store_in(path), options)?, None),
             false => away.push((store.clone(), addresses.clone())),
         }
         stores.push(store);
@@ -257,7 +258,7 @@ pub(crate) fn look(
         match given.or_else(|| is_here.then(|| part.store_in(directory))) {
             Some(path) => {
                 let export = export_id(STORE_EXPORT);
-                store.reached(back(&path, mends, Options { export, ..options.clone() })?);
+                store.reached(back(&path, mends, Options { export, ..options.clone() })?, None);
             }
             None if mends => {
                 let why = format!("its server of the names does not run, and the store of server '{id}' is not given");
@@ -327,7 +328,8 @@ fn keep(store: &Store, (config, looks): (&AttachConfig, bool), closing: &AtomicB
             match Attachment::connect(config, Carriers::Threads(THREADS)) {
                 Ok(attached) => {
                     let backing: Arc<dyn FileSystem> = attached.filesystem();
-                    store.reached(if looks { Arc::new(ReadOnly(backing)) } else { backing });
+                    let backing = if looks { Arc::new(ReadOnly(backing)) } else { backing };
+                    store.reached(backing, Some(attached.epochs()));
                     attachment = Some(attached);
                     tracing::info!("the store at {} is reached", config.server);
                 }

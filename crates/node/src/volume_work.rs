@@ -58,6 +58,8 @@ pub enum Work {
     Repair,
     /// What a repair took from among the objects is removed for good.
     Purge,
+    /// The store of a server is used as it is from now on.
+    Accept(String),
 }
 
 /// What is asked.
@@ -263,6 +265,11 @@ impl Running<'_> {
                 wait(self.group, self.plain.set_draining(server, drains)).map_err(refused(&what))?;
             }
         }
+        if let Work::Accept(server) = &question.work {
+            let what = format!("cannot use the store of server '{server}' as it is");
+            wait(self.group, self.plain.accept(server)).map_err(refused(&what))?;
+            tracing::warn!("the store of server {server} is used as it is now: an administrator has said so");
+        }
         let (job, began) = (Job::new(question.rate), Instant::now());
         let mut progress = Progress::default();
         for _ in 0..PASSES_MAX {
@@ -292,7 +299,7 @@ impl Running<'_> {
             Work::Rebalance => wait(self.group, self.plain.misplaced(Goal::Balance)),
             Work::Drain(server) if question.dry_run => wait(self.group, self.plain.lying_at(server)),
             Work::Drain(_) => wait(self.group, self.plain.misplaced(Goal::Drain)),
-            Work::Undrain(_) | Work::Repair | Work::Purge => Ok(Vec::new()),
+            Work::Undrain(_) | Work::Repair | Work::Purge | Work::Accept(_) => Ok(Vec::new()),
             Work::Spread(path) => wait(self.group, self.plain.ordinary(path)),
         }
     }

@@ -57,8 +57,7 @@ fn volume() -> Volume {
 
 /// What all files have, and what is in the stores and at the stubs, with the times of all.
 fn print_of(volume: &Volume) -> String {
-    let list =
-        "find . -path ./tree/.aqueduct-volume -prune -o -type f -printf '%P %s %T@ %C@ %b ' -exec sha256sum {} \\;";
+    let list = "find . -path ./tree/.aqueduct-volume -prune -o -type f ! -name store -printf '%P %s %T@ %C@ %b ' -exec sha256sum {} \\;";
     let output = Command::new("bash").args(["-c", list]).current_dir(volume.home.path()).output().unwrap();
     assert!(output.status.success());
     let mut all: Vec<_> = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();

@@ -11,8 +11,8 @@ fn served(volume: &Volume, number: usize) -> Served {
     let layouts = LayoutKey::of_volume(&KEY);
     let store = Store::new(&format!("d{number}"), layouts.clone(), true);
     let options = Options { key: KEY, keep_unlinked: false, ..Options::default() };
-    store.reached(Arc::new(Posix::open(&volume.store(number), options).unwrap()));
-    Served::new(store, layouts)
+    store.reached(Arc::new(Posix::open(&volume.store(number), options).unwrap()), None);
+    Served::new(store, layouts, Some(0))
 }
 
 fn read(process: &Process, served: &Served, open: u64, length: u32) -> Result<Vec<u8>, Errno> {
@@ -102,15 +102,16 @@ fn tokens_that_are_forged_or_old_or_of_what_is_gone_open_nothing() {
     };
     let server = server_key(&format!("d{place}"));
     let (key, now) = (LayoutKey::of_volume(&KEY), SystemTime::now());
-    let old = Token { id: layout.id, part: 0, server }.encode(&key, now - GOOD_FOR - Duration::from_secs(1));
-    let forged = Token { id: layout.id, part: 0, server }.encode(&LayoutKey::of_volume(&[1; 32]), now);
-    let absent = Token { id: layout.id, part: 1, server }.encode(&key, now);
+    let old =
+        Token { id: layout.id, part: 0, server, generation: 1 }.encode(&key, now - GOOD_FOR - Duration::from_secs(1));
+    let forged = Token { id: layout.id, part: 0, server, generation: 1 }.encode(&LayoutKey::of_volume(&[1; 32]), now);
+    let absent = Token { id: layout.id, part: 1, server, generation: 1 }.encode(&key, now);
     assert_eq!(reopen(&wrong, token), Err(Errno::ESTALE), "it is another server's");
     for (why, token) in [("old", old), ("forged", forged), ("absent", absent), ("empty", [].into())] {
         assert_eq!(reopen(&right, &token), Err(Errno::ESTALE), "{why}");
     }
     reopen(&right, token).unwrap();
-    let other = Token { id: [1; 16], part: 0, server }.encode(&key, now);
+    let other = Token { id: [1; 16], part: 0, server, generation: 1 }.encode(&key, now);
     assert_eq!(reopen(&right, &other), Err(Errno::EBUSY), "the number is another object's");
     // What is removed stays readable for who has it open, and for nobody else.
     process.unlink("file").unwrap();

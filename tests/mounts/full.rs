@@ -1,0 +1,123 @@
+//! Stores of plain directories that are full, or nearly so.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::{aqueduct, run, skip, wait_until, within};
+use crate::plain::{LONG, Plain, STRIPED, WHOLE, content};
+
+/// A file system of so many MiB over a directory, until it is dropped.
+struct Small(PathBuf);
+
+impl Small {
+    fn over(directory: &Path, size: usize) -> Option<Small> {
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", &format!("size={size}m"), "tmpfs"]).arg(directory);
+        command.status().is_ok_and(|status| status.success()).then(|| Small(directory.to_owned()))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// A volume of which server 1 has a small file system.
+fn volume(lines: &str, count: usize, size: usize) -> Option<(Plain, Small)> {
+    let mut small = None;
+    let volume = Plain::over(lines, count, |number, directory| {
+        if number == 1 {
+            small = Small::over(directory, size);
+        }
+    });
+    if small.is_none() {
+        skip("needs to mount a tmpfs");
+    }
+    Some((volume, small?))
+}
+
+fn free(path: &Path) -> u64 {
+    let space = rustix::fs::statvfs(path).unwrap();
+    space.f_bavail * space.f_frsize
+}
+
+#[test]
+fn new_files_avoid_a_server_that_is_nearly_full() {
+    within(LONG, || {
+        let Some((volume, _small)) = volume(WHOLE, 3, 40) else { return };
+        let mount = volume.mount("cache=none");
+        let filler = volume.dir(1).join("filler");
+        fs::write(&filler, vec![1; 39 << 20]).unwrap();
+        let fill = |name: &str| {
+            free(mount.path()); // asks all stores
+            let before = volume.objects(1);
+            for number in 0..24 {
+                fs::write(mount.join(format!("{name}-{number}")), content(number, 20_000)).unwrap();
+            }
+            volume.objects(1) - before
+        };
+        assert_eq!(fill("one"), 0);
+        let show =
+            || run(aqueduct().args(["volume", "show"]).arg(format!("spread@{}", volume.addresses[0]))).succeeded();
+        let told = show();
+        assert!(told.contains(&format!("the fullest is {}: new files avoid it", volume.addresses[1])), "{told}");
+        fs::remove_file(&filler).unwrap();
+        assert!(fill("other") > 0);
+        assert!(!show().contains("avoid"), "{}", show());
+        for (name, number) in (0..24).flat_map(|number| [("one", number), ("other", number)]) {
+            assert!(fs::read(mount.join(format!("{name}-{number}"))).unwrap() == content(number, 20_000));
+        }
+    });
+}
+
+#[test]
+fn a_striped_file_that_finds_no_room_is_as_long_as_what_was_written() {
+    within(LONG, || {
+        let Some((volume, _small)) = volume(STRIPED, 2, 8) else { return };
+        let (mount, other) = (volume.mount("cache=none"), volume.mount(""));
+        fs::write(mount.join("kept"), content(3, 500_000)).unwrap();
+        let before = free(&volume.dir(1));
+        for length in [1 << 20, 300_000, 70_001] {
+            let path = mount.join("file");
+            let open = OpenOptions::new().create(true).truncate(true).read(true).write(true).open(&path);
+            let (file, mut written) = (open.unwrap(), 0u64);
+            let mut expected = Vec::new();
+            let error = loop {
+                let data = content(written as usize, length);
+                match file.write_at(&data, written) {
+                    Ok(count) => {
+                        written += count as u64;
+                        expected.extend(&data[..count]);
+                        assert!(written < 64 << 20, "it never ends");
+                    }
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+            assert!(written > 8 << 20, "{written}: the other server has room");
+            assert_eq!(file.metadata().unwrap().len(), written);
+            assert!(fs::read(&path).unwrap() == expected && fs::read(other.join("file")).unwrap() == expected);
+            // What is there may be written over, and a write beyond leaves zeros, never old bytes.
+            file.write_all_at(&content(77, 200_000), 100_000).unwrap();
+            expected[100_000..300_000].copy_from_slice(&content(77, 200_000));
+            file.set_len(written - 150_000).unwrap();
+            expected.truncate(expected.len() - 150_000);
+            file.set_len(written).unwrap();
+            expected.resize(written as usize, 0);
+            assert!(fs::read(other.join("file")).unwrap() == expected, "{length}");
+            let allocated = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 64 << 20);
+            assert_eq!(allocated, Err(rustix::io::Errno::NOSPC));
+            assert_eq!(file.metadata().unwrap().len(), written);
+            drop(file);
+            fs::remove_file(&path).unwrap();
+            wait_until("room is there again", Duration::from_secs(20), || free(&volume.dir(1)) >= before);
+        }
+        assert!(fs::read(other.join("kept")).unwrap() == content(3, 500_000));
+        File::create(mount.join("new")).unwrap().write_all_at(&content(5, 2 << 20), 0).unwrap();
+        assert!(fs::read(other.join("new")).unwrap() == content(5, 2 << 20));
+    });
+}
