@@ -1,6 +1,6 @@
 //! `aqueduct serve`: a server, until a signal.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -13,10 +13,11 @@ use crate::{args, output, service};
 
 /// Serves until SIGTERM or SIGINT.
 pub fn run(arguments: args::Serve) -> Result<ExitCode, Failure> {
+    let of_volume = arguments.volume.clone().zip(arguments.server.clone());
     let mut config = ServeConfig::resolve(settings(arguments)?)?;
     // This program, also when its file was replaced.
     config.watch = Some("/proc/self/exe".into());
-    let signals = service::signals()?;
+    let signals = if of_volume.is_some() { service::signals_and_reload()? } else { service::signals()? };
     let server = match executor(&config) {
         Some(executor) => Server::start_as_agent(&config, Arc::new(executor))?,
         None => Server::start(&config)?,
@@ -33,9 +34,21 @@ pub fn run(arguments: args::Serve) -> Result<ExitCode, Failure> {
         output::line(format_args!("export {}{read_only}{rate}: {}", export.name, export.path.display()));
     }
     service::ready();
-    service::wait(signals);
+    service::wait_reloading(signals, || {
+        if let Some((file, id)) = &of_volume
+            && let Err(failure) = reload(&server, file, id)
+        {
+            tracing::error!("{failure}");
+        }
+    });
     server.stop();
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the volume's file again.
+fn reload(server: &Server, file: &Path, id: &str) -> Result<(), Failure> {
+    let (_, _, part) = Volume::read(file)?.part(id)?;
+    Ok(server.set_volume(part)?)
 }
 
 /// What makes copies for clients, if it is to be an agent.

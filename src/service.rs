@@ -4,14 +4,23 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 
 /// Watches for the signals that end a service, from now on.
 pub fn signals() -> Result<Signals, Failure> {
-    Signals::new([SIGTERM, SIGINT])
+    watch(&[SIGTERM, SIGINT])
+}
+
+/// The same, and for the one upon which a service reads its files again.
+pub fn signals_and_reload() -> Result<Signals, Failure> {
+    watch(&[SIGTERM, SIGINT, SIGHUP])
+}
+
+fn watch(signals: &[i32]) -> Result<Signals, Failure> {
+    Signals::new(signals)
         .map_err(|error| Failure::new("cannot watch for signals", error, "check the limits on open files"))
 }
 
@@ -22,8 +31,19 @@ pub fn ready() {
 
 /// Waits for a signal, upon which the service is to end in order; a second signal ends the process
 /// at once.
-pub fn wait(mut signals: Signals) {
-    let Some(signal) = signals.forever().next() else { return };
+pub fn wait(signals: Signals) {
+    wait_reloading(signals, || ());
+}
+
+/// The same. Upon SIGHUP, if it is watched for, the service reads its files again.
+pub fn wait_reloading(mut signals: Signals, reload: impl Fn()) {
+    let signal = loop {
+        match signals.forever().next() {
+            Some(SIGHUP) => reload(),
+            Some(signal) => break signal,
+            None => return,
+        }
+    };
     tracing::info!(signal, "finishing what is under way; once more to end at once");
     notify("STOPPING=1");
     let impatient = std::thread::Builder::new().name("second-signal".into()).spawn(move || {

@@ -90,7 +90,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         width: 2,
         is_atomic: true,
         names: vec!["10.0.0.1:7170".into(), "[fe80::1]:7170".into()],
-        data: vec![DataServer { share_epoch: 1, share: 2, addresses: vec!["unix:/run/aqueduct".into()] }],
+        data: vec![DataServer { place: 3, share_epoch: 1, share: 2, addresses: vec!["unix:/run/aqueduct".into()] }],
     };
     map.encode(&mut seeds[1]);
     Notice::Map(map).encode(&mut seeds[2]);

@@ -19,7 +19,7 @@ use crate::volumes::Volume;
 /// As [`block`] has it: more than is needed to go straight.
 const BLOCK: u64 = 256 << 10;
 
-const STRIPE: &str = "mode = 'stripe'\nstripe_size = '128KiB'\nwrites = 'data'\nconcurrent = true";
+pub const STRIPE: &str = "mode = 'stripe'\nstripe_size = '128KiB'\nwrites = 'data'\nconcurrent = true";
 
 /// The versions that were answered, by blocks.
 struct Answered(Vec<AtomicU32>);
@@ -73,7 +73,7 @@ fn straight(volume: &Volume) -> u64 {
 }
 
 /// Blocks of several writers, and one that looks at them through a mount of its own.
-fn write_beside(volume: &mut Volume, mounts: &[Mount], flags: i32, meanwhile: impl FnOnce(&mut Volume)) {
+pub fn write_beside(volume: &mut Volume, mounts: &[Mount], flags: i32, meanwhile: impl FnOnce(&mut Volume)) {
     const BLOCKS: usize = 12;
     let (reader, writers) = mounts.split_last().unwrap();
     let (answered, done) = (&Answered::new(BLOCKS), &AtomicBool::new(false));

@@ -77,7 +77,7 @@ impl Shared<'_> {
 /// Works on one file through several mounts, in turn, and checks each look. A mount that has the
 /// file goes on with it for a while: who takes turns faster has nobody write straight. Returns how
 /// many versions that were, and the longest step.
-fn work(mounts: &[&Mount], name: &str, seed: u64, done: &AtomicBool) -> (u32, Duration) {
+pub fn work(mounts: &[&Mount], name: &str, seed: u64, done: &AtomicBool) -> (u32, Duration) {
     let mut random = Random::new(seed);
     let files = mounts.iter().map(|mount| Shared::open(mount, name)).collect();
     let mut shared = Shared { name, mounts, files, expected: [0; BLOCKS], version: 0 };

@@ -43,6 +43,7 @@ mod programs;
 mod proxy;
 mod reboot;
 mod recovery;
+mod remap;
 mod remount;
 mod repair;
 mod replaced;

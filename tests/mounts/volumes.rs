@@ -24,6 +24,8 @@ pub struct Volume {
     pub file: PathBuf,
     pub home: TempDir,
     pub export: TempDir,
+    /// Of its file, beside its servers.
+    lines: String,
 }
 
 impl Volume {
@@ -36,16 +38,23 @@ impl Volume {
         let (home, export) = (directory(), directory());
         let addresses = free_addresses(count);
         let file = home.path().join("volume.toml");
-        let server = |(number, address): (usize, &String)| {
-            format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", export.path().display())
-        };
-        let servers: String = addresses.iter().enumerate().map(server).collect();
-        fs::write(&file, format!("name = 'scratch'\n{lines}\ncoherent = true\n{servers}")).unwrap();
-        run(aqueduct().args(["volume", "create"]).arg(&file)).succeeded();
         let servers = (0..count).map(|_| None).collect();
-        let mut volume = Volume { servers, addresses, file, home, export };
+        let mut volume = Volume { servers, addresses, file, home, export, lines: lines.to_owned() };
+        volume.write_file(1, &(0..count).collect::<Vec<_>>());
+        run(aqueduct().args(["volume", "create"]).arg(&volume.file)).succeeded();
         (0..count).for_each(|number| volume.start_server(number));
         volume
+    }
+
+    /// Has the file name these servers, as its edition of this number.
+    pub fn write_file(&self, epoch: u32, servers: &[usize]) {
+        let server = |number: &usize| {
+            let (address, directory) = (&self.addresses[*number], self.export.path().display());
+            format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{directory}'\n")
+        };
+        let servers: String = servers.iter().map(server).collect();
+        let text = format!("name = 'scratch'\nepoch = {epoch}\n{}\ncoherent = true\n{servers}", self.lines);
+        fs::write(&self.file, text).unwrap();
     }
 
     pub fn start_server(&mut self, number: usize) {
@@ -98,12 +107,12 @@ impl Volume {
         (0..self.servers.len()).filter(|number| self.servers[*number].is_some())
     }
 
-    fn sessions(&self, number: usize) -> usize {
+    pub fn sessions(&self, number: usize) -> usize {
         mount_sessions(&server_status(&self.addresses[number]))
     }
 
     /// Bytes that mounts have read from a server.
-    fn read_from(&self, number: usize) -> u64 {
+    pub fn read_from(&self, number: usize) -> u64 {
         self.moved_by(number, "bytes_read")
     }
 

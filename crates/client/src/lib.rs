@@ -19,4 +19,4 @@ pub use aqueduct_session::{
     boottime, release_locks, server_locks, server_slow, server_status, volume_map,
 };
 pub use stack::{Cached, Client, ClientConfig};
-pub use volume::{Map, MoverConfig, Spread};
+pub use volume::{Map, MoverConfig, Remake, Spread};

@@ -14,7 +14,7 @@ use aqueduct_wire::{AttachReply, Capabilities, HelloReply, LeaseId};
 use aqueduct_worker::Group;
 
 use crate::cache::{self, Cache, Leases};
-use crate::volume::{Above, Map, Member, MoverConfig, Movers, Opens, Volume};
+use crate::volume::{Above, Map, Member, MoverConfig, Movers, Opens, Remake, Volume};
 use crate::writeback::Writeback;
 
 /// What a client is.
@@ -46,13 +46,14 @@ impl Client {
         Client::connect_volume(vec![config], None, groups)
     }
 
-    /// The same of a volume of which one server has the names, and others move bytes.
+    /// The same of a volume of which one server has the names, and others move bytes. `remake`
+    /// says which do when the volume's map changes; `None`: it is not to be followed.
     pub fn connect_moved(
         config: ClientConfig,
-        movers: MoverConfig,
+        (movers, remake): (MoverConfig, Option<Remake>),
         groups: &[Arc<Group>],
     ) -> Result<Arc<Client>, ConnectError> {
-        Client::connect_all(vec![config], (None, Some(Movers::new(movers))), groups)
+        Client::connect_all(vec![config], (None, Some(Movers::new(movers, remake))), groups)
     }
 
     /// Connects to the servers of a volume, whose map says which serves what. The root is the
@@ -167,23 +168,22 @@ impl Client {
             replay_bytes: session.window().bytes() as u64,
             leases: leases.map(|leases| kept(leases)),
             gathered: leases.map(|leases| gathered(&leases.writeback)),
-            ways: self.all().flat_map(|session| session.ways()).collect(),
-            activity: self.all().flat_map(|session| session.counters().activity(session.server())).collect(),
+            ways: self.all().iter().flat_map(|session| session.ways()).collect(),
+            activity: self.all().iter().flat_map(|session| session.counters().activity(session.server())).collect(),
         }
     }
 
     /// All its sessions.
-    fn all(&self) -> impl Iterator<Item = &Session> {
+    fn all(&self) -> Vec<Arc<Session>> {
         let movers = self.volume.movers.iter().flat_map(Movers::sessions);
-        self.volume.sessions.iter().map(Arc::as_ref).chain(movers.map(Arc::as_ref))
+        self.volume.sessions.iter().cloned().chain(movers).collect()
     }
 }
 
 impl Collect for Client {
     /// Of all sessions together.
     fn collect(&self, into: &mut Snapshot) {
-        let movers = self.volume.movers.iter().flat_map(Movers::sessions);
-        self.volume.sessions.iter().chain(movers).for_each(|session| session.collect(into));
+        self.all().iter().for_each(|session| session.collect(into));
         for leases in self.leases.iter().flatten() {
             let (inodes, bytes) = leases.kept();
             into.put(&table::CACHE_HITS, &[], &leases.uses.hits);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_client::{
-    Client, ClientConfig, ConnectError, MoverConfig, RailsConfig, SessionConfig, Spread, volume_map,
+    Client, ClientConfig, ConnectError, MoverConfig, RailsConfig, Remake, SessionConfig, Spread, volume_map,
 };
 use aqueduct_fs::{ClientId, Context, Credential, Errno, FileSystem, Groups, Reply, Request};
 use aqueduct_metrics::Snapshot;
 use aqueduct_metrics::status::ClientStatus;
 use aqueduct_net::Initiator;
-use aqueduct_wire::{Checksums, ClientKey, DATA_EXPORT, VolumeMode};
+use aqueduct_wire::{Checksums, ClientKey, DATA_EXPORT, DataServer, Map, VolumeMode};
 use aqueduct_worker::{Group, wait};
 use rustix::process::{getegid, geteuid, getgroups};
 
@@ -107,30 +107,44 @@ impl AttachConfig {
         let Some(volume) = &self.volume else { return Client::connect(self.client(&self.server, self.leases), groups) };
         let map = volume_map(&self.server, volume, (self.key.clone(), self.routes.clone()), MAP_TIMEOUT)?;
         let names = ClientConfig { is_atomic: map.is_atomic, ..self.client(&map.names.join(","), self.leases) };
-        let has_objects = matches!(map.mode, VolumeMode::WholeFile | VolumeMode::Striped);
-        let is_alone = map.data.iter().all(|server| server.addresses == map.names);
-        if is_alone || (map.data.len() < 2 && !has_objects) {
+        if map.mode == VolumeMode::Serial {
             return Client::connect(names, groups);
         }
-        let addresses: Vec<_> = map.data.iter().map(|server| server.addresses.join(",")).collect();
-        let session = |addresses: &String| {
-            let session = SessionConfig { export: DATA_EXPORT.to_owned(), ..self.client(addresses, false).session };
-            (*addresses != names.session.server).then_some(session)
+        let (salt, of_other, named) = (salt(), self.clone(), names.session.server.clone());
+        let remake: Remake = Arc::new(move |map: &Map| {
+            if map.names.join(",") != named {
+                tracing::error!("the volume's server of the names has moved to another address");
+                return None;
+            }
+            (map.mode != VolumeMode::Serial).then(|| of_other.movers(map, salt))
+        });
+        Client::connect_moved(names, (self.movers(&map, salt), Some(remake)), groups)
+    }
+
+    /// The servers that move bytes by a map. With `loadbalance` each salt has others.
+    fn movers(&self, map: &Map, salt: u64) -> MoverConfig {
+        let has_objects = matches!(map.mode, VolumeMode::WholeFile | VolumeMode::Striped);
+        let session = |server: &DataServer| {
+            let of_server = self.client(&server.addresses.join(","), false).session;
+            let session = SessionConfig { export: DATA_EXPORT.to_owned(), ..of_server };
+            (server.place, (server.addresses != map.names).then_some(session))
         };
-        let spread = Spread::new(addresses.iter().map(String::as_str));
-        let movers = MoverConfig {
-            sessions: addresses.iter().map(session).collect(),
+        // Who moves to another address keeps its files.
+        let names: Vec<_> = map.data.iter().map(|server| server.place.to_string()).collect();
+        let spread = Spread::new(names.iter().map(String::as_str));
+        MoverConfig {
+            map: map.epoch,
+            sessions: map.data.iter().map(session).collect(),
             spread: match map.mode {
                 VolumeMode::Stripe => spread.striped(map.width.into(), map.stripe_size.into()),
-                VolumeMode::LoadBalance => spread.salted(salt()),
+                VolumeMode::LoadBalance => spread.salted(salt),
                 _ => spread,
             },
             is_constant: map.mode == VolumeMode::LoadBalance,
             has_objects,
             // What lies in objects is written through the server of the names.
             straight_from: if has_objects { usize::MAX } else { self.straight_from },
-        };
-        Client::connect_moved(names, movers, groups)
+        }
     }
 
     /// A session with the server alone.

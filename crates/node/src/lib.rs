@@ -28,6 +28,7 @@ pub mod place;
 mod plain;
 mod processors;
 mod rails;
+mod remap;
 mod remount;
 mod router;
 mod router_config;

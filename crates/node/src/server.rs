@@ -14,9 +14,9 @@ use aqueduct_metrics::Snapshot;
 use aqueduct_net::Initiator;
 use aqueduct_observe::Exporter;
 use aqueduct_posix::{Options, Posix, Watcher};
-use aqueduct_server::right::{Granter, GranterConfig};
+use aqueduct_server::right::{Granter, GranterConfig, Places};
 use aqueduct_server::{Export, External, Limits, Mover, Role, ServerConfig, StartError, export_id};
-use aqueduct_wire::{DATA_EXPORT, RightKey, ServerId, ServerIdentity};
+use aqueduct_wire::{DATA_EXPORT, Map, RightKey, ServerId, ServerIdentity};
 use aqueduct_worker::Group;
 
 use crate::beat::{Beats, Data};
@@ -28,7 +28,7 @@ use crate::state::StateFolder;
 use crate::throttle::throttled;
 use crate::volume::VolumePart;
 use crate::volume_work::Works;
-use crate::{beat, config, exporting, host, key, plain, workers};
+use crate::{beat, config, exporting, host, key, plain, remap, workers};
 
 /// A running server. Dropping it stops it.
 pub struct Server {
@@ -37,6 +37,10 @@ pub struct Server {
     drain: Duration,
     phase: Mutex<Phase>,
     stopped: Condvar,
+    /// What it was in its volume when it was started, and what its map is now.
+    part: Option<(VolumePart, Mutex<Map>)>,
+    /// Where its state is kept.
+    state: Option<PathBuf>,
 }
 
 /// What goes with a running server.
@@ -123,7 +127,9 @@ impl Server {
                 })?;
                 let held = Box::new(Held { exporter, beside, state });
                 let (phase, stopped) = (Mutex::new(Phase::Running(held)), Condvar::new());
-                Ok(Server { server, group, drain: config.drain, phase, stopped })
+                let part = config.volume.clone().map(|part| (part.clone(), Mutex::new(part.map)));
+                let state = config.state.clone();
+                Ok(Server { server, group, drain: config.drain, phase, stopped, part, state })
             }
             Err(failure) => {
                 workers::end(&[group]);
@@ -145,6 +151,30 @@ impl Server {
     /// How it fares, as JSON: what `aqueduct status` gets on the server's machine.
     pub fn status(&self) -> String {
         self.server.status_of_all()
+    }
+
+    /// Takes what the file of its volume says now: servers of data have come, gone or moved. Whoever
+    /// has mounted the volume is told, and goes on.
+    pub fn set_volume(&self, new: VolumePart) -> Result<(), Failure> {
+        let what = "cannot take the volume's file while the server runs";
+        let Some((started, now)) = &self.part else {
+            return Err(Failure::usage(what, "it serves no volume", "start it with --volume and --server"));
+        };
+        let mut now = now.lock().unwrap_or_else(|poison| poison.into_inner());
+        if let Some(why) = remap::obstacle(started, &new) {
+            return Err(Failure::usage(what, why, "start the server anew: clients wait for it, and go on"));
+        }
+        if *now == new.map {
+            tracing::info!("the volume's file says what it said before");
+            return Ok(());
+        }
+        if let Some(folder) = self.state.as_ref().filter(|_| new.has_names) {
+            remap::note(folder, &new.map)?;
+        }
+        self.server.set_map(new.map.clone(), new.has_names);
+        tracing::info!(epoch = new.map.epoch, servers = new.map.data.len(), "the volume has another map");
+        *now = new.map;
+        Ok(())
     }
 
     /// Takes no new request, lets those that are executed finish for as long as the configuration
@@ -200,6 +230,9 @@ fn start(
         read_ahead: config.read_ahead,
         ..Options::default()
     };
+    if let (Some(part), Some(folder)) = (config.volume.as_ref().filter(|part| part.has_names), &config.state) {
+        remap::note(folder, &part.map)?;
+    }
     let (role, beats) = role(config, incarnation)?;
     let store = config.volume.as_ref().filter(|part| part.is_store());
     let (mut exports, mut writable_exports) = (given, Vec::new());
@@ -257,7 +290,7 @@ fn role(config: &ServeConfig, start: u64) -> Result<(Role, Option<Beats>), Failu
     let (Some(part), Some(folder)) = (part, &config.state) else { return Ok((Role::Alone, None)) };
     let key = RightKey::of_volume(&part.key);
     if part.has_names {
-        let places = part.map.data.iter().map(|server| server.addresses.concat()).collect();
+        let places = Places::of(&part.map);
         let (folder, fence, concurrent) = (folder.clone(), part.fence, part.concurrent);
         let granter = GranterConfig { key, places, folder, fence, names: start, concurrent };
         return Ok((Role::Names(Arc::new(Granter::new(granter, boottime()))), None));

@@ -1,13 +1,13 @@
 //! Volumes of several servers before one file system: the file that says which they are, the key
 //! that they share, and what follows from it for each of them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use aqueduct_metrics::status::VolumeStatus;
 use aqueduct_posix::Origin;
 use aqueduct_server::right::Fence;
-use aqueduct_wire::{DATA_SERVERS_MAX, DataServer, Map, ServerId, VolumeMode, volume_id};
+use aqueduct_wire::{DATA_SERVERS_MAX, DataServer, Map, ServerId, VolumeMode, place_of, volume_id};
 use serde::Deserialize;
 
 use crate::exports::ExportSettings;
@@ -71,6 +71,9 @@ pub struct VolumeSettings {
     pub name: String,
     /// How its data are shared out.
     pub mode: VolumeModeSetting,
+    /// Which edition of the file this is, from 1 on: it grows whenever servers come, go or move.
+    #[serde(default = "first")]
+    pub epoch: u32,
     /// With stripes: bytes of a block, as `1MiB`; 1 MiB unless given.
     pub stripe_size: Option<String>,
     /// With stripes: over how many servers the blocks of one file are spread; 0: over all.
@@ -126,6 +129,10 @@ fn yes() -> bool {
     true
 }
 
+fn first() -> u32 {
+    1
+}
+
 /// A volume, read and checked.
 #[derive(Clone, Debug)]
 pub struct Volume {
@@ -154,7 +161,7 @@ pub struct VolumePart {
     pub has_names: bool,
     /// The file says that the file system is coherent.
     pub coherent: bool,
-    /// Its place among the servers.
+    /// Its place in maps.
     pub place: u16,
     /// What is written may go through all of them.
     pub writes: bool,
@@ -271,10 +278,13 @@ impl Volume {
             VolumeModeSetting::Striped => VolumeMode::Striped,
         };
         let is_striped = matches!(mode, VolumeMode::Stripe | VolumeMode::Striped);
-        let data = |server| DataServer { share_epoch: 1, share: 1, addresses: addresses(server) };
+        let data = |server: &VolumeServerSettings| {
+            let (place, addresses) = (place_of(&server.id), addresses(server));
+            DataServer { place, share_epoch: 1, share: 1, addresses }
+        };
         Map {
             volume: volume_id(name),
-            epoch: 1,
+            epoch: self.settings.epoch.into(),
             mode,
             stripe_size: if is_striped { self.stripe_size } else { 0 },
             width: if is_striped { *width } else { 1 },
@@ -392,7 +402,7 @@ impl Volume {
             map: self.map(),
             has_names: at == self.namespace,
             coherent: self.settings.coherent,
-            place: at as u16,
+            place: place_of(id),
             writes: self.writes_straight(),
             concurrent: self.settings.concurrent,
             fence: match self.settings.fence {
@@ -468,10 +478,18 @@ fn check(settings: &VolumeSettings) -> Result<usize, String> {
     if server.is_empty() || server.len() > most {
         return Err(format!("it has {} [[server]] instead of 1 to {most}", server.len()));
     }
-    let (mut ids, mut addresses) = (HashSet::new(), HashSet::new());
+    if settings.epoch == 0 {
+        return Err("epoch is 1 or more".to_owned());
+    }
+    let (mut ids, mut places, mut addresses) = (HashSet::new(), HashMap::new(), HashSet::new());
     for VolumeServerSettings { id, listen, .. } in server {
         if !is_name(id) || !ids.insert(id) {
             return Err(format!("'{id}' is no id of a server, or that of two"));
+        }
+        if let Some(other) = places.insert(place_of(id), id) {
+            return Err(format!(
+                "the ids '{other}' and '{id}' give the same place in maps: take another for the newer"
+            ));
         }
         let is_reached = |text: &String| {
             let address = text.parse::<std::net::SocketAddr>();
@@ -524,7 +542,11 @@ mod tests {
         assert_eq!(map.names, ["10.0.0.2:1", "10.1.0.2:1"]);
         let data: Vec<_> = map.data.iter().map(|server| server.addresses.concat()).collect();
         assert_eq!(data, ["10.0.0.1:7170", "10.0.0.2:110.1.0.2:1"]);
-        assert_eq!((map.volume, map.mode), (volume_id("scratch"), VolumeMode::Cluster));
+        assert_eq!((map.volume, map.mode, map.epoch), (volume_id("scratch"), VolumeMode::Cluster, 1));
+        let later = text.replace("mode =", "epoch = 7\nmode =").replace("10.0.0.1", "10.9.0.1");
+        let later = read(&later).unwrap().map();
+        assert_eq!(later.epoch, 7);
+        assert_eq!(later.data[0].place, map.data[0].place, "it has only moved");
         assert_ne!(map.volume, volume_id("scratch2"));
     }
 

@@ -294,7 +294,7 @@ impl ServerEndpoint {
     }
 
     fn reply(&self, session: &Session, checksums: bool) -> HelloReply {
-        let config = &self.server.config;
+        let (config, map) = (&self.server.config, self.server.map());
         let in_use = if checksums { Capabilities::CHECKSUM } else { Capabilities::empty() };
         HelloReply {
             version: VERSION,
@@ -315,8 +315,8 @@ impl ServerEndpoint {
             server_name: config.name.clone(),
             recovering: session.is_recovering(),
             server: config.identity,
-            volume: config.map.as_ref().map_or([0; 16], |map| map.volume),
-            epoch: config.map.as_ref().map_or(0, |map| map.epoch),
+            volume: map.as_ref().map_or([0; 16], |map| map.volume),
+            epoch: map.as_ref().map_or(0, |map| map.epoch),
             addresses: self.addresses(),
         }
     }

@@ -36,6 +36,8 @@ pub struct Server {
     pub(crate) group: Arc<Group>,
     pub(crate) pool: BufferPool,
     pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
+    /// Of the volume that it has a part of.
+    pub(crate) map: Mutex<Option<Arc<Map>>>,
     pub(crate) recovery: Recovery,
     pub(crate) exclusion: Exclusion,
     pub(crate) leases: Keeper,
@@ -83,7 +85,6 @@ pub(crate) struct ServerConfigParts {
     pub(crate) administrator: Option<Key>,
     pub(crate) checksums: Checksums,
     pub(crate) processors: Option<String>,
-    pub(crate) map: Option<Map>,
     pub(crate) volume: Option<VolumeStatus>,
     pub(crate) role: Role,
     pub(crate) mover: Option<Arc<dyn Mover>>,

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use crate::counters::UnderWay;
 use crate::holder::{Brought, now};
 use crate::lane::{Lane, Wish};
-use crate::link::{Answer, Link, Ticket};
+use crate::link::{Answer, Link, Owner, Ticket};
 use crate::rails::Direction;
 use crate::requests::{class_of, is_repeatable};
 use crate::session::Session;
@@ -57,6 +57,8 @@ pub(crate) struct Exchange {
     pub(crate) patient: bool,
     /// Its slot, which is kept beyond this exchange, and its number there.
     pub(crate) kept: Option<(Arc<KeptSlot>, u32)>,
+    /// The epoch of the map by which a server was chosen; 0: it does not depend on that.
+    pub(crate) map: u32,
     /// It makes sense on connections of this epoch only; EIO when there are none any more.
     pub(crate) only_in: Option<u64>,
     /// Room for the header, then the body.
@@ -81,6 +83,7 @@ impl Exchange {
             extended: false,
             patient: false,
             kept: None,
+            map: 0,
             only_in: None,
             frame,
             payload: None,
@@ -123,6 +126,7 @@ impl Exchange {
         let mut header = Header::new(Kind::Request);
         header.op = self.op as u16;
         header.class = self.class;
+        header.epoch = self.map;
         header.flags.set(Flags::HELD, self.held);
         header.flags.set(Flags::EXTENDED, self.extended);
         header.body_length = (self.frame.len() - HEADER_SIZE) as u32;
@@ -380,9 +384,9 @@ impl Session {
         match frame.header.status {
             0 => Ok(frame),
             STATUS_MOVED => {
-                let map = aqueduct_wire::Map::decode(&frame.body);
-                tracing::error!(?map, server = %self.config.server, "the server sends this client elsewhere, where it cannot go yet");
-                Err(Errno::EIO)
+                // Whoever chose by an older map finds another way.
+                self.mapped(aqueduct_wire::Map::decode(&frame.body).map_err(|_| Errno::EPROTO)?);
+                Err(Errno::ESTALE)
             }
             number if number < STATUS_MOVED => Err(Errno::from_raw(number as i32)),
             // No errno: a status of a later release.

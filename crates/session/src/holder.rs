@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, Attr, Context, Errno, OpenId, Request, WriteAt, Written};
-use aqueduct_wire::{AttachReply, Flags, Grant, HelloReply, LeaseId, Ordinal, Subject};
+use aqueduct_wire::{AttachReply, Flags, Grant, HelloReply, LeaseId, Map, Ordinal, Subject};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::connect::ConnectError;
@@ -71,6 +71,11 @@ impl Brought {
 pub trait Holder: Send + Sync {
     /// A connection was greeted, perhaps by another server process than before.
     fn greeted(&self, hello: &HelloReply);
+
+    /// The server says which map of its volume holds now.
+    fn mapped(&self, map: Map) {
+        let _ = map;
+    }
 
     /// The export's terms are these from now on.
     fn attached(&self, hello: &HelloReply, attached: &AttachReply);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Errno, Sink};
 use aqueduct_net::{Closed, Connection, Endpoint, Frame, Hush, Payload};
-use aqueduct_wire::{Class, HEADER_SIZE, Header, Kind, LeaseId};
+use aqueduct_wire::{Class, HEADER_SIZE, Header, Kind, LeaseId, Map, Notice};
 use aqueduct_worker::lock;
 use bytes::Bytes;
 use slab::Slab;
@@ -31,6 +31,9 @@ pub(crate) trait Owner: Send + Sync {
     /// The server wants leases back that it granted in this epoch; `None`: the present one. Why
     /// the connection cannot go on, if so.
     fn recalled(&self, epoch: Option<u64>, leases: &[LeaseId]) -> Result<(), &'static str>;
+
+    /// The server says which map of its volume holds.
+    fn mapped(&self, map: Map);
 
     /// What has waited on another link has ended.
     fn completed_elsewhere(&self, link: usize, frame: Frame);
@@ -591,7 +594,14 @@ impl Endpoint for Link {
             }
             Kind::Notice => {
                 acknowledge(connection, &frame.header);
-                tracing::info!(notice = ?aqueduct_wire::Notice::decode(&frame.body), "the server tells of itself");
+                match Notice::decode(&frame.body) {
+                    Ok(Notice::Map(map)) => {
+                        if let Some(owner) = self.owner.upgrade() {
+                            owner.mapped(map);
+                        }
+                    }
+                    notice => tracing::info!(?notice, "the server tells of itself"),
+                }
             }
             Kind::Retire => {
                 self.retires(connection);

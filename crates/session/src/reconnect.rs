@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::TRANSFER_SIZE_MAX;
 use aqueduct_net::{self as net, BufferPool, Closed, Connection, Frame, Mode, Silence};
-use aqueduct_wire::{AttachReply, Capabilities, HEADER_SIZE, Header, HelloReply, Kind, LeaseId};
+use aqueduct_wire::{AttachReply, Capabilities, HEADER_SIZE, Header, HelloReply, Kind, LeaseId, Map};
 use aqueduct_worker::{Group, lock};
 
 use crate::connect::{ConnectError, Greeted, Greeting, Purpose, SessionKey};
@@ -405,6 +405,12 @@ impl Owner for Session {
                 Err("the server wants more leases back than it can have granted")
             }
             Some(_) => Ok(()),
+        }
+    }
+
+    fn mapped(&self, map: Map) {
+        if let Some(holder) = &self.holder {
+            holder.mapped(map);
         }
     }
 

@@ -6,17 +6,35 @@ use bytes::Bytes;
 
 use crate::exchange::{Exchange, SMALL};
 use crate::holder::Brought;
+use crate::link::Owner;
 use crate::session::Session;
 
 impl Session {
     /// Asks the server of the names for a right on the inode of an open, which this client holds
-    /// exclusively, at a server of data: the token. EIO in another epoch than this one.
-    pub async fn right(&self, context: &Context, (open, place): (OpenId, u16), epoch: u64) -> Result<Box<[u8]>, Errno> {
+    /// exclusively, at a server of data: the token. `epochs`: those of the session, in another
+    /// of which it is EIO, and of the map by which that server was chosen; ESTALE when another map
+    /// holds, of which the holder is told.
+    pub async fn right(
+        &self,
+        context: &Context,
+        (open, place): (OpenId, u16),
+        epochs: (u64, u64),
+    ) -> Result<Box<[u8]>, Errno> {
         let mut frame = vec![0; HEADER_SIZE];
         aqueduct_wire::encode_right(open, place, &mut frame);
-        let exchange = Exchange { only_in: Some(epoch), ..Exchange::new(Op::Right, frame) };
+        // The wire has the lower half, as maps are told apart by that.
+        let (only_in, map) = (Some(epochs.0), epochs.1 as u32);
+        let exchange = Exchange { only_in, map, ..Exchange::new(Op::Right, frame) };
         let (reply, _) = self.exchange(context, exchange, &mut Brought::default()).await?;
         Ok(reply.body.into())
+    }
+
+    /// Asks which map of the server's volume holds, and tells the holder.
+    pub async fn ask_for_map(&self, context: &Context) -> Result<(), Errno> {
+        let exchange = Exchange::new(Op::Map, vec![0; HEADER_SIZE]);
+        let (reply, _) = self.exchange(context, exchange, &mut Brought::default()).await?;
+        self.mapped(aqueduct_wire::Map::decode(&reply.body).map_err(|_| Errno::EPROTO)?);
+        Ok(())
     }
 
     /// Asks the server of the names for a lease to write the inode of an open beside others, for

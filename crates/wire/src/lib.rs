@@ -54,7 +54,7 @@ pub use limits::{BODY_LENGTH_MAX, DIRECTORY_PAGE_MAX, PAYLOAD_LENGTH_MAX};
 pub use link::{
     COMMITTED_MAX, Committed, CommittedWrite, GiveUp, LINKS_MAX, Notice, WriteNumber, decode_retire, encode_retire,
 };
-pub use map::{DATA_EXPORT, DATA_SERVERS_MAX, DataServer, Map, STATUS_MOVED, VolumeMode, volume_id};
+pub use map::{DATA_EXPORT, DATA_SERVERS_MAX, DataServer, Map, STATUS_MOVED, VolumeMode, place_of, volume_id};
 pub use reply::{decode_compound_reply, decode_reply, encode_compound_reply, encode_reply};
 pub use request::{
     COMPOUND_MAX, Caller, OPEN_LATEST, Op, decode_compound, decode_read, decode_request, decode_transfer, decode_write,

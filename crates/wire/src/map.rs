@@ -16,11 +16,24 @@ pub const DATA_EXPORT: &str = "(data)";
 /// The context in which a volume's id is made of its name.
 const VOLUME_CONTEXT: &str = "aqueduct 2026 volume id";
 
+/// The context in which a server's place is made of its id.
+const PLACE_CONTEXT: &str = "aqueduct 2026 place of a server";
+
+/// Places are below this one: what is above means something else.
+const PLACES: u32 = 0xff00;
+
 /// The id of the volume of this name.
 pub fn volume_id(name: &str) -> [u8; 16] {
     let mut id = [0; 16];
     id.copy_from_slice(&blake3::derive_key(VOLUME_CONTEXT, name.as_bytes())[..16]);
     id
+}
+
+/// The place of a server of data in maps, by what the volume's file calls it: the same whichever
+/// servers come or go, or move to other addresses. Two may meet, which is refused.
+pub fn place_of(id: &str) -> u16 {
+    let hash = blake3::derive_key(PLACE_CONTEXT, id.as_bytes());
+    (u32::from_le_bytes([hash[0], hash[1], hash[2], hash[3]]) % PLACES) as u16
 }
 
 /// The status of a reply whose body is a [`Map`]: the request was for another server, as that map
@@ -68,6 +81,8 @@ choices! {
 /// A server of data in a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataServer {
+    /// By which rights call it, and by which files are spread; see [`place_of`].
+    pub place: u16,
     /// Of its share: a request that was sent by an older one is refused.
     pub share_epoch: u32,
     /// Its part of the data, in proportion to the others'.
@@ -131,6 +146,7 @@ impl Map {
         let data = &self.data[..self.data.len().min(DATA_SERVERS_MAX)];
         U16::put(&(data.len() as u16), out);
         for server in data {
+            U16::put(&server.place, out);
             U32::put(&server.share_epoch, out);
             U32::put(&server.share, out);
             put_addresses(&server.addresses, out);
@@ -155,8 +171,11 @@ impl Map {
             return Err(BodyError::Value("the number of servers"));
         }
         for _ in 0..count {
-            let (share_epoch, share) = (reader.get::<U32>()?, reader.get::<U32>()?);
-            map.data.push(DataServer { share_epoch, share, addresses: get_addresses(&mut reader)? });
+            let (place, share_epoch, share) = (reader.get::<U16>()?, reader.get::<U32>()?, reader.get::<U32>()?);
+            if map.data.iter().any(|other| other.place == place) {
+                return Err(BodyError::Value("the place of a server"));
+            }
+            map.data.push(DataServer { place, share_epoch, share, addresses: get_addresses(&mut reader)? });
         }
         reader.end().map(|()| map)
     }

@@ -161,9 +161,9 @@ fn extensions_maps_links_and_notices() {
         width: 4,
         is_atomic: true,
         names: vec!["n:1".into()],
-        data: vec![DataServer { share_epoch: 6, share: 7, addresses: vec!["d:2".into(), "e:3".into()] }],
+        data: vec![DataServer { place: 5, share_epoch: 6, share: 7, addresses: vec!["d:2".into(), "e:3".into()] }],
     };
-    let bytes = "766f6c756d652d31362d62797465732d 0500000000000000 02 00001000 0400 01 01 0300 6e3a31 0100 06000000 07000000 02 \
+    let bytes = "766f6c756d652d31362d62797465732d 0500000000000000 02 00001000 0400 01 01 0300 6e3a31 0100 0500 06000000 07000000 02 \
                  0300 643a32 0300 653a33";
     assert_eq!(body(|out| map.encode(out)), hex(bytes));
     assert_eq!(Map::decode(&hex(bytes)), Ok(map.clone()));

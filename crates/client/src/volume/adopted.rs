@@ -1,12 +1,33 @@
 //! Whether the server that moves a file's bytes has an open of it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::movers::{Mover, Shape};
+
 /// A server that may move an open's bytes.
-pub(crate) struct Moved {
-    /// Its place among them.
-    pub(super) server: usize,
+pub(super) struct Moved {
+    /// Its place in the map.
+    pub(super) place: u16,
+    /// `None`: it is the server of the names.
+    pub(super) mover: Option<Arc<Mover>>,
     pub(super) adopted: Adopted,
+}
+
+/// Those of one open.
+pub(crate) struct Places {
+    /// By which map.
+    pub(super) shape: Arc<Shape>,
+    /// In the file's order.
+    pub(super) present: Box<[Arc<Moved>]>,
+    /// That had it by maps before.
+    pub(super) former: Box<[Arc<Moved>]>,
+}
+
+impl Places {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Moved>> {
+        self.present.iter().chain(&self.former)
+    }
 }
 
 /// Whether a mover has an open, as it is known here.

@@ -23,7 +23,7 @@ use aqueduct_wire::Ordinal;
 use aqueduct_worker::Group;
 use bytes::Bytes;
 
-use super::lanes::{ALL, Boarded, Kept, Key, REPEATED};
+use super::lanes::{Boarded, Kept, REPEATED};
 use super::movers::Mover;
 use super::objects::{Works, join};
 use super::opens::Open;
@@ -182,19 +182,23 @@ impl Volume {
         let Direct { open, credential, epoch, is_shared, .. } = direct;
         write.stable |= is_shared;
         write.open = open.number()?;
-        let found = self.movers.as_ref()?.designated(open, write.offset);
-        let place = found.as_ref().map_or(ALL, |(place, _)| *place);
-        let key = Key { handle: open.handle.clone(), place };
         let context = Context::new(ClientId(0), credential.clone());
         let kept = Kept::new((write.open, &context.credential), (write.offset, data.clone()), 0).of(&write, *is_shared);
-        let begun = poll_fn(|task| self.lanes.poll_begin_write((&key, *epoch), &kept, task)).await;
-        let (number, program) = begun?;
-        let of = (&key, *epoch);
-        let flight = Flight { volume: self, of, open, context: &context, write, data: &data, number };
-        let done = match found {
-            Some((_, mover)) => flight.by_lane(mover, *is_shared).await,
-            // A block of the server of the names.
-            None => flight.by_names(None).await,
+        let (number, program, done) = loop {
+            let (key, found) = self.lane_of(self.movers.as_ref()?, open, write.offset);
+            let begun = poll_fn(|task| self.lanes.poll_begin_write((&key, *epoch), &kept, task)).await;
+            let (number, program) = begun?;
+            let of = (&key, *epoch);
+            let flight = Flight { volume: self, of, open, context: &context, write, data: &data, number };
+            let went = match &found {
+                Some(mover) => flight.by_lane(mover, *is_shared).await,
+                None => flight.of_names().await,
+            };
+            match went {
+                Ok(done) => break (number, program, done),
+                // Nothing was done of it.
+                Err(Moved) => _ = (self.lanes.end_write(number), self.lanes.settled(number)),
+            }
         };
         let is_of_now = self.lanes.end_write(number);
         let done = match done {
@@ -258,6 +262,9 @@ fn gives_up_locks(request: &Request<'_>) -> Option<(OpenId, Request<'static>)> {
     })
 }
 
+/// Another map holds meanwhile: the block may have another server.
+struct Moved;
+
 /// One write on its way.
 struct Flight<'a> {
     volume: &'a Volume,
@@ -270,6 +277,17 @@ struct Flight<'a> {
 }
 
 impl Flight<'_> {
+    /// A block of the server of the names.
+    async fn of_names(&self) -> Result<Option<Result<Written, Errno>>, Moved> {
+        match poll_fn(|task| self.volume.lanes.poll_board(self.of, false, task)).await {
+            Boarded::Moved => Err(Moved),
+            _ => {
+                let _straight = Straight(self.volume, self.of.0.clone());
+                Ok(self.by_names(None).await)
+            }
+        }
+    }
+
     /// Through the server of the names, under the lease.
     async fn by_names(&self, ordinal: Option<Ordinal>) -> Option<Result<Written, Errno>> {
         let names = self.volume.session(self.open);
@@ -298,12 +316,15 @@ impl Flight<'_> {
     }
 
     /// Through the server of data, or how it goes when there is no right.
-    async fn by_lane(&self, mover: &Mover, is_shared: bool) -> Option<Result<Written, Errno>> {
+    async fn by_lane(&self, mover: &Mover, is_shared: bool) -> Result<Option<Result<Written, Errno>>, Moved> {
         let (lanes, of, (key, epoch)) = (&self.volume.lanes, self.of, self.of);
         let (mut opens, mut was_refused, mut has_failed) = (true, false, false);
         loop {
             let boarded = poll_fn(|task| lanes.poll_board(of, opens && mover.may_have_rights(), task)).await;
             let token = match boarded {
+                // Something of it may be done, which others may have seen.
+                Boarded::Moved if is_shared && has_failed => return Ok(self.again(is_shared).await),
+                Boarded::Moved => return Err(Moved),
                 Boarded::Straight => {
                     let straight = Straight(self.volume, key.clone());
                     let done = match (is_shared, has_failed) {
@@ -312,7 +333,7 @@ impl Flight<'_> {
                         (false, _) => self.by_names(None).await,
                     };
                     drop(straight);
-                    return done;
+                    return Ok(done);
                 }
                 Boarded::Opens => {
                     opens &= self.volume.open_lane(of, (mover, self.open)).await;
@@ -332,7 +353,7 @@ impl Flight<'_> {
                     let verifier = if is_shared { 0 } else { written.verifier };
                     let kept = Kept::new(place, (self.write.offset, data), verifier);
                     self.volume.landed(of, kept).await;
-                    return Some(Ok(written));
+                    return Ok(Some(Ok(written)));
                 }
                 Flown::Refused | Flown::Failed => {
                     if lanes.refused(key, epoch, &token) {
@@ -351,7 +372,7 @@ impl Flight<'_> {
                     }
                     poll_fn(|task| lanes.poll_over(key, epoch, task)).await;
                     lanes.vanished(key, epoch);
-                    return self.again(is_shared).await;
+                    return Ok(self.again(is_shared).await);
                 }
             }
         }

@@ -139,6 +139,7 @@ impl Volume {
         sink: Box<dyn Sink>,
     ) -> Result<usize, Errno> {
         let sink = match &self.movers {
+            Some(movers) if movers.has_objects && !movers.are_any() => Err(sink),
             Some(Movers { has_objects: true, .. }) => self.read_objects(context, (read, real), sink).await,
             Some(_) => self.read_moved(context, read, sink).await,
             None => Err(sink),

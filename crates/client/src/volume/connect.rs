@@ -1,5 +1,6 @@
 //! How a volume is connected.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use aqueduct_session::{ConnectError, Holder, Session, SessionConfig};
@@ -32,10 +33,14 @@ impl Volume {
     ) -> Result<Arc<Volume>, ConnectError> {
         let (mut sessions, mut seams, mut above) = (Vec::new(), Vec::new(), Vec::new());
         for (session, member) in members.into_iter().enumerate() {
-            let seam = member
-                .above
-                .clone()
-                .map(|above| Arc::new(Seam { session, opens: opens.clone(), above, volume: OnceLock::new() }));
+            let new = || Seam {
+                session,
+                opens: opens.clone(),
+                above: member.above.clone(),
+                map: AtomicU64::new(0),
+                volume: OnceLock::new(),
+            };
+            let seam = (member.above.is_some() || movers.is_some()).then(|| Arc::new(new()));
             let holder = seam.clone().map(|seam| seam as Arc<dyn Holder>);
             let connected = Session::connect(member.config, groups, holder);
             // Those that were connected before say goodbye, so that their servers keep nothing for
@@ -59,6 +64,7 @@ impl Volume {
         });
         for seam in seams {
             seam.volume.get_or_init(|| Arc::downgrade(&volume));
+            volume.map_is(seam.map.load(Ordering::SeqCst));
         }
         Ok(volume)
     }

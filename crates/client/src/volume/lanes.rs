@@ -32,11 +32,16 @@ pub(super) const REPEATED: Ordinal = Ordinal { number: 0, settled: 0 };
 /// Stands for all servers of data.
 pub(super) const ALL: u16 = u16::MAX;
 
+/// Stands for the server of the names, where it has a block.
+pub(super) const NAMES: u16 = u16::MAX - 1;
+
 /// A lane's file and server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) handle: Arc<[u8]>,
     pub(super) place: u16,
+    /// The epoch of the map by which the server is that of a block; 0 with [`ALL`].
+    pub(super) map: u64,
 }
 
 /// A write that was answered, and is not known to be stable.
@@ -114,6 +119,10 @@ struct Lane {
 struct Lanes {
     /// Of the session of the server of the names.
     epoch: u64,
+    /// The epoch of the map that holds.
+    map: u64,
+    /// There may be something by a map before.
+    has_former: bool,
     lanes: HashMap<Key, Lane>,
     /// What is under way to the server of the names instead.
     straight: HashMap<Key, usize>,
@@ -136,6 +145,8 @@ pub(super) struct AllLanes(Mutex<Lanes>);
 
 /// How a write goes.
 pub(super) enum Boarded {
+    /// By another map, which holds meanwhile.
+    Moved,
     /// To the server of the names.
     Straight,
     /// Whoever is told so asks for a right.
@@ -171,6 +182,18 @@ impl Lanes {
         let changed = change(lane);
         Some((changed, std::mem::take(&mut lane.wakers)))
     }
+
+    /// Whether something of a file is on its way, or kept, by a map before the present one.
+    fn has_former(&mut self, handle: &[u8]) -> bool {
+        if !self.has_former {
+            return false;
+        }
+        let map = self.map;
+        let keys = || self.lanes.keys().chain(self.straight.keys()).filter(|key| key.place != ALL && key.map < map);
+        let (has_any, has_it) = (keys().next().is_some(), keys().any(|key| *key.handle == *handle));
+        self.has_former = has_any;
+        has_it
+    }
 }
 
 impl AllLanes {
@@ -190,6 +213,9 @@ impl AllLanes {
     /// [`Opens`](Boarded::Opens) [`opened`](AllLanes::opened).
     pub(super) fn poll_board(&self, (key, epoch): (&Key, u64), opens: bool, task: &TaskContext<'_>) -> Poll<Boarded> {
         let mut all = self.lanes();
+        if key.map > all.map {
+            (all.map, all.has_former) = (key.map, true);
+        }
         if all.epoch != epoch {
             // A recovery sees to it; nobody counts what goes in vain.
             *all.straight.entry(key.clone()).or_default() += 1;
@@ -208,7 +234,14 @@ impl AllLanes {
                 }
             };
         }
-        let of_all = Key { place: ALL, ..key.clone() };
+        if key.map < all.map {
+            return Poll::Ready(Boarded::Moved);
+        }
+        if all.has_former(&key.handle) {
+            all.waiting.push(task.waker().clone());
+            return Poll::Pending;
+        }
+        let of_all = Key { place: ALL, map: 0, ..key.clone() };
         let is_free = ![key, &of_all].into_iter().any(|key| all.straight.contains_key(key));
         if opens && is_free && all.lanes.len() < LANES_MAX {
             all.lanes.insert(key.clone(), Lane::new());
@@ -308,6 +341,22 @@ impl AllLanes {
                 all.straight.remove(key);
             }
         }
+        let waiting = if all.has_former { std::mem::take(&mut all.waiting) } else { Vec::new() };
+        drop(all);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Another map holds from now on. Returns the lanes there are, which are to close.
+    pub(super) fn set_map(&self, map: u64) -> Vec<(Key, u64)> {
+        let mut all = self.lanes();
+        (all.map, all.has_former) = (all.map.max(map), true);
+        let lanes = all.lanes.keys().filter(|key| key.map < map);
+        lanes.map(|key| (key.clone(), all.epoch)).collect()
+    }
+
+    /// Whether there is a lane to a place by a map before this one.
+    pub(super) fn has_before(&self, place: u16, map: u64) -> bool {
+        self.lanes().lanes.keys().any(|key| key.place == place && key.map < map)
     }
 
     /// Whoever was told to ask has a right, or none. A lane of which nothing is kept is not there
@@ -332,8 +381,9 @@ impl AllLanes {
                 closes = true;
             }
         }
+        let waiting = if all.has_former { std::mem::take(&mut all.waiting) } else { Vec::new() };
         drop(all);
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_iter().chain(waiting).for_each(Waker::wake);
         closes
     }
 
@@ -466,8 +516,9 @@ impl AllLanes {
         }
         let Some(lane) = all.lanes.remove(key) else { return };
         all.bytes -= lane.bytes;
+        let waiting = if all.has_former { std::mem::take(&mut all.waiting) } else { Vec::new() };
         drop(all);
-        lane.wakers.into_iter().for_each(Waker::wake);
+        lane.wakers.into_iter().chain(waiting).for_each(Waker::wake);
     }
 
     /// Of what is kept of a file: its lanes, each with the number below which it is now.
@@ -578,3 +629,7 @@ impl Kept {
         self.is_shared.then_some(REPEATED)
     }
 }
+
+#[cfg(test)]
+#[path = "lanes_tests.rs"]
+mod tests;

@@ -6,9 +6,9 @@
 //!   server knows are made there.
 //! - [`flights`]: what is on its way to the sessions that move data.
 //! - [`movers`], [`moved`], [`adopted`], [`spread`], [`lent`]: servers that move bytes under
-//!   leases
-//!   of the one that has the names, which of them moves whose and has it open, and a sink that
-//!   comes back from one that does not answer.
+//!   leases of the one that has the names, which of them moves whose and has it open, and a sink
+//!   that comes back from one that does not answer.
+//! - [`mapped`]: servers that come and go while the volume is mounted.
 //! - [`objects`], [`parted`], [`turns`]: files whose bytes lie in objects, which are read there.
 //! - [`ways`], [`lanes`]: what is written straight to servers of data, under rights.
 //! - [`behind`]: what tasks waited for that work for several operations.
@@ -29,6 +29,7 @@ mod lanes;
 mod lent;
 mod making;
 mod map;
+mod mapped;
 mod moved;
 mod movers;
 mod objects;
@@ -44,8 +45,8 @@ pub(crate) use above::Above;
 pub(crate) use beside::{Direct, Piece, Went, of_pieces};
 pub(crate) use connect::Member;
 pub use map::Map;
-pub use movers::MoverConfig;
 pub(crate) use movers::Movers;
+pub use movers::{MoverConfig, Remake};
 pub(crate) use opens::{Found, New, Open, Opens, holds_back};
 pub(crate) use parts::Volume;
 pub use spread::Spread;

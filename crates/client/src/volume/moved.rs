@@ -12,7 +12,7 @@ use aqueduct_session::{Brought, Session};
 
 use super::adopted::{ASKED, Adopted, Asking, NEW, OVER, THERE};
 use super::lent::{Outcome, lend};
-use super::movers::{Mover, RETRY};
+use super::movers::Mover;
 use super::opens::Open;
 use super::parts::Volume;
 
@@ -24,25 +24,6 @@ pub(super) const SMALL: u32 = 64 << 10;
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Volume {
-    /// Begins to connect to those who move bytes; nobody waits for that.
-    pub(crate) fn connect_movers(self: &Arc<Volume>) -> std::io::Result<()> {
-        if self.movers.is_none() {
-            return Ok(());
-        }
-        let (this, groups) = (self.this.clone(), self.sessions[0].groups().to_vec());
-        let connect = move || {
-            while let Some(volume) = this.upgrade() {
-                let is_all = volume.movers.as_ref().is_none_or(|movers| movers.connect(&groups));
-                drop(volume);
-                if is_all {
-                    return;
-                }
-                std::thread::sleep(RETRY);
-            }
-        };
-        std::thread::Builder::new().name("movers".into()).spawn(connect).map(drop)
-    }
-
     /// Reads through the server that moves the file's bytes, if there is a lease under which that
     /// may be. The sink comes back where it may not, or where that server does not answer.
     pub(super) async fn read_moved(
@@ -58,8 +39,9 @@ impl Volume {
         if is_first && read.length <= SMALL {
             return Err(sink);
         }
-        let Some((mover, session, adopted)) = movers.of(&open, read.offset) else { return Err(sink) };
-        let number = self.adopted(context, (mover, session, adopted), &open).await;
+        let Some((mover, session, moved)) = movers.of(&open, read.offset) else { return Err(sink) };
+        let (session, adopted) = (&session, &moved.adopted);
+        let number = self.adopted(context, (&mover, session, adopted), &open).await;
         let Some(number) = number else { return Err(sink) };
         // Taken last: until it is dropped nobody else changes what is read.
         let above = self.above[open.session].as_ref();
@@ -85,12 +67,11 @@ impl Volume {
         }
     }
 
-    /// Whether the server of data at a place has an open, which it is asked for first if need be.
-    pub(super) async fn is_adopted(&self, context: &Context, place: u16, open: &Arc<Open>) -> bool {
-        let found = self.movers.as_ref().and_then(|movers| Some((movers.at(place)?, movers.adopted(open, place)?)));
-        let Some((mover, adopted)) = found else { return false };
+    /// Whether a server of data has an open, which it is asked for first if need be.
+    pub(super) async fn is_adopted(&self, context: &Context, mover: &Mover, open: &Arc<Open>) -> bool {
+        let Some(moved) = self.movers.as_ref().and_then(|movers| movers.adopted(open, mover)) else { return false };
         let Some(session) = mover.connected() else { return false };
-        self.adopted(context, (mover, session, adopted), open).await.is_some()
+        self.adopted(context, (mover, session, &moved.adopted), open).await.is_some()
     }
 
     /// The number of an open at its mover, which is asked for it first if it has it not yet.
@@ -136,7 +117,7 @@ impl Volume {
         self.close_objects(open);
         let Some(number) = open.number() else { return };
         for session in self.movers.iter().flat_map(|movers| movers.having(open)) {
-            release(session, number, open);
+            release(&session, number, open);
         }
     }
 }

@@ -5,14 +5,16 @@
 //! them serve one coherent file system, so that it makes no difference to what is read.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use aqueduct_fs::{Errno, OpenId};
 use aqueduct_session::{Nanos, Session, SessionConfig, now};
-use aqueduct_worker::Group;
+use aqueduct_wire::Map;
+use aqueduct_worker::{Group, lock};
 
-use super::adopted::{Adopted, Moved};
+use super::adopted::{Adopted, Moved, Places};
+use super::lanes::Key;
 use super::opens::Open;
 use super::spread::Spread;
 
@@ -27,9 +29,11 @@ const AWAY: Nanos = 5_000_000_000;
 /// Between two tries to connect to those that were not there.
 pub(super) const RETRY: Duration = Duration::from_millis(500);
 
-/// The servers that move a volume's bytes.
+/// The servers that move a volume's bytes, by one map of it.
 #[derive(Clone, Debug)]
 pub struct MoverConfig {
+    /// The map's epoch.
+    pub map: u64,
     /// Which of them moves a file's.
     pub spread: Spread,
     /// Nobody changes anything: no leases are needed to read.
@@ -39,12 +43,16 @@ pub struct MoverConfig {
     pub has_objects: bool,
     /// What is written of a file goes straight to one of them from so many bytes on.
     pub straight_from: usize,
-    /// In the order of the spread's names; `None`: the server of the names.
-    pub sessions: Vec<Option<SessionConfig>>,
+    /// In the order of the spread's names, with their places; `None`: the server of the names.
+    pub sessions: Vec<(u16, Option<SessionConfig>)>,
 }
+
+/// Says which servers move bytes by another map; `None`: this client cannot use it.
+pub type Remake = Arc<dyn Fn(&Map) -> Option<MoverConfig> + Send + Sync>;
 
 /// One of them.
 pub(super) struct Mover {
+    place: u16,
     config: SessionConfig,
     /// As soon as there is one.
     session: OnceLock<Arc<Session>>,
@@ -56,9 +64,27 @@ pub(super) struct Mover {
     has_refused: AtomicBool,
 }
 
+/// What one map says.
+pub(super) struct Shape {
+    /// Its epoch.
+    pub(super) map: u64,
+    pub(super) spread: Spread,
+    /// In the order of the spread's names, with their places; `None`: the server of the names.
+    all: Vec<(u16, Option<Arc<Mover>>)>,
+}
+
+/// One that the present map has no more, or elsewhere, as long as lanes lead there.
+struct Leaving {
+    mover: Arc<Mover>,
+    /// The first map that has it not.
+    until: u64,
+}
+
 /// See the module.
 pub(crate) struct Movers {
-    spread: Spread,
+    shape: RwLock<Arc<Shape>>,
+    leaving: Mutex<Vec<Leaving>>,
+    remake: Option<Remake>,
     pub(super) is_constant: bool,
     pub(super) has_objects: bool,
     /// The number of the next open of an object.
@@ -68,11 +94,23 @@ pub(crate) struct Movers {
     pub(super) takes_turns: bool,
     /// The server of the names has said that nobody writes beside others.
     pub(super) is_alone: AtomicBool,
-    all: Vec<Option<Mover>>,
+    /// A map that is to hold, and whether a thread sees to that.
+    coming: Mutex<(Option<Map>, bool)>,
     closing: AtomicBool,
 }
 
 impl Mover {
+    fn new((place, config): (u16, SessionConfig)) -> Mover {
+        Mover {
+            place,
+            config: SessionConfig { soft: true, timeout: PATIENCE, replay_window: 0, ..config },
+            session: OnceLock::new(),
+            away_until: AtomicU64::new(0),
+            no_rights_until: AtomicU64::new(0),
+            has_refused: AtomicBool::new(false),
+        }
+    }
+
     /// Its session, while it seems to answer.
     pub(super) fn session(&self) -> Option<&Arc<Session>> {
         let session = self.session.get()?;
@@ -106,20 +144,49 @@ impl Mover {
     }
 }
 
-impl Movers {
-    pub(crate) fn new(config: MoverConfig) -> Movers {
-        let mover = |session: SessionConfig| Mover {
-            config: SessionConfig { soft: true, timeout: PATIENCE, replay_window: 0, ..session },
-            session: OnceLock::new(),
-            away_until: AtomicU64::new(0),
-            no_rights_until: AtomicU64::new(0),
-            has_refused: AtomicBool::new(false),
+impl Shape {
+    /// What a map says. Who is the same by both maps stays.
+    fn new(config: MoverConfig, before: &[(u16, Option<Arc<Mover>>)]) -> Shape {
+        let same = |place: u16, session: &SessionConfig| {
+            let mut before = before.iter().filter_map(|(_, mover)| mover.as_ref());
+            before.find(|mover| mover.place == place && mover.config.server == session.server).cloned()
         };
-        let all = config.sessions.into_iter().map(|session| session.map(mover)).collect();
-        let (spread, is_constant, straight_from) = (config.spread, config.is_constant, config.straight_from);
+        let mover = |(place, session): (u16, Option<SessionConfig>)| {
+            let mover =
+                session.map(|session| same(place, &session).unwrap_or_else(|| Arc::new(Mover::new((place, session)))));
+            (place, mover)
+        };
+        let all = config.sessions.into_iter().map(mover).collect();
+        Shape { map: config.map, spread: config.spread, all }
+    }
+
+    fn movers(&self) -> impl Iterator<Item = &Arc<Mover>> {
+        self.all.iter().filter_map(|(_, mover)| mover.as_ref())
+    }
+
+    /// The one at a place; `None`: there is none, or it is the server of the names.
+    fn at(&self, place: u16) -> Option<&Arc<Mover>> {
+        self.movers().find(|mover| mover.place == place)
+    }
+}
+
+impl Movers {
+    pub(crate) fn new(config: MoverConfig, remake: Option<Remake>) -> Movers {
+        let (is_constant, straight_from, has_objects) = (config.is_constant, config.straight_from, config.has_objects);
         let [is_alone, closing] = [false; 2].map(AtomicBool::new);
-        let (has_objects, next_open, takes_turns) = (config.has_objects, AtomicU64::new(1), false);
-        Movers { spread, is_constant, has_objects, next_open, straight_from, takes_turns, is_alone, all, closing }
+        Movers {
+            shape: RwLock::new(Arc::new(Shape::new(config, &[]))),
+            leaving: Mutex::default(),
+            remake,
+            is_constant,
+            has_objects,
+            next_open: AtomicU64::new(1),
+            straight_from,
+            takes_turns: false,
+            is_alone,
+            coming: Mutex::default(),
+            closing,
+        }
     }
 
     /// The same, where programs take turns or not.
@@ -127,40 +194,76 @@ impl Movers {
         Movers { takes_turns, ..self }
     }
 
-    fn places<'a>(&self, open: &'a Open) -> &'a [Moved] {
-        open.moved.get_or_init(|| {
-            let servers = self.spread.servers(&open.handle).into_iter();
-            servers.map(|server| Moved { server, adopted: Adopted::default() }).collect()
-        })
+    /// What the present map says.
+    pub(super) fn shape(&self) -> Arc<Shape> {
+        self.shape.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Those that move the bytes of an open, by the present map.
+    fn places(&self, open: &Open) -> Arc<Places> {
+        let shape = self.shape();
+        let mut places = lock(&open.moved);
+        if let Some(places) = places.as_ref().filter(|places| places.shape.map == shape.map) {
+            return places.clone();
+        }
+        let before = places.take();
+        let known: Vec<Arc<Moved>> = before.iter().flat_map(|places| places.all().cloned()).collect();
+        let moved = |at: usize| {
+            let (place, mover) = &shape.all[at];
+            let is_it = |moved: &&Arc<Moved>| match (&moved.mover, mover) {
+                (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+                (one, other) => one.is_none() && other.is_none() && moved.place == *place,
+            };
+            let new = || Arc::new(Moved { place: *place, mover: mover.clone(), adopted: Adopted::default() });
+            known.iter().find(is_it).cloned().unwrap_or_else(new)
+        };
+        let present: Box<[Arc<Moved>]> = shape.spread.servers(&open.handle).into_iter().map(moved).collect();
+        // What they have open they close with the file.
+        let is_former = |moved: &Arc<Moved>| !present.iter().any(|other| Arc::ptr_eq(moved, other));
+        let former = known.into_iter().filter(is_former).collect();
+        let new = Arc::new(Places { shape, present, former });
+        places.insert(new).clone()
     }
 
     /// Where the block ends that an offset is in.
     pub(super) fn block_end(&self, offset: u64) -> u64 {
-        self.spread.block_end(offset)
+        self.shape().spread.block_end(offset)
     }
 
-    /// The one that writes an open's bytes at an offset, always the same; `None`: the server of
-    /// the names.
-    pub(super) fn designated(&self, open: &Open, offset: u64) -> Option<(u16, &Mover)> {
+    /// The map by which it was chosen, and the one that writes an open's bytes at an offset, by a
+    /// map always the same, with its place; `None`: the server of the names.
+    pub(super) fn designated(&self, open: &Open, offset: u64) -> (u64, Option<(u16, Arc<Mover>)>) {
         let places = self.places(open);
-        let first = self.spread.order(offset, places.len()).next()?;
-        let place = u16::try_from(places[first].server).ok()?;
-        Some((place, self.at(place)?))
+        let first = places.shape.spread.order(offset, places.present.len()).next();
+        let moved = first.and_then(|first| places.present.get(first));
+        let found = moved.and_then(|moved| Some((moved.place, moved.mover.clone()?)));
+        (places.shape.map, found)
+    }
+
+    /// Whether there are any but the server of the names.
+    pub(super) fn are_any(&self) -> bool {
+        self.shape().movers().next().is_some()
     }
 
     /// Whether that is so of any of them.
     pub(super) fn has(&self, is: impl Fn(&Mover) -> bool) -> bool {
-        self.all.iter().flatten().any(is)
+        self.shape().movers().any(|mover| is(mover))
     }
 
-    /// The one at a place of the map; `None`: it is the server of the names.
-    pub(super) fn at(&self, place: u16) -> Option<&Mover> {
-        self.all.get(usize::from(place))?.as_ref()
+    /// The one that a lane leads to; `None`: it has gone, or is the server of the names.
+    pub(super) fn of_lane(&self, key: &Key) -> Option<Arc<Mover>> {
+        let leaving = lock(&self.leaving);
+        let had = leaving.iter().filter(|of| of.mover.place == key.place && of.until > key.map);
+        if let Some(of) = had.min_by_key(|of| of.until) {
+            return Some(of.mover.clone());
+        }
+        drop(leaving);
+        self.shape().at(key.place).cloned()
     }
 
-    /// Whether the map has such a place.
-    pub(super) fn has_place(&self, place: u16) -> bool {
-        usize::from(place) < self.all.len()
+    /// The one with this number in the map; the inner `None`: it is the server of the names.
+    pub(super) fn nth(&self, number: u16) -> Option<Option<Arc<Mover>>> {
+        self.shape().all.get(usize::from(number)).map(|(_, mover)| mover.clone())
     }
 
     /// A number for the open of an object, which no other has.
@@ -168,47 +271,50 @@ impl Movers {
         OpenId(self.next_open.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// What the one at a place knows of an open.
-    pub(super) fn adopted<'a>(&self, open: &'a Open, place: u16) -> Option<&'a Adopted> {
-        let mut places = self.places(open).iter();
-        places.find(|moved| moved.server == usize::from(place)).map(|moved| &moved.adopted)
+    /// What a mover knows of an open.
+    pub(super) fn adopted(&self, open: &Open, mover: &Mover) -> Option<Arc<Moved>> {
+        let is_it = |moved: &&Arc<Moved>| moved.mover.as_ref().is_some_and(|it| std::ptr::eq(&**it, mover));
+        self.places(open).all().find(is_it).cloned()
     }
 
     /// The one that moves the bytes of an open from an offset on, or who stands in for it, of those
-    /// that answer; `None`: the server of the names does. With its session, and what it knows of
-    /// the open.
-    pub(super) fn of<'a>(&'a self, open: &'a Open, offset: u64) -> Option<(&'a Mover, &'a Arc<Session>, &'a Adopted)> {
+    /// that answer; `None`: the server of the names does.
+    pub(super) fn of(&self, open: &Open, offset: u64) -> Option<(Arc<Mover>, Arc<Session>, Arc<Moved>)> {
         let places = self.places(open);
-        for at in self.spread.order(offset, places.len()) {
-            let Moved { server, adopted } = &places[at];
-            let mover = self.all.get(*server)?.as_ref()?;
+        for at in places.shape.spread.order(offset, places.present.len()) {
+            let moved = &places.present[at];
+            let mover = moved.mover.as_ref()?;
             if let Some(session) = mover.session() {
-                return Some((mover, session, adopted));
+                return Some((mover.clone(), session.clone(), moved.clone()));
             }
         }
         None
     }
 
     /// An open has ended: the sessions of those that have it open.
-    pub(super) fn having<'a>(&'a self, open: &'a Open) -> impl Iterator<Item = &'a Arc<Session>> {
-        let places = open.moved.get().into_iter().flatten().filter(|moved| moved.adopted.close());
-        places.filter_map(|moved| self.all.get(moved.server)?.as_ref()?.session.get())
+    pub(super) fn having(&self, open: &Open) -> Vec<Arc<Session>> {
+        let places = lock(&open.moved).clone();
+        let moved = places.iter().flat_map(|places| places.all()).filter(|moved| moved.adopted.close());
+        moved.filter_map(|moved| moved.mover.as_ref()?.session.get().cloned()).collect()
     }
 
     /// The sessions that there are.
-    pub(crate) fn sessions(&self) -> impl Iterator<Item = &Arc<Session>> {
-        self.all.iter().flatten().filter_map(|mover| mover.session.get())
+    pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
+        let leaving: Vec<Arc<Mover>> = lock(&self.leaving).iter().map(|of| of.mover.clone()).collect();
+        let shape = self.shape();
+        shape.movers().chain(&leaving).filter_map(|mover| mover.session.get().cloned()).collect()
     }
 
     /// Says goodbye.
     pub(crate) fn disconnect(&self) {
         self.closing.store(true, Ordering::SeqCst);
-        self.sessions().for_each(|session| session.disconnect());
+        self.sessions().iter().for_each(|session| session.disconnect());
     }
 
     /// Connects to those that are not connected yet. Whether that is all.
     pub(super) fn connect(&self, groups: &[Arc<Group>]) -> bool {
-        for mover in self.all.iter().flatten().filter(|mover| mover.session.get().is_none()) {
+        let shape = self.shape();
+        for mover in shape.movers().filter(|mover| mover.session.get().is_none()) {
             if self.closing.load(Ordering::SeqCst) {
                 return true;
             }
@@ -223,6 +329,75 @@ impl Movers {
                 Err(error) => tracing::debug!(%error, "a server of the volume cannot be reached yet"),
             }
         }
-        self.all.iter().flatten().all(|mover| mover.session.get().is_some())
+        shape.movers().all(|mover| mover.session.get().is_some())
+    }
+}
+
+/// Another map comes.
+impl Movers {
+    /// Whether this is a newer map than the present one, as far as its epoch tells.
+    pub(super) fn is_newer(&self, map: u64) -> bool {
+        map > self.shape().map
+    }
+
+    /// There is something to be done: a map that is to hold, or servers to connect to. True: the
+    /// caller starts a thread that sees to it.
+    pub(super) fn comes(&self, map: Option<Map>) -> bool {
+        let mut coming = lock(&self.coming);
+        if let Some(map) = map
+            && coming.0.as_ref().is_none_or(|other| other.epoch < map.epoch)
+        {
+            coming.0 = Some(map);
+        }
+        !std::mem::replace(&mut coming.1, true)
+    }
+
+    /// The map that is to hold, if there is one.
+    pub(super) fn take_coming(&self) -> Option<Map> {
+        lock(&self.coming).0.take()
+    }
+
+    /// The thread that saw to it ends, unless there is more to be done.
+    pub(super) fn rests(&self) -> bool {
+        let mut coming = lock(&self.coming);
+        coming.1 = coming.0.is_some();
+        !coming.1
+    }
+
+    /// Another map holds from now on. Returns its epoch; `None`: it is no newer one, or cannot be
+    /// used.
+    pub(super) fn set_map(&self, map: &Map) -> Option<u64> {
+        let config = self.remake.as_ref().filter(|_| self.is_newer(map.epoch))?(map);
+        let usable =
+            config.filter(|config| (config.is_constant, config.has_objects) == (self.is_constant, self.has_objects));
+        let Some(config) = usable else {
+            let epoch = map.epoch;
+            tracing::error!(epoch, "the volume has changed to what this mount cannot use: mount it anew");
+            return None;
+        };
+        let before = self.shape();
+        let shape = Arc::new(Shape::new(config, &before.all));
+        let stays = |mover: &Arc<Mover>| shape.movers().any(|other| Arc::ptr_eq(mover, other));
+        let gone = before.movers().filter(|mover| !stays(mover)).cloned();
+        // First: who has a key by the map before finds its mover.
+        lock(&self.leaving).extend(gone.map(|mover| Leaving { mover, until: shape.map }));
+        tracing::info!(map = shape.map, servers = shape.all.len(), "the volume has another map");
+        let map = shape.map;
+        *self.shape.write().unwrap_or_else(PoisonError::into_inner) = shape;
+        Some(map)
+    }
+
+    /// Says goodbye to those that have left, once no lane leads there any more. Whether that is
+    /// all.
+    pub(super) fn let_go(&self, has_lanes: impl Fn(u16, u64) -> bool) -> bool {
+        let (stay, go): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut *lock(&self.leaving)).into_iter().partition(|of| has_lanes(of.mover.place, of.until));
+        let is_all = stay.is_empty();
+        lock(&self.leaving).extend(stay);
+        for of in go {
+            tracing::info!(server = %of.mover.config.server, "left a server that is no more the volume's");
+            of.mover.session.get().into_iter().for_each(|session| session.disconnect());
+        }
+        is_all
     }
 }

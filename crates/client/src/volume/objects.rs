@@ -35,7 +35,7 @@ const SMALL_READS: u32 = 8;
 enum From<'a> {
     Nowhere,
     Names(&'a Arc<Session>, OpenId),
-    Object { mover: &'a Mover, session: &'a Arc<Session>, of: &'a OfPart, token: &'a [u8] },
+    Object { mover: Arc<Mover>, session: Arc<Session>, of: &'a OfPart, token: &'a [u8] },
 }
 
 /// What goes on at once.
@@ -214,9 +214,9 @@ impl Volume {
         let (part, of) = (layout.parts.get(piece.part)?, objects.parts.get(piece.part)?);
         let Part::At { place, token } = part else { return Some(From::Nowhere) };
         let movers = self.movers.as_ref()?;
-        match (movers.at(*place), names) {
-            (Some(mover), _) => Some(From::Object { mover, session: mover.session()?, of, token }),
-            (None, From::Names(session, number)) if movers.has_place(*place) => Some(From::Names(session, *number)),
+        match (movers.nth(*place)?, names) {
+            (Some(mover), _) => Some(From::Object { session: mover.session()?.clone(), mover, of, token }),
+            (None, From::Names(session, number)) => Some(From::Names(session, *number)),
             _ => None,
         }
     }
@@ -230,10 +230,10 @@ impl Volume {
     ) -> Result<(), Errno> {
         let length = piece.length as usize;
         let (lent, lender) = lend(Box::new(Padded::new(part, length)));
-        let done = match *from {
+        let done = match from {
             From::Nowhere => return Ok(lent.finish(0)?),
             From::Names(session, open) => {
-                let read = ReadAt { open, offset: piece.offset, length: length as u32 };
+                let read = ReadAt { open: *open, offset: piece.offset, length: length as u32 };
                 session.read(context, read, lent).await
             }
             From::Object { mover, session, of, token } => {

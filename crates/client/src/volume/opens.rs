@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use aqueduct_fs::{Credential, Errno, OpenFlags, OpenId, Request};
 use aqueduct_session::{Nanos, now};
 use aqueduct_worker::lock;
 
-use super::adopted::Moved;
+use super::adopted::Places;
 use super::parted::OfOpen;
 
 /// So that workers seldom meet. An id is its number times this, with its shard, which is that of
@@ -96,7 +96,7 @@ pub(crate) struct Open {
     /// The session that moves the bytes has it open, too.
     pub(super) has_data: AtomicBool,
     /// Which of the movers move its bytes, once that was asked.
-    pub(super) moved: OnceLock<Box<[Moved]>>,
+    pub(super) moved: Mutex<Option<Arc<Places>>>,
     /// Something was read through it where there are movers.
     pub(super) was_read: AtomicBool,
     /// What of its objects is open.
@@ -214,7 +214,7 @@ impl Opens {
             is_contended: AtomicBool::new(false),
             asks_beside: AtomicBool::new(false),
             has_data: AtomicBool::new(new.sessions.0 == new.sessions.1),
-            moved: OnceLock::new(),
+            moved: Mutex::default(),
             was_read: AtomicBool::new(false),
             objects: OfOpen::default(),
         });

@@ -13,8 +13,8 @@ use aqueduct_session::{Brought, ConnectError, Recovery, Session, now};
 use aqueduct_wire::Ordinal;
 use bytes::Bytes;
 
-use super::lanes::{ALL, After, Boarded, Kept, Key, Left};
-use super::movers::Mover;
+use super::lanes::{ALL, After, Boarded, Kept, Key, Left, NAMES};
+use super::movers::{Mover, Movers};
 use super::opens::Open;
 use super::parts::Volume;
 
@@ -80,6 +80,13 @@ impl Volume {
         self.movers.is_none()
     }
 
+    /// The lane by which a block is written, and who is at its end; `None`: the server of the names.
+    pub(super) fn lane_of(&self, movers: &Movers, open: &Open, offset: u64) -> (Key, Option<Arc<Mover>>) {
+        let (map, found) = movers.designated(open, offset);
+        let (place, mover) = found.map_or((NAMES, None), |(place, mover)| (place, Some(mover)));
+        (Key { handle: open.handle.clone(), place, map }, mover)
+    }
+
     /// Writes what was held back, and has it kept until it is stable.
     pub(crate) async fn write_held(
         &self,
@@ -89,21 +96,27 @@ impl Volume {
     ) -> Result<Written, Errno> {
         let names = &self.sessions[session];
         let HeldWrite { write, data, epoch } = held.clone();
-        let found = self.movers.as_ref().filter(|movers| !movers.is_constant).and_then(|movers| {
-            let open = self.opens.of_number(handle, write.open)?;
-            let (place, mover) = movers.designated(&open, write.offset)?;
-            Some((open, place, mover, data.len() >= movers.straight_from))
-        });
-        let Some((open, place, mover, is_large)) = found else {
+        let movers = self.movers.as_ref().filter(|movers| !movers.is_constant);
+        let found = movers.and_then(|movers| Some((movers, self.opens.of_number(handle, write.open)?)));
+        let Some((movers, open)) = found else {
             return names.write_held(context, (write, None), data, epoch).await;
         };
-        let key = Key { handle: handle.clone(), place };
-        let (mut opens, mut refused) = (is_large, false);
+        let (mut opens, mut refused) = (data.len() >= movers.straight_from, false);
         loop {
-            let boarded =
-                poll_fn(|task| self.lanes.poll_board((&key, epoch), opens && mover.may_have_rights(), task)).await;
+            let (key, found) = self.lane_of(movers, &open, write.offset);
+            let may_open = || opens && found.as_deref().is_some_and(Mover::may_have_rights);
+            let boarded = poll_fn(|task| self.lanes.poll_board((&key, epoch), may_open(), task)).await;
+            let (boarded, mover) = match (boarded, found.as_deref()) {
+                (Boarded::Moved, _) => continue,
+                (boarded, Some(mover)) => (boarded, mover),
+                (_, None) => {
+                    // It has no lanes.
+                    let _straight = Straight(self, key.clone());
+                    return names.write_held(context, (write, None), data.clone(), epoch).await;
+                }
+            };
             let token = match boarded {
-                Boarded::Straight => {
+                Boarded::Straight | Boarded::Moved => {
                     let _straight = Straight(self, key.clone());
                     return names.write_held(context, (write, None), data.clone(), epoch).await;
                 }
@@ -188,7 +201,7 @@ impl Volume {
     /// Asks for a right, and sees to it that nothing else keeps what may have to be written again.
     /// False: there is none.
     pub(super) async fn open_lane(&self, (key, epoch): Of<'_>, (mover, open): (&Mover, &Arc<Open>)) -> bool {
-        let right = self.right(key, epoch, open).await;
+        let right = self.right((key, epoch), (mover, open)).await;
         match right {
             Ok(_) | Err(Errno::ESTALE) => {} // it is about this file alone
             Err(Errno::EOPNOTSUPP) => mover.never_has_rights(),
@@ -201,14 +214,14 @@ impl Volume {
         is_given
     }
 
-    async fn right(&self, key: &Key, epoch: u64, open: &Arc<Open>) -> Result<Arc<[u8]>, Errno> {
+    async fn right(&self, (key, epoch): Of<'_>, (mover, open): (&Mover, &Arc<Open>)) -> Result<Arc<[u8]>, Errno> {
         let (names, number) = (self.session(open), open.number().ok_or(Errno::EIO)?);
         let context = Context::new(ClientId(0), open.credential.clone());
-        if !self.is_adopted(&context, key.place, open).await {
+        if !self.is_adopted(&context, mover, open).await {
             return Err(Errno::ESTALE); // others may be had there
         }
         names.make_stable(&key.handle, &context.cancel).await?;
-        names.right(&context, (number, key.place), epoch).await.map(Arc::from)
+        names.right(&context, (number, key.place), (epoch, key.map)).await.map(Arc::from)
     }
 
     pub(super) fn close(&self, key: &Key, epoch: u64) {
@@ -294,7 +307,7 @@ impl Volume {
     }
 
     async fn commit_at(&self, key: &Key, epoch: u64) -> Option<u64> {
-        let mover = self.movers.as_ref()?.at(key.place)?;
+        let mover = self.movers.as_ref()?.of_lane(key)?;
         let session = mover.connected()?;
         let kept = self.lanes.kept(key, epoch);
         let latest = kept.last()?;
@@ -327,7 +340,7 @@ impl Volume {
         if self.movers.is_none() {
             return Ok(None);
         }
-        let key = Key { handle: handle.clone(), place: ALL };
+        let key = Key { handle: handle.clone(), place: ALL, map: 0 };
         self.lanes.begin_straight(&key);
         let straight = Straight(self, key);
         self.begin_to_close_lanes(handle);

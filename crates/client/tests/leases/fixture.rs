@@ -188,7 +188,7 @@ impl Mount {
     /// Of a volume in which others move bytes for a server.
     pub fn moved(server: ClientConfig, movers: MoverConfig) -> Mount {
         let group = group(1);
-        let client = Client::connect_moved(server, movers, std::slice::from_ref(&group)).unwrap();
+        let client = Client::connect_moved(server, (movers, None), std::slice::from_ref(&group)).unwrap();
         Mount::of(client, group)
     }
 

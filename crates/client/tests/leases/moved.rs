@@ -35,11 +35,12 @@ impl Moved {
             |server| in_session(client_config(server, "/e"), |session| SessionConfig { suspect: LONG, ..session });
         let keeping = || ClientConfig { leases: true, ..patient(names.server.addresses()[0]) };
         let movers = MoverConfig {
+            map: 0,
             spread: Spread::new(["data"]),
             is_constant: false,
             has_objects: false,
             straight_from: 128 << 10,
-            sessions: vec![Some(patient(between.address).session)],
+            sessions: vec![(0, Some(patient(between.address).session))],
         };
         let reader = Arc::new(Mount::moved(keeping(), movers));
         let writer = Mount::with(keeping());

@@ -125,7 +125,7 @@ impl Job {
             return Err(Errno::EPROTO);
         }
         let mut body = Vec::new();
-        match &self.server.config.map {
+        match self.server.map() {
             Some(map) => map.encode(&mut body),
             None => {
                 let addresses = self.server.addresses().into_iter().filter(|address| !address.ip().is_unspecified());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use aqueduct_fs::{Aspects, Errno, WriteAt};
-use aqueduct_wire::{Beat, Flags, Grant, Granted, Kind, NO_PLACE, Ordinal, Subject};
+use aqueduct_wire::{Beat, Flags, Grant, Granted, Header, Kind, NO_PLACE, Ordinal, STATUS_MOVED, Subject};
 
 use super::{Job, reply_header};
 use crate::attached::Attached;
@@ -23,7 +23,7 @@ impl Job {
     }
 
     /// RIGHT: on the inode of an open that the client holds exclusively, or writes beside others.
-    /// ESTALE: neither, or not there now. EAGAIN: the server of data does not obey now.
+    /// ESTALE: neither, or not there now. MOVED: not by the present map. EAGAIN: the server of data does not obey now.
     pub(super) async fn right(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
         let (open, place) = aqueduct_wire::decode_right(body).map_err(|error| error.errno())?;
         let granter = self.granter()?;
@@ -39,10 +39,23 @@ impl Job {
             Errno::EAGAIN
         })?;
         let drawn = drawn.ok_or(Errno::EAGAIN)?;
+        if drawn.map as u32 != self.header.epoch {
+            return self.moved();
+        }
         let leases = &self.server.leases;
         let key = leases.key(&*attached.filesystem, file.bytes());
         let right = leases.give_right(self.session.client(), key, &drawn).ok_or(Errno::ESTALE)?;
         self.reply(Kind::Reply, Ok(()), &right.token(granter.key(), file.bytes()));
+        Ok(())
+    }
+
+    /// MOVED: the client chose the server of data by another map than the present one.
+    fn moved(&self) -> Result<(), Errno> {
+        let mut body = Vec::new();
+        self.server.map().ok_or(Errno::ESTALE)?.encode(&mut body);
+        let header = Header { status: STATUS_MOVED, ..reply_header(&self.header, Kind::Reply, Ok(())) };
+        self.send(header, &body);
+        self.note_duration(Kind::Reply);
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! The rules of leases to write beside others, one by one.
 
+use aqueduct_wire::Right;
+
 use super::tenure::BREAKS_FREE;
 use super::tests::*;
 use super::*;
@@ -10,7 +12,7 @@ const CONCURRENT: Aspects = Aspects::CONCURRENT;
 const TOGETHER: Aspects = Aspects::DATA.union(Aspects::CONCURRENT);
 
 fn drawn(grant: u64, (data, floor): (u64, u64)) -> Drawn {
-    Drawn { right: Right { names: 1, place: 0, data, grant, tenure: 0 }, floor }
+    Drawn { right: Right { names: 1, place: 0, data, grant, tenure: 0 }, map: 1, floor }
 }
 
 impl Machine {
@@ -140,7 +142,7 @@ fn a_tenure_has_rights_of_one_kind_at_each_place() {
         let leases = [ONE, TWO].map(|client| machine.share(client).unwrap());
         assert!(machine.right(ONE, drawn(10, (5, 0))) && machine.right(TWO, drawn(11, (5, 0))));
         assert!(machine.right(TWO, drawn(12, (5, 9))), "what was ended was not of theirs");
-        let elsewhere = Drawn { right: Right { place: 1, ..drawn(13, (9, 0)).right }, floor: 12 };
+        let elsewhere = Drawn { right: Right { place: 1, ..drawn(13, (9, 0)).right }, map: 1, floor: 12 };
         assert!(machine.right(TWO, elsewhere));
         assert!(!machine.right(TWO, drawn(14, later)) && !machine.right(ONE, drawn(15, later)));
         machine.give_back(ONE, leases[0]);
@@ -149,6 +151,26 @@ fn a_tenure_has_rights_of_one_kind_at_each_place() {
         machine.share(TWO).unwrap();
         assert!(machine.right(TWO, drawn(17, later)), "this is another one");
     }
+}
+
+/// By another map a block may have another server, which would not know what the first one let
+/// somebody write.
+#[test]
+fn the_rights_of_a_tenure_are_of_one_map() {
+    let mut machine = machine();
+    let leases = [ONE, TWO].map(|client| machine.share(client).unwrap());
+    let by_next = |grant, place| {
+        let of_first = drawn(grant, (5, 0));
+        Drawn { right: Right { place, ..of_first.right }, map: 2, ..of_first }
+    };
+    assert!(machine.right(ONE, drawn(10, (5, 0))));
+    assert!(!machine.right(TWO, by_next(11, 0)) && !machine.right(ONE, by_next(12, 1)));
+    machine.give_back(ONE, leases[0]);
+    assert!(!machine.right(TWO, by_next(13, 1)), "it goes on");
+    machine.give_back(TWO, leases[1]);
+    machine.share(TWO).unwrap();
+    assert!(machine.right(TWO, by_next(14, 1)), "this is another one");
+    assert!(!machine.right(TWO, drawn(15, (5, 0))), "the one before is over");
 }
 
 #[test]

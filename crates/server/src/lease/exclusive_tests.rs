@@ -1,5 +1,7 @@
 //! The rules of exclusive leases one by one.
 
+use aqueduct_wire::Right;
+
 use super::tests::*;
 use super::*;
 use crate::right::Drawn;
@@ -7,7 +9,7 @@ use crate::right::Drawn;
 const EXCLUSIVE: Aspects = Aspects::DATA.union(Aspects::ATTRIBUTES).union(Aspects::WRITES);
 const OTHER: InodeKey = InodeKey(23);
 
-const DRAWN: Drawn = Drawn { right: Right { names: 1, place: 0, data: 5, grant: 7, tenure: 0 }, floor: 0 };
+const DRAWN: Drawn = Drawn { right: Right { names: 1, place: 0, data: 5, grant: 7, tenure: 0 }, map: 1, floor: 0 };
 
 impl Machine {
     fn look(&mut self, by: ClientId, inode: InodeKey, waiter: u64) -> Verdict {

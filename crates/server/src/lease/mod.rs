@@ -52,11 +52,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_fs::{Aspects, ClientId};
-use aqueduct_wire::{LeaseId, Right};
+use aqueduct_wire::LeaseId;
 use hashbrown::{HashMap, HashSet};
 
 use table::Table;
-use tenure::{KEPT, Tenure, WRITERS, is_plain, meets};
+use tenure::{KEPT, Tenure, Tenured, WRITERS, is_plain, meets};
 pub(crate) use terms::{
     Action, Clients, InodeKey, Limits, Looked, Now, SHARDS, Stamps, Verdict, Waiter, Wanted, shard_of,
 };
@@ -82,7 +82,7 @@ pub(crate) struct Leases {
     /// Whose leases have rights at servers of data.
     rights: HashSet<(ClientId, InodeKey)>,
     /// Of each inode that several write: the first right that was given at each place.
-    tenures: HashMap<InodeKey, Vec<Right>>,
+    tenures: HashMap<InodeKey, Tenured>,
 }
 
 /// What is going on with an inode.

@@ -1,6 +1,7 @@
 //! Leases to write beside others, from the first of them on an inode to the return of the last.
 
 use aqueduct_fs::Aspects;
+use aqueduct_wire::Right;
 
 use super::terms::{Limits, Now, REMEMBERED_FOR};
 
@@ -21,6 +22,15 @@ pub(super) fn meets(held: Aspects, wanted: Aspects) -> bool {
         true => held.intersects(KEPT),
         false => held.intersects(wanted) || held.contains(Aspects::CONCURRENT) && is_plain(wanted),
     }
+}
+
+/// The rights of several writers of an inode, as long as any has a lease to write it so.
+pub(super) struct Tenured {
+    /// The epoch of the map by which all are given: by another one a block might have another
+    /// server.
+    pub(super) map: u64,
+    /// The first at each place.
+    pub(super) rights: Vec<Right>,
 }
 
 /// How often the leases of several writers have been taken back lately.

@@ -3,7 +3,7 @@
 use aqueduct_fs::{Aspects, ClientId};
 use aqueduct_wire::{LeaseId, Right};
 
-use super::tenure::is_plain;
+use super::tenure::{Tenured, is_plain};
 use super::{Action, Busy, InodeKey, Leases, Now, Waiter};
 use crate::right::Drawn;
 
@@ -38,7 +38,11 @@ impl Leases {
         let lease = self.table.find(client, inode).map(|at| self.table.at(at)).filter(|held| !held.recalled)?;
         let mut given = drawn.right;
         if lease.aspects.contains(Aspects::CONCURRENT) {
-            let rights = self.tenures.entry(inode).or_default();
+            let tenured = self.tenures.entry(inode).or_insert(Tenured { map: drawn.map, rights: Vec::new() });
+            if tenured.map != drawn.map {
+                return None;
+            }
+            let rights = &mut tenured.rights;
             let first = rights.iter().find(|right| right.place == given.place).copied();
             if first.is_some_and(|first| first.data != given.data || first.grant <= drawn.floor) {
                 return None;
@@ -56,7 +60,7 @@ impl Leases {
 
     /// In which tenure several write an inode; 0: none has a right yet.
     pub(crate) fn tenure(&self, inode: InodeKey) -> u64 {
-        self.tenures.get(&inode).and_then(|rights| rights.first()).map_or(0, |first| first.grant)
+        self.tenures.get(&inode).and_then(|tenured| tenured.rights.first()).map_or(0, |first| first.grant)
     }
 
     /// Whether a client may write an inode beside others.

@@ -1,5 +1,6 @@
 //! Who gives rights at servers of data, and takes them back: see [`right`](super).
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use aqueduct_wire::{Beat, BeatReply, Right, RightKey};
+use aqueduct_wire::{Beat, BeatReply, Map, Right, RightKey};
 use aqueduct_worker::lock;
 
 use super::repeated::Repeated;
@@ -36,8 +37,27 @@ pub enum Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Drawn {
     pub(crate) right: Right,
+    /// The epoch of the map by which it was drawn.
+    pub(crate) map: u64,
     /// Rights up to this one were to end at its place before it was drawn.
     pub(crate) floor: u64,
+}
+
+/// The servers of data of a map.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// The map's epoch.
+    pub map: u64,
+    /// The place of each, and what the log calls it.
+    pub servers: Vec<(u16, String)>,
+}
+
+impl Places {
+    /// Those of this map.
+    pub fn of(map: &Map) -> Places {
+        let servers = map.data.iter().map(|server| (server.place, server.addresses.join(",")));
+        Places { map: map.epoch, servers: servers.collect() }
+    }
 }
 
 /// Who gives rights.
@@ -45,8 +65,8 @@ pub(crate) struct Drawn {
 pub struct GranterConfig {
     /// Of the volume.
     pub key: RightKey,
-    /// Names the servers of data, in the order of the map.
-    pub places: Vec<String>,
+    /// The servers of data.
+    pub places: Places,
     /// Where is written down which start of which of them was given a right.
     pub folder: PathBuf,
     /// See [`Fence`].
@@ -68,13 +88,19 @@ pub struct Granter {
 struct State {
     /// The latest right.
     latest: u64,
-    places: Vec<Place>,
+    /// The epoch of the map that holds.
+    map: u64,
+    places: BTreeMap<u16, Place>,
     /// Who waits for the end of rights.
     waiting: Vec<Waker>,
 }
 
 #[derive(Default)]
 struct Place {
+    /// What the log calls it.
+    name: String,
+    /// The map has it no more: it is there until nothing is executed under its rights.
+    is_gone: bool,
     /// Which start of it was heard last, or was given a right by the server of the names of
     /// before.
     data: u64,
@@ -99,27 +125,41 @@ impl Place {
         !self.has_old && self.drained >= floor.min(self.given)
     }
 
+    /// Nothing is executed there under any right.
+    fn is_idle(&self) -> bool {
+        self.is_below(self.given)
+    }
+
     /// Whoever had rights there has ended.
     fn ends(&mut self) {
         (self.obeys, self.has_old, self.given) = (false, false, 0);
     }
 }
 
-fn note_path(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("rights-{}", name.replace('/', "_")))
+/// What the name of a note begins with, before the place.
+const NOTE: &str = "rights-";
+
+fn note_path(folder: &Path, place: u16) -> PathBuf {
+    folder.join(format!("{NOTE}{place}"))
+}
+
+/// The places of which there are notes.
+fn noted_places(folder: &Path) -> Vec<u16> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix(NOTE)?.parse().ok()).collect()
 }
 
 /// Which start was given a right. One that cannot be read is the latest there can be.
-fn noted(folder: &Path, name: &str) -> u64 {
-    match fs::read_to_string(note_path(folder, name)) {
+fn noted(folder: &Path, place: u16) -> u64 {
+    match fs::read_to_string(note_path(folder, place)) {
         Ok(text) => text.trim().parse().unwrap_or(u64::MAX),
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(_) => u64::MAX,
     }
 }
 
-fn note(folder: &Path, name: &str, data: u64) -> io::Result<()> {
-    let (path, new) = (note_path(folder, name), folder.join("rights.new"));
+fn note(folder: &Path, place: u16, data: u64) -> io::Result<()> {
+    let (path, new) = (note_path(folder, place), folder.join("rights.new"));
     let mut file = File::create(&new)?;
     writeln!(file, "{data}")?;
     file.sync_all()?;
@@ -129,22 +169,26 @@ fn note(folder: &Path, name: &str, data: u64) -> io::Result<()> {
 
 /// The next start of this server need not wait for this one. Should that not come to the disk, it
 /// waits in vain for a moment.
-fn forget(folder: &Path, name: &str) -> bool {
-    fs::remove_file(note_path(folder, name)).is_ok()
+fn forget(folder: &Path, place: u16) -> bool {
+    fs::remove_file(note_path(folder, place)).is_ok()
 }
 
 impl Granter {
     /// Whoever was given a right before is waited for.
     pub fn new(config: GranterConfig, now: Now) -> Granter {
-        let place = |name: &String| {
-            let noted = noted(&config.folder, name);
+        let place = |place: u16| {
+            let noted = noted(&config.folder, place);
             // One that nobody can read names no start: any may have rights.
             let data = if noted == u64::MAX { 0 } else { noted };
-            Place { data, noted, has_old: noted != 0, answered: now, ..Place::default() }
+            let (name, is_gone) = (format!("the server of data at place {place}, which the volume had"), true);
+            (place, Place { name, is_gone, data, noted, has_old: noted != 0, answered: now, ..Place::default() })
         };
-        let places = config.places.iter().map(place).collect();
+        let in_map = config.places.servers.iter().map(|(place, _)| *place);
+        let places = in_map.chain(noted_places(&config.folder)).map(place).collect();
+        let mut state = State { places, ..State::default() };
+        state.set_places(&config.places, now);
         let repeated = Repeated::new(&config.folder);
-        Granter { state: Mutex::new(State { places, ..State::default() }), config, repeated }
+        Granter { state: Mutex::new(state), config, repeated }
     }
 
     /// Whether several clients may write one file at the same time.
@@ -169,21 +213,27 @@ impl Granter {
     /// It is to be told only if the lease is there after this.
     pub(crate) fn draw(&self, place: u16, now: Now) -> io::Result<Option<Drawn>> {
         let mut state = self.state();
-        let grant = state.latest + 1;
-        let Some(of) = state.places.get_mut(usize::from(place)) else { return Ok(None) };
-        if !of.obeys || of.has_old || now >= of.answered + AUTHORITY {
+        let (grant, map) = (state.latest + 1, state.map);
+        let Some(of) = state.places.get_mut(&place) else { return Ok(None) };
+        if of.is_gone || !of.obeys || of.has_old || now >= of.answered + AUTHORITY {
             return Ok(None);
         }
         if of.noted != of.data {
             // The next start of this server has to know.
-            note(&self.config.folder, &self.config.places[usize::from(place)], of.data)?;
+            note(&self.config.folder, place, of.data)?;
             of.noted = of.data;
         }
         of.given = grant;
         let right = Right { names: self.config.names, place, data: of.data, grant, tenure: 0 };
-        let drawn = Drawn { right, floor: of.floor };
+        let drawn = Drawn { right, map, floor: of.floor };
         state.latest = grant;
         Ok(Some(drawn))
+    }
+
+    /// From now on rights are given at these servers of data, to who knows their map. One that is
+    /// no more among them is waited for as before.
+    pub(crate) fn set_places(&self, places: &Places, now: Now) {
+        self.state().set_places(places, now);
     }
 
     /// Ends all rights that were given so far at a place, or anywhere. Until they are
@@ -191,8 +241,8 @@ impl Granter {
     pub(crate) fn revoke(&self, place: Option<u16>) -> u64 {
         let mut state = self.state();
         let floor = state.latest;
-        for (at, of) in state.places.iter_mut().enumerate() {
-            if place.is_none_or(|place| usize::from(place) == at) {
+        for (at, of) in &mut state.places {
+            if place.is_none_or(|place| place == *at) {
                 of.floor = floor;
             }
         }
@@ -214,14 +264,14 @@ impl Granter {
     /// Who is waited for, for the log.
     pub(crate) fn missing(&self, floor: u64) -> Vec<String> {
         let state = self.state();
-        let missing = state.places.iter().zip(&self.config.places).filter(|(of, _)| !of.is_below(floor));
-        missing.map(|(_, name)| name.clone()).collect()
+        let missing = state.places.values().filter(|of| !of.is_below(floor));
+        missing.map(|of| of.name.clone()).collect()
     }
 
     /// A server of data asks for time. `None`: it is none of the volume's, or of an earlier start.
     pub(crate) fn beat(&self, beat: &Beat, now: Now) -> Option<BeatReply> {
         let mut state = self.state();
-        let of = state.places.get_mut(usize::from(beat.place)).filter(|of| beat.data >= of.data)?;
+        let of = state.places.get_mut(&beat.place).filter(|of| beat.data >= of.data)?;
         if beat.data > of.data {
             // It has the folder that the one before held as long as it was there. Where nobody
             // knows which that was, it may be this one.
@@ -233,7 +283,7 @@ impl Granter {
         }
         if beat.has_ended {
             of.ends();
-            if of.noted != 0 && forget(&self.config.folder, &self.config.places[usize::from(beat.place)]) {
+            if of.noted != 0 && forget(&self.config.folder, beat.place) {
                 of.noted = 0;
             }
         } else {
@@ -245,6 +295,9 @@ impl Granter {
             of.drained = of.drained.max(beat.floor);
         }
         let reply = BeatReply { names: self.config.names, floor: of.floor, authority: AUTHORITY.as_millis() as u32 };
+        if of.is_gone && of.is_idle() && (of.noted == 0 || forget(&self.config.folder, beat.place)) {
+            state.places.remove(&beat.place);
+        }
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         waiting.into_iter().for_each(Waker::wake);
@@ -253,10 +306,21 @@ impl Granter {
 }
 
 impl State {
+    fn set_places(&mut self, places: &Places, now: Now) {
+        self.map = places.map;
+        self.places.values_mut().for_each(|of| of.is_gone = true);
+        for (place, name) in &places.servers {
+            let of = self.places.entry(*place).or_insert_with(|| Place { answered: now, ..Place::default() });
+            (of.is_gone, of.name) = (false, name.clone());
+        }
+        // Nobody waits for one that had no rights.
+        self.places.retain(|_, of| !of.is_gone || of.noted != 0);
+    }
+
     fn is_over(&mut self, place: Option<u16>, floor: u64, (now, fence): (Now, Fence)) -> bool {
         let latest = self.latest;
-        let meant = |at: &usize| place.is_none_or(|place| usize::from(place) == *at);
-        for (_, of) in self.places.iter_mut().enumerate().filter(|(at, _)| meant(at)) {
+        let meant = |at: &u16| place.is_none_or(|place| place == *at);
+        for (_, of) in self.places.iter_mut().filter(|(at, _)| meant(at)) {
             let has_lapsed = now >= of.answered + AUTHORITY + PATIENCE;
             if fence == Fence::Timed && has_lapsed && !of.is_below(floor) {
                 // Should it be there still, it hears of a floor above all that it had before it
@@ -265,7 +329,7 @@ impl State {
                 of.ends();
             }
         }
-        self.places.iter().enumerate().filter(|(at, _)| meant(at)).all(|(_, of)| of.is_below(floor))
+        self.places.iter().filter(|(at, _)| meant(at)).all(|(_, of)| of.is_below(floor))
     }
 }
 
@@ -290,7 +354,8 @@ mod tests {
         }
 
         fn start(folder: &Path, fence: Fence, names: u64) -> Granter {
-            let places = ["a", "b:/x"].map(str::to_owned).to_vec();
+            let servers = vec![(0, "a".to_owned()), (1, "b:/x".to_owned())];
+            let places = Places { map: 1, servers };
             let key = RightKey::of_volume(&[1; 32]);
             Granter::new(
                 GranterConfig { key, places, folder: folder.to_owned(), fence, names, concurrent: true },
@@ -401,9 +466,39 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_leaves_the_map_is_given_nothing_and_waited_for() {
+        let mut fixture = Fixture::new(Fence::Answer);
+        let only = |servers: &[u16]| {
+            let servers = servers.iter().map(|place| (*place, place.to_string())).collect();
+            Places { map: 2, servers }
+        };
+        let begin = |fixture: &Fixture, place, data, names| {
+            _ = (fixture.beat(place, data, (0, 0), 0), fixture.beat(place, data, (names, 0), 0));
+        };
+        (0..2).for_each(|place| begin(&fixture, place, 5, 1));
+        let given = fixture.draw(1, 0).unwrap();
+        fixture.granter.set_places(&only(&[0, 7]), at(0));
+        assert_eq!((fixture.draw(1, 0), fixture.draw(7, 0)), (None, None), "it has gone, and the new one is silent");
+        begin(&fixture, 7, 9, 1);
+        assert!(fixture.draw(7, 0).is_some() && fixture.draw(0, 0).is_some());
+        assert_eq!(fixture.granter.draw(0, at(0)).unwrap().map(|drawn| drawn.map), Some(2));
+        assert!(!fixture.is_over(None, given, 1000), "what it was given may be used still");
+        // The next start knows of it, though its map does not.
+        fixture.restart(Fence::Answer);
+        fixture.granter.set_places(&only(&[0]), at(0));
+        begin(&fixture, 0, 5, 2);
+        fixture.ended(7, 9);
+        assert!(!fixture.is_over(None, 0, 1000) && fixture.granter.missing(0).len() == 1);
+        fixture.ended(1, 5);
+        assert!(fixture.is_over(None, 0, 0));
+        assert_eq!(fixture.beat(1, 6, (2, 0), 0), None, "nobody waits for it any more");
+        assert!(!fixture.folder.path().join("rights-1").exists());
+    }
+
+    #[test]
     fn a_note_that_cannot_be_read_is_one_of_anybody() {
         let mut fixture = Fixture::new(Fence::Answer);
-        fs::write(fixture.folder.path().join("rights-a"), "?").unwrap();
+        fs::write(fixture.folder.path().join("rights-0"), "?").unwrap();
         fixture.restart(Fence::Answer);
         fixture.beat(0, 9, (1, 0), 0);
         assert!(!fixture.is_over(None, 0, 0));

@@ -30,6 +30,10 @@
 //!   change is made, and so waits until all leases of the tenure have been returned. What two of
 //!   them do not know the end of, and lies over each other, only one of them writes again, since
 //!   nobody knows which was to come first; the other one's program gets an error.
+//! - Rights are given by the server of the names' present map, to clients that have it; where
+//!   another server has come or gone, the rights of one tenure are still all of one map, so that a
+//!   block has one server for all who write it. A server of data that has gone from the map is
+//!   given no rights, and is waited for as long as it may have some.
 //! - A client that **returns** its lease has had all answered that it sent under its rights, and
 //!   has given up nothing of it; what it wrote is stable.
 //! - A server of the names that is **started** lets nobody look at anything or change it before all
@@ -45,6 +49,6 @@ mod unsettled;
 pub(crate) use authority::Executing;
 pub use authority::{Authority, Heard, Watch};
 pub(crate) use granter::Drawn;
-pub use granter::{Fence, Granter, GranterConfig};
+pub use granter::{Fence, Granter, GranterConfig, Places};
 pub(crate) use repeated::RECOVERED;
 pub(crate) use unsettled::Piece;

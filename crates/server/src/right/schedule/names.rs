@@ -8,7 +8,7 @@ use std::time::Duration;
 use aqueduct_fs::{Aspects, ClientId};
 use aqueduct_wire::{Beat, LeaseId, Ordinal};
 
-use super::super::granter::{Drawn, Granter, GranterConfig};
+use super::super::granter::{Drawn, Granter, GranterConfig, Places};
 use super::super::unsettled::Piece;
 use super::{Bug, Event, FLUSH, Node, STEP_MAX, World, Write, client, data, handle, key};
 use crate::lease::hold::Hold;
@@ -153,7 +153,8 @@ impl World {
         let forgets = self.bug == Bug::ForgetsRights;
         let folder = self.folder.path().join(if forgets { self.names_start.to_string() } else { "notes".to_owned() });
         std::fs::create_dir_all(&folder).unwrap();
-        let places = (0..super::PLACES).map(|place| place.to_string()).collect();
+        let servers = (0..super::PLACES).map(|place| (place as u16, place.to_string())).collect();
+        let places = Places { map: 1, servers };
         let (key, fence, names) = (self.key.clone(), self.fence, self.names_start);
         let granter = Granter::new(GranterConfig { key, places, folder, fence, names, concurrent: true }, self.now);
         let (holds, unsettled) = (<[Hold; 2]>::default(), std::mem::take(&mut self.sessions));

@@ -1,0 +1,77 @@
+//! The map of a volume that is mounted: it may change, and what moves then moves in order.
+//!
+//! The new map holds for whatever is written from then on. A file that has a lane by the map before
+//! is written by the new one only when all its lanes of before have closed: what they kept is
+//! stable, so that no copy of it is ever written over what came later ([`lanes`](super::lanes)).
+//! Reads need no order: whoever reads has a lease, and all servers read the same.
+
+use std::sync::Arc;
+
+use aqueduct_fs::{ClientId, Context, Credential};
+use aqueduct_wire::Map;
+
+use super::movers::{Movers, RETRY};
+use super::parts::Volume;
+
+impl Volume {
+    /// Begins to connect to those who move bytes; nobody waits for that.
+    pub(crate) fn connect_movers(&self) -> std::io::Result<()> {
+        match self.movers.as_ref().is_some_and(|movers| movers.comes(None)) {
+            true => self.see_to_movers(),
+            false => Ok(()),
+        }
+    }
+
+    /// The server of the names says that a map of this epoch holds.
+    pub(super) fn map_is(&self, epoch: u64) {
+        let Some(volume) = self.this.upgrade().filter(|volume| volume.has_older_map(epoch)) else { return };
+        self.sessions[0].groups()[0].spawn(async move {
+            let context = Context::new(ClientId(0), Credential::root());
+            if let Err(error) = volume.sessions[0].ask_for_map(&context).await {
+                tracing::warn!(%error, "the server of the names does not tell the volume's present map");
+            }
+        });
+    }
+
+    fn has_older_map(&self, epoch: u64) -> bool {
+        self.movers.as_ref().is_some_and(|movers| movers.is_newer(epoch))
+    }
+
+    /// The server of the names says which map holds.
+    pub(super) fn mapped(&self, map: Map) {
+        if self.has_older_map(map.epoch)
+            && self.movers.as_ref().is_some_and(|movers| movers.comes(Some(map)))
+            && let Err(error) = self.see_to_movers()
+        {
+            tracing::error!(%error, "the volume's new map is not used: no thread can be started; free memory or raise the limit on processes, and mount anew");
+        }
+    }
+
+    /// Starts the thread that connects to servers, has maps hold, and leaves servers, until all is
+    /// done.
+    fn see_to_movers(&self) -> std::io::Result<()> {
+        let (this, groups) = (self.this.clone(), self.sessions[0].groups().to_vec());
+        let see_to = move || {
+            while let Some(volume) = this.upgrade() {
+                let Some(movers) = &volume.movers else { return };
+                if let Some(map) = movers.take_coming() {
+                    volume.set_map(movers, &map);
+                }
+                let is_left = movers.let_go(|place, until| volume.lanes.has_before(place, until));
+                if movers.connect(&groups) && is_left && movers.rests() {
+                    return;
+                }
+                drop(volume);
+                std::thread::sleep(RETRY);
+            }
+        };
+        std::thread::Builder::new().name("movers".into()).spawn(see_to).map(drop)
+    }
+
+    fn set_map(self: &Arc<Volume>, movers: &Movers, map: &Map) {
+        let Some(map) = movers.set_map(map) else { return };
+        for (key, epoch) in self.lanes.set_map(map) {
+            self.close(&key, epoch);
+        }
+    }
+}
