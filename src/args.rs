@@ -230,12 +230,16 @@ Example:
     Look(crate::look::Look),
     #[command(flatten)]
     Work(crate::work::Work),
-    /// Show the servers of a volume, as any of them tells
+    #[command(flatten)]
+    Width(crate::width::Width),
+    /// Show the servers of a volume, as any of them tells, or over how many a directory's new files
+    /// are spread
     #[command(after_help = "\
-Example:
-  aqueduct volume show scratch@10.0.0.1:7170,10.0.0.2:7170")]
+Examples:
+  aqueduct volume show scratch@10.0.0.1:7170,10.0.0.2:7170
+  aqueduct volume show /mnt/scratch/checkpoints")]
     Show {
-        /// VOLUME@ADDR[,ADDR...]: some of its servers
+        /// VOLUME@ADDR[,ADDR...]: some of its servers; or a file or directory of a mount
         volume: String,
         /// The file with the servers' key
         #[arg(long, value_name = "FILE")]

@@ -33,6 +33,7 @@ mod transfer;
 mod transfers;
 mod umount;
 mod volume;
+mod width;
 mod work;
 
 use std::path::Path;

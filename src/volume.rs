@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::look::{Look, Mend};
 use crate::routes::Routes;
 use crate::table::render;
-use crate::{args, check, output, repair};
+use crate::{args, check, output, repair, width};
 
 /// A server that says nothing for so long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,6 +37,8 @@ pub fn run(command: &args::Volume) -> Result<ExitCode, Failure> {
         }
         args::Volume::Look(Look::Export { file, dir, stores }) => export(file, dir, stores),
         args::Volume::Work(work) => crate::work::run(work),
+        args::Volume::Width(width::Width::Set { dir, setting }) => width::set(dir, setting),
+        args::Volume::Show { volume, .. } if Path::new(volume).exists() => width::show(Path::new(volume)),
         args::Volume::Show { volume, key, routes } => show(volume, key.as_deref(), routes),
     }
 }

@@ -120,7 +120,7 @@ const PUT: &[u8] =
 
 /// A reply to each operation that has one of its own.
 pub(crate) fn replies() -> Vec<(Op, Reply)> {
-    let opened = || Opened { id: OPEN, token: b"a token"[..].into() };
+    let opened = || Opened { id: OPEN, token: b"a token"[..].into(), width: 2 };
     let bytes = || Reply::Bytes(b"user.a\0user.b\0".to_vec());
     let of = |op| match op {
         Op::Root | Op::Lookup | Op::Symlink | Op::MakeNode | Op::MakeDirectory | Op::Link => Reply::Entry(entry()),

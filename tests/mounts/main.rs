@@ -56,3 +56,4 @@ mod volume_check;
 mod volumes;
 mod waiting;
 mod whole;
+mod width;

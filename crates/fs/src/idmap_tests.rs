@@ -109,7 +109,7 @@ impl Below {
         Ok(match request {
             Request::Lookup { .. } => Reply::Entry(entry),
             Request::GetAttr { .. } | Request::SetAttr { .. } => Reply::Attr(OWNED),
-            Request::Create { .. } => Reply::Created(entry, Opened { id: OpenId(7), token: Box::new([1]) }),
+            Request::Create { .. } => Reply::Created(entry, Opened { id: OpenId(7), token: Box::new([1]), width: 0 }),
             Request::GetXattr { name: ACL, .. } => Reply::Bytes(acl(5003, 203)),
             Request::GetXattr { name: b"system.posix_acl_default", .. } => Reply::Bytes(vec![1, 2, 3]),
             Request::GetXattr { .. } => Reply::Bytes(acl(5003, 203)),

@@ -27,6 +27,7 @@ pub mod synthetic;
 mod sys;
 pub mod throttled;
 pub mod types;
+pub mod wide;
 
 use std::sync::Arc;
 

@@ -52,7 +52,7 @@ impl Synthetic {
     }
 
     fn answer(&self, request: Request<'_>) -> Result<Reply, Errno> {
-        let opened = |id| Opened { id, token: Box::new([]) };
+        let opened = |id| Opened { id, token: Box::new([]), width: 0 };
         match request {
             Request::Root => Ok(Reply::Entry(self.entry(ROOT)?)),
             Request::Lookup { parent: ROOT, name: FILE } => Ok(Reply::Entry(self.entry(FILE)?)),

@@ -26,8 +26,8 @@ impl Tree {
                 Ok(Reply::Entry(entry(&Tree::child(parent, name))))
             }
             Request::GetAttr { handle, .. } => Ok(Reply::Attr(Tree::attr(handle))),
-            Request::Open { .. } => Ok(Reply::Opened(Opened { id: OpenId(1), token: Box::new([]) })),
-            Request::OpenDirectory { .. } => Ok(Reply::Opened(Opened { id: OpenId(2), token: Box::new([]) })),
+            Request::Open { .. } => Ok(Reply::Opened(Opened { id: OpenId(1), token: Box::new([]), width: 0 })),
+            Request::OpenDirectory { .. } => Ok(Reply::Opened(Opened { id: OpenId(2), token: Box::new([]), width: 0 })),
             Request::ReadDirectory { .. } => {
                 let mut page = DirPage::default();
                 for name in [&b"."[..], b"a", b"D"] {

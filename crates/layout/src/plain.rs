@@ -147,14 +147,20 @@ impl Plain {
     }
 
     /// The servers of a new file, in order: those that were reached, unless too few were. Those
-    /// that are nearly full are avoided, unless all are.
-    pub(crate) fn choose(&self, id: &[u8; 16]) -> Vec<ServerKey> {
+    /// that are nearly full are avoided, unless all are. `own`: so many, if the file says so and
+    /// the volume's files have several.
+    pub(crate) fn choose(&self, id: &[u8; 16], own: usize) -> Vec<ServerKey> {
         let mut all = self.eligible();
         let is_full = |key: &ServerKey| self.stores.iter().any(|store| store.key() == *key && store.is_nearly_full());
         if !all.iter().all(is_full) {
             all.retain(|key| !is_full(key));
         }
-        let width = if self.config.width == 0 { all.len() } else { self.config.width.min(all.len()) };
+        let width = match (self.config.width, own) {
+            (1, _) => 1,
+            (usual, 0) => usual,
+            (_, own) => own,
+        };
+        let width = if width == 0 { all.len() } else { width.min(all.len()) };
         let is_reached = |key: &ServerKey| self.stores.iter().any(|store| store.key() == *key && store.is_reached());
         let (mut there, away): (Vec<_>, Vec<_>) = order(id, all).into_iter().partition(is_reached);
         there.extend(away);

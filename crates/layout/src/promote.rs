@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_fs::{Errno, FallocateFlags, Handle, OpenFlags, Request, Source, WriteAt};
+use aqueduct_fs::{Errno, FallocateFlags, FileSystem, Handle, OpenFlags, Reply, Request, Source, WriteAt, wide};
 
 use crate::attribute::{Attribute, BLOCK, State, UNKNOWN, stub_of};
 use crate::backing::{own, read_all};
@@ -53,6 +53,15 @@ impl Plain {
         }
     }
 
+    /// Over how many servers a file is to be spread, as it says itself; 0: it does not.
+    async fn own_width(&self, handle: &Handle) -> usize {
+        let request = Request::GetXattr { handle: handle.bytes(), name: wide::KEPT, size: wide::LENGTH_MAX };
+        match self.quiet.call(&own(), request).await {
+            Ok(Reply::Bytes(value)) => wide::width_of(&value).unwrap_or(0).into(),
+            _ => 0,
+        }
+    }
+
     /// A layout that nothing has yet.
     pub(crate) async fn new_layout(&self, handle: &Handle) -> Result<Attribute, Errno> {
         let mut id = [0; 16];
@@ -62,7 +71,7 @@ impl Plain {
             state: State::Making,
             id,
             block: self.config.block,
-            servers: self.choose(&id),
+            servers: self.choose(&id, self.own_width(handle).await),
             stub: stub_of(handle.bytes()),
             made: 0,
             size: UNKNOWN,

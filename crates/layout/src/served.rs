@@ -61,7 +61,7 @@ impl Served {
 
     async fn reopen(&self, client: ClientId, open: OpenId, bytes: &[u8]) -> Result<Reply, Errno> {
         let token = Token::decode(&self.layouts, bytes, self.store.key(), SystemTime::now()).ok_or(Errno::ESTALE)?;
-        let opened = || Ok(Reply::Opened(Opened { id: open, token: bytes.into() }));
+        let opened = || Ok(Reply::Opened(Opened { id: open, token: bytes.into(), width: 0 }));
         if !self.is_of_now(&token).await {
             return Err(Errno::ESTALE);
         }

@@ -9,6 +9,7 @@ use aqueduct_client::boottime;
 use aqueduct_fs::FileSystem;
 use aqueduct_fs::dataonly::DataOnly;
 use aqueduct_fs::readonly::ReadOnly;
+use aqueduct_fs::wide::Wide;
 use aqueduct_layout::Plain;
 use aqueduct_metrics::Snapshot;
 use aqueduct_net::Initiator;
@@ -16,7 +17,7 @@ use aqueduct_observe::Exporter;
 use aqueduct_posix::{Options, Posix, Watcher};
 use aqueduct_server::right::{Granter, GranterConfig, Places};
 use aqueduct_server::{Export, External, Limits, Mover, Role, ServerConfig, StartError, export_id};
-use aqueduct_wire::{DATA_EXPORT, Map, RightKey, ServerId, ServerIdentity};
+use aqueduct_wire::{DATA_EXPORT, Map, RightKey, ServerId, ServerIdentity, VolumeMode};
 use aqueduct_worker::Group;
 
 use crate::beat::{Beats, Data};
@@ -422,6 +423,10 @@ fn open(
     let filesystem: Arc<dyn FileSystem> = match &tree {
         Some((plain, _)) => plain.clone(),
         None => posix.clone(),
+    };
+    let filesystem: Arc<dyn FileSystem> = match part.map(|part| part.map.mode) {
+        Some(VolumeMode::Stripe | VolumeMode::Striped) => Arc::new(Wide { below: filesystem }),
+        _ => filesystem,
     };
     let (filesystem, writable): (Arc<dyn FileSystem>, _) = match export.read_only {
         true => (Arc::new(ReadOnly(filesystem)), None),

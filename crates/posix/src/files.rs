@@ -149,13 +149,13 @@ impl Posix {
         let token = self.tree.seal().check_token(token_bytes)?;
         let present = || self.opens.get(context.client, id).map(|open| open.handle == token.handle);
         match present() {
-            Ok(true) => return Ok(Opened { id, token: token_bytes.into() }),
+            Ok(true) => return Ok(Opened { id, token: token_bytes.into(), width: 0 }),
             Ok(false) => return Err(Errno::EBUSY),
             Err(_) => {}
         }
         match self.open_again(context, id, &token) {
             // Asked twice at once, the other was first.
-            Err(Errno::EBUSY) if present() == Ok(true) => Ok(Opened { id, token: token_bytes.into() }),
+            Err(Errno::EBUSY) if present() == Ok(true) => Ok(Opened { id, token: token_bytes.into(), width: 0 }),
             result => result,
         }
     }
@@ -235,7 +235,7 @@ impl Posix {
             listing: directory.then(|| Mutex::new(Listing::default())),
             is_memory,
         })?;
-        Ok(Opened { id: open.id, token })
+        Ok(Opened { id: open.id, token, width: 0 })
     }
 }
 

@@ -174,7 +174,7 @@ impl Session {
         open: OpenId,
         (handle, token, writes): (&[u8], &[u8], bool),
     ) -> Result<(), Errno> {
-        let opened = Opened { id: open, token: token.into() };
+        let opened = Opened { id: open, token: token.into(), width: 0 };
         loop {
             let epoch = self.send_call(context, &Request::Reopen { open, token }).await?.1;
             if self.opens.adopt(epoch, context, (handle, writes), &opened) {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use aqueduct_fs::{Aspects, Attr, Context, Errno, OpenId, Request, WriteAt, Written};
+use aqueduct_fs::{Aspects, Attr, Context, Errno, Opened, Request, WriteAt, Written};
 use aqueduct_wire::{AttachReply, Flags, Grant, HelloReply, LeaseId, Map, Ordinal, Subject};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -137,7 +137,7 @@ pub trait Recovery {
 
     /// Opens something, in a slot for what frees others. `None`: there is no such slot now.
     fn open(&mut self, context: &Context, request: &Request<'_>)
-    -> Result<Option<Result<OpenId, Errno>>, ConnectError>;
+    -> Result<Option<Result<Opened, Errno>>, ConnectError>;
 
     /// Sends what was held back of a write, and keeps a copy until it is stable. `ordinal`: it is
     /// a repeat of what was written beside others; EIO when another client has repeated something

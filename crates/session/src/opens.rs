@@ -441,7 +441,7 @@ mod tests {
     }
 
     fn open(opens: &Opens, id: u64) {
-        let opened = Reply::Opened(Opened { id: OpenId(id), token: Box::new([id as u8]) });
+        let opened = Reply::Opened(Opened { id: OpenId(id), token: Box::new([id as u8]), width: 0 });
         let flags = aqueduct_fs::OpenFlags::READ;
         assert!(opens.note(opens.epoch(), &context(), &Request::Open { handle: b"inode", flags }, &opened));
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use aqueduct_fs::{ClientId, Context, Errno, OpenId, Request, WriteAt, Written};
+use aqueduct_fs::{ClientId, Context, Errno, Opened, Request, WriteAt, Written};
 use aqueduct_net::Link;
 use aqueduct_wire::{Class, Flags, Header, Kind, Op, Ordinal};
 use bytes::Bytes;
@@ -225,7 +225,7 @@ impl Recovery for Recovering<'_> {
         &mut self,
         context: &Context,
         request: &Request<'_>,
-    ) -> Result<Option<Result<OpenId, Errno>>, ConnectError> {
+    ) -> Result<Option<Result<Opened, Errno>>, ConnectError> {
         let Recovering { session, link } = self;
         let Some(mut slot) = session.slots_releasing.take_free() else { return Ok(None) };
         slot.sent = true;
@@ -241,7 +241,7 @@ impl Recovery for Recovering<'_> {
         }
         let reply = aqueduct_wire::decode_reply(op, &body).map_err(|error| session.greeting.broken(error))?;
         session.opens.note(session.opens.epoch(), context, request, &reply);
-        Ok(Some(reply.opened().map(|opened| opened.id)))
+        Ok(Some(reply.opened()))
     }
 
     fn write_held(

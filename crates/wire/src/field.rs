@@ -378,8 +378,9 @@ impl Field<'_> for OpenResult {
     fn put(opened: &Opened, out: &mut Vec<u8>) {
         Open::put(&opened.id, out);
         Token::put(&&*opened.token, out);
+        U16::put(&opened.width, out);
     }
     fn get(reader: &mut Reader<'_>) -> Result<Opened, BodyError> {
-        Ok(Opened { id: Open::get(reader)?, token: Token::get(reader)?.into() })
+        Ok(Opened { id: Open::get(reader)?, token: Token::get(reader)?.into(), width: reader.get::<U16>()? })
     }
 }

@@ -486,8 +486,8 @@ fn entry() -> Entry {
 #[test]
 fn replies() {
     let token: Box<[u8]> = (*b"tok").into();
-    let opened = Opened { id: OpenId(9), token };
-    let opened_hex = "0900000000000000 0300 746f6b";
+    let opened = Opened { id: OpenId(9), token, width: 5 };
+    let opened_hex = "0900000000000000 0300 746f6b 0500";
     reply_is(Op::Unlink, Reply::Done, "");
     reply_is(Op::GetAttr, Reply::Attr(entry().attr), ATTR);
     reply_is(Op::Lookup, Reply::Entry(entry()), &format!("0200 6868 {ATTR}"));

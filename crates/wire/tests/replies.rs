@@ -232,7 +232,7 @@ fn replies_beyond_their_limits_are_refused() {
         Op::Write,
         Reply::Written(Written { count: TRANSFER_SIZE_MAX as u32 + 1, verifier: 0, offset: 0 })
     ));
-    let token = |length| Reply::Opened(Opened { id: OpenId(1), token: vec![0; length].into() });
+    let token = |length| Reply::Opened(Opened { id: OpenId(1), token: vec![0; length].into(), width: 3 });
     assert!(!refused(Op::Open, token(TOKEN_LENGTH_MAX)));
     assert!(refused(Op::Open, token(TOKEN_LENGTH_MAX + 1)));
     assert_eq!(CancelReply::decode(&[2]), Err(BodyError::Value("the outcome")));

@@ -157,11 +157,11 @@ impl Cache {
                 Keep { names, data: !names.is_zero(), ..Keep::default() }
             };
             let (sessions, by) = (self.volume.sessions_of(&key), context.pid);
-            Some((self.volume.opens.add_local(New { handle: &key, sessions, credential, flags, by }), keep))
+            Some((self.volume.opens.add_local(New { handle: &key, sessions, credential, flags, by, width: 0 }), keep))
         };
         let (id, keep) = leases.find(handle, hold, find)?;
         self.volume.watch_opens();
-        Some((Ok(Reply::Opened(Opened { id, token: Box::default() })), keep))
+        Some((Ok(Reply::Opened(Opened { id, token: Box::default(), width: 0 })), keep))
     }
 
     /// Asks the server, and keeps what its answer allows.

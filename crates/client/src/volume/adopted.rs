@@ -18,6 +18,8 @@ pub(super) struct Moved {
 pub(crate) struct Places {
     /// By which map.
     pub(super) shape: Arc<Shape>,
+    /// Over how many of them its blocks are spread.
+    pub(super) width: usize,
     /// In the file's order.
     pub(super) present: Box<[Arc<Moved>]>,
     /// That had it by maps before.
@@ -25,6 +27,12 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// In which order they are asked for what begins at an offset.
+    pub(super) fn order(&self, offset: u64) -> impl Iterator<Item = &Arc<Moved>> {
+        let order = self.shape.spread.order(offset, self.width, self.present.len());
+        order.filter_map(|at| self.present.get(at))
+    }
+
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Moved>> {
         self.present.iter().chain(&self.former)
     }

@@ -113,7 +113,8 @@ impl Volume {
         let add = |handle: &[u8], flags: Option<OpenFlags>, opened: &mut Opened| {
             let handle: Arc<[u8]> = handle.into();
             let (sessions, credential, by) = ((session, self.data(&handle)), &context.credential, context.pid);
-            opened.id = self.opens.add_real(New { handle: &handle, sessions, credential, flags, by }, opened.id);
+            let new = New { handle: &handle, sessions, credential, flags, by, width: opened.width };
+            opened.id = self.opens.add_real(new, opened.id);
         };
         match (request, reply) {
             (Request::Open { handle, flags }, Reply::Opened(opened)) => add(handle, Some(*flags), opened),

@@ -25,11 +25,16 @@ const LOCAL_MAX: Duration = Duration::from_millis(250);
 /// Of those the server is asked for so many at once: a few more requests among those of programs.
 const ASKED_MAX: usize = 16;
 
+/// The server's number of an open, and its file's width.
+type Made = Result<(OpenId, u16), Errno>;
+
 /// An answer about an open that was made real has come: it is written down, and who waits for it
 /// is woken. A recovery may have asked as well: what came first counts. Returns what nobody needs,
 /// so that the server has to close it.
-fn settle(opens: &Opens, above: Option<&dyn Above>, open: &Open, made: Result<OpenId, Errno>) -> Option<OpenId> {
-    let Some(before) = open.answered(made.ok()) else { return made.ok() };
+fn settle(opens: &Opens, above: Option<&dyn Above>, open: &Open, made: Made) -> Option<OpenId> {
+    let before = open.answered(made.ok());
+    let made = made.map(|(number, _)| number);
+    let Some(before) = before else { return made.ok() };
     opens.settled(open);
     above.inspect(|above| above.settled());
     match (before, made) {
@@ -82,7 +87,7 @@ impl Volume {
             let context = volume.behind.context(&open.credential);
             // A recall waits for it, and requests in all ordinary slots may wait for the recall.
             let made = session.call_in(Class::Releasing, &context, open.request(), &mut Brought::default()).await;
-            let made = made.and_then(|reply| Ok(reply.opened()?.id));
+            let made = made.and_then(|reply| reply.opened().map(|opened| (opened.id, opened.width)));
             volume.behind.end(&open.handle, &context);
             if let Err(error) = made
                 && (why == For::Later || !is_final(error))
@@ -217,6 +222,7 @@ pub(super) fn open_locals(
             asked?;
             continue;
         }
+        let asked = asked.map(|made| made.map(|made| made.map(|opened| (opened.id, opened.width))));
         let made = match asked {
             Ok(Some(made)) if made.is_ok() || made.is_err_and(is_final) => made,
             asked => {

@@ -217,11 +217,12 @@ impl Movers {
             let new = || Arc::new(Moved { place: *place, mover: mover.clone(), adopted: Adopted::default() });
             known.iter().find(is_it).cloned().unwrap_or_else(new)
         };
-        let present: Box<[Arc<Moved>]> = shape.spread.servers(&open.handle).into_iter().map(moved).collect();
+        let width = shape.spread.width_of(open.width());
+        let present: Box<[Arc<Moved>]> = shape.spread.servers(&open.handle, width).into_iter().map(moved).collect();
         // What they have open they close with the file.
         let is_former = |moved: &Arc<Moved>| !present.iter().any(|other| Arc::ptr_eq(moved, other));
         let former = known.into_iter().filter(is_former).collect();
-        let new = Arc::new(Places { shape, present, former });
+        let new = Arc::new(Places { shape, width, present, former });
         places.insert(new).clone()
     }
 
@@ -234,9 +235,7 @@ impl Movers {
     /// map always the same, with its place; `None`: the server of the names.
     pub(super) fn designated(&self, open: &Open, offset: u64) -> (u64, Option<(u16, Arc<Mover>)>) {
         let places = self.places(open);
-        let first = places.shape.spread.order(offset, places.present.len()).next();
-        let moved = first.and_then(|first| places.present.get(first));
-        let found = moved.and_then(|moved| Some((moved.place, moved.mover.clone()?)));
+        let found = places.order(offset).next().and_then(|moved| Some((moved.place, moved.mover.clone()?)));
         (places.shape.map, found)
     }
 
@@ -281,8 +280,7 @@ impl Movers {
     /// that answer; `None`: the server of the names does.
     pub(super) fn of(&self, open: &Open, offset: u64) -> Option<(Arc<Mover>, Arc<Session>, Arc<Moved>)> {
         let places = self.places(open);
-        for at in places.shape.spread.order(offset, places.present.len()) {
-            let moved = &places.present[at];
+        for moved in places.order(offset) {
             let mover = moved.mover.as_ref()?;
             if let Some(session) = mover.session() {
                 return Some((mover.clone(), session.clone(), moved.clone()));

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
@@ -83,6 +83,9 @@ pub(crate) struct Open {
     was_local: bool,
     /// The server's number, or [`NONE`].
     number: AtomicU64,
+    /// Over how many servers the file's blocks are spread, where that is its own; known with the
+    /// number.
+    width: AtomicU16,
     pub(super) state: Mutex<State>,
     /// How often the server could not be asked, or had no room, though somebody needed it.
     failures: AtomicU32,
@@ -146,6 +149,8 @@ pub(crate) struct New<'a> {
     pub(crate) flags: Option<OpenFlags>,
     /// The thread that opens it; 0: unknown.
     pub(crate) by: u32,
+    /// As [`Opened`](aqueduct_fs::Opened) has it, of what is open at the server.
+    pub(crate) width: u16,
 }
 
 impl Default for Opens {
@@ -206,6 +211,7 @@ impl Opens {
             flags: new.flags,
             by: new.by,
             was_local: number.is_none(),
+            width: AtomicU16::new(new.width),
             number: AtomicU64::new(number.map_or(NONE, |number| number.0)),
             state: Mutex::new(if number.is_some() { State::Real } else { State::Local }),
             failures: AtomicU32::new(0),
@@ -403,6 +409,11 @@ impl Open {
         Some(self.number.load(Ordering::SeqCst)).filter(|number| *number != NONE).map(OpenId)
     }
 
+    /// Over how many servers its blocks are spread; 0: as the map says.
+    pub(super) fn width(&self) -> u16 {
+        self.width.load(Ordering::SeqCst)
+    }
+
     /// Where it is known, if it is.
     pub(crate) fn real(&self) -> Option<Real> {
         self.number().map(|number| Real { session: self.session, data: self.data, number })
@@ -520,15 +531,16 @@ impl Open {
         matches!(*lock(&self.state), State::Making(_)).then_some(false)
     }
 
-    /// An answer has come: the server's number, or none. Returns what it was before; `None`:
-    /// another answer came first.
-    pub(super) fn answered(&self, number: Option<OpenId>) -> Option<State> {
+    /// An answer has come: the server's number and the file's width, or none. Returns what it was
+    /// before; `None`: another answer came first.
+    pub(super) fn answered(&self, made: Option<(OpenId, u16)>) -> Option<State> {
         let mut state = lock(&self.state);
         if matches!(*state, State::Real | State::Lost) {
             return None;
         }
-        let before = std::mem::replace(&mut *state, if number.is_some() { State::Real } else { State::Lost });
-        if let Some(number) = number {
+        let before = std::mem::replace(&mut *state, if made.is_some() { State::Real } else { State::Lost });
+        if let Some((number, width)) = made {
+            self.width.store(width, Ordering::SeqCst);
             self.number.store(number.0, Ordering::SeqCst);
         }
         Some(before)

@@ -51,13 +51,21 @@ impl Spread {
         Spread { servers: self.servers.iter().map(|server| mix(server ^ salt)).collect(), ..self }
     }
 
+    /// Over how many servers a file is spread that has a width of its own, or none (0).
+    pub(super) fn width_of(&self, own: u16) -> usize {
+        match usize::from(own) {
+            0 => self.width,
+            own => own.min(self.servers.len().max(1)),
+        }
+    }
+
     /// The places of a file's servers among the names: first those over which its blocks are
-    /// spread, then those that stand in for them.
-    pub(super) fn servers(&self, handle: &[u8]) -> Vec<usize> {
+    /// spread, so many, then those that stand in for them.
+    pub(super) fn servers(&self, handle: &[u8], width: usize) -> Vec<usize> {
         let file = hash(handle);
         let mut all: Vec<usize> = (0..self.servers.len()).collect();
         all.sort_unstable_by_key(|at| std::cmp::Reverse(mix(file ^ self.servers[*at])));
-        all.truncate(self.width + SPARE);
+        all.truncate(width + SPARE);
         all
     }
 
@@ -67,9 +75,9 @@ impl Spread {
     }
 
     /// In which order the servers of a file are asked for what begins at an offset.
-    pub(super) fn order(&self, offset: u64, servers: usize) -> impl Iterator<Item = usize> {
-        let first = (offset / self.block) as usize % self.width;
-        std::iter::once(first).chain(self.width..servers).filter(move |at| *at < servers)
+    pub(super) fn order(&self, offset: u64, width: usize, servers: usize) -> impl Iterator<Item = usize> + use<> {
+        let first = (offset / self.block) as usize % width.max(1);
+        std::iter::once(first).chain(width..servers).filter(move |at| *at < servers)
     }
 }
 
@@ -96,12 +104,12 @@ mod tests {
         const FILES: u64 = 100_000;
         for count in [2, 3, 5, 64] {
             let (spread, mut shares) = (spread(&names(count)), vec![0u64; count]);
-            (0..FILES).for_each(|number| shares[spread.servers(&handle(number))[0]] += 1);
+            (0..FILES).for_each(|number| shares[spread.servers(&handle(number), 1)[0]] += 1);
             let mean = FILES as f64 / count as f64;
             let largest = *shares.iter().max().unwrap() as f64;
             assert!(largest <= 1.15 * mean, "{count} servers: {largest} of {mean}");
         }
-        assert!(spread(&[]).servers(b"file").is_empty());
+        assert!(spread(&[]).servers(b"file", 1).is_empty());
     }
 
     #[test]
@@ -113,8 +121,8 @@ mod tests {
                 all.iter().enumerate().filter(|(at, _)| *at != gone).map(|(_, name)| name.clone()).collect();
             let (before, after) = (spread(&all), spread(&rest));
             for number in 0..20_000 {
-                let was = &all[before.servers(&handle(number))[0]];
-                let is = &rest[after.servers(&handle(number))[0]];
+                let was = &all[before.servers(&handle(number), 1)[0]];
+                let is = &rest[after.servers(&handle(number), 1)[0]];
                 assert!(was == is || *was == all[gone], "a file of {was} moved to {is}");
             }
         }
@@ -124,29 +132,42 @@ mod tests {
     fn who_stands_in_for_a_server_is_who_has_its_files_when_it_goes() {
         let all = names(5);
         for number in 0..1000 {
-            let ranked = spread(&all).servers(&handle(number));
+            let ranked = spread(&all).servers(&handle(number), 1);
             let rest: Vec<_> = all.iter().filter(|name| **name != all[ranked[0]]).cloned().collect();
-            assert_eq!(rest[spread(&rest).servers(&handle(number))[0]], all[ranked[1]]);
-            assert_eq!(spread(&all).order(1 << 40, ranked.len()).collect::<Vec<_>>(), [0, 1, 2]);
+            assert_eq!(rest[spread(&rest).servers(&handle(number), 1)[0]], all[ranked[1]]);
+            assert_eq!(spread(&all).order(1 << 40, 1, ranked.len()).collect::<Vec<_>>(), [0, 1, 2]);
         }
     }
 
     #[test]
     fn the_blocks_of_a_file_have_servers_in_turn() {
-        let order = |spread: &Spread, offset| spread.order(offset, spread.servers(b"file").len()).next();
+        let order = |spread: &Spread, offset| {
+            let width = spread.width_of(0);
+            spread.order(offset, width, spread.servers(b"file", width).len()).next()
+        };
         let all = spread(&names(5)).striped(0, 100);
         let turns: Vec<_> = (0..12).map(|block| order(&all, block * 100 + block).unwrap()).collect();
         assert_eq!(turns, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]);
         let two = spread(&names(5)).striped(2, 100);
         assert_eq!([0, 99, 100, 250].map(|offset| order(&two, offset).unwrap()), [0, 0, 1, 0]);
-        assert_eq!(two.order(100, 4).collect::<Vec<_>>(), [1, 2, 3], "and who stands in");
-        assert_eq!(spread(&[]).striped(0, 0).order(7, 0).next(), None);
+        assert_eq!(two.order(100, two.width_of(0), 4).collect::<Vec<_>>(), [1, 2, 3], "and who stands in");
+        assert_eq!(spread(&[]).striped(0, 0).order(7, 1, 0).next(), None);
+    }
+
+    #[test]
+    fn a_file_has_a_width_of_its_own() {
+        let all = spread(&names(5)).striped(0, 100);
+        assert_eq!([0, 1, 2, 5, 9].map(|own| all.width_of(own)), [5, 1, 2, 5, 5]);
+        let turns: Vec<_> = (0..6).map(|block| all.order(block * 100, 2, 4).next().unwrap()).collect();
+        assert_eq!(turns, [0, 1, 0, 1, 0, 1]);
+        // It lies on the first ones of those that it would have without.
+        assert_eq!(all.servers(b"file", 2)[..2], all.servers(b"file", 5)[..2]);
     }
 
     #[test]
     fn a_salt_spreads_one_file_over_servers_by_clients() {
         let servers: std::collections::HashSet<usize> =
-            (0..64).map(|client| spread(&names(3)).salted(client).servers(b"file")[0]).collect();
+            (0..64).map(|client| spread(&names(3)).salted(client).servers(b"file", 1)[0]).collect();
         assert_eq!(servers.len(), 3);
     }
 }

@@ -212,7 +212,7 @@ fn a_wait_ends_on_whichever_connection_its_completion_comes() {
         let lock = Lock { start: 0, end: 9, kind: LockKind::Write, pid: 1 };
         mount.ask(Request::SetLock { open, owner: 1, space: LockSpace::Posix, lock, wait: true })
     });
-    let opened = Reply::Opened(Opened { id: OpenId(3), token: Box::default() });
+    let opened = Reply::Opened(Opened { id: OpenId(3), token: Box::default(), width: 0 });
     line.answer(&line.next(Kind::Request).0, &[], &opened);
     let (asked, _) = line.next(Kind::Request);
     let kind = |kind| Header { kind, ..reply_to(&asked) };
@@ -421,7 +421,7 @@ fn open_locally(mount: &Arc<Mount>, line: &Line) -> OpenId {
 fn opened(line: &Line, to: &Header, id: u64) {
     assert_eq!(to.op, Op::Open as u16);
     let grant = (Subject::Inode, Aspects::ATTRIBUTES | Aspects::DATA, 7);
-    line.answer(to, &[grant], &Reply::Opened(Opened { id: OpenId(id), token: Box::default() }));
+    line.answer(to, &[grant], &Reply::Opened(Opened { id: OpenId(id), token: Box::default(), width: 0 }));
 }
 
 /// Requests of programs may have all slots and wait, at the server, for the very lease that is recalled.

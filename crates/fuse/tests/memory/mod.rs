@@ -114,7 +114,7 @@ impl State {
         self.issued += 1;
         let id = OpenId(self.issued);
         self.opens.insert(id, (node, flags));
-        Ok(Opened { id, token: Box::new([]) })
+        Ok(Opened { id, token: Box::new([]), width: 0 })
     }
 
     fn drop_locks(&mut self, keep: impl Fn(&Held) -> bool) {

@@ -268,7 +268,11 @@ pub fn entry() -> impl Strategy<Value = Entry> {
 }
 
 fn opened() -> impl Strategy<Value = Opened> {
-    (any::<u64>(), vec(any::<u8>(), 0..100)).prop_map(|(id, token)| Opened { id: OpenId(id), token: token.into() })
+    (any::<u64>(), vec(any::<u8>(), 0..100), any::<u16>()).prop_map(|(id, token, width)| Opened {
+        id: OpenId(id),
+        token: token.into(),
+        width,
+    })
 }
 
 fn page() -> impl Strategy<Value = DirPage> {
