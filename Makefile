@@ -68,7 +68,9 @@ faults: setup
 # and longer than a lease; WHOLE=1 prints all of a bad history; THEME=Gathered plays only
 # histories of small writes that are held back; ROUTERS=2 has all mounts go through two routers
 # in a row, WAYS=2 by two ways side by side, TROUBLE=kill or drain ends routers of these in turn,
-# RAILS=2 has each mount use two rails, all as in `make faults` and in the tests of mounts. As root.
+# RAILS=2 has each mount use two rails, all as in `make faults` and in the tests of mounts. SERVERS=3
+# STRAIGHT=1 has a volume of three, written through all, CONCURRENT=1 by several mounts into one file
+# at the same time; KILLS=1 plays only histories in which a server is killed. As root.
 soak: setup
 	HISTORIES=$(or $(HISTORIES),$(if $(SEED),1,10000)) cargo test --workspace --locked --test histories -- --ignored --nocapture soak
 

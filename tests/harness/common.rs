@@ -335,13 +335,62 @@ pub struct Server {
     /// What it was told of where to listen, once it listens there.
     listens: Vec<String>,
     routers: Option<Routers>,
+    /// It has the names of a volume of several.
+    volume: Option<OfVolume>,
     home: TempDir,
+}
+
+/// The other servers of a volume, with SERVERS=N in all, of MODE (`stripe`), written through them
+/// all with STRAIGHT=1.
+struct OfVolume {
+    file: PathBuf,
+    _data: Vec<Process>,
+}
+
+impl OfVolume {
+    /// As the environment says, all but the first; none without SERVERS.
+    fn start(home: &Path, export: &Path) -> Option<OfVolume> {
+        let count = number("SERVERS", 1);
+        if count < 2 {
+            return None;
+        }
+        let mode = std::env::var("MODE").unwrap_or_else(|_| "stripe".to_owned());
+        let stripes = if mode == "stripe" { "stripe_size = '64KiB'\n" } else { "" };
+        let writes = if number("STRAIGHT", 0) > 0 { "writes = 'data'\n" } else { "" };
+        let server = |(number, address): (usize, &String)| {
+            format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", export.display())
+        };
+        let servers: String = free_addresses(count).iter().enumerate().map(server).collect();
+        let file = home.join("volume.toml");
+        fs::write(&file, format!("name = 'v'\nmode = '{mode}'\n{stripes}{writes}coherent = true\n{servers}")).unwrap();
+        run(aqueduct().args(["volume", "create"]).arg(&file)).succeeded();
+        let data = (1..count).map(|number| {
+            let mut command = aqueduct();
+            command.args(["serve", "--server", &format!("s{number}"), "--volume"]).arg(&file);
+            command.arg("--state").arg(home.join(format!("state-{number}")));
+            let process = Process::start(&mut command, &home.join(format!("data-{number}.log")));
+            wait_until("a server of data listens", SOON, || process.output().contains("listening on "));
+            process
+        });
+        let _data = data.collect();
+        Some(OfVolume { file, _data })
+    }
+
+    fn arguments(&self) -> [&str; 4] {
+        ["--server", "s0", "--volume", self.file.to_str().unwrap()]
+    }
 }
 
 impl Server {
     /// Mounts go to it by the ways that the environment says; see [`ways`].
     pub fn start(exports: &[&Path]) -> Server {
         let home = directory();
+        if let [export] = exports
+            && let Some(volume) = OfVolume::start(home.path(), export)
+        {
+            let server = Server::start_at(home, &mut aqueduct(), &volume.arguments(), &[]);
+            return Server { volume: Some(volume), ..server };
+        }
         let Some(routers) = Routers::start(home.path()) else {
             let rails: Vec<String> = (1..=number("RAILS", 1)).map(|rail| format!("127.0.0.{rail}:0")).collect();
             let listen = ["--listen", &rails.join(",")];
@@ -377,7 +426,7 @@ impl Server {
             thread::sleep(Duration::from_millis(5));
         };
         let address = listens[0].replace("0.0.0.0:", "127.0.0.1:");
-        Server { process, address, listens, routers: None, home }
+        Server { process, address, listens, routers: None, volume: None, home }
     }
 
     /// Kills it; returns its address and home, for another.
@@ -405,9 +454,14 @@ impl Server {
 
     /// Kills it, has something done in its home, and starts another that listens where it did.
     fn again(self, between: impl FnOnce(&Path), arguments: &[&str], exports: &[&Path]) -> Server {
-        let Server { process, listens, routers, home, .. } = self;
+        let Server { process, listens, routers, volume, home, .. } = self;
         drop(process);
         between(home.path());
+        if let Some(volume) = volume {
+            let arguments = [&volume.arguments(), arguments].concat();
+            let server = Server::start_at(home, &mut aqueduct(), &arguments, &[]);
+            return Server { volume: Some(volume), ..server };
+        }
         let listen = listens.join(",");
         let squash = ways::squash(routers.is_some() || listens.len() > 1);
         let open: &[&str] = if routers.is_some() { &ways::OPEN } else { &[] };
@@ -421,7 +475,10 @@ impl Server {
     }
 
     pub fn source(&self, export: &Path) -> String {
-        format!("{}:{}", self.address, export.display())
+        match &self.volume {
+            Some(_) => format!("v@{}:/", self.address),
+            None => format!("{}:{}", self.address, export.display()),
+        }
     }
 
     pub fn mount(&self, export: &Path) -> Mount {
@@ -435,6 +492,10 @@ impl Server {
                 let options = [routers.options(), ways::rails_behind(port)];
                 let options = options.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",");
                 (format!("{}@servers:{}", self.address, export.display()), options)
+            }
+            // Files of tests are small.
+            None if self.volume.is_some() && number("STRAIGHT", 0) > 0 => {
+                (self.source(export), "straight_from=4K".to_owned())
             }
             None if self.listens.len() > 1 => (self.source(export), format!("rails={}", self.listens.join(","))),
             None => (self.source(export), String::new()),

@@ -54,6 +54,8 @@ pub struct Tally {
     /// Operations of which nobody knows what became of them.
     pub unknown: usize,
     pub troubles: BTreeMap<&'static str, usize>,
+    /// Servers of data that were killed.
+    pub deaths: usize,
     pub violations: usize,
     /// Writes that mounts have held back, and the requests that came of them; without those of mounts that were killed.
     pub gathered: (u64, u64),
@@ -166,6 +168,7 @@ impl Arena {
             };
             self.order(*key, &Order::Work(Box::new(work)));
         }
+        tally.deaths += trouble::deaths(&self.cluster, &plan.troubles);
         let troubles = trouble::play(&mut self.cluster, &plan.troubles);
         let mut events = Vec::new();
         let mut died = false;

@@ -29,6 +29,9 @@ const SAMPLE_MAX: Duration = Duration::from_secs(240);
 const CLUSTER: &str = "mode = 'cluster'";
 const STRAIGHT: &str = "mode = 'stripe'\nstripe_size = '64KiB'\nwrites = 'data'";
 
+/// The same, and by several clients into one file at the same time.
+const BESIDE: &str = "mode = 'stripe'\nstripe_size = '64KiB'\nwrites = 'data'\nconcurrent = true";
+
 /// So little goes straight to a server of data here: files of histories are small.
 const STRAIGHT_FROM: &str = "straight_from=2K";
 
@@ -82,7 +85,7 @@ fn play(setting: &Setting, seeds: impl Iterator<Item = u64>, weather: &Weather, 
 fn line(tally: &Tally) -> String {
     let troubles: Vec<_> = tally.troubles.iter().map(|(name, count)| format!("{name} {count}")).collect();
     format!(
-        "{} histories, {} operations, {} in conflict, {} in the midst of writes, {} writes held back ({} requests), {} of unknown outcome, {} troubles ({}): {} violations",
+        "{} histories, {} operations, {} in conflict, {} in the midst of writes, {} writes held back ({} requests), {} of unknown outcome, {} troubles ({}), {} servers of data killed, {} MiB straight: {} violations",
         tally.histories,
         tally.operations,
         tally.conflicts,
@@ -92,6 +95,8 @@ fn line(tally: &Tally) -> String {
         tally.unknown,
         tally.troubles.values().sum::<usize>(),
         troubles.join(", "),
+        tally.deaths,
+        tally.straight >> 20,
         tally.violations
     )
 }
@@ -116,7 +121,7 @@ fn sample_of(servers: usize, cache: &'static str, seeds: impl Iterator<Item = u6
 
 fn sample_with(setting: Setting, cache: &'static str, seeds: impl Iterator<Item = u64> + Send + 'static) {
     within(SAMPLE_MAX, move || {
-        let is_straight = setting.volume == STRAIGHT;
+        let is_straight = setting.volume != CLUSTER;
         let tally = play(&setting, seeds, &SAMPLE_WEATHER, None);
         println!("{cache}: {}", line(&tally));
         assert_eq!(tally.violations, 0);
@@ -152,6 +157,14 @@ fn every_history_of_what_goes_straight_has_an_order() {
     sample_with(straight, "lease", (400..).filter(gathered).take(30).chain(with_servers_in_trouble(500, 10)));
 }
 
+/// And where several clients write one file straight at the same time.
+#[test]
+fn every_history_of_what_is_written_beside_others_has_an_order() {
+    let beside = Setting { servers: 3, volume: BESIDE.to_owned(), ..setting(SAMPLE_MOUNTS, "lease", STRAIGHT_FROM) };
+    let gathered = |seed: &u64| plan(*seed, SAMPLE_MOUNTS, &SAMPLE_WEATHER).theme == Theme::Gathered;
+    sample_with(beside, "lease", (600..).filter(gathered).take(30).chain(with_servers_in_trouble(700, 10)));
+}
+
 #[test]
 fn who_opens_after_a_close_sees_what_was_written() {
     sample("close-to-open", 0..30);
@@ -175,8 +188,9 @@ fn caches_that_lie_are_found() {
 }
 
 /// `make soak`: HISTORIES of them, with the mode CACHE and more OPTIONS for the mounts, of a
-/// volume of so many SERVERS, written through them all with STRAIGHT=1. SEED replays one as often.
-/// THEME plays those of one theme alone.
+/// volume of so many SERVERS, written through them all with STRAIGHT=1, also by several clients
+/// into one file at the same time with CONCURRENT=1. SEED replays one as often. THEME plays those of
+/// one theme alone, KILLS=1 those in which a server is killed.
 #[test]
 #[ignore = "make soak"]
 fn soak() {
@@ -188,7 +202,9 @@ fn soak() {
         _ => {
             let options = if options.is_empty() { options } else { format!(",{options}") };
             let of_mounts = setting(MOUNTS, &cache, &format!("{STRAIGHT_FROM}{options}"));
-            Setting { servers: servers.max(2), volume: STRAIGHT.to_owned(), ..of_mounts }
+            let is_beside = variable("CONCURRENT").unwrap_or_default() > 0;
+            let volume = if is_beside { BESIDE } else { STRAIGHT };
+            Setting { servers: servers.max(2), volume: volume.to_owned(), ..of_mounts }
         }
     };
     let count = variable("HISTORIES").unwrap_or(if variable("SEED").is_some() { 1 } else { 10_000 });
@@ -198,8 +214,12 @@ fn soak() {
         let started = Instant::now();
         let theme = std::env::var("THEME").ok().filter(|theme| !theme.is_empty());
         let weather = soak_weather();
+        let kills = variable("KILLS").unwrap_or_default() > 0;
+        let is_kill = |(_, trouble): &(Duration, Trouble)| matches!(trouble, Trouble::KillServer(_));
         let is_wanted = |seed: &u64| {
-            theme.as_ref().is_none_or(|theme| *theme == format!("{:?}", plan(*seed, MOUNTS, &weather).theme))
+            let plan = plan(*seed, MOUNTS, &weather);
+            let has_theme = theme.as_ref().is_none_or(|theme| *theme == format!("{:?}", plan.theme));
+            has_theme && (!kills || plan.troubles.iter().any(is_kill))
         };
         let seeds = (first..).map(move |number| seed.unwrap_or(number)).filter(is_wanted).take(count as usize);
         let tally = play(&setting, seeds, &weather, None);

@@ -66,6 +66,12 @@ fn data(cluster: &Cluster, time: Duration) -> Option<usize> {
     (time.as_millis() as usize % (cluster.data().len() + 1)).checked_sub(1)
 }
 
+/// How many servers of data are killed.
+pub fn deaths(cluster: &Cluster, troubles: &[(Duration, Trouble)]) -> usize {
+    let is_one = |trouble: &Trouble| matches!(trouble, Trouble::KillServer(time) if data(cluster, *time).is_some());
+    troubles.iter().filter(|(_, trouble)| is_one(trouble)).count()
+}
+
 /// False when it has to be tried again.
 fn step(cluster: &mut Cluster, trouble: &Trouble, begins: bool) -> bool {
     let signal = if begins { Signal::STOP } else { Signal::CONT };

@@ -15,6 +15,7 @@ mod common;
 mod confinement;
 mod damage;
 mod databases;
+mod deaths;
 mod errors;
 mod exports;
 mod flood;

@@ -25,7 +25,9 @@ pub struct Volume {
     pub home: TempDir,
     pub export: TempDir,
     /// Of its file, beside its servers.
-    lines: String,
+    pub lines: String,
+    /// Files that single servers have instead.
+    pub files: Vec<Option<PathBuf>>,
 }
 
 impl Volume {
@@ -39,7 +41,7 @@ impl Volume {
         let addresses = free_addresses(count);
         let file = home.path().join("volume.toml");
         let servers = (0..count).map(|_| None).collect();
-        let mut volume = Volume { servers, addresses, file, home, export, lines: lines.to_owned() };
+        let mut volume = Volume { servers, addresses, file, home, export, lines: lines.to_owned(), files: Vec::new() };
         volume.write_file(1, &(0..count).collect::<Vec<_>>());
         run(aqueduct().args(["volume", "create"]).arg(&volume.file)).succeeded();
         (0..count).for_each(|number| volume.start_server(number));
@@ -76,8 +78,13 @@ impl Volume {
     pub fn command_of(&self, number: usize) -> Command {
         let mut command = aqueduct();
         let state = self.home.path().join(format!("state-{number}"));
-        command.args(["serve", "--server", &format!("s{number}"), "--volume"]).arg(&self.file);
+        let file = self.files.get(number).and_then(Option::as_ref).unwrap_or(&self.file);
+        command.args(["serve", "--server", &format!("s{number}"), "--volume"]).arg(file);
         command.arg("--state").arg(state);
+        if self.files.get(number).is_some_and(Option::is_some) {
+            // Mounts come through proxies: to the server they are other machines.
+            command.args(["--squash", "none"]);
+        }
         command
     }
 

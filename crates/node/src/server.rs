@@ -231,9 +231,6 @@ fn start(
         read_ahead: config.read_ahead,
         ..Options::default()
     };
-    if let (Some(part), Some(folder)) = (config.volume.as_ref().filter(|part| part.has_names), &config.state) {
-        remap::note(folder, &part.map)?;
-    }
     let (role, beats) = role(config, incarnation)?;
     let store = config.volume.as_ref().filter(|part| part.is_store());
     let (mut exports, mut writable_exports) = (given, Vec::new());
@@ -287,6 +284,9 @@ fn start(
 
 /// What the server is where several write. Its state folder has to be its own.
 fn role(config: &ServeConfig, start: u64) -> Result<(Role, Option<Beats>), Failure> {
+    if let (Some(part), Some(folder)) = (config.volume.as_ref().filter(|part| part.has_names), &config.state) {
+        remap::note(folder, &part.map)?;
+    }
     let part = config.volume.as_ref().filter(|part| part.writes);
     let (Some(part), Some(folder)) = (part, &config.state) else { return Ok((Role::Alone, None)) };
     let key = RightKey::of_volume(&part.key);

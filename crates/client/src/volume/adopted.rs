@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::movers::{Mover, Shape};
+use super::mover::{Mover, Shape};
 
 /// A server that may move an open's bytes.
 pub(super) struct Moved {

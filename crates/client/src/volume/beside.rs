@@ -24,7 +24,7 @@ use aqueduct_worker::Group;
 use bytes::Bytes;
 
 use super::lanes::{Boarded, Kept, REPEATED};
-use super::movers::Mover;
+use super::mover::Mover;
 use super::objects::{Works, join};
 use super::opens::Open;
 use super::parts::Volume;

@@ -5,7 +5,7 @@
 //! - [`opens`], [`making`]: opens under numbers that this client chooses, and how those that no
 //!   server knows are made there.
 //! - [`flights`]: what is on its way to the sessions that move data.
-//! - [`movers`], [`moved`], [`adopted`], [`spread`], [`lent`]: servers that move bytes under
+//! - [`movers`], [`mover`], [`moved`], [`adopted`], [`spread`], [`lent`]: servers that move bytes under
 //!   leases of the one that has the names, which of them moves whose and has it open, and a sink
 //!   that comes back from one that does not answer.
 //! - [`mapped`]: servers that come and go while the volume is mounted.
@@ -31,6 +31,7 @@ mod making;
 mod map;
 mod mapped;
 mod moved;
+mod mover;
 mod movers;
 mod objects;
 mod opens;
@@ -45,8 +46,9 @@ pub(crate) use above::Above;
 pub(crate) use beside::{Direct, Piece, Went, of_pieces};
 pub(crate) use connect::Member;
 pub use map::Map;
+pub use mover::MoverConfig;
 pub(crate) use movers::Movers;
-pub use movers::{MoverConfig, Remake};
+pub use movers::Remake;
 pub(crate) use opens::{Found, New, Open, Opens, holds_back};
 pub(crate) use parts::Volume;
 pub use spread::Spread;

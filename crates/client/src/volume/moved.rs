@@ -12,7 +12,7 @@ use aqueduct_session::{Brought, Session};
 
 use super::adopted::{ASKED, Adopted, Asking, NEW, OVER, THERE};
 use super::lent::{Outcome, lend};
-use super::movers::Mover;
+use super::mover::Mover;
 use super::opens::Open;
 use super::parts::Volume;
 

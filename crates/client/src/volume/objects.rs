@@ -21,7 +21,7 @@ use aqueduct_worker::lock;
 use super::adopted::{ASKED, Adopted, Asking, NEW, OVER, THERE};
 use super::lent::lend;
 use super::moved::{SMALL, release, while_connected};
-use super::movers::Mover;
+use super::mover::Mover;
 use super::opens::{Open, Real};
 use super::parted::{Objects, OfPart, State};
 use super::parts::Volume;

@@ -14,7 +14,8 @@ use aqueduct_wire::Ordinal;
 use bytes::Bytes;
 
 use super::lanes::{ALL, After, Boarded, Kept, Key, Left, NAMES};
-use super::movers::{Mover, Movers};
+use super::mover::Mover;
+use super::movers::Movers;
 use super::opens::Open;
 use super::parts::Volume;
 

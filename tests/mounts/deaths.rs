@@ -1,0 +1,185 @@
+//! Many deaths of servers of data under programs that check all that they do: each is killed, made
+//! to stand still, or cut off from everybody, in turn.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use aqueduct_model::Random;
+use rustix::process::Signal;
+
+use crate::common::ways::number;
+use crate::common::{Mount, SOON, aqueduct, directory, free_addresses, patience, run, within};
+use crate::lanes::work;
+use crate::proxy::{FAIR, Proxy, Weather};
+use crate::volumes::Volume;
+
+/// A server of data that says nothing is known to write nothing any more after this: its authority,
+/// and what is added for who ends it.
+const DETECTION: Duration = Duration::from_secs(5);
+
+/// Nobody waits for longer than this beyond it.
+const BEYOND: Duration = Duration::from_secs(2);
+
+/// For so long a server stands still, or is cut off: longer than it takes to be given up.
+const AWAY: Duration = Duration::from_millis(7500);
+
+/// For so long something that goes straight is waited for before a death.
+const STRAIGHT_MAX: Duration = Duration::from_secs(10);
+
+/// A volume whose servers of data are reached by everybody, and reach the server of the names, by
+/// wires of their own.
+struct Wired {
+    volume: Volume,
+    /// To each server of data, and from it.
+    wires: Vec<[Proxy; 2]>,
+}
+
+impl Wired {
+    fn start(lines: &str, count: usize) -> Wired {
+        let (home, export) = (directory(), directory());
+        let addresses = free_addresses(count);
+        let wires: Vec<_> = addresses[1..].iter().map(|own| [own, &addresses[0]].map(|to| Proxy::start(to))).collect();
+        let file = home.path().join("volume.toml");
+        let text = |addresses: &[String]| {
+            let server = |(number, address): (usize, &String)| {
+                format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", export.path().display())
+            };
+            let servers: String = addresses.iter().enumerate().map(server).collect();
+            format!("name = 'scratch'\n{lines}\ncoherent = true\n{servers}")
+        };
+        let mut told = addresses.clone();
+        wires.iter().zip(&mut told[1..]).for_each(|([to, _], told)| *told = to.address.to_string());
+        fs::write(&file, text(&told)).unwrap();
+        run(aqueduct().args(["volume", "create"]).arg(&file)).succeeded();
+        let mut files = vec![None];
+        for (number, [_, names]) in wires.iter().enumerate() {
+            let own = home.path().join(format!("volume-{}.toml", number + 1));
+            let mut known = told.clone();
+            (known[0], known[number + 1]) = (names.address.to_string(), addresses[number + 1].clone());
+            fs::write(&own, text(&known)).unwrap();
+            fs::copy(file.with_extension("key"), own.with_extension("key")).unwrap();
+            files.push(Some(own));
+        }
+        let servers = (0..count).map(|_| None).collect();
+        let mut volume = Volume { servers, addresses, file, home, export, lines: lines.to_owned(), files };
+        (0..count).for_each(|number| volume.start_server(number));
+        Wired { volume, wires }
+    }
+
+    fn is_dead(&mut self, victim: usize) -> bool {
+        self.volume.servers[victim].as_mut().unwrap().has_ended().is_some()
+    }
+
+    /// Bytes that went straight to a server of data since it was started, which are waited for.
+    fn is_written_to(&self, victim: usize) -> u64 {
+        let began = Instant::now();
+        loop {
+            let written = self.volume.written_to(victim);
+            if written > 0 || began.elapsed() > STRAIGHT_MAX {
+                return written;
+            }
+            sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// One death. What it was.
+    fn death(&mut self, turn: usize, random: &mut Random) -> &'static str {
+        let count = self.wires.len();
+        let victim = 1 + turn % count;
+        match turn / count % 3 {
+            0 => {
+                self.volume.kill(victim);
+                sleep(Duration::from_millis(random.below(1500) as u64));
+                self.volume.start_server(victim);
+                "killed"
+            }
+            1 => {
+                self.volume.servers[victim].as_ref().unwrap().stop();
+                sleep(AWAY);
+                self.volume.servers[victim].as_ref().unwrap().signal(Signal::CONT);
+                self.revive(victim);
+                "stopped"
+            }
+            _ => {
+                let all = |wires: &[Proxy; 2], weather| wires.iter().for_each(|wire| wire.set_weather(weather));
+                all(&self.wires[victim - 1], Weather { stalled: true, ..FAIR });
+                sleep(AWAY);
+                all(&self.wires[victim - 1], FAIR);
+                self.revive(victim);
+                "cut off"
+            }
+        }
+    }
+
+    /// Who watched over it may have ended it.
+    fn revive(&mut self, victim: usize) {
+        let until = Instant::now() + Duration::from_secs(1);
+        while !self.is_dead(victim) && Instant::now() < until {
+            sleep(Duration::from_millis(20));
+        }
+        if self.is_dead(victim) {
+            self.volume.start_server(victim);
+        }
+    }
+}
+
+fn many_deaths(lines: &str, servers: usize, (seed, deaths): (u64, usize)) {
+    let mut wired = Wired::start(&format!("{lines}\nwrites = 'data'\nfence = 'timed'"), servers);
+    let mounts = [wired.volume.mount(0), wired.volume.mount(0)];
+    let (done, mut random) = (AtomicBool::new(false), Random::new(seed));
+    let of_workers: Vec<&Mount> = mounts.iter().collect();
+    let (mut kinds, mut straight, mut under_load) = (BTreeMap::<&str, usize>::new(), 0, 0);
+    let told: Vec<(u32, Duration)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4)
+            .map(|number| {
+                let (mounts, done) = (&of_workers, &done);
+                scope.spawn(move || work(mounts, &format!("file-{number}"), seed * 100 + number, done))
+            })
+            .collect();
+        for turn in 0..deaths {
+            if workers.iter().any(|worker| worker.is_finished()) {
+                break; // one has found something
+            }
+            sleep(Duration::from_millis(500 + random.below(1500) as u64));
+            let written = wired.is_written_to(1 + turn % (servers - 1));
+            (straight, under_load) = (straight + written, under_load + usize::from(written > 0));
+            *kinds.entry(wired.death(turn, &mut random)).or_default() += 1;
+            if (turn + 1) % 25 == 0 {
+                println!("{} deaths: {kinds:?}", turn + 1);
+            }
+        }
+        done.store(true, Ordering::SeqCst);
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    let longest = told.iter().map(|(_, longest)| *longest).max().unwrap_or_default();
+    let versions: u32 = told.iter().map(|(versions, _)| *versions).sum();
+    println!(
+        "{lines:?}: {kinds:?}, {under_load} of servers that had been written to straight, {} MiB; {versions} versions, all in order; the longest step {longest:?}",
+        straight >> 20
+    );
+    drop(mounts);
+    assert!(straight > 0, "nothing went straight");
+    assert!(longest <= (DETECTION + BEYOND) * patience(), "somebody waited for {longest:?}");
+    assert!(wired.volume.servers[0].as_mut().unwrap().has_ended().is_none(), "the server of the names has ended");
+}
+
+const STRIPE: &str = "mode = 'stripe'\nstripe_size = '128KiB'";
+
+/// DEATHS (300) of them, half of each mode.
+#[test]
+#[ignore = "takes half an hour"]
+fn many_servers_of_data_die_under_load() {
+    within(Duration::from_secs(4 * 3600), || {
+        let deaths = number("DEATHS", 300);
+        many_deaths(STRIPE, 4, (31, deaths.div_ceil(2)));
+        many_deaths("mode = 'cluster'", 3, (32, deaths / 2));
+    });
+}
+
+#[test]
+fn servers_of_data_die_in_each_way_under_load() {
+    within(SOON * 10, || many_deaths(STRIPE, 2, (33, 3)));
+}
