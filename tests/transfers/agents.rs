@@ -328,6 +328,32 @@ fn a_sync_by_agents_to_a_server_copies_what_differs_and_deletes() {
     });
 }
 
+#[test]
+fn lines_that_nobody_reads_are_counted_and_no_longer_kept() {
+    test(|| {
+        let Some(cluster) = Cluster::start() else { return };
+        let (source, target) = (directory(), directory());
+        plant(source.path());
+        let from = format!("{}/", source.path().display());
+        run_within(
+            TEST_MAX,
+            aqueduct().args(["cp", "-r", "-v", "--detach", "--store", &cluster.url(), &from, text(target.path())]),
+        )
+        .succeeded();
+        // As if so many lines lay there, of which all but the first and the last were read.
+        cluster.asks(
+            "INSERT INTO aqueduct.said (id, job, line) OVERRIDING SYSTEM VALUE
+            SELECT number, job.id, '' FROM aqueduct.job, unnest(ARRAY[-100000, 0]) AS number",
+        );
+        let _agent = cluster.agent(1);
+        wait_until("the job is done", TEST_MAX, || cluster.asks("SELECT state FROM aqueduct.job") == "done");
+        assert_eq!(cluster.asks("SELECT count(*) FROM aqueduct.said"), "2");
+        let left = cluster.asks("SELECT sum(count) FROM aqueduct.tally WHERE what = 'said:left'");
+        assert!(left.parse::<u64>().is_ok_and(|left| left >= 100), "{left}");
+        assert_same(source.path(), target.path());
+    });
+}
+
 /// A user of this machine who is not root and has no files.
 const USER: &str = "nobody";
 

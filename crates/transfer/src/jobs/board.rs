@@ -21,6 +21,12 @@ pub const NAMES_MAX: usize = 1000;
 /// The first of what went wrong is kept: so much of each job.
 const TOLD_MAX: i64 = 1000;
 
+/// Lines of a job that wait to be read by who waits for it.
+const SAID_KEPT_MAX: i64 = 100_000;
+
+/// Of how many paths nobody was told, since so many lines waited.
+pub const SAID_LEFT: &str = "said:left";
+
 /// What all directories are gone through in, what follows it, and what is done last.
 const COPYING: i32 = 0;
 const LINKING: i32 = 1;
@@ -268,11 +274,35 @@ fn put(transaction: &mut Transaction<'_>, claimed: &Claimed, outcome: &Outcome) 
     if let Some(why) = &outcome.not_deleted {
         transaction.execute("UPDATE job SET not_deleted = $2 WHERE id = $1", &[&job, why])?;
     }
-    if !outcome.said.is_empty() {
-        let insert = "INSERT INTO said (job, line) SELECT $1, * FROM unnest($2::text[])";
-        transaction.execute(insert, &[&job, &outcome.said])?;
-    }
+    put_said(transaction, claimed, &outcome.said)?;
     put_told(transaction, claimed, outcome)
+}
+
+/// Keeps what was said of paths for who waits for the job. Beyond `SAID_KEPT_MAX` lines that nobody
+/// has read, since whoever waited has gone, only their number is kept.
+fn put_said(transaction: &mut Transaction<'_>, claimed: &Claimed, said: &[String]) -> Result<(), postgres::Error> {
+    if said.is_empty() {
+        return Ok(());
+    }
+    // Numbers of lines are of all jobs: with several at once fewer are kept, never more.
+    let insert = "INSERT INTO said (job, line) SELECT $1, * FROM unnest($2::text[])
+        WHERE coalesce((SELECT max(id) - min(id) FROM said WHERE job = $1), 0) < $3";
+    let kept = transaction.execute(insert, &[&claimed.job, &said, &SAID_KEPT_MAX])?;
+    if kept == 0 {
+        put_tally(transaction, claimed, &[SAID_LEFT], &[said.len() as i64])?;
+    }
+    Ok(())
+}
+
+fn put_tally(
+    transaction: &mut Transaction<'_>,
+    claimed: &Claimed,
+    whats: &[&str],
+    counts: &[i64],
+) -> Result<(), postgres::Error> {
+    let insert = "INSERT INTO tally (job, agent, what, count) SELECT $1, $2, * FROM unnest($3::text[], $4::bigint[])
+        ON CONFLICT (job, agent, what) DO UPDATE SET count = tally.count + excluded.count";
+    transaction.execute(insert, &[&claimed.job, &claimed.agent, &whats, &counts]).map(drop)
 }
 
 fn put_large(transaction: &mut Transaction<'_>, job: i64, path: &[u8], step: &Step) -> Result<(), postgres::Error> {
@@ -322,10 +352,7 @@ fn put_told(transaction: &mut Transaction<'_>, claimed: &Claimed, outcome: &Outc
     if !outcome.tally.is_empty() {
         let whats: Vec<&str> = outcome.tally.keys().map(String::as_str).collect();
         let counts: Vec<i64> = outcome.tally.values().copied().collect();
-        let upsert =
-            "INSERT INTO tally (job, agent, what, count) SELECT $1, $2, * FROM unnest($3::text[], $4::bigint[])
-            ON CONFLICT (job, agent, what) DO UPDATE SET count = tally.count + excluded.count";
-        transaction.execute(upsert, &[&claimed.job, &claimed.agent, &whats, &counts])?;
+        put_tally(transaction, claimed, &whats, &counts)?;
     }
     Ok(())
 }

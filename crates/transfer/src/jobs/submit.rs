@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use postgres::fallible_iterator::FallibleIterator;
 use serde::Serialize;
 
+use super::board::SAID_LEFT;
 use super::database::{Database, StoreError};
 use super::order::{Order, VERSION};
 use crate::Failure;
@@ -182,6 +183,10 @@ pub fn watch(
             hear(database, id, said).map_err(failed)?;
         }
         if matches!(now.state.as_str(), "done" | "cancelled") {
+            let left = count(&now.tally, SAID_LEFT);
+            if left > 0 {
+                told(&format!("{left} more paths were copied or removed: more lines than are kept waited to be read"));
+            }
             let state = now.state.clone();
             return Ok((summary(database, id, now).map_err(failed)?, state));
         }
