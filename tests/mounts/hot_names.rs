@@ -149,3 +149,34 @@ fn a_way_that_is_used_is_not_asked_for_again_and_again() {
         assert_eq!(errno(fs::metadata(right.join(WAY).join("none"))), libc::ENOENT);
     });
 }
+
+#[test]
+fn with_names_by_timeout_a_way_is_kept_for_a_moment_and_then_seen_anew() {
+    test(|| {
+        const LOOKS: u64 = 20;
+        let options = if as_on_kernel().is_some() {
+            "cache=lease,names=timeout"
+        } else {
+            "cache=lease,init_minor=43,names=timeout"
+        };
+        let pair = Pair::with(options);
+        fs::create_dir_all(pair.left.join(WAY)).unwrap();
+        fs::write(pair.left.join(WAY).join("file"), "x").unwrap();
+        let file = pair.right.join(WAY).join("file");
+        // All in one moment, which a busy machine may not give at once.
+        wait_until("the kernel keeps the way and the file", SOON, || {
+            let before = lookups(&pair.right);
+            (0..LOOKS).for_each(|_| assert!(fs::metadata(&file).is_ok()));
+            lookups(&pair.right) - before < LOOKS
+        });
+        fs::rename(pair.left.join("a/b"), pair.left.join("a/other")).unwrap();
+        assert!(is_gone(&pair.left.join(WAY)), "who changes it sees that at once");
+        assert!(fs::metadata(pair.left.join("a/other/c/file")).is_ok());
+        wait_until("what was moved is not found any more", SOON, || is_gone(&file));
+        assert!(fs::metadata(pair.right.join("a/other/c/file")).is_ok());
+        // Of a name that is not there as well.
+        assert!(is_gone(&pair.right.join("late")));
+        fs::write(pair.left.join("late"), "y").unwrap();
+        wait_until("what was made is found", SOON, || pair.right.join("late").exists());
+    });
+}

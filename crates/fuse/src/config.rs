@@ -88,6 +88,9 @@ pub struct Config {
     /// What a program reads or writes at once is whole, whatever its size: it takes a turn at the
     /// file system, and no file is read from pages.
     pub takes_turns: bool,
+    /// Names are kept for a moment by kernels that cannot be made to forget them: what others have
+    /// changed may be seen that much later.
+    pub fleeting_names: bool,
     /// Requests come by io_uring where the kernel offers it and each group has one thread.
     pub io_uring: bool,
 }
@@ -111,6 +114,7 @@ impl Default for Config {
             withheld: 0,
             spares_flush: false,
             takes_turns: false,
+            fleeting_names: false,
             io_uring: true,
         }
     }

@@ -12,6 +12,10 @@ use crate::policy::Policy;
 /// out.
 const STALE_AFTER: Duration = Duration::from_millis(100);
 
+/// For how long a name is kept that cannot be recalled and may be old: the time that NFS and
+/// FUSE file systems without leases use.
+const FLEETING: Duration = Duration::from_secs(1);
+
 /// What the kernel may keep of one answer.
 pub(crate) struct Kept {
     pub(crate) attributes: Duration,
@@ -38,7 +42,11 @@ impl Kept {
     }
 
     pub(crate) fn leased(keep: Keep, policy: Policy) -> Kept {
-        let names = if policy.names { keep.names } else { Duration::ZERO };
+        let names = match policy {
+            Policy { names: true, .. } => keep.names,
+            Policy { fleeting_names: true, .. } => keep.names.min(FLEETING),
+            _ => Duration::ZERO,
+        };
         let attributes = if policy.attributes { keep.attributes } else { Duration::ZERO };
         let hot_names = if policy.hot_names { keep.names.min(attributes) } else { Duration::ZERO };
         let ends = attributes > Duration::ZERO || names > Duration::ZERO;

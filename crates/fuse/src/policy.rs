@@ -17,6 +17,8 @@ pub(crate) struct Policy {
     /// Instead, names of directories that are asked for often, for a moment: they cannot be
     /// recalled, and whoever changes one waits ([`crate::hot_names`]).
     pub(crate) hot_names: bool,
+    /// Instead of both, names for a moment in which they may be old.
+    pub(crate) fleeting_names: bool,
     /// What may be read(2) from pages is true: such as no lease covers are dropped before.
     pub(crate) pages: bool,
     /// Files that are open for direct I/O can be mapped shared (Linux 6.6). Where they cannot,
@@ -30,11 +32,14 @@ impl Policy {
         let leases = config.cache == CacheMode::Lease;
         let maps_direct = has(abi::InitFlags::DIRECT_IO_ALLOW_MMAP);
         let attributes = leases && negotiated.minor >= abi::MINOR_ATTRIBUTES;
+        let (recalled, checked) = (negotiated.minor >= abi::MINOR_EPOCH, has(abi::InitFlags::POSIX_ACL));
+        let fleeting_names = leases && !recalled && checked && config.fleeting_names;
         Policy {
             leases,
             attributes,
-            names: leases && negotiated.minor >= abi::MINOR_EPOCH && has(abi::InitFlags::POSIX_ACL),
-            hot_names: attributes && negotiated.minor < abi::MINOR_EPOCH && has(abi::InitFlags::POSIX_ACL),
+            names: leases && recalled && checked,
+            hot_names: attributes && !recalled && checked && !fleeting_names,
+            fleeting_names,
             pages: leases || config.cache == CacheMode::None && !maps_direct,
             maps_direct,
         }

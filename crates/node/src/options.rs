@@ -77,6 +77,10 @@ const OPTIONS: &[(&str, &str)] = &[
         "the kernel's requests come by io_uring where it offers that (auto; it does from Linux 6.14 on with the parameter enable_uring of its module fuse), or by /dev/fuse",
     ),
     (
+        "names=strict|timeout",
+        "on kernels that cannot be made to forget names (before Linux 6.16): never old (strict, the default), or kept for a second in which what others have renamed or removed may still be found",
+    ),
+    (
         "read_ahead=SIZE",
         "how far the kernel reads ahead for programs that read files from beginning to end (2M), set when root mounts; 0: as far as it does by itself",
     ),
@@ -219,6 +223,8 @@ pub struct Options {
     pub workers: usize,
     /// Where they run; `None`: wherever this process may.
     pub cpus: Option<CpuChoice>,
+    /// Kernels that cannot be made to forget names keep them for a moment.
+    pub fleeting_names: bool,
     /// The kernel's requests come by io_uring where it offers that.
     pub io_uring: bool,
     /// Bits of FUSE's INIT that the kernel is taken not to offer.
@@ -268,6 +274,7 @@ impl Default for Options {
             metrics: MetricsSettings::default(),
             workers: WORKERS,
             cpus: None,
+            fleeting_names: false,
             io_uring: true,
             init_without: 0,
             init_minor: None,
@@ -498,6 +505,13 @@ impl Options {
                     _ => return Err(bad_value(key, value, "auto or off")),
                 };
             }
+            "names" => {
+                self.fleeting_names = match value {
+                    "strict" => false,
+                    "timeout" => true,
+                    _ => return Err(bad_value(key, value, "strict or timeout")),
+                };
+            }
             "init_without" => self.init_without = bits(value).ok_or_else(|| bad_value(key, value, BITS))?,
             "init_minor" => self.init_minor = Some(value.parse().map_err(|_| bad_value(key, value, "a number"))?),
             "read_ahead" => {
@@ -605,6 +619,7 @@ mod tests {
             }
             "checksum" => "checksum=on".to_owned(),
             "io_uring" => "io_uring=off".to_owned(),
+            "names" => "names=timeout".to_owned(),
             "read_ahead" => "read_ahead=1M".to_owned(),
             "route" => "route=net2@10.1.0.1".to_owned(),
             "routes" => "routes=/r".to_owned(),
