@@ -37,7 +37,7 @@ Examples:
   aqueduct trace --threshold 2 /mnt     from now on 2 ms is slow ('off': nothing is looked at)
   aqueduct trace --json /mnt | jq '.[].operations[] | {path, took_us, hops}'
 
-The hops of an operation add up to what it took: client, client queue, reconnect, wire (with routers), server
+The hops of an operation add up to what it took: client, client queue, reconnect, wire, router, server
 queue, lease wait, file system. A mount remembers the last 512 of 10 ms or more (mount -o trace=MILLISECONDS)
 and tells them to root and to whom its process runs as. Exit codes: 0, or 1: one does not answer.")]
 pub struct Trace {
@@ -410,6 +410,7 @@ fn sums_text(report: &TraceReport, by: By) -> String {
         ">CLIENT QUEUE",
         ">RECONNECT",
         ">WIRE",
+        ">ROUTER",
         ">SERVER QUEUE",
         ">LEASE WAIT",
         ">FILE SYSTEM",

@@ -3,15 +3,15 @@
 
 use aqueduct_wire::{
     Committed, CommittedWrite, DataServer, Extensions, GiveUp, Lane, Map, NetworkName, Notice, Ordinal, Route,
-    RouteNotice, RouteReply, RouteStatus, ServerId, Target, Times, VolumeMode, WriteNumber, decode_retire,
-    encode_retire,
+    RouteHeld, RouteHeldReply, RouteNotice, RouteReply, RouteStatus, ServerId, Target, Times, VolumeMode, WriteNumber,
+    decode_retire, encode_retire,
 };
 
 /// What has one form is written down as the same bytes.
 pub fn run(data: &[u8]) {
     let Some((which, body)) = data.split_first() else { return };
     let mut out = Vec::new();
-    match which % 9 {
+    match which % 11 {
         0 => return extensions(body),
         1 => {
             let Ok(map) = Map::decode(body) else { return };
@@ -49,6 +49,14 @@ pub fn run(data: &[u8]) {
             let Ok(notice) = RouteNotice::decode(body) else { return };
             notice.encode(&mut out);
         }
+        9 => {
+            let Ok(held) = RouteHeld::decode(body) else { return };
+            held.encode(&mut out);
+        }
+        10 => {
+            let Ok(reply) = RouteHeldReply::decode(body) else { return };
+            reply.encode(&mut out);
+        }
         _ => {
             let Ok(committed) = Committed::decode(body) else { return };
             committed.encode(&mut out);
@@ -70,7 +78,7 @@ fn extensions(body: &[u8]) {
 
 /// One of each.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let mut seeds: Vec<Vec<u8>> = (0..9).map(|which| vec![which]).collect();
+    let mut seeds: Vec<Vec<u8>> = (0..11).map(|which| vec![which]).collect();
     let all = Extensions {
         job: Some("slurm-4711".into()),
         trace: Some([7; 16]),
@@ -111,6 +119,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     }
     RouteReply { status: RouteStatus::Full, hop: 1, text: "r1: full".into() }.encode(&mut seeds[7]);
     RouteNotice { stopping_seconds: 30, flows: vec![77, 78] }.encode(&mut seeds[8]);
+    RouteHeld { flow: 77, from_us: 20_000, to_us: 16 }.encode(&mut seeds[9]);
+    RouteHeldReply { looked_us: 20_000, held_us: 18, unread_us: 16 }.encode(&mut seeds[10]);
     let mut stopping = vec![2];
     Notice::Stopping(30).encode(&mut stopping);
     seeds.push(stopping);

@@ -10,5 +10,6 @@ mod lab;
 mod load;
 mod networks;
 mod rails;
+mod slow;
 mod through;
 mod trouble;

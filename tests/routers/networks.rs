@@ -75,6 +75,15 @@ impl Networks {
         self.ip("switch", &format!("link set {host}{network} {state}"));
     }
 
+    /// Holds what a host sends to a network to a rate, or no more.
+    pub fn shape(&self, host: &str, network: u8, rate: Option<&str>) {
+        let (namespace, card) = (format!("{}-{host}", self.id), format!("net{network}"));
+        let bucket = rate.map(|rate| format!("root tbf rate {rate} burst 64kb latency 1s"));
+        let verb = if rate.is_some() { "replace" } else { "del" };
+        let words = format!("qdisc {verb} dev {card} {}", bucket.unwrap_or_else(|| "root".to_owned()));
+        run(Command::new("tc").args(["-n", &namespace]).args(words.split(' '))).succeeded();
+    }
+
     /// Aqueduct on a host, with this machine's mounts.
     pub fn inside(&self, host: &str) -> Command {
         let mut command = Command::new("nsenter");

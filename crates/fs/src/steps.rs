@@ -4,6 +4,7 @@
 //! Noting a step allocates nothing for the first of an operation, and steps shorter than
 //! [`BRIEF`] are only counted together.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -25,6 +26,27 @@ pub struct Served {
     pub file_system: Duration,
 }
 
+/// For how long bytes of a connection lay in a router.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// The part of the time that is asked for in which the router looked.
+    pub looked: Duration,
+    /// That in which bytes lay in it.
+    pub held: Duration,
+    /// Of that, the part in which it had not read them yet.
+    pub unread: Duration,
+}
+
+/// A router through which a connection leads.
+pub trait Router: fmt::Debug + Send + Sync {
+    /// Where it is.
+    fn address(&self) -> SocketAddr;
+
+    /// For how long bytes lay in it between two moments; `None`: it does not say. Waits for its
+    /// answer, a second at most.
+    fn held(&self, from: Instant, to: Instant) -> Option<Held>;
+}
+
 /// A request to a server, from when it was sent to when it was answered.
 #[derive(Clone, Debug)]
 pub struct Sent {
@@ -33,7 +55,7 @@ pub struct Sent {
     /// Who was asked.
     pub server: Arc<str>,
     /// The router through which its connection leads.
-    pub router: Option<SocketAddr>,
+    pub router: Option<Arc<dyn Router>>,
     /// The kernel's round trip on the connection, to its next end: the router or the server.
     pub round_trip: Option<Duration>,
     /// It had been sent before, on a connection that broke.

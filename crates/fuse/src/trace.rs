@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use aqueduct_fs::steps::{Sent, Step, Taken, What};
+use aqueduct_fs::steps::{Held, Router, Sent, Step, Taken, What};
 use aqueduct_fs::{Cancel, Context, Errno};
 use aqueduct_metrics::trace::{Hop, HopTime, Part, Record, Ring, SlowOperation, explain};
 use aqueduct_worker::lock;
@@ -36,6 +38,12 @@ const PATH_LENGTH_MAX: usize = 1024;
 
 /// Bytes of one report; the kernel takes 64 KiB of an extended attribute.
 const REPORT_LENGTH_MAX: usize = 56 << 10;
+
+/// Operations that wait for their routers at most; of further ones these are not asked.
+const ASKED_MAX: usize = 64;
+
+/// Less than this is nothing to ask a router about.
+const WAY_MIN: Duration = Duration::from_millis(1);
 
 /// What a mount says of slow operations.
 #[derive(Clone)]
@@ -72,12 +80,29 @@ pub(crate) struct Tracer {
     /// In nanoseconds.
     threshold: AtomicU64,
     rest: Hop,
-    records: Vec<Arc<dyn Record>>,
+    told: Arc<Told>,
+    /// Where operations wait whose routers are asked.
+    asks: OnceLock<Option<SyncSender<Late>>>,
     /// Makes the numbers of traces, from how many there were.
     hasher: RandomState,
     traces: AtomicU64,
-    ring: Mutex<Ring>,
     names: Names,
+}
+
+/// Where slow operations are told.
+struct Told {
+    records: Vec<Arc<dyn Record>>,
+    ring: Mutex<Ring>,
+}
+
+/// An operation whose routers are still to say how long it was in them.
+struct Late {
+    /// Without its hops.
+    operation: SlowOperation,
+    began: Instant,
+    took: Duration,
+    taken: Taken,
+    rest: Hop,
 }
 
 impl Tracer {
@@ -86,10 +111,10 @@ impl Tracer {
         Tracer {
             threshold: AtomicU64::new(threshold),
             rest: config.rest,
-            records: config.records,
+            told: Arc::new(Told { records: config.records, ring: Mutex::default() }),
+            asks: OnceLock::new(),
             hasher: RandomState::new(),
             traces: AtomicU64::new(0),
-            ring: Mutex::default(),
             names: Names::default(),
         }
     }
@@ -108,7 +133,7 @@ impl Tracer {
         };
         match self.threshold() {
             OFF => Cancel::default(),
-            _ => Cancel::traced((!self.records.is_empty()).then(trace)),
+            _ => Cancel::traced((!self.told.records.is_empty()).then(trace)),
         }
     }
 
@@ -128,7 +153,7 @@ impl Tracer {
             return;
         }
         let taken = context.steps().take();
-        let hops = hops((began, took), &taken, self.rest);
+        let start = began;
         let (requests, repeats) = count(&taken);
         let (offset, bytes) = place(header.opcode, body).unzip();
         let began = SystemTime::now().checked_sub(took).and_then(|began| began.duration_since(UNIX_EPOCH).ok());
@@ -146,12 +171,30 @@ impl Tracer {
             requests,
             repeats,
             trace: context.steps().trace().map(|trace| format!("{:032x}", u128::from_be_bytes(trace))),
-            hops,
             ..SlowOperation::default()
         };
-        let operation = lock(&self.ring).push(operation);
-        let wanted = self.records.iter().filter(|record| record.wants(operation.took_us));
-        wanted.for_each(|record| record.record(&operation));
+        let late = Late { operation, began: start, took, taken, rest: self.rest };
+        let is_asked = late.taken.steps.iter().any(|step| routed(step).is_some());
+        match is_asked.then(|| self.asks()).flatten() {
+            // Nobody waits for a router here.
+            Some(asks) => match asks.try_send(late) {
+                Ok(()) => {}
+                Err(TrySendError::Full(late) | TrySendError::Disconnected(late)) => self.told.put(late, &[]),
+            },
+            None => self.told.put(late, &[]),
+        }
+    }
+
+    /// Who asks routers, by a thread of its own from the first operation on that goes through one
+    /// and is slow; `None`: it cannot be had.
+    fn asks(&self) -> Option<&SyncSender<Late>> {
+        let begin = || {
+            let (sender, operations) = sync_channel::<Late>(ASKED_MAX);
+            let told = self.told.clone();
+            let work = move || operations.iter().for_each(|late| told.ask(late));
+            thread::Builder::new().name("routers".into()).spawn(work).ok().map(|_| sender)
+        };
+        self.asks.get_or_init(begin).as_ref()
     }
 
     /// What [`TRACE_XATTR`] with this behind it says to who asks.
@@ -162,7 +205,7 @@ impl Tracer {
             Some(number) => std::str::from_utf8(number).ok().and_then(|text| text.parse().ok()).ok_or(Errno::EINVAL)?,
             None => return Err(Errno::ENODATA),
         };
-        let since = lock(&self.ring).since(from);
+        let since = lock(&self.told.ring).since(from);
         let size = |operation: &SlowOperation| serde_json::to_vec(operation).map_or(0, |text| text.len());
         let mut report = since.report(REPORT_LENGTH_MAX, size);
         let threshold = self.threshold();
@@ -182,6 +225,35 @@ impl Tracer {
         self.threshold.store(threshold, Ordering::Relaxed);
         Ok(())
     }
+}
+
+impl Told {
+    /// Asks the routers of an operation, and tells it.
+    fn ask(&self, late: Late) {
+        let held: Vec<Option<Held>> = late
+            .taken
+            .steps
+            .iter()
+            .map(|step| routed(step).and_then(|router| router.held(step.began, step.ended)))
+            .collect();
+        self.put(late, &held);
+    }
+
+    /// Tells of an operation; what routers have said of its steps, as far as they were asked.
+    fn put(&self, late: Late, held: &[Option<Held>]) {
+        let hops = hops((late.began, late.took), &late.taken, held, late.rest);
+        let operation = lock(&self.ring).push(SlowOperation { hops, ..late.operation });
+        let wanted = self.records.iter().filter(|record| record.wants(operation.took_us));
+        wanted.for_each(|record| record.record(&operation));
+    }
+}
+
+/// The router to be asked of a step: of a request that was long on its way.
+fn routed(step: &Step) -> Option<&Arc<dyn Router>> {
+    let What::Request(sent) = &step.what else { return None };
+    let served = sent.served.map_or(Duration::ZERO, |served| served.queue + served.lease + served.file_system);
+    let way = step.ended.saturating_duration_since(step.began).saturating_sub(served);
+    sent.router.as_ref().filter(|_| way >= WAY_MIN)
 }
 
 /// Whose files they are is nobody's business but root's and that of whoever runs the mount.
@@ -207,10 +279,10 @@ fn count(taken: &Taken) -> (u64, u64) {
 type Cause = (Hop, Option<String>, Option<String>);
 
 /// Puts what is known of an operation together: the hops add up to what it took.
-fn hops((began, took): (Instant, Duration), taken: &Taken, rest: Hop) -> Vec<HopTime> {
+fn hops((began, took): (Instant, Duration), taken: &Taken, held: &[Option<Held>], rest: Hop) -> Vec<HopTime> {
     let (mut causes, mut parts) = (Vec::<Cause>::new(), Vec::new());
     let since = |at: Instant| at.saturating_duration_since(began).as_nanos() as u64;
-    for step in &taken.steps {
+    for (index, step) in taken.steps.iter().enumerate() {
         let (from, to) = (since(step.began), since(step.ended));
         let mut add = |(from, to), weight: u8, until, cause: Cause| {
             parts.push(Part { from, to, weight: (weight, until), cause: causes.len() });
@@ -222,9 +294,14 @@ fn hops((began, took): (Instant, Duration), taken: &Taken, rest: Hop) -> Vec<Hop
             What::Request(sent) => {
                 // It may have begun before this operation, whose share is the end of it.
                 let whole = step.ended.saturating_duration_since(step.began).as_nanos() as u64;
-                for (hop, (start, end), detail) in of_request(sent, whole) {
+                let held = held.get(index).copied().flatten();
+                for (hop, (start, end), detail) in of_request(sent, held, whole) {
                     let at = |of_request: u64| (from + of_request).saturating_sub(from + whole - to);
-                    add((at(start), at(end)), 3, to, (hop, Some(sent.server.to_string()), detail));
+                    let place = match (hop, &sent.router) {
+                        (Hop::Router, Some(router)) => router.address().to_string(),
+                        _ => sent.server.to_string(),
+                    };
+                    add((at(start), at(end)), 3, to, (hop, Some(place), detail));
                 }
             }
         }
@@ -233,46 +310,63 @@ fn hops((began, took): (Instant, Duration), taken: &Taken, rest: Hop) -> Vec<Hop
     together(took, causes, explained, (rest, left, taken.brief))
 }
 
+/// What is said beside the wire of a request.
+fn on_way(sent: &Sent, held: Option<Held>) -> Option<String> {
+    let time = sent.round_trip.map(|time| format!("a packet and back takes {:.2} ms", time.as_secs_f64() * 1e3));
+    let router = sent.router.as_ref().map(|router| match held {
+        Some(held) if !held.looked.is_zero() => format!("by the router {}", router.address()),
+        Some(_) => format!("with the router {}, which looks from now on how long it takes", router.address()),
+        None => format!("with the router {}", router.address()),
+    });
+    let told: Vec<String> = router.into_iter().chain(time).collect();
+    match (&told[..], &sent.router) {
+        ([], _) => None,
+        ([router, time], Some(_)) => Some(format!("{router}, to which {time}")),
+        _ => Some(told.join("; ")),
+    }
+}
+
+/// What is said beside a router: what holds bytes up there.
+fn in_router(held: Held) -> String {
+    let [unread, unsent] = [held.unread, held.held.saturating_sub(held.unread)].map(|time| time.as_secs_f64() * 1e3);
+    format!("bytes of the connection lay there unread for {unread:.1} ms, and before the next wire for {unsent:.1} ms")
+}
+
 /// The hops of a request that took so many nanoseconds, in their order.
-fn of_request(sent: &Sent, whole: u64) -> Vec<(Hop, (u64, u64), Option<String>)> {
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let way = match (sent.router, sent.round_trip) {
-        (Some(router), Some(time)) => {
-            format!("with the router {router}, to which a packet and back takes {:.2} ms", ms(time))
-        }
-        (Some(router), None) => format!("with the router {router}"),
-        (None, Some(time)) => format!("a packet and back takes {:.2} ms", ms(time)),
-        (None, None) => String::new(),
-    };
-    let way = |what: &str| {
-        let told = [what, way.as_str()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
-        (!told.is_empty()).then_some(told)
-    };
-    let Some(served) = sent.served else {
-        let told = if sent.is_timed { "" } else { "with the server, which does not say how long it took" };
-        return vec![(Hop::Wire, (0, whole), way(told))];
-    };
+fn of_request(sent: &Sent, held: Option<Held>, whole: u64) -> Vec<(Hop, (u64, u64), Option<String>)> {
+    let way = on_way(sent, held);
+    let served = sent.served.unwrap_or_default();
     let [queue, lease, file_system] =
         [served.queue, served.lease, served.file_system].map(|time| time.as_nanos() as u64);
-    // Half of what is left before, half behind: nobody measures which.
-    let there = whole.saturating_sub(queue.saturating_add(lease).saturating_add(file_system)) / 2;
-    let mut at = there;
+    let left = whole.saturating_sub(queue.saturating_add(lease).saturating_add(file_system));
+    let router = left.min(held.map_or(0, |held| held.held.as_nanos() as u64));
+    let way = match (sent.served, sent.is_timed, way) {
+        (None, false, way) => {
+            let told = "with the server, which does not say how long it took".to_owned();
+            Some(way.map_or(told.clone(), |way| format!("{told}; {way}")))
+        }
+        (.., way) => way,
+    };
+    let mut at = 0;
     let mut next = |length: u64| {
         let from = at.min(whole);
         at = at.saturating_add(length);
         (from, at.min(whole))
     };
-    let op = || Some(sent.op.to_owned());
-    let inside = [
+    let op = || sent.served.map(|_| sent.op.to_owned());
+    let lay = held.filter(|_| router > 0).map(in_router);
+    // Half of what is left before, half behind: nobody measures which. The same of the router.
+    let (wire, first) = ((left - router) / 2, router / 2);
+    let parts = [
+        (Hop::Wire, next(wire), way.clone()),
+        (Hop::Router, next(first), lay.clone()),
         (Hop::ServerQueue, next(queue), op()),
         (Hop::LeaseWait, next(lease), op()),
         (Hop::FileSystem, next(file_system), op()),
+        (Hop::Router, next(router - first), lay),
     ];
-    let behind = (at.min(whole), whole);
-    let mut hops = vec![(Hop::Wire, (0, there), way(""))];
-    hops.extend(inside);
-    hops.push((Hop::Wire, behind, way("")));
-    hops
+    let behind = (Hop::Wire, (at.min(whole), whole), way);
+    parts.into_iter().chain([behind]).collect()
 }
 
 /// What the causes explain, each hop of each server once.
@@ -426,7 +520,7 @@ mod tests {
             step(start, (61, 71), request(None)),
         ];
         let taken = Taken { steps, brief: (3, MS / 10) };
-        let hops = hops((start, MS * 80), &taken, Hop::Client);
+        let hops = hops((start, MS * 80), &taken, &[], Hop::Client);
         let server = Some("s:1");
         let expected = [
             (Hop::Client, 10, None),
@@ -452,7 +546,7 @@ mod tests {
             step(start, (30, 41), What::Queue("writes that were held back")),
         ];
         // It waited from the 30th millisecond on: the file system ended at the 35th.
-        let hops = hops((start + MS * 30, MS * 11), &Taken { steps, ..Taken::default() }, Hop::Client);
+        let hops = hops((start + MS * 30, MS * 11), &Taken { steps, ..Taken::default() }, &[], Hop::Client);
         assert_eq!(
             told(&hops),
             [(Hop::ClientQueue, 1, None), (Hop::Wire, 5, Some("s:1")), (Hop::FileSystem, 5, Some("s:1"))]
@@ -463,7 +557,7 @@ mod tests {
     fn what_a_server_says_is_never_more_than_was_measured() {
         let (start, lies) = (Instant::now(), Served { queue: MS * 500, lease: MS * 500, file_system: Duration::MAX });
         let taken = Taken { steps: vec![step(start, (0, 5), request(Some(lies)))], ..Taken::default() };
-        let hops = hops((start, MS * 5), &taken, Hop::FileSystem);
+        let hops = hops((start, MS * 5), &taken, &[], Hop::FileSystem);
         assert_eq!(told(&hops), [(Hop::ServerQueue, 5, Some("s:1"))]);
     }
 

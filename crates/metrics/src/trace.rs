@@ -18,9 +18,11 @@ pub enum Hop {
     ClientQueue,
     /// A server was away: no connection, or one that broke with the request on it.
     Reconnect,
-    /// Between client and server, both ways, routers included: what the client measured less what
-    /// the server says.
+    /// Between client and server, both ways: what the client measured less what the server says,
+    /// and what a router says of itself.
     Wire,
+    /// In a router: unread there, or before the next wire.
+    Router,
     /// At the server, from when the request was there until it was begun.
     ServerQueue,
     /// At the server, until other clients gave back leases.
@@ -31,8 +33,16 @@ pub enum Hop {
 
 impl Hop {
     /// All, in the order in which a request meets them.
-    pub const ALL: [Hop; 7] =
-        [Hop::Client, Hop::ClientQueue, Hop::Reconnect, Hop::Wire, Hop::ServerQueue, Hop::LeaseWait, Hop::FileSystem];
+    pub const ALL: [Hop; 8] = [
+        Hop::Client,
+        Hop::ClientQueue,
+        Hop::Reconnect,
+        Hop::Wire,
+        Hop::Router,
+        Hop::ServerQueue,
+        Hop::LeaseWait,
+        Hop::FileSystem,
+    ];
 
     /// For people.
     pub const fn name(self) -> &'static str {
@@ -41,6 +51,7 @@ impl Hop {
             Hop::ClientQueue => "client queue",
             Hop::Reconnect => "reconnect",
             Hop::Wire => "wire",
+            Hop::Router => "router",
             Hop::ServerQueue => "server queue",
             Hop::LeaseWait => "lease wait",
             Hop::FileSystem => "file system",

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::Sink;
+use aqueduct_fs::steps::Router;
 use aqueduct_metrics::status::WayStatus;
 use aqueduct_wire::{Flags, FrameKeys, HEADER_SIZE, Header, Opener};
 use aqueduct_worker::{Flush, Group, Interest, Readiness, Ready, Registration, lock};
@@ -151,6 +152,11 @@ impl Connection {
             way.begin(group, mode.shared, mode.suspect, Arc::new(tell));
         }
         Ok(connection)
+    }
+
+    /// The router by which it leads.
+    pub fn router(&self) -> Option<Arc<dyn Router>> {
+        self.way.clone().map(|way| way as Arc<dyn Router>)
     }
 
     /// The router by which it leads, and when it ends there, if that has been said.

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use aqueduct_fs::Sink;
+use aqueduct_fs::steps::Held;
 use aqueduct_wire::{
-    HOPS_MAX, Header, Kind, Lane, NetworkName, ROUTE_LENGTH_MAX, Route, RouteNotice, RouteReply, RouteStatus, Target,
+    HOPS_MAX, Header, Kind, Lane, NetworkName, ROUTE_LENGTH_MAX, Route, RouteHeld, RouteHeldReply, RouteNotice,
+    RouteReply, RouteStatus, Target,
 };
 use aqueduct_worker::{Group, lock};
 use socket2::Socket;
@@ -30,6 +32,11 @@ const PART_MIN: Duration = Duration::from_millis(1250);
 
 /// How long a router may take to agree that it tells of flows that end: who connects waits for it.
 const NOTICES_MAX: Duration = Duration::from_secs(1);
+
+/// How long a router may take to say what lies in it, and for how long one that did not is not
+/// asked again.
+const HELD_MAX: Duration = Duration::from_secs(1);
+const SILENT: Duration = Duration::from_secs(30);
 
 /// How long a gateway that fails may take to answer a question in the background.
 const PROBE_MAX: Duration = Duration::from_secs(2);
@@ -95,7 +102,15 @@ pub struct Initiator {
     flows: AtomicU64,
     ways: Mutex<HashMap<(SocketAddr, u64), Weak<Way>>>,
     notices: Mutex<HashMap<SocketAddr, Notices>>,
+    askers: Mutex<HashMap<SocketAddr, Asker>>,
     this: Weak<Initiator>,
+}
+
+/// The connection on which a router is asked what lay in it.
+enum Asker {
+    Idle(Link),
+    /// It did not answer then.
+    Silent(Instant),
 }
 
 /// The connection on which a router tells of flows that end.
@@ -115,6 +130,7 @@ impl Initiator {
             flows: AtomicU64::new(1),
             ways: Mutex::default(),
             notices: Mutex::default(),
+            askers: Mutex::default(),
             this: this.clone(),
         }))
     }
@@ -199,7 +215,9 @@ impl Initiator {
         let hear = move |group: &Arc<Group>, shared: bool, suspect: Duration| {
             this.upgrade().into_iter().for_each(|this| this.hear(gateway, group, shared, suspect));
         };
-        let way = Arc::new(Way::new(gateway, Box::new(hear)));
+        let this = self.this.clone();
+        let ask = move |from: Instant, to: Instant| this.upgrade()?.held((gateway, flow), from, to);
+        let way = Arc::new(Way::new(gateway, Box::new(hear), Box::new(ask)));
         let mut ways = lock(&self.ways);
         ways.retain(|_, way| way.strong_count() > 0);
         ways.insert((gateway, flow), Arc::downgrade(&way));
@@ -247,6 +265,70 @@ impl Initiator {
                 tracing::debug!(%gateway, %status, "a router tells nothing of itself")
             }
             Err(error) => tracing::debug!(%gateway, %error, "a router tells nothing of itself"),
+        }
+    }
+
+    /// For how long bytes of a flow lay in a router.
+    fn held(&self, (gateway, flow): (SocketAddr, u64), from: Instant, to: Instant) -> Option<Held> {
+        let known = lock(&self.askers).remove(&gateway);
+        let asked = match known {
+            Some(Asker::Silent(at)) if at.elapsed() < SILENT => {
+                lock(&self.askers).insert(gateway, Asker::Silent(at));
+                return None;
+            }
+            // A router that was started anew has closed it.
+            Some(Asker::Idle(link)) => self
+                .ask_held(Some(link), (gateway, flow), from, to)
+                .or_else(|_| self.ask_held(None, (gateway, flow), from, to)),
+            _ => self.ask_held(None, (gateway, flow), from, to),
+        };
+        let (held, after) = match asked {
+            Ok((held, link)) => (Some(held), Asker::Idle(link)),
+            Err(error) => {
+                tracing::debug!(%gateway, %error, "a router does not say what lies in it");
+                (None, Asker::Silent(Instant::now()))
+            }
+        };
+        lock(&self.askers).insert(gateway, after);
+        held
+    }
+
+    fn ask_held(
+        &self,
+        link: Option<Link>,
+        (gateway, flow): (SocketAddr, u64),
+        from: Instant,
+        to: Instant,
+    ) -> Result<(Held, Link), ExchangeError> {
+        let other = |what: String| ExchangeError::Socket(io::Error::other(what));
+        let mut link = match link {
+            Some(link) => link,
+            None => {
+                let asked = self.ask((&Local::default(), gateway), &Target::Router, (Lane::Control, 0), HELD_MAX)?;
+                match asked.1.status {
+                    RouteStatus::Open => asked.0,
+                    status => return Err(other(format!("it is {status}"))),
+                }
+            }
+        };
+        let ago = |at: Instant| u32::try_from(at.elapsed().as_micros()).unwrap_or(u32::MAX);
+        let (mut body, from_us) = (Vec::new(), ago(from));
+        RouteHeld { flow, from_us, to_us: ago(to).min(from_us) }.encode(&mut body);
+        link.send(Header::new(Kind::RouteHeld).checked(&body), (&body, &[]), HELD_MAX)?;
+        let end = Instant::now() + HELD_MAX;
+        loop {
+            let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            let (header, body) = link.receive_unchecked(left)?;
+            match header.kind {
+                Kind::RouteNotice => {} // told where it is heard
+                Kind::RouteHeldReply => {
+                    let told = RouteHeldReply::decode(&body).map_err(|error| other(error.to_string()))?;
+                    let [looked, held, unread] =
+                        [told.looked_us, told.held_us, told.unread_us].map(|us| Duration::from_micros(us.into()));
+                    return Ok((Held { looked, held, unread }, link));
+                }
+                kind => return Err(other(format!("it answers with {kind:?}"))),
+            }
         }
     }
 

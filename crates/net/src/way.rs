@@ -1,10 +1,12 @@
 //! A connection that leads through a router, as its initiator knows it: by which router, and
 //! whether that one stops.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use aqueduct_fs::steps::{Held, Router};
 use aqueduct_worker::{Group, lock};
 
 /// What is called with the time at which the connection ends.
@@ -14,11 +16,15 @@ pub(crate) type Tell = Arc<dyn Fn(Instant) + Send + Sync>;
 /// a time.
 pub(crate) type Hear = Box<dyn Fn(&Arc<Group>, bool, Duration) + Send + Sync>;
 
+/// What asks the router for how long bytes lay in it.
+pub(crate) type Ask = Box<dyn Fn(Instant, Instant) -> Option<Held> + Send + Sync>;
+
 /// Of one connection.
 pub(crate) struct Way {
     pub(crate) gateway: SocketAddr,
     state: Mutex<State>,
     hear: Hear,
+    ask: Ask,
 }
 
 #[derive(Default)]
@@ -28,8 +34,8 @@ struct State {
 }
 
 impl Way {
-    pub(crate) fn new(gateway: SocketAddr, hear: Hear) -> Way {
-        Way { gateway, state: Mutex::default(), hear }
+    pub(crate) fn new(gateway: SocketAddr, hear: Hear, ask: Ask) -> Way {
+        Way { gateway, state: Mutex::default(), hear, ask }
     }
 
     /// The connection belongs to a group from now on, and is told when a router on its way stops;
@@ -55,5 +61,21 @@ impl Way {
     /// When it ends, if a router on the way has said so.
     pub(crate) fn end(&self) -> Option<Instant> {
         lock(&self.state).end
+    }
+}
+
+impl Router for Way {
+    fn address(&self) -> SocketAddr {
+        self.gateway
+    }
+
+    fn held(&self, from: Instant, to: Instant) -> Option<Held> {
+        (self.ask)(from, to)
+    }
+}
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Way").field("gateway", &self.gateway).finish_non_exhaustive()
     }
 }

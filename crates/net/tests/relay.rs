@@ -12,7 +12,8 @@ use aqueduct_net::{
     RelayLimits, RouteError, dial, ping,
 };
 use aqueduct_wire::{
-    HEADER_SIZE, HOPS_MAX, Header, Kind, Lane, NetworkName, Route, RouteNotice, RouteReply, RouteStatus, Target,
+    HEADER_SIZE, HOPS_MAX, Header, Kind, Lane, NetworkName, Route, RouteHeld, RouteHeldReply, RouteNotice, RouteReply,
+    RouteStatus, Target,
 };
 use aqueduct_worker::{Group, Settings};
 
@@ -434,6 +435,32 @@ fn there_and_back_may_lead_by_different_routers() {
     assert!(matches!(heard.read(&mut [0]), Ok(0) | Err(_)), "its flow has ended");
     carries(&mut arrived, &mut out, b"and back by the same");
     assert_eq!(there.relay().flows(), 1);
+}
+
+/// How long bytes lay in a router is the business of the flow's initiator.
+#[test]
+fn what_lies_in_a_router_is_told_to_its_initiator_alone() {
+    let (router, (address, accepted)) = (plain("net"), target());
+    let _flow = open(router.address(), &to("net", address));
+    let _end = accepted.recv_timeout(PATIENCE).unwrap();
+    let (mut own, _) = ask(router.address(), &route(Target::Router));
+    let (mut foreign, _) = ask(router.address(), &Route { initiator: [2; 16], ..route(Target::Router) });
+    let held = |stream: &mut TcpStream, flow: u64| {
+        let mut body = Vec::new();
+        RouteHeld { flow, from_us: 10_000_000, to_us: 0 }.encode(&mut body);
+        let header = Header { body_length: body.len() as u32, ..Header::new(Kind::RouteHeld) };
+        stream.write_all(&frame(header, &body)).unwrap();
+        let (header, body) = receive(stream).unwrap();
+        assert_eq!(header.kind, Kind::RouteHeldReply);
+        RouteHeldReply::decode(&body).unwrap()
+    };
+    assert_eq!(held(&mut own, 7), RouteHeldReply::default(), "it looks from now on");
+    thread::sleep(Duration::from_millis(20));
+    assert!(held(&mut own, 7).looked_us >= 20_000);
+    assert_eq!(held(&mut foreign, 7), RouteHeldReply::default());
+    assert_eq!(held(&mut own, 8), RouteHeldReply::default());
+    own.write_all(&frame(Header { body_length: 3, ..Header::new(Kind::RouteHeld) }, b"bad")).unwrap();
+    assert!(receive(&mut own).is_none(), "nonsense ends it");
 }
 
 #[test]

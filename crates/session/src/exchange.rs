@@ -337,7 +337,7 @@ impl Session {
             What::Request(Sent {
                 op: exchange.op.name(),
                 server: self.named.clone(),
-                router: connection.as_ref().and_then(|connection| Some(connection.gateway()?.0)),
+                router: connection.as_ref().and_then(|connection| connection.router()),
                 round_trip: connection.filter(|_| asks).and_then(|connection| connection.round_trip()),
                 is_repeat: flags.contains(Flags::RETRY),
                 is_timed: flags.contains(Flags::TIMED),

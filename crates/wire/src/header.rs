@@ -147,6 +147,10 @@ codes! {
     RouteReply = 21,
     /// A router tells of itself.
     RouteNotice = 22,
+    /// An initiator asks for how long bytes of a flow lay in the router.
+    RouteHeld = 23,
+    /// The router's answer.
+    RouteHeldReply = 24,
 }
 
 impl Kind {

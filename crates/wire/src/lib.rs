@@ -63,7 +63,7 @@ pub use request::{
 pub use right::{Beat, BeatReply, NO_PLACE, Right, RightKey, decode_revoke, decode_right, encode_revoke, encode_right};
 pub use route::{
     FLOWS_TOLD_MAX, HOPS_MAX, NETWORK_NAME_LENGTH_MAX, NetworkName, ROUTE_LENGTH_MAX, ROUTE_TEXT_LENGTH_MAX, Route,
-    RouteNotice, RouteReply, RouteStatus, Target,
+    RouteHeld, RouteHeldReply, RouteNotice, RouteReply, RouteStatus, Target,
 };
 pub use session::{
     Attach, AttachReply, CancelOutcome, CancelReply, EXPORT_NAME_LENGTH_MAX, decode_cancel, decode_release_locks,

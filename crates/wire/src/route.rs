@@ -185,6 +185,30 @@ pub struct RouteNotice {
     pub flows: Vec<u64>,
 }
 
+/// Asks for how long bytes of a flow lay in the router: the body of ROUTE HELD, on a connection for
+/// [`Target::Router`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteHeld {
+    /// Which of the initiator's connections.
+    pub flow: u64,
+    /// From so many microseconds ago.
+    pub from_us: u32,
+    /// Until so many; not before that.
+    pub to_us: u32,
+}
+
+/// Answers [`RouteHeld`]: the body of ROUTE HELD REPLY. Of a flow that is not the initiator's all are 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouteHeldReply {
+    /// Microseconds of the time that is asked for in which the router looked: it does for a while
+    /// after it was asked.
+    pub looked_us: u32,
+    /// Those of them in which bytes of the flow lay in it.
+    pub held_us: u32,
+    /// Those of these in which it had not read them yet.
+    pub unread_us: u32,
+}
+
 const TARGET_ROUTER: u8 = 0;
 const TARGET_V4: u8 = 1;
 const TARGET_V6: u8 = 2;
@@ -300,5 +324,41 @@ impl RouteNotice {
         }
         let flows = (0..count).map(|_| reader.get::<U64>()).collect::<Result<_, _>>()?;
         reader.end().map(|()| RouteNotice { stopping_seconds, flows })
+    }
+}
+
+impl RouteHeld {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        U64::put(&self.flow, out);
+        U32::put(&self.from_us, out);
+        U32::put(&self.to_us, out);
+    }
+
+    /// The question of a body.
+    pub fn decode(body: &[u8]) -> Result<RouteHeld, BodyError> {
+        let mut reader = Reader::new(body);
+        let (flow, from_us, to_us) = (reader.get::<U64>()?, reader.get::<U32>()?, reader.get::<U32>()?);
+        if to_us > from_us {
+            return Err(BodyError::Value("the time that is asked for"));
+        }
+        reader.end().map(|()| RouteHeld { flow, from_us, to_us })
+    }
+}
+
+impl RouteHeldReply {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        [self.looked_us, self.held_us, self.unread_us].iter().for_each(|us| U32::put(us, out));
+    }
+
+    /// The answer of a body.
+    pub fn decode(body: &[u8]) -> Result<RouteHeldReply, BodyError> {
+        let mut reader = Reader::new(body);
+        let [looked_us, held_us, unread_us] = [reader.get::<U32>()?, reader.get::<U32>()?, reader.get::<U32>()?];
+        if held_us > looked_us || unread_us > held_us {
+            return Err(BodyError::Value("the time in a router"));
+        }
+        reader.end().map(|()| RouteHeldReply { looked_us, held_us, unread_us })
     }
 }

@@ -4,7 +4,7 @@ use aqueduct_wire::*;
 use proptest::prelude::*;
 
 fn header() -> impl Strategy<Value = Header> {
-    let codes = (1u8..=22, 0u8..=2, 0u16..128);
+    let codes = (1u8..=24, 0u8..=2, 0u16..128);
     let numbers = (any::<[u32; 5]>(), any::<u16>(), any::<u64>(), any::<[u8; 8]>());
     let lengths = (0..=BODY_LENGTH_MAX as u32, 0..=PAYLOAD_LENGTH_MAX as u32);
     (codes, numbers, lengths).prop_map(|((kind, class, flags), numbers, (body_length, payload_length))| {

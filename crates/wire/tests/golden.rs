@@ -242,6 +242,12 @@ fn routes() {
     let notice = RouteNotice { stopping_seconds: 30, flows: vec![77] };
     assert_eq!(body(|out| notice.encode(out)), hex("1e000000 0100 4d00000000000000"));
     assert_eq!(RouteNotice::decode(&hex("1e000000 0100 4d00000000000000")), Ok(notice));
+    let held = RouteHeld { flow: 77, from_us: 20_000, to_us: 16 };
+    assert_eq!(body(|out| held.encode(out)), hex("4d00000000000000 204e0000 10000000"));
+    assert_eq!(RouteHeld::decode(&hex("4d00000000000000 204e0000 10000000")), Ok(held));
+    let reply = RouteHeldReply { looked_us: 20_000, held_us: 18, unread_us: 16 };
+    assert_eq!(body(|out| reply.encode(out)), hex("204e0000 12000000 10000000"));
+    assert_eq!(RouteHeldReply::decode(&hex("204e0000 12000000 10000000")), Ok(reply));
 }
 
 /// Whatever a hostile peer says of routes is bounded.
@@ -268,6 +274,19 @@ fn routes_that_make_no_sense_are_refused() {
     assert_eq!(cut.text, "\u{e9}".repeat(127));
     assert!(RouteNotice::decode(&hex("00000000 0110")).is_err(), "4097 flows");
     assert!(RouteNotice::decode(&hex("00000000 0000 00")).is_err());
+    for wrong in
+        ["4d00000000000000 10000000 11000000", "4d00000000000000 10000000", "4d00000000000000 01000000 00000000 00"]
+    {
+        assert!(RouteHeld::decode(&hex(wrong)).is_err(), "{wrong}");
+    }
+    for wrong in [
+        "10000000 11000000 00000000",
+        "10000000 10000000 11000000",
+        "10000000 10000000",
+        "00000000 00000000 00000000 00",
+    ] {
+        assert!(RouteHeldReply::decode(&hex(wrong)).is_err(), "{wrong}");
+    }
 }
 
 /// The proof and the tags, as another implementation has to compute them.

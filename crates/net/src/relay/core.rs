@@ -231,6 +231,11 @@ impl Core {
         lock(&self.flows).values().cloned().collect()
     }
 
+    /// The flows of an initiator.
+    pub(crate) fn flows_of(&self, initiator: &[u8; 16]) -> Vec<Arc<Flow>> {
+        lock(&self.flows).values().filter(|flow| flow.about.initiator == *initiator).cloned().collect()
+    }
+
     /// Looks from time to time whether peers with something on its way to them are there.
     pub(crate) fn look(self: &Arc<Core>) {
         let (this, group) = (self.this.clone(), Arc::downgrade(&self.group));

@@ -11,11 +11,13 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use aqueduct_wire::{RouteHeld, RouteHeldReply};
 use aqueduct_worker::{Group, Readiness, Ready, Registration, lock};
 use socket2::{Domain, Socket};
 
 use crate::liveness::{Verdict, judge};
 use crate::relay::counters::Series;
+use crate::relay::held::Held;
 use crate::relay::pipes::{self, Pipe, Pipes};
 use crate::socket;
 use crate::sys::{self, tcp_info};
@@ -133,6 +135,8 @@ pub(crate) struct Flow {
     directions: [Direction; 2],
     /// The size of the sockets' buffers.
     buffer: AtomicUsize,
+    /// For how long bytes lay here, if somebody asks.
+    pub(crate) held: Held,
     is_over: AtomicBool,
     on_end: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     this: Weak<Flow>,
@@ -184,6 +188,7 @@ impl Flow {
             sides,
             directions: Default::default(),
             buffer: AtomicUsize::new(buffer),
+            held: Held::default(),
             is_over: AtomicBool::new(false),
             on_end: Mutex::new(Some(on_end)),
             this: this.clone(),
@@ -221,6 +226,11 @@ impl Flow {
     pub(crate) fn blocked(&self) -> [Duration; 2] {
         let of = |index: usize| lock(&self.directions[index].state).blocked.map_or(Duration::ZERO, |at| at.elapsed());
         [of(1), of(0)]
+    }
+
+    /// For how long bytes lay here.
+    pub(crate) fn answer(&self, asked: &RouteHeld) -> RouteHeldReply {
+        self.held.answer(asked, [&self.sides[1].socket, &self.sides[0].socket])
     }
 
     /// Has both sockets take less, or more: bytes for each direction.
@@ -285,6 +295,7 @@ impl Flow {
 
     fn step(&self, from: usize) -> io::Result<Step> {
         let (source, sink) = (&self.sides[from].socket, &self.sides[1 - from].socket);
+        let turn = self.held.begins(from, source);
         let mut state = lock(&self.directions[from].state);
         let mut moved = 0;
         let result = loop {
@@ -332,6 +343,9 @@ impl Flow {
             }
         };
         drop(state);
+        if let Some(turn) = turn {
+            self.held.ends(&turn, sink);
+        }
         self.count(from, moved, Duration::ZERO);
         if moved >= BULK_MIN {
             Group::rest();

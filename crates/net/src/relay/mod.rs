@@ -8,6 +8,7 @@ mod flow;
 mod frames;
 mod greet;
 mod handle;
+mod held;
 mod movers;
 mod pipes;
 mod watch;

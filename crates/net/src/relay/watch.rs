@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_wire::{
-    FLOWS_TOLD_MAX, Header, Kind, Lane, ROUTE_LENGTH_MAX, Route, RouteNotice, RouteReply, RouteStatus, Target,
+    FLOWS_TOLD_MAX, Header, Kind, Lane, ROUTE_LENGTH_MAX, Route, RouteHeld, RouteHeldReply, RouteNotice, RouteReply,
+    RouteStatus, Target,
 };
 use aqueduct_worker::lock;
 
@@ -55,16 +56,31 @@ pub(crate) async fn keep(core: &Arc<Core>, side: &Arc<Side>, request: &Header, i
             tell_these(core, vec![(initiator, side.clone())], seconds, None);
         }
         loop {
-            let (header, _) = receive(side).await?;
-            if header.kind != Kind::Ping {
-                return Ok(());
-            }
-            send(side, Header { request: header.request, ..Header::new(Kind::Pong) }, &[]).await?;
+            let (header, body) = receive(side).await?;
+            let (kind, body) = match header.kind {
+                Kind::Ping => (Kind::Pong, Vec::new()),
+                Kind::RouteHeld => (Kind::RouteHeldReply, held(core, initiator, &body)?),
+                _ => return Ok(()),
+            };
+            send(side, Header { request: header.request, ..Header::new(kind) }, &body).await?;
         }
     };
     let result = result.await;
     lock(&core.watchers).remove(&number);
     result
+}
+
+/// For how long bytes of a flow lay here, which has to be the initiator's. All its flows are looked
+/// at from then on: its next request may go by another.
+fn held(core: &Core, initiator: [u8; 16], body: &[u8]) -> io::Result<Vec<u8>> {
+    let asked = RouteHeld::decode(body).map_err(|error| io::Error::other(error.to_string()))?;
+    let flows = core.flows_of(&initiator);
+    let flow = flows.iter().find(|flow| flow.about.theirs == asked.flow);
+    let told = flow.map_or_else(RouteHeldReply::default, |flow| flow.answer(&asked));
+    flows.iter().for_each(|flow| flow.held.look());
+    let mut reply = Vec::new();
+    told.encode(&mut reply);
+    Ok(reply)
 }
 
 /// Tells initiators which of their flows end in so many seconds: all, or those with these numbers.
