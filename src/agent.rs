@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use aqueduct_node::keyfile;
+use aqueduct_transfer::Spans;
 use aqueduct_transfer::jobs::{AgentSettings, run_agent};
 use clap::Args;
 use rustix::system::uname;
@@ -49,6 +50,9 @@ pub struct Run {
     /// The file with the servers' key
     #[arg(long, value_name = "FILE")]
     pub key: Option<std::path::PathBuf>,
+    /// Send what it does as spans to this collector of OpenTelemetry
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<String>,
 }
 
 /// Works until a signal.
@@ -65,6 +69,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         key: arguments.key.as_deref().map(keyfile::load_client).transpose()?,
         idle_exit: arguments.idle_exit.map(|seconds| Duration::from_secs(seconds.into())),
         allows_root: arguments.allow_root,
+        spans: Spans::to(arguments.otlp.as_deref())?,
     };
     let stop = Arc::new(AtomicBool::new(false));
     let stopper = stop.clone();

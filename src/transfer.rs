@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use aqueduct_node::{ChecksumChoice, copies_folder, default_state, keyfile, rate};
 use aqueduct_transfer::{
-    Access, Filter, Options, Place, Plan, Signer, Summary, Verified, Verify, Watch, check_manifest, check_signature,
-    copy, jobs, jobs::Database, limit, third, verify,
+    Access, Described, Filter, Options, Place, Plan, Signer, Spans, Summary, Verified, Verify, Watch, check_manifest,
+    check_signature, copy, jobs, jobs::Database, limit, third, verify,
 };
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -176,6 +176,9 @@ pub struct Common {
     pub routes: Routes,
     #[command(flatten)]
     pub shared: Shared,
+    /// Send the copy as a span, with its stages below it, to this collector of OpenTelemetry
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<String>,
     /// Print what came of it as JSON
     #[arg(long)]
     pub json: bool,
@@ -329,22 +332,25 @@ fn run(
 
 /// Makes a copy, or has it made.
 fn make(plan: Plan, common: &Common) -> Result<ExitCode, Failure> {
+    let spans = Spans::to(common.otlp.as_deref())?;
     // What would be done can be seen from here, where both sides have to be reached anyway.
     if let Some(store) = common.shared.store.as_ref().filter(|_| !common.dry_run) {
-        return submit(store, plan, common);
+        return submit(store, plan, common, &spans);
     }
     if third::is_third_party(&plan) {
-        return by_agent(&plan, common);
+        return by_agent(&plan, common, &spans);
     }
+    let described = Described::of(&plan);
     let watch = Arc::new(Watch::default());
     let shows = !common.json && std::io::stderr().is_terminal();
     let told = |line: &str| output::line(format_args!("{line}"));
-    let summary = with_progress(&watch, shows, || copy(plan, watch.clone(), Some(Box::new(told))))?;
+    let work = || with_progress(&watch, shows, || copy(plan, watch.clone(), Some(Box::new(told))));
+    let summary = spans.around(&described, work, |summary| summary)?;
     Ok(end(&summary, common.json))
 }
 
 /// Has one of two servers make the copy, so that no data come here.
-fn by_agent(plan: &Plan, common: &Common) -> Result<ExitCode, Failure> {
+fn by_agent(plan: &Plan, common: &Common, spans: &Spans) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // The second time it ends this process alone.
@@ -355,12 +361,13 @@ fn by_agent(plan: &Plan, common: &Common) -> Result<ExitCode, Failure> {
     let watch = Watch::default();
     let shows = !common.json && std::io::stderr().is_terminal();
     let told = |line: &str| eprintln!("aqueduct: {line}");
-    let summary = with_progress(&watch, shows, || third::copy(plan, &watch, &stop, told))?;
+    let work = || with_progress(&watch, shows, || third::copy(plan, &watch, &stop, told));
+    let summary = spans.around(&Described::of(plan), work, |summary| summary)?;
     Ok(end(&summary, common.json))
 }
 
 /// Has agents make the copy.
-fn submit(store: &str, mut plan: Plan, common: &Common) -> Result<ExitCode, Failure> {
+fn submit(store: &str, mut plan: Plan, common: &Common, spans: &Spans) -> Result<ExitCode, Failure> {
     let database = Database::connect(store)?;
     plan.options.is_verbose &= !common.shared.detach; // nobody would hear it
     let submitted = jobs::submit(&database, &plan, &common.shared.queue, common.shared.priority)?;
@@ -368,24 +375,43 @@ fn submit(store: &str, mut plan: Plan, common: &Common) -> Result<ExitCode, Fail
         output::line(format_args!("{}", submitted.id));
         return Ok(ExitCode::SUCCESS);
     }
-    wait(&database, submitted.id, plan.options.manifest.as_deref(), common.json)
+    let described = Described::of(&plan).as_job(submitted.name);
+    let work = || watched(&database, submitted.id, common.json);
+    let (summary, state) = spans.around(&described, work, |told: &(Summary, String)| &told.0)?;
+    ended(&database, submitted.id, plan.options.manifest.as_deref(), (&summary, &state), common.json)
 }
 
 /// Waits until agents have made a copy.
 pub fn wait(database: &Database, id: i64, manifest: Option<&Path>, json: bool) -> Result<ExitCode, Failure> {
+    let (summary, state) = watched(database, id, json)?;
+    ended(database, id, manifest, (&summary, &state), json)
+}
+
+/// What came of a job, and its state then.
+fn watched(database: &Database, id: i64, json: bool) -> Result<(Summary, String), Failure> {
     let watch = Watch::default();
     let shows = !json && std::io::stderr().is_terminal();
     let told = |line: &str| eprintln!("aqueduct: job {id}: {line}");
     let said = |line: &str| output::line(format_args!("{line}"));
     let listeners = jobs::Listeners { told: &mut { told }, said: &mut { said } };
-    let (summary, state) = with_progress(&watch, shows, || jobs::watch(database, id, &watch, listeners))?;
-    let code = end(&summary, json);
+    Ok(with_progress(&watch, shows, || jobs::watch(database, id, &watch, listeners))?)
+}
+
+/// Tells what came of a job.
+fn ended(
+    database: &Database,
+    id: i64,
+    manifest: Option<&Path>,
+    (summary, state): (&Summary, &str),
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let code = end(summary, json);
     if state == "cancelled" {
         eprintln!("aqueduct: job {id} was cancelled");
         return Ok(ExitCode::from(FAILED));
     }
     if let Some(path) = manifest {
-        jobs::write_manifest(database, id, path, &summary)?;
+        jobs::write_manifest(database, id, path, summary)?;
     }
     Ok(code)
 }

@@ -146,13 +146,13 @@ impl Drop for Cluster {
     }
 }
 
-struct Agent {
+pub struct Agent {
     process: Process,
     _home: TempDir,
 }
 
 impl Agent {
-    fn start(command: &mut Command) -> Agent {
+    pub fn start(command: &mut Command) -> Agent {
         let home = directory();
         let process = Process::start(command, &home.path().join("log"));
         wait_until("the agent works", TEST_MAX, || process.output().contains("working for"));

@@ -3,6 +3,9 @@
 
 mod agents;
 #[allow(dead_code, reason = "each test program uses its part")]
+#[path = "../harness/collector.rs"]
+mod collector;
+#[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../harness/common.rs"]
 mod common;
 mod deleting;
@@ -13,6 +16,7 @@ mod encrypted;
 mod lab;
 mod resume;
 mod slurm;
+mod spans;
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../harness/sys.rs"]
 mod sys;

@@ -72,6 +72,7 @@ pub use server::Server;
 pub use slow::{SlowConfig, SlowSettings};
 pub use source::{MountConfig, MountSettings, Source};
 pub use space::Space;
+pub use spans::tool_spans;
 pub use volume::{
     FenceSetting, VOLUME_EXPORT, Volume, VolumeModeSetting, VolumePart, VolumeServerSettings, VolumeSettings,
     WritesSetting,

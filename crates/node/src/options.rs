@@ -99,7 +99,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ),
     (
         "otlp=http://HOST[:PORT]",
-        "slow operations are sent as spans to this collector of OpenTelemetry, by OTLP over HTTP (port 4318)",
+        "slow operations are sent as spans to this collector of OpenTelemetry, by OTLP over HTTP (port 4318), or https",
     ),
     ("metrics=ADDR:PORT", "tell metrics there by HTTP, at /metrics, to Prometheus and its like"),
     ("metrics_token=FILE", "only to who sends the token in this file; needed where others than this machine can ask"),

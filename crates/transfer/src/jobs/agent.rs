@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use aqueduct_fs::Credential;
 use aqueduct_wire::ClientKey;
@@ -17,6 +17,7 @@ use super::execute;
 use super::unit::Claimed;
 use crate::Failure;
 use crate::run::raise_descriptors;
+use crate::spans::Spans;
 
 /// The longest that a thread without work sleeps before it looks again.
 const IDLE_MAX: Duration = Duration::from_millis(400);
@@ -54,6 +55,8 @@ pub struct AgentSettings {
     pub idle_exit: Option<Duration>,
     /// It also does the jobs of root, as root.
     pub allows_root: bool,
+    /// Where spans of its units go.
+    pub spans: Spans,
 }
 
 struct Agent<'a> {
@@ -176,6 +179,7 @@ impl Agent<'_> {
             Ok(Err(failure)) => return self.refuse(claimed, &failure),
             Err(error) => return tracing::warn!("{}", self.board.database.failed("cannot ask", &error)),
         };
+        let (began, started) = (SystemTime::now(), Instant::now());
         let outcome = loop {
             if !claimed.lease.holds() {
                 return; // others do it
@@ -195,6 +199,8 @@ impl Agent<'_> {
                 }
             }
         };
+        let whose = (context.name, self.settings.name.as_str());
+        self.settings.spans.unit(whose, claimed, (began, started.elapsed()), &outcome);
         while claimed.lease.holds() {
             match self.board.done(claimed, &outcome) {
                 Ok(true) => return,

@@ -49,7 +49,8 @@ pub struct Context {
     pub target: Arc<dyn Directory>,
     bases: Vec<Opened>,
     check: &'static str,
-    name: u64,
+    /// What tells the job from all others.
+    pub name: u64,
 }
 
 /// The path above a path, and its last name.

@@ -13,4 +13,6 @@ mod unit;
 
 pub use agent::{AgentSettings, run_agent};
 pub use database::Database;
+pub(crate) use unit::{Claimed, Outcome, Unit};
+
 pub use submit::{Change, Listed, Listeners, Submitted, change, list, submit, watch, write_manifest};

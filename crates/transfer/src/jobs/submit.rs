@@ -35,6 +35,8 @@ const LIST_MAX: i64 = 1000;
 pub struct Submitted {
     /// The job's number.
     pub id: i64,
+    /// What tells it from all others, of other stores as well.
+    pub name: u64,
 }
 
 /// How a job is changed.
@@ -85,7 +87,8 @@ pub fn submit(database: &Database, plan: &Plan, queue: &str, priority: i32) -> R
     let insert = "INSERT INTO job (queue, priority, name, plan, version) VALUES ($1, $2, $3, $4, $5) RETURNING id";
     let name = random() as i64;
     let row = database.with(|client| client.query_one(insert, &[&queue, &priority, &name, &text, &VERSION]));
-    row.map(|row| Submitted { id: row.get(0) }).map_err(|error| database.failed("cannot submit to", &error))
+    row.map(|row| Submitted { id: row.get(0), name: name as u64 })
+        .map_err(|error| database.failed("cannot submit to", &error))
 }
 
 type Tally = BTreeMap<String, u64>;

@@ -1,25 +1,33 @@
-//! Slow operations as spans, to a collector of OpenTelemetry: OTLP over HTTP, in JSON
-//! (opentelemetry-proto 1.x, `POST /v1/traces`). By a thread of its own; what it cannot take or
+//! Slow operations, and works of tools, as spans to a collector of OpenTelemetry: OTLP over HTTP,
+//! in JSON (`POST /v1/traces`), encrypted where the address says https. By a thread of its own; what it cannot take or
 //! send in time is dropped, and counted.
 
+mod document;
+mod tls;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use aqueduct_metrics::trace::{Hop, HopTime, Record, SlowOperation};
+use aqueduct_metrics::trace::{Record, SlowOperation};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 
-/// Operations that wait for the sender at most, and those that are sent at once.
+use document::Item;
+pub use document::{Said, Work};
+use tls::Encryption;
+
+/// Operations and works that wait for the sender at most, and those that are sent at once.
 const QUEUE_MAX: usize = 2048;
 const BATCH_MAX: usize = 256;
 
@@ -45,7 +53,7 @@ const PATH: &str = "/v1/traces";
 /// Where spans are sent, and of whom.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtlpConfig {
-    /// `http://HOST[:PORT][/PATH]`.
+    /// `http://HOST[:PORT][/PATH]`, or https.
     pub endpoint: Uri,
     /// What sends: `service.name`.
     pub service: String,
@@ -61,15 +69,11 @@ impl OtlpConfig {
     /// Reads an endpoint. An error says what is wrong with it.
     pub fn endpoint(text: &str) -> Result<Uri, String> {
         let uri: Uri = text.parse().map_err(|error| format!("it is no address: {error}"))?;
-        match (uri.scheme_str(), uri.host()) {
-            (Some("http"), Some(_)) => {}
-            (Some("https"), _) => {
-                return Err(
-                    "spans are sent without encryption: name a collector on this machine, which passes them on".into(),
-                );
-            }
-            _ => return Err("it is not of the form http://HOST:4318".into()),
-        }
+        let scheme = match (uri.scheme_str(), uri.host()) {
+            (Some("http"), Some(_)) => "http",
+            (Some("https"), Some(_)) => "https",
+            _ => return Err("it is not of the form http://HOST:4318, or https".into()),
+        };
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err("it has a name or password, which is not sent: name a collector that asks for none".into());
         }
@@ -81,7 +85,7 @@ impl OtlpConfig {
             Some(_) => uri.authority().map_or_else(String::new, ToString::to_string),
             None => format!("{}:{PORT}", uri.host().unwrap_or_default()),
         };
-        let whole = Uri::builder().scheme("http").authority(authority).path_and_query(path);
+        let whole = Uri::builder().scheme(scheme).authority(authority).path_and_query(path);
         whole.build().map_err(|error| format!("it is no address: {error}"))
     }
 }
@@ -90,23 +94,41 @@ impl OtlpConfig {
 pub struct Otlp {
     over_us: u64,
     dropped: Arc<AtomicU64>,
-    queue: Option<SyncSender<Arc<SlowOperation>>>,
+    queue: Option<SyncSender<Item>>,
     sender: Option<JoinHandle<()>>,
 }
 
 impl Otlp {
     /// Starts the thread that sends.
     pub fn start(config: OtlpConfig) -> std::io::Result<Otlp> {
+        let roots = std::env::var_os(tls::ROOTS).map(PathBuf::from);
+        Otlp::believing(config, roots.as_deref())
+    }
+
+    /// Where collectors are encrypted, those are believed for whom this file vouches.
+    fn believing(config: OtlpConfig, roots: Option<&Path>) -> std::io::Result<Otlp> {
+        let is_encrypted = config.endpoint.scheme_str() == Some("https");
+        let encryption = is_encrypted.then(|| Encryption::new(&config.endpoint, roots)).transpose()?;
         let (queue, operations) = sync_channel(QUEUE_MAX);
         let dropped = Arc::<AtomicU64>::default();
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let over_us = config.over_us;
-        let sending = Sending { config, runtime, dropped: dropped.clone(), said: None, batch: Vec::new() };
+        let sending = Sending { config, encryption, runtime, dropped: dropped.clone(), said: None, batch: Vec::new() };
         let sender = thread::Builder::new().name("otlp".into()).spawn(move || sending.run(&operations))?;
         Ok(Otlp { over_us, dropped, queue: Some(queue), sender: Some(sender) })
     }
 
-    /// Operations that were not sent, since the start.
+    /// Has a work sent.
+    pub fn send(&self, work: Work) {
+        self.put(Item::Work(Box::new(work)));
+    }
+
+    fn put(&self, item: Item) {
+        let taken = self.queue.as_ref().is_some_and(|queue| queue.try_send(item).is_ok());
+        self.dropped.fetch_add(u64::from(!taken), Ordering::Relaxed);
+    }
+
+    /// Operations and works that were not sent, since the start.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -118,8 +140,7 @@ impl Record for Otlp {
     }
 
     fn record(&self, operation: &Arc<SlowOperation>) {
-        let taken = self.queue.as_ref().is_some_and(|queue| queue.try_send(operation.clone()).is_ok());
-        self.dropped.fetch_add(u64::from(!taken), Ordering::Relaxed);
+        self.put(Item::Operation(operation.clone()));
     }
 }
 
@@ -146,15 +167,16 @@ enum Sent {
 
 struct Sending {
     config: OtlpConfig,
+    encryption: Option<Encryption>,
     runtime: Runtime,
     dropped: Arc<AtomicU64>,
     /// When a failure was told last.
     said: Option<Instant>,
-    batch: Vec<Arc<SlowOperation>>,
+    batch: Vec<Item>,
 }
 
 impl Sending {
-    fn run(mut self, operations: &Receiver<Arc<SlowOperation>>) {
+    fn run(mut self, operations: &Receiver<Item>) {
         let mut pause = PAUSE_FIRST;
         loop {
             let goes_on = self.gather(operations, GATHERED);
@@ -184,7 +206,7 @@ impl Sending {
 
     /// Takes what comes, until there is enough or the first has waited long enough. False: nothing
     /// comes any more.
-    fn gather(&mut self, operations: &Receiver<Arc<SlowOperation>>, time: Duration) -> bool {
+    fn gather(&mut self, operations: &Receiver<Item>, time: Duration) -> bool {
         let mut end = Instant::now() + time;
         while self.batch.len() < BATCH_MAX {
             match operations.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -203,7 +225,7 @@ impl Sending {
 
     /// Lets some time pass. Where the batch is full, new operations wait in the queue. False: the
     /// end came first.
-    fn wait(&mut self, operations: &Receiver<Arc<SlowOperation>>, time: Duration) -> bool {
+    fn wait(&mut self, operations: &Receiver<Item>, time: Duration) -> bool {
         let end = Instant::now() + time;
         while Instant::now() < end {
             if self.batch.len() < BATCH_MAX {
@@ -234,9 +256,9 @@ impl Sending {
     }
 
     fn send(&self, patience: Duration) -> Sent {
-        let text = document(&self.config, &self.batch).to_string();
+        let text = document::document(&self.config, &self.batch).to_string();
         let posted = async {
-            match tokio::time::timeout(patience, post(&self.config.endpoint, text)).await {
+            match tokio::time::timeout(patience, self.post(text)).await {
                 Ok(posted) => posted,
                 Err(_) => Err("it does not answer".to_owned()),
             }
@@ -249,12 +271,27 @@ impl Sending {
             Ok(status) => Sent::Refused(status.to_string()),
         }
     }
+
+    async fn post(&self, text: String) -> Result<StatusCode, String> {
+        let said = |error: &dyn std::fmt::Display| error.to_string();
+        let endpoint = &self.config.endpoint;
+        let host = endpoint.host().unwrap_or_default().trim_matches(['[', ']']);
+        let place = (host, endpoint.port_u16().unwrap_or(PORT));
+        let stream = TcpStream::connect(place).await.map_err(|error| said(&error))?;
+        match &self.encryption {
+            Some(encryption) => {
+                exchange(encryption.over(stream).await.map_err(|error| said(&error))?, endpoint, text).await
+            }
+            None => exchange(stream, endpoint, text).await,
+        }
+    }
 }
 
-async fn post(endpoint: &Uri, text: String) -> Result<StatusCode, String> {
+async fn exchange<S>(stream: S, endpoint: &Uri, text: String) -> Result<StatusCode, String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let said = |error: &dyn std::fmt::Display| error.to_string();
-    let host = endpoint.host().unwrap_or_default().trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, endpoint.port_u16().unwrap_or(PORT))).await.map_err(|error| said(&error))?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| said(&error))?;
     let request = Request::builder()
         .method(Method::POST)
@@ -269,120 +306,22 @@ async fn post(endpoint: &Uri, text: String) -> Result<StatusCode, String> {
     Ok(answer?.status())
 }
 
-/// A batch as OTLP's JSON has it.
-fn document(config: &OtlpConfig, batch: &[Arc<SlowOperation>]) -> Value {
-    let spans: Vec<Value> = batch.iter().flat_map(|operation| spans(config, operation)).collect();
-    let resource = [text("service.name", &config.service), text("host.name", &config.host)];
-    json!({ "resourceSpans": [{
-        "resource": { "attributes": resource },
-        "scopeSpans": [{ "scope": { "name": "aqueduct", "version": env!("CARGO_PKG_VERSION") }, "spans": spans }],
-    }] })
-}
-
-fn text(key: &str, value: &str) -> Value {
-    json!({ "key": key, "value": { "stringValue": value } })
-}
-
-/// Numbers of 64 bits are text in the JSON of protocol buffers.
-fn number(key: &str, value: u64) -> Value {
-    json!({ "key": key, "value": { "intValue": value.to_string() } })
-}
-
-/// Kinds of spans.
-const INTERNAL: u8 = 1;
-const SERVER: u8 = 2;
-const CLIENT: u8 = 3;
-
-/// The identity of a trace: the operation's, or one made up of what tells it apart.
-fn trace_of(config: &OtlpConfig, operation: &SlowOperation) -> (String, String) {
-    let own = |salt: &str| {
-        let what = format!("{salt} {} {} {} {}", config.host, config.service, operation.at_us, operation.number);
-        blake3::hash(what.as_bytes()).to_hex()
-    };
-    match &operation.trace {
-        // The span of the operation is named as the end of its trace: so a server knows its
-        // parent.
-        Some(trace) if trace.len() == 32 && !config.is_server => (trace.clone(), trace[16..].to_owned()),
-        Some(trace) if trace.len() == 32 => (trace.clone(), own(&operation.operation)[..16].to_owned()),
-        _ => (own("trace")[..32].to_owned(), own("span")[..16].to_owned()),
-    }
-}
-
-/// The span of an operation, and one for each hop. How long each took is measured; they stand one
-/// behind the other, though where in the operation a hop was is not known.
-fn spans(config: &OtlpConfig, operation: &SlowOperation) -> Vec<Value> {
-    let (trace, own) = trace_of(config, operation);
-    let nanos = |us: u64| us.saturating_mul(1000).to_string();
-    let mut attributes = vec![text("rpc.system", "aqueduct"), text("rpc.method", &operation.operation)];
-    let texts = [
-        ("file.path", &operation.path),
-        ("aqueduct.job", &operation.job),
-        ("aqueduct.export", &operation.export),
-        ("client.address", &operation.client),
-    ];
-    attributes.extend(texts.iter().filter_map(|(key, value)| Some(text(key, value.as_deref()?))));
-    let numbers = [
-        ("process.pid", operation.pid.map(u64::from)),
-        ("aqueduct.offset", operation.offset),
-        ("aqueduct.bytes", operation.bytes),
-        ("aqueduct.repeats", Some(operation.repeats).filter(|repeats| *repeats > 0)),
-    ];
-    attributes.extend(numbers.iter().filter_map(|(key, value)| Some(number(key, (*value)?))));
-    attributes.extend(operation.errno.map(|errno| text("error.type", &errno.to_string())));
-    let status = match operation.errno {
-        Some(errno) => json!({ "code": 2, "message": format!("errno {errno}") }),
-        None => json!({}),
-    };
-    let mut whole = json!({
-        "traceId": trace, "spanId": own, "name": operation.operation, "status": status,
-        "kind": if config.is_server { SERVER } else { INTERNAL },
-        "startTimeUnixNano": nanos(operation.at_us),
-        "endTimeUnixNano": nanos(operation.at_us.saturating_add(operation.took_us)),
-        "attributes": attributes,
-    });
-    if let Some(trace) = operation.trace.as_ref().filter(|trace| config.is_server && trace.len() == 32) {
-        whole["parentSpanId"] = json!(trace[16..]);
-    }
-    let mut at = operation.at_us;
-    let hop = |(index, hop): (usize, &HopTime)| {
-        let id = blake3::hash(format!("{trace} {own} {index}").as_bytes()).to_hex();
-        let start = at;
-        at = at.saturating_add(hop.us);
-        let mut attributes: Vec<Value> = hop.detail.iter().map(|detail| text("aqueduct.detail", detail)).collect();
-        attributes.extend(hop.server.iter().flat_map(|server| address(server)));
-        json!({
-            "traceId": trace, "spanId": id[..16], "parentSpanId": own, "name": hop.hop.name(), "status": {},
-            "kind": if hop.hop == Hop::Wire { CLIENT } else { INTERNAL },
-            "startTimeUnixNano": nanos(start), "endTimeUnixNano": nanos(at), "attributes": attributes,
-        })
-    };
-    let hops: Vec<Value> = operation.hops.iter().enumerate().map(hop).collect();
-    std::iter::once(whole).chain(hops).collect()
-}
-
-/// The conventions have host and port apart.
-fn address(server: &str) -> Vec<Value> {
-    match server.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
-        Some((host, port)) => {
-            vec![text("server.address", host.trim_matches(['[', ']'])), number("server.port", port.into())]
-        }
-        None => vec![text("server.address", server)],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
+    use aqueduct_metrics::trace::{Hop, HopTime};
+    use serde_json::Value;
+
     use super::*;
 
-    fn config(endpoint: &str, is_server: bool) -> OtlpConfig {
+    pub(super) fn config(endpoint: &str, is_server: bool) -> OtlpConfig {
         let endpoint = OtlpConfig::endpoint(endpoint).unwrap();
         OtlpConfig { endpoint, service: "aqueduct-mount".into(), host: "h".into(), is_server, over_us: 10 }
     }
 
-    fn operation() -> SlowOperation {
+    pub(super) fn operation() -> SlowOperation {
         let hop = |hop, us, server: Option<&str>| HopTime { hop, us, server: server.map(str::to_owned), detail: None };
         SlowOperation {
             at_us: 1_000_000,
@@ -396,51 +335,13 @@ mod tests {
         }
     }
 
-    fn id(value: &Value, length: usize) -> &str {
-        let id = value.as_str().unwrap();
-        assert!(
-            id.len() == length
-                && id.bytes().all(|byte| byte.is_ascii_hexdigit())
-                && id.bytes().any(|byte| byte != b'0'),
-            "{id}"
-        );
-        id
-    }
-
-    #[test]
-    fn an_operation_is_a_span_with_its_hops_below() {
-        let spans_of_client = spans(&config("http://h", false), &operation());
-        let [whole, client, wire] = &spans_of_client[..] else { panic!("{spans_of_client:?}") };
-        assert_eq!(
-            (id(&whole["traceId"], 32), id(&whole["spanId"], 16)),
-            ("000102030405060708090a0b0c0d0e0f", "08090a0b0c0d0e0f")
-        );
-        assert!(whole["parentSpanId"].is_null());
-        assert_eq!(
-            (&whole["startTimeUnixNano"], &whole["endTimeUnixNano"]),
-            (&json!("1000000000"), &json!("1000030000"))
-        );
-        assert_eq!(whole["status"]["code"], 2);
-        for (hop, start, end) in [(client, "1000000000", "1000010000"), (wire, "1000010000", "1000030000")] {
-            assert_eq!((id(&hop["traceId"], 32), &hop["parentSpanId"]), (id(&whole["traceId"], 32), &whole["spanId"]));
-            assert_ne!(id(&hop["spanId"], 16), id(&whole["spanId"], 16));
-            assert_eq!((&hop["startTimeUnixNano"], &hop["endTimeUnixNano"]), (&json!(start), &json!(end)));
-        }
-        assert_eq!(wire["attributes"], json!([text("server.address", "::1"), number("server.port", 7170)]));
-        // The server's span of the same trace is below the client's.
-        let of_server = &spans(&config("http://h", true), &operation())[0];
-        assert_eq!((&of_server["traceId"], &of_server["parentSpanId"]), (&whole["traceId"], &whole["spanId"]));
-        assert_ne!(id(&of_server["spanId"], 16), id(&whole["spanId"], 16));
-        let alone = SlowOperation { trace: None, ..operation() };
-        id(&spans(&config("http://h", false), &alone)[0]["traceId"], 32);
-    }
-
     #[test]
     fn endpoints_are_completed_or_refused() {
         let read = |text| OtlpConfig::endpoint(text).map(|uri| uri.to_string());
         assert_eq!(read("http://c"), Ok("http://c:4318/v1/traces".into()));
         assert_eq!(read("http://[::1]:9/x/y"), Ok("http://[::1]:9/x/y".into()));
-        for wrong in ["", "c:4318", "ftp://c", "https://c", "http://", "http://me:secret@c:1", "http://c/x?y=z"] {
+        assert_eq!(read("https://c"), Ok("https://c:4318/v1/traces".into()));
+        for wrong in ["", "c:4318", "ftp://c", "https://", "http://", "http://me:secret@c:1", "http://c/x?y=z"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }
