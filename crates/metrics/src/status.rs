@@ -44,6 +44,10 @@ pub struct ServerStatus<S = SessionStatus> {
     /// seconds; those that ended are left out.
     #[serde(default)]
     pub processor_seconds: [f64; 2],
+    /// The beginning of the id of its machine's boot, by which who is on the same machine knows
+    /// that; empty: not known.
+    #[serde(default)]
+    pub boot: String,
     /// Empty from a server of an earlier release, and where there is no room.
     #[serde(default)]
     pub metrics: Snapshot,
@@ -463,7 +467,8 @@ impl WayStatus {
 /// Requests of a class, by how many were under way.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ActivityStatus {
-    /// `read`, `write`, `sync` or `names`: all else.
+    /// `read`, `write`, `sync`, `locks` (which may be waited for as long as others like) or
+    /// `names`: all else.
     pub class: String,
     /// They; its target is a server.
     #[serde(flatten)]

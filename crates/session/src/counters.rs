@@ -51,15 +51,16 @@ impl Default for Counters {
 }
 
 /// Classes of requests, as [`ActivityStatus`] has them.
-const CLASSES: [&str; 4] = ["read", "write", "sync", "names"];
+const CLASSES: [&str; 5] = ["read", "write", "sync", "names", "locks"];
 
-/// The class of an operation; `None`: it may take as long as others like.
+/// The class of an operation; `None`: it is none of a program's.
 fn class_of(op: Op) -> Option<usize> {
     match op {
         Op::Read => Some(0),
         Op::Write => Some(1),
         Op::Sync | Op::SyncDirectory | Op::Commit => Some(2),
-        Op::SetLock | Op::Attach | Op::Status | Op::Beat | Op::Transfer | Op::Right => None,
+        Op::SetLock => Some(4),
+        Op::Attach | Op::Status | Op::Beat | Op::Transfer | Op::Right => None,
         _ => Some(3),
     }
 }

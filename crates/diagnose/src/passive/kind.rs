@@ -30,6 +30,8 @@ pub(crate) fn of(window: &Window, counts: &StageCounts) -> (Kind, f64) {
     match counts.stage {
         Stage::Hash | Stage::Send | Stage::Verify => return (Kind::Cpu, 3.0),
         Stage::Network => return network(&window.rails),
+        // One has it, and the others wait: faster is only who has it for less long.
+        Stage::Waiting => return (Kind::Saturated, 3.0),
         // To look names up and to make them is to compute: a processor is missing only where they
         // wait for one.
         Stage::Metadata if runnable < WAITS_MIN * (cpu + runnable) => return (Kind::Metadata, 3.0),

@@ -83,6 +83,7 @@ fn splits(first: &Look, last: &Look, servers: &[String], [before, now]: [&[Told]
         let at = servers.iter().position(|other| other == server)?;
         Some((&before[at], &now[at]))
     };
+    let own = [0, 1].map(|at: usize| (last.told.processors[at] - first.told.processors[at]).max(0.0));
     let split = |record: &StageRecord| {
         let (_, side) = place_of(record.stage)?;
         let server = last.told.servers[side].as_ref()?;
@@ -101,7 +102,7 @@ fn splits(first: &Look, last: &Look, servers: &[String], [before, now]: [&[Told]
         };
         let least = least_on_way(&ways(last, server), &station);
         let split = split
-            .with_starved(told(server), seconds, lose(&ways(first, server), &ways(last, server)), least)
+            .with_starved(told(server), seconds, (lose(&ways(first, server), &ways(last, server)), least), own)
             .over(&ways(last, server));
         (!is_here).then_some((record.stage, split))
     };

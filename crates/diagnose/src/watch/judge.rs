@@ -104,6 +104,9 @@ fn advice(named: &Named, kind: Kind, names: &Names) -> String {
     match (kind, named.stage) {
         (Kind::Cpu, Stage::Verify) => "check less (--verify), or use more or faster processors".into(),
         (Kind::Cpu, _) => "use more or faster processors, or fewer other programs on them".into(),
+        (_, Stage::Waiting) => {
+            "have programs keep locks for less long, or lock less ('aqueduct locks' says who has which)".into()
+        }
         (Kind::Metadata, _) => "put small files together, as with tar, or copy with more streams".into(),
         (Kind::Latency, Stage::Network) => "use more streams (--streams): the way is long, not full".into(),
         (Kind::Latency, _) => format!("have more under way at {place} (--streams): it is slow to answer, not busy"),

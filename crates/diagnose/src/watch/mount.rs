@@ -110,6 +110,7 @@ type Splits = Vec<(String, String, Split)>;
 
 fn splits(looks: &[Look], servers: &[String], [before, now]: [&[Told]; 2]) -> Splits {
     let (first, last) = (&looks[0], &looks[looks.len() - 1]);
+    let own = [0, 1].map(|at: usize| (last.told.processor_seconds[at] - first.told.processor_seconds[at]).max(0.0));
     let split = |of: &ActivityStatus| {
         let station = since(first, of);
         let at = servers.iter().position(|server| *server == of.station.target);
@@ -128,7 +129,8 @@ fn splits(looks: &[Look], servers: &[String], [before, now]: [&[Told]; 2]) -> Sp
         };
         let seconds = last.at.duration_since(first.at).as_secs_f64();
         let least = least_on_way(&ways(last), &station);
-        let split = split.with_starved(told, seconds, lose(&ways(first), &ways(last)), least).over(&ways(last));
+        let loses = lose(&ways(first), &ways(last));
+        let split = split.with_starved(told, seconds, (loses, least), own).over(&ways(last));
         (of.class.clone(), of.station.target.clone(), split)
     };
     client(&last.told).map(|client| client.activity.iter().map(split).collect()).unwrap_or_default()
@@ -140,7 +142,8 @@ fn class_of(name: &str) -> &'static str {
         "Read" => "read",
         "Write" => "write",
         "Sync" | "SyncDirectory" | "Commit" => "sync",
-        "SetLock" | "Attach" | "Status" | "Beat" | "Transfer" | "Right" => "",
+        "SetLock" => "locks",
+        "Attach" | "Status" | "Beat" | "Transfer" | "Right" => "",
         _ => "names",
     }
 }
@@ -170,9 +173,25 @@ fn between(before: &Look, now: &Look, splits: &Splits) -> Window {
         ..Window::default()
     };
     let kernel = now.told.kernel.since(&before.told.kernel);
-    let mut at_servers = 0.0;
+    let (mut at_servers, mut in_locks) = (0.0, 0.0f64);
     for of in client(&now.told).map(|client| &client.activity[..]).unwrap_or_default() {
         let station = Station { kind: of.class.clone(), ..since(before, of) };
+        if of.class == "locks" {
+            // Who waits for a lock that nobody gives back is held up by nothing that could be faster.
+            let waited = station.under_way.min(station.spent);
+            if waited > 0.0 {
+                in_locks = share(station.busy(), seconds).max(in_locks);
+            }
+            let states = by_state(waited, State::Io);
+            window.put(StageCounts {
+                stage: Stage::Waiting,
+                side: 1,
+                workers: seconds,
+                states,
+                stations: vec![station],
+            });
+            continue; // the kernel's are counted without them
+        }
         let split = splits.iter().find(|(class, server, _)| *class == of.class && *server == of.station.target);
         at_servers += station.under_way;
         if let Some((_, _, split)) = split {
@@ -189,7 +208,7 @@ fn between(before: &Look, now: &Look, splits: &Splits) -> Window {
     let station = scaled(&kernel, share(own, kernel.under_way));
     window.put(StageCounts { stage: Stage::Send, side: 0, workers: seconds, states, stations: vec![station] });
     // In so much of the time nothing was asked for.
-    let idle = share(kernel.time[0], seconds).min(0.999);
+    let idle = (share(kernel.time[0], seconds) - in_locks).clamp(0.0, 0.999);
     let busy: f64 = window.stages.iter().map(|counts| counts.busy() + counts.of(State::Window)).sum();
     window.idle = if busy > 0.0 { busy * idle / (1.0 - idle) } else { seconds * idle };
     let ways = |look: &Look| client(&look.told).map(|client| client.ways.clone()).unwrap_or_default();

@@ -4,7 +4,7 @@ use aqueduct_metrics::activity::{LEVELS, Station, level, middle};
 use aqueduct_metrics::status::WayStatus;
 
 use super::servers::{self, Told};
-use crate::host::lacks_processors;
+use crate::host::{boot, lacks_more, lacks_processors};
 use crate::passive::{RailCounts, STATES, StageCounts, State, Window};
 use crate::verdict::Stage;
 
@@ -70,10 +70,22 @@ impl Split {
     /// way is not the way's doing. But for one that loses: that is slow anyway. Nor for `least`,
     /// the part of a step's time that a round trip takes at least: so long it is on the way,
     /// whatever the server does.
-    pub(super) fn with_starved(self, told: Option<(&Told, &Told)>, seconds: f64, loses: bool, least: f64) -> Split {
+    /// `own`: what this process had of processors, and waited for: beside a server on the same
+    /// machine that is not worse off the machine lacks them, and not the server.
+    pub(super) fn with_starved(
+        self,
+        told: Option<(&Told, &Told)>,
+        seconds: f64,
+        (loses, least): (bool, f64),
+        own: [f64; 2],
+    ) -> Split {
         let Some((Ok(before), Ok(now))) = told else { return self };
+        let is_here = !now.boot.is_empty() && now.boot == boot();
         let [ran, waited] = [0, 1].map(|at: usize| (now.processor_seconds[at] - before.processor_seconds[at]).max(0.0));
         let waits = share(waited, ran + waited);
+        if is_here && !lacks_more([ran, waited], own) {
+            return Split { waits: 0.0, ..self };
+        }
         if loses || !lacks_processors([ran, waited], seconds) {
             return self;
         }
@@ -249,24 +261,40 @@ mod tests {
         near(&split.with_backlog(0.5), 0.95, 0.05);
     }
 
+    /// What the process has that watches: enough.
+    const OWN: [f64; 2] = [1.0, 0.0];
+
     #[test]
     fn a_server_without_processors_takes_nothing() {
         let split = Split { there: 0.1, way: 0.9, ..UNKNOWN };
         let (before, now) = (told(0, [0.0; 2]), told(0, [1.0, 9.0]));
-        let starved = split.with_starved(Some((&before, &now)), 10.0, false, 0.0);
+        let starved = split.with_starved(Some((&before, &now)), 10.0, (false, 0.0), OWN);
         near(&starved, 0.91, 0.09);
         assert!((starved.waits - 0.81 * 0.9 / 0.91).abs() < 1e-9, "{starved:?}");
-        let busy = Split { there: 0.9, way: 0.1, ..UNKNOWN }.with_starved(Some((&before, &now)), 10.0, false, 0.0);
+        let busy =
+            Split { there: 0.9, way: 0.1, ..UNKNOWN }.with_starved(Some((&before, &now)), 10.0, (false, 0.0), OWN);
         assert!(busy.waits + busy.computes < 0.1, "what it works at is not what it waits for: {busy:?}");
-        near(&split.with_starved(Some((&before, &now)), 10.0, true, 0.0), 0.1, 0.9);
-        near(&split.with_starved(Some((&before, &now)), 100.0, false, 0.0), 0.1, 0.9);
-        near(&split.with_starved(Some((&before, &told(0, [9.0, 1.0]))), 10.0, false, 0.0), 0.1, 0.9);
+        near(&split.with_starved(Some((&before, &now)), 10.0, (true, 0.0), OWN), 0.1, 0.9);
+        near(&split.with_starved(Some((&before, &now)), 100.0, (false, 0.0), OWN), 0.1, 0.9);
+        near(&split.with_starved(Some((&before, &told(0, [9.0, 1.0]))), 10.0, (false, 0.0), OWN), 0.1, 0.9);
+        // On this machine it is the machine that lacks them, unless others have more.
+        let here = |processor_seconds| Ok(ServerStatus { boot: boot(), ..told(0, processor_seconds).unwrap() });
+        let starved = |own| split.with_starved(Some((&here([0.0; 2]), &here([1.0, 9.0]))), 10.0, (false, 0.0), own);
+        let as_all = Split { waits: 0.8, ..split }.with_starved(
+            Some((&here([0.0; 2]), &here([1.0, 9.0]))),
+            10.0,
+            (false, 0.0),
+            [1.0, 6.0],
+        );
+        near(&as_all, 0.1, 0.9);
+        assert!(as_all.waits < 1e-9, "all of the machine waits: {as_all:?}");
+        near(&starved([1.0, 4.0]), 0.91, 0.09);
         // Of 60 ms that a write takes, 42 are the way's.
         let way = WayStatus { round_trip_min_us: 42_000, ..WayStatus::default() };
         let mut station = Station { spent: 6.0, ..Station::default() };
         station.done[1] = 100.0;
         let least = least_on_way(&[way], &station);
-        near(&split.with_starved(Some((&before, &now)), 10.0, false, least), 0.28, 0.72);
+        near(&split.with_starved(Some((&before, &now)), 10.0, (false, least), OWN), 0.28, 0.72);
     }
 
     #[test]
