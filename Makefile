@@ -44,8 +44,8 @@ bench-scale: setup-demo build
 	cargo build --release --locked -p aqueduct-load
 	ulimit -n $$(ulimit -Hn) && python3 bench/scale.py --programs $(abspath $(TARGET))/release $(ARGS)
 
-# An experiment, NAME (copies, dvs, fta, interfaces, router, volumes): what a paper measured, measured again, with
-# what is expected of it. ARGS="--reduced" takes minutes, ARGS="--dry-run" says what would be
+# An experiment, NAME (bottleneck, copies, dvs, fta, interfaces, router, volumes): what a paper measured, measured
+# again, with what is expected of it. ARGS="--reduced" takes minutes, ARGS="--dry-run" says what would be
 # done. As root.
 experiment: setup-lab build
 	AQUEDUCT=$(abspath $(TARGET))/release/aqueduct experiments/run $(or $(NAME),dvs) $(ARGS)
