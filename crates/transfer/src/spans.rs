@@ -1,7 +1,6 @@
 //! Copies as spans, for a collector of OpenTelemetry: one for each copy, and for each unit of an
 //! agent, with the stages of its threads below it.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,8 +9,6 @@ use aqueduct_node::tool_spans;
 use aqueduct_observe::{Otlp, Said, Work};
 
 use crate::Failure;
-use crate::jobs::{Claimed, Outcome, Unit};
-use crate::ledger::STAGES;
 use crate::outcome::Summary;
 use crate::run::Plan;
 use crate::store::random;
@@ -54,7 +51,7 @@ impl Described {
 }
 
 /// What the units of a job, and who waits for it, call its trace.
-fn trace_of(job: u64) -> String {
+pub(crate) fn trace_of(job: u64) -> String {
     format!("job {job:016x}")
 }
 
@@ -80,10 +77,10 @@ impl Spans {
         result
     }
 
-    /// Tells of a unit of a job.
-    pub(crate) fn unit(&self, (job, agent): (u64, &str), claimed: &Claimed, began: Began, outcome: &Outcome) {
+    /// Sends a work, if anybody wants it.
+    pub(crate) fn send(&self, work: impl FnOnce() -> Work) {
         if let Some(otlp) = &self.0 {
-            otlp.send(of_unit((job, agent), claimed, began, outcome));
+            otlp.send(work());
         }
     }
 }
@@ -119,43 +116,4 @@ fn of_copy(described: &Described, (began, took): Began, result: Result<&Summary,
     parts.retain(|(_, share)| *share > 0.0);
     let (name, trace) = (described.name.to_owned(), described.trace.clone());
     Work { name, trace, is_root: true, began, took, failed, attributes, parts }
-}
-
-/// What a unit does, and of which class of files.
-fn kind_of(unit: &Unit) -> &'static str {
-    match unit {
-        Unit::Directory { .. } => "directory",
-        Unit::Files { .. } => "files",
-        Unit::Large { .. } => "large file: begin",
-        Unit::Chunks { .. } => "large file: chunks",
-        Unit::Finish { .. } => "large file: finish",
-        Unit::Links { .. } => "links",
-        Unit::Attributes { .. } => "attributes of directories",
-        Unit::Delete => "delete",
-        Unit::Sweep => "sweep",
-    }
-}
-
-fn of_unit((job, agent): (u64, &str), claimed: &Claimed, (began, took): Began, outcome: &Outcome) -> Work {
-    let count = |what: &str| outcome.tally.get(what).copied().unwrap_or_default().max(0) as u64;
-    let stages: BTreeMap<&str, u64> = STAGES.iter().map(|(_, name)| (*name, count(&format!("stage:{name}")))).collect();
-    let whole = stages.values().sum::<u64>().max(1) as f64;
-    let parts = stages.iter().filter(|(_, nanos)| **nanos > 0);
-    let first = outcome.troubles.first();
-    Work {
-        name: kind_of(&claimed.unit).to_owned(),
-        trace: trace_of(job),
-        is_root: false,
-        began,
-        took,
-        failed: first.map(|trouble| format!("{}: {}: {}", trouble.path, trouble.what, trouble.why)),
-        attributes: vec![
-            ("aqueduct.agent", Said::Text(agent.to_owned())),
-            ("aqueduct.transfer", Said::Number(claimed.job.max(0) as u64)),
-            ("aqueduct.unit", Said::Number(claimed.id.max(0) as u64)),
-            ("aqueduct.files", Said::Number(count("count:files"))),
-            ("aqueduct.bytes", Said::Number(count("count:moved"))),
-        ],
-        parts: parts.map(|(name, nanos)| ((*name).to_owned(), *nanos as f64 / whole)).collect(),
-    }
 }

@@ -14,6 +14,7 @@ use super::board::{Board, Registration, Scope};
 use super::context::Context;
 use super::database::{Database, StoreError};
 use super::execute;
+use super::spans::of_unit;
 use super::unit::Claimed;
 use crate::Failure;
 use crate::run::raise_descriptors;
@@ -200,7 +201,7 @@ impl Agent<'_> {
             }
         };
         let whose = (context.name, self.settings.name.as_str());
-        self.settings.spans.unit(whose, claimed, (began, started.elapsed()), &outcome);
+        self.settings.spans.send(|| of_unit(whose, claimed, (began, started.elapsed()), &outcome));
         while claimed.lease.holds() {
             match self.board.done(claimed, &outcome) {
                 Ok(true) => return,

@@ -7,12 +7,11 @@ mod database;
 mod execute;
 mod large;
 mod order;
+mod spans;
 mod submit;
 mod tls;
 mod unit;
 
 pub use agent::{AgentSettings, run_agent};
 pub use database::Database;
-pub(crate) use unit::{Claimed, Outcome, Unit};
-
 pub use submit::{Change, Listed, Listeners, Submitted, change, list, submit, watch, write_manifest};
