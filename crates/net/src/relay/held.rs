@@ -86,7 +86,6 @@ impl Sink {
 
 /// A turn of a direction that is looked at.
 pub(crate) struct Turn {
-    began: Instant,
     from: usize,
     waited: Duration,
 }
@@ -110,7 +109,7 @@ impl Held {
             let since = began.checked_sub(unread).unwrap_or(began);
             state.put(Span { from: since, to: began, is_unread: true });
         }
-        Some(Turn { began, from, waited })
+        Some(Turn { from, waited })
     }
 
     /// And ends: how long its sink takes for what it has is known when it is looked at again.
