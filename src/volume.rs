@@ -101,7 +101,7 @@ fn show(text: &str, key: Option<&Path>, by: &Routes) -> Result<ExitCode, Failure
     // The server of the names tells the space of all together.
     let of_others: Vec<Option<Space>> = others.iter().map(|server| ask(server, DATA_EXPORT)).collect();
     let all = ask(&names, VOLUME_EXPORT);
-    let own = of_others.iter().try_fold(all, |rest, other| Some(rest?.without(other.as_ref()?)).map(Some)).flatten();
+    let own = all.and_then(|all| of_others.iter().try_fold(all, |rest, other| Some(rest.without(other.as_ref()?))));
     let spaces: Vec<Option<Space>> = [own].into_iter().chain(of_others).collect();
     for (row, space) in rows.iter_mut().zip(&spaces) {
         row.extend(space.map_or(["-".into(), "-".into(), "-".into()], shown));

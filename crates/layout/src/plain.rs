@@ -96,8 +96,8 @@ impl Plain {
         }
         if let Some(group) = &background {
             // Tokens are good when their stores have been looked at.
-            for store in stores.iter().cloned() {
-                let asks = group.clone();
+            for store in &stores {
+                let (store, asks) = (store.clone(), group.clone());
                 group.spawn(async move {
                     if store.vouch().await.is_ok() {
                         store.known_space(Some(&asks)).await; // else the log says why
