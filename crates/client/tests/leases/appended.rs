@@ -195,7 +195,7 @@ fn nothing_is_lost_or_doubled_when_the_server_is_killed_under_load() {
             while !stops.load(Ordering::SeqCst) {
                 let record: &'static [u8] = count.to_le_bytes().to_vec().leak();
                 opens.iter().for_each(|open| _ = append(&mount, *open, record).unwrap());
-                if count % 64 == 0 {
+                if count.is_multiple_of(64) {
                     sync(&mount, opens[count as usize / 64 % 4]).unwrap();
                 }
                 count += 1;
