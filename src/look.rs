@@ -80,8 +80,11 @@ pub struct Mend {
     pub purge: bool,
     /// Use the store of this server as it is from now on, though it is an older copy, or another
     /// one, than the one that was used
-    #[arg(long, value_name = "ID", conflicts_with_all = ["repair", "purge", "dry_run"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["repair", "purge", "dry_run", "accept_orphans"])]
     pub accept: Option<String>,
+    /// Move objects that no file names though they are most, or all: the tree is the right one
+    #[arg(long)]
+    pub accept_orphans: bool,
     /// Tell what would be done, and do nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -15,7 +15,7 @@ use crate::output;
 pub fn run(file: &Path, stores: &[(String, PathBuf)], mend: &Mend, as_json: bool) -> Result<ExitCode, Failure> {
     let volume = Volume::read(file)?;
     let work = if mend.purge { Work::Purge } else { Work::Repair };
-    let question = Question { work, rate: None, dry_run: mend.dry_run };
+    let question = Question { work, rate: None, dry_run: mend.dry_run, accept_orphans: mend.accept_orphans };
     let told = |told: &Told| {
         if let Told::Repaired(repaired) = told {
             show(repaired, mend, as_json);
@@ -44,7 +44,8 @@ pub fn run(file: &Path, stores: &[(String, PathBuf)], mend: &Mend, as_json: bool
 
 /// Has the server of the names use a store as it is.
 pub fn accept(file: &Path, server: &str) -> Result<ExitCode, Failure> {
-    let question = Question { work: Work::Accept(server.to_owned()), rate: None, dry_run: false };
+    let question =
+        Question { work: Work::Accept(server.to_owned()), rate: None, dry_run: false, accept_orphans: false };
     Volume::read(file)?.work(&question, |_| {})?;
     output::line(format_args!(
         "the store of server {server} is used as it is: 'aqueduct volume check' says what it lacks"

@@ -29,9 +29,11 @@ pub fn run(command: &args::Volume) -> Result<ExitCode, Failure> {
             repair::accept(Path::new(volume), server)
         }
         args::Volume::Look(Look::Check { volume, stores, key, mend, json, routes }) => {
-            if mend.dry_run {
-                let what = format!("cannot check the volume {volume}");
-                return Err(Failure::usage(what, "a check changes nothing", "give --dry-run with --repair or --purge"));
+            if mend.dry_run || mend.accept_orphans {
+                let word = if mend.dry_run { "--dry-run" } else { "--accept-orphans" };
+                let (what, hint) =
+                    (format!("cannot check the volume {volume}"), format!("give {word} with --repair or --purge"));
+                return Err(Failure::usage(what, "a check changes nothing", hint));
             }
             check::run(volume, stores, (key.as_deref(), routes), *json)
         }

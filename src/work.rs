@@ -85,7 +85,7 @@ pub fn run(work: &Work) -> Result<ExitCode, Failure> {
         Work::Drain { file, server, undo: false, how } => (file, how, aqueduct_node::Work::Drain(server.clone())),
         Work::Drain { file, server, how, .. } => (file, how, aqueduct_node::Work::Undrain(server.clone())),
     };
-    let question = Question { work, rate: how.bwlimit, dry_run: how.dry_run };
+    let question = Question { work, rate: how.bwlimit, dry_run: how.dry_run, accept_orphans: false };
     let done = Volume::read(file)?.work(&question, |told| match told {
         Told::Failed(path, why) => output::line(format_args!("not done: {path}: {why}")),
         Told::Progress(progress) => eprintln!("{}", shown(progress)),

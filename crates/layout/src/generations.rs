@@ -13,6 +13,10 @@ use crate::ledger::{Notes, Seen};
 use crate::marker::{self, Marker};
 use crate::stripe::ServerKey;
 
+/// A store that was used, beside a tree that has never used it.
+const UNSEEN: &str = "it was used, and this tree knows nothing of it: see whether the tree is mounted, and the right one; if so, \
+                      say 'aqueduct volume check FILE --accept ID'";
+
 /// Looks whether a store is what it was when it was used last, and raises its generation. Returns
 /// that; where nothing can be changed, the present one. Else why it is not.
 pub(crate) async fn confirm(
@@ -27,11 +31,14 @@ pub(crate) async fn confirm(
         notes.look_again().await.map_err(failed)?;
         seen = notes.now().seen(server);
     }
-    if let Some(seen) = seen {
-        judge(&marker, &seen)?;
+    match seen {
+        Some(seen) => judge(&marker, &seen)?,
+        // One was raised once, and then somebody ended.
+        None if marker.generation > 1 => return Err(UNSEEN.to_owned()),
+        None => {}
     }
     let of = |marker: &Marker| Seen { identity: marker.identity, generation: marker.generation };
-    if seen.is_some_and(|seen| seen != of(&marker)) {
+    if marker.generation > 0 && seen != Some(of(&marker)) {
         // It was raised, and then somebody ended.
         match notes.change(|ledger| ledger.with_seen(server, Some(of(&marker)))).await {
             Err(Errno::EROFS) => return Ok(marker.generation),

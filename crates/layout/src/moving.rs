@@ -82,7 +82,9 @@ impl Plain {
         if !store.is_reached() {
             return Err(Errno::EHOSTUNREACH);
         }
-        self.notes.change(|ledger| ledger.with_seen(store.key(), None)).await?;
+        let seen = within(HELD_TIME, store.seen_now(), self.background.as_deref()).await;
+        let seen = seen.unwrap_or(Err(Errno::EHOSTUNREACH))?;
+        self.notes.change(|ledger| ledger.with_seen(store.key(), seen)).await?;
         store.forget();
         let vouched = within(HELD_TIME, store.vouch(), self.background.as_deref()).await;
         vouched.unwrap_or(Err(Errno::EHOSTUNREACH))

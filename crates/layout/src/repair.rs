@@ -26,6 +26,10 @@ use crate::store::within;
 use crate::stripe::ServerKey;
 use crate::walk::{Walk, Wrong};
 
+/// More orphans than these, and than half of all objects, are none: the tree is not the one that
+/// names them.
+const ORPHANS_MAX: usize = 8;
+
 /// More than an epoch grows by moves: that of a layout whose own is not known any more.
 const EPOCHS: u64 = 1 << 32;
 
@@ -34,6 +38,8 @@ const EPOCHS: u64 = 1 << 32;
 pub struct Repair {
     /// Nothing is done, and it is told what would be.
     pub dry_run: bool,
+    /// Objects that no file names are taken for that, however many they are.
+    pub accept_orphans: bool,
 }
 
 /// What became of something that was found.
@@ -128,6 +134,8 @@ impl Plain {
         let used = self.table.ids();
         let is_used = |orphan: &Orphan| parse(&orphan.name).is_some_and(|(id, _)| used.contains(&id));
         let knows_all = walk.knows_all() && again.knows_all();
+        let objects = found.iter().map(|(_, listing)| listing.count()).sum();
+        let doubt = if how.accept_orphans { None } else { doubt(&again, still.len(), objects) };
         for (orphan, before) in seen.into_iter().filter(|(orphan, _)| still.contains(orphan) && !is_used(orphan)) {
             if job.ends() {
                 return Err(Errno::ECANCELED);
@@ -136,6 +144,7 @@ impl Plain {
             let done = match store.attr_in(orphan.folder, &orphan.name).await {
                 Ok(None) => continue,
                 Ok(Some(_)) if !knows_all => Done::Left("a file whose layout cannot be read may name it".into()),
+                Ok(Some(_)) if doubt.is_some() => Done::Left(doubt.unwrap_or_default().to_owned()),
                 Ok(Some(now)) if !is_same(&before, &now) => Done::Left("it was changed meanwhile".into()),
                 Ok(Some(_)) if how.dry_run => Done::Would,
                 Ok(Some(_)) => match store.lose(orphan.folder, &orphan.name).await {
@@ -384,6 +393,18 @@ impl Plain {
         }
         Ok(TEXT.into())
     }
+}
+
+/// Why what no file names may be somebody's all the same: as when the tree is not mounted.
+fn doubt(walk: &Walk, orphans: usize, objects: u64) -> Option<&'static str> {
+    if walk.stubs.is_empty() {
+        return Some(
+            "no file of the tree names any object: see whether the tree is mounted, and the right one; if so, add --accept-orphans",
+        );
+    }
+    (orphans > ORPHANS_MAX && orphans as u64 > objects / 2).then_some(
+        "that holds for most objects: see whether the tree is the right one, with all that is mounted in it; if so, add --accept-orphans",
+    )
 }
 
 /// Whether nobody has used an object between two looks at it.

@@ -19,7 +19,7 @@ use crate::attribute::{LayoutKey, object_name};
 use crate::backing::{Backing, SELF, look_up, own, read_all};
 use crate::gate::Gate;
 use crate::generations;
-use crate::ledger::Notes;
+use crate::ledger::{Notes, Seen};
 use crate::marker::{self, Marker};
 use crate::stripe::{ServerKey, server_key};
 use crate::told::Told;
@@ -291,6 +291,13 @@ impl Store {
     pub(crate) async fn generation_now(&self) -> Result<u64, Errno> {
         let backing = self.backing().await;
         self.read_marker(&backing).await.map(|(_, marker)| marker.generation).map_err(|_| Errno::EIO)
+    }
+
+    /// How it is now; `None`: it was never used.
+    pub(crate) async fn seen_now(&self) -> Result<Option<Seen>, Errno> {
+        let backing = self.backing().await;
+        let (_, Marker { identity, generation, .. }) = self.read_marker(&backing).await.map_err(|_| Errno::EIO)?;
+        Ok((generation > 0).then_some(Seen { identity, generation }))
     }
 
     /// Nothing that is known of its folders is believed any more.

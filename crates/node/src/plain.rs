@@ -249,6 +249,13 @@ pub(crate) fn look(
         let posix = open(path, Options { sync, keep_unlinked: false, ..options })?;
         Ok(if mends { Arc::new(posix) } else { Arc::new(ReadOnly(posix)) })
     };
+    // Nothing is made where nothing is: the tree may not be mounted.
+    if !directory.join(FOLDER).is_dir() {
+        let why = format!("{} has no folder {FOLDER}", directory.display());
+        let hint =
+            "see whether the tree's file system is mounted; else the server of the names makes it at its first start";
+        return Err(Failure::usage(what, why, hint).of(Kind::Export));
+    }
     // Before anything else is looked at.
     let held = if mends { hold(directory)? } else { None };
     let (layouts, mut all, mut away) = (LayoutKey::of_volume(&key), Vec::new(), Vec::new());

@@ -49,10 +49,10 @@ pub(crate) enum Task {
 /// `false` that it is to end.
 pub(crate) fn run(
     (plain, group): (&Plain, &Arc<Group>),
-    (task, dry_run): (Task, bool),
+    (task, how): (Task, Repair),
     mut tell: impl FnMut(Option<Repaired>) -> bool,
 ) -> Result<(), Errno> {
-    let (how, job) = (Repair { dry_run }, &Job::new(None));
+    let job = &Job::new(None);
     let (sender, acts) = channel();
     std::thread::scope(|scope| {
         let work = scope.spawn(move || {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::Errno;
-use aqueduct_layout::{FOLDER, Found, Goal, Job, Plain};
+use aqueduct_layout::{FOLDER, Found, Goal, Job, Plain, Repair};
 use aqueduct_net::Peer;
 use aqueduct_server::export_id;
 use aqueduct_worker::{Group, wait};
@@ -71,9 +71,16 @@ pub struct Question {
     pub rate: Option<u64>,
     /// Nothing is done, and it is told what would be.
     pub dry_run: bool,
+    /// A repair takes objects that no file names for that, however many they are.
+    #[serde(default)]
+    pub accept_orphans: bool,
 }
 
 impl Question {
+    fn how(&self) -> Repair {
+        Repair { dry_run: self.dry_run, accept_orphans: self.accept_orphans }
+    }
+
     /// What is to be repaired, if that is it.
     fn task(&self) -> Option<Task> {
         match self.work {
@@ -186,7 +193,7 @@ fn repair(
         tell(&word.map_or(Told::Progress(progress), Told::Repaired))
     };
     let task = question.task().unwrap_or(Task::Repair);
-    volume_repair::run(by, (task, question.dry_run), told).map_err(volume_repair::refused)?;
+    volume_repair::run(by, (task, question.how()), told).map_err(volume_repair::refused)?;
     Ok(progress)
 }
 

@@ -101,6 +101,34 @@ fn a_tree_that_knows_of_an_older_store_uses_none() {
     assert!(volume.start(usize::MAX).get("file").unwrap() == content(1, 60_000));
 }
 
+/// One that is not mounted, or was made anew.
+#[test]
+fn a_tree_that_knows_nothing_of_stores_uses_none_that_were_used() {
+    let mut volume = volume();
+    std::fs::rename(volume.tree(), volume.home.path().join("away")).unwrap();
+    std::fs::create_dir(volume.tree()).unwrap();
+    // In its first use, it may be that nobody could remember it.
+    assert_eq!(marker(&volume, 0).generation, 1);
+    let tree = || {
+        std::fs::remove_dir_all(volume.tree()).unwrap();
+        std::fs::create_dir(volume.tree()).unwrap();
+    };
+    volume.start(usize::MAX).put("new", &content(1, 60_000)).unwrap();
+    assert_eq!(marker(&volume, 0).generation, 2);
+    tree();
+    let process = volume.start(usize::MAX);
+    let report = process.wait(process.plain.check()).unwrap();
+    assert_eq!((report.unseen.len(), report.orphans.len()), (1, 0), "{report:?}");
+    assert!(process.put("new", &content(1, 60_000)).is_err());
+    process.wait(process.plain.accept("d0")).unwrap();
+    process.put("newer", &content(1, 60_000)).unwrap();
+    drop(process);
+    volume.add();
+    let process = volume.start(usize::MAX);
+    assert!(process.get("newer").unwrap() == content(1, 60_000));
+    assert!(process.wait(process.plain.check()).unwrap().unseen.is_empty());
+}
+
 #[test]
 fn the_raise_of_a_generation_may_end_at_each_step() {
     for changes in 0..20 {

@@ -10,7 +10,9 @@ use crate::{Act, Done, Job, LOST, Repair};
 
 fn repair_as(process: &Process, dry_run: bool) -> Vec<Act> {
     let mut acts = Vec::new();
-    process.wait(process.plain.repair(Repair { dry_run }, &Job::new(None), |act| acts.push(act))).unwrap();
+    process
+        .wait(process.plain.repair(Repair { dry_run, ..Repair::default() }, &Job::new(None), |act| acts.push(act)))
+        .unwrap();
     acts
 }
 
@@ -164,9 +166,40 @@ fn what_was_lost_comes_back_to_a_file_that_names_it() {
     assert_eq!((repair(&process).len(), lost(&volume)), (2, 2));
     for (dry_run, left) in [(true, 2), (false, 0)] {
         let mut acts = Vec::new();
-        process.wait(process.plain.purge(Repair { dry_run }, |act| acts.push(act))).unwrap();
+        process.wait(process.plain.purge(Repair { dry_run, ..Repair::default() }, |act| acts.push(act))).unwrap();
         assert_eq!((acts.len(), lost(&volume)), (2, left), "{acts:?}");
     }
+}
+
+/// A tree that is not mounted, or is another one, makes all objects nobody's: they stay.
+#[test]
+fn most_objects_are_not_taken_for_nobodys_unless_somebody_says_so() {
+    for kept in 0..=3 {
+        let volume = Volume::new(2, 0);
+        let process = volume.start(usize::MAX);
+        for number in 0..8 {
+            process.put(&format!("file-{number}"), &content(number, 60_000)).unwrap();
+        }
+        drop(process);
+        // 3 of 8 and less are less than half.
+        let kept = if kept == 3 { 4 } else { kept };
+        (kept..8).for_each(|number| std::fs::remove_file(volume.tree().join(format!("file-{number}"))).unwrap());
+        let process = volume.start(usize::MAX);
+        let acts = repair(&process);
+        let (left, is_half) = (acts.iter().filter(|act| matches!(act.done, Done::Left(_))).count(), kept == 4);
+        assert_eq!((acts.len(), left), (16 - 2 * kept as usize, if is_half { 0 } else { acts.len() }), "{acts:?}");
+        assert_eq!(lost(&volume), if is_half { 8 } else { 0 });
+        let how = Repair { accept_orphans: true, ..Repair::default() };
+        process.wait(process.plain.repair(how, &Job::new(None), |act| assert_eq!(act.done, Done::Done))).unwrap();
+        assert_eq!(lost(&volume), 16 - 2 * kept as usize);
+    }
+    // Few, and still all.
+    let volume = Volume::new(2, 0);
+    volume.start(usize::MAX).put("file", &content(1, 60_000)).unwrap();
+    std::fs::remove_file(volume.tree().join("file")).unwrap();
+    let acts = repair(&volume.start(usize::MAX));
+    let says = |act: &Act| matches!(&act.done, Done::Left(why) if why.contains("mounted"));
+    assert!(acts.len() == 2 && acts.iter().all(says) && lost(&volume) == 0, "{acts:?}");
 }
 
 /// What cannot be mended is told, and left as it is: it gives EIO still.
@@ -377,6 +410,8 @@ fn a_repair_in_a_storm_touches_nothing_that_is_in_order() {
     const ROUNDS: u64 = 120;
     let volume = Volume::new(3, 2);
     let process = volume.start(usize::MAX);
+    // A tree that names nothing is refused.
+    process.put("kept", &content(1, 40_000)).unwrap();
     let names = Names(&process);
     for thread in 0..3 {
         names.make("", &format!("t{thread}"));
