@@ -39,7 +39,9 @@ pub fn run(file: &Path, stores: &[(String, PathBuf)], mend: &Mend, as_json: bool
         false if mend.dry_run => output::line(format_args!("{found} found, {} would be mended", found - left)),
         false => output::line(format_args!("{found} found, {} mended", found - left)),
     }
-    Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    // Damage that is found and not mended is told by the code, too.
+    let stays = if mend.dry_run { found } else { left };
+    Ok(if stays == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Has the server of the names use a store as it is.
@@ -59,7 +61,9 @@ fn show(repaired: &Repaired, mend: &Mend, as_json: bool) {
         let word = json!({ "at": at, "found": found, "mend": how, "done": done, "left": left });
         return output::line(format_args!("{word}"));
     }
-    match left {
+    // Names are others': nothing that a terminal obeys.
+    let [at, found, how] = [at, found, how].map(|text| text.escape_debug().to_string());
+    match left.as_ref().map(|why| why.escape_debug()) {
         Some(why) => output::line(format_args!("left: {at}: {found}: {why}")),
         None if mend.dry_run => output::line(format_args!("would be mended: {at}: {found}: {how}")),
         None => output::line(format_args!("mended: {at}: {found}: {how}")),

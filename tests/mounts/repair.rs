@@ -90,7 +90,7 @@ fn what_is_wrong_is_mended_while_files_are_made_moved_and_removed() {
         let id = known.file_name().unwrap().to_str().unwrap()[..32].to_owned();
         rustix::fs::removexattr(tree.join("kept/0"), LAYOUT).unwrap();
         plant_orphans(&volume, 0);
-        let told = check(&volume, &["--repair", "--dry-run"]).succeeded();
+        let told = check(&volume, &["--repair", "--dry-run"]).failed();
         assert!(told.contains("4 found, 4 would be mended") && lost(&volume) == 0, "{told}\n{id}");
         let home = directory();
         let mut storms: Vec<Process> = (0..4)

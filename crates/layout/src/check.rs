@@ -61,8 +61,8 @@ pub(crate) enum What {
     Gone { object: String },
     /// The layout names a server that the volume has no more, which has nothing of the file.
     Empty,
-    /// Objects have bytes behind the file's end.
-    Longer,
+    /// Objects have so many bytes behind the file's end.
+    Longer(u64),
     /// Objects take so much, and so much is written down, in units of 512 bytes.
     Blocks { taken: u64, written: u64 },
 }
@@ -70,7 +70,7 @@ pub(crate) enum What {
 impl What {
     /// Whether all of the file can be read all the same.
     pub(crate) fn is_readable(&self) -> bool {
-        matches!(self, What::Longer | What::Blocks { .. })
+        matches!(self, What::Longer(_) | What::Blocks { .. })
     }
 
     /// For who has to do something about it.
@@ -86,7 +86,7 @@ impl What {
             What::Missing { server, object } => format!("object {object} is missing on server {server}"),
             What::Gone { object } => format!("object {object} is on a server that the volume has not"),
             What::Empty => "its layout names a server that the volume has not, with nothing of it there".into(),
-            What::Longer => "its objects have bytes behind its end".into(),
+            What::Longer(bytes) => format!("its objects have {bytes} bytes behind its end"),
             What::Blocks { taken, written } => {
                 format!("its objects take {} KiB, and {} KiB are written down", taken / 2, written / 2)
             }
@@ -191,13 +191,13 @@ impl Plain {
         }
         let before = self.attr_of(handle).await.ok()?;
         let size = size_of(attribute, before.size)?;
-        let (mut taken, mut is_longer, mut count) = (0u64, false, 0);
+        let (mut taken, mut behind, mut count) = (0u64, 0u64, 0);
         for (part, server) in attribute.servers.iter().enumerate().filter(|(part, _)| attribute.made & (1 << part) != 0)
         {
             let (store, _) = found.iter().find(|(store, _)| store.key() == *server)?;
             let attr = store.attr(&attribute.id, part).await.ok()??;
             taken += attr.blocks;
-            is_longer |= attr.size > attribute.stripe().length_of(size, part);
+            behind = behind.saturating_add(attr.size.saturating_sub(attribute.stripe().length_of(size, part)));
             count += 1;
         }
         // Whoever uses it meanwhile changes the stub.
@@ -205,7 +205,7 @@ impl Plain {
         let is_same = after.ctime == before.ctime && self.attribute_of(handle).await == Ok(Some(attribute.clone()));
         let differs = taken.abs_diff(attribute.blocks) > BLOCKS_SLACK * count;
         match is_same {
-            true if is_longer => Some(What::Longer),
+            true if behind > 0 => Some(What::Longer(behind)),
             true if differs => Some(What::Blocks { taken, written: attribute.blocks }),
             _ => None,
         }

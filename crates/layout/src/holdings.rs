@@ -62,6 +62,11 @@ pub(crate) fn parse(name: &str) -> Option<([u8; 16], usize)> {
     (object_name(&id, part).1 == name).then_some((id, part))
 }
 
+/// The id in the name of what was lost.
+pub(crate) fn lost_id(name: &str) -> Option<[u8; 16]> {
+    parse(name.split_once('~').map_or(name, |(name, _)| name)).map(|(id, _)| id)
+}
+
 /// The folder that an object has to be in.
 fn folder_of(name: &str) -> Option<usize> {
     parse(name).map(|(id, part)| object_name(&id, part).0)
@@ -151,13 +156,19 @@ impl Store {
         }
     }
 
-    /// Takes what no file names from among the objects. False: it is gone already.
-    pub(crate) async fn lose(&self, folder: usize, name: &str) -> Result<bool, Errno> {
+    /// Takes what no file names from among the objects. False: it is gone already. `is_stray`: its
+    /// file is there, and has never had this object, which must never come back to it.
+    pub(crate) async fn lose(&self, folder: usize, name: &str, is_stray: bool) -> Result<bool, Errno> {
         let backing = self.backing().await;
         let lost = self.lost(&backing, true).await?.ok_or(Errno::EIO)?;
         let from = self.folder(&backing, folder).await?;
         for number in 0..SAME_MAX {
-            let to = if number == 0 { name.to_owned() } else { format!("{name}~{number}") };
+            let to = match (number, is_stray) {
+                (0, false) => name.to_owned(),
+                (0, true) => format!("{name}~stray"),
+                (_, false) => format!("{name}~{number}"),
+                (_, true) => format!("{name}~stray{number}"),
+            };
             match rename(&backing, (&from, name), (&lost, &to)).await {
                 Ok(()) => return Ok(true),
                 Err(Errno::ENOENT) => return Ok(false),
@@ -168,18 +179,21 @@ impl Store {
         Err(Errno::EEXIST)
     }
 
-    /// Whether an object was lost, once: of several nobody knows which one is the file's.
-    pub(crate) async fn has_lost(&self, id: &[u8; 16], part: usize) -> Result<bool, Errno> {
+    /// The length of an object that was lost, once: of several nobody knows which one is the file's.
+    pub(crate) async fn has_lost(&self, id: &[u8; 16], part: usize) -> Result<Option<u64>, Errno> {
         let backing = self.backing().await;
-        let Some(lost) = self.lost(&backing, false).await? else { return Ok(false) };
+        let Some(lost) = self.lost(&backing, false).await? else { return Ok(None) };
         let (_, name) = object_name(id, part);
-        let is_there = |found: Result<Handle, Errno>| match found {
-            Ok(_) => Ok(true),
-            Err(Errno::ENOENT) => Ok(false),
-            Err(error) => Err(error),
-        };
-        let is_lost = is_there(look_up(&backing, &lost, &name).await)?;
-        Ok(is_lost && !is_there(look_up(&backing, &lost, &format!("{name}~1")).await)?)
+        let mut found = [None; 2];
+        for (found, name) in found.iter_mut().zip([name.clone(), format!("{name}~1")]) {
+            let request = Request::Lookup { parent: lost.bytes(), name: name.as_bytes() };
+            *found = match backing.call(&own(), request).await.and_then(Reply::entry) {
+                Ok(entry) => Some(entry.attr.size),
+                Err(Errno::ENOENT) => None,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(found[0].filter(|_| found[1].is_none()))
     }
 
     /// Brings an object back that was lost.

@@ -67,7 +67,8 @@ pub struct Plain {
     pub(crate) gone: Handle,
     /// What is moved while somebody looks through the tree.
     pub(crate) moves: Moves,
-    /// What the process before has left undone is done, and its clients have come back.
+    /// The clients of the process before have come back, and what it has left undone is being done.
+    /// Until then no file goes.
     pub(crate) is_swept: AtomicBool,
     /// Runs what nobody waits for; `None`: whoever closes a file does.
     pub(crate) background: Option<Arc<Group>>,

@@ -14,14 +14,14 @@ use std::sync::atomic::Ordering;
 use aqueduct_fs::{Attr, Errno, Handle};
 
 use crate::attribute::{Attribute, BLOCK, State, UNKNOWN, object_name, stub_of};
-use crate::check::{Found, Orphan, What, unnamed};
+use crate::check::{Flaw, Found, Orphan, What, unnamed};
 use crate::copy::HELD_TIME;
-use crate::holdings::{LOST, parse};
+use crate::holdings::{LOST, lost_id, parse};
 use crate::job::Job;
 use crate::moves::Watching;
 use crate::pinned::{File, Kind};
 use crate::placing::evacuated;
-use crate::plain::Plain;
+use crate::plain::{FOLDER, Plain, size_of};
 use crate::store::within;
 use crate::stripe::ServerKey;
 use crate::walk::{Walk, Wrong};
@@ -76,6 +76,15 @@ fn failed(error: Errno) -> String {
     }
 }
 
+fn not_seen(server: &str, error: String) -> Act {
+    let (at, found) = (format!("server {server}"), "its store was not looked at".into());
+    Act { at, found, mend: "start it, and run this again".into(), done: Done::Left(error) }
+}
+
+const UNKNOWN_LAYOUT: &str = "a file whose layout cannot be read may name it";
+
+const NO_STUBS: &str = "no file of the tree names any object: see whether the tree is mounted, and the right one; if so, add --accept-orphans";
+
 const IN_ORDER: &str = "it is in order by now";
 
 impl Plain {
@@ -83,22 +92,20 @@ impl Plain {
     /// names that was before are still coming back. EBUSY: another repair runs, or directories are
     /// moved as fast as they are looked at. ECANCELED: the job is to end.
     pub async fn repair(&self, how: Repair, job: &Job, mut tell: impl FnMut(Act)) -> Result<(), Errno> {
-        // Without a background there are no clients.
-        if self.background.is_some() && !self.is_swept.load(Ordering::SeqCst) {
-            return Err(Errno::EAGAIN);
-        }
-        let watching = self.moves.watch().ok_or(Errno::EBUSY)?;
+        let watching = self.begin()?;
         let mut unseen = Vec::new();
         // Objects first: what is made later is named by a stub that is looked at later.
         let found = self.objects(&mut unseen).await;
         for (server, error) in unseen {
-            let (at, found) = (format!("server {server}"), "its store was not looked at".into());
-            tell(Act { at, found, mend: "start it, and run this again".into(), done: Done::Left(error) });
+            tell(not_seen(&server, error));
         }
         let walk = self.survey(&watching, job).await?;
         for flaw in self.flaws(&walk, &found).await {
             if job.ends() {
                 return Err(Errno::ECANCELED);
+            }
+            if self.waits_to_go(&flaw).await {
+                continue;
             }
             let mended = self.mend(&flaw.handle, (&flaw.what, &found), how).await;
             let (mend, done) = match mended {
@@ -110,6 +117,22 @@ impl Plain {
             tell(Act { at: flaw.path, found: flaw.what.text(), mend, done });
         }
         self.lose_orphans((&watching, &found, &walk), (how, job), &mut tell).await
+    }
+
+    fn begin(&self) -> Result<Watching<'_>, Errno> {
+        // Without a background there are no clients.
+        if self.background.is_some() && !self.is_swept.load(Ordering::SeqCst) {
+            return Err(Errno::EAGAIN);
+        }
+        self.moves.watch().ok_or(Errno::EBUSY)
+    }
+
+    /// Whether a file has lost its last name, and clients may come back to it, as it was open.
+    async fn waits_to_go(&self, flaw: &Flaw) -> bool {
+        let is_here = flaw.path.strip_prefix('/').and_then(|path| path.strip_prefix(FOLDER)).is_some();
+        is_here
+            && !self.is_swept.load(Ordering::SeqCst)
+            && self.attr_of(&flaw.handle).await.is_ok_and(|attr| attr.nlink == 1)
     }
 
     /// Takes what no file names from among the objects.
@@ -133,6 +156,7 @@ impl Plain {
         let still: HashSet<Orphan> = unnamed(found, &again).into_iter().collect();
         let used = self.table.ids();
         let is_used = |orphan: &Orphan| parse(&orphan.name).is_some_and(|(id, _)| used.contains(&id));
+        let is_stray = |orphan: &Orphan| parse(&orphan.name).is_some_and(|(id, _)| walk.has(&id) || again.has(&id));
         let knows_all = walk.knows_all() && again.knows_all();
         let objects = found.iter().map(|(_, listing)| listing.count()).sum();
         let doubt = if how.accept_orphans { None } else { doubt(&again, still.len(), objects) };
@@ -143,11 +167,11 @@ impl Plain {
             let store = &found[orphan.at].0;
             let done = match store.attr_in(orphan.folder, &orphan.name).await {
                 Ok(None) => continue,
-                Ok(Some(_)) if !knows_all => Done::Left("a file whose layout cannot be read may name it".into()),
+                Ok(Some(_)) if !knows_all => Done::Left(UNKNOWN_LAYOUT.into()),
                 Ok(Some(_)) if doubt.is_some() => Done::Left(doubt.unwrap_or_default().to_owned()),
                 Ok(Some(now)) if !is_same(&before, &now) => Done::Left("it was changed meanwhile".into()),
                 Ok(Some(_)) if how.dry_run => Done::Would,
-                Ok(Some(_)) => match store.lose(orphan.folder, &orphan.name).await {
+                Ok(Some(_)) => match store.lose(orphan.folder, &orphan.name, is_stray(&orphan)).await {
                     Ok(true) => Done::Done,
                     Ok(false) => continue,
                     Err(error) => Done::Left(failed(error)),
@@ -164,25 +188,38 @@ impl Plain {
         Ok(())
     }
 
-    /// Removes for good what was taken from among the objects.
-    pub async fn purge(&self, how: Repair, mut tell: impl FnMut(Act)) -> Result<(), Errno> {
+    /// Removes for good what was taken from among the objects, unless a file names it all the same.
+    /// It fails as a repair does.
+    pub async fn purge(&self, how: Repair, job: &Job, mut tell: impl FnMut(Act)) -> Result<(), Errno> {
+        let watching = self.begin()?;
+        let walk = self.survey(&watching, job).await?;
+        let (used, none) = (self.table.ids(), Some(NO_STUBS).filter(|_| walk.stubs.is_empty() && !how.accept_orphans));
+        let is_named = |id: [u8; 16]| walk.has(&id) || used.contains(&id);
         for store in &self.stores {
             let all = if store.is_reached() { store.all_lost().await } else { Err(Errno::EHOSTUNREACH) };
             let all = match all {
                 Ok(all) => all,
                 Err(error) => {
-                    let (at, found) = (format!("server {}", store.id()), "its store was not looked at".into());
-                    let mend = "start it, and run this again".into();
-                    tell(Act { at, found, mend, done: Done::Left(error.to_string()) });
+                    tell(not_seen(store.id(), error.to_string()));
                     continue;
                 }
             };
             for name in all {
-                let done = match how.dry_run {
-                    true => Done::Would,
-                    false => store.purge(&name).await.map_or_else(|error| Done::Left(failed(error)), |()| Done::Done),
+                if job.ends() {
+                    return Err(Errno::ECANCELED);
+                }
+                let done = match () {
+                    () if !walk.knows_all() => Done::Left(UNKNOWN_LAYOUT.into()),
+                    () if lost_id(&name).is_some_and(is_named) => {
+                        Done::Left("a file has this id: a repair brings it back if that lacks it".into())
+                    }
+                    () if none.is_some() => Done::Left(none.unwrap_or_default().into()),
+                    () if how.dry_run => Done::Would,
+                    () => store.purge(&name).await.map_or_else(|error| Done::Left(failed(error)), |()| Done::Done),
                 };
                 let (at, found) = (format!("object {name} on server {}", store.id()), "no file names it".into());
+                let found =
+                    if matches!(done, Done::Left(_)) { "it was taken from among the objects".into() } else { found };
                 tell(Act { at, found, mend: "it is removed for good".into(), done });
             }
         }
@@ -198,6 +235,12 @@ impl Plain {
             What::Wrong(Wrong::Unread(_)) => return left("see the log of the server of the names"),
             What::Gone { .. } => {
                 return left("have the server back in the volume's file, or bring the file back from a copy");
+            }
+            // Nobody knows that the stub is right, and they harm nobody.
+            What::Longer(_) => {
+                return left(
+                    "nobody reads them, and they are cut before the file grows; if its end is right, they may stay",
+                );
             }
             _ => {}
         }
@@ -335,6 +378,8 @@ impl Plain {
     /// Brings back objects that were lost, and that a file names all the same.
     async fn regain(&self, file: &File, how: Repair) -> Mended {
         let attribute = self.attribute_of(&file.handle).await.map_err(failed)?.ok_or(IN_ORDER)?;
+        let length = self.attr_of(&file.handle).await.map_err(failed)?.size;
+        let size = size_of(&attribute, length).ok_or(IN_ORDER)?;
         let mut back = Vec::new();
         for (part, server) in attribute.servers.iter().enumerate() {
             let store = self.stores.iter().find(|store| store.key() == *server);
@@ -342,8 +387,17 @@ impl Plain {
             if store.has(&attribute.id, part).await.map_err(failed)? {
                 continue;
             }
-            if !store.has_lost(&attribute.id, part).await.map_err(failed)? {
+            let Some(length) = store.has_lost(&attribute.id, part).await.map_err(failed)? else {
                 return Err("it cannot be made again: bring the file back from a copy, or remove it".into());
+            };
+            // It may be what was left of another day, as half of a copy.
+            let wanted = attribute.stripe().length_of(size, part);
+            if length != wanted {
+                let (name, id) = (object_name(&attribute.id, part).1, store.id());
+                return Err(format!(
+                    "the object {name} in {LOST} on server {id} has {length} bytes, and the file's has to have {wanted}: \
+                     if it is the right one, move it back by hand"
+                ));
             }
             back.push((store, part));
         }
@@ -377,14 +431,13 @@ impl Plain {
         Ok("its layout names another server".into())
     }
 
-    /// Cuts objects to the file's size, and writes down what they take.
+    /// Writes down what the objects take.
     async fn note_sizes(&self, file: &File, how: Repair) -> Mended {
-        const TEXT: &str = "its objects end with it, and what they take is written down";
+        const TEXT: &str = "what its objects take is written down";
         if how.dry_run {
             return Ok(TEXT.into());
         }
         let Kind::Spread(spread) = self.alone_again(file).await.map_err(failed)? else { return Err(IN_ORDER.into()) };
-        spread.cut().await.map_err(failed)?;
         if spread.now().blocks().is_some() {
             let attribute =
                 Attribute { blocks: spread.blocks().await.map_err(failed)?, ..spread.now().attribute.clone() };
@@ -398,9 +451,7 @@ impl Plain {
 /// Why what no file names may be somebody's all the same: as when the tree is not mounted.
 fn doubt(walk: &Walk, orphans: usize, objects: u64) -> Option<&'static str> {
     if walk.stubs.is_empty() {
-        return Some(
-            "no file of the tree names any object: see whether the tree is mounted, and the right one; if so, add --accept-orphans",
-        );
+        return Some(NO_STUBS);
     }
     (orphans > ORPHANS_MAX && orphans as u64 > objects / 2).then_some(
         "that holds for most objects: see whether the tree is the right one, with all that is mounted in it; if so, add --accept-orphans",

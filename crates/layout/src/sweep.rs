@@ -68,6 +68,13 @@ impl Plain {
         };
         let has_link = known.as_ref().is_none_or(|spread| spread.now().has_link);
         if has_link && self.is_gone(file, &id).await? {
+            // Clients may still come back to it: the sweep finds it.
+            if !self.is_swept.load(Ordering::SeqCst) {
+                if let Some(spread) = &known {
+                    spread.close().await;
+                }
+                return Ok(());
+            }
             return self.destroy(file, &id).await;
         }
         if let Some(spread) = &known {
@@ -133,6 +140,8 @@ impl Plain {
     /// Ends what the process before has begun: to be called when clients have reopened what they
     /// had. Returns how many stubs were found that were to go.
     pub async fn sweep(&self) -> Result<usize, Errno> {
+        // Whoever has left a file before this has left its link, too, which is listed now.
+        self.is_swept.store(true, Ordering::SeqCst);
         let open = Request::OpenDirectory { handle: self.gone.bytes() };
         let open = self.tree.call(&own(), open).await?.opened()?.id;
         let mut found: Vec<Handle> = Vec::new();
@@ -161,7 +170,6 @@ impl Plain {
             }
             self.unpin(file).await;
         }
-        self.is_swept.store(true, Ordering::SeqCst);
         Ok(found.len())
     }
 

@@ -163,6 +163,8 @@ impl Volume {
         let config = Config { key: KEY, block: BLOCK, width: self.width, inline_max: INLINE_MAX };
         let trees = (open(&self.tree(), true), open(&self.tree(), false));
         let plain = wait(&group, Plain::open(trees, stores.collect(), config, None)).unwrap();
+        // Nobody was away.
+        plain.is_swept.store(true, Ordering::SeqCst);
         left.store(changes, Ordering::SeqCst);
         Process { plain, left, meddler, starts, group }
     }

@@ -53,6 +53,11 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
+    /// Whether a file has this id.
+    pub(crate) fn has(&self, id: &[u8; 16]) -> bool {
+        self.stubs.contains_key(id) || self.claimed.contains(id)
+    }
+
     /// Whether each file that names objects is known to name those.
     pub(crate) fn knows_all(&self) -> bool {
         self.wrong.iter().all(|(_, _, wrong)| !matches!(wrong, Wrong::Unknown | Wrong::Unread(_)))

@@ -58,7 +58,7 @@ pub(crate) fn run(
         let work = scope.spawn(move || {
             let act = |act| _ = sender.send(act); // it is heard until this ends
             match task {
-                Task::Purge => wait(group, plain.purge(how, act)),
+                Task::Purge => wait(group, plain.purge(how, job, act)),
                 Task::Repair => wait(group, plain.repair(how, job, act)),
             }
         });

@@ -132,12 +132,6 @@ fn each_planted_damage_is_mended() {
     }
     mends(|volume| run(volume, "truncate", &["-s", "10", "file-1"]), "made shorter", |_| {});
     mends(|volume| run(volume, "truncate", &["-s", "0", "short"]), "made shorter", |_| {});
-    let longer = |volume: &Volume| {
-        let object = &objects(volume, 0)[0];
-        let file = std::fs::OpenOptions::new().write(true).open(object).unwrap();
-        file.write_all_at(b"behind the end", 1 << 20).unwrap();
-    };
-    mends(longer, "behind its end", |_| {});
     let more = |volume: &Volume| {
         // Not longer, but with much more behind it than is written down.
         let object = objects(volume, 0).pop().unwrap();
@@ -145,6 +139,128 @@ fn each_planted_damage_is_mended() {
         run(volume, "fallocate", &["-n", "-o", "1MiB", "-l", "8MiB", object]);
     };
     mends(more, "are written down", |_| {});
+}
+
+/// Its server does not run, and clients go on with what they have open when it does.
+#[test]
+fn what_is_open_and_has_no_name_outlives_a_repair_without_servers() {
+    let volume = volume();
+    let process = volume.start(usize::MAX);
+    let open = process.open("file-1", READ_WRITE).unwrap();
+    process.unlink("file-1").unwrap();
+    process.left.store(0, Ordering::SeqCst);
+    let _ = process.close(open);
+    drop(process);
+    let (objects, gone) = (volume.objects(), std::fs::read_dir(volume.tree().join(FOLDER).join("gone")).unwrap());
+    let stub = gone.map(|entry| entry.unwrap().path()).next().unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&stub).unwrap();
+    // What its objects take is not what is written down, and a name that has flaws is looked at.
+    file.set_len(100).unwrap();
+    for is_named in [false, true] {
+        if is_named {
+            std::fs::hard_link(&stub, volume.tree().join("again")).unwrap();
+        }
+        let process = volume.start(usize::MAX);
+        process.plain.is_swept.store(false, Ordering::SeqCst);
+        assert_eq!(repair(&process).len(), usize::from(is_named));
+        if is_named {
+            std::fs::remove_file(volume.tree().join("again")).unwrap();
+        }
+        // Nor does it go with whoever looks at it.
+        let handle = process.wait(process.plain.survey(&process.plain.moves.watch().unwrap(), &Job::new(None)));
+        let (_, handle, _) = handle.unwrap().stubs.into_values().find(|(path, ..)| path.contains("gone")).unwrap();
+        let file = process.plain.table.pin(&handle);
+        process.wait(process.plain.alone(&file)).map(drop).unwrap_or(());
+        process.wait(process.plain.unpin(file));
+        assert_eq!((volume.objects(), volume.gone()), (objects, 1));
+        if is_named {
+            process.sweep();
+            assert_eq!((volume.objects(), volume.gone()), (objects - 2, 0));
+        }
+    }
+}
+
+/// What is somebody's again, or may be, is not removed for good.
+#[test]
+fn what_files_name_is_never_purged() {
+    let volume = volume();
+    let away = volume.home.path().join("away");
+    std::fs::rename(volume.tree().join("file-1"), &away).unwrap();
+    let process = volume.start(usize::MAX);
+    assert_eq!((repair(&process).len(), lost(&volume)), (2, 2));
+    let purge = |why: &str| {
+        let mut acts = Vec::new();
+        process.wait(process.plain.purge(Repair::default(), &Job::new(None), |act| acts.push(act))).unwrap();
+        let is_left = |act: &Act| matches!(&act.done, Done::Left(text) if text.contains(why));
+        assert!(acts.len() == 2 && acts.iter().all(is_left) && lost(&volume) == 2, "{acts:?}");
+    };
+    std::fs::rename(&away, volume.tree().join("file-1")).unwrap();
+    purge("a file has this id");
+    strip(&volume, "file-1");
+    purge("a file has this id");
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(volume.tree().join("file-1"), attribute::NAME, b"of another volume", flags).unwrap();
+    std::fs::OpenOptions::new().write(true).open(volume.tree().join("file-1")).unwrap().set_len(0).unwrap();
+    purge("cannot be read");
+    for entry in std::fs::read_dir(volume.tree()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    purge("mounted");
+}
+
+/// A copy that a move left behind, at another server, or at the one that has it now, goes never to
+/// its file.
+#[test]
+fn only_what_fits_a_file_comes_back_to_it() {
+    let volume = volume();
+    let process = volume.start(usize::MAX);
+    let lengths = |at: usize| objects(&volume, at).into_iter().map(|path| (path.metadata().unwrap().len(), path));
+    let (_, object) = lengths(0).find(|(length, _)| *length > 20_000).unwrap();
+    let name = object.file_name().unwrap().to_owned();
+    let (folder, lost_to) = (object.parent().unwrap().file_name().unwrap(), volume.store(1).join(LOST));
+    std::fs::write(volume.store(1).join(marker::OBJECTS).join(folder).join(&name), b"half a copy").unwrap();
+    let acts = repair(&process);
+    assert!(acts.len() == 1 && acts[0].done == Done::Done, "{acts:?}");
+    assert!(!lost_to.join(&name).exists() && lost_to.join(format!("{}~stray", name.to_str().unwrap())).exists());
+    // One that was lost by another release.
+    std::fs::create_dir(volume.store(0).join(LOST)).unwrap();
+    let lost_object = volume.store(0).join(LOST).join(&name);
+    std::fs::rename(&object, &lost_object).unwrap();
+    let length = lost_object.metadata().unwrap().len();
+    let file = std::fs::OpenOptions::new().write(true).open(&lost_object).unwrap();
+    file.set_len(length - 1).unwrap();
+    let acts = repair(&process);
+    let says = |act: &Act| matches!(&act.done, Done::Left(why) if why.contains("has to have"));
+    assert!(acts.len() == 1 && says(&acts[0]) && !object.exists(), "{acts:?}");
+    file.set_len(length).unwrap();
+    assert!(repair(&process)[0].done == Done::Done && object.exists());
+}
+
+/// The stub may be the one that is wrong.
+#[test]
+fn bytes_behind_an_end_stay_until_their_file_grows() {
+    let volume = volume();
+    let process = volume.start(usize::MAX);
+    let data = process.get("file-1").unwrap();
+    // As what a restore of an older tree leaves.
+    run(&volume, "truncate", &["-s", "40000", "file-1"]);
+    drop(process);
+    let process = volume.start(usize::MAX);
+    let acts = repair(&process);
+    assert!(matches!(acts[..], [Act { done: Done::Left(_), .. }]), "{acts:?}");
+    assert!(acts[0].at == "/file-1" && acts[0].found.contains("20000 bytes behind its end"), "{acts:?}");
+    assert!(process.get("file-1").unwrap() == data[..40_000]);
+    drop(process);
+    run(&volume, "truncate", &["-s", "60000", "file-1"]);
+    assert!(volume.start(usize::MAX).get("file-1").unwrap() == data, "all is there still");
+    run(&volume, "truncate", &["-s", "40000", "file-1"]);
+    let process = volume.start(usize::MAX);
+    process.set_size("file-1", 60_000).unwrap();
+    assert!(process.get("file-1").unwrap() == [&data[..40_000], &[0; 20_000]].concat(), "they never show");
+    assert!(check(&process).is_clean());
 }
 
 /// What was taken for nobody's, and is somebody's all the same: its name was moved past the volume.
@@ -166,7 +282,9 @@ fn what_was_lost_comes_back_to_a_file_that_names_it() {
     assert_eq!((repair(&process).len(), lost(&volume)), (2, 2));
     for (dry_run, left) in [(true, 2), (false, 0)] {
         let mut acts = Vec::new();
-        process.wait(process.plain.purge(Repair { dry_run, ..Repair::default() }, |act| acts.push(act))).unwrap();
+        process
+            .wait(process.plain.purge(Repair { dry_run, ..Repair::default() }, &Job::new(None), |act| acts.push(act)))
+            .unwrap();
         assert_eq!((acts.len(), lost(&volume)), (2, left), "{acts:?}");
     }
 }
