@@ -18,7 +18,7 @@ use socket2::Socket;
 use crate::blocking::Link;
 use crate::budget::{UNSENT_FREE, UNSENT_PAUSES, Waiter};
 use crate::counters::Counters;
-use crate::holding::Holding;
+use crate::holding::{Handed, Holding};
 use crate::liveness::{Liveness, was_cut};
 use crate::peer::Peer;
 use crate::pool::BufferPool;
@@ -573,7 +573,8 @@ impl Connection {
             if self.pauses() {
                 return true;
             }
-            if !self.handle(self.holding.take_deferred(), Handing::begin(self)) {
+            let handing = Handing::begin(self); // before: without it they look as if handed on
+            if !self.handle(self.holding.take_deferred(), handing) {
                 return false;
             }
         }
@@ -641,7 +642,7 @@ impl Connection {
             if self.is_closed() {
                 return false; // what a session asked for must not be done after it was fenced
             }
-            if self.pauses() {
+            if self.pauses() && !self.holding.is_ending() {
                 self.holding.defer([frame].into_iter().chain(frames));
                 return true;
             }
@@ -686,8 +687,10 @@ impl Handing {
 
 impl Drop for Handing {
     fn drop(&mut self) {
-        if let Some(closed) = self.0.holding.handed() {
-            self.0.end(closed);
+        match self.0.holding.handed() {
+            Handed::More => {}
+            Handed::Deferred(frames) => _ = self.0.handle(frames, Handing(self.0.clone())),
+            Handed::End(closed) => self.0.end(closed),
         }
     }
 }

@@ -281,3 +281,22 @@ fn the_end_is_told_after_what_came_before_it() {
     assert_eq!([world.frame(), world.frame()], [0, 0]);
     wait_until(|| world.endpoint.closed.load(Ordering::SeqCst));
 }
+
+/// Nobody reads replies any more at the end, for which frames had waited.
+#[test]
+fn the_end_is_told_after_what_was_deferred() {
+    let (world, _) = World::new(1 << 20, 1 << 20);
+    let (_peer, connection) = world.connect();
+    let mut sender = lock(&connection.sender);
+    sender.queue(&vec![0; BACKLOG_PAUSES], None);
+    connection.note_unsent(&sender);
+    assert!(connection.pauses());
+    let frame = |kind| Frame::of_handshake(Header::new(kind), Vec::new());
+    let (first, last) = (Handing::begin(&connection), Handing::begin(&connection));
+    connection.handle(vec![frame(Kind::Request), frame(Kind::Goodbye)], first);
+    assert!(connection.holding.has_deferred());
+    connection.holding.end_after_frames(Closed { reason: "test".into(), orderly: true, vanished: false });
+    drop(last);
+    assert_eq!([world.frame(), world.frame()], [0, 0]);
+    assert!(world.endpoint.closed.load(Ordering::SeqCst));
+}

@@ -48,6 +48,17 @@ fn since(then: &AtomicU64) -> Option<Duration> {
     }
 }
 
+/// What whoever has handed on frames does next.
+pub(crate) enum Handed {
+    /// Nothing: more may come, or others still hand on.
+    More,
+    /// Nothing more comes, and these have waited for replies to be read: they are handed on as
+    /// frames that were received just now, which this is counted for already.
+    Deferred(Vec<Frame>),
+    /// The connection ends.
+    End(Closed),
+}
+
 impl Holding {
     /// Whether it has to leave half of the room to others.
     pub(crate) fn leaves_half(&self) -> bool {
@@ -139,15 +150,23 @@ impl Holding {
         self.handing.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Those frames are handed on, or others have taken them over. Returns with what the
-    /// connection ends, if nothing else is to be handed on before.
-    pub(crate) fn handed(&self) -> Option<Closed> {
+    /// Those frames are handed on, or others have taken them over. What is to be done next.
+    pub(crate) fn handed(&self) -> Handed {
         let others = self.handing.fetch_sub(1, Ordering::SeqCst) - 1;
         // Looked at after it was counted: of two that are the last, one sees the end.
-        if others > 0 || !self.is_ending.load(Ordering::SeqCst) {
-            return None;
+        if others > 0 || !self.is_ending() {
+            return Handed::More;
         }
-        lock(&self.ending).take()
+        if self.has_deferred() {
+            self.begin_handing();
+            return Handed::Deferred(self.take_deferred());
+        }
+        lock(&self.ending).take().map_or(Handed::More, Handed::End)
+    }
+
+    /// Whether nothing more comes: then no frame is deferred any more.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::SeqCst)
     }
 
     /// Nothing more comes: whoever hands on the last frame ends the connection.
