@@ -142,11 +142,12 @@ impl Exchange {
     fn send_on<'a>(
         &mut self,
         link: &'a Link,
-        header: &mut Header,
+        (header, slot): (&mut Header, &mut Option<SlotGuard<'_>>),
         load: Option<(Direction, u64)>,
     ) -> Option<Ticket<'a>> {
         let place = (header, self.only_in, self.patient);
-        match link.send(place, &mut self.frame, self.payload.clone(), (self.sink.take(), load)) {
+        let begins = || slot.iter_mut().for_each(SlotGuard::sending);
+        match link.send(place, &mut self.frame, self.payload.clone(), (self.sink.take(), load), begins) {
             Ok(ticket) => Some(ticket),
             Err(sink) => {
                 self.sink = sink;
@@ -205,11 +206,10 @@ impl Session {
                 header.flags |= Flags::LEASES | brought.asks;
                 brought.sent = now();
             }
-            match exchange.send_on(link, &mut header, data) {
+            match exchange.send_on(link, (&mut header, &mut slot), data) {
                 None => self.wait_for_connection((context, is_soft), lane).await?,
                 Some(mut ticket) => {
                     brought.is_open = true;
-                    slot.iter_mut().for_each(|slot| slot.sent = true);
                     let under_way = (self.sent(exchange.op, &ticket), flags);
                     match self.answer(context, (exchange.op, &ticket), &mut slot).await? {
                         Answered::Frame(frame) => {

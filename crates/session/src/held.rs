@@ -54,7 +54,7 @@ impl Session {
     ) -> Result<(), Errno> {
         let mut may_try_again = true;
         loop {
-            let (sequence, at) = slot.begin_try();
+            let (sequence, at) = slot.present();
             if at == data.len() {
                 return Ok(());
             }

@@ -306,6 +306,7 @@ impl Link {
         frame: &mut [u8],
         payload: Option<Bytes>,
         (sink, load): (Option<Box<dyn Sink>>, Option<Load>),
+        begins: impl FnOnce(),
     ) -> Result<Ticket<'_>, Option<Box<dyn Sink>>> {
         let mut state = lock(&self.state);
         let may = only_in.is_none_or(|epoch| epoch == state.epoch);
@@ -315,6 +316,7 @@ impl Link {
         let number = state.number;
         let entry = Entry { generation, number, sent, is_patient, sink, waker: None, progress: Progress::Sent };
         let key = state.requests.insert(entry);
+        begins(); // before a new epoch can begin: a recovery takes this lock first
         drop(state);
         let carried = load.map(|(direction, bytes)| self.place.rail.carry(direction, bytes));
         let id = request_id(self.place.index, generation, key);

@@ -228,7 +228,7 @@ impl Recovery for Recovering<'_> {
     ) -> Result<Option<Result<Opened, Errno>>, ConnectError> {
         let Recovering { session, link } = self;
         let Some(mut slot) = session.slots_releasing.take_free() else { return Ok(None) };
-        slot.sent = true;
+        slot.sending();
         let mut body = Vec::new();
         let op = aqueduct_wire::encode_request(context, request, &mut body);
         let class = Class::Releasing;
@@ -262,8 +262,9 @@ impl Recovery for Recovering<'_> {
         loop {
             let mut flags = Flags::HELD;
             flags.set(Flags::RETRY, slot.was_sent());
-            let (sequence, at) = slot.begin_try();
+            let (sequence, at) = slot.present();
             if at == data.len() {
+            // An append that never was on its way must not be looked for: its bytes may be others'.
                 return Ok(Ok(()));
             }
             let again = Again { flags, ordinal: None, slot: Some((slot, sequence)) };

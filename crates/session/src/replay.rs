@@ -388,7 +388,8 @@ impl Session {
         aqueduct_wire::encode_write(context, &write, &mut body);
         let mut slot = slot.map(|(slot, sequence)| slot.guard(sequence));
         let mut header = Header { op: Op::Write as u16, flags, ..Header::new(Kind::Request) };
-        if let Some(slot) = &slot {
+        if let Some(slot) = &mut slot {
+            slot.sending();
             (header.class, header.slot, header.sequence) = (Class::Releasing, slot.slot, slot.sequence);
         }
         let answer = loop {

@@ -143,6 +143,17 @@ impl Slots {
     }
 }
 
+impl SlotGuard<'_> {
+    /// The request is about to be sent, and may reach the server. A recovery may look before the
+    /// try has ended: a kept slot has to know at once.
+    pub(crate) fn sending(&mut self) {
+        self.sent = true;
+        if let Some(kept) = self.kept {
+            kept.sending(self.sequence);
+        }
+    }
+}
+
 impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
         match self.kept {
@@ -153,16 +164,15 @@ impl Drop for SlotGuard<'_> {
 }
 
 impl KeptSlot {
-    /// A try is about to be made: its number, and how much was written before it.
-    pub(crate) fn begin_try(&self) -> (u32, usize) {
-        let mut state = lock(&self.state);
-        state.was_sent = true;
+    /// The number of the present request, and how much was written before it.
+    pub(crate) fn present(&self) -> (u32, usize) {
+        let state = lock(&self.state);
         (state.sequence, state.done)
     }
 
     /// The slot, for a try of this number.
     pub(crate) fn guard(&self, sequence: u32) -> SlotGuard<'_> {
-        SlotGuard { slots: &self.slots, slot: self.slot, sequence, sent: true, settled: false, kept: Some(self) }
+        SlotGuard { slots: &self.slots, slot: self.slot, sequence, sent: false, settled: false, kept: Some(self) }
     }
 
     /// Whether the server may have been asked for the present request.
@@ -183,6 +193,12 @@ impl KeptSlot {
             let (sequence, done) = (next(sequence), state.done + count as usize);
             *state = KeptState { sequence, was_sent: false, is_settled: true, done };
         }
+    }
+
+    /// The request of this number may reach the server from now on.
+    fn sending(&self, sequence: u32) {
+        let mut state = lock(&self.state);
+        state.was_sent |= state.sequence == sequence;
     }
 
     /// A try has ended.
@@ -220,6 +236,10 @@ mod tests {
         }
     }
 
+    fn send(kept: &KeptSlot, sequence: u32) {
+        kept.guard(sequence).sending();
+    }
+
     #[test]
     fn a_slot_that_is_lent_over_two_sessions_is_not_lent_twice() {
         let slots = Slots::new(4);
@@ -242,17 +262,18 @@ mod tests {
         let slots = Arc::new(Slots::new(4));
         let kept = slots.keep().unwrap();
         assert!(!kept.was_sent());
-        let (sequence, _) = kept.begin_try();
-        drop(kept.guard(sequence));
+        let (sequence, _) = kept.present();
+        send(&kept, sequence);
         assert!(kept.was_sent());
         let others: Vec<_> = (0..3).map(|_| take(&slots).unwrap()).collect();
         assert!(others.iter().all(|other| other.slot != kept.slot) && take(&slots).is_none());
         drop(others);
-        assert_eq!(kept.begin_try(), (1, 0), "it is the same request");
+        assert_eq!(kept.present(), (1, 0), "it is the same request");
         kept.advance(1, 30);
         kept.advance(1, 30);
         assert!(!kept.was_sent(), "another one is made once for the rest");
-        assert_eq!(kept.begin_try(), (2, 30));
+        assert_eq!(kept.present(), (2, 30));
+        send(&kept, 2);
         slots.reset(4);
         let (number, again) = (kept.slot, slots.keep().unwrap());
         assert!(slots.keep().is_none(), "others need the rest");
@@ -260,6 +281,24 @@ mod tests {
         let all: Vec<_> = (0..4).map(|_| take(&slots).unwrap()).collect();
         let last = all.iter().find(|guard| guard.slot == number);
         assert_eq!(last.map(|guard| guard.sequence), Some(3), "what was sent has used its number up");
+    }
+
+    /// A server is asked with RETRY only for what it may have been asked before: else others' bytes
+    /// would be taken for these, which have never reached it.
+    #[test]
+    fn what_found_no_connection_was_not_sent() {
+        let slots = Arc::new(Slots::new(4));
+        let kept = slots.keep().unwrap();
+        let (sequence, _) = kept.present();
+        drop(kept.guard(sequence));
+        assert!(!kept.was_sent(), "it waited for a connection in vain");
+        let mut guard = kept.guard(sequence);
+        guard.sending();
+        assert!(kept.was_sent(), "a recovery looks before the try has ended");
+        kept.advance(sequence, 5);
+        guard.sending();
+        drop(guard);
+        assert!(!kept.was_sent(), "the rest is another request");
     }
 
     /// What was given up may still be executed, and a later request of its slot would wait for its
