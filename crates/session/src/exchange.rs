@@ -1,17 +1,18 @@
 //! One request and its reply: sent on a link of its worker, in a slot where it changes something,
 //! and sent again when its connection breaks.
 
-use std::future::poll_fn;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::steps::{Sent, Served, What};
-use aqueduct_fs::{Context, Errno, Reply, Request, Sink};
+use aqueduct_fs::{Cancel, Context, Errno, Reply, Request, Sink};
 use aqueduct_net::Frame;
 use aqueduct_wire::{Class, Extensions, Flags, GiveUp, HEADER_SIZE, Header, Kind, Op, STATUS_MOVED, Times};
+use aqueduct_worker::{Earlier, Moment};
 use bytes::Bytes;
 
 use crate::counters::UnderWay;
@@ -29,6 +30,11 @@ pub(crate) const SMALL: usize = 8 << 10;
 /// How long a request that its caller gave up waits for the server to say what became of it. A server that does not answer must not keep
 /// a program from being killed; what it still executes then has nobody who is told.
 const CANCEL_SETTLED_MAX: Duration = Duration::from_secs(1);
+
+/// How long a write that the server has no room for waits for closes that may give some: many times
+/// what a close takes, and far less than a lease lasts. A close that hangs at the server holds up
+/// nobody for longer.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The kernel is asked for the round trip of a connection on which a request took so long: that
 /// costs a system call.
@@ -247,27 +253,23 @@ impl Session {
         make: impl Fn() -> Exchange,
         brought: &mut Brought,
     ) -> Result<(Frame, u64), Errno> {
+        let sent = self.releases.moment();
         let first = self.exchange(context, make(), brought).await;
         match first {
-            Err(error) if self.gets_room(context, error).await => self.exchange(context, make(), brought).await,
+            Err(error) if self.gets_room(context, error, sent).await => self.exchange(context, make(), brought).await,
             first => first,
         }
     }
 
-    /// Whether a write that the server has refused is worth another try, now. Waits for what was
-    /// being closed when it was refused.
-    pub(crate) async fn gets_room(&self, context: &Context, error: Errno) -> bool {
-        if !matches!(error, Errno::ENOSPC | Errno::EDQUOT) || self.releases.is_quiet() {
+    /// Whether a write that was sent then, and refused by the server, is worth another try, now.
+    pub(crate) async fn gets_room(&self, context: &Context, error: Errno, sent: Moment) -> bool {
+        if !matches!(error, Errno::ENOSPC | Errno::EDQUOT) {
             return false;
         }
-        let (begun, began) = (self.releases.begun(), Instant::now());
-        poll_fn(|task| match self.releases.poll_ended(begun, task) {
-            Poll::Pending => context.cancel.poll(task),
-            ended => ended,
-        })
-        .await;
+        let (began, limit) = (Instant::now(), self.groups[0].sleep(ROOM_WAIT_MAX));
+        let has_ended = closes_end(&self.releases, sent, (&context.cancel, limit)).await;
         context.steps().queued(began, "closes that may give room");
-        !context.cancel.is_raised()
+        has_ended
     }
 
     /// With these flags, as far as the server that is there now knows them.
@@ -570,6 +572,21 @@ impl Session {
     }
 }
 
+/// Whether anything was being closed since that moment that may have given room, and all of it has
+/// ended. Waits for what is being closed now, no longer than to the limit.
+async fn closes_end(releases: &Earlier, since: Moment, (cancel, limit): (&Cancel, impl Future<Output = ()>)) -> bool {
+    if !releases.was_any_since(since) {
+        return false;
+    }
+    let (begun, mut limit) = (releases.begun(), pin!(limit));
+    poll_fn(|task| match releases.poll_ended(begun, task) {
+        _ if cancel.poll(task).is_ready() => Poll::Ready(false),
+        Poll::Ready(()) => Poll::Ready(true),
+        Poll::Pending => limit.as_mut().poll(task).map(|()| false),
+    })
+    .await
+}
+
 enum Answered {
     Frame(Frame),
     Lost(Option<Box<dyn Sink>>),
@@ -583,4 +600,43 @@ fn cancel_frame(request: u64) -> Vec<u8> {
     header.body_length = (frame.len() - HEADER_SIZE) as u32;
     frame[..HEADER_SIZE].copy_from_slice(&header.encode());
     frame
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+    use std::task::Waker;
+
+    use super::*;
+
+    /// What comes of it at once; `None`: it waits.
+    fn looks(releases: &Earlier, since: Moment, limit: impl Future<Output = ()>) -> Option<bool> {
+        let cancel = Cancel::default();
+        let looks = pin!(closes_end(releases, since, (&cancel, limit)));
+        match looks.poll(&mut std::task::Context::from_waker(Waker::noop())) {
+            Poll::Ready(is_worth) => Some(is_worth),
+            Poll::Pending => None,
+        }
+    }
+
+    /// The close may be answered on one connection before the refusal comes on another.
+    #[test]
+    fn a_close_that_ended_before_the_refusal_came_may_have_given_room() {
+        let releases = Arc::<Earlier>::default();
+        let quiet = releases.moment();
+        assert_eq!(looks(&releases, quiet, pending()), Some(false), "nothing was closed");
+        let close = releases.enter();
+        let busy = releases.moment();
+        drop(close);
+        assert_eq!(looks(&releases, quiet, pending()), Some(true), "it was closed meanwhile");
+        assert_eq!(looks(&releases, busy, pending()), Some(true), "it was being closed already");
+    }
+
+    #[test]
+    fn a_close_that_hangs_is_waited_for_no_longer_than_to_the_limit() {
+        let releases = Arc::<Earlier>::default();
+        let _hangs = releases.enter();
+        assert_eq!(looks(&releases, releases.moment(), pending()), None);
+        assert_eq!(looks(&releases, releases.moment(), ready(())), Some(false));
+    }
 }

@@ -63,13 +63,14 @@ impl Session {
             aqueduct_wire::encode_write(context, &write, &mut frame);
             let kept = Some((slot.clone(), sequence));
             let exchange = Exchange { kept, ..held_write(frame, data.clone(), epoch) };
+            let sent = self.releases.moment();
             match self.exchange(context, exchange, &mut Brought::default()).await {
                 Ok((reply, epoch)) => match self.written_held((write, epoch), &reply.body, data)?.count {
                     0 => return Err(Errno::ENOSPC),
                     count => slot.advance(sequence, count),
                 },
                 Err(error) => {
-                    if !(std::mem::take(&mut may_try_again) && self.gets_room(context, error).await) {
+                    if !(std::mem::take(&mut may_try_again) && self.gets_room(context, error, sent).await) {
                         return Err(self.opens.explain(error, [write.open]));
                     }
                     slot.advance(sequence, 0);

@@ -27,6 +27,13 @@ pub struct Entered {
 #[derive(Clone, Copy, Debug)]
 pub struct Begun(u64);
 
+/// A moment, to be asked later whether anything was under way since.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    begun: Begun,
+    was_quiet: bool,
+}
+
 impl Drop for Entered {
     fn drop(&mut self) {
         let waiters = {
@@ -53,9 +60,15 @@ impl Earlier {
         Begun(lock(&self.0).entered)
     }
 
-    /// Whether none is under way.
-    pub fn is_quiet(&self) -> bool {
-        lock(&self.0).under_way.is_empty()
+    /// This moment.
+    pub fn moment(&self) -> Moment {
+        let state = lock(&self.0);
+        Moment { begun: Begun(state.entered), was_quiet: state.under_way.is_empty() }
+    }
+
+    /// Whether any was under way at that moment or has begun since, ended or not.
+    pub fn was_any_since(&self, moment: Moment) -> bool {
+        !moment.was_quiet || self.begun().0 != moment.begun.0
     }
 
     /// Ready when these have ended, whatever has begun since.
@@ -88,7 +101,7 @@ mod tests {
         let all = Arc::<Earlier>::default();
         let waker = Waker::from(Arc::new(Task));
         let mut task = Context::from_waker(&waker);
-        assert!(all.is_quiet() && all.poll_ended(all.begun(), &mut task).is_ready());
+        assert!(all.poll_ended(all.begun(), &mut task).is_ready());
         let [first, second] = [all.enter(), all.enter()];
         let begun = all.begun();
         let _later = all.enter();
@@ -96,6 +109,19 @@ mod tests {
         assert!((0..3).all(|_| all.poll_ended(begun, &mut task).is_pending()));
         assert_eq!(lock(&all.0).waiters.len(), 1, "who looks again and again waits once");
         drop(first);
-        assert!(all.poll_ended(begun, &mut task).is_ready() && !all.is_quiet());
+        assert!(all.poll_ended(begun, &mut task).is_ready());
+    }
+
+    #[test]
+    fn what_has_ended_meanwhile_was_under_way() {
+        let all = Arc::<Earlier>::default();
+        let quiet = all.moment();
+        assert!(!all.was_any_since(quiet));
+        let first = all.enter();
+        let busy = all.moment();
+        drop(first);
+        assert!(all.was_any_since(quiet), "it has begun since");
+        assert!(all.was_any_since(busy), "it was under way then");
+        assert!(!all.was_any_since(all.moment()));
     }
 }

@@ -24,7 +24,7 @@ mod watch;
 mod wide;
 
 pub use done::Done;
-pub use earlier::{Begun, Earlier, Entered};
+pub use earlier::{Begun, Earlier, Entered, Moment};
 pub use group::{Group, Interest, Readiness, Ready, Registration, Settings, Watched};
 pub use lock::lock;
 pub use processors::own_processors;
