@@ -61,10 +61,13 @@ impl Session {
             self.opens.fail(&handle, Errno::EIO);
         }
         let lists = self.leave_epoch();
-        let lost = self.reopen_all(link, &lists)? + self.reopen_unknown(link)?;
+        let reopened = self.reopen_all(link, &lists)?;
+        // What is held back keeps slots, and where the new session has fewer of them, none would be
+        // left to open files in.
         if let Some(holder) = &self.holder {
             holder.lose_held(&mut Recovering { session: self, link });
         }
+        let lost = reopened + self.reopen_unknown(link)?;
         let replayed = self.replay(link, verifier)?;
         self.settle();
         let lost = (lost + with_locks.len(), with_locks.len());
@@ -261,10 +264,10 @@ impl Recovery for Recovering<'_> {
     ) -> Result<Result<(), Errno>, ConnectError> {
         loop {
             let mut flags = Flags::HELD;
+            // An append that never was on its way must not be looked for: its bytes may be others'.
             flags.set(Flags::RETRY, slot.was_sent());
             let (sequence, at) = slot.present();
             if at == data.len() {
-            // An append that never was on its way must not be looked for: its bytes may be others'.
                 return Ok(Ok(()));
             }
             let again = Again { flags, ordinal: None, slot: Some((slot, sequence)) };
