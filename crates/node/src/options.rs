@@ -505,13 +505,7 @@ impl Options {
                     _ => return Err(bad_value(key, value, "auto or off")),
                 };
             }
-            "names" => {
-                self.fleeting_names = match value {
-                    "strict" => false,
-                    "timeout" => true,
-                    _ => return Err(bad_value(key, value, "strict or timeout")),
-                };
-            }
+            "names" => self.fleeting_names = names_by_timeout(value).ok_or_else(|| bad_value(key, value, NAMES))?,
             "init_without" => self.init_without = bits(value).ok_or_else(|| bad_value(key, value, BITS))?,
             "init_minor" => self.init_minor = Some(value.parse().map_err(|_| bad_value(key, value, "a number"))?),
             "read_ahead" => {
@@ -546,6 +540,17 @@ const CPUS: &str = "near, or processors such as 0-3+8";
 /// What `init_without` takes: for tests of what is done on kernels without these capabilities, as
 /// `init_minor` is, and so not among the options that are told to users.
 const BITS: &str = "numbers of bits, 0 to 63, joined by +";
+
+/// Whether names that cannot be recalled are kept for a moment.
+const NAMES: &str = "strict or timeout";
+
+fn names_by_timeout(value: &str) -> Option<bool> {
+    match value {
+        "strict" => Some(false),
+        "timeout" => Some(true),
+        _ => None,
+    }
+}
 
 /// Numbers of bits, joined by `+`.
 fn bits(text: &str) -> Option<u64> {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aqueduct_metrics::trace::{Hop, HopTime, SlowOperation};
 use serde_json::{Value, json};
 
-use super::OtlpConfig;
+use super::config::OtlpConfig;
 
 /// What is sent.
 pub(super) enum Item {
