@@ -3,7 +3,7 @@
 use hyper::Uri;
 
 /// The port and path of OTLP over HTTP, where none is said.
-const PORT: u16 = 4318;
+pub(super) const PORT: u16 = 4318;
 const PATH: &str = "/v1/traces";
 
 /// Where spans are sent, and of whom.

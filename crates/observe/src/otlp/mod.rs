@@ -25,6 +25,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 
 pub use config::OtlpConfig;
+use config::PORT;
 use document::Item;
 pub use document::{Said, Work};
 use tls::Encryption;
