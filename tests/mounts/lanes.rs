@@ -344,6 +344,7 @@ fn what_goes_by_a_proxy_goes_straight_where_both_servers_know_who_writes() {
             let text = fs::read_to_string(&volume.file).unwrap();
             fs::copy(volume.home.path().join("volume.key"), volume.home.path().join("told.key")).unwrap();
             volume.file = volume.home.path().join("told.toml");
+            let text = text.replace("epoch = 1\n", "epoch = 2\n");
             fs::write(&volume.file, text.replace(&volume.addresses[1], &proxy.address.to_string())).unwrap();
             volume.start_server(0);
             let mount = volume.mount(0);
