@@ -2,15 +2,19 @@
 //! there. It changes nothing, and may be asked while the volume is used.
 
 use std::collections::HashSet;
+use std::future::Future;
 use std::sync::Arc;
 
 use aqueduct_fs::{Errno, Handle, Reply, Request};
 
 use crate::attribute::{Attribute, State, UNKNOWN, object_name};
 use crate::backing::own;
+use crate::copy::HELD_TIME;
 use crate::holdings::Listing;
+use crate::marker;
 use crate::plain::{Plain, gone_name, size_of};
-use crate::store::Store;
+use crate::store::{Store, within};
+use crate::stripe::ServerKey;
 use crate::walk::{Walk, Wrong};
 
 /// What the objects of a file may take more or less than was written down when it was closed, in
@@ -82,7 +86,7 @@ impl What {
             }
             What::Wrong(Wrong::Unknown) => "its layout is of no volume, or of another".into(),
             What::Wrong(Wrong::Short) => "its stub was made shorter past the volume".into(),
-            What::Wrong(Wrong::Unread(error)) => format!("it cannot be read: {error}"),
+            What::Wrong(Wrong::Unread(error)) => format!("it could not be read: {error}"),
             What::Missing { server, object } => format!("object {object} is missing on server {server}"),
             What::Gone { object } => format!("object {object} is on a server that the volume has not"),
             What::Empty => "its layout names a server that the volume has not, with nothing of it there".into(),
@@ -118,7 +122,7 @@ impl Plain {
             unnamed.retain(|orphan| still.contains(orphan));
             for Orphan { at, folder, name } in unnamed {
                 let store = &found[at].0;
-                if store.listing().await?.has(folder, &name) {
+                if self.in_time(store.attr_in(folder, &name)).await?.is_some() {
                     report.orphans.push((store.id().to_owned(), name));
                 }
             }
@@ -133,7 +137,7 @@ impl Plain {
     pub(crate) async fn objects(&self, unseen: &mut Vec<(String, String)>) -> Found {
         let mut found = Vec::new();
         for store in &self.stores {
-            match if store.is_reached() { store.listing().await } else { Err(Errno::EHOSTUNREACH) } {
+            match if store.is_reached() { self.listing(store).await } else { Err(Errno::EHOSTUNREACH) } {
                 Ok(listing) => found.push((store.clone(), listing)),
                 Err(error) => unseen.push((store.id().to_owned(), error.to_string())),
             }
@@ -141,16 +145,30 @@ impl Plain {
         found
     }
 
+    /// What a store has.
+    pub(crate) async fn listing(&self, store: &Store) -> Result<Listing, Errno> {
+        let mut listing = Listing::default();
+        for number in 0..marker::FOLDERS {
+            self.in_time(store.list(number, &mut listing)).await?;
+        }
+        Ok(listing)
+    }
+
+    /// What is asked of a store. EHOSTUNREACH: it does not answer, and is not waited for.
+    pub(crate) async fn in_time<T>(&self, asked: impl Future<Output = Result<T, Errno>>) -> Result<T, Errno> {
+        within(HELD_TIME, asked, self.background.as_deref()).await.unwrap_or(Err(Errno::EHOSTUNREACH))
+    }
+
     /// All that is wrong with files.
     pub(crate) async fn flaws(&self, walk: &Walk, found: &Found) -> Vec<Flaw> {
-        let mut flaws = Vec::new();
+        let (mut flaws, mut silent) = (Vec::new(), HashSet::new());
         for (path, handle, wrong) in &walk.wrong {
             let what = What::Wrong(wrong.clone());
             flaws.push(Flaw { path: path.clone(), handle: handle.clone(), what });
         }
         for (path, handle, attribute) in walk.stubs.values() {
             let what = match self.lacks(handle, attribute, found).await {
-                None if attribute.state == State::Spread => self.differs(handle, attribute, found).await,
+                None if attribute.state == State::Spread => self.differs((handle, attribute), found, &mut silent).await,
                 lacks => lacks,
             };
             flaws.extend(what.map(|what| Flaw { path: path.clone(), handle: handle.clone(), what }));
@@ -173,7 +191,7 @@ impl Plain {
                 continue;
             }
             // It was made or removed meanwhile, unless it is still missing while the file names it.
-            let is_there = known.has(&attribute.id, part).await.unwrap_or(true);
+            let is_there = self.in_time(known.has(&attribute.id, part)).await.unwrap_or(true);
             let names_it = matches!(self.attribute_of(handle).await, Ok(Some(now)) if now.id == attribute.id && now.servers == attribute.servers);
             if !is_there && names_it && !self.is_going(handle, &attribute.id).await {
                 return Some(What::Missing { server: known.id().to_owned(), object: name });
@@ -184,9 +202,14 @@ impl Plain {
     }
 
     /// What is written down of a file that is not so. Only what nobody uses is looked at: while it
-    /// is used, what its objects take is not written down.
-    async fn differs(&self, handle: &Handle, attribute: &Attribute, found: &Found) -> Option<What> {
-        if attribute.blocks == UNKNOWN {
+    /// is used, what its objects take is not written down. Stores that are `silent` are not asked.
+    async fn differs(
+        &self,
+        (handle, attribute): (&Handle, &Attribute),
+        found: &Found,
+        silent: &mut HashSet<ServerKey>,
+    ) -> Option<What> {
+        if attribute.blocks == UNKNOWN || attribute.servers.iter().any(|server| silent.contains(server)) {
             return None;
         }
         let before = self.attr_of(handle).await.ok()?;
@@ -195,7 +218,13 @@ impl Plain {
         for (part, server) in attribute.servers.iter().enumerate().filter(|(part, _)| attribute.made & (1 << part) != 0)
         {
             let (store, _) = found.iter().find(|(store, _)| store.key() == *server)?;
-            let attr = store.attr(&attribute.id, part).await.ok()??;
+            let attr = match self.in_time(store.attr(&attribute.id, part)).await {
+                Err(Errno::EHOSTUNREACH) => {
+                    silent.insert(*server);
+                    return None;
+                }
+                attr => attr.ok()??,
+            };
             taken += attr.blocks;
             behind = behind.saturating_add(attr.size.saturating_sub(attribute.stripe().length_of(size, part)));
             count += 1;

@@ -7,7 +7,6 @@ use aqueduct_fs::{Attr, Errno, Handle, RenameFlags, Reply, Request};
 
 use crate::attribute::object_name;
 use crate::backing::{Backing, look_up, own};
-use crate::marker;
 use crate::store::Store;
 
 /// The folder in a store of what no file names.
@@ -86,10 +85,15 @@ async fn names_in(backing: &Backing, folder: &Handle) -> Result<Vec<String>, Err
         for entry in page.entries().filter(|entry| entry.name != b"." && entry.name != b"..") {
             names.push(String::from_utf8_lossy(entry.name).into_owned());
         }
-        cookie = page.entries().last().map_or(cookie, |entry| entry.cookie);
+        let next = page.entries().last().map_or(cookie, |entry| entry.cookie);
         if page.end {
             break Ok(names);
         }
+        // A server that says so would be asked without end.
+        if next == cookie {
+            break Err(Errno::EIO);
+        }
+        cookie = next;
     };
     backing.call(&own(), Request::ReleaseDirectory { open }).await?;
     read
@@ -103,20 +107,17 @@ async fn rename(backing: &Backing, from: (&Handle, &str), to: (&Handle, &str)) -
 }
 
 impl Store {
-    /// All that is in the folders of objects.
-    pub(crate) async fn listing(&self) -> Result<Listing, Errno> {
+    /// Lists all that is in a folder of objects.
+    pub(crate) async fn list(&self, number: usize, listing: &mut Listing) -> Result<(), Errno> {
         let backing = self.backing().await;
-        let mut listing = Listing::default();
-        for number in 0..marker::FOLDERS {
-            let folder = self.folder(&backing, number).await?;
-            for name in names_in(&backing, &folder).await? {
-                match folder_of(&name) == Some(number) {
-                    true => _ = listing.objects.insert(name),
-                    false => listing.strays.push((number, name)),
-                }
+        let folder = self.folder(&backing, number).await?;
+        for name in names_in(&backing, &folder).await? {
+            match folder_of(&name) == Some(number) {
+                true => _ = listing.objects.insert(name),
+                false => listing.strays.push((number, name)),
             }
         }
-        Ok(listing)
+        Ok(())
     }
 
     /// The attributes of an object, if there is one.
@@ -179,7 +180,8 @@ impl Store {
         Err(Errno::EEXIST)
     }
 
-    /// The length of an object that was lost, once: of several nobody knows which one is the file's.
+    /// The length of an object that was lost. `None`: none was, or several were, and nobody knows
+    /// which one is the file's.
     pub(crate) async fn has_lost(&self, id: &[u8; 16], part: usize) -> Result<Option<u64>, Errno> {
         let backing = self.backing().await;
         let Some(lost) = self.lost(&backing, false).await? else { return Ok(None) };

@@ -22,7 +22,8 @@ pub(crate) struct Moves {
 struct Noted {
     /// What the walk has not looked at since it was noted.
     handles: HashSet<Handle>,
-    count: usize,
+    /// There were more than can be noted.
+    is_over: bool,
 }
 
 /// Notes are taken until it is dropped.
@@ -51,10 +52,11 @@ impl Moves {
 
     pub(crate) fn note(&self, handle: Handle) {
         let mut noted = self.noted();
-        if noted.count < NOTED_MAX {
+        if noted.handles.len() < NOTED_MAX {
             noted.handles.insert(handle);
+        } else {
+            noted.is_over |= !noted.handles.contains(&handle);
         }
-        noted.count += 1;
     }
 }
 
@@ -62,7 +64,7 @@ impl Watching<'_> {
     /// What was noted since the last time. EBUSY: more than can be.
     pub(crate) fn take(&self) -> Result<HashSet<Handle>, Errno> {
         let mut noted = self.0.noted();
-        if noted.count > NOTED_MAX {
+        if noted.is_over {
             return Err(Errno::EBUSY);
         }
         Ok(std::mem::take(&mut noted.handles))
@@ -82,7 +84,10 @@ mod tests {
         [1, 2, 1].into_iter().for_each(|number| moves.note(handle(number)));
         assert_eq!(watching.take().unwrap(), [handle(1), handle(2)].into());
         assert_eq!(watching.take().unwrap(), HashSet::new());
-        (0..NOTED_MAX as u64).for_each(|number| moves.note(handle(number)));
+        // The same ones again and again are no more than they were.
+        (0..NOTED_MAX as u64 + 9).for_each(|number| moves.note(handle(number % 7)));
+        assert_eq!(watching.take().unwrap().len(), 7);
+        (0..=NOTED_MAX as u64).for_each(|number| moves.note(handle(number)));
         assert_eq!(watching.take(), Err(Errno::EBUSY));
         drop(watching);
         assert!(!moves.is_on() && moves.watch().unwrap().take().unwrap().is_empty());

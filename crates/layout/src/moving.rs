@@ -14,13 +14,13 @@ use std::sync::Arc;
 use aqueduct_fs::{Errno, Handle};
 
 use crate::attribute::Attribute;
-use crate::copy::{Copying, HELD_TIME, Origin};
+use crate::copy::{Copying, Origin};
 use crate::job::Job;
 use crate::pinned::{File, Kind};
 use crate::placing::{balanced, evacuated};
 use crate::plain::Plain;
 use crate::spread::Spread;
-use crate::store::{Store, within};
+use crate::store::Store;
 use crate::stripe::{ServerKey, server_key};
 
 /// What objects are moved for.
@@ -82,19 +82,17 @@ impl Plain {
         if !store.is_reached() {
             return Err(Errno::EHOSTUNREACH);
         }
-        let seen = within(HELD_TIME, store.seen_now(), self.background.as_deref()).await;
-        let seen = seen.unwrap_or(Err(Errno::EHOSTUNREACH))?;
+        let seen = self.in_time(store.seen_now()).await?;
         self.notes.change(|ledger| ledger.with_seen(store.key(), seen)).await?;
         store.forget();
-        let vouched = within(HELD_TIME, store.vouch(), self.background.as_deref()).await;
-        vouched.unwrap_or(Err(Errno::EHOSTUNREACH))
+        self.in_time(store.vouch()).await
     }
 
     /// How many objects lie at a server. ENOENT: the volume has none of this id. EHOSTUNREACH: it
     /// was not reached yet.
     pub async fn objects_at(&self, id: &str) -> Result<usize, Errno> {
         let store = self.stores.iter().find(|store| store.id() == id).ok_or(Errno::ENOENT)?;
-        if store.is_reached() { Ok(store.listing().await?.count() as usize) } else { Err(Errno::EHOSTUNREACH) }
+        if store.is_reached() { Ok(self.listing(store).await?.count() as usize) } else { Err(Errno::EHOSTUNREACH) }
     }
 
     /// The files with objects at a server, and what they take there. ENOENT: the volume has none

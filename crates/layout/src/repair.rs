@@ -144,7 +144,7 @@ impl Plain {
     ) -> Result<(), Errno> {
         let mut seen: Vec<(Orphan, Attr)> = Vec::new();
         for orphan in unnamed(found, walk) {
-            let attr = found[orphan.at].0.attr_in(orphan.folder, &orphan.name).await;
+            let attr = self.in_time(found[orphan.at].0.attr_in(orphan.folder, &orphan.name)).await;
             if let Ok(Some(attr)) = attr {
                 seen.push((orphan, attr));
             }
@@ -165,13 +165,13 @@ impl Plain {
                 return Err(Errno::ECANCELED);
             }
             let store = &found[orphan.at].0;
-            let done = match store.attr_in(orphan.folder, &orphan.name).await {
+            let done = match self.in_time(store.attr_in(orphan.folder, &orphan.name)).await {
                 Ok(None) => continue,
                 Ok(Some(_)) if !knows_all => Done::Left(UNKNOWN_LAYOUT.into()),
                 Ok(Some(_)) if doubt.is_some() => Done::Left(doubt.unwrap_or_default().to_owned()),
                 Ok(Some(now)) if !is_same(&before, &now) => Done::Left("it was changed meanwhile".into()),
                 Ok(Some(_)) if how.dry_run => Done::Would,
-                Ok(Some(_)) => match store.lose(orphan.folder, &orphan.name, is_stray(&orphan)).await {
+                Ok(Some(_)) => match self.in_time(store.lose(orphan.folder, &orphan.name, is_stray(&orphan))).await {
                     Ok(true) => Done::Done,
                     Ok(false) => continue,
                     Err(error) => Done::Left(failed(error)),
@@ -196,7 +196,7 @@ impl Plain {
         let (used, none) = (self.table.ids(), Some(NO_STUBS).filter(|_| walk.stubs.is_empty() && !how.accept_orphans));
         let is_named = |id: [u8; 16]| walk.has(&id) || used.contains(&id);
         for store in &self.stores {
-            let all = if store.is_reached() { store.all_lost().await } else { Err(Errno::EHOSTUNREACH) };
+            let all = if store.is_reached() { self.in_time(store.all_lost()).await } else { Err(Errno::EHOSTUNREACH) };
             let all = match all {
                 Ok(all) => all,
                 Err(error) => {
@@ -232,7 +232,9 @@ impl Plain {
         match what {
             What::Wrong(Wrong::Copy) => return left("copy the file itself through a mount, and remove this one"),
             What::Wrong(Wrong::Unknown) => return left("bring the file back from a copy, or remove it"),
-            What::Wrong(Wrong::Unread(_)) => return left("see the log of the server of the names"),
+            What::Wrong(Wrong::Unread(_)) => {
+                return left("look again; if it stays so, see the log of the server of the names");
+            }
             What::Gone { .. } => {
                 return left("have the server back in the volume's file, or bring the file back from a copy");
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use aqueduct_fs::*;
@@ -36,6 +36,8 @@ pub(super) struct Mortal {
     below: Arc<dyn FileSystem>,
     left: Arc<AtomicUsize>,
     meddler: Meddler,
+    /// No attribute can be read now.
+    is_sick: Arc<AtomicBool>,
 }
 
 impl Mortal {
@@ -67,6 +69,11 @@ impl layer::Layer for Mortal {
     fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Answer> {
         if matches!(request, Request::OpenDirectory { .. }) {
             self.meddle();
+        }
+        if let Request::GetXattr { .. } = request
+            && self.is_sick.load(Ordering::SeqCst)
+        {
+            return Call::ready(Err(Errno::EMFILE));
         }
         let changes = request.writes() && !matches!(request, Request::Access { .. } | Request::Open { .. });
         match if changes { self.lives() } else { self.left_any() } {
@@ -101,6 +108,7 @@ pub(super) struct Process {
     pub(super) plain: Arc<Plain>,
     pub(super) left: Arc<AtomicUsize>,
     pub(super) meddler: Meddler,
+    pub(super) is_sick: Arc<AtomicBool>,
     /// How often the servers of the stores were started meanwhile.
     pub(super) starts: Arc<AtomicU64>,
     group: Arc<Group>,
@@ -145,12 +153,14 @@ impl Volume {
             move || starts.load(Ordering::SeqCst)
         });
         let (left, meddler) = (Arc::new(AtomicUsize::new(usize::MAX)), Meddler::default());
+        let is_sick = Arc::<AtomicBool>::default();
         // Nobody cuts the power here.
         let options = Options { key: KEY, keep_unlinked: true, ..Options::default() };
         let open = |path: &Path, keep_unlinked| {
             let options = Options { keep_unlinked, ..options.clone() };
             let below: Arc<dyn FileSystem> = Arc::new(Posix::open(path, options).unwrap());
-            Arc::new(Mortal { below, left: left.clone(), meddler: meddler.clone() }) as Arc<dyn FileSystem>
+            Arc::new(Mortal { below, left: left.clone(), meddler: meddler.clone(), is_sick: is_sick.clone() })
+                as Arc<dyn FileSystem>
         };
         let spin_max = std::time::Duration::ZERO;
         let settings = Settings { name: "test".into(), threads_min: 0, threads_max: 0, spin_max };
@@ -166,7 +176,7 @@ impl Volume {
         // Nobody was away.
         plain.is_swept.store(true, Ordering::SeqCst);
         left.store(changes, Ordering::SeqCst);
-        Process { plain, left, meddler, starts, group }
+        Process { plain, left, meddler, is_sick, starts, group }
     }
 
     /// How many objects there are.

@@ -161,11 +161,14 @@ impl Plain {
                 Err(error) => Wrong::Unread(error),
             },
             Err(Errno::ENOENT | Errno::ESTALE) => return,
-            Err(_) => {
-                let claims = self.claims(&handle).await;
-                walk.claimed.extend(&claims);
-                if claims.is_empty() { Wrong::Unknown } else { Wrong::Copy }
-            }
+            Err(_) => match self.claims(&handle).await {
+                Ok(claims) => {
+                    walk.claimed.extend(&claims);
+                    if claims.is_empty() { Wrong::Unknown } else { Wrong::Copy }
+                }
+                Err(Errno::ENOENT | Errno::ESTALE) => return,
+                Err(error) => Wrong::Unread(error),
+            },
         };
         if walk.wrong.iter().all(|(_, known, _)| *known != handle) {
             walk.wrong.push((path, handle, wrong));
@@ -178,13 +181,17 @@ impl Plain {
         self.attr_of(handle).await.is_ok_and(|attr| attr.size < BLOCK)
     }
 
-    /// The ids that a file names whose layout is not its own.
-    async fn claims(&self, handle: &Handle) -> Vec<[u8; 16]> {
+    /// The ids that a file names whose layout is not its own. EAGAIN: it is by now. Any other
+    /// error says nothing of the file.
+    async fn claims(&self, handle: &Handle) -> Result<Vec<[u8; 16]>, Errno> {
         let request = Request::GetXattr { handle: handle.bytes(), name: attribute::NAME, size: XATTR_SIZE_MAX as u32 };
-        let bytes = self.quiet.call(&own(), request).await.and_then(Reply::bytes).unwrap_or_default();
+        let bytes = self.quiet.call(&own(), request).await.and_then(Reply::bytes)?;
         let written = Attribute::decode(&self.layouts, &bytes);
-        let first = self.first_block(handle).await.ok().flatten();
-        written.into_iter().chain(first).map(|attribute| attribute.id).collect()
+        if written.as_ref().is_some_and(|attribute| attribute.stub == stub_of(handle.bytes())) {
+            return Err(Errno::EAGAIN);
+        }
+        let first = self.first_block(handle).await?;
+        Ok(written.into_iter().chain(first).map(|attribute| attribute.id).collect())
     }
 
     /// What the first block of a file says, if it begins as a stub does.

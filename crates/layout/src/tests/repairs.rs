@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::attribute::{self, object_name};
@@ -237,6 +236,21 @@ fn only_what_fits_a_file_comes_back_to_it() {
     assert!(acts.len() == 1 && says(&acts[0]) && !object.exists(), "{acts:?}");
     file.set_len(length).unwrap();
     assert!(repair(&process)[0].done == Done::Done && object.exists());
+}
+
+/// An error of the machine says nothing of a file: nobody is told to remove it.
+#[test]
+fn what_could_not_be_read_is_no_copy() {
+    let volume = volume();
+    let process = volume.start(usize::MAX);
+    process.unlink("file-2").unwrap();
+    process.is_sick.store(true, Ordering::SeqCst);
+    let acts = repair(&process);
+    let says = |act: &Act| act.at.starts_with("object") || act.found.contains("could not be read");
+    assert!(!acts.is_empty() && acts.iter().all(says), "{acts:?}");
+    assert!(acts.iter().all(|act| matches!(act.done, Done::Left(_))) && lost(&volume) == 0, "{acts:?}");
+    process.is_sick.store(false, Ordering::SeqCst);
+    assert_eq!(repair(&process), vec![]);
 }
 
 /// The stub may be the one that is wrong.
