@@ -2,7 +2,7 @@
 //! mount point is on which nothing is mounted.
 //!
 //! `store`, little-endian: magic 16 bytes, server u64, identity 16 bytes (random, of this store),
-//! generation u64 (see [`generations`](crate::generations)), MAC 16 bytes. The first form had
+//! generation u64 (see `generations`), MAC 16 bytes. The first form had
 //! neither: its identity and generation are 0.
 
 use std::fs::{self, File};

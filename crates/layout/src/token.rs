@@ -2,8 +2,8 @@
 //! an object at its server of data.
 //!
 //! Little-endian: version u8 (2), part u8, id of the objects 16 bytes, server u64, generation u64
-//! (in which the store is used, see [`generations`](crate::generations)), time u64 (of the clock of the server of the names, in seconds since 1970, until when it is good), MAC 16
-//! bytes. Whoever has a token may use it, as it was given to somebody who had the file open for
+//! (in which the store is used, see [`generations`](crate::generations)), time u64 (until when it
+//! is good: of the clock of the server of the names, in seconds since 1970), MAC 16 bytes. Whoever has a token may use it, as it was given to somebody who had the file open for
 //! reading; so it is good for as long as it takes to use it first, and an open by it stays.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
