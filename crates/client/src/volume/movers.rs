@@ -268,10 +268,12 @@ impl Movers {
     /// Says goodbye to those that have left, once no lane leads there any more. Whether that is
     /// all.
     pub(super) fn let_go(&self, has_lanes: impl Fn(u16, u64) -> bool) -> bool {
-        let (stay, go): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut *lock(&self.leaving)).into_iter().partition(|of| has_lanes(of.mover.place, of.until));
-        let is_all = stay.is_empty();
-        lock(&self.leaving).extend(stay);
+        let (go, is_all) = {
+            // At once: what stays is found by its lanes at any time.
+            let mut leaving = lock(&self.leaving);
+            let go: Vec<Leaving> = leaving.extract_if(.., |of| !has_lanes(of.mover.place, of.until)).collect();
+            (go, leaving.is_empty())
+        };
         for of in go {
             tracing::info!(server = %of.mover.config.server, "left a server that is no more the volume's");
             of.mover.session.get().into_iter().for_each(|session| session.disconnect());

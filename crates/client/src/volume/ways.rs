@@ -81,7 +81,8 @@ impl Volume {
         self.movers.is_none()
     }
 
-    /// The lane by which a block is written, and who is at its end; `None`: the server of the names.
+    /// The lane by which a block is written, and who is at its end; `None`: the server of the
+    /// names.
     pub(super) fn lane_of(&self, movers: &Movers, open: &Open, offset: u64) -> (Key, Option<Arc<Mover>>) {
         let (map, found) = movers.designated(open, offset);
         let (place, mover) = found.map_or((NAMES, None), |(place, mover)| (place, Some(mover)));
@@ -107,25 +108,18 @@ impl Volume {
             let (key, found) = self.lane_of(movers, &open, write.offset);
             let may_open = || opens && found.as_deref().is_some_and(Mover::may_have_rights);
             let boarded = poll_fn(|task| self.lanes.poll_board((&key, epoch), may_open(), task)).await;
-            let (boarded, mover) = match (boarded, found.as_deref()) {
+            let (token, mover) = match (boarded, found.as_deref()) {
                 (Boarded::Moved, _) => continue,
-                (boarded, Some(mover)) => (boarded, mover),
-                (_, None) => {
-                    // It has no lanes.
-                    let _straight = Straight(self, key.clone());
-                    return names.write_held(context, (write, None), data.clone(), epoch).await;
-                }
-            };
-            let token = match boarded {
-                Boarded::Straight | Boarded::Moved => {
-                    let _straight = Straight(self, key.clone());
-                    return names.write_held(context, (write, None), data.clone(), epoch).await;
-                }
-                Boarded::Opens => {
+                (Boarded::Opens, Some(mover)) => {
                     opens &= self.open_lane((&key, epoch), (mover, &open)).await;
                     continue;
                 }
-                Boarded::Flies(token) => token,
+                (Boarded::Flies(token), Some(mover)) => (token, mover),
+                // No lane leads to the server of the names.
+                (Boarded::Straight, _) | (_, None) => {
+                    let _straight = Straight(self, key.clone());
+                    return names.write_held(context, (write, None), data.clone(), epoch).await;
+                }
             };
             match self.fly((context, mover, (&token, None)), &open, (write, data.clone())).await {
                 Flown::Written(written) => {
