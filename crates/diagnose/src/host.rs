@@ -28,12 +28,6 @@ pub(crate) fn lacks_more([ran, waited]: [f64; 2], own: [f64; 2]) -> bool {
     waited * own[0] >= 2.0 * own[1] * ran
 }
 
-/// As a server tells which machine it is on; empty: not known.
-pub(crate) fn boot() -> String {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    id.chars().take(8).collect()
-}
-
 /// The time of all processors together, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Processors {

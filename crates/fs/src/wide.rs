@@ -18,11 +18,6 @@ pub const WIDTH_MAX: u16 = 256;
 /// Digits of the attribute.
 pub const LENGTH_MAX: u32 = 8;
 
-/// The type in `st_mode`, and that of directories and of ordinary files.
-const TYPE: u32 = 0o170_000;
-const DIRECTORY: u32 = 0o040_000;
-const FILE: u32 = 0o100_000;
-
 /// See the module.
 #[derive(Debug)]
 pub struct Wide<F> {
@@ -72,7 +67,7 @@ impl<F: FileSystem> Wide<F> {
         let reply = self.below.call(context, Request::GetAttr { handle, open: None }).await?;
         let Reply::Attr(attr) = reply else { return Err(Errno::EIO) };
         match context.credential.uid {
-            _ if attr.mode & TYPE != DIRECTORY => Err(Errno::ENOTDIR),
+            _ if !attr.is_directory() => Err(Errno::ENOTDIR),
             0 => Ok(()),
             uid if uid == attr.uid => Ok(()),
             _ => Err(Errno::EPERM),
@@ -100,7 +95,7 @@ impl<F: FileSystem> Wide<F> {
             (Ok(Reply::Created(entry, opened)), _, Some(parent)) => {
                 opened.width = self.inherit(context, (parent, entry.handle.bytes())).await;
             }
-            (Ok(Reply::Entry(entry)), _, Some(parent)) if [DIRECTORY, FILE].contains(&(entry.attr.mode & TYPE)) => {
+            (Ok(Reply::Entry(entry)), _, Some(parent)) if entry.attr.is_directory() || entry.attr.is_regular() => {
                 self.inherit(context, (parent, entry.handle.bytes())).await;
             }
             (Ok(Reply::Put(entries)), _, Some(parent)) if self.width(context, parent).await > 0 => {

@@ -153,12 +153,11 @@ impl Tracer {
             return;
         }
         let taken = context.steps().take();
-        let start = began;
         let (requests, repeats) = count(&taken);
         let (offset, bytes) = place(header.opcode, body).unzip();
-        let began = SystemTime::now().checked_sub(took).and_then(|began| began.duration_since(UNIX_EPOCH).ok());
+        let at = SystemTime::now().checked_sub(took).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
         let operation = SlowOperation {
-            at_us: began.map_or(0, |began| began.as_micros() as u64),
+            at_us: at.map_or(0, |at| at.as_micros() as u64),
             took_us: took.as_micros() as u64,
             operation: metrics::name_of(header.opcode).to_owned(),
             path: path(nodes, &self.names, (header, body)),
@@ -173,7 +172,7 @@ impl Tracer {
             trace: context.steps().trace().map(|trace| format!("{:032x}", u128::from_be_bytes(trace))),
             ..SlowOperation::default()
         };
-        let late = Late { operation, began: start, took, taken, rest: self.rest };
+        let late = Late { operation, began, took, taken, rest: self.rest };
         let is_asked = late.taken.steps.iter().any(|step| routed(step).is_some());
         match is_asked.then(|| self.asks()).flatten() {
             // Nobody waits for a router here.

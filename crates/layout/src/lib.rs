@@ -58,4 +58,4 @@ pub use moving::{Found, Goal};
 pub use plain::{Config, FOLDER, OpenError, Plain};
 pub use repair::{Act, Done, Repair};
 pub use served::Served;
-pub use store::{FREE_MIN, Start, Store};
+pub use store::{Start, Store, is_nearly_full};

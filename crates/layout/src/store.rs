@@ -29,7 +29,7 @@ use crate::told::Told;
 const MODE: u32 = 0o600;
 
 /// New files avoid stores of which less than one part in so many is free: 5 %.
-pub const FREE_MIN: u64 = 20;
+const FREE_MIN: u64 = 20;
 
 /// So old may be what a store has said of its space when a new file is placed.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(5);
@@ -399,7 +399,7 @@ impl Store {
 
     /// Whether it was nearly full when it was asked last.
     pub(crate) fn is_nearly_full(&self) -> bool {
-        lock(&self.space).statfs.is_some_and(|space| is_nearly_full(&space))
+        lock(&self.space).statfs.is_some_and(|space| is_nearly_full(space.blocks_available, space.blocks))
     }
 
     /// Its directory.
@@ -414,9 +414,9 @@ impl Store {
     }
 }
 
-/// Whether new files avoid a store with this space.
-fn is_nearly_full(space: &Statfs) -> bool {
-    space.blocks_available < space.blocks / FREE_MIN
+/// Whether new files avoid a store of which so much is free, of so much in all.
+pub fn is_nearly_full(free: u64, all: u64) -> bool {
+    free < all / FREE_MIN
 }
 
 /// What is answered soon; without a group it is waited for.

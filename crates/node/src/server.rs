@@ -154,8 +154,8 @@ impl Server {
         self.server.status_of_all()
     }
 
-    /// Takes what the file of its volume says now: servers of data have come, gone or moved. Whoever
-    /// has mounted the volume is told, and goes on.
+    /// Takes what the file of its volume says now: servers of data have come, gone or moved. Mounts
+    /// of the volume are told, and go on.
     pub fn set_volume(&self, new: VolumePart) -> Result<(), Failure> {
         let what = "cannot take the volume's file while the server runs";
         let Some((started, now)) = &self.part else {

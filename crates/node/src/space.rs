@@ -1,7 +1,7 @@
 //! The space that a server has, as its clients are told.
 
 use aqueduct_fs::Request;
-use aqueduct_layout::FREE_MIN;
+use aqueduct_layout::is_nearly_full;
 
 use crate::attach::{AttachConfig, Attachment, Carriers, caller};
 
@@ -37,6 +37,6 @@ impl Space {
 
     /// Whether new files of plain directories avoid it.
     pub fn is_avoided(&self) -> bool {
-        self.free < self.bytes / FREE_MIN
+        is_nearly_full(self.free, self.bytes)
     }
 }

@@ -2,7 +2,7 @@
 //! done.
 
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use aqueduct_fs::Errno;
@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 
 /// Between two words that it goes on.
 const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Words that wait to be told: whoever hears them slowly slows the work down.
+const WORDS_MAX: usize = 64;
 
 /// Something that was found, and what was done about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +56,7 @@ pub(crate) fn run(
     mut tell: impl FnMut(Option<Repaired>) -> bool,
 ) -> Result<(), Errno> {
     let job = &Job::new(None);
-    let (sender, acts) = channel();
+    let (sender, acts) = sync_channel(WORDS_MAX);
     std::thread::scope(|scope| {
         let work = scope.spawn(move || {
             let act = |act| _ = sender.send(act); // it is heard until this ends

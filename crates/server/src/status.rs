@@ -84,7 +84,7 @@ impl Server {
             sessions_total: sessions.len() as u64,
             sessions: sessions.iter().map(|session| session_status(session)).collect(),
             processor_seconds: aqueduct_worker::own_processors(),
-            boot: boot(),
+            boot: aqueduct_worker::boot_of_machine(),
             metrics,
         }
     }
@@ -212,12 +212,6 @@ fn collect_data(export: &str, data: &DataCounters, into: &mut Snapshot) {
     into.put_number(&table::EXPORT_WRITES, &labels, data.writes);
     into.put_number(&table::EXPORT_WRITES_CONTINUED, &labels, data.continued);
     into.put_number(&table::EXPORT_THROTTLED, &labels, data.throttled);
-}
-
-/// As much of the boot's id as tells machines apart, and no more.
-fn boot() -> String {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    id.chars().take(8).collect()
 }
 
 #[cfg(test)]

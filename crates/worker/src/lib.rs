@@ -27,7 +27,7 @@ pub use done::Done;
 pub use earlier::{Begun, Earlier, Entered, Moment};
 pub use group::{Group, Interest, Readiness, Ready, Registration, Settings, Watched};
 pub use lock::lock;
-pub use processors::own_processors;
+pub use processors::{boot_of_machine, own_processors};
 pub use pulse::Pulse;
 pub use sleep::Sleep;
 pub use turn_end::Flush;

@@ -1,6 +1,13 @@
-//! What the kernel says of this process's threads.
+//! What the kernel says of this process's threads, and of its machine.
 
 use std::fs;
+
+/// As much of the id of this machine's boot as tells machines apart, and no more; empty: the kernel
+/// does not say.
+pub fn boot_of_machine() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.chars().take(8).collect()
+}
 
 /// What this process's threads had of processors so far, and for how long they waited for one, in
 /// seconds. Of threads that have ended nothing is told.

@@ -2,9 +2,10 @@
 
 use aqueduct_metrics::activity::{LEVELS, Station, level, middle};
 use aqueduct_metrics::status::WayStatus;
+use aqueduct_worker::boot_of_machine;
 
 use super::servers::{self, Told};
-use crate::host::{boot, lacks_more, lacks_processors};
+use crate::host::{lacks_more, lacks_processors};
 use crate::passive::{RailCounts, STATES, StageCounts, State, Window};
 use crate::verdict::Stage;
 
@@ -80,7 +81,7 @@ impl Split {
         own: [f64; 2],
     ) -> Split {
         let Some((Ok(before), Ok(now))) = told else { return self };
-        let is_here = !now.boot.is_empty() && now.boot == boot();
+        let is_here = !now.boot.is_empty() && now.boot == boot_of_machine();
         let [ran, waited] = [0, 1].map(|at: usize| (now.processor_seconds[at] - before.processor_seconds[at]).max(0.0));
         let waits = share(waited, ran + waited);
         if is_here && !lacks_more([ran, waited], own) {
@@ -278,7 +279,8 @@ mod tests {
         near(&split.with_starved(Some((&before, &now)), 100.0, (false, 0.0), OWN), 0.1, 0.9);
         near(&split.with_starved(Some((&before, &told(0, [9.0, 1.0]))), 10.0, (false, 0.0), OWN), 0.1, 0.9);
         // On this machine it is the machine that lacks them, unless others have more.
-        let here = |processor_seconds| Ok(ServerStatus { boot: boot(), ..told(0, processor_seconds).unwrap() });
+        let here =
+            |processor_seconds| Ok(ServerStatus { boot: boot_of_machine(), ..told(0, processor_seconds).unwrap() });
         let starved = |own| split.with_starved(Some((&here([0.0; 2]), &here([1.0, 9.0]))), 10.0, (false, 0.0), own);
         let as_all = Split { waits: 0.8, ..split }.with_starved(
             Some((&here([0.0; 2]), &here([1.0, 9.0]))),
