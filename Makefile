@@ -44,9 +44,9 @@ bench-scale: setup-demo build
 	cargo build --release --locked -p aqueduct-load
 	ulimit -n $$(ulimit -Hn) && python3 bench/scale.py --programs $(abspath $(TARGET))/release $(ARGS)
 
-# An experiment, NAME (bottleneck, copies, dvs, fta, interfaces, router, volumes): what a paper measured, measured
-# again, with what is expected of it. ARGS="--reduced" takes minutes, ARGS="--dry-run" says what would be
-# done. As root.
+# An experiment, NAME (bottleneck, copies, dvs, fta, interfaces, router, volumes): what a paper
+# measured, measured again, with what is expected of it. ARGS="--reduced" takes minutes,
+# ARGS="--dry-run" says what would be done. As root.
 experiment: setup-lab build
 	AQUEDUCT=$(abspath $(TARGET))/release/aqueduct experiments/run $(or $(NAME),dvs) $(ARGS)
 
@@ -68,9 +68,10 @@ faults: setup
 # and longer than a lease; WHOLE=1 prints all of a bad history; THEME=Gathered plays only
 # histories of small writes that are held back; ROUTERS=2 has all mounts go through two routers
 # in a row, WAYS=2 by two ways side by side, TROUBLE=kill or drain ends routers of these in turn,
-# RAILS=2 has each mount use two rails, all as in `make faults` and in the tests of mounts. SERVERS=3
-# STRAIGHT=1 has a volume of three, written through all, CONCURRENT=1 by several mounts into one file
-# at the same time; KILLS=1 plays only histories in which a server is killed. As root.
+# RAILS=2 has each mount use two rails, all as in `make faults` and in the tests of mounts.
+# SERVERS=3 STRAIGHT=1 has a volume of three servers, written through all of them. CONCURRENT=1 has
+# several mounts write one file at the same time. KILLS=1 plays only histories in which a server is
+# killed. As root.
 soak: setup
 	HISTORIES=$(or $(HISTORIES),$(if $(SEED),1,10000)) cargo test --workspace --locked --test histories -- --ignored --nocapture soak
 
@@ -94,7 +95,8 @@ test-kernels: setup-kernels
 	tests/kernels/run $(ARGS)
 
 # What protects users, taken out one by one: a test must fail each time. ARGS="locks" chooses by words of the names, or of their tests.
-# JOBS=3 runs so many tests side by side (2); RECORD=1 writes a line for each to tests/mutations/records/DATE.jsonl. As root.
+# JOBS=3 runs so many tests side by side (2); RECORD=1 writes a line for each to
+# tests/mutations/records/DATE.jsonl. As root.
 mutations: setup
 	JOBS=$(or $(JOBS),2) RECORD=$(if $(RECORD),$(CURDIR)/tests/mutations/records/$(shell date +%F).jsonl) tests/mutations/run $(ARGS)
 

@@ -1,5 +1,5 @@
-//! `aqueduct volume set` and `show` of a directory: over how many servers the blocks of its new files
-//! are spread.
+//! `aqueduct volume set` and `show` of a directory: over how many servers the blocks of its new
+//! files are spread.
 
 use std::io;
 use std::path::{Path, PathBuf};

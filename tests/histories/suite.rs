@@ -188,8 +188,8 @@ fn caches_that_lie_are_found() {
 }
 
 /// `make soak`: HISTORIES of them, with the mode CACHE and more OPTIONS for the mounts, of a
-/// volume of so many SERVERS, written through them all with STRAIGHT=1, also by several clients
-/// into one file at the same time with CONCURRENT=1. SEED replays one as often. THEME plays those of
+/// volume of so many SERVERS. STRAIGHT=1 has it written through all of them, CONCURRENT=1 also by
+/// several clients into one file at the same time. SEED replays one as often. THEME plays those of
 /// one theme alone, KILLS=1 those in which a server is killed.
 #[test]
 #[ignore = "make soak"]

@@ -326,9 +326,9 @@ fn what_is_written_goes_straight_again_after_a_restart_of_the_server_of_the_name
     });
 }
 
-/// Something passes on what comes to a server of data: to that one a client is on another machine,
-/// whose root is nobody unless it is said otherwise. Then it writes through the server of the names,
-/// and is told why.
+/// A proxy stands before a server of data, to which the client seems to be on another machine. Its
+/// root is squashed there, unless `--squash` says otherwise. A client that is squashed writes
+/// through the server of the names, and is told why.
 #[test]
 fn what_goes_by_a_proxy_goes_straight_where_both_servers_know_who_writes() {
     within(Duration::from_secs(240), || {

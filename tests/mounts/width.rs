@@ -28,8 +28,8 @@ fn moved(volume: &Volume, by: impl Fn(&Volume, usize) -> u64) -> Vec<u64> {
     (0..volume.servers.len()).map(|server| by(volume, server)).collect()
 }
 
-/// By which servers a file is read, as soon as that is as it has to be: without a lease the server of
-/// the names reads it, for a moment after another mount has written it.
+/// By which servers a file is read, as soon as that is as it has to be. For a moment after another
+/// mount has written it there is no lease, and the server of the names reads it.
 fn readers(
     (volume, mount): (&Volume, &Mount),
     (name, data): (&str, &[u8]),

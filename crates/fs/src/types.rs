@@ -192,7 +192,8 @@ pub struct Opened {
     /// Reopens the file as it was, whatever its mode says by then, after a restart of the server: handle, access and credential under
     /// a MAC, opaque to the client. At most [`TOKEN_LENGTH_MAX`] bytes; empty where the file system has none.
     pub token: Box<[u8]>,
-    /// Over how many servers of a volume the blocks of a file are spread, where that is its own; 0: as the volume says. See [`wide`](crate::wide).
+    /// Over how many servers of a volume the blocks of the file are spread; 0: as the volume says.
+    /// See [`wide`](crate::wide).
     pub width: u16,
 }
 

@@ -359,7 +359,8 @@ fn time(bytes: &[u8]) -> Option<i128> {
 mod tests {
     use super::*;
 
-    /// Times of one second or finer, of names and modes changed since, and set back by whoever wrote.
+    /// File systems keep times of a second or finer. Names and modes may have changed since, and
+    /// whoever wrote may have set the time back.
     #[test]
     fn what_was_written_later_is_not_taken_for_an_append() {
         let at = |nanos: i64| Time {

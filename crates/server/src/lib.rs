@@ -9,8 +9,8 @@
 //! Modules use each other one way. Below all is what the server is configured with (`config`,
 //! `export`, `access`); then what a client has (`session`, with its `links`, `outbox`, `journal`)
 //! and what all share (`lease`, `right`, `exclusion`); then `state`, which holds all of it; then
-//! what acts on that: `telling`, `map`, `leaving`, `leasing`, `sessions`, `restore`; then `execute`,
-//! `endpoint`, `listen`, and `server`, which starts and ends it.
+//! what acts on that: `telling`, `map`, `leaving`, `leasing`, `sessions`, `restore`; then
+//! `execute`, `endpoint`, `listen`, and `server`, which starts and ends it.
 
 mod access;
 mod administer;

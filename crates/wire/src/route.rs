@@ -197,7 +197,8 @@ pub struct RouteHeld {
     pub to_us: u32,
 }
 
-/// Answers [`RouteHeld`]: the body of ROUTE HELD REPLY. Of a flow that is not the initiator's all are 0.
+/// Answers [`RouteHeld`]: the body of ROUTE HELD REPLY. Of a flow that is not the initiator's all
+/// are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouteHeldReply {
     /// Microseconds of the time that is asked for in which the router looked: it does for a while

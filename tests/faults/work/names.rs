@@ -33,8 +33,8 @@ pub fn work(work: &mut Work, life: u64) -> Outcome<()> {
     }
     if !matches!(ended, Err(Stop::Finding(_))) {
         let root = work.part.export.join(&folder);
-        // The close that was under way when the mount was killed says nothing, and its descriptor is
-        // not among these.
+        // The close that was under way when the mount was killed says nothing, and its descriptor
+        // is not among these.
         belief.may_lack = matches!(ended, Err(Stop::Gone)) || !closes.iter().all(|closed| *closed);
         let mut alternative = next.filter(|_| ended.is_err()).unwrap_or_else(|| belief.clone());
         alternative.may_lack = belief.may_lack;

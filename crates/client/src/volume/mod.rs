@@ -5,9 +5,9 @@
 //! - [`opens`], [`making`]: opens under numbers that this client chooses, and how those that no
 //!   server knows are made there.
 //! - [`flights`]: what is on its way to the sessions that move data.
-//! - [`movers`], [`mover`], [`moved`], [`adopted`], [`spread`], [`lent`]: servers that move bytes under
-//!   leases of the one that has the names, which of them moves whose and has it open, and a sink
-//!   that comes back from one that does not answer.
+//! - [`movers`], [`mover`], [`moved`], [`adopted`], [`spread`], [`lent`]: servers that move bytes
+//!   under leases of the one that has the names, which of them moves whose and has it open, and a
+//!   sink that comes back from one that does not answer.
 //! - [`mapped`]: servers that come and go while the volume is mounted.
 //! - [`objects`], [`parted`], [`turns`]: files whose bytes lie in objects, which are read there.
 //! - [`ways`], [`lanes`]: what is written straight to servers of data, under rights.

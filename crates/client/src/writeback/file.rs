@@ -28,7 +28,9 @@ pub(super) const PIECE_COST: usize = 4096;
 /// What the pieces of one file cost that wait or are under way.
 const COST_MAX: usize = (FLYING_MAX + 1) * (TRANSFER_SIZE_MAX + PIECE_COST);
 
-/// Where something is written (of appends: where the end was thought to be), and by whom; of attributes that are set only by whom, and through which open he is told of errors.
+/// Where something is written, and by whom. Of an append the offset is where the end was thought to
+/// be. Of attributes that are set only the caller counts, and the open by which he is told of
+/// errors.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) open: OpenId,

@@ -116,9 +116,9 @@ fn appends_keep_their_order_among_other_writes() {
     assert!(there(&process, "log")[start as usize..] == expected);
 }
 
-/// What was not sent, sent and executed, or sent and answered and not heard of, is there once. What
-/// the same bytes that a program at the server appends while it is down are of, nothing has to tell:
-/// the server goes by the number of the request.
+/// An append is there once, whether it was not sent, executed, or answered and not heard of. A
+/// program at the server appends the same bytes while the server is down. The server does not have
+/// to tell them apart: it goes by the number of the request.
 #[test]
 fn each_is_there_once_when_the_server_is_killed_and_others_append_the_same() {
     for moment in [None, Some(Moment::Remembered)] {

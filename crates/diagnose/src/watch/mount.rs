@@ -177,7 +177,7 @@ fn between(before: &Look, now: &Look, splits: &Splits) -> Window {
     for of in client(&now.told).map(|client| &client.activity[..]).unwrap_or_default() {
         let station = Station { kind: of.class.clone(), ..since(before, of) };
         if of.class == "locks" {
-            // Who waits for a lock that nobody gives back is held up by nothing that could be faster.
+            // A lock that nobody gives back holds a program up, and no stage could be faster.
             let waited = station.under_way.min(station.spent);
             if waited > 0.0 {
                 in_locks = share(station.busy(), seconds).max(in_locks);

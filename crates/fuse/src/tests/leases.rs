@@ -749,7 +749,7 @@ fn random(state: &mut u64) -> u64 {
     *state >> 40
 }
 
-/// Requests, and changes elsewhere with their recalls, in any order, until enough was kept: when a recall is over, the kernel keeps nothing of before.
+/// Requests, and recalls of changes elsewhere, in any order: after a recall the kernel keeps nothing old.
 #[test]
 fn nothing_of_before_is_kept_after_a_recall() {
     let mut kept = (1..=100).map(any_schedule).scan(0, |kept, more| Some(std::mem::replace(kept, *kept + more)));

@@ -1,6 +1,6 @@
 //! Slow operations, and works of tools, as spans to a collector of OpenTelemetry: OTLP over HTTP,
-//! in JSON (`POST /v1/traces`), encrypted where the address says https. By a thread of its own; what it cannot take or
-//! send in time is dropped, and counted.
+//! in JSON (`POST /v1/traces`), encrypted where the address says https. A thread of its own sends
+//! them. What it cannot take or send in time is dropped, and counted.
 
 mod config;
 mod document;

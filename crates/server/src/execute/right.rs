@@ -23,7 +23,8 @@ impl Job {
     }
 
     /// RIGHT: on the inode of an open that the client holds exclusively, or writes beside others.
-    /// ESTALE: neither, or not there now. MOVED: not by the present map. EAGAIN: the server of data does not obey now.
+    /// ESTALE: neither, or not there now. MOVED: not by the present map. EAGAIN: the server of data
+    /// does not obey now.
     pub(super) async fn right(&self, attached: &Attached, body: &[u8]) -> Result<(), Errno> {
         let (open, place) = aqueduct_wire::decode_right(body).map_err(|error| error.errno())?;
         let granter = self.granter()?;
