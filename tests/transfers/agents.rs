@@ -335,11 +335,16 @@ fn lines_that_nobody_reads_are_counted_and_no_longer_kept() {
         let (source, target) = (directory(), directory());
         plant(source.path());
         let from = format!("{}/", source.path().display());
-        run_within(
-            TEST_MAX,
-            aqueduct().args(["cp", "-r", "-v", "--detach", "--store", &cluster.url(), &from, text(target.path())]),
-        )
-        .succeeded();
+        // Who waits for the job, and would read what is said of it, goes before an agent comes.
+        let mut copy = aqueduct();
+        copy.args(["cp", "-r", "-v", "--store", &cluster.url(), &from, text(target.path())]);
+        let log = directory();
+        let waiter = Process::start(&mut copy, &log.path().join("log"));
+        wait_until("the job is there", TEST_MAX, || {
+            cluster.asks("SELECT to_regclass('aqueduct.job') IS NOT NULL") == "t"
+                && cluster.asks("SELECT count(*) FROM aqueduct.job") == "1"
+        });
+        drop(waiter);
         // As if so many lines lay there, of which all but the first and the last were read.
         cluster.asks(
             "INSERT INTO aqueduct.said (id, job, line) OVERRIDING SYSTEM VALUE
