@@ -667,6 +667,9 @@ pub struct Status {
     /// Look again every second, until Ctrl-C
     #[arg(long, short)]
     pub watch: bool,
+    /// Look once and show no rates, which take half a second
+    #[arg(long, conflicts_with = "watch")]
+    pub once: bool,
     /// Show who has and who waits for locks, on the server's machine as the user that it runs as
     #[arg(long, conflicts_with_all = ["watch", "key"])]
     pub locks: bool,

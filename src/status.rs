@@ -44,7 +44,7 @@ struct Look {
     router: Option<RouterStatus>,
 }
 
-/// What is shown: the second look, with rates.
+/// What is shown: the last look, with rates if there was one before.
 #[derive(Serialize)]
 struct Shown {
     mounts: Vec<Mounted>,
@@ -78,7 +78,7 @@ struct Server {
     status: ServerStatus<Session>,
     address: String,
     #[serde(flatten)]
-    rates: Rates,
+    rates: Option<Rates>,
     latency: Vec<Latency>,
 }
 
@@ -87,13 +87,12 @@ struct Server {
 struct Session {
     #[serde(flatten)]
     status: SessionStatus,
-    #[serde(flatten, default)]
-    rates: Rates,
+    #[serde(flatten, skip_deserializing)]
+    rates: Option<Rates>,
 }
 
 /// From two looks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 struct Rates {
     operations_per_second: f64,
     bytes_read_per_second: f64,
@@ -121,11 +120,12 @@ impl Rates {
         Rates { operations_per_second: rate(0), bytes_read_per_second: rate(1), bytes_written_per_second: rate(2) }
     }
 
-    fn shown(&self) -> [String; 3] {
+    fn shown(rates: Option<&Rates>) -> [String; 3] {
+        let Some(rates) = rates else { return ["-", "-", "-"].map(str::to_owned) };
         [
-            format!("{:.0}", self.operations_per_second),
-            bytes(self.bytes_read_per_second),
-            bytes(self.bytes_written_per_second),
+            format!("{:.0}", rates.operations_per_second),
+            bytes(rates.bytes_read_per_second),
+            bytes(rates.bytes_written_per_second),
         ]
     }
 }
@@ -170,12 +170,14 @@ pub fn run(arguments: &args::Status) -> Result<ExitCode, Failure> {
     let key = arguments.key.as_deref().map(keyfile::load_client).transpose()?;
     let routes = arguments.routes.resolve()?;
     let asker = (key.as_ref(), routes.as_ref());
-    let mut before = look(server, asker)?;
-    let mut pause = LOOKS_APART;
+    let mut before = None;
+    if !arguments.once {
+        before = Some(look(server, asker)?);
+        thread::sleep(LOOKS_APART);
+    }
     loop {
-        thread::sleep(pause);
         let now = look(server, asker)?;
-        let shown = with_rates(&before, &now);
+        let shown = with_rates(before.as_ref(), &now);
         if arguments.json {
             match arguments.watch {
                 true => output::line(format_args!("{}", serde_json::json!(shown))),
@@ -189,7 +191,8 @@ pub fn run(arguments: &args::Status) -> Result<ExitCode, Failure> {
         if !arguments.watch {
             return Ok(ExitCode::SUCCESS);
         }
-        (before, pause) = (now, WATCH_INTERVAL);
+        before = Some(now);
+        thread::sleep(WATCH_INTERVAL);
     }
 }
 
@@ -232,7 +235,7 @@ fn ask_server(address: &str, (key, routes): Asker<'_>) -> Result<Server, Connect
         server: address.to_owned(),
         detail: format!("its status cannot be read: {error}"),
     })?;
-    Ok(Server { status, address: address.to_owned(), rates: Rates::default(), latency: Vec::new() })
+    Ok(Server { status, address: address.to_owned(), rates: None, latency: Vec::new() })
 }
 
 fn describe(mount: &Mount, answer: Result<MountStatus, String>) -> Mounted {
@@ -265,9 +268,10 @@ impl Session {
     }
 }
 
-/// The second look, with rates.
-fn with_rates(before: &Look, now: &Look) -> Shown {
-    let seconds = now.at.duration_since(before.at).as_secs_f64();
+/// The last look, with rates since the one `before`.
+fn with_rates(before: Option<&Look>, now: &Look) -> Shown {
+    let seconds = before.map(|before| now.at.duration_since(before.at).as_secs_f64());
+    let rates = |earlier: Option<[u64; 3]>, now: [u64; 3]| Some(Rates::between(earlier.unwrap_or(now), now, seconds?));
     let mut shown = Shown {
         mounts: now.mounts.clone(),
         server: now.server.clone(),
@@ -276,24 +280,28 @@ fn with_rates(before: &Look, now: &Look) -> Shown {
     };
     for mount in &mut shown.mounts {
         let pid = |mount: &Mounted| mount.status.as_ref().map(|status| status.pid);
-        let mut earlier = before.mounts.iter().filter(|other| other.target == mount.target && pid(other) == pid(mount));
-        let earlier = earlier.next().and_then(Mounted::counters);
-        mount.rates = mount.counters().map(|now| Rates::between(earlier.unwrap_or(now), now, seconds));
+        let mut mounts = before.iter().flat_map(|before| &before.mounts);
+        let earlier = mounts.find(|other| other.target == mount.target && pid(other) == pid(mount));
+        let earlier = earlier.and_then(Mounted::counters);
+        mount.rates = mount.counters().and_then(|now| rates(earlier, now));
         if let Some(status) = &mount.status {
             mount.latency = Latency::of(&status.metrics, &table::FUSE_REQUEST_SECONDS, &table::FUSE_ERRORS);
         }
     }
     if let Some(server) = &mut shown.server {
-        let earlier = before.server.as_ref().map(|server| server.status.sessions.as_slice()).unwrap_or_default();
+        let earlier = before.and_then(|before| before.server.as_ref());
+        let earlier = earlier.map(|server| server.status.sessions.as_slice()).unwrap_or_default();
         for session in &mut server.status.sessions {
             let key = |session: &Session| (session.status.client.clone(), session.status.peer.clone());
             let earlier = earlier.iter().find(|other| key(other) == key(session)).map(Session::counters);
-            let now = session.counters();
-            session.rates = Rates::between(earlier.unwrap_or(now), now, seconds);
-            server.rates.operations_per_second += session.rates.operations_per_second;
-            server.rates.bytes_read_per_second += session.rates.bytes_read_per_second;
-            server.rates.bytes_written_per_second += session.rates.bytes_written_per_second;
+            session.rates = rates(earlier, session.counters());
         }
+        let sum = |of: fn(&Rates) -> f64| server.status.sessions.iter().filter_map(|it| it.rates.as_ref()).map(of).sum();
+        server.rates = before.map(|_| Rates {
+            operations_per_second: sum(|rates| rates.operations_per_second),
+            bytes_read_per_second: sum(|rates| rates.bytes_read_per_second),
+            bytes_written_per_second: sum(|rates| rates.bytes_written_per_second),
+        });
         server.latency = Latency::of(&server.status.metrics, &table::SERVER_OPERATION_SECONDS, &table::SERVER_ERRORS);
     }
     shown
@@ -327,7 +335,7 @@ fn mounts_text(mounts: &[Mounted]) -> String {
     }
     let row = |mount: &Mounted| {
         let mut row = vec![mount.target.clone(), mount.source.clone(), access(mount.read_only)];
-        row.extend(mount.rates.as_ref().map_or(["-", "-", "-"].map(str::to_owned), Rates::shown));
+        row.extend(Rates::shown(mount.rates.as_ref()));
         let status = mount.status.as_ref();
         row.push(status.map_or_else(none, |status| status.pid.to_string()));
         row.push(status.map_or_else(none, |status| span(status.uptime_seconds)));
@@ -462,7 +470,7 @@ fn server_text(server: &Server) -> String {
             let Session { status, rates } = session;
             let mut row = vec![status.client.clone(), status.peer.clone(), status.export.clone()?];
             row.push(status.connections.to_string());
-            row.extend(rates.shown());
+            row.extend(Rates::shown(rates.as_ref()));
             Some(row)
         })
         .collect();
@@ -551,7 +559,7 @@ mod tests {
             "exports": [{ "name": "/x", "path": "/x", "read_only": true, "clients": 1 }], "sessions_total": 1,
             "sessions": [session], "metrics": metrics(operations) });
         let status: ServerStatus<Session> = serde_json::from_value(server).unwrap();
-        let server = Server { status, address: "a:1".into(), rates: Rates::default(), latency: Vec::new() };
+        let server = Server { status, address: "a:1".into(), rates: None, latency: Vec::new() };
         let mount = json!({ "server": "h", "export": "/x", "connections": 2, "pid": 7, "operations": operations,
             "bytes_read": 0, "bytes_written": 0, "reconnects": 0, "replay_window": 0, "replay_bytes": 0,
             "requests_by": "io_uring", "source": "?", "version": "1", "uptime_seconds": 61, "metrics": metrics(operations) });
@@ -565,7 +573,7 @@ mod tests {
     #[test]
     fn rates_come_from_two_looks() {
         let start = Instant::now();
-        let shown = with_rates(&look_of(100, start), &look_of(350, start + Duration::from_millis(500)));
+        let shown = with_rates(Some(&look_of(100, start)), &look_of(350, start + Duration::from_millis(500)));
         let json = serde_json::to_value(&shown).unwrap();
         assert_eq!(json["mounts"][0]["operations_per_second"], json!(500.0));
         assert_eq!((&json["mounts"][0]["source"], &json["mounts"][0]["export"]), (&json!("h:/x"), &json!("/x")));
@@ -579,9 +587,21 @@ mod tests {
     }
 
     #[test]
+    fn one_look_has_no_rates() {
+        let shown = with_rates(None, &look_of(100, Instant::now()));
+        let json = serde_json::to_value(&shown).unwrap();
+        for of in [&json["mounts"][0], &json["server"], &json["server"]["sessions"][0]] {
+            assert!(of["version"].is_string() || of["operations"] == json!(100), "{of}");
+            assert!(of.get("operations_per_second").is_none(), "{of}");
+        }
+        let text = text(&shown, false);
+        assert!(text.contains("/m          h:/x    read, write    -"), "{text}");
+    }
+
+    #[test]
     fn latencies_are_shown_by_operation() {
         let start = Instant::now();
-        let shown = with_rates(&look_of(100, start), &look_of(350, start + Duration::from_secs(1)));
+        let shown = with_rates(Some(&look_of(100, start)), &look_of(350, start + Duration::from_secs(1)));
         let json = serde_json::to_value(&shown).unwrap();
         let latency = &json["server"]["latency"][0];
         assert_eq!(

@@ -523,7 +523,7 @@ impl Server {
 
 /// What `aqueduct status` says of the server there.
 pub fn server_status(address: &str) -> Value {
-    let text = run(aqueduct().args(["status", "--json", address])).succeeded();
+    let text = run(aqueduct().args(["status", "--once", "--json", address])).succeeded();
     serde_json::from_str::<Value>(&text).unwrap()["server"].take()
 }
 
