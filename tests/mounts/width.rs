@@ -35,11 +35,13 @@ fn readers(
     (name, data): (&str, &[u8]),
     is_it: impl Fn(&[usize]) -> bool,
 ) -> Vec<usize> {
-    let mut found = Vec::new();
+    let mut last = (Vec::new(), Vec::new());
     for _ in 0..50 {
         let before = moved(volume, Volume::read_from);
         assert!(fs::read(mount.join(name)).unwrap() == data, "{name}");
-        found = shares(volume, &before, &moved(volume, Volume::read_from));
+        let after = moved(volume, Volume::read_from);
+        let found = shares(volume, &before, &after);
+        last = (before, after);
         if is_it(&found) {
             return found;
         }
@@ -48,7 +50,7 @@ fn readers(
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         std::thread::sleep(Duration::from_millis(200));
     }
-    panic!("{name} is not read as it has to be, last by {found:?}");
+    panic!("{name} is not read as it has to be: the servers had read {last:?} bytes before and after");
 }
 
 /// Which servers have moved a part of a file that is no accident: half of what each has of it if
@@ -92,8 +94,9 @@ fn a_directory_says_how_wide_its_files_are() {
                 written.retain(|server| *server != 0);
                 let is_it =
                     |found: &[usize]| found.len() == width && written.iter().all(|server| found.contains(server));
+                println!("{servers} servers, width {width}: written at {written:?}");
                 let found = readers((&volume, &right), (&path, &data), is_it);
-                println!("{servers} servers, width {width}: read at {found:?}, written at {written:?}");
+                println!("read at {found:?}");
                 let is_all = |found: &[usize]| found.len() == servers;
                 readers((&volume, &right), (&format!("{name}/before"), &content(1)), is_all);
             }

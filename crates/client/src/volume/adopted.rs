@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::mover::{Mover, Shape};
+use super::turns::Turns;
 
 /// A server that may move an open's bytes.
 pub(super) struct Moved {
@@ -12,6 +13,8 @@ pub(super) struct Moved {
     /// `None`: it is the server of the names.
     pub(super) mover: Option<Arc<Mover>>,
     pub(super) adopted: Adopted,
+    /// Of having it opened there.
+    pub(super) opening: Turns,
 }
 
 /// Those of one open.

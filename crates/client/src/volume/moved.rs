@@ -10,7 +10,7 @@ use std::time::Duration;
 use aqueduct_fs::{ClientId, Context, Errno, OpenId, ReadAt, Request, Sink};
 use aqueduct_session::{Brought, Session};
 
-use super::adopted::{ASKED, Adopted, Asking, NEW, OVER, THERE};
+use super::adopted::{ASKED, Asking, Moved, NEW, OVER, THERE};
 use super::lent::{Outcome, lend};
 use super::mover::Mover;
 use super::opens::Open;
@@ -41,7 +41,7 @@ impl Volume {
         }
         let Some((mover, session, moved)) = movers.of(&open, read.offset) else { return Err(sink) };
         let (session, adopted) = (&session, &moved.adopted);
-        let number = self.adopted(context, (&mover, session, adopted), &open).await;
+        let number = self.adopted(context, (&mover, session, &moved), &open).await;
         let Some(number) = number else { return Err(sink) };
         // Taken last: until it is dropped nobody else changes what is read.
         let above = self.above[open.session].as_ref();
@@ -71,18 +71,23 @@ impl Volume {
     pub(super) async fn is_adopted(&self, context: &Context, mover: &Mover, open: &Arc<Open>) -> bool {
         let Some(moved) = self.movers.as_ref().and_then(|movers| movers.adopted(open, mover)) else { return false };
         let Some(session) = mover.connected() else { return false };
-        self.adopted(context, (mover, session, &moved.adopted), open).await.is_some()
+        self.adopted(context, (mover, session, &moved), open).await.is_some()
     }
 
     /// The number of an open at its mover, which is asked for it first if it has it not yet.
-    /// `None`: it cannot be had there, or not now.
+    /// `None`: it cannot be had there, or not now. Several that want it at a time wait for one
+    /// that asks: what is read ahead of a new open would be read through the server of the names.
     async fn adopted(
         &self,
         context: &Context,
-        (mover, session, adopted): (&Mover, &Arc<Session>, &Adopted),
+        (mover, session, moved): (&Mover, &Arc<Session>, &Moved),
         open: &Arc<Open>,
     ) -> Option<OpenId> {
-        let (number, names) = (open.number()?, self.session(open).opens());
+        let (number, names, adopted) = (open.number()?, self.session(open).opens(), &moved.adopted);
+        let _turn = match adopted.is_there() {
+            true => None,
+            false => Some(moved.opening.take(&context.cancel).await.ok()?),
+        };
         // One that is lost is not to be read anywhere.
         names.check([number]).ok()?;
         if adopted.is_there() {
@@ -90,8 +95,8 @@ impl Volume {
             return session.opens().check([number]).is_ok().then_some(number);
         }
         let token = names.token(number)?;
-        if !adopted.changes(NEW, ASKED) {
-            return None; // who asks for it at this moment needs no second one
+        if !mover.is_there() || !adopted.changes(NEW, ASKED) {
+            return None; // who had the turn before has found it away, or was refused
         }
         let mut asking = Asking { adopted, then: NEW };
         let asked = session.adopt(context, number, (&open.handle, &token, open.writes()));

@@ -17,6 +17,7 @@ use super::adopted::{Adopted, Moved, Places};
 use super::lanes::Key;
 use super::mover::{Mover, MoverConfig, Shape};
 use super::opens::Open;
+use super::turns::Turns;
 
 /// Between two tries to connect to those that were not there.
 pub(super) const RETRY: Duration = Duration::from_millis(500);
@@ -94,7 +95,8 @@ impl Movers {
                 (Some(one), Some(other)) => Arc::ptr_eq(one, other),
                 (one, other) => one.is_none() && other.is_none() && moved.place == *place,
             };
-            let new = || Arc::new(Moved { place: *place, mover: mover.clone(), adopted: Adopted::default() });
+            let (adopted, opening) = (Adopted::default(), Turns::default());
+            let new = || Arc::new(Moved { place: *place, mover: mover.clone(), adopted, opening });
             known.iter().find(is_it).cloned().unwrap_or_else(new)
         };
         let width = shape.spread.width_of(open.width());
