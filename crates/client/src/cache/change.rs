@@ -414,18 +414,22 @@ impl Cache {
         let mut brought = Brought { asks, ..Brought::default() };
         let Source::Memory(data) = source;
         let (writeback, length) = (&leases.writeback, data.len());
+        let sent = (!writeback.may_take(length)).then(Instant::now);
+        // Else the wire would stay as slow as it was once, for who writes nothing small.
+        let measure = |result: &Result<Written, Errno>| {
+            if let (Some(sent), true) = (sent, result.is_ok()) {
+                writeback.went_straight(length, sent.elapsed());
+            }
+        };
         if let Some(open) = &straight
             && let Some(result) = self.write_straight(context, leases, (open, write), &data).await
         {
+            measure(&result);
             change.end(settles(&result), &[], None, &Brought::default());
             return result;
         }
-        let sent = (!writeback.may_take(length)).then(Instant::now);
         let result = self.volume.write(context, (write, data), &mut brought).await;
-        // Else the wire would stay as slow as it was once, for who writes nothing small.
-        if let (Some(sent), true) = (sent, result.is_ok()) {
-            writeback.went_straight(length, sent.elapsed());
-        }
+        measure(&result);
         if let (Some(writer), true) = (&writer, result.is_ok()) {
             let lease = brought.of_inode();
             writer.set_contended(lease.is_none_or(|(_, aspects)| !aspects.contains(Aspects::WRITES)));
