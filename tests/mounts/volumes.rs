@@ -12,8 +12,8 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::common::{
-    Mount, Process, SOON, aqueduct, directory, errno, free_addresses, mount_sessions, run, server_status, test,
-    wait_until, within,
+    Mount, Process, SOON, aqueduct, directory, errno, free_addresses, mount_sessions, mount_status, run, server_status,
+    test, wait_until, within,
 };
 use crate::model::assert_alike;
 
@@ -446,6 +446,9 @@ fn what_is_written_goes_through_all_servers() {
                     file.sync_all().unwrap();
                 }
             }
+            // Of each file one write is small: programs do not wait for large ones either.
+            let held = mount_status(writer.path())["gathered"]["writes"].as_u64().unwrap();
+            assert!(held > FILES as u64 * 3 / 2, "{lines}: {held} writes were held back");
             for number in 0..FILES {
                 let mut expected = data(number);
                 expected[1 << 20..(1 << 20) + 5].copy_from_slice(b"again");
