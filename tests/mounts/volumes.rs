@@ -448,7 +448,7 @@ fn what_is_written_goes_through_all_servers() {
             }
             // Of each file one write is small: programs do not wait for large ones either.
             let held = mount_status(writer.path())["gathered"]["writes"].as_u64().unwrap();
-            assert!(held > FILES as u64 * 3 / 2, "{lines}: {held} writes were held back");
+            assert!(held > 3 * FILES as u64, "{lines}: {held} writes were held back");
             for number in 0..FILES {
                 let mut expected = data(number);
                 expected[1 << 20..(1 << 20) + 5].copy_from_slice(b"again");
