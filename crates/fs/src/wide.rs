@@ -93,7 +93,12 @@ impl<F: FileSystem> Wide<F> {
         match (&mut answer.result, opens, parent) {
             (Ok(Reply::Opened(opened)), Some(handle), _) => opened.width = self.width(context, handle).await,
             (Ok(Reply::Created(entry, opened)), _, Some(parent)) => {
-                opened.width = self.inherit(context, (parent, entry.handle.bytes())).await;
+                let handle = entry.handle.bytes();
+                // What has content was there before, and stays as it is.
+                opened.width = match entry.attr.size {
+                    0 => self.inherit(context, (parent, handle)).await,
+                    _ => self.width(context, handle).await,
+                };
             }
             (Ok(Reply::Entry(entry)), _, Some(parent)) if entry.attr.is_directory() || entry.attr.is_regular() => {
                 self.inherit(context, (parent, entry.handle.bytes())).await;
