@@ -460,7 +460,11 @@ fn only_who_made_a_session_joins_it() {
     let fixture = Fixture::keyed(&[key(1)]);
     let hello = of_node("gpu7");
     let gpu7 = key(1).of_node(&node("gpu7"));
-    let (_peer, session) = greet(&fixture, &hello, &hello).let_in(&gpu7);
+    let (mut peer, session) = greet(&fixture, &hello, &hello).let_in(&gpu7);
+    // Of an export whose rights are the same for all of them.
+    let mut attach = Vec::new();
+    Attach { export: "/e", read_only: false }.encode(&mut attach);
+    assert_eq!(peer.call(Op::Attach, (0, 0), &attach).0.status, 0);
     let join = |hello: Hello| Hello { session: session.session, link: link(), ..hello };
     let refused = |hello: Hello, key: &Key, secret| greet(&fixture, &hello, &hello).of(secret).refused(key);
     // Not even with its secret.

@@ -99,6 +99,35 @@ fn what_is_acknowledged_is_not_sent_again() {
     assert!(within(&mut second, Duration::from_secs(1)).is_none(), "though the lease is not given back yet");
 }
 
+/// A client that acknowledged it, and lost all connections before it gave the lease back, may have
+/// had no time to see to it.
+#[test]
+fn what_was_acknowledged_is_asked_for_again_when_the_client_comes_back() {
+    let fixture = fixture();
+    let (mut first, session, root) = fixture.attached();
+    let (mut other, _, _) = fixture.attached();
+    let (mut watcher, _, _) = fixture.attached();
+    let mut connections = || -> Vec<u64> {
+        let (_, body) = watcher.call(Op::Status, (0, 0), &[]);
+        let status: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        status["sessions"].as_array().unwrap().iter().map(|session| session["connections"].as_u64().unwrap()).collect()
+    };
+    let (entry, _) = other.create((0, 1), &root, "f", OpenFlags::WRITE).unwrap();
+    let lease = look(&mut first, &entry.handle);
+    change(&mut other, (0, 2), &entry.handle);
+    let (recall, _) = first.receive().unwrap();
+    acknowledge(&mut first, &recall);
+    assert_eq!(first.call(Op::Status, (0, 0), &[]).0.status, 0, "what was sent before has come there");
+    drop(first);
+    // While there is another connection it is asked for over that one.
+    while !connections().contains(&0) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (mut second, _) = fixture.joined(&session);
+    let (recall, body) = within(&mut second, AGAIN).expect("it is asked for here");
+    assert_eq!((recall.kind, decode_leases(&body).unwrap()), (Kind::Callback, vec![lease]));
+}
+
 #[test]
 fn a_completion_that_nobody_reads_comes_over_another_connection() {
     let fixture = fixture();

@@ -144,6 +144,20 @@ fn a_lost_connection_loses_no_recall() {
     }
 }
 
+/// Before Linux 6.16 nobody can have it forget all names below a directory.
+#[test]
+fn names_that_the_kernel_keeps_are_waited_for() {
+    const KEPT: Duration = Duration::from_millis(700);
+    let process = Process::new();
+    std::fs::write(process.path("file"), "text").unwrap();
+    let (holder, other) = (process.mount(), process.mount());
+    holder.look_up("file").unwrap();
+    let last = Instant::now() + KEPT;
+    *holder.told.names_last.lock().unwrap() = Some(last);
+    other.unlink("file").unwrap();
+    assert!(Instant::now() >= last, "a name was changed that is in use");
+}
+
 #[test]
 fn a_restart_of_the_server_ends_everything_before_others_change_anything() {
     let mut process = Process::new();

@@ -125,6 +125,8 @@ pub struct Told {
     pub forgotten: Mutex<Vec<(Vec<u8>, Aspects)>>,
     pub unnamed: Mutex<Vec<Vec<u8>>>,
     pub all: Mutex<usize>,
+    /// Until when names may be used that were told of, as by a kernel that cannot forget them.
+    pub names_last: Mutex<Option<Instant>>,
 }
 
 impl Observer for Told {
@@ -135,6 +137,10 @@ impl Observer for Told {
     fn forget_at_once(&self, handle: &[u8], aspects: Aspects) -> bool {
         self.forget(handle, aspects);
         true
+    }
+
+    fn names_left(&self, _: &[u8]) -> Duration {
+        self.names_last.lock().unwrap().map_or(Duration::ZERO, |last| last.saturating_duration_since(Instant::now()))
     }
 
     fn forget_names_of(&self, handle: &[u8]) {
