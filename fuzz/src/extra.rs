@@ -112,7 +112,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let target = Target::Address { network, address: ([10, 1, 0, 1], 7170).into() };
     let route = Route { target, hops_left: 3, time_left_ms: 2500, lane: Lane::Bulk, initiator: [5; 16], flow: 77 };
     route.encode(&mut seeds[6]);
-    for target in [Target::Router, Target::Server(ServerId([4; 16]))] {
+    let hop = Target::Hop { network: NetworkName::new("net2").expect("a name"), behind: 2 };
+    for target in [Target::Router, Target::Server(ServerId([4; 16])), hop] {
         let mut seed = vec![6];
         Route { target, ..route.clone() }.encode(&mut seed);
         seeds.push(seed);

@@ -224,7 +224,8 @@ impl Initiator {
         way
     }
 
-    fn ask(
+    /// What a gateway answers to a preamble.
+    pub(crate) fn ask(
         &self,
         (local, gateway): (&Local, SocketAddr),
         target: &Target,
@@ -432,7 +433,11 @@ fn dial_tcp(local: &Local, address: SocketAddr, timeout: Duration) -> io::Result
 
 /// Whether a router answers at an address, and how long that takes.
 pub fn ping(gateway: SocketAddr, timeout: Duration) -> Result<Duration, ExchangeError> {
-    let mut link = Link::from(socket::connect(gateway, timeout)?);
+    question(&mut Link::from(socket::connect(gateway, timeout)?), timeout)
+}
+
+/// How long a router takes to answer on a connection.
+pub(crate) fn question(link: &mut Link, timeout: Duration) -> Result<Duration, ExchangeError> {
     let began = Instant::now();
     let (header, _) = link.exchange(Header::new(Kind::Ping), (&[], &[]), timeout)?;
     match header.kind {

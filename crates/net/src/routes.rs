@@ -169,13 +169,16 @@ impl Routes {
             },
             target => target,
         };
-        let Target::Address { network, address } = target else {
-            return Next::Nowhere("it is for no network".into());
+        let (network, address) = match target {
+            Target::Address { network, address } => (network, Some(*address)),
+            Target::Hop { network, .. } => (network, None),
+            Target::Router | Target::Server(_) => return Next::Nowhere("it is for no network".into()),
         };
         if let Some(own) = table.networks.iter().find(|own| own.name == *network) {
-            return match own.refuses(*address) {
-                None => Next::Here(network.clone(), *address),
-                Some(why) => Next::Refused(why),
+            return match address.map(|address| (address, own.refuses(address))) {
+                Some((address, None)) => Next::Here(network.clone(), address),
+                Some((_, Some(why))) => Next::Refused(why),
+                None => Next::Nowhere(format!("no router leads to {network}, which is here")),
             };
         }
         let mut ways: Vec<&Way> = table.ways.iter().filter(|way| way.network == *network).collect();
@@ -211,6 +214,11 @@ impl Routes {
             }
         });
         Next::By(network.clone(), gateways)
+    }
+
+    /// Whether this node is in a network.
+    pub fn is_in(&self, network: &NetworkName) -> bool {
+        lock(&self.table).networks.iter().any(|own| own.name == *network)
     }
 
     /// The gateways of the best ways to a network, whether they work or not.

@@ -437,6 +437,29 @@ fn there_and_back_may_lead_by_different_routers() {
     assert_eq!(there.relay().flows(), 1);
 }
 
+/// Who looks at a way asks each router on it through those before.
+#[test]
+fn each_router_on_a_way_answers_questions() {
+    let inner = plain("far");
+    let outer = router(&[("near", "127.0.0.0/8")], &[("far", inner.address())], RelayLimits::default());
+    let hop = |network: &str, behind| Target::Hop { network: NetworkName::new(network).unwrap(), behind };
+    for (behind, passed, address) in [(0, 0, outer.address()), (1, 1, inner.address()), (2, 1, inner.address())] {
+        let (mut stream, reply) = ask(outer.address(), &route(hop("far", behind)));
+        assert_eq!((reply.status, reply.hop), (RouteStatus::Open, passed), "{}", reply.text);
+        assert!(reply.text.ends_with(&format!(" at {address}")), "{}", reply.text);
+        for request in 1..4 {
+            stream.write_all(&frame(Header { request, ..Header::new(Kind::Ping) }, &[])).unwrap();
+            let (header, _) = receive(&mut stream).expect("an answer");
+            assert_eq!((header.kind, header.request), (Kind::Pong, request));
+        }
+        // It moves nothing, and is no server.
+        stream.write_all(&frame(Header::new(Kind::Hello), &[])).unwrap();
+        assert!(receive(&mut stream).is_none());
+    }
+    assert_eq!(ask(outer.address(), &route(hop("elsewhere", 1))).1.status, RouteStatus::NoRoute);
+    until("all flows end", || inner.relay().flows() + outer.relay().flows() == 0);
+}
+
 /// How long bytes lay in a router is the business of the flow's initiator.
 #[test]
 fn what_lies_in_a_router_is_told_to_its_initiator_alone() {

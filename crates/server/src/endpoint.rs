@@ -132,7 +132,7 @@ impl ServerEndpoint {
         }
         let (own, server) = (self.server.config.identity.id, &self.server);
         let refused = match route.target {
-            Target::Router => Some("this is a server, and no router"),
+            Target::Router | Target::Hop { .. } => Some("this is a server, and no router"),
             Target::Server(meant) if meant != own => Some("another server is meant"),
             _ if server.config.keys.is_empty() && server.listeners.are_on_loopback_alone() => Some(
                 "this server has no key and listens on loopback alone, so it takes nothing that comes by a router: give it a key",

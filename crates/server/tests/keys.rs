@@ -581,7 +581,8 @@ fn a_server_answers_a_preamble_for_itself() {
         peer.send(Header::new(Kind::Hello), &body);
         assert_eq!(peer.receive().unwrap().0.kind, Kind::Challenge, "what follows is a handshake like any other");
     }
-    for target in [Target::Router, Target::Server(ServerId([9; 16]))] {
+    let hop = Target::Hop { network: NetworkName::new("net1").unwrap(), behind: 0 };
+    for target in [Target::Router, Target::Server(ServerId([9; 16])), hop] {
         let mut peer = fixture.connect();
         let reply = come_by_router(&mut peer, target);
         assert_eq!((reply.status, reply.hop), (RouteStatus::Refused, 0));

@@ -67,6 +67,14 @@ pub enum Target {
     },
     /// A server, wherever the router knows it to be.
     Server(ServerId),
+    /// A router on the way to a network, which answers questions.
+    Hop {
+        /// The network.
+        network: NetworkName,
+        /// How many routers are before it, the receiver included: below [`HOPS_MAX`]. Where the way
+        /// has fewer, its last one answers.
+        behind: u8,
+    },
 }
 
 /// As people write it: `10.2.0.5:7170@net2`.
@@ -76,6 +84,7 @@ impl fmt::Display for Target {
             Target::Router => f.write_str("the router itself"),
             Target::Address { network, address } => write!(f, "{address}@{network}"),
             Target::Server(id) => write!(f, "server {id}"),
+            Target::Hop { network, behind } => write!(f, "the router behind {behind} others to {network}"),
         }
     }
 }
@@ -172,7 +181,7 @@ pub struct RouteReply {
     /// Which hop says so, seen from the receiver: 0 is who answers, 1 the next, ... Each router
     /// that passes the answer back adds one.
     pub hop: u8,
-    /// Who says so and why, for people. Longer ones are cut when they are encoded.
+    /// Who says so and why, for people; of a [`Target::Hop`] that answers, its name. Longer ones are cut when they are encoded.
     pub text: String,
 }
 
@@ -214,6 +223,7 @@ const TARGET_ROUTER: u8 = 0;
 const TARGET_V4: u8 = 1;
 const TARGET_V6: u8 = 2;
 const TARGET_SERVER: u8 = 3;
+const TARGET_HOP: u8 = 4;
 
 impl Target {
     fn put(&self, out: &mut Vec<u8>) {
@@ -237,6 +247,10 @@ impl Target {
                 out.push(TARGET_SERVER);
                 out.extend_from_slice(&id.0);
             }
+            Target::Hop { network, behind } => {
+                out.extend([TARGET_HOP, *behind]);
+                Text::put(&network.as_str().as_bytes(), out);
+            }
         }
     }
 
@@ -246,13 +260,23 @@ impl Target {
             TARGET_SERVER => return Ok(Target::Server(ServerId(reader.array("the server")?))),
             TARGET_V4 => reader.array::<4>("the address")?.into(),
             TARGET_V6 => reader.array::<16>("the address")?.into(),
+            TARGET_HOP => {
+                let behind = match reader.get::<U8>()? {
+                    behind @ ..HOPS_MAX => behind,
+                    _ => return Err(BodyError::Value("the routers before it")),
+                };
+                return Ok(Target::Hop { network: get_network(reader)?, behind });
+            }
             _ => return Err(BodyError::Value("the target")),
         };
         let address = SocketAddr::new(ip, reader.get::<U16>()?);
-        let network = get_text(reader, NETWORK_NAME_LENGTH_MAX, "the network's name")?;
-        let network = NetworkName::new(network).ok_or(BodyError::Value("the network's name"))?;
-        Ok(Target::Address { network, address })
+        Ok(Target::Address { network: get_network(reader)?, address })
     }
+}
+
+fn get_network(reader: &mut Reader<'_>) -> Result<NetworkName, BodyError> {
+    let network = get_text(reader, NETWORK_NAME_LENGTH_MAX, "the network's name")?;
+    NetworkName::new(network).ok_or(BodyError::Value("the network's name"))
 }
 
 impl Route {

@@ -226,6 +226,11 @@ fn routes() {
             format!("03 {}", "07".repeat(16)),
             "server 07070707070707070707070707070707",
         ),
+        (
+            Target::Hop { network: NetworkName::new("net2").unwrap(), behind: 2 },
+            "04 02 0400 6e657432".to_owned(),
+            "the router behind 2 others to net2",
+        ),
     ] {
         assert_eq!(target.to_string(), shown);
         let route = Route { target, hops_left: 3, time_left_ms: 2500, lane: Lane::Bulk, initiator: [5; 16], flow: 77 };
@@ -255,7 +260,9 @@ fn routes() {
 fn routes_that_make_no_sense_are_refused() {
     let rest = format!("{} 4d00000000000000", "05".repeat(16));
     for wrong in [
-        format!("04 03 c4090000 01 {rest}"),                           // no target
+        format!("05 03 c4090000 01 {rest}"),                           // no target
+        format!("04 08 0400 6e657432 03 c4090000 01 {rest}"),          // behind 8 routers
+        format!("04 01 0000 03 c4090000 01 {rest}"),                   // to a network without a name
         format!("00 09 c4090000 01 {rest}"),                           // 9 hops
         format!("00 03 c4090000 02 {rest}"),                           // no lane
         format!("01 0a020005 021c 0000 03 c4090000 01 {rest}"),        // a network without a name

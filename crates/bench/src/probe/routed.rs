@@ -7,7 +7,7 @@ use std::time::Duration;
 use aqueduct_net::routes::{self, Routes, Table};
 use aqueduct_net::{Address, DialError, Initiator, Link, Path, RouteError, dial, ping};
 use aqueduct_node::{Asker, ConnectError};
-use aqueduct_wire::{ClientKey, Lane, NetworkName, RouteStatus};
+use aqueduct_wire::{ClientKey, HOPS_MAX, Lane, NetworkName, RouteStatus};
 
 use super::Times;
 use super::packets::Packets;
@@ -36,11 +36,12 @@ impl Behind<'_> {
         }
         let only = Table { ways: vec![route.clone()], ..Table::default() };
         let Ok(initiator) = Initiator::new(Arc::new(Routes::new(only))) else { return way };
+        let behind = way.routers_behind(&initiator, (route.gateway, self.network), self.timeout);
         let connect = || match self.dial(&initiator) {
             Ok(link) => Asker::over(link, &way.to, self.key.cloned(), self.timeout).map_err(Failed::Server),
             Err(error) => Err(Failed::Way(error)),
         };
-        let last = usize::from(route.hops) + 1;
+        let last = behind.unwrap_or_else(|| usize::from(route.hops)) + 1;
         let asked = connect().and_then(|asker| Ok((asker, connect()?, connect()?)));
         match asked {
             Ok((mut asker, mut there, mut back)) => {
@@ -89,6 +90,31 @@ impl Way {
             None => {}
         }
         answers
+    }
+
+    /// Asks the routers behind the first, through those before each. Returns how many are on the
+    /// way in all; `None`: one does not say, since it is of an earlier release or the way ends.
+    fn routers_behind(
+        &mut self,
+        initiator: &Initiator,
+        (gateway, network): (SocketAddr, &NetworkName),
+        timeout: Duration,
+    ) -> Option<usize> {
+        for behind in 1..HOPS_MAX {
+            let mut hop = initiator.hop(gateway, (network, behind), timeout).ok()?;
+            if hop.passed < behind {
+                return Some(usize::from(behind));
+            }
+            let times: Vec<Duration> = (0..QUESTIONS).map_while(|_| hop.ping(timeout).ok()).collect();
+            let lost = QUESTIONS - times.len();
+            if lost > 0 {
+                let seen = format!("of {QUESTIONS} questions the router {} answered {}", hop.name, times.len());
+                self.problem(Kind::Loss, seen, LOOK);
+            }
+            let (number, round_trip_us) = (usize::from(behind) + 1, Times::of(&times));
+            self.hops.push(Hop { number, is: "router", address: hop.name, round_trip_us, lost });
+        }
+        Some(HOPS_MAX.into())
     }
 
     /// A router says that the way ends.

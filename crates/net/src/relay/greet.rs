@@ -66,6 +66,12 @@ async fn serve(core: &Arc<Core>, side: &Arc<Side>, client: IpAddr, greeting: Gre
         drop(greeting);
         return watch::keep(core, side, &request, route.initiator).await.map(|()| false);
     }
+    if let Target::Hop { network, behind } = &route.target
+        && (*behind == 0 || core.routes.is_in(network))
+    {
+        // It counts as one that is greeted, of which there is a limit, for as long as it asks.
+        return questions(core, side, &request).await.map(|()| false);
+    }
     let opened = open(core, &route, client, began).await;
     match opened {
         Ok(opened) => {
@@ -78,6 +84,21 @@ async fn serve(core: &Arc<Core>, side: &Arc<Side>, client: IpAddr, greeting: Gre
             answer(core, side, (&request, status, hop), &why).await?;
             Ok(false)
         }
+    }
+}
+
+/// Answers who looks at the way by this router.
+async fn questions(core: &Core, side: &Side, request: &Header) -> io::Result<()> {
+    let at = side.socket.local_addr().ok().and_then(|address| address.as_socket());
+    let name = at.map_or_else(|| core.config.name.clone(), |at| format!("{} at {at}", core.config.name));
+    answer(core, side, (request, RouteStatus::Open, 0), &name).await?;
+    loop {
+        let silent = || io::Error::new(io::ErrorKind::TimedOut, "no question came in time");
+        let (header, _) = within(&core.group, PREAMBLE_MAX, receive(side)).await.ok_or_else(silent)??;
+        if header.kind != Kind::Ping {
+            return Ok(());
+        }
+        send(side, Header { request: header.request, ..Header::new(Kind::Pong) }, &[]).await?;
     }
 }
 
@@ -103,8 +124,7 @@ async fn answer(
     why: &str,
 ) -> io::Result<()> {
     let text = match (hop, status) {
-        (_, RouteStatus::Open) => String::new(),
-        (0, _) => format!("router {}: {why}", core.config.name),
+        (0, status) if status != RouteStatus::Open => format!("router {}: {why}", core.config.name),
         _ => why.to_owned(),
     };
     let mut body = Vec::new();
@@ -122,6 +142,8 @@ struct Opened {
     names: [String; 3],
     /// It is a router.
     is_gateway: bool,
+    /// What it answers.
+    reply: RouteReply,
 }
 
 /// Where to try, the best first.
@@ -168,7 +190,9 @@ async fn open(core: &Arc<Core>, route: &Route, client: IpAddr, began: Instant) -
         }
         let names = names(Some(*next));
         match attempt(core, (route, number), (*next, !is_here), part).await {
-            Ok(side) => return Ok(Opened { side, address: *next, number, names, is_gateway: !is_here }),
+            Ok((side, reply)) => {
+                return Ok(Opened { side, address: *next, number, names, is_gateway: !is_here, reply });
+            }
             // Its own gateways were all asked: were each router to ask others as well, a dead
             // target would be asked for by all ways that there are.
             Err(told) if told.hop > 1 && !told.status.is_passing() => {
@@ -186,14 +210,14 @@ async fn attempt(
     (route, number): (&Route, u64),
     (next, is_gateway): (SocketAddr, bool),
     time: Duration,
-) -> Result<Arc<Side>, Refusal> {
+) -> Result<(Arc<Side>, RouteReply), Refusal> {
     let tried = within(&core.group, time, dial(core, (route, number), next, time)).await;
     let (now, routes) = (Instant::now(), &core.routes);
     match tried {
         Some(Ok((side, reply))) if reply.status == RouteStatus::Open => {
             routes.works(next, now);
             routes.leads_to(next, &route.target);
-            Ok(side)
+            Ok((side, reply))
         }
         Some(Ok((side, reply))) => {
             side.leave();
@@ -241,8 +265,12 @@ async fn dial(
     let mut guarded = Guarded(Some(connect(&core.group, next, core.buffer(route.lane)).await?));
     let Some(side) = guarded.0.clone() else { return Err(io::ErrorKind::NotConnected.into()) };
     let left = time.saturating_sub(started.elapsed());
+    let target = match &route.target {
+        Target::Hop { network, behind } => Target::Hop { network: network.clone(), behind: behind.saturating_sub(1) },
+        target => target.clone(),
+    };
     let onward = Route {
-        target: route.target.clone(),
+        target,
         hops_left: route.hops_left.min(HOPS_MAX) - 1,
         time_left_ms: left.as_millis().try_into().unwrap_or(u32::MAX),
         lane: route.lane,
@@ -269,7 +297,7 @@ async fn begin(
     (route, client): (&Route, IpAddr),
     opened: Opened,
 ) -> io::Result<bool> {
-    let Opened { side: far, address, number, names, is_gateway } = opened;
+    let Opened { side: far, address, number, names, is_gateway, reply } = opened;
     let mut guarded = Guarded(Some(far.clone()));
     if let Err((status, why)) = core.enter(client, route.lane) {
         core.refused([&names[0], &names[1], &names[2]]);
@@ -299,7 +327,8 @@ async fn begin(
     if let Some(seconds) = core.stops_in() {
         watch::tell(core, seconds, Some(&[number]));
     }
-    answer(core, near, (request, RouteStatus::Open, 0), "").await.inspect_err(|_| flow.abort())?;
+    let hop = reply.hop.saturating_add(1);
+    answer(core, near, (request, RouteStatus::Open, hop), &reply.text).await.inspect_err(|_| flow.abort())?;
     flow.begin().inspect_err(|_| flow.abort())?;
     if is_gateway {
         watch::listen(core, address);
