@@ -13,12 +13,12 @@ use aqueduct_diagnose::active::{self, Question, Report};
 use aqueduct_diagnose::after::{self, Records};
 use aqueduct_diagnose::watch::{self, Subject};
 use aqueduct_diagnose::{Cause, Verdict};
-use aqueduct_node::{ChecksumChoice, copies_folder, keyfile, mounts, server_address};
+use aqueduct_node::{ChecksumChoice, Reach, copies_folder, keyfile, mounts, server_address};
 use aqueduct_transfer::{Place, Running};
-use aqueduct_wire::ClientKey;
 use clap::Args;
 
 use crate::failure::Failure;
+use crate::routes::Routes;
 use crate::table::{bytes, render};
 use crate::{output, service};
 
@@ -55,7 +55,7 @@ how sure it is; what would come next. Nothing is slowed without --probe, and it 
 --from takes logs of GridFTP, databases of LMT, dumps of darshan-parser, the JSON of IOR and iperf3, and lines of 'aqueduct observe'.
 Exit codes: 0 it has a verdict, 1 it could not look, 2 the command line makes no sense, 3 undetermined.")]
 pub struct Diagnose {
-    /// A mount, HOST:PORT, VOLUME@HOST, or a copy that runs, by the number of its process; or
+    /// A mount, HOST:PORT[@NET], VOLUME@HOST[@NET], or a copy that runs, by the number of its process; or
     /// from where: a file or directory, or HOST:/EXPORT/path, HOST:PORT:/EXPORT/path
     #[arg(value_name = "MNT|PID|SERVER|VOLUME|SRC", required_unless_present = "from")]
     pub source: Option<OsString>,
@@ -63,7 +63,7 @@ pub struct Diagnose {
     #[arg(value_name = "DST")]
     pub target: Option<OsString>,
     /// Say it from this log, measurement or database instead; again for more
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["source", "key", "seconds"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["source", "key", "route", "routes", "seconds"])]
     pub from: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -84,6 +84,8 @@ pub struct Diagnose {
     /// The file with the servers' key
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    #[command(flatten)]
+    pub routes: Routes,
 }
 
 /// The exit code of a diagnosis that cannot tell.
@@ -92,9 +94,10 @@ const UNDETERMINED: u8 = 3;
 /// Runs it.
 pub fn run(arguments: &Diagnose) -> Result<ExitCode, Failure> {
     let key = arguments.key.as_deref().map(keyfile::load_client).transpose()?;
+    let reach = (key, arguments.routes.resolve()?);
     let (source, target) = match (&arguments.source, &arguments.target) {
         (Some(source), Some(target)) => (source, target),
-        (Some(subject), None) => return watch(arguments, subject, key),
+        (Some(subject), None) => return watch(arguments, subject, reach),
         (None, _) => return after(arguments),
     };
     let usual = if arguments.sweep || arguments.probe { LEGS_AND_MORE } else { LEGS };
@@ -102,7 +105,7 @@ pub fn run(arguments: &Diagnose) -> Result<ExitCode, Failure> {
     let question = Question {
         source: Place::parse(source)?,
         target: Place::parse(target)?,
-        key,
+        reach,
         checksums: ChecksumChoice::Auto.checksums(),
         limit: Duration::from_secs(seconds),
         sweeps: arguments.sweep,
@@ -153,9 +156,9 @@ fn stop_on_signals(stop: Arc<AtomicBool>) -> Result<Receiver<u8>, Failure> {
 }
 
 /// What runs is watched.
-fn watch(arguments: &Diagnose, subject: &OsStr, key: Option<ClientKey>) -> Result<ExitCode, Failure> {
+fn watch(arguments: &Diagnose, subject: &OsStr, reach: Reach) -> Result<ExitCode, Failure> {
     let limit = Duration::from_secs(arguments.seconds.unwrap_or(WATCHED));
-    let report = watch::run(&watch::Question { subject: subject_of(subject, key.as_ref())?, key, limit })?;
+    let report = watch::run(&watch::Question { subject: subject_of(subject, &reach)?, reach, limit })?;
     if arguments.json {
         // Its keys are strings.
         output::json(&report);
@@ -166,7 +169,7 @@ fn watch(arguments: &Diagnose, subject: &OsStr, key: Option<ClientKey>) -> Resul
 }
 
 /// What is meant by one name.
-fn subject_of(name: &OsStr, key: Option<&ClientKey>) -> Result<Subject, Failure> {
+fn subject_of(name: &OsStr, reach: &Reach) -> Result<Subject, Failure> {
     let mounts = mounts::all().map_err(|error| Failure::new("cannot list the mounts", error, "see /proc"))?;
     let target = mounts::mount_point(Path::new(name), &mounts);
     if let Some(mount) = mounts.iter().rfind(|mount| mount.is_ours() && mount.target == target) {
@@ -179,8 +182,10 @@ fn subject_of(name: &OsStr, key: Option<&ClientKey>) -> Result<Subject, Failure>
         return Ok(Subject::Copy(path));
     }
     let text = name.to_string_lossy();
-    if let Some((volume, servers)) = text.split_once('@').filter(|_| !text.contains('/')) {
-        let servers = watch::of_volume(volume, &server_address(servers), key)?;
+    // A port tells a server in a network, HOST:PORT@NET, from a volume.
+    let is_volume = |(name, _): &(&str, &str)| !text.contains('/') && !name.contains(':');
+    if let Some((volume, servers)) = text.split_once('@').filter(is_volume) {
+        let servers = watch::of_volume(volume, &server_address(servers), reach)?;
         return Ok(Subject::Servers(text.into_owned(), servers));
     }
     if text.contains(':') && !text.contains('/') {

@@ -88,6 +88,24 @@ fn a_mount_leads_through_two_hops() {
         assert!(told.contains("hop 1 behind it") && told.contains("router c"), "{told}");
         assert!(outer.status()["routes"][0]["up"].as_bool().unwrap(), "a dead server is not the router's fault");
 
+        // Each router is asked through those before it.
+        let server_there = format!("{}@net{NET3}", address("far", NET3));
+        let hops = || -> Vec<String> {
+            let asked =
+                run(networks.inside("client").args(["net", "path", "--json", "--route", &route, &server_there]));
+            let document: serde_json::Value = serde_json::from_str(&asked.text).unwrap_or_else(|_| panic!("{asked:?}"));
+            let hops = document["ways"][0]["hops"].as_array().unwrap().iter();
+            let answering = hops.filter(|hop| hop["round_trip_us"].is_object());
+            answering
+                .map(|hop| format!("{} {} {}", hop["number"], hop["is"], hop["address"].as_str().unwrap()))
+                .collect()
+        };
+        let asked = hops();
+        let [first, second, last] = &asked[..] else { panic!("{asked:?}") };
+        assert!(first.starts_with(&format!("1 \"router\" {}", address("a", NET1))), "{asked:?}");
+        assert!(second.starts_with(&format!("2 \"router\" c at {}", address("c", NET2))), "{asked:?}");
+        assert!(last.starts_with(&format!("3 \"server\" {}", address("far", NET3))), "{asked:?}");
+
         let mount = networks.mount(&there, &[&route], "");
         let load = Load::start(mount.path());
         load.goes_on();
@@ -163,6 +181,14 @@ fn servers_and_tools_reach_servers_by_routes() {
         let copied = home.path().join("copied");
         tool(&["cp", "--route", &route, &there, copied.to_str().unwrap()]);
         assert_eq!(fs::read(copied).unwrap(), data);
+        // What holds back a server, and a copy from one.
+        for subject in [vec![near.as_str()], vec![&there, home.path().to_str().unwrap()]] {
+            let arguments = [&["diagnose", "--json", "--seconds", "10", "--route", &route], &subject[..]].concat();
+            let told = run(networks.inside("client").args(arguments));
+            let report: serde_json::Value = serde_json::from_str(&told.text).unwrap_or_else(|_| panic!("{told:?}"));
+            assert!(report["verdict"]["verdict"].is_string() || report["verdict"].is_string(), "{report}");
+            assert!(!told.text.contains("does not answer"), "{report}");
+        }
         let agent = format!("agent://{near}{}", source.path().join("file").display());
         tool(&["cp", "--route", &route, "--route", &further, &agent, &place(&far, &target.path().join("by-agent"))]);
         assert_eq!(fs::read(target.path().join("by-agent")).unwrap(), data);

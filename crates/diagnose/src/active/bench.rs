@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_client::server_status;
 use aqueduct_metrics::status::ServerStatus;
-use aqueduct_wire::ClientKey;
+use aqueduct_node::Reach;
 
 use super::ends::{Source, Target};
 use super::leg::{Load, Outcome, Running, STATES, Slice, State};
@@ -43,7 +43,7 @@ pub(super) struct Bench {
     /// What this client is called at the servers of source and target.
     pub(super) names: [String; 2],
     pub(super) servers: [Option<String>; 2],
-    pub(super) key: Option<ClientKey>,
+    pub(super) reach: Reach,
     pub(super) watches: [Option<Watch>; 2],
     pub(super) began: Instant,
     pub(super) limit: Duration,
@@ -112,7 +112,7 @@ impl Bench {
     /// What each server has told so far.
     fn served(&self) -> [Option<Served>; 2] {
         [0, 1].map(|side: usize| {
-            let text = server_status(self.servers[side].as_ref()?, (self.key.clone(), None), TOLD_MAX).ok()?;
+            let text = server_status(self.servers[side].as_ref()?, self.reach.clone(), TOLD_MAX).ok()?;
             let status: ServerStatus = serde_json::from_str(&text).ok()?;
             let ours = status.sessions.iter().filter(|session| session.client == self.names[side]);
             let micros: Vec<u64> = ours.map(|session| session.served_us + session.lease_wait_us).collect();

@@ -47,7 +47,7 @@ pub(crate) fn conduct(question: &Question) -> Result<Measured, Failure> {
     let mut sides = [side(&question.source), side(&question.target)];
     for side in &mut sides {
         let Some(server) = &side.server else { continue };
-        match way::idle(server, question.key.as_ref()) {
+        match way::idle(server, &question.reach) {
             Ok(way) => side.way = Some(way),
             Err(error) => {
                 let trouble = Some((State::Own, format!("{server} does not answer: {error}")));
@@ -61,10 +61,10 @@ pub(crate) fn conduct(question: &Question) -> Result<Measured, Failure> {
     };
     sides[1].is_memory = target.is_volatile;
     let servers = sides.each_ref().map(|side| side.server.clone());
-    let watches = servers.each_ref().map(|server| Some(Watch::start(server.clone()?, question.key.clone())));
+    let watches = servers.each_ref().map(|server| Some(Watch::start(server.clone()?, question.reach.clone())));
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let (key, stop) = (question.key.clone(), question.stop.clone());
-    let bench = Bench { source, target, names, servers, key, watches, began, limit: question.limit, stop };
+    let (reach, stop) = (question.reach.clone(), question.stop.clone());
+    let bench = Bench { source, target, names, servers, reach, watches, began, limit: question.limit, stop };
     let mut measured =
         Measured { sides, threads: THREADS, processors, mean_size: bench.source.mean_size(), ..Measured::default() };
     measured.trouble = run(&bench, &mut measured, question).err();
@@ -99,7 +99,8 @@ type Ends = (Arc<Source>, Arc<Target>);
 fn find(question: &Question, names: &[String; 2]) -> Result<Option<Ends>, Failure> {
     let (sender, found) = mpsc::channel();
     let access = names.clone().map(|name| {
-        let mut access = Access::new(question.key.clone(), question.checksums, CARRIERS);
+        let (key, routes) = question.reach.clone();
+        let mut access = Access::new(key, question.checksums, CARRIERS).by(routes);
         access.name = Some(name);
         access
     });

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use aqueduct_node::Failure;
+use aqueduct_node::{Failure, Reach};
 use aqueduct_transfer::{Access, Directory, File, Place, Seen};
-use aqueduct_wire::ClientKey;
 
 /// The type bits of a mode, of a regular file and of a directory.
 const REGULAR: u32 = 0o100_000;
@@ -49,8 +48,8 @@ pub(crate) struct Target {
     /// Each file grows to so many bytes at most.
     pub(crate) length_max: u64,
     pub(crate) is_volatile: bool,
-    /// Its server, if it is at one, with the key for it.
-    pub(crate) server: Option<(String, Option<ClientKey>)>,
+    /// Its server, if it is at one, and how it is reached.
+    pub(crate) server: Option<(String, Reach)>,
 }
 
 fn failed(place: &Place, error: impl std::fmt::Display) -> Failure {
@@ -168,7 +167,7 @@ impl Target {
         let is_volatile = directory.is_volatile();
         // A twentieth of what is free at most.
         let length_max = (free / 20 / files.max(1) as u64).clamp(1 << 20, 64 << 20);
-        let server = place.server().map(|server| (server.to_owned(), access.key.clone()));
+        let server = place.server().map(|server| (server.to_owned(), (access.key.clone(), access.routes.clone())));
         Ok(Target { parent, name, directory, names: AtomicUsize::new(0), length_max, is_volatile, server })
     }
 

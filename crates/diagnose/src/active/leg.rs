@@ -316,10 +316,10 @@ impl<'a> Worker<'a> {
 
     /// Sends a question that is as long as may be to the destination's server; 0: there is none.
     fn send(&mut self) -> Result<usize> {
-        let Some((server, key)) = &self.target.server else { return Ok(0) };
+        let Some((server, (key, routes))) = &self.target.server else { return Ok(0) };
         let asker = match self.asker.take() {
             Some(asker) => Ok(asker),
-            None => Asker::connect(server, key.clone(), None, ANSWER_MAX),
+            None => Asker::connect(server, key.clone(), routes.clone(), ANSWER_MAX),
         };
         let mut asker = asker.map_err(|_| (State::Own, Errno::EHOSTUNREACH))?;
         asker.ping(PADDING_MAX, ANSWER_MAX).map_err(|_| (State::Own, Errno::ETIMEDOUT))?;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use aqueduct_node::Reach;
 use aqueduct_transfer::Place;
-use aqueduct_wire::{Checksums, ClientKey};
+use aqueduct_wire::Checksums;
 use serde::Serialize;
 
 use super::leg::{Leg, Slice, State};
@@ -18,8 +19,8 @@ pub struct Question {
     pub source: Place,
     /// To where.
     pub target: Place,
-    /// The key of the servers, if they want one.
-    pub key: Option<ClientKey>,
+    /// How servers are reached: the key that they want, and routes to networks that have a name.
+    pub reach: Reach,
     /// Whether what travels has checksums.
     pub checksums: Checksums,
     /// How long it may take.

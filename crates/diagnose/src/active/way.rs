@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aqueduct_node::{Asker, PADDING_MAX};
-use aqueduct_wire::ClientKey;
+use aqueduct_node::{Asker, ConnectError, PADDING_MAX, Reach};
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -29,9 +28,13 @@ pub struct Way {
     pub median: f64,
 }
 
+fn connect(server: &str, (key, routes): &Reach) -> Result<Asker, ConnectError> {
+    Asker::connect(server, key.clone(), routes.clone(), PATIENCE)
+}
+
 /// The round trips of a way that is idle; or why it does not answer.
-pub(crate) fn idle(server: &str, key: Option<&ClientKey>) -> Result<Way, String> {
-    let mut asker = Asker::connect(server, key.cloned(), None, PATIENCE).map_err(|error| error.to_string())?;
+pub(crate) fn idle(server: &str, reach: &Reach) -> Result<Way, String> {
+    let mut asker = connect(server, reach).map_err(|error| error.to_string())?;
     let mut times = Vec::new();
     for _ in 0..IDLE_QUESTIONS {
         times.push(asker.ping(0, PATIENCE).map_err(|error| error.to_string())?.as_secs_f64());
@@ -50,13 +53,13 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn start(server: String, key: Option<ClientKey>) -> Watch {
+    pub(crate) fn start(server: String, reach: Reach) -> Watch {
         let (ends, counts) = (Arc::new(AtomicBool::new(false)), Arc::<[AtomicU64; 2]>::default());
         let (has_ended, told) = (ends.clone(), counts.clone());
         // A thread that cannot be had asks nothing.
         let _ = thread::Builder::new().name("round-trips".into()).spawn(move || {
             while !has_ended.load(Ordering::Relaxed) {
-                ask(&server, key.as_ref(), &has_ended, &told);
+                ask(&server, &reach, &has_ended, &told);
                 thread::sleep(APART);
             }
         });
@@ -83,8 +86,8 @@ impl Drop for Watch {
     }
 }
 
-fn ask(server: &str, key: Option<&ClientKey>, ends: &AtomicBool, told: &[AtomicU64; 2]) {
-    let Ok(mut asker) = Asker::connect(server, key.cloned(), None, PATIENCE) else { return };
+fn ask(server: &str, reach: &Reach, ends: &AtomicBool, told: &[AtomicU64; 2]) {
+    let Ok(mut asker) = connect(server, reach) else { return };
     let since = Instant::now();
     while !ends.load(Ordering::Relaxed) && since.elapsed() < SESSION_MAX {
         let Ok(took) = asker.ping(0, PATIENCE) else { return };

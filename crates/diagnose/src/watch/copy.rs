@@ -41,8 +41,8 @@ pub(super) fn watch(path: &Path, question: &Question, end: Instant) -> Result<Wa
     let servers: Vec<String> = first.told.servers.iter().flatten().cloned().collect();
     let (mut looks, mut has_ended) = (vec![first], false);
     // They are asked while it is looked at: one that hangs takes time.
-    let (of, key) = (servers.clone(), question.key.clone());
-    let asked = thread::spawn(move || servers::ask(&of, key.as_ref()));
+    let (of, reach) = (servers.clone(), question.reach.clone());
+    let asked = thread::spawn(move || servers::ask(&of, &reach));
     let mut next = Instant::now();
     while wait(next, end) {
         next = (next + LOOK_INTERVAL).max(Instant::now()); // a look may take longer
@@ -59,7 +59,7 @@ pub(super) fn watch(path: &Path, question: &Question, end: Instant) -> Result<Wa
     let at_first: Vec<Told> = asked.join().unwrap_or_else(|_| unknown());
     // Who was silent at first is not waited for again.
     let at_last = match at_first.iter().all(Result::is_ok) {
-        true => servers::ask(&servers, question.key.as_ref()),
+        true => servers::ask(&servers, &question.reach),
         false => at_first.clone(),
     };
     let (first, last) = (&looks[0], &looks[looks.len() - 1]);

@@ -53,8 +53,8 @@ pub(super) fn watch(mount: &Mount, question: &Question, end: Instant) -> Watched
         Err(why) => return nothing(vec![(place.clone(), why)]),
     };
     let servers = servers_of(&first);
-    let (of, key) = (servers.clone(), question.key.clone());
-    let asked = thread::spawn(move || servers::ask(&of, key.as_ref()));
+    let (of, reach) = (servers.clone(), question.reach.clone());
+    let asked = thread::spawn(move || servers::ask(&of, &reach));
     let (mut looks, mut silent) = (vec![first], Vec::new());
     let mut next = Instant::now();
     while wait(next, end) {
@@ -70,13 +70,15 @@ pub(super) fn watch(mount: &Mount, question: &Question, end: Instant) -> Watched
     let unknown = || servers.iter().map(|_| Err("it cannot be asked".to_owned())).collect();
     let at_first: Vec<Told> = asked.join().unwrap_or_else(|_| unknown());
     let at_last = match at_first.iter().all(Result::is_ok) {
-        true => servers::ask(&servers, question.key.as_ref()),
+        true => servers::ask(&servers, &question.reach),
         false => at_first.clone(),
     };
     let told = servers.iter().zip(&at_last);
     silent.extend(told.filter_map(|(server, told)| Some((server.clone(), told.as_ref().err()?.clone()))));
     let splits = splits(&looks, &servers, [&at_first, &at_last]);
-    let mut windows: Vec<Window> = looks.windows(2).map(|pair| between(&pair[0], &pair[1], &splits)).collect();
+    let ended = ended_waits(&looks[0], &looks[looks.len() - 1]);
+    let window = |pair: &[Look]| between(&pair[0], &pair[1], &splits, &ended);
+    let mut windows: Vec<Window> = looks.windows(2).map(window).collect();
     if let Some(window) = windows.last_mut() {
         let back = |told: &[Told]| servers.iter().zip(told).filter_map(|(of, told)| way_of_server(of, told)).collect();
         let (before, now): (Vec<_>, Vec<_>) = (back(&at_first), back(&at_last));
@@ -163,8 +165,25 @@ fn place_of(class: &str) -> (Stage, usize) {
     }
 }
 
+/// Of the time that programs waited for locks of each server, the part of those waits that ended: a
+/// wait is longer than the time between two looks, and only its end tells that it was no waiter who
+/// is there for ever, as of a service.
+fn ended_waits(first: &Look, last: &Look) -> Vec<(String, f64)> {
+    let activity = client(&last.told).map(|client| &client.activity[..]).unwrap_or_default();
+    let locks = activity.iter().filter(|of| of.class == "locks").map(|of| since(first, of));
+    locks
+        .map(|station| (station.target.clone(), share(station.spent.min(station.under_way), station.under_way)))
+        .collect()
+}
+
+/// How long programs waited for locks that they got, and in how much of the time any did.
+fn waited(station: &Station, ended: f64, seconds: f64) -> (f64, f64) {
+    let waited = station.under_way * ended;
+    (waited, share(station.busy().min(waited), seconds))
+}
+
 /// What was counted between two looks.
-fn between(before: &Look, now: &Look, splits: &Splits) -> Window {
+fn between(before: &Look, now: &Look, splits: &Splits, ended: &[(String, f64)]) -> Window {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
     let mut window = Window {
         seconds,
@@ -178,10 +197,9 @@ fn between(before: &Look, now: &Look, splits: &Splits) -> Window {
         let station = Station { kind: of.class.clone(), ..since(before, of) };
         if of.class == "locks" {
             // A lock that nobody gives back holds a program up, and no stage could be faster.
-            let waited = station.under_way.min(station.spent);
-            if waited > 0.0 {
-                in_locks = share(station.busy(), seconds).max(in_locks);
-            }
+            let ended = ended.iter().find(|(target, _)| *target == station.target).map_or(0.0, |(_, ended)| *ended);
+            let (waited, of_time) = waited(&station, ended, seconds);
+            in_locks = of_time.max(in_locks);
             let states = by_state(waited, State::Io);
             window.put(StageCounts {
                 stage: Stage::Waiting,
@@ -214,4 +232,30 @@ fn between(before: &Look, now: &Look, splits: &Splits) -> Window {
     let ways = |look: &Look| client(&look.told).map(|client| client.ways.clone()).unwrap_or_default();
     window.rails = rails(&ways(before), &ways(now), seconds);
     window
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One waiter in each of so many seconds, of which waits of so many ended.
+    fn locks(under_way: f64, spent: f64, busy: f64) -> Station {
+        let mut station = Station { under_way, spent, ..Station::default() };
+        station.time[1] = busy;
+        station
+    }
+
+    #[test]
+    fn a_wait_that_is_longer_than_a_look_counts_for_all_of_its_time() {
+        // Five seconds, of which the last look alone sees the end.
+        let ended = share(5.0, 5.0);
+        for spent in [0.0, 0.0, 0.0, 0.0, 5.0] {
+            assert_eq!(waited(&locks(1.0, spent, 1.0), ended, 1.0), (1.0, 1.0));
+        }
+        // Somebody waits for ever, and another for a tenth of each second.
+        let ended = share(0.5, 5.5);
+        let (both, of_time) = waited(&locks(1.1, 0.1, 1.0), ended, 1.0);
+        assert!((both - 0.1).abs() < 1e-9 && (of_time - 0.1).abs() < 1e-9, "{both} {of_time}");
+        assert_eq!(waited(&locks(1.0, 0.0, 1.0), 0.0, 1.0), (0.0, 0.0));
+    }
 }

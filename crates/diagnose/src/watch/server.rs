@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_client::volume_map;
 use aqueduct_metrics::activity::{Station, level};
-use aqueduct_node::Failure;
-use aqueduct_wire::ClientKey;
+use aqueduct_node::{Failure, Reach};
 
 use super::servers::{self, Told};
 use super::split::{by_state, share};
@@ -32,8 +31,8 @@ const SURE_OF_TARGET: f64 = 0.85;
 const SURE: f64 = 0.75;
 
 /// The servers of a volume, as the first of these addresses that answers tells them.
-pub fn of_volume(volume: &str, server: &str, key: Option<&ClientKey>) -> Result<Vec<String>, Failure> {
-    let map = volume_map(server, volume, (key.cloned(), None), PATIENCE)
+pub fn of_volume(volume: &str, server: &str, reach: &Reach) -> Result<Vec<String>, Failure> {
+    let map = volume_map(server, volume, reach.clone(), PATIENCE)
         .map_err(|error| Failure::new(format!("cannot ask {server} for the volume {volume}"), &error, error.hint()))?;
     let mut servers: Vec<String> = Vec::new();
     let data = map.data.iter().map(|server| server.addresses.join(","));
@@ -60,7 +59,7 @@ const STAGES: [(Stage, usize); 4] = [(Stage::Read, 0), (Stage::Write, 1), (Stage
 
 /// Watches them until `end`.
 pub(super) fn watch(place: &str, of: &[String], question: &Question, end: Instant) -> Watched {
-    let ask = || (Instant::now(), servers::ask(of, question.key.as_ref()));
+    let ask = || (Instant::now(), servers::ask(of, &question.reach));
     let mut looks = vec![ask()];
     let mut next = Instant::now() + LOOK_INTERVAL;
     while wait(next, end) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use aqueduct_client::server_status;
 use aqueduct_metrics::status::ServerStatus;
 use aqueduct_metrics::table::SERVER_OPERATION_SECONDS;
-use aqueduct_wire::ClientKey;
+use aqueduct_node::Reach;
 
 /// How long one may take to tell.
 const TOLD_MAX: Duration = Duration::from_secs(2);
@@ -16,12 +16,12 @@ const TOLD_MAX: Duration = Duration::from_secs(2);
 pub(super) type Told = Result<ServerStatus, String>;
 
 /// Asks all at once.
-pub(super) fn ask(servers: &[String], key: Option<&ClientKey>) -> Vec<Told> {
+pub(super) fn ask(servers: &[String], reach: &Reach) -> Vec<Told> {
     let (sender, answers) = mpsc::channel();
     for (index, server) in servers.iter().enumerate() {
-        let (sender, server, key) = (sender.clone(), server.clone(), key.cloned());
+        let (sender, server, reach) = (sender.clone(), server.clone(), reach.clone());
         let ask = move || {
-            let told = server_status(&server, (key, None), TOLD_MAX).map_err(|error| error.to_string());
+            let told = server_status(&server, reach, TOLD_MAX).map_err(|error| error.to_string());
             let told = told.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
             let _ = sender.send((index, told)); // nobody waits any more
         };

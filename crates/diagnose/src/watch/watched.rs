@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use aqueduct_node::Reach;
 use aqueduct_node::mounts::Mount;
-use aqueduct_wire::ClientKey;
 use serde::Serialize;
 
 use crate::passive::Window;
@@ -29,8 +29,8 @@ pub enum Subject {
 pub struct Question {
     /// What is watched.
     pub subject: Subject,
-    /// The key of the servers, if they want one.
-    pub key: Option<ClientKey>,
+    /// How servers are reached: the key that they want, and routes to networks that have a name.
+    pub reach: Reach,
     /// How long it may take.
     pub limit: Duration,
 }
