@@ -1,9 +1,21 @@
 //! Layers: file systems that stand over another one and change a part of what it does.
 
 use crate::{
-    Answer, Call, ClientId, Context, DataCounters, FileSystem, Handle, Hold, LockSeen, OpenId, ReadAt, Reply, Request,
-    Sink, Source, WriteAt, Written,
+    Answer, Call, ClientId, Context, DataCounters, Errno, FileSystem, Handle, Hold, LockSeen, OpenId, ReadAt, Reply,
+    Request, Sink, Source, WriteAt, Written,
 };
+
+/// The answer to a question of this `size` for the names of extended attributes, which end with 0,
+/// without one that the layer has for itself.
+pub fn names_without(own: &[u8], names: &[u8], size: u32) -> Result<Reply, Errno> {
+    let is_shown = |name: &&[u8]| name.strip_suffix(&[0]) != Some(own);
+    let shown = names.split_inclusive(|byte| *byte == 0).filter(is_shown).collect::<Vec<_>>().concat();
+    match size {
+        0 => Ok(Reply::Size(shown.len() as u64)),
+        size if shown.len() > size as usize => Err(Errno::ERANGE),
+        _ => Ok(Reply::Bytes(shown)),
+    }
+}
 
 /// A file system over another one. What a layer does not say goes to the one below, so that a
 /// layer cannot forget a method: the lint at the only implementation of [`FileSystem`] for layers

@@ -3,13 +3,14 @@
 //! keeps the one that it was made with, and each open tells it, so that all clients spread a file
 //! alike.
 
-use crate::layer::Layer;
-use crate::{Answer, Call, Context, Credential, Errno, FileSystem, Reply, Request, XattrMode};
+use crate::layer::{Layer, names_without};
+use crate::{Answer, Call, Context, Credential, Entry, Errno, FileSystem, Reply, Request, XATTR_SIZE_MAX, XattrMode};
 
 /// What programs call the attribute: a number of servers, in decimal; 0: as the volume says.
 pub const WIDTH: &[u8] = b"aqueduct.width";
 
-/// Where it is kept: programs without privileges neither see nor change it past this layer.
+/// Where it is kept. No program sees or changes it past this layer: who copies all attributes of a
+/// file would give its width to one that has content.
 pub const KEPT: &[u8] = b"trusted.aqueduct.width";
 
 /// More servers no volume has.
@@ -53,13 +54,28 @@ impl<F: FileSystem> Wide<F> {
 
     /// What has come to be in a directory has its width from now on, which is returned. One that
     /// cannot be written down is none.
-    async fn inherit(&self, context: &Context, (parent, handle): (&[u8], &[u8])) -> u16 {
+    async fn inherit(&self, context: &Context, parent: &[u8], entry: &mut Entry) -> u16 {
+        let handle = entry.handle.bytes();
         let own = self.width(context, handle).await;
         if own > 0 {
             return own; // it was there
         }
         let width = self.width(context, parent).await;
-        if width == 0 || self.set(context, handle, width).await.is_err() { 0 } else { width }
+        if width == 0 || self.set(context, handle, width).await.is_err() {
+            return 0;
+        }
+        // That was a change of it, of which its time tells.
+        if let Ok(Reply::Attr(attr)) = self.below.call(context, Request::GetAttr { handle, open: None }).await {
+            entry.attr = attr;
+        }
+        width
+    }
+
+    /// The names of extended attributes without where the width is kept.
+    async fn list(&self, context: &Context, handle: &[u8], size: u32) -> Result<Reply, Errno> {
+        let all = Request::ListXattr { handle, size: XATTR_SIZE_MAX as u32 };
+        let names = self.below.call(context, all).await?.bytes()?;
+        names_without(KEPT, &names, size)
     }
 
     /// Only who owns a directory says how wide it is.
@@ -93,19 +109,18 @@ impl<F: FileSystem> Wide<F> {
         match (&mut answer.result, opens, parent) {
             (Ok(Reply::Opened(opened)), Some(handle), _) => opened.width = self.width(context, handle).await,
             (Ok(Reply::Created(entry, opened)), _, Some(parent)) => {
-                let handle = entry.handle.bytes();
                 // What has content was there before, and stays as it is.
                 opened.width = match entry.attr.size {
-                    0 => self.inherit(context, (parent, handle)).await,
-                    _ => self.width(context, handle).await,
+                    0 => self.inherit(context, parent, entry).await,
+                    _ => self.width(context, entry.handle.bytes()).await,
                 };
             }
             (Ok(Reply::Entry(entry)), _, Some(parent)) if entry.attr.is_directory() || entry.attr.is_regular() => {
-                self.inherit(context, (parent, entry.handle.bytes())).await;
+                self.inherit(context, parent, entry).await;
             }
             (Ok(Reply::Put(entries)), _, Some(parent)) if self.width(context, parent).await > 0 => {
-                for entry in entries.iter().flatten() {
-                    self.inherit(context, (parent, entry.handle.bytes())).await;
+                for entry in entries.iter_mut().flatten() {
+                    self.inherit(context, parent, entry).await;
                 }
             }
             _ => {}
@@ -135,6 +150,11 @@ impl<F: FileSystem> Layer for Wide<F> {
             }
             RemoveXattr { handle, name: WIDTH } => {
                 Call::waiting(async move { Ok(self.change(context, handle, b"0").await.into()) })
+            }
+            GetXattr { name: KEPT, .. } | RemoveXattr { name: KEPT, .. } => Call::ready(Err(Errno::ENODATA)),
+            SetXattr { name: KEPT, .. } => Call::ready(Err(Errno::EPERM)),
+            ListXattr { handle, size } => {
+                Call::waiting(async move { Ok(self.list(context, handle, size).await.into()) })
             }
             GetXattr { handle, name: WIDTH, size } => Call::waiting(async move {
                 let context = as_root(context);
