@@ -295,6 +295,8 @@ impl ServerEndpoint {
 
     fn reply(&self, session: &Session, checksums: bool) -> HelloReply {
         let (config, map) = (&self.server.config, self.server.map());
+        let epoch = map.as_ref().map_or(0, |map| map.epoch);
+        session.map_told.store(epoch, Ordering::SeqCst);
         let in_use = if checksums { Capabilities::CHECKSUM } else { Capabilities::empty() };
         HelloReply {
             version: VERSION,
@@ -316,7 +318,7 @@ impl ServerEndpoint {
             recovering: session.is_recovering(),
             server: config.identity,
             volume: map.as_ref().map_or([0; 16], |map| map.volume),
-            epoch: map.as_ref().map_or(0, |map| map.epoch),
+            epoch,
             addresses: self.addresses(),
         }
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -72,6 +72,7 @@ impl Server {
                 pool: BufferPool::new(TRANSFER_SIZE_MAX, IDLE_BUFFERS_MAX).with_budget(budget.clone()),
                 sessions: Mutex::default(),
                 map: Mutex::new(config.map.map(Arc::new)),
+                map_told: AtomicU64::new(0),
                 recovery: Recovery::default(),
                 exclusion: Exclusion::default(),
                 leases: Keeper::new(leases, this.clone()),

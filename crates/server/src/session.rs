@@ -1,6 +1,6 @@
 //! Sessions: what a client has at this server, whatever its connections do.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub(crate) struct Session {
     pub(crate) name: String,
     pub(crate) origin: Origin,
     pub(crate) attached: OnceLock<Attached>,
+    /// The epoch of the volume's map that its client was told in a HELLO REPLY.
+    pub(crate) map_told: AtomicU64,
     pub(crate) counters: Arc<Counters>,
     /// Where it is written down, from its Attach on, if it is to outlive the process.
     pub(crate) journal: OnceLock<Journal>,
@@ -177,6 +179,7 @@ impl Session {
             name,
             origin,
             attached: OnceLock::new(),
+            map_told: AtomicU64::new(0),
             counters: Arc::default(),
             journal: OnceLock::new(),
             recovering: AtomicBool::new(false),

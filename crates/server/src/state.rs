@@ -1,7 +1,7 @@
 //! What a running server has: its configuration, exports and sessions, and all that they share.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
@@ -38,6 +38,8 @@ pub struct Server {
     pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
     /// Of the volume that it has a part of.
     pub(crate) map: Mutex<Option<Arc<Map>>>,
+    /// The epoch of the latest that all clients were told of; 0: they were told of none.
+    pub(crate) map_told: AtomicU64,
     pub(crate) recovery: Recovery,
     pub(crate) exclusion: Exclusion,
     pub(crate) leases: Keeper,

@@ -253,3 +253,26 @@ fn a_server_that_stands_alone_is_a_volume_of_its_own() {
     assert_eq!(Map::decode(&body), Ok(Map { names, ..Map::default() }));
     assert_eq!(peer.call(Op::Map, (0, 0), b"x").0.status as i32, Errno::EPROTO.raw());
 }
+
+/// Who was greeted with a map, and attaches under another, hears of nothing else than of that.
+#[test]
+fn a_map_that_comes_before_a_client_attaches_is_told_when_it_does() {
+    let fixture = Fixture::new();
+    let [mut early, mut late] = [(); 2].map(|()| fixture.connect());
+    assert_eq!(early.hello(0, [0; 16]).unwrap().epoch, 0);
+    let map = Map { volume: [3; 16], epoch: 2, names: vec!["10.0.0.1:7170".into()], ..Map::default() };
+    fixture.server.set_map(map.clone(), true);
+    assert_eq!(late.hello(0, [0; 16]).unwrap().epoch, 2);
+    let mut body = Vec::new();
+    Attach { export: "/e", read_only: false }.encode(&mut body);
+    for (peer, is_told) in [(&mut early, true), (&mut late, false)] {
+        let asked = peer.request(Op::Attach, (0, 0), &body);
+        let first = peer.receive().unwrap();
+        if is_told {
+            assert_eq!((first.0.kind, Notice::decode(&first.1)), (Kind::Notice, Ok(Notice::Map(map.clone()))));
+            assert_eq!(peer.receive().unwrap().0.request, asked);
+        } else {
+            assert_eq!((first.0.kind, first.0.request), (Kind::Reply, asked));
+        }
+    }
+}

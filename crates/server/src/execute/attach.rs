@@ -41,6 +41,7 @@ impl Job {
         if !Arc::ptr_eq(&attached.export, export) {
             return Err(Errno::EBUSY);
         }
+        self.server.tell_map_since(&self.session);
         let asks_leases = self.header.flags.contains(Flags::LEASES) && self.server.leases.is_on();
         self.server.keep(&self.session, export, asks_leases);
         let context = Context::new(self.session.client(), aqueduct_fs::Credential::root());
