@@ -15,7 +15,7 @@ pub struct Counter {
 
 impl Counter {
     /// For what many workers count with each request, so that they do not share a cache line:
-    /// 128 bytes for each of at most [`SHARDS_MAX`](crate::SHARDS_MAX) parts.
+    /// 128 bytes for each of at most twice [`SHARDS_MAX`](crate::SHARDS_MAX) parts.
     pub fn sharded() -> Counter {
         let shards = (0..shard::count()).map(|_| Padded::default()).collect();
         Counter { one: AtomicU64::new(0), shards }
@@ -28,12 +28,14 @@ impl Counter {
 
     /// So many more.
     pub fn add(&self, count: u64) {
-        let cell = match self.shards.len() {
-            0 => &self.one,
-            // A power of two.
-            parts => &self.shards[shard::of_thread() & (parts - 1)].0,
+        let (cell, is_own) = match self.shards.len() {
+            0 => (&self.one, false),
+            parts => {
+                let (part, is_own) = shard::of_thread(parts);
+                (&self.shards[part].0, is_own)
+            }
         };
-        cell.fetch_add(count, Ordering::Relaxed);
+        shard::add(cell, count, is_own);
     }
 
     /// How many there are by now. What other threads add meanwhile may be missing.
@@ -85,6 +87,26 @@ mod tests {
             counter.increment();
             assert_eq!(counter.get(), 12_001);
         }
+    }
+
+    /// More threads than there are parts record so much that each asks for one of its own, and
+    /// others come when those have ended.
+    #[test]
+    fn nothing_is_lost_where_parts_change_hands() {
+        const EACH: u64 = 30_000;
+        let (counter, histogram) = (Counter::sharded(), crate::Histogram::sharded());
+        let records = || {
+            (0..EACH).for_each(|number| {
+                counter.add(3);
+                histogram.record(number % 16);
+            });
+        };
+        for _ in 0..10 {
+            std::thread::scope(|scope| (0..12).for_each(|_| drop(scope.spawn(records))));
+        }
+        assert_eq!(counter.get(), 120 * 3 * EACH);
+        let seen = histogram.snapshot();
+        assert_eq!((seen.count(), seen.buckets.len()), (120 * EACH, 16));
     }
 
     #[test]

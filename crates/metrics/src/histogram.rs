@@ -23,7 +23,7 @@ pub const BUCKETS: usize = ((VALUE_BITS - PARTS_LOG2 + 1) << PARTS_LOG2) as usiz
 pub const QUANTILE_ERROR_MAX: f64 = 1.0 / 16.0;
 
 /// The distribution of durations in nanoseconds, or of sizes in bytes. Fixed memory:
-/// [`BUCKETS`] + 1 counts of 8 bytes (2.5 KiB) for each of at most
+/// [`BUCKETS`] + 1 counts of 8 bytes (2.5 KiB) for each of at most twice
 /// [`SHARDS_MAX`](crate::SHARDS_MAX) parts.
 #[derive(Debug)]
 pub struct Histogram(Box<[Padded<Part>]>);
@@ -69,10 +69,13 @@ impl Histogram {
 
     /// One more of this value.
     pub fn record(&self, value: u64) {
-        // A power of two.
-        let part = &self.0[shard::of_thread() & (self.0.len() - 1)].0;
-        part.buckets[bucket(value)].fetch_add(1, Ordering::Relaxed);
-        part.sum.fetch_add(value, Ordering::Relaxed);
+        let (part, is_own) = match self.0.len() {
+            1 => (0, false),
+            parts => shard::of_thread(parts),
+        };
+        let part = &self.0[part].0;
+        shard::add(&part.buckets[bucket(value)], 1, is_own);
+        shard::add(&part.sum, value, is_own);
     }
 
     /// One more of this duration.
@@ -82,7 +85,7 @@ impl Histogram {
 
     /// Adds what another one held.
     pub(crate) fn add(&self, other: &HistogramSnapshot) {
-        let part = &self.0[0].0;
+        let part = &self.0[shard::first_shared(self.0.len())].0;
         for (bucket, count) in &other.buckets {
             part.buckets[usize::from(*bucket).min(BUCKETS - 1)].fetch_add(*count, Ordering::Relaxed);
         }
