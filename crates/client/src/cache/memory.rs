@@ -26,7 +26,9 @@ const XATTRS_KEPT: [&[u8]; 3] = [b"system.posix_acl_access", b"system.posix_acl_
 
 /// Of a larger file the kernel keeps no pages while it is open for writing: large writes through
 /// pages cost a copy and their memory, which only pays where the same pages are used again. What
-/// is mapped page by page, and small databases, are smaller.
+/// is mapped page by page, and small databases, are smaller. Nor of an empty one, which is about to
+/// be written: 1 MiB at a time through pages that has two thirds to four fifths of the rate
+/// (2026-11-26, TCP, a memory file system, medians of 4 to 6 runs in turn).
 const MAPPED_MAX: u64 = 64 << 20;
 
 /// What a packed entry takes beside its name, and with an inode beside its handle.

@@ -309,13 +309,13 @@ impl Shard {
     }
 
     /// Whether the kernel may keep what it reads of a file that this client writes, since nobody
-    /// else uses it; `opens`: and no more than so many bytes, of a descriptor that is being
-    /// opened. Only where one was opened so does it from then on.
+    /// else uses it; `opens`: and it has no more than so many bytes, and any, of a descriptor that
+    /// is being opened. Only where one was opened so does it from then on.
     pub(super) fn written_pages(&mut self, handle: &[u8], hash: Hash, opens: Option<u64>, view: &View) -> bool {
         if !self.is_written(handle) || view.now >= view.until {
             return false;
         }
-        let is_small = opens.map(|most| self.size(handle, hash, view).is_some_and(|size| size <= most));
+        let is_small = opens.map(|most| self.size(handle, hash, view).is_some_and(|size| (1..=most).contains(&size)));
         let Some(inode) = self.inodes.get_mut(handle).filter(|inode| inode.has(Aspects::WRITES)) else { return false };
         inode.told.written_pages |= is_small.unwrap_or(false);
         is_small.unwrap_or(inode.told.written_pages)
