@@ -432,7 +432,9 @@ fn what_makes_no_sense_of_a_volume_is_refused_and_says_why() {
 #[test]
 fn what_is_written_goes_through_all_servers() {
     within(Duration::from_secs(120), || {
-        const FILES: usize = 12;
+        // One in three lies at each server, by chance: that one of these has none of so many is
+        // seen once in 5,000 runs.
+        const FILES: usize = 24;
         const LENGTH: usize = 3 << 20;
         for lines in ["mode = 'cluster'", "mode = 'stripe'\nstripe_size = '256KiB'"] {
             let volume = Volume::with(&format!("{lines}\nwrites = 'data'"), 3);
