@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use aqueduct_fs::layer::names_without;
 use aqueduct_fs::{
     AccessMask, Attr, Context, DirPage, Errno, FallocateFlags, OpenId, Reply, Request, SeekTo, SetAttr, Statfs,
     XATTR_SIZE_MAX,
@@ -347,17 +348,7 @@ impl Plain {
     pub(crate) async fn list_xattr(&self, context: &Context, handle: &[u8], size: u32) -> Result<Reply, Errno> {
         let all = Request::ListXattr { handle, size: XATTR_SIZE_MAX as u32 };
         let names = self.tree.call(context, all).await?.bytes()?;
-        let shown: Vec<u8> = names
-            .split_inclusive(|byte| *byte == 0)
-            .filter(|name| name.strip_suffix(&[0]) != Some(attribute::NAME))
-            .flatten()
-            .copied()
-            .collect();
-        match size {
-            0 => Ok(Reply::Size(shown.len() as u64)),
-            size if shown.len() > size as usize => Err(Errno::ERANGE),
-            _ => Ok(Reply::Bytes(shown)),
-        }
+        names_without(attribute::NAME, &names, size)
     }
 
     /// A page of a listing, with what is true of files, and without what nobody sees.

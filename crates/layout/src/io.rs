@@ -214,6 +214,8 @@ impl Plain {
         let mut done = 0;
         while !data.is_empty() {
             let written = object.write(context, piece.at + done as u64, data.clone(), stable).await;
+            // Once more: what made the object stable meanwhile did so without this.
+            spread.now().dirty |= 1 << piece.part;
             match spread.judge(piece.part, written) {
                 Ok(Written { count: 0, .. }) => return (done, Some(Errno::ENOSPC)),
                 Ok(written) => {

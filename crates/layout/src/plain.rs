@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use aqueduct_fs::{AccessMask, Attr, Errno, FileSystem, Handle, Reply, Request, SetAttr, XATTR_SIZE_MAX, XattrMode};
 use aqueduct_worker::Group;
 
-use crate::attribute::{self, Attribute, BLOCK, LayoutKey, State, UNKNOWN, stub_of};
+use crate::attribute::{self, Attribute, BLOCK, LayoutKey, SERVERS_MAX, State, UNKNOWN, stub_of};
 use crate::backing::{Backing, own};
 use crate::gate::Pass;
 use crate::ledger::Notes;
@@ -161,7 +161,7 @@ impl Plain {
             (usual, 0) => usual,
             (_, own) => own,
         };
-        let width = if width == 0 { all.len() } else { width.min(all.len()) };
+        let width = if width == 0 { all.len() } else { width.min(all.len()) }.min(SERVERS_MAX);
         let is_reached = |key: &ServerKey| self.stores.iter().any(|store| store.key() == *key && store.is_reached());
         let (mut there, away): (Vec<_>, Vec<_>) = order(id, all).into_iter().partition(is_reached);
         there.extend(away);

@@ -96,7 +96,15 @@ impl Plain {
             return Err(Errno::EIO);
         }
         let spread = Spread::new(attribute.clone(), size, self.stores_of(attribute)?);
-        let mut made = 0u64;
+        let made = self.write_out(&spread, &data, owner).await;
+        // Also where it failed: whoever tries again opens them anew.
+        spread.close().await;
+        made
+    }
+
+    /// Writes all of a file into its objects, which are made. Returns which those are.
+    async fn write_out(&self, spread: &Spread, data: &bytes::Bytes, owner: (u32, u32)) -> Result<u64, Errno> {
+        let (size, mut made) = (data.len() as u64, 0u64);
         for piece in spread.stripe.pieces(0, size) {
             let object = match made & (1 << piece.part) {
                 0 => spread.make(piece.part, owner).await?,
@@ -114,7 +122,6 @@ impl Plain {
                 rest = rest.slice(count..);
             }
         }
-        spread.close().await;
         Ok(made)
     }
 

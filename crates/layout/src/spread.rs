@@ -19,6 +19,20 @@ pub(crate) struct Spread {
     state: Mutex<Now>,
     /// Who changes what is stored has it alone.
     making: Gate,
+    /// And who makes what was written stable.
+    syncing: Gate,
+}
+
+/// Objects that are to be made stable: what has not been is written down again when it is dropped.
+struct Unsynced<'a> {
+    spread: &'a Spread,
+    parts: u64,
+}
+
+impl Drop for Unsynced<'_> {
+    fn drop(&mut self) {
+        self.spread.now().dirty |= self.parts;
+    }
 }
 
 /// What changes.
@@ -47,7 +61,8 @@ impl Spread {
         let dirty = attribute.made;
         let (is_cut, has_link, has_failed, is_left) = (false, false, false, false);
         let state = Now { attribute, size, is_cut, dirty, has_link, has_failed, is_left };
-        Spread { stripe, id, stores, objects, state: Mutex::new(state), making: Gate::default() }
+        let state = Mutex::new(state);
+        Spread { stripe, id, stores, objects, state, making: Gate::default(), syncing: Gate::default() }
     }
 
     pub(crate) fn now(&self) -> MutexGuard<'_, Now> {
@@ -160,11 +175,14 @@ impl Spread {
 
     /// Makes stable what was written to objects.
     pub(crate) async fn sync(&self) -> Result<(), Errno> {
-        let dirty = std::mem::take(&mut self.now().dirty);
+        // Who comes while others do so waits for them: what it asks for may be on its way.
+        let _alone = self.syncing.alone().await;
         if self.now().has_failed {
             return Err(Errno::EIO);
         }
-        for part in self.parts().filter(|part| dirty & (1 << part) != 0) {
+        let parts = std::mem::take(&mut self.now().dirty);
+        let mut left = Unsynced { spread: self, parts };
+        for part in self.parts().filter(|part| parts & (1 << part) != 0) {
             let synced = match self.object(part).await {
                 Ok(object) => self.judge(part, object.sync().await),
                 Err(error) => Err(error),
@@ -173,6 +191,7 @@ impl Spread {
                 self.now().has_failed = true;
                 return Err(error);
             }
+            left.parts &= !(1 << part);
         }
         Ok(())
     }

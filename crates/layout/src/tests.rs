@@ -1,9 +1,11 @@
 //! A volume over directories of this machine, with processes that end at any step.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
@@ -22,6 +24,7 @@ mod generations;
 mod moves;
 mod repairs;
 mod served;
+mod syncs;
 
 pub(super) const KEY: [u8; 32] = [9; 32];
 pub(super) const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -38,6 +41,25 @@ pub(super) struct Mortal {
     meddler: Meddler,
     /// No attribute can be read now.
     is_sick: Arc<AtomicBool>,
+    /// Of a store.
+    disk: Option<Arc<Disk>>,
+}
+
+/// What a test has the disk of all stores do.
+#[derive(Default)]
+pub(super) struct Disk {
+    /// Nothing is made stable, or written, meanwhile.
+    pub(super) holds_syncs: AtomicBool,
+    pub(super) holds_writes: AtomicBool,
+    /// The next time that something is made stable fails.
+    pub(super) fails: AtomicBool,
+    /// How often something was made stable.
+    pub(super) syncs: AtomicUsize,
+}
+
+async fn until_free(holds: &AtomicBool) {
+    // Tests poll by themselves.
+    poll_fn(|_| if holds.load(Ordering::SeqCst) { Poll::Pending } else { Poll::Ready(()) }).await;
 }
 
 impl Mortal {
@@ -75,6 +97,17 @@ impl layer::Layer for Mortal {
         {
             return Call::ready(Err(Errno::EMFILE));
         }
+        if let (Request::Sync { .. }, Some(disk)) = (&request, &self.disk) {
+            return Call::waiting(async move {
+                until_free(&disk.holds_syncs).await;
+                if disk.fails.swap(false, Ordering::SeqCst) {
+                    return Err(Errno::EIO);
+                }
+                let answer = self.below.ask(context, request).await?;
+                disk.syncs.fetch_add(1, Ordering::SeqCst);
+                Ok(answer)
+            });
+        }
         let changes = request.writes() && !matches!(request, Request::Access { .. } | Request::Open { .. });
         match if changes { self.lives() } else { self.left_any() } {
             Ok(()) => self.below.ask(context, request),
@@ -83,9 +116,13 @@ impl layer::Layer for Mortal {
     }
 
     fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
-        match self.lives() {
-            Ok(()) => self.below.write(context, write, source),
-            Err(error) => Call::ready(Err(error)),
+        match (self.lives(), &self.disk) {
+            (Ok(()), Some(disk)) if disk.holds_writes.load(Ordering::SeqCst) => Call::waiting(async move {
+                until_free(&disk.holds_writes).await;
+                self.below.write(context, write, source).await
+            }),
+            (Ok(()), _) => self.below.write(context, write, source),
+            (Err(error), _) => Call::ready(Err(error)),
         }
     }
 }
@@ -111,6 +148,7 @@ pub(super) struct Process {
     pub(super) is_sick: Arc<AtomicBool>,
     /// How often the servers of the stores were started meanwhile.
     pub(super) starts: Arc<AtomicU64>,
+    pub(super) disk: Arc<Disk>,
     group: Arc<Group>,
 }
 
@@ -156,27 +194,28 @@ impl Volume {
         let is_sick = Arc::<AtomicBool>::default();
         // Nobody cuts the power here.
         let options = Options { key: KEY, keep_unlinked: true, ..Options::default() };
-        let open = |path: &Path, keep_unlinked| {
+        let disk = Arc::<Disk>::default();
+        let open = |path: &Path, keep_unlinked, disk| {
             let options = Options { keep_unlinked, ..options.clone() };
             let below: Arc<dyn FileSystem> = Arc::new(Posix::open(path, options).unwrap());
-            Arc::new(Mortal { below, left: left.clone(), meddler: meddler.clone(), is_sick: is_sick.clone() })
-                as Arc<dyn FileSystem>
+            let (left, meddler, is_sick) = (left.clone(), meddler.clone(), is_sick.clone());
+            Arc::new(Mortal { below, left, meddler, is_sick, disk }) as Arc<dyn FileSystem>
         };
         let spin_max = std::time::Duration::ZERO;
         let settings = Settings { name: "test".into(), threads_min: 0, threads_max: 0, spin_max };
         let group = Group::new(settings).unwrap();
         let stores = self.names.iter().map(|name| {
             let store = Store::new(name, LayoutKey::of_volume(&KEY), false);
-            store.reached(open(&self.home.path().join(name), false), Some(server_starts.clone()));
+            store.reached(open(&self.home.path().join(name), false, Some(disk.clone())), Some(server_starts.clone()));
             store
         });
         let config = Config { key: KEY, block: BLOCK, width: self.width, inline_max: INLINE_MAX };
-        let trees = (open(&self.tree(), true), open(&self.tree(), false));
+        let trees = (open(&self.tree(), true, None), open(&self.tree(), false, None));
         let plain = wait(&group, Plain::open(trees, stores.collect(), config, None)).unwrap();
         // Nobody was away.
         plain.is_swept.store(true, Ordering::SeqCst);
         left.store(changes, Ordering::SeqCst);
-        Process { plain, left, meddler, is_sick, starts, group }
+        Process { plain, left, meddler, is_sick, starts, disk, group }
     }
 
     /// How many objects there are.

@@ -1,0 +1,94 @@
+//! What is made stable by those who share a file, while others do so and write.
+
+use std::pin::{Pin, pin};
+use std::task::Waker;
+
+use super::*;
+
+/// A look at what an operation has come to.
+fn poll<F: Future>(operation: &mut Pin<&mut F>) -> Option<F::Output> {
+    match operation.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Some(result),
+        Poll::Pending => None,
+    }
+}
+
+/// A file in one object, and two who have it open.
+fn shared() -> (Volume, Process, [OpenId; 2]) {
+    let volume = Volume::new(1, 1);
+    let process = volume.start(usize::MAX);
+    process.put("file", &content(1, 100_000)).unwrap();
+    let opens = [(); 2].map(|()| process.open("file", READ_WRITE).unwrap());
+    opens.iter().for_each(|open| drop(process.ask(Request::Sync { open: *open, data_only: false }).unwrap()));
+    (volume, process, opens)
+}
+
+fn sync(open: OpenId) -> Request<'static> {
+    Request::Sync { open, data_only: false }
+}
+
+fn write(open: OpenId) -> (WriteAt, Source) {
+    let write = WriteAt { open, offset: 50_000, append: false, stable: false };
+    (write, Source::Memory(bytes::Bytes::from_static(b"new")))
+}
+
+#[test]
+fn who_comes_while_others_make_a_file_stable_is_answered_when_it_is() {
+    let (_volume, process, [one, other]) = shared();
+    assert_eq!(process.write(other, 0, b"new"), Ok(3));
+    process.disk.holds_syncs.store(true, Ordering::SeqCst);
+    let context = context();
+    let mut first = pin!(process.plain.call(&context, sync(one)));
+    let mut second = pin!(process.plain.call(&context, sync(other)));
+    assert!(poll(&mut first).is_none() && poll(&mut second).is_none(), "it is on no disk yet");
+    process.disk.holds_syncs.store(false, Ordering::SeqCst);
+    assert_eq!(poll(&mut first), Some(Ok(Reply::Done)));
+    assert_eq!(poll(&mut second), Some(Ok(Reply::Done)));
+}
+
+#[test]
+fn what_reaches_an_object_after_it_was_made_stable_is_made_stable_again() {
+    let (_volume, process, [one, other]) = shared();
+    let (context, syncs) = (context(), || process.disk.syncs.load(Ordering::SeqCst));
+    process.disk.holds_writes.store(true, Ordering::SeqCst);
+    let (at, data) = write(other);
+    let mut written = pin!(process.plain.write(&context, at, data));
+    assert!(poll(&mut written).is_none());
+    assert_eq!(process.ask(sync(one)), Ok(Reply::Done));
+    let before = syncs();
+    process.disk.holds_writes.store(false, Ordering::SeqCst);
+    assert_eq!(poll(&mut written).unwrap().unwrap().count, 3);
+    assert_eq!(process.ask(sync(other)), Ok(Reply::Done));
+    assert!(syncs() > before, "it was never made stable");
+}
+
+/// Nobody is told that something is stable which was to be by an attempt that somebody gave up.
+#[test]
+fn what_was_not_made_stable_is_so_the_next_time() {
+    let (_volume, process, [one, other]) = shared();
+    let (context, syncs) = (context(), || process.disk.syncs.load(Ordering::SeqCst));
+    assert_eq!(process.write(one, 0, b"new"), Ok(3));
+    process.disk.holds_syncs.store(true, Ordering::SeqCst);
+    {
+        let mut given_up = pin!(process.plain.call(&context, sync(one)));
+        assert!(poll(&mut given_up).is_none());
+    }
+    process.disk.holds_syncs.store(false, Ordering::SeqCst);
+    let before = syncs();
+    assert_eq!(process.ask(sync(other)), Ok(Reply::Done));
+    assert!(syncs() > before);
+    // A disk says once that it failed.
+    assert_eq!(process.write(one, 0, b"new"), Ok(3));
+    process.disk.fails.store(true, Ordering::SeqCst);
+    assert_eq!([one, other].map(|open| process.ask(sync(open)).err()), [Some(Errno::EIO); 2]);
+}
+
+/// A file lies on as many servers as its layout can name, and is read again by the next process.
+#[test]
+fn a_volume_of_more_servers_than_a_file_can_lie_on_is_used() {
+    let volume = Volume::new(crate::attribute::SERVERS_MAX + 1, 0);
+    let data = content(3, 66 * BLOCK as usize);
+    volume.start(usize::MAX).put("file", &data).unwrap();
+    assert_eq!(volume.objects(), crate::attribute::SERVERS_MAX);
+    assert_eq!(volume.start(usize::MAX).get("file").unwrap(), data);
+}
