@@ -55,8 +55,9 @@ how sure it is; what would come next. Nothing is slowed without --probe, and it 
 --from takes logs of GridFTP, databases of LMT, dumps of darshan-parser, the JSON of IOR and iperf3, and lines of 'aqueduct observe'.
 Exit codes: 0 it has a verdict, 1 it could not look, 2 the command line makes no sense, 3 undetermined.")]
 pub struct Diagnose {
-    /// A mount, HOST:PORT[@NET], VOLUME@HOST[@NET], or a copy that runs, by the number of its process; or
-    /// from where: a file or directory, or HOST:/EXPORT/path, HOST:PORT:/EXPORT/path
+    /// A mount, HOST:PORT (HOST:PORT@NET behind routers), VOLUME@HOST, or a copy that runs, by the
+    /// number of its process; or from where: a file or directory, or HOST:/EXPORT/path,
+    /// HOST:PORT:/EXPORT/path
     #[arg(value_name = "MNT|PID|SERVER|VOLUME|SRC", required_unless_present = "from")]
     pub source: Option<OsString>,
     /// To where: a directory, or HOST:/EXPORT/path, HOST:PORT:/EXPORT/path
