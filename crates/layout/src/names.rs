@@ -7,20 +7,23 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use aqueduct_fs::{AccessMask, Context, Entry, Errno, Handle, OpenFlags, RenameFlags, Reply, Request, SetAttr};
+use aqueduct_fs::{
+    AccessMask, Context, Entry, Errno, Handle, OpenFlags, OpenId, Opened, RenameFlags, Reply, Request, SetAttr,
+};
 
 use crate::attribute::BLOCK;
 use crate::backing::own;
 use crate::change::nlink_of;
 use crate::pinned::{File, Kind};
 use crate::plain::{Plain, gone_name};
+use crate::spread::Spread;
 
 /// How often a name is looked at again that another has taken meanwhile.
 const TRIES: usize = 16;
 
 impl Plain {
     /// Something is open through a pinned file.
-    async fn register(&self, context: &Context, open: aqueduct_fs::OpenId, file: Arc<File>) {
+    async fn register(&self, context: &Context, open: OpenId, file: Arc<File>) {
         if let Some(before) = self.table.opened((context.client, open), file) {
             self.unpin(before).await;
         }
@@ -60,9 +63,20 @@ impl Plain {
         self.may(context, &file.handle, AccessMask::WRITE).await?;
         let flags = flags.difference(OpenFlags::TRUNCATE);
         let opened = self.tree.call(context, Request::Open { handle, flags }).await?;
+        let Reply::Opened(Opened { id: open, .. }) = &opened else { return Err(Errno::EIO) };
+        self.empty(context, (file, &spread), *open).await.map(|()| opened)
+    }
+
+    /// Empties a file that was opened to be emptied, or closes it again.
+    async fn empty(&self, context: &Context, of: (&File, &Spread), open: OpenId) -> Result<(), Errno> {
         let emptied = SetAttr { size: Some(0), ..SetAttr::default() };
-        self.resize(&own(), (file, &spread), (None, emptied), 0).await?;
-        Ok(opened)
+        let done = self.resize(&own(), of, (None, emptied), 0).await;
+        if done.is_err()
+            && let Err(error) = self.tree.call(context, Request::Release { open }).await
+        {
+            tracing::debug!(%error, "a file that could not be emptied stays open");
+        }
+        done.map(drop)
     }
 
     pub(crate) async fn create(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
@@ -101,10 +115,7 @@ impl Plain {
         let (mut entry, opened) = self.tree.call(context, create).await?.created()?;
         if entry.handle == file.handle {
             match spread {
-                Some(spread) => {
-                    let emptied = SetAttr { size: Some(0), ..SetAttr::default() };
-                    self.resize(&own(), (file, &spread), (None, emptied), 0).await?;
-                }
+                Some(spread) => self.empty(context, (file, &spread), opened.id).await?,
                 None => file.is_large.store(false, Ordering::Relaxed),
             }
             (entry.attr.size, entry.attr.blocks) = (0, 0);

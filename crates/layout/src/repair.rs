@@ -192,9 +192,12 @@ impl Plain {
     /// It fails as a repair does.
     pub async fn purge(&self, how: Repair, job: &Job, mut tell: impl FnMut(Act)) -> Result<(), Errno> {
         let watching = self.begin()?;
-        let walk = self.survey(&watching, job).await?;
-        let (used, none) = (self.table.ids(), Some(NO_STUBS).filter(|_| walk.stubs.is_empty() && !how.accept_orphans));
-        let is_named = |id: [u8; 16]| walk.has(&id) || used.contains(&id);
+        // What was about to be moved when the watching began may be missing once: nothing that one
+        // of two looks has seen is removed.
+        let walks = [self.survey(&watching, job).await?, self.survey(&watching, job).await?];
+        let has_none = walks.iter().any(|walk| walk.stubs.is_empty());
+        let (used, none) = (self.table.ids(), Some(NO_STUBS).filter(|_| has_none && !how.accept_orphans));
+        let is_named = |id: [u8; 16]| walks.iter().any(|walk| walk.has(&id)) || used.contains(&id);
         for store in &self.stores {
             let all = if store.is_reached() { self.in_time(store.all_lost()).await } else { Err(Errno::EHOSTUNREACH) };
             let all = match all {
@@ -209,7 +212,7 @@ impl Plain {
                     return Err(Errno::ECANCELED);
                 }
                 let done = match () {
-                    () if !walk.knows_all() => Done::Left(UNKNOWN_LAYOUT.into()),
+                    () if !walks.iter().all(Walk::knows_all) => Done::Left(UNKNOWN_LAYOUT.into()),
                     () if lost_id(&name).is_some_and(is_named) => {
                         Done::Left("a file has this id: a repair brings it back if that lacks it".into())
                     }

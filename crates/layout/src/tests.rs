@@ -51,6 +51,8 @@ pub(super) struct Disk {
     /// Nothing is made stable, or written, meanwhile.
     pub(super) holds_syncs: AtomicBool,
     pub(super) holds_writes: AtomicBool,
+    /// It has no room.
+    pub(super) is_full: AtomicBool,
     /// The next time that something is made stable fails.
     pub(super) fails: AtomicBool,
     /// How often something was made stable.
@@ -117,6 +119,7 @@ impl layer::Layer for Mortal {
 
     fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
         match (self.lives(), &self.disk) {
+            (Ok(()), Some(disk)) if disk.is_full.load(Ordering::SeqCst) => Call::ready(Err(Errno::ENOSPC)),
             (Ok(()), Some(disk)) if disk.holds_writes.load(Ordering::SeqCst) => Call::waiting(async move {
                 until_free(&disk.holds_writes).await;
                 self.below.write(context, write, source).await

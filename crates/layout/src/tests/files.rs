@@ -236,3 +236,34 @@ fn a_stub_that_was_copied_gives_an_error() {
     damage(copy(&["--sparse=always"]), fails);
     damage(copy(&["-a", "--preserve=xattr"]), fails);
 }
+
+/// Files of the volume that this process has open.
+fn open_files(volume: &Volume) -> usize {
+    let links =
+        std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    links.filter(|path| path.starts_with(volume.home.path()) && path.is_file()).count()
+}
+
+/// Programs go on for hours when the stores have no room.
+#[test]
+fn a_file_that_finds_no_room_for_objects_leaves_none_open() {
+    let volume = Volume::new(2, 0);
+    let process = volume.start(usize::MAX);
+    // The stores are looked at, which writes.
+    process.put("large", &content(4, 100_000)).unwrap();
+    process.disk.is_full.store(true, Ordering::SeqCst);
+    let stays_ordinary = |number: usize| {
+        let name = format!("file-{number}");
+        process.put(&name, &content(2, 100)).unwrap();
+        let open = process.open(&name, READ_WRITE).unwrap();
+        process.write(open, 100, &content(3, 100_000)).unwrap();
+        process.close(open).unwrap();
+    };
+    stays_ordinary(0);
+    let (before, objects) = (open_files(&volume), volume.objects());
+    (1..20).for_each(stays_ordinary);
+    assert_eq!(open_files(&volume), before);
+    assert!(volume.objects() > objects, "objects were made, and found no room for what is in them");
+    process.disk.is_full.store(false, Ordering::SeqCst);
+    assert_eq!(process.get("file-7").unwrap(), [content(2, 100), content(3, 100_000)].concat());
+}
