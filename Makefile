@@ -84,7 +84,7 @@ planted-faults: setup-lab
 # What takes longer than `make test`: 1,000 faults, 10,000 histories, the mounts as on older
 # kernels, on such kernels, and by rails and routers, all mutations, in parts by seed. Each part
 # that passed is done for this commit, as tests/long/records says; run it again to go on.
-# ARGS="soak" chooses parts by words, DRY=1 only names them. As root.
+# ARGS="^soak" chooses parts by their names, DRY=1 only names them. As root.
 test-long: setup
 	tests/long/run $(ARGS)
 
