@@ -61,17 +61,17 @@ faults: setup
 	FAULTS=$(or $(FAULTS),$(if $(SEED),,1000)) cargo test --workspace --locked --test faults -- --nocapture nothing_is_lost
 
 # What programs on up to eight mounts did and saw, HISTORIES (10000) of them, under stops, cuts,
-# kills and restarts, checked against every order that could be. CACHE=none and
-# CACHE=close-to-open are other modes of caching than lease, OPTIONS=... more options of the
-# mounts, SEED=7 plays one seed (HISTORIES=100 as often); WEATHER=60,35,5,6 is how many in a
-# thousand have a mount that is far away, and troubles of less than half a second, of seconds,
-# and longer than a lease; WHOLE=1 prints all of a bad history; THEME=Gathered plays only
-# histories of small writes that are held back; ROUTERS=2 has all mounts go through two routers
-# in a row, WAYS=2 by two ways side by side, TROUBLE=kill or drain ends routers of these in turn,
-# RAILS=2 has each mount use two rails, all as in `make faults` and in the tests of mounts.
-# SERVERS=3 STRAIGHT=1 has a volume of three servers, written through all of them. CONCURRENT=1 has
-# several mounts write one file at the same time. KILLS=1 plays only histories in which a server is
-# killed. As root.
+# kills and restarts, checked against every order that could be. CACHE=none and CACHE=close-to-
+# open are other modes of caching than lease, OPTIONS=... more options of the mounts,
+# FIRST_SEED=7000 begins there, SEED=7 plays one seed (HISTORIES=100 as often); WEATHER=60,35,5,6
+# is how many in a thousand have a mount that is far away, and troubles of less than half a
+# second, of seconds, and longer than a lease; WHOLE=1 prints all of a bad history; THEME=Gathered
+# plays only histories of small writes that are held back; ROUTERS=2 has all mounts go through two
+# routers in a row, WAYS=2 by two ways side by side, TROUBLE=kill or drain ends routers of these
+# in turn, RAILS=2 has each mount use two rails, all as in `make faults` and in the tests of
+# mounts. SERVERS=3 STRAIGHT=1 has a volume of three servers, written through all of them.
+# CONCURRENT=1 has several mounts write one file at the same time. KILLS=1 plays only histories in
+# which a server is killed. As root.
 soak: setup
 	HISTORIES=$(or $(HISTORIES),$(if $(SEED),1,10000)) cargo test --workspace --locked --test histories -- --ignored --nocapture soak
 

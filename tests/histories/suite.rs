@@ -189,8 +189,9 @@ fn caches_that_lie_are_found() {
 
 /// `make soak`: HISTORIES of them, with the mode CACHE and more OPTIONS for the mounts, of a
 /// volume of so many SERVERS. STRAIGHT=1 has it written through all of them, CONCURRENT=1 also by
-/// several clients into one file at the same time. SEED replays one as often. THEME plays those of
-/// one theme alone, KILLS=1 those in which a server is killed.
+/// several clients into one file at the same time. FIRST_SEED is where the seeds begin; SEED
+/// replays one as often. THEME plays those of one theme alone, KILLS=1 those in which a server is
+/// killed.
 #[test]
 #[ignore = "make soak"]
 fn soak() {
@@ -221,6 +222,7 @@ fn soak() {
             let has_theme = theme.as_ref().is_none_or(|theme| *theme == format!("{:?}", plan.theme));
             has_theme && (!kills || plan.troubles.iter().any(is_kill))
         };
+        assert!(seed.is_none_or(|seed| is_wanted(&seed)), "SEED is none of what THEME and KILLS ask for");
         let seeds = (first..).map(move |number| seed.unwrap_or(number)).filter(is_wanted).take(count as usize);
         let tally = play(&setting, seeds, &weather, None);
         let minutes = started.elapsed().as_secs_f64() / 60.0;

@@ -15,13 +15,15 @@ use crate::common::{Output, TEST_MAX, aqueduct, run_within};
 /// Bytes that repeat nowhere soon, another sequence for each seed.
 pub fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
+    let mut bytes = vec![0; length];
+    // Word by word: a build without optimisation took a third of these tests' processor time for it.
+    for word in bytes.chunks_mut(8) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        state.to_le_bytes()
-    };
-    (0..length.div_ceil(8)).flat_map(|_| next()).take(length).collect()
+        word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
+    }
+    bytes
 }
 
 /// A tree with all kinds of names, attributes and contents. Device files need a place where they
