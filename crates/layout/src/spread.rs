@@ -16,6 +16,8 @@ pub(crate) struct Spread {
     stores: Vec<Arc<Store>>,
     /// Objects that are open, by their parts.
     objects: Vec<Mutex<Option<Arc<Object>>>>,
+    /// Objects on which something failed, until nobody uses them any more and they are closed.
+    failed: Mutex<Vec<Arc<Object>>>,
     state: Mutex<Now>,
     /// Who changes what is stored has it alone.
     making: Gate,
@@ -62,7 +64,8 @@ impl Spread {
         let (is_cut, has_link, has_failed, is_left) = (false, false, false, false);
         let state = Now { attribute, size, is_cut, dirty, has_link, has_failed, is_left };
         let state = Mutex::new(state);
-        Spread { stripe, id, stores, objects, state, making: Gate::default(), syncing: Gate::default() }
+        let (failed, making, syncing) = (Mutex::default(), Gate::default(), Gate::default());
+        Spread { stripe, id, stores, objects, failed, state, making, syncing }
     }
 
     pub(crate) fn now(&self) -> MutexGuard<'_, Now> {
@@ -94,6 +97,7 @@ impl Spread {
         if self.now().is_left {
             return Err(Errno::EIO);
         }
+        self.close_failed().await;
         match self.stores[part].object((&self.id, part), None).await? {
             Some(object) => Ok(self.keep(part, object).await),
             None => {
@@ -125,8 +129,21 @@ impl Spread {
         if !matches!(result, Err(Errno::EIO | Errno::EBADF | Errno::ESTALE | Errno::EREMOTE)) {
             return result;
         }
-        *self.place(part) = None;
+        let failed = self.place(part).take();
+        self.failed().extend(failed);
         Err(Errno::EIO)
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Vec<Arc<Object>>> {
+        self.failed.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Closes objects on which something failed and that nobody uses any more.
+    async fn close_failed(&self) {
+        let unused = self.failed().extract_if(.., |object| Arc::strong_count(object) == 1).collect::<Vec<_>>();
+        for object in unused {
+            object.close().await;
+        }
     }
 
     /// The objects that there are.
@@ -203,6 +220,10 @@ impl Spread {
             if let Some(object) = open {
                 object.close().await;
             }
+        }
+        let failed = std::mem::take(&mut *self.failed());
+        for object in failed {
+            object.close().await;
         }
     }
 }

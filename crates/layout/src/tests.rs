@@ -51,8 +51,8 @@ pub(super) struct Disk {
     /// Nothing is made stable, or written, meanwhile.
     pub(super) holds_syncs: AtomicBool,
     pub(super) holds_writes: AtomicBool,
-    /// It has no room.
-    pub(super) is_full: AtomicBool,
+    /// So every write fails.
+    pub(super) refuses: Mutex<Option<Errno>>,
     /// The next time that something is made stable fails.
     pub(super) fails: AtomicBool,
     /// How often something was made stable.
@@ -118,8 +118,10 @@ impl layer::Layer for Mortal {
     }
 
     fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
+        if let Some(error) = self.disk.as_ref().and_then(|disk| *disk.refuses.lock().unwrap()) {
+            return Call::ready(Err(error));
+        }
         match (self.lives(), &self.disk) {
-            (Ok(()), Some(disk)) if disk.is_full.load(Ordering::SeqCst) => Call::ready(Err(Errno::ENOSPC)),
             (Ok(()), Some(disk)) if disk.holds_writes.load(Ordering::SeqCst) => Call::waiting(async move {
                 until_free(&disk.holds_writes).await;
                 self.below.write(context, write, source).await

@@ -251,7 +251,7 @@ fn a_file_that_finds_no_room_for_objects_leaves_none_open() {
     let process = volume.start(usize::MAX);
     // The stores are looked at, which writes.
     process.put("large", &content(4, 100_000)).unwrap();
-    process.disk.is_full.store(true, Ordering::SeqCst);
+    *process.disk.refuses.lock().unwrap() = Some(Errno::ENOSPC);
     let stays_ordinary = |number: usize| {
         let name = format!("file-{number}");
         process.put(&name, &content(2, 100)).unwrap();
@@ -264,6 +264,27 @@ fn a_file_that_finds_no_room_for_objects_leaves_none_open() {
     (1..20).for_each(stays_ordinary);
     assert_eq!(open_files(&volume), before);
     assert!(volume.objects() > objects, "objects were made, and found no room for what is in them");
-    process.disk.is_full.store(false, Ordering::SeqCst);
+    *process.disk.refuses.lock().unwrap() = None;
     assert_eq!(process.get("file-7").unwrap(), [content(2, 100), content(3, 100_000)].concat());
+}
+
+/// A store that is sick is used again and again, and the file may stay open for weeks.
+#[test]
+fn what_fails_on_an_object_leaves_none_open() {
+    let volume = Volume::new(2, 0);
+    let process = volume.start(usize::MAX);
+    process.put("large", &content(4, 100_000)).unwrap();
+    let open = process.open("large", READ_WRITE).unwrap();
+    let fails = || {
+        *process.disk.refuses.lock().unwrap() = Some(Errno::EIO);
+        assert_eq!(process.write(open, 0, &content(5, 100_000)), Err(Errno::EIO));
+        *process.disk.refuses.lock().unwrap() = None;
+        assert_eq!(process.read(open, 0, 100_000).map(|data| data.len()), Ok(100_000));
+    };
+    fails();
+    let before = open_files(&volume);
+    (0..20).for_each(|_| fails());
+    assert!(open_files(&volume) <= before + 2, "{} are open, of {before}", open_files(&volume));
+    process.close(open).unwrap();
+    assert_eq!(process.get("large").unwrap(), content(4, 100_000));
 }
