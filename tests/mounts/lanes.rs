@@ -23,6 +23,9 @@ const BLOCKS: usize = 4;
 /// Without trouble something goes straight within this time, also on a loaded machine.
 const STRAIGHT_MAX: Duration = Duration::from_secs(60);
 
+/// A step that takes longer is told.
+const LONG_STEP: Duration = Duration::from_secs(5);
+
 /// Waits for less than so many milliseconds.
 fn pause(random: &mut Random, most: usize) {
     sleep(Duration::from_millis(random.below(most) as u64));
@@ -74,6 +77,15 @@ impl Shared<'_> {
     }
 }
 
+/// How long a step took; the longest are told.
+fn took(name: &str, what: &str, began: Instant) -> Duration {
+    let took = began.elapsed();
+    if took > LONG_STEP {
+        println!("{name}: {what} took {took:?}");
+    }
+    took
+}
+
 /// Works on one file through several mounts, in turn, and checks each look. A mount that has the
 /// file goes on with it for a while: who takes turns faster has nobody write straight. Returns how
 /// many versions that were, and the longest step.
@@ -86,8 +98,8 @@ pub fn work(mounts: &[&Mount], name: &str, seed: u64, done: &AtomicBool) -> (u32
     while !done.load(Ordering::SeqCst) {
         let writer = random.below(mounts.len());
         for _ in 0..60 {
-            let (at, began) = (random.below(BLOCKS), Instant::now());
-            match random.below(12) {
+            let (at, began, what) = (random.below(BLOCKS), Instant::now(), random.below(12));
+            match what {
                 0 => shared.files[writer].sync_all().unwrap(),
                 1 => shared.files[writer] = Shared::open(mounts[writer], name),
                 2 => shared.cut(writer, at),
@@ -95,12 +107,12 @@ pub fn work(mounts: &[&Mount], name: &str, seed: u64, done: &AtomicBool) -> (u32
                 4 => shared.check(writer, at),
                 _ => shared.write(writer, at),
             }
-            longest = longest.max(began.elapsed());
+            longest = longest.max(took(name, &format!("step {what} at {at} by {writer}"), began));
         }
         let began = Instant::now();
         let reader = random.below(mounts.len());
         (0..BLOCKS).for_each(|at| shared.check(reader, at));
-        longest = longest.max(began.elapsed());
+        longest = longest.max(took(name, &format!("reading all by {reader}"), began));
         pause(&mut random, 1500);
     }
     (0..mounts.len()).for_each(|reader| (0..BLOCKS).for_each(|at| shared.check(reader, at)));
