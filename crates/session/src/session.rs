@@ -179,6 +179,17 @@ impl Session {
         self.links.iter().filter(|link| link.is_connected()).count()
     }
 
+    /// Changes while anything comes from the server.
+    pub fn heard(&self) -> u64 {
+        let heard = self.links.iter().filter_map(|link| link.connection()).map(|connection| connection.heard().into());
+        heard.fold(0, u64::wrapping_add)
+    }
+
+    /// Asks whether the server is there, in every way there is: one that is will be heard.
+    pub fn ask_whether_there(&self) {
+        self.links.iter().filter_map(|link| link.connection()).for_each(|connection| crate::silence::ask(&connection));
+    }
+
     /// How each of its rails fares; none where it has but the way that the routing table says.
     pub fn rails(&self) -> Vec<RailState> {
         let of = |rail: usize| self.links.iter().filter(move |link| link.place.rail.index == rail);

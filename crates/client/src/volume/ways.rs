@@ -25,8 +25,15 @@ const LOOK: Duration = Duration::from_millis(100);
 /// One without a connection for so many looks is taken to have died.
 const LOOKS_UNCONNECTED: usize = 3;
 
-/// One that has not answered for so long is not waited for.
-const SILENCE: Duration = Duration::from_secs(10);
+/// One of which nothing is heard is asked whether it is there after each second of looks.
+const LOOKS_ASKED: usize = 10;
+
+/// And not waited for after three: when the server of the names has heard nothing of it for 5 s, it
+/// is known to write nothing any more, and others go on. What a slow disk takes is no silence.
+const LOOKS_SILENT: usize = 30;
+
+/// One that has not answered for so long is not waited for, though it is heard.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// How long a client that leaves waits for what servers of data have to be stable.
 const LEAVE_MAX: Duration = Duration::from_secs(30);
@@ -463,7 +470,7 @@ fn again(kept: &Kept, at: usize) -> WriteAt {
 /// what becomes of the request.
 async fn while_alive<T>(session: &Session, answer: impl Future<Output = T>) -> Option<T> {
     let (mut answer, began) = (pin!(answer), Instant::now());
-    let mut unconnected = 0;
+    let (mut unconnected, mut silent, mut heard) = (0, 0, session.heard());
     loop {
         let mut pause = pin!(session.groups()[0].sleep(LOOK));
         let looked = poll_fn(|task| match answer.as_mut().poll(task) {
@@ -474,7 +481,13 @@ async fn while_alive<T>(session: &Session, answer: impl Future<Output = T>) -> O
             return Some(answered);
         }
         unconnected = if session.connections() == 0 { unconnected + 1 } else { 0 };
-        if unconnected >= LOOKS_UNCONNECTED || began.elapsed() >= SILENCE {
+        // By looks: whoever stood still itself has heard nothing meanwhile.
+        silent = if session.heard() == heard { silent + 1 } else { 0 };
+        heard = session.heard();
+        if silent > 0 && silent % LOOKS_ASKED == 0 {
+            session.ask_whether_there();
+        }
+        if unconnected >= LOOKS_UNCONNECTED || silent >= LOOKS_SILENT || began.elapsed() >= ANSWER_MAX {
             return None;
         }
     }
