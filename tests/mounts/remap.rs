@@ -153,6 +153,31 @@ fn another_start_of_the_server_of_the_names_tells_of_its_map() {
     });
 }
 
+/// A mount that cannot use what the volume has become says so once, and goes on by the server of
+/// the names.
+#[test]
+fn a_map_that_a_mount_cannot_use_is_told_once_and_the_mount_goes_on() {
+    within(Duration::from_secs(120), || {
+        let mut volume = Volume::with("mode = 'cluster'\nwrites = 'data'", 2);
+        let mount = volume.mount(0);
+        // The server of the names listens at one more address.
+        let (first, more) = (volume.addresses[0].clone(), free_addresses(1).remove(0));
+        volume.write_file(2, &[0, 1]);
+        let text = fs::read_to_string(&volume.file).unwrap();
+        fs::write(&volume.file, text.replacen(&format!("'{first}'"), &format!("'{first}', '{more}'"), 1)).unwrap();
+        volume.kill(0);
+        volume.start_server(0);
+        let said = || mount.process.output().matches("mount it anew").count();
+        wait_until("the mount says so", USED_MAX, || said() > 0);
+        for number in 0..20 {
+            let data = vec![number; 300 << 10];
+            fs::write(mount.join(format!("file-{number}")), &data).unwrap();
+            assert!(fs::read(volume.export.path().join(format!("file-{number}"))).unwrap() == data);
+        }
+        assert_eq!(said(), 1, "{}", mount.process.output());
+    });
+}
+
 /// Reads are spread over a server that has come, of new files and of old ones; only its share has
 /// moved there.
 #[test]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use aqueduct_client::{Client, SessionConfig};
 use aqueduct_fs::*;
 use aqueduct_wire::*;
+use bytes::Bytes;
 use common::*;
 
 /// The time of the soft mount: longer than the longest pause between two tries to connect again.
@@ -112,6 +113,36 @@ fn stat(server: SocketAddr) -> (Result<Reply, Errno>, Duration) {
     group.stop();
     group.join();
     (result, took)
+}
+
+/// What was not sent cannot have been written; who goes on behind it reads past its own memory.
+#[test]
+fn a_server_that_says_that_more_was_written_than_was_sent_is_not_believed() {
+    let server = hostile_server(|stream, header| {
+        answer(stream, header, Kind::Reply, |body| {
+            let written = Written { count: 5, verifier: 8, offset: 0 };
+            encode_reply(&Reply::Written(written), body);
+        });
+        true
+    });
+    let group = group(1);
+    let config = client_config(server, "/e").session;
+    let session = aqueduct_session::Session::connect(config, std::slice::from_ref(&group), None).unwrap();
+    let (sender, receiver) = channel();
+    let (asker, epoch) = (session.clone(), session.opens().epoch());
+    group.spawn(async move {
+        let (context, data) = (context(), Bytes::from_static(b"four"));
+        let write = |append| WriteAt { open: OpenId(1), offset: 0, append, stable: false };
+        let slot = asker.slots_of_held().keep().unwrap();
+        let appended = asker.append_held(&context, (write(true), &slot), &data, epoch).await;
+        let written = asker.write_held(&context, (write(false), None), data, epoch).await;
+        let _ = sender.send((appended, written));
+    });
+    let (appended, written) = receiver.recv_timeout(NEVER).expect("a client that does not believe it goes on");
+    assert_eq!((appended, written), (Err(Errno::EPROTO), Err(Errno::EPROTO)));
+    session.disconnect();
+    group.stop();
+    group.join();
 }
 
 #[test]

@@ -121,7 +121,22 @@ impl Posix {
         Ok(written)
     }
 
+    /// A file system may append, and then have no room for what makes that stable (btrfs, NFS). So
+    /// where the file has grown it is not appended once more, here or by who asked, and what is
+    /// told is EIO: ENOSPC would say that nothing was.
+    fn append_stably(&self, open: &OpenFile, data: &[u8], flags: ReadWriteFlags) -> Result<Written, Errno> {
+        let length = || rustix::fs::fstat(&open.fd).map(|stat| stat.st_size).map_err(Errno::from);
+        let before = length()?;
+        self.with_room(|| match append(open, data, flags) {
+            Err(Errno::ENOSPC | Errno::EDQUOT) if length()? != before => Err(Errno::EIO),
+            result => result,
+        })
+    }
+
     fn write_to(&self, open: &OpenFile, write: WriteAt, data: &[u8], flags: ReadWriteFlags) -> Result<Written, Errno> {
+        if write.append && write.stable {
+            return self.append_stably(open, data, flags);
+        }
         if write.append {
             return self.with_room(|| append(open, data, flags));
         }

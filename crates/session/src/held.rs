@@ -83,6 +83,9 @@ impl Session {
     /// present one: that is not the answer.
     fn written_held(&self, of: (WriteAt, u64), body: &[u8], data: Bytes) -> Result<Written, Errno> {
         let written = aqueduct_wire::decode_reply(Op::Write, body).map_err(|_| Errno::EPROTO)?.written()?;
+        if written.count as usize > data.len() {
+            return Err(Errno::EPROTO);
+        }
         self.counters.bytes_written.add(written.count.into());
         let is_kept = written.count == 0 || self.keep_written(of, written, data);
         if is_kept { Ok(written) } else { Err(Errno::EIO) }

@@ -404,7 +404,8 @@ impl Session {
             }
         };
         let written = aqueduct_wire::decode_reply(Op::Write, &answer).map_err(|error| self.greeting.broken(error))?;
-        Ok(written.written())
+        let all = |written: Written| if written.count as usize > data.len() { Err(Errno::EPROTO) } else { Ok(written) };
+        Ok(written.written().and_then(all))
     }
 
     /// After a recovery: files that nobody has open any more were opened to send their data again, and are closed once these are stable.

@@ -172,7 +172,8 @@ impl Map {
         }
         for _ in 0..count {
             let (place, share_epoch, share) = (reader.get::<U16>()?, reader.get::<U32>()?, reader.get::<U32>()?);
-            if map.data.iter().any(|other| other.place == place) {
+            let is_taken = map.data.iter().any(|other| other.place == place);
+            if is_taken || u32::from(place) >= PLACES {
                 return Err(BodyError::Value("the place of a server"));
             }
             map.data.push(DataServer { place, share_epoch, share, addresses: get_addresses(&mut reader)? });

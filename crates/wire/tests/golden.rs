@@ -197,6 +197,7 @@ fn maps_links_and_notices_that_make_no_sense_are_refused() {
         format!("{zeros} 0000000000000000 00 00000000 0000 02 00 0000"), // neither atomic nor not
         format!("{zeros} 0000000000000000 00 00000000 0000 00 11 0000"), // 17 addresses
         format!("{zeros} 0000000000000000 00 00000000 0000 00 01 0000 0000"), // an empty one
+        format!("{zeros} 0000000000000000 00 00000000 0000 00 00 0100 00ff 00000000 00000000 00"), // no place: 65,280
         // A control character.
         format!("{zeros} 0000000000000000 00 00000000 0000 00 01 0100 0a 0000"),
         format!("{zeros} 0000000000000000 00 00000000 0000 00 00 0101"), // 257 servers

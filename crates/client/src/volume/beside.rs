@@ -101,7 +101,7 @@ impl Volume {
     pub(crate) fn goes_straight(&self, length: usize) -> bool {
         self.movers.as_ref().is_some_and(|movers| {
             let may = !movers.is_constant && !movers.takes_turns;
-            may && length >= movers.straight_from && movers.has(Mover::may_have_rights)
+            may && length >= movers.straight_from && !movers.is_behind() && movers.has(Mover::may_have_rights)
         })
     }
 
@@ -184,7 +184,7 @@ impl Volume {
         write.open = open.number()?;
         let context = Context::new(ClientId(0), credential.clone());
         let kept = Kept::new((write.open, &context.credential), (write.offset, data.clone()), 0).of(&write, *is_shared);
-        let (number, program, done) = loop {
+        let (number, program, done, is_of_now) = loop {
             let (key, found) = self.lane_of(self.movers.as_ref()?, open, write.offset);
             let begun = poll_fn(|task| self.lanes.poll_begin_write((&key, *epoch), &kept, task)).await;
             let (number, program) = begun?;
@@ -195,12 +195,12 @@ impl Volume {
                 None => flight.of_names().await,
             };
             match went {
-                Ok(done) => break (number, program, done),
-                // Nothing was done of it.
-                Err(Moved) => _ = (self.lanes.end_write(number), self.lanes.settled(number)),
+                Ok(done) => break (number, program, done, self.lanes.end_write(number)),
+                // Nothing was done of it, unless a recovery does it.
+                Err(Moved) if self.lanes.end_write(number) => self.lanes.settled(number),
+                Err(Moved) => break (number, program, None, false),
             }
         };
-        let is_of_now = self.lanes.end_write(number);
         let done = match done {
             _ if is_of_now => done,
             // Another epoch has begun: whatever came, the recovery has had it written once more.

@@ -44,6 +44,7 @@ impl Volume {
             && let Err(error) = self.see_to_movers()
         {
             tracing::error!(%error, "the volume's new map is not used: no thread can be started; free memory or raise the limit on processes, and mount anew");
+            self.movers.iter().for_each(Movers::is_not_seen_to);
         }
     }
 

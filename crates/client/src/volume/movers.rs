@@ -46,6 +46,8 @@ pub(crate) struct Movers {
     pub(super) takes_turns: bool,
     /// The server of the names has said that nobody writes beside others.
     pub(super) is_alone: AtomicBool,
+    /// The epoch of the newest map of which the server of the names has told.
+    told: AtomicU64,
     /// A map that is to hold, and whether a thread sees to that.
     coming: Mutex<(Option<Map>, bool)>,
     closing: AtomicBool,
@@ -54,6 +56,7 @@ pub(crate) struct Movers {
 impl Movers {
     pub(crate) fn new(config: MoverConfig, remake: Option<Remake>) -> Movers {
         let (is_constant, straight_from, has_objects) = (config.is_constant, config.straight_from, config.has_objects);
+        let told = AtomicU64::new(config.map);
         let [is_alone, closing] = [false; 2].map(AtomicBool::new);
         Movers {
             shape: RwLock::new(Arc::new(Shape::new(config, &[]))),
@@ -65,6 +68,7 @@ impl Movers {
             straight_from,
             takes_turns: false,
             is_alone,
+            told,
             coming: Mutex::default(),
             closing,
         }
@@ -215,8 +219,19 @@ impl Movers {
 
 /// Another map comes.
 impl Movers {
-    /// Whether this is a newer map than the present one, as far as its epoch tells.
+    /// Whether this is a newer map than all that were told, as far as its epoch tells: one that
+    /// cannot be used is not asked for again.
     pub(super) fn is_newer(&self, map: u64) -> bool {
+        map > self.told.load(Ordering::SeqCst)
+    }
+
+    /// Whether the map by which this client writes is no longer the volume's: no rights are given
+    /// by it.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_newer_than_present(self.told.load(Ordering::Relaxed))
+    }
+
+    fn is_newer_than_present(&self, map: u64) -> bool {
         map > self.shape().map
     }
 
@@ -224,6 +239,7 @@ impl Movers {
     /// caller starts a thread that sees to it.
     pub(super) fn comes(&self, map: Option<Map>) -> bool {
         let mut coming = lock(&self.coming);
+        map.iter().for_each(|map| _ = self.told.fetch_max(map.epoch, Ordering::SeqCst));
         if let Some(map) = map
             && coming.0.as_ref().is_none_or(|other| other.epoch < map.epoch)
         {
@@ -237,6 +253,11 @@ impl Movers {
         lock(&self.coming).0.take()
     }
 
+    /// No thread can be started: the next that comes is to start one.
+    pub(super) fn is_not_seen_to(&self) {
+        lock(&self.coming).1 = false;
+    }
+
     /// The thread that saw to it ends, unless there is more to be done.
     pub(super) fn rests(&self) -> bool {
         let mut coming = lock(&self.coming);
@@ -247,7 +268,7 @@ impl Movers {
     /// Another map holds from now on. Returns its epoch; `None`: it is no newer one, or cannot be
     /// used.
     pub(super) fn set_map(&self, map: &Map) -> Option<u64> {
-        let config = self.remake.as_ref().filter(|_| self.is_newer(map.epoch))?(map);
+        let config = self.remake.as_ref().filter(|_| self.is_newer_than_present(map.epoch))?(map);
         let usable =
             config.filter(|config| (config.is_constant, config.has_objects) == (self.is_constant, self.has_objects));
         let Some(config) = usable else {

@@ -38,6 +38,7 @@ impl Holder for Seam {
     }
 
     fn mapped(&self, map: Map) {
+        self.map.fetch_max(map.epoch, Ordering::SeqCst);
         self.volume().iter().for_each(|volume| volume.mapped(map.clone()));
     }
 

@@ -113,7 +113,7 @@ impl Volume {
         let (mut opens, mut refused) = (data.len() >= movers.straight_from, false);
         loop {
             let (key, found) = self.lane_of(movers, &open, write.offset);
-            let may_open = || opens && found.as_deref().is_some_and(Mover::may_have_rights);
+            let may_open = || opens && !movers.is_behind() && found.as_deref().is_some_and(Mover::may_have_rights);
             let boarded = poll_fn(|task| self.lanes.poll_board((&key, epoch), may_open(), task)).await;
             let (token, mover) = match (boarded, found.as_deref()) {
                 (Boarded::Moved, _) => continue,
