@@ -12,7 +12,7 @@ use aqueduct_model::Random;
 use rustix::process::Signal;
 
 use crate::agent::Agent;
-use crate::common::{Mount, signal, wait_until, within};
+use crate::common::{Mount, SOON, signal, wait_until, within};
 use crate::lanes::{block, keep_names, names_of, trouble, versions};
 use crate::volumes::Volume;
 
@@ -126,6 +126,30 @@ fn blocks_of_several_writers_go_straight() {
             };
             assert_eq!(mtime(&mounts[0]), mtime(&mounts[2]));
         }
+    });
+}
+
+/// Who opened a file while others wrote it has no lease then, and the server of the names reads it.
+#[test]
+fn who_reads_on_reads_through_all_servers_when_nobody_writes_any_more() {
+    within(Duration::from_secs(120), || {
+        let volume = Volume::with(STRIPE, 3);
+        let mounts = [volume.mount(0), volume.mount(1)];
+        let files = mounts.each_ref().map(|mount| open(mount, "file", 0));
+        let end = 16;
+        for at in 0..end {
+            files[at as usize % 2].write_all_at(&block(1), at * BLOCK).unwrap();
+        }
+        assert!(straight(&volume) > 0, "nobody wrote beside others");
+        let reader = File::open(mounts[0].join("file")).unwrap();
+        let elsewhere = || (1..3).map(|server| volume.read_from(server)).sum::<u64>();
+        let before = elsewhere();
+        wait_until("it is read through all servers", SOON, || {
+            let mut back = vec![0; (end * BLOCK) as usize];
+            reader.read_exact_at(&mut back, 0).unwrap();
+            assert_eq!(versions(&back), [1]);
+            elsewhere() - before > end * BLOCK / 2
+        });
     });
 }
 

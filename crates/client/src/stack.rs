@@ -370,6 +370,10 @@ impl Above for Keeper {
         self.leases.hold_content(handle)
     }
 
+    fn keep_lease(&self, handle: &[u8], of: (u64, &Brought)) {
+        self.leases.keep_lease(handle, of);
+    }
+
     fn number(&self) -> u64 {
         self.leases.asks()
     }

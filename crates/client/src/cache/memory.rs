@@ -333,7 +333,13 @@ impl Leases {
         self.shard(hash, |shard| shard.layout(handle, hash, &view))
     }
 
-    /// Keeps that, if the lease that came with the answer allows it.
+    /// Keeps the lease that came with an answer, and nothing else.
+    pub(crate) fn keep_lease(&self, handle: &[u8], of: (Number, &Brought)) {
+        let Some(lease) = of.1.of_inode() else { return };
+        self.keep(handle, lease, of, |_, _, _| ());
+    }
+
+    /// Keeps where a file lies, if the lease that came with the answer allows it.
     pub(crate) fn keep_layout(&self, handle: &[u8], layout: Arc<Layout>, (asked, brought): (Number, &Brought)) {
         let Some(lease) = brought.of_inode() else { return };
         self.keep(handle, lease, (asked, brought), |shard, hash, fetched| {

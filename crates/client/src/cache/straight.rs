@@ -84,14 +84,16 @@ impl Cache {
             return leases.is_gone(&open.handle);
         }
         if leases.is_unwatched(&open.handle) {
-            let (of_task, handle) = (Arc::downgrade(leases), open.handle.clone());
+            let (of_task, opens, handle) = (Arc::downgrade(leases), self.volume.opens.clone(), open.handle.clone());
             let group = self.volume.sessions[open.session].groups()[0].clone();
             let clock = group.clone();
             group.spawn(async move {
                 loop {
                     clock.sleep(LOOK).await;
                     let Some(leases) = of_task.upgrade() else { return };
-                    if !leases.look_after(&handle, UNUSED_MAX) {
+                    // Nobody who has closed it writes any more, and others may wait to read it.
+                    let unused = if opens.may_be_written(&handle) { UNUSED_MAX } else { 0 };
+                    if !leases.look_after(&handle, unused) {
                         return;
                     }
                 }

@@ -15,6 +15,10 @@ pub(crate) trait Above: Holder {
     /// `None`: one might.
     fn hold_content(&self, handle: &[u8]) -> Option<Hold>;
 
+    /// Keeps the lease that came with an answer, and nothing else. `of`: the number of the question,
+    /// and what the answer brought.
+    fn keep_lease(&self, handle: &[u8], of: (u64, &Brought));
+
     /// The number of a question that is asked now.
     fn number(&self) -> u64;
 

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use aqueduct_fs::{ClientId, Context, Errno, OpenId, ReadAt, Request, Sink};
-use aqueduct_session::{Brought, Session};
+use aqueduct_fs::{ClientId, Context, Errno, Hold, OpenId, ReadAt, Request, Sink};
+use aqueduct_session::{Brought, Session, now};
 
 use super::adopted::{ASKED, Asking, Moved, NEW, OVER, THERE};
 use super::lent::{Outcome, lend};
@@ -44,8 +44,7 @@ impl Volume {
         let number = self.adopted(context, (&mover, session, &moved), &open).await;
         let Some(number) = number else { return Err(sink) };
         // Taken last: until it is dropped nobody else changes what is read.
-        let above = self.above[open.session].as_ref();
-        let hold = above.and_then(|above| above.hold_content(&open.handle));
+        let hold = if movers.is_constant { None } else { self.hold_content(context, &open).await };
         if hold.is_none() && !movers.is_constant {
             return Err(sink);
         }
@@ -65,6 +64,21 @@ impl Volume {
             Outcome::Delivered(count) => Ok(Ok(count)),
             Outcome::Back(sink) => Err(sink),
         }
+    }
+
+    /// Holds up whoever is about to change what is read. What others were writing when it was opened
+    /// came without a lease, and no read brings one: it is asked for again now and then.
+    pub(super) async fn hold_content(&self, context: &Context, open: &Open) -> Option<Hold> {
+        let above = self.above[open.session].as_ref()?;
+        let hold = above.hold_content(&open.handle);
+        if hold.is_some() || !open.asks_for_content(now()) {
+            return hold;
+        }
+        let (asked, mut brought) = (above.number(), Brought::default());
+        let request = Request::GetAttr { handle: &open.handle, open: open.number() };
+        self.sessions[open.session].call(context, request, &mut brought).await.ok()?;
+        above.keep_lease(&open.handle, (asked, &brought));
+        above.hold_content(&open.handle)
     }
 
     /// Whether a server of data has an open, which it is asked for first if need be.

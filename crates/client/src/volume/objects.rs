@@ -157,7 +157,7 @@ impl Volume {
             }
             // Without a lease others write it, and the answer would not be good for long. Nothing
             // is held while it is asked: who changes the file may be waited for.
-            drop(above.hold_content(&open.handle)?);
+            drop(self.hold_content(context, open).await?);
             let _turn = open.objects.asking.take(&context.cancel).await.ok()?;
             if above.layout(&open.handle).is_none() {
                 let (asked, mut brought) = (above.number(), Brought::default());

@@ -35,6 +35,10 @@ const NONE: u64 = u64::MAX;
 /// Descriptors that are lost are told of once in so long.
 const LOSS_TOLD_EVERY: Nanos = 60_000_000_000;
 
+/// Between two questions for a lease on content that somebody reads who has none: asked more
+/// often it would hold up those who write.
+const CONTENT_ASKED_AGAIN: Nanos = 250_000_000;
+
 /// All that is open. The servers bound their number, and `UNSETTLED_MAX` that of those of which no
 /// server knows.
 pub(crate) struct Opens {
@@ -102,6 +106,8 @@ pub(crate) struct Open {
     pub(super) moved: Mutex<Option<Arc<Places>>>,
     /// Something was read through it where there are movers.
     pub(super) was_read: AtomicBool,
+    /// When it was found, or asked, last that there is no lease on the content; 0: never.
+    lacked_content: AtomicU64,
     /// What of its objects is open.
     pub(super) objects: OfOpen,
 }
@@ -222,6 +228,7 @@ impl Opens {
             has_data: AtomicBool::new(new.sessions.0 == new.sessions.1),
             moved: Mutex::default(),
             was_read: AtomicBool::new(false),
+            lacked_content: AtomicU64::new(0),
             objects: OfOpen::default(),
         });
         if number.is_none() {
@@ -289,6 +296,11 @@ impl Opens {
         let shard = lock(self.of_handle(handle));
         let wrote = shard.writers.get(handle).into_iter().flat_map(HashMap::values);
         wrote.filter(|open| open.wrote.load(Ordering::Relaxed)).filter_map(|open| open.number()).collect()
+    }
+
+    /// Whether a file is open for writing.
+    pub(crate) fn may_be_written(&self, handle: &[u8]) -> bool {
+        lock(self.of_handle(handle)).writers.get(handle).is_some_and(|writers| !writers.is_empty())
     }
 
     /// What an id stands for.
@@ -457,6 +469,17 @@ impl Open {
 
     pub(crate) fn set_contended(&self, is_contended: bool) {
         self.is_contended.store(is_contended, Ordering::Relaxed);
+    }
+
+    /// There is no lease on the content. Whether it is time to ask for one: a while after it was
+    /// found missing first, which it mostly is since others write.
+    pub(super) fn asks_for_content(&self, now: Nanos) -> bool {
+        let last = self.lacked_content.load(Ordering::Relaxed);
+        if last != 0 && now < last + CONTENT_ASKED_AGAIN {
+            return false;
+        }
+        let is_first = self.lacked_content.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        is_first && last != 0
     }
 
     /// Whether it was to be written beside others.
