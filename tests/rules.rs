@@ -352,6 +352,20 @@ fn nothing_is_left_to_do_later() {
     none(left, "no todo!, unimplemented!, dbg! and no notes of that kind");
 }
 
+/// Examples in documentation would be tests that nobody runs: `.ci/tests` does not ask for them.
+#[test]
+fn documentation_holds_no_tests() {
+    let mut found = Vec::new();
+    for path in sources() {
+        let text = fs::read_to_string(&path).unwrap();
+        let fences = text.lines().map(str::trim).filter(|line| line.starts_with("///") || line.starts_with("//!"));
+        // Every second one ends a block.
+        let fences = fences.filter(|line| line[3..].trim_start().starts_with("```")).step_by(2);
+        found.extend(fences.filter(|line| !line.ends_with("```text")).map(|line| format!("{}: {line}", shown(&path))));
+    }
+    none(found, "blocks of code in documentation are marked as text");
+}
+
 /// `[test: MODULE::NAME]` everywhere in a text.
 fn promised(text: &str) -> Vec<(String, String)> {
     let parts = text.split("[test: ").skip(1).filter_map(|rest| rest.split(']').next());

@@ -39,7 +39,8 @@ impl Group {
             return None;
         }
         run(Command::new("ip").args(["netns", "del", &name])).succeeded();
-        let network = format!("10.{}.{}", 110 + process % 40, number % 250);
+        // Each test may be a process of its own: what follows each other has networks that differ.
+        let network = format!("10.{}.{}", 110 + process % 40, (process / 40 + number) % 250);
         Some(Group { name, network, data: directory(), home: directory(), prefix: Vec::new() })
     }
 
