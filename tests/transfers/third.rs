@@ -104,7 +104,7 @@ fn data_go_straight_between_the_two_sides() {
         assert_eq!(body(&manifest), body(&plain));
         // Nothing to do; and what the source has not is removed.
         fs::write(target.path().join("copy/more"), "more").unwrap();
-        let arguments = ["sync", "--delete", "--json", &format!("{from_place}/"), &to_place];
+        let arguments = ["sync", "--delete", "--json", "--streams", "200", &format!("{from_place}/"), &to_place];
         let said = json(&run_within(TEST_MAX, &mut hosts.asks(&arguments)).succeeded());
         assert_eq!((said["files"].as_u64(), said["deleted"].as_u64()), (Some(0), Some(1)), "{said}");
         // The destination is no agent any more, and the source is none: who could do it is told.
@@ -112,6 +112,7 @@ fn data_go_straight_between_the_two_sides() {
         assert!(address.starts_with(&hosts.address("to")));
         let _to = hosts.serve("to", home, &trusts, target.path());
         let said = run_within(TEST_MAX, &mut hosts.asks(&arguments)).failed();
+        assert_eq!(said["streams"].as_u64(), Some(64), "{said}");
         assert!(said.contains("is no agent") && said.contains("--agent"), "{said}");
     });
 }

@@ -32,7 +32,10 @@ const STREAMS_PROJECTED: usize = 16;
 
 /// The most threads that are tried where their number is found online.
 const STREAMS_LOCAL_MAX: usize = 16;
-const STREAMS_PROJECTED_MAX: usize = 64;
+pub const STREAMS_PROJECTED_MAX: usize = 64;
+
+/// The most threads that a copy has, whoever asks for more.
+const STREAMS_MAX: usize = 256;
 
 /// What is to be copied, and where to.
 pub struct Plan {
@@ -101,7 +104,7 @@ pub fn copy(plan: Plan, watch: Arc<Watch>, teller: Option<Teller>) -> Result<Sum
         true => (STREAMS_PROJECTED, STREAMS_PROJECTED_MAX),
         false => (STREAMS_LOCAL, STREAMS_LOCAL_MAX),
     };
-    let usual = plan.options.streams.unwrap_or(usual).max(1);
+    let usual = plan.options.streams.unwrap_or(usual).clamp(1, STREAMS_MAX);
     let tunes = plan.options.tune && plan.options.streams.is_none() && plan.options.rate.is_none();
     let most = if tunes { most } else { usual };
     let job = Arc::new(prepare(&plan, &starts, watch.clone(), teller)?);

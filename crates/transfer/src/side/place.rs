@@ -37,6 +37,10 @@ enum Kind {
     There { server: String, path: String, is_agent: bool },
 }
 
+/// Exports that one copy attaches, at most: each has threads and connections, and a copy may be
+/// another machine's wish.
+const EXPORTS_MAX: usize = 64;
+
 /// How exports are attached.
 pub struct Access {
     /// The cluster's key, or this node's.
@@ -101,6 +105,9 @@ impl Access {
 
     /// Attaches an export of the agent that this process is.
     pub(crate) fn attach_own(&self, server: &str, export: &str, token: &str) -> Result<(), Failure> {
+        if lock(&self.attached).iter().any(|(at, known, _)| at == server && known == export) {
+            return Ok(()); // several sources are in it
+        }
         let connected = self.connect(server, &format!("{token}{export}"));
         let own = connected.map_err(|error| failed(format!("cannot reach the agent's own export {export}"), &error))?;
         lock(&self.attached).push((server.to_owned(), export.to_owned(), Export::new(own, self.context.clone())));
@@ -292,6 +299,10 @@ impl Place {
         let known = attached.iter().filter(|(at, export, _)| at == server && is_above(export));
         if let Some((_, export, found)) = known.max_by_key(|(_, export, _)| export.len()) {
             return Ok((export.clone(), found.clone()));
+        }
+        if attached.len() >= EXPORTS_MAX {
+            let (why, hint) = (format!("a copy has {EXPORTS_MAX} exports at most"), "copy from fewer at once");
+            return Err(Failure::usage(format!("cannot attach {self}"), why, hint));
         }
         let connect = |export: &str| access.connect(server, export);
         let trimmed = path.trim_end_matches('/');

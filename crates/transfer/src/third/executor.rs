@@ -24,14 +24,15 @@ use super::message::{Answer, Ask, Begin, End, NAME_MAX, PIECE, Progress, SOURCES
 use crate::Failure;
 use crate::ledger::Watch;
 use crate::options::{Options, Verify};
-use crate::run::{Plan, copy};
+use crate::run::{Plan, STREAMS_PROJECTED_MAX, copy};
 use crate::side::{Access, Place};
 use crate::store::random;
 
 /// Threads that carry the requests of an export: one has 3 GB/s, and each copy has two of them.
 const CARRIERS: usize = 2;
 
-/// Copies that an agent has under way at once: each has up to 64 threads.
+/// Copies that an agent has under way at once: each has up to [`STREAMS_PROJECTED_MAX`] threads,
+/// whatever was asked for.
 const GOING_MAX: usize = 16;
 
 /// Copies that it remembers: of each a summary of at most some 300 KB, mostly far less.
@@ -250,7 +251,7 @@ impl Executor {
             dry_run: begin.run.dry_run,
             resume: begin.run.resume,
             tune: begin.run.tune,
-            streams: begin.run.streams,
+            streams: begin.run.streams.map(|streams| streams.min(STREAMS_PROJECTED_MAX)),
             told_in: aqueduct_node::copies_folder(),
             manifest,
             journals,
