@@ -322,12 +322,8 @@ fn run(
     let access = access(common.key.as_deref(), &common.routes, common.verify)?;
     // Before anything is copied: it may not be a key.
     let signer = common.sign.as_deref().map(Signer::load).transpose()?;
-    let plan = Plan { sources, target: Place::parse(target)?, is_sync, options, access };
-    let code = make(plan, common)?;
-    if let (Some(signer), Some(manifest)) = (signer, &common.manifest) {
-        signer.sign(manifest)?;
-    }
-    Ok(code)
+    let plan = Plan { sources, target: Place::parse(target)?, is_sync, options, access, signer };
+    make(plan, common)
 }
 
 /// Makes a copy, or has it made.
@@ -378,13 +374,14 @@ fn submit(store: &str, mut plan: Plan, common: &Common, spans: &Spans) -> Result
     let described = Described::of(&plan).as_job(submitted.name);
     let work = || watched(&database, submitted.id, common.json);
     let (summary, state) = spans.around(&described, work, |told: &(Summary, String)| &told.0)?;
-    ended(&database, submitted.id, plan.options.manifest.as_deref(), (&summary, &state), common.json)
+    let manifest = plan.options.manifest.as_deref().map(|path| (path, plan.signer.as_ref()));
+    ended(&database, submitted.id, manifest, (&summary, &state), common.json)
 }
 
 /// Waits until agents have made a copy.
 pub fn wait(database: &Database, id: i64, manifest: Option<&Path>, json: bool) -> Result<ExitCode, Failure> {
     let (summary, state) = watched(database, id, json)?;
-    ended(database, id, manifest, (&summary, &state), json)
+    ended(database, id, manifest.map(|path| (path, None)), (&summary, &state), json)
 }
 
 /// What came of a job, and its state then.
@@ -401,7 +398,7 @@ fn watched(database: &Database, id: i64, json: bool) -> Result<(Summary, String)
 fn ended(
     database: &Database,
     id: i64,
-    manifest: Option<&Path>,
+    manifest: Option<(&Path, Option<&Signer>)>,
     (summary, state): (&Summary, &str),
     json: bool,
 ) -> Result<ExitCode, Failure> {
@@ -410,8 +407,8 @@ fn ended(
         eprintln!("aqueduct: job {id} was cancelled");
         return Ok(ExitCode::from(FAILED));
     }
-    if let Some(path) = manifest {
-        jobs::write_manifest(database, id, path, summary)?;
+    if let Some(to) = manifest {
+        jobs::write_manifest(database, id, to, summary)?;
     }
     Ok(code)
 }

@@ -102,17 +102,22 @@ fn data_go_straight_between_the_two_sides() {
         let arguments = ["cp", "-r", "--manifest", text(&plain), &from_here, text(&other_copy)];
         transfer(hosts.key.path(), &arguments).succeeded();
         assert_eq!(body(&manifest), body(&plain));
-        // Nothing to do; and what the source has not is removed.
+        // What would be done has no manifest, and not that of the run before.
+        let none = hosts.key.path().join("none");
+        let arguments = ["cp", "-r", "-n", "--manifest", text(&none), &format!("{from_place}/"), &to_place];
+        run_within(TEST_MAX, &mut hosts.asks(&arguments)).succeeded();
+        assert!(!none.exists());
+        // Nothing to do; and what the source has not is removed. The agent has its own most threads.
         fs::write(target.path().join("copy/more"), "more").unwrap();
         let arguments = ["sync", "--delete", "--json", "--streams", "200", &format!("{from_place}/"), &to_place];
         let said = json(&run_within(TEST_MAX, &mut hosts.asks(&arguments)).succeeded());
         assert_eq!((said["files"].as_u64(), said["deleted"].as_u64()), (Some(0), Some(1)), "{said}");
+        assert_eq!(said["streams"].as_u64(), Some(64), "{said}");
         // The destination is no agent any more, and the source is none: who could do it is told.
         let (address, home) = to.kill();
         assert!(address.starts_with(&hosts.address("to")));
         let _to = hosts.serve("to", home, &trusts, target.path());
         let said = run_within(TEST_MAX, &mut hosts.asks(&arguments)).failed();
-        assert_eq!(said["streams"].as_u64(), Some(64), "{said}");
         assert!(said.contains("is no agent") && said.contains("--agent"), "{said}");
     });
 }

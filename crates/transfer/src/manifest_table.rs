@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Failure;
 use crate::manifest::{self, Line, ManifestError, Provenance};
+use crate::sign::Signer;
 use crate::store::random;
 
 /// What the name of a manifest ends with that is a Parquet file.
@@ -39,14 +40,19 @@ pub fn part_of(path: &Path) -> PathBuf {
 }
 
 /// Gives a manifest in lines, which is whole and stable, its name: as a Parquet file where that
-/// says so.
-pub fn settle(part: &Path, path: &Path) -> io::Result<()> {
+/// says so. What is signed is what was written here, and not what others put under its name.
+pub fn settle(part: &Path, path: &Path, signer: Option<&Signer>) -> io::Result<()> {
+    let name = |whole: &Path| -> io::Result<()> {
+        let signature = signer.map(|signer| signer.sign(whole)).transpose().map_err(io::Error::other)?;
+        fs::rename(whole, path)?;
+        signature.map_or(Ok(()), |signature| signature.write(path)).map_err(io::Error::other)
+    };
     if !is_table(path) {
-        return fs::rename(part, path);
+        return name(part);
     }
     let table = part_of(path);
     let made = File::create_new(&table).and_then(|out| convert(File::open(part)?, out));
-    made.and_then(|()| fs::rename(&table, path)).inspect_err(|_| drop(fs::remove_file(&table)))?;
+    made.and_then(|()| name(&table)).inspect_err(|_| drop(fs::remove_file(&table)))?;
     fs::remove_file(part)
 }
 

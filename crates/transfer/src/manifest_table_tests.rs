@@ -105,13 +105,13 @@ fn a_manifest_has_its_name_when_it_is_whole() {
     in_lines(&lines()).read_to_end(&mut bytes).unwrap();
     for (name, table) in [("m.parquet", true), ("m.PARQUET", true), ("m.manifest", false)] {
         fs::write(at("part"), &bytes).unwrap();
-        settle(&at("part"), &at(name)).unwrap();
+        settle(&at("part"), &at(name), None).unwrap();
         assert_eq!(fs::read(at(name)).unwrap().starts_with(MAGIC), table);
         assert_eq!(read_all(File::open(at(name)).unwrap()).unwrap().0, lines());
     }
     // One that cannot be believed becomes no table, and nothing is left of it.
     fs::write(at("part"), &bytes[..bytes.len() / 2]).unwrap();
-    assert!(settle(&at("part"), &at("n.parquet")).is_err());
+    assert!(settle(&at("part"), &at("n.parquet"), None).is_err());
     fs::remove_file(at("part")).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }

@@ -19,6 +19,7 @@ use crate::outcome::{Fault, Summary, shown};
 use crate::queue::{Idle, Work};
 use crate::running::{About, Telling};
 use crate::side::{Access, Directory, Place, Root, STEP, Seen};
+use crate::sign::Signer;
 use crate::store::{Each, Store, StoreError};
 use crate::throttle::Throttle;
 use crate::{Failure, attributes, content, delete, manifest_table, naming, tune, walk};
@@ -51,6 +52,8 @@ pub struct Plan {
     pub options: Options,
     /// How servers are reached.
     pub access: Access,
+    /// Who signs the manifest.
+    pub signer: Option<Signer>,
 }
 
 impl Plan {
@@ -500,12 +503,14 @@ fn sweep_all(target: &Arc<dyn Directory>, store: &Store) {
 
 fn write_manifest(plan: &Plan, store: &mut Store, path: &Path, summary: &Summary) -> io::Result<()> {
     let sources = plan.sources.iter().map(ToString::to_string).collect();
-    write_lines(path, sources, plan.target.to_string(), summary, |each| store.finish(each).map_err(io::Error::other))
+    let to = (path, plan.signer.as_ref());
+    write_lines(to, sources, plan.target.to_string(), summary, |each| store.finish(each).map_err(io::Error::other))
 }
 
-/// Writes a manifest of what `entries` gives, under its name only when it is whole.
+/// Writes a manifest of what `entries` gives, under its name only when it is whole, and has it
+/// signed.
 pub fn write_lines(
-    path: &Path,
+    (path, signer): (&Path, Option<&Signer>),
     sources: Vec<String>,
     destination: String,
     summary: &Summary,
@@ -531,7 +536,7 @@ pub fn write_lines(
             spent: summary.spent.iter().map(|(what, percent)| (what.to_string(), *percent)).collect(),
         })?;
         out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        manifest_table::settle(&part, path)
+        manifest_table::settle(&part, path, signer)
     };
     written().inspect_err(|_| drop(std::fs::remove_file(&part)))
 }

@@ -34,18 +34,32 @@ impl Signer {
         key.map(Signer).map_err(|error| failed(error.to_string()))
     }
 
-    /// Signs a manifest, whose signature has its name only when it is whole.
-    pub fn sign(&self, manifest: &Path) -> Result<(), Failure> {
+    /// Signs what was written as a manifest, before it has its name: what is there under that may
+    /// be another run's.
+    pub(crate) fn sign(&self, written: &Path) -> Result<Signature, Failure> {
+        let failed = |why: String| {
+            let hint = "see whether the folder of the manifest may be read";
+            Failure::new("cannot sign the manifest", why, hint)
+        };
+        let file = File::open(written).map_err(|error| failed(error.to_string()))?;
+        let signature = minisign::sign(None, &self.0, file, None, Some("signature of a manifest of aqueduct"));
+        signature.map(|signature| Signature(signature.into_string())).map_err(|error| failed(error.to_string()))
+    }
+}
+
+/// The signature of a manifest.
+pub(crate) struct Signature(String);
+
+impl Signature {
+    /// Writes it beside its manifest, under its name only when it is whole.
+    pub(crate) fn write(&self, manifest: &Path) -> Result<(), Failure> {
         let path = signature_of(manifest);
         let failed = |why: String| {
             let hint = "the manifest is there: see whether its folder may be written and has room";
             Failure::new(format!("cannot write the signature {}", path.display()), why, hint)
         };
-        let file = File::open(manifest).map_err(|error| failed(error.to_string()))?;
-        let signature = minisign::sign(None, &self.0, file, None, Some("signature of a manifest of aqueduct"));
-        let text = signature.map_err(|error| failed(error.to_string()))?.into_string();
         let part = path.with_extension(format!("{:016x}.part", random()));
-        let written = fs::write(&part, text).and_then(|()| File::open(&part)?.sync_all());
+        let written = fs::write(&part, &self.0).and_then(|()| File::open(&part)?.sync_all());
         written.and_then(|()| fs::rename(&part, &path)).map_err(|error| {
             let _ = fs::remove_file(&part); // it may not be there
             failed(error.to_string())
@@ -90,7 +104,7 @@ mod tests {
         let manifest = at("manifest");
         fs::write(&manifest, "a line\n").unwrap();
         assert!(check_signature(&manifest, &at("own.pub")).unwrap_err().to_string().contains("manifest.minisig"));
-        Signer::load(&at("own.key")).unwrap().sign(&manifest).unwrap();
+        Signer::load(&at("own.key")).unwrap().sign(&manifest).unwrap().write(&manifest).unwrap();
         check_signature(&manifest, &at("own.pub")).unwrap();
         assert!(check_signature(&manifest, &at("other.pub")).is_err());
         fs::write(&manifest, "a lime\n").unwrap();

@@ -16,6 +16,7 @@ use crate::Failure;
 use crate::ledger::{STAGES, Watch};
 use crate::outcome::{AllTold, Counts, Lost, Summary, Trouble};
 use crate::run::{Plan, write_lines};
+use crate::sign::Signer;
 use crate::store::random;
 
 /// Between two looks at a job.
@@ -222,8 +223,13 @@ fn summary(database: &Database, id: i64, now: Now) -> Result<Summary, StoreError
     Ok(Summary { not_deleted: now.not_deleted, ..summary })
 }
 
-/// Writes the manifest of a job that has ended.
-pub fn write_manifest(database: &Database, id: i64, path: &Path, summary: &Summary) -> Result<(), Failure> {
+/// Writes the manifest of a job that has ended, and has it signed.
+pub fn write_manifest(
+    database: &Database,
+    id: i64,
+    (path, signer): (&Path, Option<&Signer>),
+    summary: &Summary,
+) -> Result<(), Failure> {
     let failed = |error: StoreError| database.failed("cannot read the manifest from", &error);
     let now = look(database, id).map_err(failed)?.ok_or_else(|| no_job(id))?;
     let order = Order::read(&now.plan).filter(|order| order.options.hashes());
@@ -233,7 +239,7 @@ pub fn write_manifest(database: &Database, id: i64, path: &Path, summary: &Summa
     })?;
     let (sources, destination) = order.shown();
     let groups = database.again();
-    let written = write_lines(path, sources, destination, summary, |each| {
+    let written = write_lines((path, signer), sources, destination, summary, |each| {
         let mut result = Ok(());
         let read = database.with(|client| {
             let select = "SELECT key, line, grp FROM entry WHERE job = $1 ORDER BY key";

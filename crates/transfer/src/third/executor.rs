@@ -178,6 +178,13 @@ impl Executor {
         self.has_room(&mut tasks)?;
         let plan = self.plan(submitter, key, &begin)?;
         let manifest = self.config.folder.join(format!("{key}.manifest"));
+        match fs::remove_file(&manifest) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let what = "cannot remove the manifest of an earlier copy at the agent";
+                return Err(Box::new(failed(what, error, "see the agent's state folder")));
+            }
+            _ => {}
+        }
         let task = Arc::new(Task::new(&begin.number, manifest, None));
         let (worker, who) = (task.clone(), submitter.origin());
         tracing::info!("makes a copy for {who}, uid {}: {}", submitter.uid(), begin.target.written);
@@ -257,7 +264,7 @@ impl Executor {
             journals,
             ..begin.options.clone()
         };
-        let plan = Plan { sources, target, is_sync: begin.is_sync, options, access };
+        let plan = Plan { sources, target, is_sync: begin.is_sync, options, access, signer: None };
         Ok(PlanToBe { plan, own, server: self.own_server(), token: self.token.clone() })
     }
 

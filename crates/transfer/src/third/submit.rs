@@ -1,5 +1,6 @@
 //! The asking half: a copy between servers, of which one makes it.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -17,10 +18,12 @@ use base64::engine::general_purpose::STANDARD;
 use super::message::{Answer, Ask, Begin, End, Run};
 use crate::Failure;
 use crate::ledger::Watch;
+use crate::manifest::Provenance;
 use crate::manifest_table;
 use crate::outcome::Summary;
 use crate::run::{Plan, journal_name};
 use crate::side::Place;
+use crate::sign::Signer;
 use crate::store::random;
 
 /// For one answer.
@@ -62,6 +65,19 @@ pub fn copy(plan: &Plan, watch: &Watch, stop: &AtomicBool, mut told: impl FnMut(
         }
     }
     Err(last.unwrap_or_else(|| Failure::usage("cannot copy", "no side is at an agent", "name one with agent://")))
+}
+
+/// Whether a manifest was written with what came of a copy.
+fn is_of(provenance: &Provenance, summary: &Summary) -> bool {
+    let is_same = |(was, is): (&String, &Cow<'_, str>)| was == is;
+    provenance.troubles == summary.trouble_count
+        && provenance.lost == summary.lost_count
+        && provenance.checks.len() == summary.checks.len()
+        && provenance.checks.values().eq(summary.checks.values())
+        && provenance.checks.keys().zip(summary.checks.keys()).all(is_same)
+        && provenance.spent.len() == summary.spent.len()
+        && provenance.spent.values().eq(summary.spent.values())
+        && provenance.spent.keys().zip(summary.spent.keys()).all(is_same)
 }
 
 enum Made {
@@ -136,8 +152,9 @@ impl Asker<'_> {
             match asked {
                 Ok(Answer::Going(progress)) => progress.show(watch),
                 Ok(Answer::Ended(summary)) => {
-                    if let Some(path) = &plan.options.manifest {
-                        self.fetch_manifest(&name, path)?;
+                    // What would be done has none.
+                    if let Some(path) = plan.options.manifest.as_ref().filter(|_| !plan.options.dry_run) {
+                        self.fetch_manifest(&name, (path, plan.signer.as_ref()), &summary)?;
                     }
                     return Ok(Made::Done(summary));
                 }
@@ -177,8 +194,14 @@ impl Asker<'_> {
         }
     }
 
-    /// Gets the manifest, under its name only when it is whole.
-    fn fetch_manifest(&self, name: &str, path: &Path) -> Result<(), Failure> {
+    /// Gets the manifest, under its name only when it is whole and that of the copy with this
+    /// summary: others may have had the agent make it again.
+    fn fetch_manifest(
+        &self,
+        name: &str,
+        (path, signer): (&Path, Option<&Signer>),
+        summary: &Summary,
+    ) -> Result<(), Failure> {
         let part = manifest_table::part_of(path);
         let failed = |why: String| {
             let hint = "what was copied is there; check that the folder may be written and has room";
@@ -200,7 +223,13 @@ impl Asker<'_> {
                 file.write_all(&piece).map_err(|error| error.to_string())?;
                 offset += piece.len() as u64;
             }
-            file.sync_all().and_then(|()| manifest_table::settle(&part, path)).map_err(|error| error.to_string())
+            file.sync_all().map_err(|error| error.to_string())?;
+            let read = fs::File::open(&part).map_err(|error| error.to_string())?;
+            let provenance = manifest_table::read(read, |_| Ok(())).map_err(|error| error.to_string())?;
+            if !is_of(&provenance, summary) {
+                return Err("what the agent has is the manifest of another run of this copy".to_owned());
+            }
+            manifest_table::settle(&part, path, signer).map_err(|error| error.to_string())
         };
         fetched().map_err(|why| {
             let _ = fs::remove_file(&part); // it may not be there
