@@ -38,7 +38,7 @@ pub fn copied(job: &Job, item: &Item, done: &Copied<'_>, target: impl FnOnce() -
 /// Those that waited for the first name of an inode go on.
 pub fn settle(job: &Job, path: &[u8], seen: &Seen) {
     if seen.attr.nlink > 1 {
-        let waiting = job.links.done(&seen.identity(), path);
+        let waiting = job.links.done(&seen.moment(), path);
         if !waiting.is_empty() {
             job.queue.again(waiting);
         }

@@ -398,7 +398,7 @@ impl Job {
         let (mut item, fault) = *failed.0;
         let mut again = Vec::new();
         if let Some(seen) = item.seen.take().filter(|_| item.is_first) {
-            again = self.links.failed(&seen.identity());
+            again = self.links.failed(&seen.moment());
             item.is_first = false;
         }
         if fault.is_passing && item.attempt < 2 {
@@ -420,7 +420,7 @@ impl Job {
         }
         let is_directory = source.attr.is_directory();
         let key = if is_directory && !path.is_empty() { [path, b"/"].concat() } else { path.to_vec() };
-        let group = (!is_directory && source.attr.nlink > 1).then(|| source.identity());
+        let group = (!is_directory && source.attr.nlink > 1).then(|| source.moment());
         // Only a manifest has the line, and a run with one does not go on with one without.
         let line = if self.options.hashes() { line().text() } else { String::new() };
         let (source, target) = (fingerprint(source), target.to_vec());

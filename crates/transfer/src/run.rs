@@ -555,3 +555,49 @@ fn linked(key: &[u8], line: &str, first: &[u8], lines: &[String]) -> io::Result<
     }
     Ok(line.text())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_name_of_what_was_changed_since_another_was_copied_is_no_link_to_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("from")).unwrap();
+        fs::write(at("from/a"), "one").unwrap();
+        fs::hard_link(at("from/a"), at("from/b")).unwrap();
+        let place = |name: &str| Place::parse(format!("{}/{name}", folder.path().display()).as_ref()).unwrap();
+        let options = Options {
+            recursive: true,
+            is_verbose: true,
+            streams: Some(1),
+            manifest: Some(at("manifest")),
+            ..Options::default()
+        };
+        let plan = Plan {
+            sources: vec![place("from/")],
+            target: place("to"),
+            is_sync: true,
+            options,
+            access: Access::new(None, aqueduct_wire::Checksums::Auto, 1),
+            signer: None,
+        };
+        // As another inode does that was given its number, it has other content once one is copied.
+        let changed = at("from/a");
+        let teller = move |line: &str| {
+            if line.starts_with("copied ") {
+                fs::write(&changed, "other").unwrap();
+            }
+        };
+        let summary = copy(plan, Arc::new(Watch::default()), Some(Box::new(teller))).unwrap();
+        assert_eq!((summary.counts.files, summary.counts.links, summary.trouble_count), (2, 0, 0));
+        let mut found = ["to/a", "to/b"].map(|name| fs::read_to_string(at(name)).unwrap());
+        found.sort();
+        assert_eq!(found, ["one", "other"]);
+        let text = fs::read_to_string(at("manifest")).unwrap();
+        assert_eq!((text.matches("b3\":").count(), text.contains("\"link\"")), (3, false), "{text}");
+    }
+}

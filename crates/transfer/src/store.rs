@@ -16,7 +16,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::side::Seen;
 
 /// The layout of the tables. Journals of another are not gone on with.
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
 
 /// Rows that wait for the database: some MiB.
 const WAITING_MAX: usize = 4096;
@@ -33,7 +33,7 @@ const COMMIT_EVERY: Duration = Duration::from_millis(200);
 pub struct Entry {
     /// The path below the root, a directory's with a slash at its end: the order of the manifest.
     pub key: Vec<u8>,
-    /// Equal for names of one inode of the source.
+    /// Equal for names of one inode of the source, as it was copied.
     pub group: Option<Vec<u8>>,
     /// As the manifest says it, but for links.
     pub line: String,

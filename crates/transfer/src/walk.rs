@@ -187,7 +187,7 @@ fn skip(job: &Job, item: &Item, seen: &Seen) {
     add(&job.counts.skipped, 1);
     job.progress(0);
     if item.is_first {
-        let again = job.links.failed(&seen.identity());
+        let again = job.links.failed(&seen.moment());
         if !again.is_empty() {
             job.queue.again(again);
         }
@@ -201,7 +201,7 @@ fn claim(job: &Arc<Job>, mut item: Item, seen: &Seen, text: Option<&[u8]>) -> Do
     if seen.attr.nlink < 2 || item.is_first {
         return Ok(Some(item));
     }
-    match job.links.claim(&seen.identity(), item) {
+    match job.links.claim(&seen.moment(), item) {
         Claim::First(mut item) => {
             item.is_first = true;
             Ok(Some(item))
@@ -267,7 +267,7 @@ fn open_file(job: &Job, item: &Item) -> Result<Opened, Fault> {
     let source = opened.trying("opening it")?;
     let seen = job.within(Stage::Walk, || settled(&*source)).trying("looking at it")?;
     // Other names of the inode wait for the one that was looked at, not for this.
-    let is_other = |before: &Seen| before.identity() != seen.identity() || before.attr.nlink != seen.attr.nlink;
+    let is_other = |before: &Seen| before.moment() != seen.moment() || before.attr.nlink != seen.attr.nlink;
     if !seen.attr.is_regular() || (item.is_first && item.seen.as_ref().is_some_and(is_other)) {
         return Err(Fault::changed());
     }

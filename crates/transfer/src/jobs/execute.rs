@@ -198,7 +198,7 @@ fn sort(job: &Job, batch: &mut Batch<'_>, path: &[u8], name: &[u8], seen: &Seen,
     }
     *outcome.tally.entry("found:bytes".to_owned()).or_default() += attr.size as i64;
     if attr.nlink > 1 {
-        outcome.links.push((seen.identity(), batch.base, path.to_vec()));
+        outcome.links.push((seen.number(), batch.base, path.to_vec()));
     } else if attr.is_regular() && attr.size > SHARED_MIN {
         outcome.next.push(Unit::Large { base: batch.base, path: Text::new(path), tries: 0 });
     } else {

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use aqueduct_fs::put::PutFile;
-use aqueduct_fs::{Attr, Errno, Handle, SetAttr, Sum, SumKind};
+use aqueduct_fs::{Attr, Errno, Handle, SetAttr, Sum, SumKind, Time};
 use aqueduct_posix::project::Project;
 
 pub use lustre::{Layout, is_internal};
@@ -52,6 +52,27 @@ impl Seen {
             Some(handle) => handle.bytes().to_vec(),
             None => [self.device.to_le_bytes(), self.attr.ino.to_le_bytes()].concat(),
         }
+    }
+
+    /// Equal for names of one inode as it is now, and only for those: a number is used again for
+    /// another inode, also while a tree is copied, and what was written to it since one name was
+    /// copied is not in what was copied.
+    pub fn moment(&self) -> Vec<u8> {
+        let Attr { size, mtime, ctime, btime, .. } = self.attr;
+        // Where no birth is known the last change tells one inode from the one before it.
+        let birth = if btime == Time::default() && self.handle.is_none() { ctime } else { btime };
+        let mut bytes = self.identity();
+        bytes.extend_from_slice(&size.to_le_bytes());
+        for time in [mtime, birth] {
+            bytes.extend_from_slice(&time.seconds.to_le_bytes());
+            bytes.extend_from_slice(&time.nanos.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Equal for names of one inode, whichever host looks at them, and perhaps for others.
+    pub fn number(&self) -> Vec<u8> {
+        self.handle.as_ref().map_or_else(|| self.attr.ino.to_le_bytes().to_vec(), |handle| handle.bytes().to_vec())
     }
 
     /// Whether two looks, perhaps of two hosts, were at one inode of one file system. The device
