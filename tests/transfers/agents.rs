@@ -21,7 +21,7 @@ use crate::resume::parts;
 use crate::tree::{assert_same, body, noise, plant, set_time, text, transfer};
 
 /// Seconds that an agent is believed alive in: as few as a loaded machine allows.
-const LEASE: &str = "4";
+pub const LEASE: &str = "4";
 
 /// A database is made for each test, agents are taken for dead, and the machine may be loaded.
 const ALL_MAX: Duration = Duration::from_secs(240);
@@ -125,13 +125,13 @@ impl Cluster {
     }
 
     /// What the database answers, a line for each row.
-    fn asks(&self, question: &str) -> String {
+    pub fn asks(&self, question: &str) -> String {
         let mut psql = Command::new("psql");
         psql.arg("-h").arg(self.home.path()).args(["-X", "-q", "-A", "-t", "-d", "transfers", "-c", question]);
         run(&mut psql).succeeded().trim().to_owned()
     }
 
-    fn agent(&self, number: usize) -> Agent {
+    pub fn agent(&self, number: usize) -> Agent {
         let mut command = aqueduct();
         command.args(["agents", "run", "--allow-root", "--threads", "2", "--lease", LEASE, "--name"]);
         command.arg(format!("agent{number}")).args(["--store", &self.url()]);
@@ -147,7 +147,7 @@ impl Drop for Cluster {
 }
 
 pub struct Agent {
-    process: Process,
+    pub process: Process,
     _home: TempDir,
 }
 
@@ -176,7 +176,7 @@ pub fn copied(cluster: &Cluster, arguments: &[&str]) -> (i32, Value) {
 }
 
 /// The lines of a manifest by a copy of one process.
-fn lines_of_one(source: &str) -> String {
+pub fn lines_of_one(source: &str) -> String {
     let (home, other) = (directory(), directory_for_devices());
     let (manifest, copy) = (home.path().join("manifest"), other.path().join("copy"));
     transfer(home.path(), &["cp", "-r", "--manifest", text(&manifest), source, text(&copy)]).succeeded();

@@ -2,6 +2,7 @@
 //! servers.
 
 mod agents;
+mod claims;
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../harness/collector.rs"]
 mod collector;

@@ -29,7 +29,7 @@ const IDLE_MIN: Duration = Duration::from_millis(20);
 /// A job that this agent cannot work on is tried again after so long.
 const REFUSED: Duration = Duration::from_secs(10);
 
-/// Jobs that an agent has open at once.
+/// Jobs that an agent has open at once, or as many as its threads work on.
 const OPEN_MAX: usize = 64;
 
 /// After an error of the database it is asked again so much later.
@@ -69,6 +69,9 @@ struct Agent<'a> {
     registration: Mutex<Arc<Registration>>,
     waiting: Mutex<VecDeque<Claimed>>,
     open: Mutex<HashMap<i64, Arc<Context>>>,
+    /// One job at a time is opened, which may wait for servers: nobody who looks at those that are
+    /// open waits for that, the heart least of all.
+    opening: Mutex<()>,
     refused: Mutex<HashMap<i64, Instant>>,
     /// Threads that do something, and when the last one did.
     busy: AtomicUsize,
@@ -89,6 +92,7 @@ pub fn run_agent(settings: &AgentSettings, stop: &AtomicBool, ready: impl FnOnce
         registration: Mutex::new(Arc::new(registration)),
         waiting: Mutex::default(),
         open: Mutex::default(),
+        opening: Mutex::default(),
         refused: Mutex::default(),
         busy: AtomicUsize::new(0),
         worked: Mutex::new(Instant::now()),
@@ -174,12 +178,7 @@ impl Agent<'_> {
     }
 
     fn execute(&self, claimed: &Claimed) {
-        let context = match self.context(claimed.job) {
-            Ok(Ok(Some(context))) => context,
-            Ok(Ok(None)) => return,
-            Ok(Err(failure)) => return self.refuse(claimed, &failure),
-            Err(error) => return tracing::warn!("{}", self.board.database.failed("cannot ask", &error)),
-        };
+        let Some(context) = self.opened(claimed) else { return };
         let (began, started) = (SystemTime::now(), Instant::now());
         let outcome = loop {
             if !claimed.lease.holds() {
@@ -202,22 +201,51 @@ impl Agent<'_> {
         };
         let whose = (context.name, self.settings.name.as_str());
         self.settings.spans.send(|| of_unit(whose, claimed, (began, started.elapsed()), &outcome));
+        self.tell(claimed, || match self.board.done(claimed, &outcome) {
+            Err(error) if error.is_refusal() => self.board.done_in_vain(claimed, &error),
+            told => told,
+        });
+    }
+
+    /// Tells the store of a unit, until it has heard it or the unit is others'. Who gave it up
+    /// before, and stays alive, would keep it from everybody.
+    fn tell(&self, claimed: &Claimed, tell: impl Fn() -> Result<bool, StoreError>) {
         while claimed.lease.holds() {
-            match self.board.done(claimed, &outcome) {
+            match tell() {
                 Ok(true) => return,
                 Ok(false) => return tracing::debug!("unit {} is not ours any more", claimed.id),
-                // If it was done after all it is not ours any more.
+                // If it was told after all it is not ours any more.
                 Err(error) => tracing::warn!("{}", self.board.database.failed("cannot tell", &error)),
             }
             thread::sleep(RETRY);
         }
     }
 
+    /// The job of a unit, open. `None`: the unit is not to be done here.
+    fn opened(&self, claimed: &Claimed) -> Option<Arc<Context>> {
+        while claimed.lease.holds() {
+            match self.context(claimed.job) {
+                Ok(Ok(context)) => return context,
+                Ok(Err(failure)) => {
+                    self.refuse(claimed, &failure);
+                    return None;
+                }
+                Err(error) => tracing::warn!("{}", self.board.database.failed("cannot ask", &error)),
+            }
+            thread::sleep(RETRY);
+        }
+        None // others do it
+    }
+
     /// A job, open as its submitter. `None`: it is not there any more.
     fn context(&self, id: i64) -> Result<Result<Option<Arc<Context>>, Failure>, StoreError> {
-        let mut open = lock(&self.open);
-        if let Some(context) = open.get(&id) {
-            return Ok(Ok(Some(context.clone())));
+        let is_open = || lock(&self.open).get(&id).cloned();
+        if let Some(context) = is_open() {
+            return Ok(Ok(Some(context)));
+        }
+        let _alone = lock(&self.opening);
+        if let Some(context) = is_open() {
+            return Ok(Ok(Some(context)));
         }
         let Some(row) = self.board.job(id)? else { return Ok(Ok(None)) };
         let opened = self.credential(&row.submitter).and_then(|credential| {
@@ -229,8 +257,10 @@ impl Agent<'_> {
             opened
         });
         Ok(opened.map(|context| {
+            let mut open = lock(&self.open);
             if open.len() >= OPEN_MAX {
-                open.clear(); // units under way keep theirs
+                // What is under way hears of the end of its job by its own.
+                open.retain(|_, context| Arc::strong_count(context) > 1);
             }
             let context = Arc::new(context);
             open.insert(id, context.clone());
@@ -253,14 +283,19 @@ impl Agent<'_> {
     fn refuse(&self, claimed: &Claimed, failure: &Failure) {
         tracing::warn!("job {}: {failure}", claimed.job);
         lock(&self.refused).insert(claimed.job, Instant::now());
-        lock(&self.waiting).retain(|waiting| waiting.job != claimed.job);
+        let mut units = vec![claimed.id];
+        lock(&self.waiting).retain(|waiting| {
+            let is_of_job = waiting.job == claimed.job;
+            units.extend(is_of_job.then_some(waiting.id));
+            !is_of_job
+        });
         let why = format!("{}: {}; {}", failure.what, failure.why, failure.hint);
-        if let Err(error) = self.board.refuse(claimed, &self.settings.name, &why) {
-            tracing::warn!("{}", self.board.database.failed("cannot tell", &error));
-        }
+        self.tell(claimed, || self.board.refuse(claimed, &units, &self.settings.name, &why).map(|()| true));
     }
 
-    /// Says that the agent is alive, and looks after those that are not.
+    /// Says that the agent is alive, and looks after those that are not. One that has lost its
+    /// lease begins as another: what it had is taken away once the store's clock says so too, since
+    /// some of its threads may just be naming a file.
     fn beat(&self, ended: &AtomicBool) {
         let board = Board { database: self.board.database.again(), length: self.board.length };
         while !ended.load(Ordering::Acquire) {

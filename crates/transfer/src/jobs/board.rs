@@ -13,6 +13,7 @@ use super::order::{Order, VERSION};
 use super::unit::{Claimed, Gone, Kept, Large, Outcome, Step, Unit};
 use crate::claim::Lease;
 use crate::manifest::Text;
+use crate::outcome::{Trouble, shown};
 use crate::store::Chunk;
 
 /// Names that are one unit, at most.
@@ -66,6 +67,14 @@ pub struct JobRow {
     pub plan: String,
 }
 
+/// Paths of more bytes are known by their hash where an index has to hold them.
+const KEY_MAX: usize = 1024;
+
+/// What a path is known by in an index. No path below a destination begins with a slash.
+fn key_of(path: &[u8]) -> Vec<u8> {
+    if path.len() <= KEY_MAX { path.to_vec() } else { [b"/", &blake3::hash(path).as_bytes()[..]].concat() }
+}
+
 fn unit_text(unit: &Unit) -> String {
     serde_json::to_string(unit).expect("a unit has only what JSON can hold")
 }
@@ -83,22 +92,19 @@ fn insert_units(client: &mut Transaction<'_>, job: i64, units: &[Unit], delay: f
 impl Board {
     /// An agent that is alive from now on.
     pub fn register(&self, name: &str, host: &str) -> Result<Registration, StoreError> {
-        let lease = Arc::new(Lease::default());
-        let mut id = 0;
-        lease.renew(self.length, || {
-            let insert = "INSERT INTO agent (name, host, pid, until)
-                VALUES ($1, $2, $3, clock_timestamp() + $4 * interval '1 second') RETURNING id";
-            let pid = std::process::id() as i32;
-            let seconds = self.length.as_secs_f64();
-            id = self.database.with(|client| client.query_one(insert, &[&name, &host, &pid, &seconds]))?.get(0);
-            Ok::<_, StoreError>(true)
-        })?;
-        Ok(Registration { id, lease })
+        let insert = "INSERT INTO agent (name, host, pid, until)
+            VALUES ($1, $2, $3, clock_timestamp() + $4 * interval '1 second') RETURNING id";
+        let (pid, seconds) = (std::process::id() as i32, self.length.as_secs_f64());
+        let ask = || self.database.with(|client| client.query_one(insert, &[&name, &host, &pid, &seconds]));
+        let (row, lease) = Lease::begin(self.length, ask)?;
+        Ok(Registration { id: row.get(0), lease: Arc::new(lease) })
     }
 
-    /// The agent is alive still. `false`: it was taken for dead, and has no claims any more.
+    /// The agent is alive still. `false`: it was not heard of for too long, whether somebody has
+    /// noticed or not, and what it has claimed is others'.
     pub fn renew(&self, agent: &Registration) -> Result<bool, StoreError> {
-        let update = "UPDATE agent SET until = clock_timestamp() + $2 * interval '1 second' WHERE id = $1 AND NOT gone";
+        let update = "UPDATE agent SET until = clock_timestamp() + $2 * interval '1 second'
+            WHERE id = $1 AND NOT gone AND until > clock_timestamp()";
         let seconds = self.length.as_secs_f64();
         agent.lease.renew(self.length, || {
             self.database.with(|client| client.execute(update, &[&agent.id, &seconds])).map(|count| count == 1)
@@ -115,13 +121,17 @@ impl Board {
         })
     }
 
-    /// Takes the claims of agents away that are not heard of any more.
+    /// Takes the claims of agents away that are not heard of any more: also what one was given
+    /// while others found it dead.
     pub fn reap(&self) -> Result<(), StoreError> {
-        let reap =
-            "WITH dead AS (UPDATE agent SET gone = true WHERE NOT gone AND until < clock_timestamp() RETURNING id),
-            freed AS (UPDATE unit SET agent = NULL FROM dead WHERE unit.agent = dead.id RETURNING unit.job)
+        let bury = "UPDATE agent SET gone = true WHERE NOT gone AND until < clock_timestamp()";
+        let free = "WITH freed AS (UPDATE unit SET agent = NULL WHERE unit.agent IS NOT NULL
+                AND NOT EXISTS (SELECT FROM agent WHERE agent.id = unit.agent AND NOT agent.gone) RETURNING unit.job)
             UPDATE job SET lost_claims = true WHERE NOT lost_claims AND id IN (SELECT job FROM freed)";
-        self.database.with(|client| client.execute(reap, &[])).map(drop)
+        self.database.with(|client| {
+            client.execute(bury, &[])?;
+            client.execute(free, &[]).map(drop)
+        })
     }
 
     /// Claims up to so many units, of the jobs with the highest priority first, the newest first.
@@ -133,7 +143,8 @@ impl Board {
                     AND (job.state = 'running' OR job.state = 'cancelling' AND job.stage = $4)
                 ORDER BY job.priority DESC, job.id, unit.id DESC LIMIT $3 FOR UPDATE OF unit SKIP LOCKED)
             UPDATE unit SET agent = $1, fence = fence + 1 FROM next
-            WHERE unit.id = next.id AND EXISTS (SELECT FROM agent WHERE id = $1 AND NOT gone)
+            WHERE unit.id = next.id
+                AND EXISTS (SELECT FROM agent WHERE id = $1 AND NOT gone AND until > clock_timestamp())
             RETURNING unit.id, unit.job, unit.fence, unit.body";
         let rows = self.database.with(|client| {
             client.query(
@@ -170,12 +181,13 @@ impl Board {
         Ok(self.database.with(|client| client.query_one(select, &[]))?.get(0))
     }
 
-    /// Gives back a unit that this agent cannot do, and says why, once.
-    pub fn refuse(&self, claimed: &Claimed, agent: &str, why: &str) -> Result<(), StoreError> {
+    /// Gives back units of a job that this agent cannot do, and says why, once. What else of the
+    /// job it is at it keeps.
+    pub fn refuse(&self, claimed: &Claimed, units: &[i64], agent: &str, why: &str) -> Result<(), StoreError> {
         self.database.with(|client| {
             let mut transaction = client.transaction()?;
-            let free = "UPDATE unit SET agent = NULL WHERE job = $1 AND agent = $2";
-            transaction.execute(free, &[&claimed.job, &claimed.agent])?;
+            let free = "UPDATE unit SET agent = NULL WHERE id = ANY($1) AND agent = $2";
+            transaction.execute(free, &[&units, &claimed.agent])?;
             let insert = "INSERT INTO told (job, kind, path, what, why) SELECT $1, 'agent', $2, 'working on it', $3
                 WHERE NOT EXISTS (SELECT FROM told WHERE job = $1 AND kind = 'agent' AND path = $2 AND why = $3)";
             transaction.execute(insert, &[&claimed.job, &agent, &why])?;
@@ -197,8 +209,21 @@ impl Board {
         })
     }
 
+    /// A unit is done of which the store does not take what came of it, for its own limits: that
+    /// is told, where it would be tried for ever. As [`Board::done`].
+    pub fn done_in_vain(&self, claimed: &Claimed, error: &StoreError) -> Result<bool, StoreError> {
+        let trouble = Trouble {
+            path: shown(&claimed.unit.path()),
+            what: "keeping in the store what came of it".to_owned(),
+            why: error.to_string(),
+        };
+        let tally = [("troubles".to_owned(), 1)].into();
+        self.done(claimed, &Outcome { tally, troubles: vec![trouble], leaves_parts: true, ..Outcome::default() })
+    }
+
     /// A large file under way, with its chunks that are there.
-    pub fn large(&self, job: i64, key: &[u8]) -> Result<Option<(Large, Vec<Chunk>)>, StoreError> {
+    pub fn large(&self, job: i64, path: &[u8]) -> Result<Option<(Large, Vec<Chunk>)>, StoreError> {
+        let key = key_of(path);
         self.database.with(|client| {
             let select = "SELECT body FROM part WHERE job = $1 AND key = $2";
             let Some(row) = client.query_opt(select, &[&job, &key])? else { return Ok(None) };
@@ -214,9 +239,12 @@ impl Board {
 
     /// Directories that were gone through: these, or all.
     pub fn directories(&self, job: i64, paths: Option<&[Vec<u8>]>) -> Result<Vec<Gone>, StoreError> {
-        let select =
-            "SELECT base, path, seen FROM directory WHERE job = $1 AND ($2::bytea[] IS NULL OR path = ANY($2))";
-        let rows = self.database.with(|client| client.query(select, &[&job, &paths]))?;
+        let select = "SELECT base, path, seen FROM directory WHERE job = $1";
+        let of_paths = "AND sha256(path) IN (SELECT sha256(wanted) FROM unnest($2::bytea[]) AS wanted)";
+        let rows = self.database.with(|client| match paths {
+            Some(paths) => client.query(&format!("{select} {of_paths}"), &[&job, &paths]),
+            None => client.query(select, &[&job]),
+        })?;
         let read = |row: &postgres::Row| {
             let seen = serde_json::from_str::<Kept>(row.get(2)).ok()?.seen()?;
             Some(Gone { base: row.get::<_, i32>(0) as usize, path: row.get(1), seen })
@@ -226,8 +254,9 @@ impl Board {
 
     /// So many names of a job were not copied.
     pub fn troubles(&self, job: i64) -> Result<i64, StoreError> {
-        let select = "SELECT coalesce(sum(count), 0)::bigint FROM tally WHERE job = $1 AND what = 'troubles'";
-        Ok(self.database.with(|client| client.query_one(select, &[&job]))?.get(0))
+        let select = "SELECT least(coalesce(sum(count), 0), $2::bigint)::bigint FROM tally
+            WHERE job = $1 AND what = 'troubles'";
+        Ok(self.database.with(|client| client.query_one(select, &[&job, &i64::MAX]))?.get(0))
     }
 
     /// Begins new jobs, and has those go on of which nothing is left to do at their stage. Whether
@@ -250,7 +279,7 @@ fn put(transaction: &mut Transaction<'_>, claimed: &Claimed, outcome: &Outcome) 
         let lines: Vec<&str> = outcome.entries.iter().map(|entry| entry.line.as_str()).collect();
         let insert = "INSERT INTO entry (job, key, grp, line)
             SELECT $1, * FROM unnest($2::bytea[], $3::bytea[], $4::text[])
-            ON CONFLICT (job, key) DO UPDATE SET grp = excluded.grp, line = excluded.line";
+            ON CONFLICT (job, sha256(key)) DO UPDATE SET grp = excluded.grp, line = excluded.line";
         transaction.execute(insert, &[&job, &keys, &groups, &lines])?;
     }
     if !outcome.links.is_empty() {
@@ -265,7 +294,7 @@ fn put(transaction: &mut Transaction<'_>, claimed: &Claimed, outcome: &Outcome) 
         let depth = if path.is_empty() { 0 } else { 1 + path.iter().filter(|byte| **byte == b'/').count() as i32 };
         let seen = serde_json::to_string(&Kept::new(seen)).expect("numbers are JSON");
         let insert = "INSERT INTO directory (job, path, base, depth, seen) VALUES ($1, $2, $3, $4, $5)
-            ON CONFLICT (job, path) DO UPDATE SET base = excluded.base, seen = excluded.seen";
+            ON CONFLICT (job, sha256(path)) DO UPDATE SET base = excluded.base, seen = excluded.seen";
         transaction.execute(insert, &[&job, &path, &(*base as i32), &depth, &seen])?;
     }
     if let Some((path, step)) = &outcome.large {
@@ -273,6 +302,9 @@ fn put(transaction: &mut Transaction<'_>, claimed: &Claimed, outcome: &Outcome) 
     }
     if let Some(why) = &outcome.not_deleted {
         transaction.execute("UPDATE job SET not_deleted = $2 WHERE id = $1", &[&job, why])?;
+    }
+    if outcome.leaves_parts {
+        transaction.execute("UPDATE job SET lost_claims = true WHERE id = $1", &[&job])?;
     }
     put_said(transaction, claimed, &outcome.said)?;
     put_told(transaction, claimed, outcome)
@@ -300,39 +332,44 @@ fn put_tally(
     whats: &[&str],
     counts: &[i64],
 ) -> Result<(), postgres::Error> {
+    // Files that are holes come to more than a number holds: the sum stays at the greatest.
     let insert = "INSERT INTO tally (job, agent, what, count) SELECT $1, $2, * FROM unnest($3::text[], $4::bigint[])
-        ON CONFLICT (job, agent, what) DO UPDATE SET count = tally.count + excluded.count";
-    transaction.execute(insert, &[&claimed.job, &claimed.agent, &whats, &counts]).map(drop)
+        ON CONFLICT (job, agent, what)
+        DO UPDATE SET count = least(tally.count::numeric + excluded.count, $5::bigint)::bigint";
+    transaction.execute(insert, &[&claimed.job, &claimed.agent, &whats, &counts, &i64::MAX]).map(drop)
 }
 
 fn put_large(transaction: &mut Transaction<'_>, job: i64, path: &[u8], step: &Step) -> Result<(), postgres::Error> {
+    let key = key_of(path);
     match step {
         Step::Begun(large) => {
-            let body = serde_json::to_string(large).expect("a file under way has only what JSON can hold");
             let insert = "INSERT INTO part (job, key, body, missing) VALUES ($1, $2, $3, $4)";
-            transaction.execute(insert, &[&job, &path, &body, &(large.count as i64)])?;
+            transaction.execute(insert, &[&job, &key, &large.text(), &(large.count as i64)])?;
         }
-        Step::Written(chunks) => {
-            // Whoever ends the last of them is alone: the row is locked until the end.
-            let update = "UPDATE part SET missing = missing - $3 WHERE job = $1 AND key = $2 RETURNING missing";
-            let missing = transaction.query_opt(update, &[&job, &path, &(chunks.len() as i64)])?;
+        Step::Written { of, chunks } => {
+            // Whoever ends the last of them is alone: the row is locked until the end. What went to
+            // an earlier try of the file is in none that is there.
+            let update = "UPDATE part SET missing = missing - $3
+                WHERE job = $1 AND key = $2 AND body = $4 RETURNING missing";
+            let missing = transaction.query_opt(update, &[&job, &key, &(chunks.len() as i64), &of.text()])?;
             let Some(missing) = missing.map(|row| row.get::<_, i64>(0)) else { return Ok(()) };
             let places: Vec<i64> = chunks.iter().map(|chunk| chunk.index as i64).collect();
             let sums: Vec<i64> = chunks.iter().map(|chunk| chunk.sum as i64).collect();
             let values: Vec<&[u8]> = chunks.iter().map(|chunk| chunk.value.as_ref().map_or(&[][..], |v| v)).collect();
             let insert = "INSERT INTO chunk (job, key, place, sum, value)
                 SELECT $1, $2, * FROM unnest($3::bigint[], $4::bigint[], $5::bytea[])";
-            transaction.execute(insert, &[&job, &path, &places, &sums, &values])?;
+            transaction.execute(insert, &[&job, &key, &places, &sums, &values])?;
             if missing == 0 {
                 insert_units(transaction, job, &[Unit::Finish { path: Text::new(path), tries: 0 }], 0.0)?;
             }
         }
         Step::Ended => {
-            transaction.execute("DELETE FROM part WHERE job = $1 AND key = $2", &[&job, &path])?;
+            transaction.execute("DELETE FROM part WHERE job = $1 AND key = $2", &[&job, &key])?;
         }
-        Step::Failed { again } => {
-            // Its chunks find no file any more, and go.
-            let deleted = transaction.execute("DELETE FROM part WHERE job = $1 AND key = $2", &[&job, &path])?;
+        Step::Failed { of, again } => {
+            // Its chunks find no file any more, or the next try, and go.
+            let delete = "DELETE FROM part WHERE job = $1 AND key = $2 AND body = $3";
+            let deleted = transaction.execute(delete, &[&job, &key, &of.text()])?;
             if let (Some(unit), 1) = (again, deleted) {
                 insert_units(transaction, job, std::slice::from_ref(unit), 0.5)?;
             }
@@ -367,6 +404,13 @@ fn advance(client: &mut Client, scope: &Scope, delay: f64) -> Result<bool, postg
         return Ok(false);
     };
     let (id, state, stage): (i64, String, i32) = (row.get(0), row.get(1), row.get(2));
+    // Who asked at the same time may have taken this step, and what it gave to do was not there yet
+    // when this one looked: under the lock of the job it is.
+    let is_at_work = "SELECT EXISTS (SELECT FROM unit WHERE job = $1)";
+    let ends_work = state == "cancelling" && stage != FINISHING;
+    if !ends_work && transaction.query_one(is_at_work, &[&id])?.get(0) {
+        return Ok(true);
+    }
     match (state.as_str(), stage) {
         ("new", _) => begin(&mut transaction, id, row.get(4))?,
         ("cancelling", FINISHING) => end(&mut transaction, id, "cancelled")?,

@@ -12,11 +12,12 @@ use aqueduct_worker::lock;
 
 use super::board::JobRow;
 use super::order::{Base, Mark, Order};
-use super::unit::Claimed;
+use super::unit::{Claimed, Unit};
 use crate::Failure;
 use crate::attributes;
 use crate::job::{Dir, Flush, Item, Job, Teller};
 use crate::ledger::Watch;
+use crate::manifest::Text;
 use crate::options::{Options, Verify};
 use crate::outcome::{Fault, Trying};
 use crate::run::{check_of, flush_of};
@@ -143,6 +144,35 @@ impl Context {
             Some((name, target)) if target == path => name,
             _ => cut(path).1,
         }
+    }
+
+    /// Whether a unit is the first of its job.
+    pub fn is_first(&self, unit: &Unit) -> bool {
+        let is_root = |path: &Text| path.bytes().is_some_and(|path| path.is_empty());
+        match unit {
+            Unit::Directory { base: 0, path } => is_root(path),
+            Unit::Files { base: 0, directory, .. } => {
+                is_root(directory) && self.bases.first().is_some_and(|base| base.name.is_some())
+            }
+            _ => false,
+        }
+    }
+
+    /// Looks for a path in all sources; that of no source gives the last one's error.
+    pub fn find(&self, path: &[u8]) -> Result<(), Errno> {
+        let mut found = Err(Errno::ENOENT);
+        for (at, base) in self.bases.iter().enumerate() {
+            let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+            if base.name.as_ref().is_some_and(|(_, target)| target != first) {
+                continue; // that source is one other name
+            }
+            let looked = self.source(at, cut(path).0).and_then(|above| above.look(self.source_name(at, path)));
+            found = looked.map(drop);
+            if found.is_ok() {
+                break;
+            }
+        }
+        found
     }
 
     fn source(&self, base: usize, path: &[u8]) -> Result<Arc<dyn Directory>, Errno> {

@@ -41,6 +41,13 @@ impl StoreError {
         };
         self.0.code().is_none_or(of_state)
     }
+
+    /// Whether the store refuses what it was given, and will for ever: a value that none of its
+    /// columns or indices holds, or that is there already.
+    pub fn is_refusal(&self) -> bool {
+        let classes = ["21", "22", "23", "54"];
+        self.0.code().is_some_and(|state| classes.iter().any(|class| state.code().starts_with(class)))
+    }
 }
 
 /// The store of jobs.
@@ -110,7 +117,8 @@ fn shown(url: &str) -> String {
 
 /// Makes the tables, unless they are there: who only submits may not.
 fn make(client: &mut Client) -> Result<(), postgres::Error> {
-    let is_there = "SELECT to_regclass('aqueduct.tally') IS NOT NULL";
+    // What the last release that changed them made.
+    let is_there = "SELECT to_regclass('aqueduct.entry_names') IS NOT NULL";
     if client.query_one(is_there, &[])?.get(0) {
         return Ok(());
     }

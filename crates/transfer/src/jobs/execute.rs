@@ -27,6 +27,9 @@ pub fn unit(context: &Context, board: &Board, claimed: &Claimed) -> Result<Outco
     let clock = Clock::start(job.watch.clone());
     let mut outcome = Outcome::default();
     let bytes = |text: &Text| text.bytes().unwrap_or_default();
+    if context.is_first(&claimed.unit) {
+        tell_missing(context, &job);
+    }
     match &claimed.unit {
         Unit::Directory { base, path } => {
             let path = bytes(path);
@@ -40,8 +43,10 @@ pub fn unit(context: &Context, board: &Board, claimed: &Claimed) -> Result<Outco
         }
         Unit::Links { names } => files(context, &job, names.iter().map(|(base, path)| (*base, bytes(path))), false),
         Unit::Large { base, path, tries } => large::begin(context, &job, (*base, &bytes(path), *tries), &mut outcome),
-        Unit::Chunks { path, first, count } => {
-            let Some((file, _)) = board.large(claimed.job, &bytes(path))? else { return Ok(outcome) };
+        Unit::Chunks { path, first, count, tries } => {
+            let found = board.large(claimed.job, &bytes(path))?;
+            // Those of a try that failed are no part of the next.
+            let Some((file, _)) = found.filter(|(file, _)| file.tries == *tries) else { return Ok(outcome) };
             large::chunks(context, &job, &bytes(path), file, *first..first + count, &mut outcome);
         }
         Unit::Finish { path, tries } => {
@@ -72,12 +77,21 @@ pub fn unit(context: &Context, board: &Board, claimed: &Claimed) -> Result<Outco
     Ok(outcome)
 }
 
+/// Tells which of the paths that were listed are in no source.
+fn tell_missing(context: &Context, job: &Job) {
+    for path in job.options.filter.listed() {
+        if let Err(error) = job.within(Stage::Walk, || context.find(path)) {
+            job.told.trouble(path, &Fault::new("looking for what was listed", error));
+        }
+    }
+}
+
 /// What came of it, counted.
 fn gather(job: Arc<Job>, outcome: &mut Outcome) {
     let job = Arc::into_inner(job).expect("all of the unit is done");
     let counts = serde_json::to_value(job.counts.now()).unwrap_or_default();
     for (what, count) in counts.as_object().into_iter().flatten() {
-        outcome.tally.insert(format!("count:{what}"), count.as_i64().unwrap_or_default());
+        outcome.tally.insert(format!("count:{what}"), 0i64.saturating_add_unsigned(count.as_u64().unwrap_or_default()));
     }
     for ((_, name), time) in STAGES.iter().zip(job.watch.stages()) {
         outcome.tally.insert(format!("stage:{name}"), time.as_nanos() as i64);
@@ -196,7 +210,8 @@ fn sort(job: &Job, batch: &mut Batch<'_>, path: &[u8], name: &[u8], seen: &Seen,
         outcome.next.push(Unit::Directory { base: batch.base, path: Text::new(path) });
         return;
     }
-    *outcome.tally.entry("found:bytes".to_owned()).or_default() += attr.size as i64;
+    let found = outcome.tally.entry("found:bytes".to_owned()).or_default();
+    *found = found.saturating_add_unsigned(attr.size);
     if attr.nlink > 1 {
         outcome.links.push((seen.number(), batch.base, path.to_vec()));
     } else if attr.is_regular() && attr.size > SHARED_MIN {

@@ -62,7 +62,8 @@ pub fn begin(context: &Context, job: &Arc<Job>, (base, path, tries): (usize, &[u
             };
             let count = seen.attr.size.div_ceil(chunk);
             let each = ((seen.attr.size / UNITS).clamp(UNIT_MIN, UNIT_MAX) / chunk).max(1);
-            let unit = |first: u64| Unit::Chunks { path: Text::new(path), first, count: each.min(count - first) };
+            let unit =
+                |first: u64| Unit::Chunks { path: Text::new(path), first, count: each.min(count - first), tries };
             outcome.next.extend((0..count).step_by(each as usize).map(unit));
             let (source, present) = (Kept::new(&seen), present.as_ref().map(Kept::new));
             let large = Large { base, tries, part, target, source, present, chunk, count };
@@ -141,7 +142,7 @@ pub fn chunks(
         Ok(chunks)
     };
     let step = match copied() {
-        Ok(chunks) => Step::Written(chunks),
+        Ok(chunks) => Step::Written { of: Box::new(large), chunks },
         Err(fault) => failed(context, job, path, &large, &fault),
     };
     outcome.large = Some((path.to_vec(), step));
@@ -150,7 +151,7 @@ pub fn chunks(
 /// The file is begun anew, or told.
 fn failed(context: &Context, job: &Arc<Job>, path: &[u8], large: &Large, fault: &Fault) -> Step {
     if job.may_go_on().is_err() {
-        return Step::Written(Vec::new()); // whatever it is, it is not heard
+        return Step::Written { of: Box::new(large.clone()), chunks: Vec::new() }; // it is not heard
     }
     let (above, name) = cut(path);
     if let Ok(dir) = context.directory(job, large.base, above, false) {
@@ -162,7 +163,8 @@ fn failed(context: &Context, job: &Arc<Job>, path: &[u8], large: &Large, fault: 
         job.told.trouble(path, fault);
     }
     let (base, tries) = (large.base, large.tries + 1);
-    Step::Failed { again: again.then(|| Unit::Large { base, path: Text::new(path), tries }) }
+    let of = Box::new(large.clone());
+    Step::Failed { of, again: again.then(|| Unit::Large { base, path: Text::new(path), tries }) }
 }
 
 /// Gives a file whose chunks are all there its attributes and its name.

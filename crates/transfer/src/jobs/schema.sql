@@ -56,30 +56,37 @@ CREATE TABLE IF NOT EXISTS directory (
     path bytea NOT NULL,
     base integer NOT NULL,
     depth integer NOT NULL,
-    seen text NOT NULL,
-    PRIMARY KEY (job, path)
+    seen text NOT NULL
 );
+-- An index holds no more than a third of a page: a path may be longer, its hash is not. Earlier
+-- releases made primary keys of paths.
+ALTER TABLE directory DROP CONSTRAINT IF EXISTS directory_pkey;
+CREATE UNIQUE INDEX IF NOT EXISTS directory_path ON directory (job, sha256(path));
 
 -- Names of inodes with several, copied by one agent each inode.
 CREATE TABLE IF NOT EXISTS link (
     job bigint NOT NULL REFERENCES job ON DELETE CASCADE,
     identity bytea NOT NULL,
     path bytea NOT NULL,
-    base integer NOT NULL,
-    PRIMARY KEY (job, identity, path)
+    base integer NOT NULL
 );
+ALTER TABLE link DROP CONSTRAINT IF EXISTS link_pkey;
+CREATE UNIQUE INDEX IF NOT EXISTS link_path ON link (job, identity, sha256(path));
 
 -- Lines of the manifest.
 CREATE TABLE IF NOT EXISTS entry (
     job bigint NOT NULL REFERENCES job ON DELETE CASCADE,
     key bytea NOT NULL,
     grp bytea,
-    line text NOT NULL,
-    PRIMARY KEY (job, key)
+    line text NOT NULL
 );
-CREATE INDEX IF NOT EXISTS entry_group ON entry (job, grp, key) WHERE grp IS NOT NULL;
+ALTER TABLE entry DROP CONSTRAINT IF EXISTS entry_pkey;
+DROP INDEX IF EXISTS entry_group;
+CREATE UNIQUE INDEX IF NOT EXISTS entry_key ON entry (job, sha256(key));
+CREATE INDEX IF NOT EXISTS entry_names ON entry (job, grp) WHERE grp IS NOT NULL;
 
--- Large files under way, and their chunks that are stable.
+-- Large files under way, and their chunks that are stable. The key is the path, or of a long one
+-- its hash.
 CREATE TABLE IF NOT EXISTS part (
     job bigint NOT NULL REFERENCES job ON DELETE CASCADE,
     key bytea NOT NULL,

@@ -122,8 +122,12 @@ fn look(database: &Database, id: i64) -> Result<Option<Now>, StoreError> {
         let select = "SELECT state, plan, not_deleted, begun,
             extract(epoch FROM coalesce(ended, clock_timestamp()) - submitted)::float8 FROM job WHERE id = $1";
         let Some(row) = client.query_opt(select, &[&id])? else { return Ok(None) };
-        let select = "SELECT what, sum(count)::bigint FROM tally WHERE job = $1 GROUP BY what";
-        let tally = client.query(select, &[&id])?.iter().map(|row| (row.get(0), row.get::<_, i64>(1) as u64)).collect();
+        let select = "SELECT what, least(sum(count), $2::bigint)::bigint FROM tally WHERE job = $1 GROUP BY what";
+        let tally = client
+            .query(select, &[&id, &i64::MAX])?
+            .iter()
+            .map(|row| (row.get(0), row.get::<_, i64>(1) as u64))
+            .collect();
         let (state, plan, not_deleted) = (row.get(0), row.get(1), row.get(2));
         Ok(Some(Now { state, plan, not_deleted, is_begun: row.get(3), seconds: row.get(4), tally }))
     })

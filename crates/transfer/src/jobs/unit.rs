@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
+use crate::job::below;
 use crate::manifest::Text;
 use crate::outcome::{Lost, Trouble};
 use crate::side::Seen;
@@ -27,8 +28,14 @@ pub enum Unit {
     Files { base: usize, directory: Text, is_new: bool, names: Vec<Text> },
     /// Begins a file that is copied in parts.
     Large { base: usize, path: Text, tries: u32 },
-    /// Copies chunks of it.
-    Chunks { path: Text, first: u64, count: u64 },
+    /// Copies chunks of it, of this try.
+    Chunks {
+        path: Text,
+        first: u64,
+        count: u64,
+        #[serde(default)]
+        tries: u32,
+    },
     /// Gives it its attributes and its name.
     Finish { path: Text, tries: u32 },
     /// Copies all names of some inodes.
@@ -39,6 +46,25 @@ pub enum Unit {
     Delete,
     /// Removes what a cancelled job has left.
     Sweep,
+}
+
+impl Unit {
+    /// The path that it is about, or that of the first of several.
+    pub fn path(&self) -> Vec<u8> {
+        let bytes = |text: &Text| text.bytes().unwrap_or_default();
+        match self {
+            Unit::Directory { path, .. }
+            | Unit::Large { path, .. }
+            | Unit::Chunks { path, .. }
+            | Unit::Finish { path, .. } => bytes(path),
+            Unit::Files { directory, names, .. } => {
+                names.first().map_or_else(|| bytes(directory), |name| below(&bytes(directory), &bytes(name)))
+            }
+            Unit::Links { names } => names.first().map(|(_, path)| bytes(path)).unwrap_or_default(),
+            Unit::Attributes { paths } => paths.first().map(bytes).unwrap_or_default(),
+            Unit::Delete | Unit::Sweep => Vec::new(),
+        }
+    }
 }
 
 /// A unit that an agent has.
@@ -90,16 +116,23 @@ pub struct Large {
     pub count: u64,
 }
 
+impl Large {
+    /// As the store keeps it, which differs from that of any other try.
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).expect("a file under way has only what JSON can hold")
+    }
+}
+
 /// What becomes of a large file.
 pub enum Step {
     /// It is begun.
     Begun(Box<Large>),
     /// These chunks of it are stable.
-    Written(Vec<Chunk>),
+    Written { of: Box<Large>, chunks: Vec<Chunk> },
     /// It is done, or not wanted any more.
     Ended,
     /// It is begun anew, or not.
-    Failed { again: Option<Unit> },
+    Failed { of: Box<Large>, again: Option<Unit> },
 }
 
 /// What came of a unit.
@@ -127,6 +160,8 @@ pub struct Outcome {
     pub not_deleted: Option<String>,
     /// What was copied and removed, if that is to be told of each path.
     pub said: Vec<String>,
+    /// Temporary files may be left, which are removed in the end.
+    pub leaves_parts: bool,
 }
 
 /// An inode as it was seen, kept as text.
