@@ -64,8 +64,11 @@ pub struct ExecutorConfig {
 pub struct Executor {
     config: ExecutorConfig,
     token: String,
-    tasks: Mutex<HashMap<String, Arc<Task>>>,
+    tasks: Mutex<Tasks>,
 }
+
+/// Copies by their names, with who asked for them.
+type Tasks = HashMap<String, Arc<Task>>;
 
 /// A copy under way, or one that was.
 struct Task {
@@ -154,14 +157,14 @@ impl Executor {
         }
     }
 
-    fn begin(&self, submitter: &Submitter<'_>, key: &str, begin: Begin) -> Result<Answer, Box<Answer>> {
+    /// What is known of a copy that is to be begun; `None`: it is to be begun.
+    fn known(&self, tasks: &mut Tasks, key: &str, begin: &Begin) -> Result<Option<Answer>, Box<Answer>> {
         let kept = self.config.folder.join(format!("{key}.end"));
-        let mut tasks = lock(&self.tasks);
         if let Some(task) = tasks.get(key) {
             let has_ended = lock(&task.end).is_some();
             match (has_ended, task.number == begin.number) {
-                (_, true) => return Ok(task.state()),
-                (false, false) if begin.run.resume => return Ok(task.state()),
+                (_, true) => return Ok(Some(task.state())),
+                (false, false) if begin.run.resume => return Ok(Some(task.state())),
                 (false, false) => {
                     let hint = "add --resume to see how far it is, and what comes of it";
                     return Err(Box::new(failed("cannot begin the copy", "the agent is making it already", hint)));
@@ -173,10 +176,23 @@ impl Executor {
             let task = Task::new(&begin.number, self.config.folder.join(format!("{key}.manifest")), Some(end));
             let state = task.state();
             tasks.insert(key.to_owned(), Arc::new(task));
-            return Ok(state);
+            return Ok(Some(state));
+        }
+        Ok(None)
+    }
+
+    fn begin(&self, submitter: &Submitter<'_>, key: &str, begin: Begin) -> Result<Answer, Box<Answer>> {
+        if let Some(known) = self.known(&mut lock(&self.tasks), key, &begin)? {
+            return Ok(known);
+        }
+        // Names of hosts are looked up for it, for which those who ask for other copies do not wait.
+        let plan = self.plan(submitter, key, &begin)?;
+        let kept = self.config.folder.join(format!("{key}.end"));
+        let mut tasks = lock(&self.tasks);
+        if let Some(known) = self.known(&mut tasks, key, &begin)? {
+            return Ok(known); // it was asked for twice at a time
         }
         self.has_room(&mut tasks)?;
-        let plan = self.plan(submitter, key, &begin)?;
         let manifest = self.config.folder.join(format!("{key}.manifest"));
         match fs::remove_file(&manifest) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -197,7 +213,7 @@ impl Executor {
     }
 
     /// Forgets what is old, and says whether another copy may be begun.
-    fn has_room(&self, tasks: &mut HashMap<String, Arc<Task>>) -> Result<(), Box<Answer>> {
+    fn has_room(&self, tasks: &mut Tasks) -> Result<(), Box<Answer>> {
         if tasks.len() >= REMEMBERED_MAX {
             tasks.retain(|_, task| lock(&task.end).is_none());
         }

@@ -149,6 +149,7 @@ impl Asker<'_> {
         }
         let (mut heard, mut is_silent, mut is_going) = (Instant::now(), false, true);
         loop {
+            let at_once = matches!(asked, Ok(Answer::Unknown));
             match asked {
                 Ok(Answer::Going(progress)) => progress.show(watch),
                 Ok(Answer::Ended(summary)) => {
@@ -176,7 +177,7 @@ impl Asker<'_> {
                 }
                 Err(error) => return Err(self.failed(&error)),
             }
-            if is_going {
+            if !at_once {
                 thread::sleep(LOOK_INTERVAL);
             }
             asked = match (stop.load(Ordering::Acquire), is_going) {
