@@ -18,9 +18,9 @@ use crate::job::{Big, Item, Job, Worker};
 use crate::ledger::Stage;
 use crate::manifest::{Line, Text};
 use crate::outcome::{Fault, Trying, add};
-use crate::side::Xattrs;
+use crate::side::{File, Seen, Xattrs};
 use crate::store::Chunk;
-use crate::{compare, naming, run, walk};
+use crate::{naming, run, walk};
 
 /// Bytes that are one unit, at least and at most.
 const UNIT_MIN: u64 = 64 << 20;
@@ -81,11 +81,9 @@ fn open(context: &Context, job: &Arc<Job>, path: &[u8], large: &Large) -> Result
     let (above, name) = cut(path);
     let dir = context.directory(job, large.base, above, false)?;
     let mut item = context.item(&dir, large.base, name, libc::S_IFREG);
-    let seen = large.source.seen().ok_or_else(Fault::changed)?;
-    let source = dir.source.file(&item.name, Some(&seen)).trying("opening it")?;
-    if !source.seen().trying("looking at it")?.is_as(&seen) {
-        return Err(Fault::changed());
-    }
+    let begun = large.source.seen().ok_or_else(Fault::changed)?;
+    let source = dir.source.file(&item.name, Some(&begun)).trying("opening it")?;
+    let seen = is_as_begun(&*source, begun)?;
     item.seen = Some(seen.clone());
     let part = large.part.bytes().unwrap_or_default();
     let target = item.target()?.part(&part).trying("opening what is there of it")?;
@@ -99,7 +97,7 @@ fn open(context: &Context, job: &Arc<Job>, path: &[u8], large: &Large) -> Result
         item: Mutex::default(),
         path: path.to_vec(),
         source,
-        present: large.present.as_ref().and_then(Kept::seen),
+        present: large.present.as_ref().and_then(Kept::seen).map(|present| present.beside(&there)),
         target,
         part,
         has_holes,
@@ -112,6 +110,14 @@ fn open(context: &Context, job: &Arc<Job>, path: &[u8], large: &Large) -> Result
         seen,
     };
     Ok((big, item))
+}
+
+/// A source as it was seen when its file was begun, perhaps by another host, if it is so still.
+fn is_as_begun(source: &dyn File, begun: Seen) -> Result<Seen, Fault> {
+    let here = source.seen().trying("looking at it")?;
+    let is_it = here.is_same_inode(&begun);
+    let begun = begun.beside(&here);
+    (is_it && here.is_as(&begun)).then_some(begun).ok_or_else(Fault::changed)
 }
 
 /// Copies some chunks.
@@ -248,7 +254,7 @@ fn record(context: &Context, job: &Arc<Job>, path: &[u8], large: &Large, chunks:
         let source = context.source_name(large.base, path);
         let source = dir.source.file(source, Some(&seen)).trying("opening it")?;
         let xattrs = source.xattrs().trying("reading its extended attributes")?;
-        compare::is_still(&*source, &seen)?; // else they are not those that it was given
+        is_as_begun(&*source, seen.clone())?; // else they are not those that it was given
         Ok(xattrs)
     });
     if !are_all(job, large, chunks) {
@@ -278,6 +284,25 @@ mod tests {
     use crate::ledger::Watch;
     use crate::options::Options;
     use crate::side::{Access, Place};
+
+    #[test]
+    fn what_one_host_began_another_knows_that_numbers_devices_otherwise() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("f"), "content").unwrap();
+        let access = Access::new(None, aqueduct_wire::Checksums::Auto, 1);
+        let place = Place::parse(folder.path().as_os_str()).unwrap();
+        let file = place.find_target(&access).unwrap().directory().unwrap().file(b"f", None).unwrap();
+        let here = file.seen().unwrap();
+        let there = Seen { device: here.device + 1, ..here.clone() };
+        assert_eq!(is_as_begun(&*file, there.clone()), Ok(here.clone()));
+        let mut other = there.clone();
+        other.attr.ino += 1;
+        let mut changed = there;
+        changed.attr.ctime.seconds -= 1;
+        for begun in [other, changed] {
+            assert_eq!(is_as_begun(&*file, begun), Err(Fault::changed()));
+        }
+    }
 
     #[test]
     fn a_file_is_put_together_of_all_its_chunks_and_their_hashes() {

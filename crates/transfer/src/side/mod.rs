@@ -75,6 +75,13 @@ impl Seen {
         self.handle.as_ref().map_or_else(|| self.attr.ino.to_le_bytes().to_vec(), |handle| handle.bytes().to_vec())
     }
 
+    /// As the host has it that looked at `here`, which lies on the same device: each host numbers
+    /// those in its own way.
+    pub fn beside(self, here: &Seen) -> Seen {
+        let device = if self.handle.is_none() { here.device } else { self.device };
+        Seen { device, ..self }
+    }
+
     /// Whether two looks, perhaps of two hosts, were at one inode of one file system. The device
     /// says nothing of that: each host numbers file systems in its own way.
     pub fn is_same_inode(&self, other: &Seen) -> bool {
