@@ -113,6 +113,46 @@ fn what_an_agent_that_is_gone_was_given_is_done_by_others() {
 }
 
 #[test]
+fn what_an_agent_was_given_and_has_not_heard_of_is_not_its_own_for_ever() {
+    test(|| {
+        let Some(cluster) = Cluster::start() else { return };
+        let (source, target) = (directory(), directory());
+        fs::write(source.path().join("f"), "f").unwrap();
+        let _agent = cluster.agent(1);
+        let copy = target.path().join("copy");
+        let arguments = ["cp", "-r", "--queue", "other", &from(source.path()), text(&copy)];
+        let job = submitted(&cluster, &arguments);
+        cluster.asks(&format!(
+            "UPDATE aqueduct.job SET state = 'running', begun = true, queue = 'default';
+            INSERT INTO aqueduct.unit (job, body, agent, fence)
+            SELECT {job}, '{{\"do\":\"directory\",\"base\":0,\"path\":\"\"}}', max(id), 1 FROM aqueduct.agent"
+        ));
+        // As if the connection had broken before the answer came.
+        cluster
+            .asks("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'aqueduct'");
+        wait_for(&cluster, &job);
+        assert_same(source.path(), &copy);
+    });
+}
+
+#[test]
+fn a_large_file_of_which_nobody_does_the_rest_is_told() {
+    test(|| {
+        let Some(cluster) = Cluster::start() else { return };
+        let (source, target) = (directory(), directory());
+        fs::write(source.path().join("f"), "f").unwrap();
+        prepared(&cluster);
+        let job = submitted(&cluster, &["cp", "-r", &from(source.path()), text(&target.path().join("copy"))]);
+        cluster.asks(&format!("INSERT INTO aqueduct.part (job, key, body, missing) VALUES ({job}, 'large', '', 1)"));
+        let _agent = cluster.agent(1);
+        let mut wait = aqueduct();
+        wait.args(["transfers", "wait", &job, "--store", &cluster.url()]);
+        let said = run_within(TEST_MAX, &mut wait).failed();
+        assert!(said.contains("large: putting it together: not all of its chunks are there"), "{said}");
+    });
+}
+
+#[test]
 fn sums_that_no_number_holds_end_at_the_greatest() {
     test(|| {
         let Some(cluster) = Cluster::start() else { return };

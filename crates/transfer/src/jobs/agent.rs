@@ -68,6 +68,10 @@ struct Agent<'a> {
     submitters: Option<Vec<String>>,
     registration: Mutex<Arc<Registration>>,
     waiting: Mutex<VecDeque<Claimed>>,
+    /// The units that threads are at.
+    doing: Mutex<Vec<i64>>,
+    /// The store may have given units of which this agent has not heard.
+    in_doubt: AtomicBool,
     open: Mutex<HashMap<i64, Arc<Context>>>,
     /// One job at a time is opened, which may wait for servers: nobody who looks at those that are
     /// open waits for that, the heart least of all.
@@ -91,6 +95,8 @@ pub fn run_agent(settings: &AgentSettings, stop: &AtomicBool, ready: impl FnOnce
         submitters: submitters()?,
         registration: Mutex::new(Arc::new(registration)),
         waiting: Mutex::default(),
+        doing: Mutex::default(),
+        in_doubt: AtomicBool::new(false),
         open: Mutex::default(),
         opening: Mutex::default(),
         refused: Mutex::default(),
@@ -140,6 +146,7 @@ impl Agent<'_> {
                     idle = IDLE_MIN;
                     self.busy.fetch_add(1, Ordering::AcqRel);
                     self.execute(&claimed);
+                    self.leaves(claimed.id);
                     *lock(&self.worked) = Instant::now();
                     self.busy.fetch_sub(1, Ordering::AcqRel);
                     continue;
@@ -160,20 +167,38 @@ impl Agent<'_> {
     fn next(&self) -> Result<Option<Claimed>, StoreError> {
         let mut waiting = lock(&self.waiting);
         if let Some(claimed) = waiting.pop_front() {
-            return Ok(Some(claimed));
+            return Ok(Some(self.begins(claimed)));
         }
         let registration = lock(&self.registration).clone();
         if !registration.lease.holds() {
             return Ok(None);
         }
+        if self.in_doubt.load(Ordering::Acquire) {
+            self.board.keeps_only(registration.id, &lock(&self.doing))?;
+            self.in_doubt.store(false, Ordering::Release);
+        }
         let (scope, count) = (self.scope(), self.settings.threads.max(1) as i64);
         loop {
-            waiting.extend(self.board.claim(&registration, &scope, count)?);
+            let claimed = self.board.claim(&registration, &scope, count);
+            waiting.extend(claimed.inspect_err(|_| self.in_doubt.store(true, Ordering::Release))?);
             match waiting.pop_front() {
-                Some(claimed) => return Ok(Some(claimed)),
+                Some(claimed) => return Ok(Some(self.begins(claimed))),
                 None if self.board.advance(&scope)? => {}
                 None => return Ok(None),
             }
+        }
+    }
+
+    fn begins(&self, claimed: Claimed) -> Claimed {
+        lock(&self.doing).push(claimed.id);
+        claimed
+    }
+
+    fn leaves(&self, unit: i64) {
+        let mut doing = lock(&self.doing);
+        // It may be there twice: lost with a lease, and claimed again under the next.
+        if let Some(at) = doing.iter().position(|id| *id == unit) {
+            doing.swap_remove(at);
         }
     }
 

@@ -121,6 +121,12 @@ impl Board {
         })
     }
 
+    /// Gives back what an agent has but for these units: it has not heard that it was given more.
+    pub fn keeps_only(&self, agent: i64, units: &[i64]) -> Result<(), StoreError> {
+        let free = "UPDATE unit SET agent = NULL WHERE agent = $1 AND NOT id = ANY($2)";
+        self.database.with(|client| client.execute(free, &[&agent, &units])).map(drop)
+    }
+
     /// Takes the claims of agents away that are not heard of any more: also what one was given
     /// while others found it dead.
     pub fn reap(&self) -> Result<(), StoreError> {
@@ -463,9 +469,26 @@ fn begin(transaction: &mut Transaction<'_>, id: i64, plan: &str) -> Result<(), p
     insert_units(transaction, id, &units, 0.0)
 }
 
+/// Files under way of which nothing is to be done any more, though not all of their chunks are
+/// there: they are told, as nobody would miss them otherwise.
+fn tell_left(transaction: &mut Transaction<'_>, id: i64) -> Result<(), postgres::Error> {
+    let left = transaction.query("DELETE FROM part WHERE job = $1 RETURNING key", &[&id])?;
+    if left.is_empty() {
+        return Ok(());
+    }
+    let paths: Vec<String> = left.iter().take(TOLD_MAX as usize).map(|row| shown(row.get(0))).collect();
+    let insert = "INSERT INTO told (job, kind, path, what, why)
+        SELECT $1, 'trouble', path, 'putting it together', 'not all of its chunks are there' FROM unnest($2::text[]) AS path";
+    transaction.execute(insert, &[&id, &paths])?;
+    let count = "INSERT INTO tally (job, agent, what, count) VALUES ($1, 0, 'troubles', $2)";
+    transaction.execute(count, &[&id, &(left.len() as i64)])?;
+    transaction.execute("UPDATE job SET lost_claims = true WHERE id = $1", &[&id]).map(drop)
+}
+
 /// All names of an inode come to one agent.
 fn link(transaction: &mut Transaction<'_>, id: i64) -> Result<(), postgres::Error> {
     transaction.execute("UPDATE job SET stage = $2 WHERE id = $1", &[&id, &LINKING])?;
+    tell_left(transaction, id)?;
     let select = "SELECT identity, base, path FROM link WHERE job = $1 ORDER BY identity, path";
     let (mut units, mut names, mut last) = (Vec::new(), Vec::new(), Vec::new());
     for row in transaction.query(select, &[&id])? {

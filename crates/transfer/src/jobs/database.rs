@@ -13,6 +13,13 @@ use crate::Failure;
 /// Within so long a database answers that can be reached.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A connection on which nothing is heard for so long is looked after, and given up after twice as
+/// long: an agent's lease goes on meanwhile.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// Times that it is looked after.
+const LOOKS: u32 = 3;
+
 /// Two programs make the tables one after the other: a number of ours for the lock.
 const MAKING: i64 = 0x6171_7565_6475_6374;
 
@@ -67,6 +74,8 @@ impl Database {
             .parse()
             .map_err(|error: postgres::Error| Failure::usage("cannot read --store", StoreError(error), hint))?;
         config.connect_timeout(CONNECT_TIMEOUT).application_name("aqueduct");
+        config.keepalives_idle(SILENCE).keepalives_interval(SILENCE / LOOKS).keepalives_retries(LOOKS);
+        config.tcp_user_timeout(2 * SILENCE);
         let encryption = wanted.connector()?;
         let database = Database { url: shown(url), config, encryption, client: Mutex::default() };
         database.with(make).map_err(|error| database.failed("cannot use", &error))?;
