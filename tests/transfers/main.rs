@@ -12,6 +12,8 @@ mod common;
 mod deleting;
 mod doubt;
 mod encrypted;
+mod flushed;
+mod kept;
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../harness/lab.rs"]
 mod lab;

@@ -68,7 +68,7 @@ pub fn plant(root: &Path) {
 }
 
 /// An access control list with a named user.
-fn acl(path: &Path, name: &str) {
+pub fn acl(path: &Path, name: &str) {
     let entry =
         |tag: u16, bits: u16, id: u32| [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat();
     let nobody = u32::MAX;

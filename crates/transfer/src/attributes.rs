@@ -104,6 +104,39 @@ fn lasting(error: Errno) -> Result<Errno, Errno> {
     }
 }
 
+/// Whether a copy may lose an extended attribute that its source does not have: others are given by
+/// its file system, or by the rules of its machine.
+fn is_removable(name: &[u8]) -> bool {
+    const OWN: [&[u8]; 3] = [b"security.capability", ACLS[0], ACLS[1]];
+    let is_given = is_internal(name) || name.starts_with(b"trusted.overlay.");
+    OWN.contains(&name) || (!is_given && (name.starts_with(b"user.") || name.starts_with(b"trusted.")))
+}
+
+fn has(xattrs: &Xattrs, name: &[u8]) -> bool {
+    xattrs.iter().any(|(other, _)| other == name)
+}
+
+/// Whether a copy has the extended attributes that are wanted, and none besides that could go.
+pub fn are_same_xattrs(wanted: &Xattrs, there: &Xattrs, is_lustre: bool) -> bool {
+    let has_all = wanted.iter().filter(|(name, _)| !is_lustre || !is_internal(name)).all(|one| there.contains(one));
+    has_all && there.iter().all(|(name, _)| !is_removable(name) || has(wanted, name))
+}
+
+/// Removes the extended attributes that `target` has and that are not wanted.
+pub fn strip(wanted: &Xattrs, there: &Xattrs, target: &dyn Node) -> Result<Lost, Errno> {
+    let mut lost = Lost::new();
+    for (name, _) in there.iter().filter(|(name, _)| is_removable(name) && !has(wanted, name)) {
+        match target.set_xattr(name, None) {
+            Ok(()) | Err(Errno::ENODATA) => {}
+            Err(error) => {
+                let what = format!("the removal of extended attribute {}", String::from_utf8_lossy(name));
+                lost.push((what, lasting(error)?));
+            }
+        }
+    }
+    Ok(lost)
+}
+
 /// The extended attributes that a copy gets. What Lustre makes itself stays there; of a layout
 /// that somebody chose it is told that it does.
 pub fn wanted_xattrs(source: &dyn Node, is_lustre: bool) -> Result<(Xattrs, Lost), Errno> {

@@ -9,8 +9,9 @@ use aqueduct_fs::put::{PUT_FILES_MAX, PUT_LENGTH_MAX, PUT_OVERHEAD, PutFile};
 
 use crate::attributes;
 use crate::done::{Copied, copied};
+use crate::flush::Flush;
 use crate::hash::Hash;
-use crate::job::{Batch, Done, Failed, Flush, Item, Job, Packed, Worker};
+use crate::job::{Batch, Done, Failed, Item, Job, Packed, Worker};
 use crate::ledger::Stage;
 use crate::options::Verify;
 use crate::outcome::{Fault, Trying, add};
@@ -109,7 +110,7 @@ pub fn put(job: &Job, worker: &mut Worker) {
         Err(fault) => return files.into_iter().for_each(|one| job.failed(Failed::new(one.item, fault.clone()))),
     };
     let wanted: Vec<PutFile<'_>> = files.iter().map(Packed::file).collect();
-    let became = match job.within(Stage::Write, || target.put(&wanted, job.flush != Flush::No)) {
+    let became = match job.within(Stage::Write, || target.put(&wanted, first.item.dir.volume.flush() != Flush::No)) {
         Ok(Some(became)) => became,
         Ok(None) => {
             job.puts.store(false, Ordering::Relaxed);

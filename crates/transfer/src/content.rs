@@ -12,8 +12,9 @@ use twox_hash::XxHash3_64;
 
 use crate::attributes::{self, Given};
 use crate::batch;
+use crate::flush::{Flush, Since};
 use crate::hash::{self, Hash, WHOLE_MAX};
-use crate::job::{Big, Dir, Done, Failed, Flush, Item, Job, Unnamed, Worker};
+use crate::job::{Big, Dir, Done, Failed, Item, Job, Unnamed, Worker};
 use crate::ledger::Stage;
 use crate::outcome::{Fault, Trying, add};
 use crate::side::{Directory, File, STEP, Seen};
@@ -264,6 +265,7 @@ fn early_mode(item: &Item, seen: &Seen) -> Option<u32> {
 /// Copies a file whose source is open.
 pub fn copy(job: &Job, worker: &mut Worker, mut item: Item, source: Arc<dyn File>, present: Option<Seen>) -> Done {
     let Some(seen) = item.seen.clone() else { return Err(Failed::new(item, Fault::changed())) };
+    let since = item.dir.volume.now();
     if batch::takes(job, &item, &seen, present.as_ref()) {
         match batch::join(job, worker, item, &*source, seen.clone())? {
             Some(alone) => item = alone,
@@ -275,7 +277,7 @@ pub fn copy(job: &Job, worker: &mut Worker, mut item: Item, source: Arc<dyn File
             Ok(Some((target, part))) => {
                 add(&job.watch.bytes, seen.attr.size);
                 let (xattrs, hash, sums, check) = (Vec::new(), None, (Vec::new(), WHOLE_MAX), "reflink");
-                let unnamed = Unnamed { item, seen, present, target, part, xattrs, hash, sums, check };
+                let unnamed = Unnamed { item, seen, present, target, since, part, xattrs, hash, sums, check };
                 return complete(job, worker, unnamed, &*source);
             }
             Ok(None) => {}
@@ -283,7 +285,7 @@ pub fn copy(job: &Job, worker: &mut Worker, mut item: Item, source: Arc<dyn File
         }
     }
     if seen.attr.size > WHOLE_MAX {
-        return begin(job, item, source, seen, present);
+        return begin(job, item, source, seen, (present, since));
     }
     match copy_whole(job, worker, &item, &*source, &seen, present.is_some()) {
         Ok((target, part, hash, sum)) => {
@@ -292,6 +294,7 @@ pub fn copy(job: &Job, worker: &mut Worker, mut item: Item, source: Arc<dyn File
                 seen,
                 present,
                 target,
+                since,
                 part,
                 xattrs: Vec::new(),
                 hash,
@@ -389,7 +392,7 @@ pub fn complete(job: &Job, worker: &mut Worker, mut unnamed: Unnamed, source: &d
 }
 
 /// Begins a file of several chunks, or goes on with one that an earlier run began.
-fn begin(job: &Job, item: Item, source: Arc<dyn File>, seen: Seen, present: Option<Seen>) -> Done {
+fn begin(job: &Job, item: Item, source: Arc<dyn File>, seen: Seen, (present, since): (Option<Seen>, Since)) -> Done {
     let (path, size) = (item.path(), seen.attr.size);
     let chunk = hash::chunk_length(size);
     let count = size.div_ceil(chunk);
@@ -400,7 +403,8 @@ fn begin(job: &Job, item: Item, source: Arc<dyn File>, seen: Seen, present: Opti
         None => job.within(Stage::Attributes, || {
             let (target, part) = create(job, &item, &*source, true, None)?;
             let part = part.unwrap_or_default();
-            target.truncate(size).trying("setting its size")?;
+            let sized = target.truncate(size).trying("setting its size");
+            sized.inspect_err(|_| discard(&item, Some(&part)))?;
             if let Some(store) = job.store.as_ref().filter(|store| store.is_journal) {
                 store.begun(&path, &part, &seen);
             }
@@ -422,6 +426,7 @@ fn begin(job: &Job, item: Item, source: Arc<dyn File>, seen: Seen, present: Opti
         seen,
         present,
         target,
+        since,
         part,
         has_holes,
         chunk,
@@ -458,6 +463,12 @@ fn earlier_part(
     let there = target.seen().ok()?.attr;
     // Of a file with another name somebody else may think that it is his.
     if !there.is_regular() || there.nlink != 1 || there.size != seen.attr.size {
+        discard(item, Some(&part.name));
+        return None;
+    }
+    // What the earlier run wrote may have failed since: only its own descriptor was told. Its
+    // content is in memory all the same, where the sums would find it.
+    if item.dir.volume.flush() != Flush::No && target.sync().is_err() {
         discard(item, Some(&part.name));
         return None;
     }
@@ -566,6 +577,7 @@ pub fn whole(job: &Job, big: &Big, item: Item) -> Unnamed {
         seen: big.seen.clone(),
         present: big.present.clone(),
         target: big.target.clone(),
+        since: big.since,
         part: Some(big.part.clone()),
         xattrs: Vec::new(),
         hash,
@@ -612,12 +624,13 @@ fn hole_sum(job: &Job, big: &Big, (start, end): (u64, u64)) -> Result<Option<u64
 }
 
 /// Whether the worker should name what it has before it copies more.
-pub fn is_full(job: &Job, worker: &Worker) -> bool {
+pub fn is_full(worker: &Worker) -> bool {
     /// So many files are flushed at once: the flush of a disk then costs each little.
     const FILES: usize = 1024;
     /// And so many bytes.
     const BYTES: u64 = 64 << 20;
-    match job.flush {
+    let last = worker.unnamed.last().map(|last| last.item.dir.volume.flush());
+    match last.unwrap_or(Flush::No) {
         Flush::Together => worker.unnamed.len() >= FILES || worker.unnamed_bytes >= BYTES,
         Flush::Each | Flush::No => !worker.unnamed.is_empty(),
     }

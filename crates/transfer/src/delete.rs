@@ -235,7 +235,7 @@ mod tests {
     use aqueduct_wire::Checksums;
 
     use super::*;
-    use crate::job::Flush;
+    use crate::flush::Volumes;
     use crate::ledger::Watch;
     use crate::options::Options;
     use crate::side::{Access, Place};
@@ -249,7 +249,8 @@ mod tests {
     fn done(from: &Path, to: &Path) -> (Arc<Job>, Dir) {
         let options = Arc::new(Options { recursive: true, delete: true, ..Options::default() });
         let (source, target) = (directory(from), directory(to));
-        let job = Arc::new(Job::new(options, target.clone(), Flush::No, "read", Arc::new(Watch::default())));
+        let volumes = Arc::new(Volumes::new(target.clone(), true));
+        let job = Arc::new(Job::new(options, target.clone(), volumes, "read", Arc::new(Watch::default())));
         for path in ["", "d"] {
             job.goes_through(path.as_bytes(), &directory(&from.join(path)).seen().unwrap());
         }
@@ -264,6 +265,8 @@ mod tests {
             bequeaths: false,
             has_projects: false,
             is_lustre: false,
+            volume: job.volumes.first(),
+            earlier: Vec::new(),
             given: OnceLock::new(),
         };
         (job, base)

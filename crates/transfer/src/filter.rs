@@ -112,6 +112,11 @@ impl Filter {
         (!matches(&self.excludes) || matches(&self.includes)) && self.is_listed(path, is_directory)
     }
 
+    /// The paths of the list, if there is one.
+    pub fn list(&self) -> Option<&BTreeSet<Vec<u8>>> {
+        self.only.as_ref()
+    }
+
     /// Whether everything is meant.
     pub fn takes_all(&self) -> bool {
         self.excludes.is_empty() && self.only.is_none()

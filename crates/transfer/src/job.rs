@@ -10,9 +10,12 @@ use blake3::hazmat::ChainingValue;
 
 use crate::attributes;
 use crate::claim::Claim;
+use crate::earlier::Earlier;
+use crate::flush::{self, Flush, Since, Volume, Volumes};
 use crate::hash::Hash;
 use crate::ledger::{Stage, Watch, within};
 use crate::links::Links;
+use crate::listed::Unseen;
 use crate::manifest::Line;
 use crate::options::{Options, Verify};
 use crate::outcome::{Counting, Fault, Told, Trying, add, shown};
@@ -21,17 +24,6 @@ use crate::side::{Directory, File, PART, STEP, Seen, Xattrs};
 use crate::store::{Entry, Store, fingerprint, random};
 use crate::throttle::Throttle;
 use crate::ways::Ways;
-
-/// How data are made stable before a file has its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flush {
-    /// They are not.
-    No,
-    /// Many files at once.
-    Together,
-    /// Each file by itself.
-    Each,
-}
 
 /// A copy under way.
 pub struct Job {
@@ -67,10 +59,11 @@ pub struct Job {
     pub step: AtomicUsize,
     /// All data together.
     pub throttle: Option<Arc<Throttle>>,
-    /// How data are made stable.
-    pub flush: Flush,
-    /// The destination as it was opened before anything was written: it is told of all errors of
-    /// writing back since.
+    /// The file systems at the destination, by which data are made stable.
+    pub volumes: Arc<Volumes>,
+    /// Before anything was done.
+    pub since: Since,
+    /// The destination.
     pub target_root: Arc<dyn Directory>,
     /// The directory that the destination is, so that it is not copied into itself.
     pub target_identity: Vec<u8>,
@@ -86,6 +79,8 @@ pub struct Job {
     pub shares: AtomicBool,
     /// Tells paths, where that is wanted.
     pub teller: Option<Teller>,
+    /// The paths of a list that were not come upon so far.
+    pub unseen: Unseen,
     /// Directories that were gone through, with their times: what is deleted below changes them.
     pub gone_through: Mutex<BTreeMap<Vec<u8>, Seen>>,
     /// The sums of chunks that are all hole, by their length: computed once.
@@ -114,6 +109,10 @@ pub struct Dir {
     pub has_projects: bool,
     /// The source is a directory of Lustre's.
     pub is_lustre: bool,
+    /// The file system at the destination.
+    pub volume: Arc<Volume>,
+    /// What the sources before this one have in it.
+    pub earlier: Vec<Earlier>,
     /// What the first file had that was made in it with its final permissions.
     pub given: OnceLock<attributes::Given>,
 }
@@ -168,6 +167,8 @@ pub struct Big {
     pub present: Option<Seen>,
     /// Where it is written.
     pub target: Arc<dyn File>,
+    /// Before it was begun.
+    pub since: Since,
     /// The temporary name.
     pub part: Vec<u8>,
     /// Only data are read.
@@ -196,6 +197,8 @@ pub struct Unnamed {
     pub present: Option<Seen>,
     /// It.
     pub target: Arc<dyn File>,
+    /// Before it was begun.
+    pub since: Since,
     /// Its temporary name, if it has one.
     pub part: Option<Vec<u8>>,
     /// Its extended attributes, for the manifest.
@@ -294,7 +297,7 @@ impl Job {
     pub fn new(
         options: Arc<Options>,
         target_root: Arc<dyn Directory>,
-        flush: Flush,
+        volumes: Arc<Volumes>,
         check: &'static str,
         watch: Arc<Watch>,
     ) -> Job {
@@ -315,7 +318,9 @@ impl Job {
             step: AtomicUsize::new(STEP),
             redoes: false,
             goes_on: false,
-            flush,
+            since: volumes.now(),
+            volumes,
+            unseen: Unseen::new(&options.filter),
             target_identity: target_root.seen().map(|seen| seen.identity()).unwrap_or_default(),
             target_root,
             run: random(),
@@ -444,13 +449,22 @@ impl Job {
         lost.into_iter().for_each(|(what, why)| self.told.lost(path, what, why));
     }
 
+    /// Makes names stable that were given.
+    pub fn settle(&self) -> Result<(), Fault> {
+        self.within(Stage::Flush, || self.volumes.settle(self.since)).trying("making names stable")
+    }
+
     fn finish(&self, dir: &Dir, seen: &Seen, target: &dyn Directory) -> Result<(), Fault> {
         let wanted = attributes::wanted_xattrs(&*dir.source, dir.is_lustre);
         let (xattrs, mut lost) = wanted.trying("reading its extended attributes")?;
+        if !dir.is_new {
+            let present = target.xattrs().trying("reading its extended attributes at the destination")?;
+            lost.extend(attributes::strip(&xattrs, &present, target).trying("removing extended attributes")?);
+        }
         lost.extend(attributes::carry(seen, &xattrs, target, None).trying("setting its attributes")?);
         self.lost(&dir.path, lost);
-        if self.flush == Flush::Each {
-            target.sync().trying("making it stable")?;
+        if dir.volume.flush() == Flush::Each {
+            flush::sync_names(target).trying("making it stable")?;
         }
         self.record(&dir.path, &|| Line::new(&dir.path, seen, &xattrs, None, None), seen, &[]);
         Ok(())

@@ -1,11 +1,14 @@
 //! Gives files their names, once they are whole and stable.
 
+use std::sync::Arc;
+
 use aqueduct_fs::Errno;
 
 use crate::batch;
 use crate::content::{discard, stable_sum_of};
 use crate::done::{Copied, copied};
-use crate::job::{Done, Failed, Flush, Item, Job, Unnamed, Worker};
+use crate::flush::{Flush, Volume};
+use crate::job::{Done, Failed, Item, Job, Unnamed, Worker};
 use crate::ledger::Stage;
 use crate::options::Verify;
 use crate::outcome::{Fault, Trying};
@@ -14,34 +17,53 @@ use crate::side::{File, Seen};
 /// Makes stable, checks and names all files of a worker.
 pub fn name_all(job: &Job, worker: &mut Worker) {
     batch::put(job, worker);
-    let mut unnamed = std::mem::take(&mut worker.unnamed);
+    let unnamed = std::mem::take(&mut worker.unnamed);
     worker.unnamed_bytes = 0;
-    if let Err(error) = job.within(Stage::Flush, || flush(job, &unnamed)) {
-        // The error is told once, and not whose it is: nothing of the batch can be believed, and
-        // flushing it again would succeed.
-        let fault = Fault { is_passing: true, ..Fault::new("making it stable", error) };
-        for unnamed in unnamed.drain(..) {
-            discard(&unnamed.item, unnamed.part.as_deref());
-            job.failed(Failed::new(unnamed.item, fault.clone()));
-        }
-    }
-    for unnamed in unnamed {
-        if let Err(failed) = name(job, worker, unnamed) {
+    let flushed = match unnamed.is_empty() {
+        true => Vec::new(),
+        false => job.within(Stage::Flush, || flush(&unnamed)),
+    };
+    for (unnamed, flushed) in unnamed.into_iter().zip(flushed) {
+        let named = match flushed {
+            Ok(()) => name(job, worker, unnamed),
+            // Flushing it again would succeed, since an error is told once: it is copied anew.
+            Err(error) => {
+                discard(&unnamed.item, unnamed.part.as_deref());
+                let fault = Fault { is_passing: true, ..Fault::new("making it stable", error) };
+                Err(Failed::new(unnamed.item, fault))
+            }
+        };
+        if let Err(failed) = named {
             job.failed(failed);
         }
     }
 }
 
-fn flush(job: &Job, unnamed: &[Unnamed]) -> Result<(), Errno> {
-    match (job.flush, unnamed) {
-        (Flush::No, _) | (_, []) => Ok(()),
-        (Flush::Together, [_, _, ..]) => job.target_root.sync_all(),
-        _ => unnamed.iter().filter(|file| !file.target.is_volatile()).try_for_each(|file| file.target.sync()),
+/// Makes files stable; what came of each.
+fn flush(unnamed: &[Unnamed]) -> Vec<Result<(), Errno>> {
+    let mut volumes: Vec<(&Arc<Volume>, usize)> = Vec::new();
+    for file in unnamed {
+        let volume = &file.item.dir.volume;
+        match volumes.iter_mut().find(|(known, _)| Arc::ptr_eq(known, volume)) {
+            Some((_, count)) => *count += 1,
+            None => volumes.push((volume, 1)),
+        }
     }
+    // A single file is made stable by itself.
+    volumes.retain(|(volume, count)| *count > 1 && volume.flush() == Flush::Together);
+    volumes.iter().for_each(|(volume, _)| volume.sync_all());
+    let is_together = |volume: &Arc<Volume>| volumes.iter().any(|(of, _)| Arc::ptr_eq(of, volume));
+    let of = |file: &Unnamed| match &file.item.dir.volume {
+        volume if volume.flush() == Flush::No => Ok(()),
+        volume if is_together(volume) => volume.is_sound(file.since),
+        _ if file.target.is_volatile() => Ok(()),
+        _ => file.target.sync(),
+    };
+    unnamed.iter().map(of).collect()
 }
 
 fn name(job: &Job, worker: &mut Worker, unnamed: Unnamed) -> Done {
-    let Unnamed { item, seen, present, target, part, xattrs, hash, sums, mut check } = unnamed;
+    let Unnamed { item, seen, present, target, part, xattrs, hash, sums, mut check, .. } = unnamed;
     let fail = |item: Item, fault: Fault| {
         discard(&item, part.as_deref());
         Err(Failed::new(item, fault))
@@ -117,4 +139,90 @@ pub fn rename(item: &Item, present: Option<&Seen>, part: &[u8]) -> Result<(), Fa
         return Err(Fault::new("naming it", "what has its name at the destination was changed meanwhile"));
     }
     directory.rename(part, name, true).trying("naming it")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::flush::Volumes;
+    use crate::job::Dir;
+    use crate::ledger::Watch;
+    use crate::options::Options;
+    use crate::side::{Access, Directory, Place};
+    use crate::{run, walk};
+
+    fn directory(path: &Path) -> Arc<dyn Directory> {
+        let access = Access::new(None, aqueduct_wire::Checksums::Auto, 1);
+        Place::parse(path.as_os_str()).unwrap().find_target(&access).unwrap().directory().unwrap()
+    }
+
+    /// A copy whose flushes say what `sync_all` says, and the directory that it copies.
+    fn begun(
+        [from, to]: [&Path; 2],
+        sync_all: impl Fn() -> Result<(), Errno> + Send + Sync + 'static,
+    ) -> (Arc<Job>, Arc<Dir>) {
+        let (source, target) = (directory(from), directory(to));
+        let volumes = Arc::new(Volumes::with(Volume::scripted(target.clone(), Box::new(sync_all))));
+        let watch = Arc::new(Watch::default());
+        let job = Arc::new(Job::new(Arc::new(Options::default()), target.clone(), volumes, "read", watch));
+        let dir = Dir {
+            job: job.clone(),
+            _above: None,
+            path: Vec::new(),
+            source,
+            target: Some(target),
+            seen: None,
+            is_new: false,
+            bequeaths: false,
+            has_projects: false,
+            is_lustre: false,
+            volume: job.volumes.first(),
+            earlier: Vec::new(),
+            given: OnceLock::new(),
+        };
+        (job, Arc::new(dir))
+    }
+
+    fn items(dir: &Arc<Dir>, names: &[&str]) -> Vec<Item> {
+        let item = |name: &&str| Item {
+            dir: dir.clone(),
+            name: name.as_bytes().into(),
+            target_name: None,
+            kind: libc::S_IFREG,
+            seen: None,
+            attempt: 0,
+            is_first: false,
+            by_itself: false,
+        };
+        names.iter().map(item).collect()
+    }
+
+    /// The kernel tells of an error once, to whichever thread asks first.
+    #[test]
+    fn an_error_that_another_thread_was_told_of_concerns_all_that_had_no_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+        [&from, &to].iter().for_each(|path| std::fs::create_dir(path).unwrap());
+        let names = ["a", "b", "c", "d"];
+        names.iter().for_each(|name| std::fs::write(from.join(name), name).unwrap());
+        let calls = AtomicU64::new(0);
+        let fails_once = move || if calls.fetch_add(1, Ordering::Relaxed) == 0 { Err(Errno::EIO) } else { Ok(()) };
+        let (job, dir) = begun([&from, &to], fails_once);
+        let [mut one, mut other] = [Worker::default(), Worker::default()];
+        walk::all(&job, &mut one, items(&dir, &names[..2]));
+        walk::all(&job, &mut other, items(&dir, &names[2..]));
+        name_all(&job, &mut one);
+        name_all(&job, &mut other);
+        let named = || std::fs::read_dir(&to).unwrap().count();
+        assert_eq!(named(), 0, "what may not be on the disk has its name");
+        // They are copied anew, since nothing says that it fails again.
+        run::work(&job, 0);
+        assert_eq!((named(), job.told.troubles()), (4, 0));
+        // Names that were given before the error may be lost, whoever was told.
+        assert!(job.settle().is_err());
+    }
 }

@@ -11,7 +11,9 @@ use std::time::Instant;
 use aqueduct_fs::{Errno, SetAttr, SetTime};
 use rustix::process::{Resource, Rlimit};
 
-use crate::job::{Dir, Flush, Item, Job, Teller, Worker};
+use crate::earlier::Earlier;
+use crate::flush::{Flush, Volume, Volumes};
+use crate::job::{Dir, Item, Job, Teller, Worker};
 use crate::ledger::{Clock, Sides, Stage, Watch, uncounted};
 use crate::manifest::{Line, Provenance, Text, Writer};
 use crate::options::{Options, Verify};
@@ -136,6 +138,14 @@ pub fn copy(plan: Plan, watch: Arc<Watch>, teller: Option<Teller>) -> Result<Sum
         tuner.and_then(|tuner| tuner.join().ok())
     });
     drop(telling);
+    let contents = bases.iter().filter(|base| base.seen.is_some()); // lists name what is in a source
+    job.unseen.tell(&contents.map(|base| base.source.clone()).collect::<Vec<_>>(), &job.told);
+    if job.options.delete
+        && !job.options.dry_run
+        && let Err(fault) = job.settle()
+    {
+        job.told.trouble(b"", &fault); // what is not stable here may have been moved there
+    }
     let not_deleted = match job.options.delete {
         true => bases.iter().find_map(|base| delete::delete(&job, base).err()),
         false => None,
@@ -176,7 +186,7 @@ pub fn work(job: &Arc<Job>, thread: usize) {
         match next {
             Work::Part(big, index) => {
                 content::copy_chunk(job, &mut worker, &big, index);
-                if content::is_full(job, &worker) {
+                if content::is_full(&worker) {
                     naming::name_all(job, &mut worker);
                 }
             }
@@ -201,7 +211,11 @@ fn into(plan: &Plan, root: &Root, is_there: bool) -> Result<Option<Arc<dyn Direc
         Some(_) if is_there => root.directory().map(Some).map_err(failed),
         Some(_) if plan.options.dry_run => Ok(None),
         Some(name) => {
+            let above = Volume::new(root.parent.clone(), plan.options.no_flush);
             let made = root.parent.make_directory(name).map_err(failed)?;
+            if above.flush() == Flush::Each {
+                above.settle(above.now()).map_err(failed)?; // nothing above is made stable later
+            }
             let inherits = attributes::bequeaths(&*made).map_err(failed)?;
             if inherits {
                 attributes::disinherit(&*made).map_err(failed)?;
@@ -220,7 +234,7 @@ pub fn find(plan: &Plan) -> Result<Vec<Start>, Failure> {
     let present = target.seen().map_err(|error| failed(&plan.target, error))?;
     let is_directory = present.as_ref().is_some_and(|seen| seen.attr.is_directory());
     let (mut starts, mut folder) = (Vec::new(), None);
-    for place in &plan.sources {
+    for (place, before) in plan.sources.iter().enumerate().map(|(index, place)| (place, &plan.sources[..index])) {
         let root = place.find(&plan.access)?;
         let seen = root.seen().and_then(|seen| seen.ok_or(Errno::ENOENT)).map_err(|error| failed(place, error))?;
         let is_content = seen.attr.is_directory() && (place.is_content || root.name.is_none());
@@ -239,6 +253,7 @@ pub fn find(plan: &Plan) -> Result<Vec<Start>, Failure> {
                 folder = Some(into(plan, &target, is_directory)?);
             }
             let (source, name) = named(place, &root)?;
+            is_only_one(place, &name, before.iter().zip(&starts))?;
             Start::Name {
                 source,
                 seen,
@@ -264,6 +279,22 @@ pub fn find(plan: &Plan) -> Result<Vec<Start>, Failure> {
     Ok(starts)
 }
 
+/// Of two sources that get one name the second would replace the first.
+fn is_only_one<'a>(
+    place: &Place,
+    name: &[u8],
+    mut before: impl Iterator<Item = (&'a Place, &'a Start)>,
+) -> Result<(), Failure> {
+    let has_it = |start: &Start| matches!(start, Start::Name { target_name, .. } if target_name == name);
+    match before.find(|(_, start)| has_it(start)) {
+        None => Ok(()),
+        Some((other, _)) => {
+            let why = format!("{other} gets the same name, {}, and one would replace the other", shown(name));
+            Err(Failure::usage(format!("cannot copy {place}"), why, "copy them into two directories"))
+        }
+    }
+}
+
 fn named(place: &Place, root: &Root) -> Result<(Arc<dyn Directory>, Vec<u8>), Failure> {
     match &root.name {
         Some(name) => Ok((root.parent.clone(), name.clone())),
@@ -274,16 +305,6 @@ fn named(place: &Place, root: &Root) -> Result<(Arc<dyn Directory>, Vec<u8>), Fa
 fn target_of(start: &Start) -> Option<&Arc<dyn Directory>> {
     match start {
         Start::Content { target, .. } | Start::Name { target, .. } => target.as_ref(),
-    }
-}
-
-/// How data are made stable at a destination.
-pub fn flush_of(target: &dyn Directory, options: &Options, is_projected: bool) -> Flush {
-    match target.is_volatile() {
-        _ if options.no_flush => Flush::No,
-        true => Flush::No,
-        false if is_projected => Flush::Each,
-        false => Flush::Together,
     }
 }
 
@@ -305,10 +326,10 @@ fn prepare(plan: &Plan, starts: &[Start], watch: Arc<Watch>, teller: Option<Tell
         Some(target) => target.clone(),
         None => plan.target.find_target(&plan.access)?.parent,
     };
-    let flush = flush_of(&*target_root, &options, plan.target.is_projected());
+    let volumes = Arc::new(Volumes::new(target_root.clone(), options.no_flush));
     let check = check_of(&options, plan.is_projected());
     let (store, goes_on) = open_store(plan)?;
-    let job = Job::new(options, target_root, flush, check, watch);
+    let job = Job::new(options, target_root, volumes, check, watch);
     Ok(Job {
         // What is read here again when it goes on is compared itself: see `content::is_there`.
         sums: job.sums || plan.is_projected() && store.as_ref().is_some_and(|store| store.is_journal),
@@ -374,36 +395,53 @@ fn signature(plan: &Plan) -> String {
     if given.is_empty() { "none".to_owned() } else { given.join(", ") }
 }
 
+/// The directory of a beginning, with what the sources before it have in theirs.
+fn base(job: &Arc<Job>, start: &Start, before: &[Start]) -> Result<Arc<Dir>, Failure> {
+    let (source, target, seen, is_new) = match start {
+        Start::Content { source, seen, target, is_new } => (source, target, Some(seen.clone()), *is_new),
+        Start::Name { source, target, .. } => (source, target, None, target.is_none()),
+    };
+    let failed = |error: Errno| Failure::new("cannot look at the destination", error, "check that it is still there");
+    let bequeaths = match target {
+        Some(target) if !is_new => attributes::bequeaths(&**target).unwrap_or(false),
+        _ => false,
+    };
+    let volume = match target {
+        Some(target) => job.volumes.of(target).map_err(failed)?,
+        None => job.volumes.first(),
+    };
+    let earlier = before.iter().map(|start| match start {
+        Start::Content { source, .. } => Earlier::new(source.clone(), None),
+        Start::Name { source, name, target_name, .. } => {
+            Earlier::new(source.clone(), Some((name.clone(), target_name.clone())))
+        }
+    });
+    Ok(Arc::new(Dir {
+        job: job.clone(),
+        _above: None,
+        path: Vec::new(),
+        has_projects: attributes::has_projects(&**source),
+        is_lustre: source.is_lustre(),
+        source: source.clone(),
+        target: target.clone(),
+        seen,
+        is_new,
+        bequeaths,
+        volume,
+        earlier: earlier.collect(),
+        given: std::sync::OnceLock::new(),
+    }))
+}
+
 /// Puts the beginnings into the queue. What is returned is held until all is done.
 fn lay_out(job: &Arc<Job>, starts: Vec<Start>) -> Result<Vec<Arc<Dir>>, Failure> {
-    let mut bases = Vec::new();
+    let bases = (0..starts.len()).map(|index| base(job, &starts[index], &starts[..index]));
+    let bases = bases.collect::<Result<Vec<_>, _>>()?;
     let mut worker = Worker::default();
-    for start in starts {
-        let base = |source: Arc<dyn Directory>, target: Option<Arc<dyn Directory>>, seen, is_new: bool| {
-            let bequeaths = match &target {
-                Some(target) if !is_new => attributes::bequeaths(&**target).unwrap_or(false),
-                _ => false,
-            };
-            let (job, path, given) = (job.clone(), Vec::new(), std::sync::OnceLock::new());
-            let (has_projects, is_lustre) = (attributes::has_projects(&*source), source.is_lustre());
-            Arc::new(Dir {
-                job,
-                _above: None,
-                path,
-                source,
-                target,
-                seen,
-                is_new,
-                bequeaths,
-                has_projects,
-                is_lustre,
-                given,
-            })
-        };
+    for (start, dir) in starts.into_iter().zip(&bases) {
         match start {
-            Start::Content { source, seen, target, is_new } => {
+            Start::Content { seen, .. } => {
                 job.goes_through(b"", &seen);
-                let dir = base(source, target, Some(seen), is_new);
                 if let (Some(target), true) = (&dir.target, job.sweeps())
                     && let Err(error) = walk::sweep(job, &**target, b"")
                 {
@@ -412,12 +450,9 @@ fn lay_out(job: &Arc<Job>, starts: Vec<Start>) -> Result<Vec<Arc<Dir>>, Failure>
                 if let Err(fault) = dir.give_project() {
                     job.told.trouble(b"", &fault);
                 }
-                walk::list(job, &mut worker, &dir);
-                bases.push(dir);
+                walk::list(job, &mut worker, dir);
             }
-            Start::Name { source, name, seen, target, target_name, .. } => {
-                let is_new = target.is_none();
-                let dir = base(source, target, None, is_new);
+            Start::Name { name, seen, target_name, .. } => {
                 let kind = seen.attr.kind();
                 let renamed = (target_name != name).then(|| target_name.into());
                 let item = Item {
@@ -430,7 +465,6 @@ fn lay_out(job: &Arc<Job>, starts: Vec<Start>) -> Result<Vec<Arc<Dir>>, Failure>
                     is_first: false,
                     by_itself: false,
                 };
-                bases.push(dir);
                 match kind {
                     libc::S_IFDIR => job.directory(item),
                     _ => job.queue.again(vec![item]),
@@ -444,10 +478,10 @@ fn lay_out(job: &Arc<Job>, starts: Vec<Start>) -> Result<Vec<Arc<Dir>>, Failure>
 
 /// Makes names stable, writes the manifest and ends the journal.
 fn finish(plan: &Plan, job: Arc<Job>, started: Instant, watch: &Watch) -> Result<Summary, Failure> {
-    if job.flush == Flush::Together
-        && let Err(error) = job.within(Stage::Flush, || job.target_root.sync_all())
-    {
-        job.told.trouble(b"", &Fault::new("making names stable", error));
+    let settled = if plan.options.dry_run { Ok(()) } else { job.settle() };
+    let is_settled = settled.is_ok();
+    if let Err(fault) = settled {
+        job.told.trouble(b"", &fault);
     }
     let mut job = Arc::into_inner(job).expect("all threads have ended, and all directories are done");
     let store = job.store.take();
@@ -467,8 +501,9 @@ fn finish(plan: &Plan, job: Arc<Job>, started: Instant, watch: &Watch) -> Result
         } else if let Err(error) = closed {
             tracing::warn!("the journal could not be written, so that --resume would begin anew: {error}");
         }
-        // With what is in it a later run knows what is still to be done.
-        if summary.trouble_count == 0 {
+        // With what is in it a later run knows what is still to be done. Of what may not be stable
+        // it knows nothing: that one begins anew.
+        if summary.trouble_count == 0 || !is_settled {
             if store.has_earlier {
                 sweep_all(&job.target_root, &store);
             }

@@ -8,6 +8,7 @@ use crate::attributes;
 use crate::compare::{hash_of, is_still};
 use crate::content;
 use crate::done::settle;
+use crate::earlier;
 use crate::hash::Hash;
 use crate::job::{Dir, Done, Failed, Item, Job, Worker, below};
 use crate::ledger::Stage;
@@ -16,7 +17,7 @@ use crate::manifest::Line;
 use crate::naming;
 use crate::outcome::{Fault, Trying, add};
 use crate::settled::settled;
-use crate::side::{Directory, File, Listed, STEP, Seen};
+use crate::side::{Directory, File, Listed, STEP, Seen, Xattrs};
 use crate::store::fingerprint;
 
 /// Names that are handed on together.
@@ -55,6 +56,12 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
         (Some(target), None) => (Some(make(&**target, name, item.dir.bequeaths)?), true),
     };
     add(&job.counts.directories, 1);
+    job.unseen.seen(|| path.clone());
+    let volume = match &target {
+        Some(target) if !is_new => job.volumes.of(target).trying("looking at it at the destination")?,
+        _ => item.dir.volume.clone(),
+    };
+    let earlier = earlier::below(&item.dir.earlier, name).trying("looking for it at the sources before")?;
     let bequeaths = match &target {
         Some(target) if !is_new => attributes::bequeaths(&**target).trying("reading its access control list")?,
         _ => false,
@@ -66,7 +73,21 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
     let (has_projects, is_lustre) = (attributes::has_projects(&*source), source.is_lustre());
     let above = Some(item.dir.clone());
     let (job, seen, given) = (job.clone(), Some(seen), OnceLock::new());
-    let dir = Dir { job, _above: above, path, source, target, seen, is_new, bequeaths, has_projects, is_lustre, given };
+    let dir = Dir {
+        job,
+        _above: above,
+        path,
+        source,
+        target,
+        seen,
+        is_new,
+        bequeaths,
+        has_projects,
+        is_lustre,
+        volume,
+        earlier,
+        given,
+    };
     dir.give_project()?;
     Ok(Some(dir))
 }
@@ -121,6 +142,7 @@ pub fn list(job: &Arc<Job>, worker: &mut Worker, dir: &Arc<Dir>) {
         if is_directory {
             return job.directory(item);
         }
+        job.unseen.seen(|| item.path());
         batch.push(item);
         if batch.len() == BATCH
             && let Some(items) = job.queue.batch(std::mem::take(&mut batch))
@@ -145,7 +167,7 @@ pub fn all(job: &Arc<Job>, worker: &mut Worker, items: Vec<Item>) {
         if let Err(failed) = one(job, worker, item) {
             job.failed(failed);
         }
-        if content::is_full(job, worker) {
+        if content::is_full(worker) {
             naming::name_all(job, worker);
         }
     }
@@ -218,12 +240,28 @@ fn file(job: &Arc<Job>, worker: &mut Worker, item: Item) -> Done {
     }
 }
 
+/// A name that a source before has as well is that source's. `None`: it is left as it is.
+fn only_one(job: &Job, item: Item) -> Done<Option<Item>> {
+    let (earlier, name) = (&item.dir.earlier, item.target_name());
+    match earlier::has(earlier, name, || item.dir.source.look(&item.name)) {
+        Ok(false) => Ok(Some(item)),
+        Ok(true) if job.options.no_clobber => {
+            add(&job.counts.skipped, 1);
+            job.progress(0);
+            Ok(None)
+        }
+        Ok(true) => Err(Failed::new(item, earlier::fault())),
+        Err(fault) => Err(Failed::new(item, fault)),
+    }
+}
+
 /// A file that is to be copied: its item with what was seen of it, it, and what has its name at
 /// the destination.
 type ToCopy = (Item, Arc<dyn File>, Option<Seen>);
 
 /// Opens a file that has to be copied. `None`: there is nothing to do, or not now.
-pub fn opened(job: &Arc<Job>, worker: &mut Worker, mut item: Item) -> Done<Option<ToCopy>> {
+pub fn opened(job: &Arc<Job>, worker: &mut Worker, item: Item) -> Done<Option<ToCopy>> {
+    let Some(mut item) = only_one(job, item)? else { return Ok(None) };
     if job.options.update || job.options.no_clobber || job.options.dry_run || job.redoes {
         let looked = match &item.seen {
             Some(seen) => Ok(seen.clone()),
@@ -402,7 +440,10 @@ fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen
     if job.options.dry_run {
         return Ok(());
     }
-    let is_same = attributes::are_same(seen, present) && attributes::is_same_time(seen, present);
+    let xattrs_there = present_xattrs(item, present)?;
+    let is_same = attributes::are_same(seen, present)
+        && attributes::is_same_time(seen, present)
+        && has_same_xattrs(item, seen, &xattrs_there)?;
     if is_same && !job.options.hashes() {
         return Ok(());
     }
@@ -411,6 +452,7 @@ fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen
     let (xattrs, mut lost) = wanted.trying("reading its extended attributes")?;
     if !is_same {
         let target = item.target()?.file(item.target_name(), None).trying("opening it at the destination")?;
+        lost.extend(attributes::strip(&xattrs, &xattrs_there, &*target).trying("removing extended attributes")?);
         lost.extend(attributes::carry(seen, &xattrs, &*target, None).trying("setting its attributes")?);
         job.lost(path, lost);
     }
@@ -421,6 +463,19 @@ fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen
         job.record(path, &|| Line::new(path, seen, &xattrs, Some(&hash), None), seen, &[]);
     }
     Ok(())
+}
+
+/// The extended attributes of what is at the destination, access control lists among them.
+fn present_xattrs(item: &Item, present: &Seen) -> Result<Xattrs, Fault> {
+    let there = item.target()?.xattrs_of(item.target_name(), present);
+    there.trying("reading its extended attributes at the destination")
+}
+
+/// Whether what is at the destination has the extended attributes of its source: neither size nor
+/// time say so.
+fn has_same_xattrs(item: &Item, seen: &Seen, there: &Xattrs) -> Result<bool, Fault> {
+    let wanted = item.dir.source.xattrs_of(&item.name, seen).trying("reading its extended attributes")?;
+    Ok(attributes::are_same_xattrs(&wanted, there, item.dir.is_lustre))
 }
 
 /// The hash of a file that is read for nothing else.
@@ -481,6 +536,7 @@ fn directory_of(job: &Job, path: &[u8]) -> Result<Arc<dyn Directory>, Errno> {
 
 /// A symbolic link, device, fifo or socket.
 fn other(job: &Arc<Job>, item: Item) -> Done {
+    let Some(item) = only_one(job, item)? else { return Ok(()) };
     let looked = || -> Result<_, Fault> {
         let seen = job.within(Stage::Walk, || item.dir.source.look(&item.name)).trying("looking at it")?;
         let is_link = seen.attr.kind() == libc::S_IFLNK;
@@ -524,7 +580,8 @@ fn make_other(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, text:
             Some(text) => target.read_link(item.target_name()).trying("reading the link")? == text,
             None => true,
         };
-        if is_same && attributes::are_same(seen, present) && attributes::is_same_time(seen, present) {
+        let is_same = is_same && attributes::are_same(seen, present) && attributes::is_same_time(seen, present);
+        if is_same && attributes::are_same_xattrs(&xattrs, &present_xattrs(item, present)?, item.dir.is_lustre) {
             add(&job.counts.unchanged, 1);
             record();
             return Ok(());

@@ -15,12 +15,15 @@ use super::order::{Base, Mark, Order};
 use super::unit::{Claimed, Unit};
 use crate::Failure;
 use crate::attributes;
-use crate::job::{Dir, Flush, Item, Job, Teller};
+use crate::earlier;
+use crate::earlier::Earlier;
+use crate::flush::Volumes;
+use crate::job::{Dir, Item, Job, Teller};
 use crate::ledger::Watch;
 use crate::manifest::Text;
 use crate::options::{Options, Verify};
 use crate::outcome::{Fault, Trying};
-use crate::run::{check_of, flush_of};
+use crate::run::check_of;
 use crate::side::{Access, Directory, Place};
 use crate::throttle::Throttle;
 
@@ -44,8 +47,8 @@ pub struct Context {
     pub is_ended: Arc<AtomicBool>,
     /// All data of this agent.
     pub throttle: Option<Arc<Throttle>>,
-    /// How data are made stable.
-    pub flush: Flush,
+    /// The file systems of the destination, for all units together.
+    pub volumes: Arc<Volumes>,
     /// The directory of the destination.
     pub target: Arc<dyn Directory>,
     bases: Vec<Opened>,
@@ -109,7 +112,7 @@ impl Context {
             bases.push(Opened { source, name });
         }
         Ok(Context {
-            flush: flush_of(&*target, &options, place.is_projected()),
+            volumes: Arc::new(Volumes::new(target.clone(), options.no_flush)),
             check: check_of(&options, is_projected),
             throttle: options.rate.map(Throttle::new).map(Arc::new),
             is_ended: Arc::default(),
@@ -124,7 +127,7 @@ impl Context {
     /// What does a unit. What it tells of paths is gathered in `said`.
     pub fn job(&self, claimed: &Claimed, said: &Arc<Mutex<Vec<String>>>) -> Job {
         let options = self.options.clone();
-        let job = Job::new(options, self.target.clone(), self.flush, self.check, Arc::new(Watch::default()));
+        let job = Job::new(options, self.target.clone(), self.volumes.clone(), self.check, Arc::new(Watch::default()));
         let into = said.clone();
         let teller: Teller = Box::new(move |line| lock(&into).push(line.to_owned()));
         Job {
@@ -186,11 +189,20 @@ impl Context {
         descend(&base.source, &names)
     }
 
+    /// What the sources before have in a directory.
+    fn earlier(&self, base: usize, path: &[u8]) -> Result<Vec<Earlier>, Errno> {
+        let before = self.bases.iter().take(base).map(|base| Earlier::new(base.source.clone(), base.name.clone()));
+        let below = |all: Vec<Earlier>, name: &&[u8]| earlier::below(&all, name);
+        names_of(path).iter().try_fold(before.collect(), below)
+    }
+
     /// A directory, open at both ends, which gets no attributes now.
     pub fn directory(&self, job: &Arc<Job>, base: usize, path: &[u8], is_new: bool) -> Result<Arc<Dir>, Fault> {
         let source = self.source(base, path).trying("opening its directory")?;
         let target = descend(&self.target, &names_of(path)).trying("opening its directory at the destination")?;
         let bequeaths = attributes::bequeaths(&*target).trying("reading its access control list")?;
+        let volume = self.volumes.of(&target).trying("looking at its directory at the destination")?;
+        let earlier = self.earlier(base, path).trying("looking for it at the sources before")?;
         let path = path.to_vec();
         let target = Some(target);
         let (has_projects, is_lustre) = (attributes::has_projects(&*source), source.is_lustre());
@@ -206,6 +218,8 @@ impl Context {
             bequeaths,
             has_projects,
             is_lustre,
+            volume,
+            earlier,
             given,
         }))
     }

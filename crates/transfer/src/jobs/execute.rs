@@ -10,7 +10,7 @@ use super::context::{Context, cut};
 use super::database::StoreError;
 use super::large;
 use super::unit::{Claimed, Gone, Outcome, SHARED_MIN, Unit};
-use crate::job::{Dir, Flush, Item, Job, below};
+use crate::job::{Dir, Item, Job, below};
 use crate::ledger::{Clock, STAGES, Stage};
 use crate::manifest::Text;
 use crate::outcome::{AllTold, Fault, Trying};
@@ -66,10 +66,8 @@ pub fn unit(context: &Context, board: &Board, claimed: &Claimed) -> Result<Outco
         Unit::Sweep => sweep(context, board, claimed, &job)?,
     }
     // What a finished job has named is stable.
-    if job.flush == Flush::Together
-        && let Err(error) = job.within(Stage::Flush, || job.target_root.sync_all())
-    {
-        job.told.trouble(b"", &Fault::new("making names stable", error));
+    if let Err(fault) = job.settle() {
+        job.told.trouble(b"", &fault);
     }
     drop(clock);
     gather(job, &mut outcome);

@@ -13,6 +13,7 @@ use aqueduct_worker::lock;
 use super::context::{Context, cut};
 use super::unit::{Kept, Large, Outcome, Step, Unit};
 use crate::content::{self, Holes};
+use crate::flush::Flush;
 use crate::hash;
 use crate::job::{Big, Item, Job, Worker};
 use crate::ledger::Stage;
@@ -99,6 +100,7 @@ fn open(context: &Context, job: &Arc<Job>, path: &[u8], large: &Large) -> Result
         source,
         present: large.present.as_ref().and_then(Kept::seen).map(|present| present.beside(&there)),
         target,
+        since: dir.volume.now(),
         part,
         has_holes,
         chunk: large.chunk,
@@ -130,7 +132,7 @@ pub fn chunks(
     outcome: &mut Outcome,
 ) {
     let copied = || -> Result<Vec<Chunk>, Fault> {
-        let (big, _) = open(context, job, path, &large)?;
+        let (big, item) = open(context, job, path, &large)?;
         // First the lock, then the look at the claim: nobody can have named the file between.
         if !big.target.lock(false).trying("locking what is there of it")? {
             return Err(Fault { is_passing: true, ..Fault::new("locking what is there of it", "it is being named") });
@@ -142,7 +144,7 @@ pub fn chunks(
             let (sum, value) = lock(&big.sums)[index as usize];
             chunks.push(Chunk { index, sum, value: job.options.hashes().then_some(value) });
         }
-        if job.flush != crate::job::Flush::No && !big.target.is_volatile() {
+        if item.dir.volume.flush() != Flush::No && !big.target.is_volatile() {
             job.within(Stage::Flush, || big.target.sync()).trying("making it stable")?;
         }
         Ok(chunks)
@@ -323,8 +325,8 @@ mod tests {
             (true, vec![chunk(0, true), chunk(1, false), chunk(2, true)], false),
         ] {
             let options = Arc::new(Options { hashes, ..Options::default() });
-            let flush = crate::job::Flush::No;
-            let job = Job::new(options, target.clone(), flush, "read", Arc::new(Watch::default()));
+            let volumes = Arc::new(crate::flush::Volumes::new(target.clone(), true));
+            let job = Job::new(options, target.clone(), volumes, "read", Arc::new(Watch::default()));
             assert_eq!(are_all(&job, &large, &chunks), whole, "{chunks:?}");
         }
     }

@@ -21,6 +21,10 @@ use super::{Directory, File, Listed, Node, Seen, Xattrs, is_part};
 /// tmpfs and ramfs, as statfs(2) calls them.
 const MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
+/// FUSE, SMB in two versions and 9p: syncfs(2) ends in memory of this kernel or of others, while
+/// fsync(2) is passed on to those who keep the data.
+const PASSED_ON: [i64; 4] = [0x6573_5546, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997];
+
 /// Bytes of names asked for at a time.
 const LISTING_SIZE: usize = 64 << 10;
 
@@ -233,7 +237,7 @@ open_node!(LocalFile);
 impl LocalOther {
     /// A path of this inode for calls that know no descriptors of links and devices.
     fn path(&self) -> std::path::PathBuf {
-        Path::new("/proc/self/fd").join(self.directory.as_raw_fd().to_string()).join(OsStr::from_bytes(&self.name))
+        path_of(self.directory.as_fd(), &self.name)
     }
 }
 
@@ -358,6 +362,11 @@ impl File for LocalFile {
     }
 }
 
+/// A path of a name in a directory, for calls that know no directories.
+fn path_of(directory: BorrowedFd<'_>, name: &[u8]) -> std::path::PathBuf {
+    Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(OsStr::from_bytes(name))
+}
+
 fn is_memory(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|stat| MEMORY.contains(&stat.f_type))
 }
@@ -391,6 +400,13 @@ impl Directory for LocalDirectory {
         aqueduct_fs::check_name(name)?;
         let (flags, name) = (AtFlags::SYMLINK_NOFOLLOW, OsStr::from_bytes(name));
         Ok(seen(&rustix::fs::statx(&self.0, name, flags, LOOKING)?))
+    }
+
+    fn xattrs_of(&self, name: &[u8], _: &Seen) -> Result<Xattrs, Errno> {
+        aqueduct_fs::check_name(name)?;
+        let path = path_of(self.0.as_fd(), name);
+        let list = |buffer: &mut [u8]| rustix::fs::llistxattr(&path, buffer);
+        xattrs_by(list, |name, buffer| rustix::fs::lgetxattr(&path, name, buffer))
     }
 
     fn directory(&self, name: &[u8]) -> Result<Arc<dyn Directory>, Errno> {
@@ -505,6 +521,11 @@ impl Directory for LocalDirectory {
 
     fn sync_all(&self) -> Result<(), Errno> {
         Ok(rustix::fs::syncfs(&self.0)?)
+    }
+
+    fn syncs_all(&self) -> bool {
+        // What cannot be asked is flushed file by file.
+        rustix::fs::fstatfs(&self.0).is_ok_and(|stat| !PASSED_ON.contains(&stat.f_type))
     }
 
     fn free(&self) -> Result<(u64, u64), Errno> {

@@ -209,6 +209,9 @@ pub trait Directory: Node {
     /// Looks at a name, never at what a link points to.
     fn look(&self, name: &[u8]) -> Result<Seen, Errno>;
 
+    /// The extended attributes of a name as it was seen, with their values.
+    fn xattrs_of(&self, name: &[u8], seen: &Seen) -> Result<Xattrs, Errno>;
+
     /// Opens a directory.
     fn directory(&self, name: &[u8]) -> Result<Arc<dyn Directory>, Errno>;
 
@@ -264,6 +267,9 @@ pub trait Directory: Node {
     /// Makes all stable that was written to the file system so far. EOPNOTSUPP: each file has to
     /// be made stable by itself.
     fn sync_all(&self) -> Result<(), Errno>;
+
+    /// Whether [`sync_all`](Directory::sync_all) reaches whoever keeps the data.
+    fn syncs_all(&self) -> bool;
 
     /// Bytes and inodes that are free.
     fn free(&self) -> Result<(u64, u64), Errno>;

@@ -382,6 +382,13 @@ impl Directory for ProjectedDirectory {
         self.entry(name).map(|entry| seen(&entry.handle, entry.attr))
     }
 
+    fn xattrs_of(&self, name: &[u8], seen: &Seen) -> Result<Xattrs, Errno> {
+        match &seen.handle {
+            Some(handle) => self.0.export.held(handle.clone()).xattrs(),
+            None => self.other(name)?.xattrs(),
+        }
+    }
+
     fn directory(&self, name: &[u8]) -> Result<Arc<dyn Directory>, Errno> {
         let entry = self.entry(name)?;
         match entry.attr.kind() {
@@ -484,6 +491,10 @@ impl Directory for ProjectedDirectory {
 
     fn sync_all(&self) -> Result<(), Errno> {
         Err(Errno::EOPNOTSUPP)
+    }
+
+    fn syncs_all(&self) -> bool {
+        false
     }
 
     fn free(&self) -> Result<(u64, u64), Errno> {

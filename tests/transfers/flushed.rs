@@ -1,0 +1,70 @@
+//! What has its name is on the disk, wherever below the destination the disk is.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::{FileSystem, directory, disk_directory, have, run, test};
+use crate::tree::{noise, text, transfer};
+
+/// ext4 on a file, mounted somewhere.
+struct Disk {
+    image: PathBuf,
+    point: PathBuf,
+}
+
+impl Disk {
+    fn new(image: &Path, point: &Path) -> Disk {
+        File::create(image).unwrap().set_len(64 << 20).unwrap();
+        run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image)).succeeded();
+        Disk::mount(image, point)
+    }
+
+    fn mount(image: &Path, point: &Path) -> Disk {
+        fs::create_dir_all(point).unwrap();
+        run(Command::new("mount").args(["-o", "loop"]).args([image, point])).succeeded();
+        Disk { image: image.to_owned(), point: point.to_owned() }
+    }
+
+    /// What would be there if the power went now, mounted at another place.
+    fn after_a_power_cut(&self, point: &Path) -> Disk {
+        let image = self.image.with_extension("cut");
+        fs::copy(&self.image, &image).unwrap();
+        Disk::mount(&image, point)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.point).status();
+    }
+}
+
+/// The destination itself is in memory, or on another disk.
+#[test]
+fn what_lies_on_a_disk_that_is_mounted_below_is_stable_in_the_end() {
+    test(|| {
+        if !have(&["mkfs.ext4", "mount", "umount"]) {
+            return;
+        }
+        let (home, source, images, on_disk) = (directory(), directory(), disk_directory(), disk_directory());
+        for number in 0..30 {
+            fs::create_dir_all(source.path().join("m/d")).unwrap();
+            fs::write(source.path().join(format!("m/d/{number}")), noise(10_000, number)).unwrap();
+        }
+        fs::write(source.path().join("m/large"), noise(9 << 20, 99)).unwrap();
+        let memory = FileSystem::tmpfs("size=1m");
+        for (number, top) in [&*memory.0, on_disk.path()].into_iter().enumerate() {
+            let disk = Disk::new(&images.path().join(number.to_string()), &top.join("m"));
+            let from = format!("{}/", source.path().display());
+            transfer(home.path(), &["cp", "-r", &from, text(top)]).succeeded();
+            let cut = disk.after_a_power_cut(&home.path().join(format!("cut{number}")));
+            let is_there = |name: &str| {
+                let [from, to] = [source.path().join("m"), cut.point.clone()].map(|root| fs::read(root.join(name)));
+                assert!(from.unwrap() == to.unwrap_or_default(), "{name} is lost below {}", top.display());
+            };
+            (0..30).for_each(|number| is_there(&format!("d/{number}")));
+            is_there("large");
+        }
+    });
+}

@@ -1,0 +1,138 @@
+//! What is there already, and what it lacks: attributes alone, names of two sources, listed paths.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+use rustix::fs::XattrFlags;
+
+use crate::common::{Server, aqueduct, directory, directory_for_devices, test};
+use crate::tree::{acl, assert_same, body, plant, set_time, text, told, transfer};
+
+fn set(path: &Path, name: &str, value: &str) {
+    rustix::fs::lsetxattr(path, name, value.as_bytes(), XattrFlags::empty()).unwrap();
+}
+
+/// Changes extended attributes and access control lists, and neither sizes nor times.
+fn change_attributes(root: &Path) {
+    let at = |name: &str| root.join(name);
+    let before = fs::metadata(at("d/4")).unwrap();
+    set(&at("d/4"), "user.one", "another");
+    rustix::fs::removexattr(at("d/4"), "user.two").unwrap();
+    set(&at("d/8"), "user.new", "1");
+    acl(&at("d/9"), "system.posix_acl_access");
+    rustix::fs::removexattr(at("d/5"), "system.posix_acl_access").unwrap();
+    rustix::fs::removexattr(at("empty"), "system.posix_acl_default").unwrap();
+    rustix::fs::removexattr(at("d"), "user.two").unwrap();
+    set(&at("d/link"), "trusted.of_a_link", "1");
+    let after = fs::metadata(at("d/4")).unwrap();
+    assert_eq!((before.len(), before.mtime_nsec()), (after.len(), after.mtime_nsec()));
+}
+
+fn attributes_alone_arrive(source: &Path, target: &Path, there: &str) {
+    let home = directory();
+    plant(source);
+    let from = format!("{}/", source.display());
+    assert_eq!(told(home.path(), &["sync", &from, there]).0, 0);
+    change_attributes(source);
+    let (code, said) = told(home.path(), &["sync", &from, there]);
+    assert_eq!((code, &said["files"], &said["lost_count"]), (0, &0.into(), &0.into()), "{said}");
+    assert_same(source, target);
+    // Now that they are the same, nothing is changed.
+    let looked = fs::metadata(target.join("d/4")).unwrap().ctime_nsec();
+    assert_eq!(told(home.path(), &["sync", &from, there]).0, 0);
+    assert_eq!(fs::metadata(target.join("d/4")).unwrap().ctime_nsec(), looked);
+    // And what a manifest says is so.
+    set(&source.join("d/8"), "user.new", "2");
+    let manifest = home.path().join("manifest");
+    assert_eq!(told(home.path(), &["sync", "--manifest", text(&manifest), &from, there]).0, 0);
+    assert!(body(&manifest).contains("user.new"));
+    transfer(home.path(), &["verify", text(&manifest), there]).succeeded();
+}
+
+#[test]
+fn attributes_that_alone_have_changed_arrive() {
+    test(|| {
+        let (source, target) = (directory_for_devices(), directory_for_devices());
+        let copy = target.path().join("copy");
+        attributes_alone_arrive(source.path(), &copy, text(&copy));
+    });
+}
+
+#[test]
+fn attributes_that_alone_have_changed_arrive_at_a_server() {
+    test(|| {
+        let (source, export) = (directory_for_devices(), directory_for_devices());
+        let arguments = ["--listen", "127.0.0.1:0", "--squash", "none"];
+        let server = Server::start_with(&mut aqueduct(), &arguments, &[export.path()]);
+        let there = format!("{}/copy", server.source(export.path()));
+        attributes_alone_arrive(source.path(), &export.path().join("copy"), &there);
+    });
+}
+
+/// As rsync does, which ends with 23.
+#[test]
+fn a_listed_path_that_is_not_there_is_told() {
+    test(|| {
+        let (home, source, target) = (directory(), directory(), directory());
+        for name in ["d/f", "d/g", "e/h"] {
+            fs::create_dir_all(source.path().join(name).parent().unwrap()).unwrap();
+            fs::write(source.path().join(name), name).unwrap();
+        }
+        symlink("d", source.path().join("link")).unwrap();
+        fs::write(target.path().join("kept"), "").unwrap();
+        let list = home.path().join("list");
+        fs::write(&list, "d/f\nd/missing\ngone/x\nlink/f\ne\n").unwrap();
+        let from = format!("{}/", source.path().display());
+        for more in [&["cp", "-r"][..], &["sync", "--delete"]] {
+            let arguments = [more, &["--files-from", text(&list), &from, text(target.path())]].concat();
+            let (code, said) = told(home.path(), &arguments);
+            let told: Vec<_> = said["troubles"].as_array().unwrap().iter().map(|one| one["path"].clone()).collect();
+            assert_eq!((code, told), (1, vec!["d/missing".into(), "gone/x".into(), "link/f".into()]), "{said}");
+            assert!(["d/f", "e/h", "kept"].iter().all(|name| target.path().join(name).exists()));
+        }
+        // What a pattern leaves out is there.
+        fs::write(&list, "d\ne/h\n").unwrap();
+        let arguments = ["cp", "-r", "--exclude", "h", "--files-from", text(&list), &from, text(target.path())];
+        let (code, said) = told(home.path(), &arguments);
+        assert_eq!((code, &said["trouble_count"]), (0, &0.into()), "{said}");
+    });
+}
+
+/// As cp has it, which does not replace what it has just made.
+#[test]
+fn of_two_sources_with_one_name_none_replaces_the_other() {
+    test(|| {
+        let (home, sources, target) = (directory(), directory(), directory());
+        let at = |name: &str| sources.path().join(name);
+        for (name, content) in [("a/x/f", "of a"), ("b/x/f", "of b"), ("a/own", "1"), ("b/x/more", "2"), ("b/l", "3")] {
+            fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+            fs::write(at(name), content).unwrap();
+            set_time(&at(name), 1_000_000_000, 1);
+        }
+        symlink("own", at("a/l")).unwrap();
+        let said = transfer(home.path(), &["cp", "-r", text(&at("a/x")), text(&at("b/x")), text(target.path())]);
+        assert_eq!(said.status.code(), Some(2), "{said:?}");
+        assert!(said.text.contains("gets the same name, x"), "{said:?}");
+        assert_eq!(fs::read_dir(target.path()).unwrap().count(), 0);
+        let [a, b] = ["a", "b"].map(|name| format!("{}/", at(name).display()));
+        for round in 0..2 {
+            let (code, said) = told(home.path(), &["cp", "-r", &a, &b, text(target.path())]);
+            let mut told: Vec<_> = said["troubles"].as_array().unwrap().iter().map(|one| one["path"].clone()).collect();
+            told.sort_by_key(ToString::to_string);
+            assert_eq!((code, told), (1, vec!["l".into(), "x/f".into()]), "round {round}: {said}");
+            assert_eq!(fs::read(target.path().join("x/f")).unwrap(), b"of a");
+            assert_eq!(fs::read_link(target.path().join("l")).unwrap(), Path::new("own"));
+            assert!(["own", "x/more"].iter().all(|name| target.path().join(name).exists()));
+        }
+        // The name of one, and what is in the other.
+        let (code, said) = told(home.path(), &["cp", text(&at("b/x/f")), &format!("{a}x/"), text(target.path())]);
+        assert_eq!((code, &said["troubles"][0]["path"]), (1, &"f".into()), "{said}");
+        assert_eq!(fs::read(target.path().join("f")).unwrap(), b"of b");
+        // Who asks for it has the first.
+        let copy = target.path().join("copy");
+        fs::create_dir(&copy).unwrap();
+        let (code, said) = told(home.path(), &["cp", "-r", "--no-clobber", &a, &b, text(&copy)]);
+        assert_eq!((code, &said["skipped"], fs::read(copy.join("x/f")).unwrap()), (0, &2.into(), b"of a".to_vec()));
+    });
+}
