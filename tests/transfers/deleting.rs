@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::common::{
     FileSystem, Server, aqueduct, directory, directory_for_devices, program_for_all, run_within, test,
 };
-use crate::tree::{assert_same, plant, text, told};
+use crate::tree::{assert_same, plant, text, told, transfer};
 
 /// A tree, and a copy of it with more in it.
 struct Grown {
@@ -107,6 +107,31 @@ fn an_empty_source_removes_nothing() {
         let from = format!("{}/", empty.path().display());
         let said = told(grown.home.path(), &["sync", "--delete", &from, text(grown.target.path())]);
         grown.keeps(&said, "is it mounted?");
+    });
+}
+
+/// The same of a source that goes into the destination under its name, and of a part of it alone.
+#[test]
+fn an_empty_source_without_a_slash_removes_nothing() {
+    test(|| {
+        let (home, sources, target) = (directory(), directory(), directory());
+        let source = sources.path().join("run7");
+        fs::create_dir_all(source.join("d")).unwrap();
+        fs::write(source.join("d/f"), "precious").unwrap();
+        let sync = || told(home.path(), &["sync", "--delete", text(&source), text(target.path())]);
+        assert_eq!(sync().0, 0);
+        let copy = target.path().join("run7/d/f");
+        fs::remove_dir_all(source.join("d")).unwrap();
+        let (code, said) = sync();
+        assert_eq!((code, &said["deleted"]), (1, &0.into()), "{said}");
+        assert!(said["not_deleted"].as_str().unwrap().contains("is it mounted?"), "{said}");
+        assert_eq!(fs::read(&copy).unwrap(), b"precious");
+        // What only the destination has beside the copy is none of its.
+        fs::write(target.path().join("other"), "").unwrap();
+        fs::remove_dir(&source).unwrap();
+        let said = transfer(home.path(), &["sync", "--delete", text(&source), text(target.path())]).failed();
+        assert!(said.contains("cannot look at"), "{said}");
+        assert!(copy.exists() && target.path().join("other").exists());
     });
 }
 

@@ -39,17 +39,43 @@ pub fn delete(job: &Job, base: &Dir) -> Result<(), String> {
             Err(Errno::ENOENT) if job.options.dry_run => continue, // it would only be made
             found => found.map_err(failed)?,
         };
-        let source = descend(&base.source, path).map_err(failed)?;
-        if !source.seen().map_err(failed)?.is_same_inode(seen) {
-            // What was mounted there is not any more, or it was exchanged: nothing in it is known.
-            return Err(format!("{} is another directory now than was copied", shown(path)));
+        let source = as_copied(job, &base.source, path, seen)?;
+        let before = victims.len();
+        let is_empty = find(job, path, &*source, &*target, &mut victims)?;
+        if is_empty && victims.len() > before && is_root(&gone_through, path) {
+            let why = "the source is empty, and the destination is not: is it mounted?";
+            return Err(format!("{}: {why}", shown(path)));
         }
-        find(job, path, &*source, &*target, &mut victims)?;
     }
     if let Some(most) = job.options.delete_max.filter(|most| victims.len() as u64 > *most) {
         return Err(format!("{} names would be removed, which is more than {most}", victims.len()));
     }
     remove(job, (&base.source, &target), &victims, &gone_through)
+}
+
+/// Whether a directory is what was to be copied: nothing above it was gone through.
+fn is_root(gone_through: &BTreeMap<Vec<u8>, Seen>, path: &[u8]) -> bool {
+    above(path).is_none_or(|above| !gone_through.contains_key(above))
+}
+
+/// The path of the directory in which a path lies; `None`: it is the root.
+fn above(path: &[u8]) -> Option<&[u8]> {
+    let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    (!path.is_empty()).then(|| &path[..end])
+}
+
+/// Opens a directory of the source again. It has to be the one that was copied: where what was
+/// mounted there is not any more, or it was exchanged, nothing in it is known.
+fn as_copied(job: &Job, root: &Arc<dyn Directory>, path: &[u8], seen: &Seen) -> Result<Arc<dyn Directory>, String> {
+    let failed = |error: Errno| format!("{} could not be looked at again: {error}", shown(path));
+    let source = descend(root, path).map_err(failed)?;
+    let now = source.seen().map_err(failed)?;
+    // Agents of several hosts number file systems each in its own way.
+    let is_same_device = job.claim.is_some() || now.device == seen.device;
+    match now.is_same_inode(seen) && is_same_device {
+        true => Ok(source),
+        false => Err(format!("{} is another directory now than was copied", shown(path))),
+    }
 }
 
 fn descend(root: &Arc<dyn Directory>, path: &[u8]) -> Result<Arc<dyn Directory>, Errno> {
@@ -75,14 +101,14 @@ fn names_of(directory: &dyn Directory, path: &[u8]) -> Result<HashSet<Box<[u8]>>
     Err(format!("{} changes all the time", shown(path)))
 }
 
-/// Finds the victims in one directory.
+/// Finds the victims in one directory. Says whether the source has nothing in it.
 fn find(
     job: &Job,
     path: &[u8],
     source: &dyn Directory,
     target: &dyn Directory,
     victims: &mut Vec<Victim>,
-) -> Result<(), String> {
+) -> Result<bool, String> {
     let failed = |error: Errno| format!("{} could not be listed: {error}", shown(path));
     let wanted = names_of(source, path)?;
     let (mut there, mut strange) = (HashSet::new(), Vec::new());
@@ -94,9 +120,6 @@ fn find(
         }
     };
     target.list(&mut found).map_err(failed)?;
-    if path.is_empty() && wanted.is_empty() && !strange.is_empty() {
-        return Err("the source is empty, and the destination is not: is it mounted?".to_owned());
-    }
     let is_meant = |name: &[u8], is_directory| job.options.filter.takes(&below(path, name), is_directory);
     if !strange.is_empty() && !job.options.dry_run {
         // A destination that knows a name in another way would list it as one that is not wanted.
@@ -117,7 +140,7 @@ fn find(
         }
         collect(job, path, target, device, &listed, victims)?;
     }
-    Ok(())
+    Ok(wanted.is_empty())
 }
 
 /// Adds a victim, after all that is below it. Says whether it is one: what is excluded stays, and
@@ -162,21 +185,33 @@ type Looked<'a> = (&'a [u8], Option<Arc<dyn Directory>>);
 /// Looks once more that the source has nothing of a victim's name: since all were found others may
 /// have been removed for a long time. `last`: the directory of the one before.
 fn is_absent<'a>(
-    source: &Arc<dyn Directory>,
+    job: &Job,
+    (source, gone_through): (&Arc<dyn Directory>, &BTreeMap<Vec<u8>, Seen>),
     victim: &'a Victim,
     last: &mut Option<Looked<'a>>,
-) -> Result<bool, Errno> {
+) -> Result<bool, String> {
+    let path = &*victim.directory;
+    let failed = |error: Errno| format!("{} could not be looked for: {error}", shown(path));
     let directory = match last {
         Some((path, directory)) if *path == victim.directory => directory.clone(),
-        _ => match descend(source, &victim.directory) {
-            Err(Errno::ENOENT) => None,
-            directory => Some(directory?),
-        },
+        _ => {
+            // What was copied has to be there still; what is only at the destination need not be.
+            let mut known = path;
+            while let (false, Some(above)) = (gone_through.contains_key(known), above(known)) {
+                known = above;
+            }
+            let seen = gone_through.get(known).ok_or_else(|| format!("{} was not copied", shown(path)))?;
+            let copied = as_copied(job, source, known, seen)?;
+            match descend(&copied, &path[known.len()..]) {
+                Err(Errno::ENOENT) => None,
+                directory => Some(directory.map_err(failed)?),
+            }
+        }
     };
-    *last = Some((&victim.directory, directory.clone()));
+    *last = Some((path, directory.clone()));
     match directory.map(|directory| directory.look(&victim.name)) {
         None | Some(Err(Errno::ENOENT)) => Ok(true),
-        Some(looked) => looked.map(|_| false),
+        Some(looked) => looked.map(|_| false).map_err(failed),
     }
 }
 
@@ -196,7 +231,8 @@ fn remove(
             continue;
         }
         let failed = |error: Errno| format!("{} could not be removed, nor what comes after it: {error}", shown(&path));
-        if !is_absent(source, victim, &mut last_source).map_err(failed)? {
+        let is_absent = is_absent(job, (source, gone_through), victim, &mut last_source);
+        if !is_absent.map_err(|why| format!("{} stays, and what comes after it: {why}", shown(&path)))? {
             return Err(format!("{} has appeared at the source: it stays, and what comes after it", shown(&path)));
         }
         let directory = match &last {
@@ -317,8 +353,46 @@ mod tests {
         let victims = [victim("gone", "x"), victim("d", "old"), victim("d", "kept")];
         fs::write(from.join("d/old"), "").unwrap();
         let target = base.target.clone().unwrap();
-        let why = remove(&job, (&base.source, &target), &victims, &BTreeMap::new()).unwrap_err();
+        let gone_through = std::mem::take(&mut *lock(&job.gone_through));
+        let why = remove(&job, (&base.source, &target), &victims, &gone_through).unwrap_err();
         assert!(why.contains("d/old has appeared"), "{why}");
         assert!(!to.join("gone/x").exists() && to.join("d/old").exists() && to.join("d/kept").exists());
+    }
+
+    /// As when what was mounted at the source goes away while others are removed.
+    #[test]
+    fn a_source_that_goes_away_meanwhile_is_not_taken_for_one_without_the_names() {
+        let (_folder, [from, to]) = sides();
+        let (job, base) = done(&from, &to);
+        let target = base.target.clone().unwrap();
+        let gone_through = std::mem::take(&mut *lock(&job.gone_through));
+        let victims = || [Victim { directory: b"d".into(), name: b"kept".as_slice().into(), is_directory: false }];
+        fs::rename(from.join("d"), from.join("away")).unwrap();
+        let why = remove(&job, (&base.source, &target), &victims(), &gone_through).unwrap_err();
+        assert!(why.contains("d could not be looked at again"), "{why}");
+        fs::create_dir(from.join("d")).unwrap();
+        let why = remove(&job, (&base.source, &target), &victims(), &gone_through).unwrap_err();
+        assert!(why.contains("another directory"), "{why}");
+        assert!(to.join("d/kept").exists());
+    }
+
+    /// Whether it is the root itself or a name in another directory, which is how a source is
+    /// copied that is written without a slash.
+    #[test]
+    fn an_empty_source_removes_nothing_under_whatever_name() {
+        for path in ["", "d"] {
+            let (_folder, [from, to]) = sides();
+            let (job, base) = done(&from, &to);
+            lock(&job.gone_through).retain(|of, _| of == path.as_bytes());
+            fs::remove_dir_all(from.join("d")).unwrap();
+            fs::create_dir(from.join("d")).unwrap();
+            if path.is_empty() {
+                fs::remove_dir(from.join("d")).unwrap();
+            }
+            lock(&job.gone_through).values_mut().for_each(|seen| *seen = directory(&from.join(path)).seen().unwrap());
+            let why = delete(&job, &base).unwrap_err();
+            assert!(why.contains("is it mounted?"), "{path}: {why}");
+            assert!(to.join("d/kept").exists() && to.join("d/old").exists());
+        }
     }
 }
