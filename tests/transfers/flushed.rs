@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{FileSystem, directory, disk_directory, have, run, test};
-use crate::tree::{noise, text, transfer};
+use crate::common::{FileSystem, Mount, Server, aqueduct, directory, disk_directory, have, run, test};
+use crate::tree::{noise, text, told, transfer};
 
 /// ext4 on a file, mounted somewhere.
 struct Disk {
@@ -65,6 +65,38 @@ fn what_lies_on_a_disk_that_is_mounted_below_is_stable_in_the_end() {
             };
             (0..30).for_each(|number| is_there(&format!("d/{number}")));
             is_there("large");
+        }
+    });
+}
+
+/// A mount holds back what is written, and tells a flush, or who closes the file, that there is no
+/// room for it.
+#[test]
+fn what_a_mount_tells_late_is_told() {
+    test(|| {
+        let (home, source) = (directory(), directory());
+        for number in 0..12 {
+            fs::write(source.path().join(number.to_string()), noise(1_000_000, number)).unwrap();
+        }
+        let small = FileSystem::tmpfs("size=4m");
+        let arguments = ["--listen", "127.0.0.1:0", "--squash", "none"];
+        let server = Server::start_with(&mut aqueduct(), &arguments, &[&small.0]);
+        let mount = Mount::start(&mut aqueduct(), &[&server.source(&small.0)], "");
+        let from = format!("{}/", source.path().display());
+        for more in [&[][..], &["--no-flush"]] {
+            let there = mount.join(format!("copy{}", more.len()));
+            let (code, said) = told(home.path(), &[&["cp", "-r", &from, text(&there)], more].concat());
+            assert_eq!(code, 1, "{more:?}: {said}");
+            let mut whole = 0;
+            for entry in fs::read_dir(small.0.join(there.file_name().unwrap())).unwrap() {
+                let name = entry.unwrap().file_name();
+                let to = small.0.join(there.file_name().unwrap()).join(&name);
+                let is_whole = fs::read(source.path().join(&name)).unwrap() == fs::read(&to).unwrap();
+                assert!(is_whole, "{more:?}: {name:?} is not what it is said to be: {said}");
+                whole += 1;
+            }
+            assert_eq!(said["files"], whole, "{more:?}: {said}");
+            fs::remove_dir_all(small.0.join(there.file_name().unwrap())).unwrap();
         }
     });
 }

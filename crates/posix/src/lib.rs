@@ -53,6 +53,7 @@ pub use domain::Domain;
 pub use identity::{act_as, name_of_user, restore, user};
 pub use options::{HandleSource, OPENS_MAX, Options};
 pub use sum::forget;
+pub use sys::late_errors;
 pub use watch::{CannotWatch, Origin, Watch, Watcher, file_system};
 
 use crate::locks::{Ask, Listed, Owner};

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::io::Write as _;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use aqueduct_fs::{AccessMask, Errno};
@@ -54,6 +54,17 @@ impl KernelHandle {
 
 fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result < 0 { Err(Errno::from(std::io::Error::last_os_error())) } else { Ok(result) }
+}
+
+/// What a file system tells only when a descriptor is closed: it is asked by closing another one of
+/// the same open file.
+pub fn late_errors(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let other = rustix::io::fcntl_dupfd_cloexec(fd, 0)?.into_raw_fd();
+    // SAFETY: the descriptor was made just now, and nobody else knows it.
+    match check(unsafe { libc::close(other) }.into()) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()), // it is closed whatever comes of it
+        Err(error) => Err(error),
+    }
 }
 
 /// name_to_handle_at of the descriptor itself: the handle and the id of the mount it was found through.

@@ -9,7 +9,7 @@ use aqueduct_fs::put::{PUT_FILES_MAX, PUT_LENGTH_MAX, PUT_OVERHEAD, PutFile};
 
 use crate::attributes;
 use crate::done::{Copied, copied};
-use crate::flush::Flush;
+use crate::flush::{Flush, sync_names};
 use crate::hash::Hash;
 use crate::job::{Batch, Done, Failed, Item, Job, Packed, Worker};
 use crate::ledger::Stage;
@@ -170,6 +170,10 @@ fn made_before(packed: &Packed) -> Result<Option<Seen>, Fault> {
     let seen = file.seen().trying("looking at what was made")?;
     if content != packed.data || !seen.is_as(&present) {
         return Err(other());
+    }
+    if packed.item.dir.volume.flush() != Flush::No {
+        // It may be somebody else's who flushed nothing, or the answer was that this failed.
+        file.sync().and_then(|()| sync_names(target)).trying("making it stable")?;
     }
     Ok(Some(seen))
 }

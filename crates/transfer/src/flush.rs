@@ -34,6 +34,7 @@ type SyncAll = Box<dyn Fn() -> Result<(), Errno> + Send + Sync>;
 /// A file system at the destination.
 pub struct Volume {
     flush: Flush,
+    is_volatile: bool,
     /// A directory of it.
     root: Arc<dyn Directory>,
     sync_all: SyncAll,
@@ -57,18 +58,20 @@ struct State {
 impl Volume {
     /// That of a directory, which was opened before anything was written to it.
     pub fn new(root: Arc<dyn Directory>, no_flush: bool) -> Volume {
-        let flush = match root.is_volatile() {
+        let is_volatile = root.is_volatile();
+        let flush = match is_volatile {
             _ if no_flush => Flush::No,
             true => Flush::No,
             false if root.syncs_all() => Flush::Together,
             false => Flush::Each,
         };
         let of = root.clone();
-        Volume::made(root, flush, Box::new(move || of.sync_all()))
+        let made = Volume::made(root, flush, Box::new(move || of.sync_all()));
+        Volume { is_volatile, ..made }
     }
 
     fn made(root: Arc<dyn Directory>, flush: Flush, sync_all: SyncAll) -> Volume {
-        Volume { flush, root, sync_all, state: Mutex::default(), ended: Condvar::new() }
+        Volume { flush, is_volatile: false, root, sync_all, state: Mutex::default(), ended: Condvar::new() }
     }
 
     /// One that many files are flushed to at once, by `sync_all`.
@@ -84,6 +87,11 @@ impl Volume {
     /// How data are made stable.
     pub fn flush(&self) -> Flush {
         self.flush
+    }
+
+    /// Whether it keeps nothing beyond a restart of the machine, so that there is nothing to flush.
+    pub fn is_volatile(&self) -> bool {
+        self.is_volatile
     }
 
     /// To be asked before a file is begun.
@@ -141,7 +149,9 @@ impl Volume {
 /// Makes the names in a directory stable.
 pub fn sync_names(directory: &dyn Directory) -> Result<(), Errno> {
     match directory.sync() {
-        Err(Errno::EINVAL) => Ok(()), // directories of this file system cannot be
+        // Directories of this file system cannot be, or not by who may write them and not read
+        // them: a server does it by itself before it answers.
+        Err(Errno::EINVAL | Errno::EACCES) => Ok(()),
         synced => synced,
     }
 }

@@ -54,7 +54,8 @@ fn flush(unnamed: &[Unnamed]) -> Vec<Result<(), Errno>> {
     volumes.iter().for_each(|(volume, _)| volume.sync_all());
     let is_together = |volume: &Arc<Volume>| volumes.iter().any(|(of, _)| Arc::ptr_eq(of, volume));
     let of = |file: &Unnamed| match &file.item.dir.volume {
-        volume if volume.flush() == Flush::No => Ok(()),
+        volume if volume.flush() == Flush::No && volume.is_volatile() => Ok(()),
+        volume if volume.flush() == Flush::No => file.target.late_errors(),
         volume if is_together(volume) => volume.is_sound(file.since),
         _ if file.target.is_volatile() => Ok(()),
         _ => file.target.sync(),

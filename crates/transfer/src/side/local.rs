@@ -21,9 +21,22 @@ use super::{Directory, File, Listed, Node, Seen, Xattrs, is_part};
 /// tmpfs and ramfs, as statfs(2) calls them.
 const MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// FUSE, SMB in two versions and 9p: syncfs(2) ends in memory of this kernel or of others, while
-/// fsync(2) is passed on to those who keep the data.
-const PASSED_ON: [i64; 4] = [0x6573_5546, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997];
+/// Where syncfs(2) is known to reach whoever keeps the data: ext2 to ext4, XFS, Btrfs, F2FS,
+/// bcachefs, ZFS, overlays, NFS, Ceph, FAT, exFAT. With FUSE, SMB and 9p it ends in memory, of this
+/// kernel or of others, while fsync(2) is passed on.
+const REACHED: [i64; 11] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0xf2f5_2010,
+    0xca45_1a4e,
+    0x2fc1_2fc1,
+    0x794c_7630,
+    0x6969,
+    0x00c3_6400,
+    0x4d44,
+    0x2011_bab0,
+];
 
 /// Bytes of names asked for at a time.
 const LISTING_SIZE: usize = 64 << 10;
@@ -353,6 +366,10 @@ impl File for LocalFile {
         Ok(Some((start, rustix::fs::seek(&self.0, SeekFrom::Hole(start))?)))
     }
 
+    fn late_errors(&self) -> Result<(), Errno> {
+        aqueduct_posix::late_errors(self.0.as_fd())
+    }
+
     fn forget(&self, size: u64) -> bool {
         aqueduct_posix::forget(self.0.as_fd(), 0, size)
     }
@@ -524,8 +541,7 @@ impl Directory for LocalDirectory {
     }
 
     fn syncs_all(&self) -> bool {
-        // What cannot be asked is flushed file by file.
-        rustix::fs::fstatfs(&self.0).is_ok_and(|stat| !PASSED_ON.contains(&stat.f_type))
+        rustix::fs::fstatfs(&self.0).is_ok_and(|stat| REACHED.contains(&stat.f_type))
     }
 
     fn free(&self) -> Result<(u64, u64), Errno> {

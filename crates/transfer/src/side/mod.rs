@@ -190,6 +190,11 @@ pub trait File: Node {
         Ok(None)
     }
 
+    /// What is told of what was written only when a file is closed, without its being made stable.
+    fn late_errors(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
     /// Lets go of what is kept of the data, so that the next reads come from where they are kept
     /// for good. Says whether that can be shown.
     fn forget(&self, size: u64) -> bool;
