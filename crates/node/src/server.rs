@@ -272,12 +272,10 @@ fn start(
         trace: config.slow.start()?,
     };
     let server = aqueduct_server::Server::start(server, group.clone()).map_err(refused)?;
-    // What clients of the process before have in hand is all reopened by then.
-    let grace = if server.is_recovering() { config.limits.recovery_grace } else { Duration::ZERO };
-    writable_exports.into_iter().for_each(|posix| sweep_later(group, grace, posix));
+    writable_exports.into_iter().for_each(|posix| sweep_later(group, &server, posix));
     let (trees, links): (Vec<_>, Vec<_>) = trees.into_iter().unzip();
     let works = trees.first().and_then(|plain| works(config, plain, group));
-    trees.into_iter().for_each(|plain| sweep_tree_later(group, grace, plain));
+    trees.into_iter().for_each(|plain| sweep_tree_later(group, &server, plain));
     let watcher = choices.start(&server).inspect_err(|_| server.shutdown(Duration::ZERO))?;
     Ok((server, Beside { _watcher: watcher, _beats: beats, _works: works, _links: links }))
 }
@@ -340,19 +338,19 @@ fn hash(bytes: &[u8]) -> u64 {
 
 /// When the clients of the process before have reopened what they had, the other files that were
 /// removed while open are given up.
-fn sweep_later(group: &Arc<Group>, grace: Duration, posix: Arc<Posix>) {
-    let grace = group.sleep(grace);
+fn sweep_later(group: &Arc<Group>, server: &aqueduct_server::Server, posix: Arc<Posix>) {
+    let recovered = server.recovered();
     group.spawn(async move {
-        grace.await;
+        recovered.await;
         posix.sweep_unlinked();
     });
 }
 
 /// The same of files with objects.
-fn sweep_tree_later(group: &Arc<Group>, grace: Duration, plain: Arc<Plain>) {
-    let grace = group.sleep(grace);
+fn sweep_tree_later(group: &Arc<Group>, server: &aqueduct_server::Server, plain: Arc<Plain>) {
+    let recovered = server.recovered();
     group.spawn(async move {
-        grace.await;
+        recovered.await;
         if let Err(error) = plain.sweep().await {
             tracing::warn!(%error, "files that were removed before the start are not looked for: their objects stay");
         }

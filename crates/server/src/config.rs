@@ -66,6 +66,10 @@ pub struct Limits {
     /// How long after a start earlier clients may take to come back. Nobody else can take locks
     /// meanwhile.
     pub recovery_grace: Duration,
+    /// How long after a start those that are back may take, the grace included, until they have
+    /// again what they had. Nobody else can take locks meanwhile, and no file that was removed
+    /// while open is given up. At least `recovery_grace`.
+    pub recovery_max: Duration,
     /// A connection that has not joined a session by then is closed.
     pub hello_timeout: Duration,
     /// How long after its latest request a client may use its leases; whole seconds, 0 for no
@@ -107,6 +111,7 @@ impl Default for Limits {
             session_grace: Duration::from_secs(5),
             vanished_grace: Duration::from_secs(15),
             recovery_grace: Duration::from_secs(10),
+            recovery_max: Duration::from_secs(60),
             hello_timeout: Duration::from_secs(5),
             lease: Duration::from_secs(7),
             lease_patience: Duration::from_secs(2),

@@ -42,13 +42,21 @@ impl Recovery {
         }
     }
 
-    /// The grace is over for those who are still missing.
-    pub(crate) fn end(&self) {
-        lock(&self.0).end();
+    /// Nobody is waited for any more. Returns how many were still missing.
+    pub(crate) fn end(&self) -> usize {
+        let mut state = lock(&self.0);
+        let count = state.missing.len();
+        state.end();
+        count
+    }
+
+    /// How many have not recovered yet.
+    pub(crate) fn missing(&self) -> usize {
+        lock(&self.0).missing.len()
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        lock(&self.0).missing.is_empty()
+        self.missing() == 0
     }
 
     /// Waits for the end; EINTR when cancelled before.

@@ -1,16 +1,17 @@
 //! Sessions that an earlier process left: which of their requests had been executed, and which of
 //! their clients come back.
 
+use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aqueduct_fs::ClientId;
+use aqueduct_fs::{Cancel, ClientId};
 use aqueduct_wire::{Header, Kind, Op};
 use aqueduct_worker::lock;
 
 use crate::attached::Attached;
-use crate::config::Role;
+use crate::config::{Limits, Role};
 use crate::frames::reply_header;
 use crate::intent;
 use crate::journal::{Folder, Head, Left, Outcome, Record};
@@ -115,6 +116,16 @@ impl Server {
         !self.recovery.is_over()
     }
 
+    /// Ready when the clients of before the restart have again what they had, or are not waited
+    /// for any more: what none of them has open by then, nobody will ask for.
+    pub fn recovered(&self) -> impl Future<Output = ()> + Send + use<> {
+        let recovery = self.recovery.clone();
+        async move {
+            let never = Cancel::default();
+            _ = recovery.over(&never).await;
+        }
+    }
+
     /// A session, for how long its client may believe what it was granted, and whether it may
     /// still send what it held back.
     async fn restore_session(&self, mut left: Left) -> Option<(Session, Duration, bool)> {
@@ -139,18 +150,36 @@ impl Server {
         Attached::new(self.export(&head.export)?, &head.origin.clone().into())
     }
 
+    /// Those that do not come within the grace are given up. Those that are back have longer to
+    /// have again what they had: what they had open may be removed, and is theirs alone.
     fn end_recovery_later(&self) {
-        let (server, grace) = (self.weak(), self.group.sleep(self.config.limits.recovery_grace));
+        let Limits { recovery_grace, recovery_max, .. } = self.config.limits;
+        let (server, grace) = (self.weak(), self.group.sleep(recovery_grace));
+        let bound = self.group.sleep(recovery_max.max(recovery_grace));
         self.group.spawn(async move {
             grace.await;
-            let Some(server) = server.upgrade() else { return };
-            let sessions: Vec<_> = lock(&server.sessions).values().cloned().collect();
-            // Those that have come and gone end as any other.
-            for session in sessions.iter().filter(|session| session.is_recovering() && session.end_if_forsaken(0)) {
-                tracing::info!(client = %session.name, peer = %session.origin, "the client did not come back after the restart");
-                server.end_session(session);
+            match server.upgrade() {
+                Some(server) => server.end_those_not_back(recovery_max),
+                None => return,
             }
-            server.recovery.end();
+            bound.await;
+            let count = server.upgrade().map_or(0, |server| server.recovery.end());
+            if count > 0 {
+                tracing::warn!(clients = count, waited = ?recovery_max, "clients that are back have not recovered, and are not waited for any more: others take locks again, and files that were removed while open are given up unless these have them open by now; see the logs of the clients");
+            }
         });
+    }
+
+    fn end_those_not_back(&self, recovery_max: Duration) {
+        let sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        // Those that have come and gone end as any other.
+        for session in sessions.iter().filter(|session| session.is_recovering() && session.end_if_forsaken(0)) {
+            tracing::info!(client = %session.name, peer = %session.origin, "the client did not come back after the restart");
+            self.end_session(session);
+        }
+        let count = self.recovery.missing();
+        if count > 0 {
+            tracing::info!(clients = count, at_most = ?recovery_max, "the grace is over, and clients that are back have yet to have again what they had: they are waited for");
+        }
     }
 }

@@ -24,7 +24,6 @@ use crate::listeners::{Door, Listeners};
 use crate::metrics::Metrics;
 use crate::pressure;
 use crate::reach::Reach;
-use crate::recovery::Recovery;
 use crate::room::Hoarders;
 use crate::state::{Server, ServerConfigParts};
 use crate::trace::Tracer;
@@ -73,7 +72,7 @@ impl Server {
                 sessions: Mutex::default(),
                 map: Mutex::new(config.map.map(Arc::new)),
                 map_told: AtomicU64::new(0),
-                recovery: Recovery::default(),
+                recovery: Arc::default(),
                 exclusion: Exclusion::default(),
                 leases: Keeper::new(leases, this.clone()),
                 failpoint: Failpoint::default(),

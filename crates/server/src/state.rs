@@ -40,7 +40,7 @@ pub struct Server {
     pub(crate) map: Mutex<Option<Arc<Map>>>,
     /// The epoch of the latest that all clients were told of; 0: they were told of none.
     pub(crate) map_told: AtomicU64,
-    pub(crate) recovery: Recovery,
+    pub(crate) recovery: Arc<Recovery>,
     pub(crate) exclusion: Exclusion,
     pub(crate) leases: Keeper,
     pub(crate) failpoint: Failpoint,

@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::*;
@@ -68,6 +70,53 @@ fn others_wait_for_locks_until_all_have_recovered() {
     holder.ask((0, 3), &Request::Release { open: file.id }).unwrap();
     let (granted, _) = other.receive().unwrap();
     assert_eq!((granted.kind, granted.request, granted.status), (Kind::Completion, waiting[1], 0));
+}
+
+/// Whether the server does not wait for clients of before the restart any more.
+fn is_over(fixture: &Fixture) -> bool {
+    let recovered = std::pin::pin!(fixture.server.recovered());
+    let is_over = recovered.poll(&mut std::task::Context::from_waker(Waker::noop())).is_ready();
+    assert_eq!(is_over, !fixture.server.is_recovering());
+    is_over
+}
+
+/// What a client has open that has no name any more is given up when nobody is waited for.
+#[test]
+fn a_client_that_is_back_is_waited_for_beyond_the_grace() {
+    let mut fixture = Fixture::surviving();
+    let (mut holder, session, root) = fixture.attached();
+    let (_, file) = holder.create((0, 1), &root, "l", READ_WRITE).unwrap();
+    let (gone, _, _) = fixture.attached();
+    assert!(is_over(&fixture), "it was not restarted");
+    fixture.kill();
+    drop(gone);
+    fixture.start_again(Limits { recovery_grace: Duration::from_millis(300), ..limits() });
+    let (mut holder, _) = fixture.joined(&session);
+    await_files(&fixture, 1); // the other's session has ended with the grace
+    let (mut other, _, root) = fixture.attached();
+    let (_, others) = other.create((0, 1), &root, "l", READ_WRITE).unwrap();
+    assert_eq!(other.file((0, 2), &set_lock(others.id, 1, LockKind::Write, false)).0.kind, Kind::Pending);
+    assert!(!is_over(&fixture));
+    holder.ask((0, 0), &Request::Reopen { open: file.id, token: &file.token }).unwrap();
+    holder.ask((0, 0), &set_lock(file.id, 1, LockKind::Write, false)).unwrap();
+    assert_eq!(holder.call(Op::Recovered, (0, 0), &[]).0.status, 0);
+    assert!(is_over(&fixture));
+    assert_eq!(other.receive().unwrap().0.status as i32, Errno::EAGAIN.raw(), "it was the holder's all the time");
+}
+
+#[test]
+fn a_client_that_is_back_and_does_not_recover_holds_up_others_no_longer_than_to_the_bound() {
+    let mut fixture = Fixture::surviving();
+    let (_holder, session, _) = fixture.attached();
+    fixture.kill();
+    let (recovery_grace, recovery_max) = (Duration::from_millis(100), Duration::from_secs(1));
+    fixture.start_again(Limits { recovery_grace, recovery_max, ..limits() });
+    let (_holder, _) = fixture.joined(&session);
+    let (mut other, _, root) = fixture.attached();
+    let (_, others) = other.create((0, 1), &root, "l", READ_WRITE).unwrap();
+    assert_eq!(other.file((0, 2), &set_lock(others.id, 1, LockKind::Write, false)).0.kind, Kind::Pending);
+    assert_eq!(other.receive().unwrap().0.status, 0);
+    assert!(is_over(&fixture));
 }
 
 #[test]
