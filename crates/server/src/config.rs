@@ -40,7 +40,9 @@ pub struct Limits {
     /// Slots per session and class: how many changes one client has under way. Once very many have
     /// been given out, new sessions get fewer, at least 8, so that all take at most 130 MiB.
     pub slots: u32,
-    /// Lock requests of one client that wait.
+    /// Lock requests of one client that wait, or whose end it was told of over another connection
+    /// than the one on which it asked, and has not acknowledged: about 500 bytes each, and 200 for
+    /// each of at most 32 repeats.
     pub pending_max: usize,
     /// Requests of one client that are under way or wait for anything. A file system that answers
     /// at once has as many under way as there are threads; one that asks others, as many as

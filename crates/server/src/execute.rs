@@ -32,6 +32,7 @@ use latest::Latest;
 
 mod admit;
 mod attach;
+mod bound;
 pub(crate) mod extended;
 mod fence;
 mod job;
@@ -134,17 +135,7 @@ pub(crate) fn request(
     if session.has_ended() {
         return; // somebody else may have its locks already
     }
-    // What changes something is bounded by its slots. If a repeat of it was refused here, its
-    // client would take the operation for one that was never executed.
-    let only_looks = job.header.sequence == 0
-        && !changes_unslotted
-        && !matches!(op, Op::Recovered | Op::GiveUp | Op::Commit | Op::Sync | Op::SyncDirectory);
-    let limits = &server.config.limits;
-    let is_beyond = || {
-        session.requests() > limits.requests_of_client_max
-            || server.executing.load(Ordering::Relaxed) > limits.requests_max
-    };
-    if only_looks && is_beyond() {
+    if bound::is_beyond(server, session, (&job.header, op)) {
         return job.reply(Kind::Reply, Err(Errno::EAGAIN), &[]);
     }
     server.group.run_now(async move { job.run(frame).await });

@@ -45,6 +45,8 @@ struct Overflow {
 pub(crate) struct Outbox {
     last: u32,
     unacknowledged: BTreeMap<u32, Message>,
+    /// How many of them outlive their connection.
+    outliving: usize,
     /// Recalls were sent that are not among them.
     overflow: Option<Overflow>,
     /// How often it was asked for all since anything was acknowledged.
@@ -73,7 +75,7 @@ impl Outbox {
         now: Instant,
     ) -> Header {
         let header = Header { class: Class::Callback, slot: 0, sequence: 0, ..header };
-        // Of those that outlive a connection there are no more than waits.
+        // Of those that outlive a connection there are no more than may wait: see `outliving`.
         if let Some(link) = link.filter(|_| !outlives && self.unacknowledged.len() >= UNACKNOWLEDGED_MAX) {
             if header.kind == Kind::Callback {
                 let pause = AGAIN_AFTER.saturating_mul(1 << self.asked_for_all.min(8)).min(AGAIN_MAX);
@@ -82,6 +84,7 @@ impl Outbox {
             }
             return header;
         }
+        self.outliving += usize::from(outlives);
         self.last = self.last.wrapping_add(1).max(1);
         let header = Header { sequence: self.last, ..header };
         let due = if link.is_some() { now + AGAIN_AFTER } else { now };
@@ -95,9 +98,16 @@ impl Outbox {
         !self.unacknowledged.is_empty() || self.overflow.is_some()
     }
 
+    /// Messages that are kept until they are acknowledged, whatever becomes of their connections.
+    /// Whoever waits for what such a message will tell has to leave room for it.
+    pub(crate) fn outliving(&self) -> usize {
+        self.outliving
+    }
+
     /// A message has come to the client, over this connection.
     pub(crate) fn acknowledge(&mut self, number: u32, link: &Connection) {
-        self.unacknowledged.remove(&number);
+        let acknowledged = self.unacknowledged.remove(&number);
+        self.outliving -= usize::from(acknowledged.is_some_and(|message| message.outlives));
         self.asked_for_all = 0;
         if std::ptr::eq(self.slow.as_ptr(), link) {
             self.slow = Weak::new();

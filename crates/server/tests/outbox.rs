@@ -146,6 +146,57 @@ fn a_completion_that_nobody_reads_comes_over_another_connection() {
     assert!(within(&mut first, Duration::from_secs(1)).is_none());
 }
 
+/// What outlives the connection on which it was asked for is kept until it is acknowledged: who
+/// never does that has no room to wait for more.
+#[test]
+fn completions_that_are_not_acknowledged_take_the_room_of_what_waits() {
+    const MOST: usize = 3;
+    let fixture = Fixture::limited(Limits { pending_max: MOST, hello_timeout: Duration::from_secs(10), ..limits() });
+    let (mut stays, session, root) = fixture.attached();
+    let open = locked_file(&mut stays, &root);
+    let lock = |owner, kind, wait| set_lock(open, owner, kind, wait);
+    let mut sequence = 2;
+    let mut ask = |stays: &mut Peer, owner, kind| {
+        let id = gate::send(stays, (0, sequence), &lock(owner, kind, false));
+        sequence += 1;
+        let mut completions = Vec::new();
+        loop {
+            let (header, _) = stays.receive().unwrap();
+            if header.request == id && header.kind == Kind::Reply {
+                assert_eq!(header.status, 0);
+                return completions;
+            }
+            completions.push(header);
+        }
+    };
+    let mut unacknowledged = Vec::new();
+    for at in 0..MOST {
+        ask(&mut stays, 1, LockKind::Write);
+        let (mut retires, _) = fixture.joined(&session);
+        let owner = 2 + at as u64;
+        assert_eq!(retires.file((1, 1 + at as u32), &lock(owner, LockKind::Write, true)).0.kind, Kind::Pending);
+        let mut body = Vec::new();
+        encode_retire(retires.link, &mut body);
+        stays.send(Header::new(Kind::Retire), &body);
+        assert_eq!(retires.receive().unwrap().0.kind, Kind::Retire);
+        drop(retires);
+        let mut came = ask(&mut stays, 1, LockKind::Unlock);
+        while !came.iter().any(|header| header.kind == Kind::Completion) {
+            came.push(stays.receive().unwrap().0);
+        }
+        unacknowledged.extend(came);
+        ask(&mut stays, owner, LockKind::Unlock);
+    }
+    ask(&mut stays, 1, LockKind::Write);
+    let wait = |stays: &mut Peer, slot| stays.file((slot, 10), &lock(9, LockKind::Write, true)).0;
+    assert_eq!(wait(&mut stays, 2).status, Errno::ENOLCK.raw() as u32, "there is no room");
+    acknowledge(&mut stays, &unacknowledged[0]);
+    acknowledge(&mut stays, &unacknowledged[0]); // which is one
+    assert_eq!(wait(&mut stays, 3).kind, Kind::Pending);
+    let (mut other, _) = fixture.joined(&session);
+    assert_eq!(other.file((1, 10), &lock(8, LockKind::Write, true)).0.status, Errno::ENOLCK.raw() as u32);
+}
+
 /// Of which completions leave no room to be numbered.
 #[test]
 fn a_recall_beyond_what_is_numbered_is_asked_for_again() {

@@ -38,7 +38,10 @@ impl Job {
         if let Some(result) = poll_once(&mut call).await {
             return self.finish(Kind::Reply, result, true, &Granted::default());
         }
-        let (waits, most) = (&self.session.waits, self.server.config.limits.pending_max);
+        // What a client does not acknowledge takes the room of what it would wait for next.
+        let unacknowledged = aqueduct_worker::lock(&self.session.outbox).outliving();
+        let most = self.server.config.limits.pending_max.saturating_sub(unacknowledged);
+        let waits = &self.session.waits;
         let Some(number) = waits.add(&self.header, &context.cancel, self.asker(), most) else {
             drop(call);
             return self.finish(Kind::Reply, Err(Errno::ENOLCK), true, &Granted::default());
