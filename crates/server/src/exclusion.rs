@@ -3,6 +3,9 @@
 //! name, or appends to the same file. Else two who race for a name, one of whom wins, could both
 //! be told that they won after the server died in between.
 //!
+//! What else may change the size of a file, as writes do, does so beside others of the kind, and
+//! not while anybody appends: what is written down of an append says where it will stand.
+//!
 //! An exclusion belongs to the operation and not to a thread: the operation may wait for others
 //! while it has it. Who waits for it holds no thread either, and gets it in the order of asking.
 
@@ -37,12 +40,37 @@ pub(crate) struct Exclusion {
 /// What somebody has.
 struct Held {
     key: Key,
+    /// How many share it; 0: one has it alone.
+    sharers: usize,
     waiting: VecDeque<Arc<Turn>>,
+}
+
+impl Held {
+    /// Lets in whose turn it is, when nobody has it, or several share it: who has waited longest,
+    /// or all in front of the queue who share it. The wakers are for whoever has let go of the
+    /// shard.
+    fn let_in(&mut self) -> Vec<Waker> {
+        let is_for_one = self.waiting.front().is_some_and(|next| !next.shares);
+        if is_for_one && self.sharers == 0 {
+            return self.waiting.pop_front().and_then(|next| next.give()).into_iter().collect();
+        }
+        let mut wakers = Vec::new();
+        while let Some(next) = self.waiting.front().filter(|next| next.shares).cloned() {
+            self.waiting.pop_front();
+            self.sharers += 1;
+            wakers.extend(next.give());
+        }
+        wakers
+    }
 }
 
 /// One who waits. Changed under the lock of the shard.
 #[derive(Default)]
-struct Turn(Mutex<TurnState>);
+struct Turn {
+    /// He may have it beside others who share it.
+    shares: bool,
+    state: Mutex<TurnState>,
+}
 
 #[derive(Default)]
 struct TurnState {
@@ -53,17 +81,17 @@ struct TurnState {
 impl Turn {
     /// Hands over; the waker is for whoever has let go of the shard.
     fn give(&self) -> Option<Waker> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         state.has_come = true;
         state.waker.take()
     }
 
     fn has_come(&self) -> bool {
-        lock(&self.0).has_come
+        lock(&self.state).has_come
     }
 
     fn poll(&self, task: &mut Context<'_>) -> Poll<()> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         if state.has_come {
             return Poll::Ready(());
         }
@@ -85,38 +113,51 @@ impl Exclusion {
 
     /// Has others kept away until what this gives is dropped.
     fn take(&self, key: Key) -> Taking<'_> {
-        Taking { exclusion: self, key, turn: None, is_over: false }
+        Taking { exclusion: self, key, shares: false, turn: None, is_over: false }
     }
 
-    /// Takes what nobody has; else queues.
-    fn take_or_queue(&self, key: Key) -> Option<Arc<Turn>> {
+    /// The same, but for those who share it.
+    fn share(&self, key: Key) -> Taking<'_> {
+        Taking { exclusion: self, key, shares: true, turn: None, is_over: false }
+    }
+
+    /// Takes what nobody has, or what others share for whom nobody waits; else queues.
+    fn take_or_queue(&self, key: Key, shares: bool) -> Option<Arc<Turn>> {
         let mut shard = lock(self.shard(key));
         match shard.find_mut(key, |held| held.key == key) {
+            Some(held) if shares && held.sharers > 0 && held.waiting.is_empty() => {
+                held.sharers += 1;
+                None
+            }
             Some(held) => {
-                let turn = Arc::new(Turn::default());
+                let turn = Arc::new(Turn { shares, state: Mutex::default() });
                 held.waiting.push_back(turn.clone());
                 Some(turn)
             }
             None => {
-                shard.insert_unique(key, Held { key, waiting: VecDeque::new() }, |held| held.key);
+                let held = Held { key, sharers: shares.into(), waiting: VecDeque::new() };
+                shard.insert_unique(key, held, |held| held.key);
                 None
             }
         }
     }
 
-    /// Hands over to whoever has waited longest.
+    /// One has it no more: the last hands over to whoever has waited longest.
     fn release(&self, key: Key) {
         let mut shard = lock(self.shard(key));
-        let Ok(mut held) = shard.find_entry(key, |held| held.key == key) else { return };
-        let waker = match held.get_mut().waiting.pop_front() {
-            Some(next) => next.give(),
-            None => {
-                held.remove();
-                None
-            }
-        };
+        let Ok(mut entry) = shard.find_entry(key, |held| held.key == key) else { return };
+        let held = entry.get_mut();
+        held.sharers = held.sharers.saturating_sub(1);
+        if held.sharers > 0 {
+            return;
+        }
+        if held.waiting.is_empty() {
+            entry.remove();
+            return;
+        }
+        let wakers = held.let_in();
         drop(shard);
-        waker.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -124,6 +165,7 @@ impl Exclusion {
 struct Taking<'a> {
     exclusion: &'a Exclusion,
     key: Key,
+    shares: bool,
     turn: Option<Arc<Turn>>,
     /// The exclusion is another's business: it was handed out.
     is_over: bool,
@@ -134,7 +176,7 @@ impl<'a> Future for Taking<'a> {
 
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Excluded<'a>> {
         if self.turn.is_none() {
-            self.turn = self.exclusion.take_or_queue(self.key);
+            self.turn = self.exclusion.take_or_queue(self.key, self.shares);
         }
         if self.turn.as_ref().is_some_and(|turn| turn.poll(task).is_pending()) {
             return Poll::Pending;
@@ -149,10 +191,15 @@ impl Drop for Taking<'_> {
         let Some(turn) = self.turn.take().filter(|_| !self.is_over) else { return };
         let mut shard = lock(self.exclusion.shard(self.key));
         let has_come = turn.has_come();
+        let mut wakers = Vec::new();
         if let Some(held) = shard.find_mut(self.key, |held| held.key == self.key).filter(|_| !has_come) {
             held.waiting.retain(|other| !Arc::ptr_eq(other, &turn));
+            if held.sharers > 0 {
+                wakers = held.let_in(); // who waited for nobody but this one
+            }
         }
         drop(shard);
+        wakers.into_iter().for_each(Waker::wake);
         if has_come {
             self.exclusion.release(self.key);
         }
@@ -183,8 +230,17 @@ impl Exclusion {
     /// For an append to a file. As leases do, exclusions go by the inode: more than one export may
     /// lead to it.
     pub(crate) async fn appends(&self, leases: &Keeper, filesystem: &dyn FileSystem, handle: &Handle) -> Excluded<'_> {
-        let InodeKey(file) = leases.key(filesystem, handle.bytes());
-        self.take(self.hasher.hash_one(file)).await
+        self.take(self.file(leases, filesystem, handle.bytes())).await
+    }
+
+    /// For what else may change the size of a file: beside others of the kind, and no append.
+    pub(crate) async fn resizes(&self, leases: &Keeper, filesystem: &dyn FileSystem, handle: &[u8]) -> Excluded<'_> {
+        self.share(self.file(leases, filesystem, handle)).await
+    }
+
+    fn file(&self, leases: &Keeper, filesystem: &dyn FileSystem, handle: &[u8]) -> Key {
+        let InodeKey(file) = leases.key(filesystem, handle);
+        self.hasher.hash_one(file)
     }
 
     /// For what makes or removes names.
@@ -256,6 +312,10 @@ mod tests {
             Waiting { taking: Box::pin(exclusion.take(key)), wakes: Arc::default() }
         }
 
+        fn sharing(exclusion: &'a Exclusion) -> Waiting<'a> {
+            Waiting { taking: Box::pin(exclusion.share(7)), wakes: Arc::default() }
+        }
+
         fn poll(&mut self) -> Option<Excluded<'a>> {
             let waker = Waker::from(self.wakes.clone());
             match self.taking.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -305,6 +365,47 @@ mod tests {
         drop(four.poll().unwrap());
         drop(Waiting::new(&exclusion, 7)); // before it asked
         assert!(is_empty(&exclusion));
+    }
+
+    #[test]
+    fn those_who_share_keep_only_others_waiting() {
+        let exclusion = Exclusion::default();
+        let [mut one, mut two, mut late, mut later] = [(); 4].map(|()| Waiting::sharing(&exclusion));
+        let [mut alone, mut last] = [7; 2].map(|key| Waiting::new(&exclusion, key));
+        let [first, second] = [one.poll().unwrap(), two.poll().unwrap()];
+        assert!(alone.poll().is_none());
+        assert!(late.poll().is_none() && later.poll().is_none(), "they do not overtake");
+        assert!(last.poll().is_none());
+        drop(first);
+        assert!(!alone.is_woken(), "one of two has left");
+        drop(second);
+        assert!(alone.is_woken() && !late.is_woken());
+        let had = alone.poll().unwrap();
+        assert!(late.poll().is_none());
+        drop(had);
+        assert!(late.is_woken() && later.is_woken() && !last.is_woken(), "both at once");
+        let [third, fourth] = [late.poll().unwrap(), later.poll().unwrap()];
+        drop((third, fourth));
+        drop(last.poll().unwrap());
+        assert!(is_empty(&exclusion));
+    }
+
+    #[test]
+    fn who_waits_behind_one_that_goes_away_shares_at_once() {
+        let exclusion = Exclusion::default();
+        let [mut one, mut two, mut three] = [(); 3].map(|()| Waiting::sharing(&exclusion));
+        let [mut alone, mut last] = [7; 2].map(|key| Waiting::new(&exclusion, key));
+        let first = one.poll().unwrap();
+        assert!(alone.poll().is_none() && two.poll().is_none() && last.poll().is_none());
+        drop(alone);
+        assert!(two.is_woken() && !last.is_woken());
+        drop(two); // when its turn has come, and before it knows
+        drop(first);
+        assert!(last.is_woken());
+        assert!(three.poll().is_none());
+        drop(last.poll().unwrap());
+        drop(three.poll().unwrap());
+        assert!(is_empty(&exclusion), "nothing is kept of what nobody has");
     }
 
     #[test]

@@ -416,7 +416,9 @@ impl Job {
             true => self.server.exclusion.names(&self.server.leases, filesystem, request).await,
             false => ExcludedNames::default(),
         };
-        let found = match self.server.leases.watches() || is_noted {
+        let truncates = matches!(request, Request::Create { flags, .. } if flags.contains(OpenFlags::TRUNCATE));
+        let looks_up = truncates && self.server.keeps_sessions();
+        let found = match self.server.leases.watches() || is_noted || looks_up {
             true => Found::of(filesystem, context, request).await,
             false => Found::default(),
         };
@@ -433,6 +435,7 @@ impl Job {
             Verdict::Wait => return Tried::Wait,
             Verdict::Late => return Tried::Done(Err(Errno::ESTALE), 0),
         }
+        let _appends_wait = self.resizes(filesystem, context, request, &found).await;
         let intent = match is_noted {
             true => intent::of(filesystem, context, request, &found).await,
             false => None,

@@ -60,10 +60,11 @@ async fn write_lost(
     (write, again): (WriteAt, WriteAt),
     data: Bytes,
 ) -> Result<Written, Errno> {
+    let handle = filesystem.inode(context.client, write.open).await?;
     if !write.append {
+        let _no_append = server.exclusion.resizes(&server.leases, filesystem, handle.bytes()).await;
         return filesystem.write(context, again, Source::Memory(data)).await;
     }
-    let handle = filesystem.inode(context.client, write.open).await?;
     let _others_wait = server.exclusion.appends(&server.leases, filesystem, &handle).await;
     let is_taken = intent::is_taken(filesystem, context, (&handle, again.offset), &data).await;
     filesystem.write(context, if is_taken { write } else { again }, Source::Memory(data)).await

@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use aqueduct_fs::*;
@@ -341,6 +341,71 @@ fn append_once() {
         assert_eq!((written.count, &std::fs::read(&path).unwrap()[..]), (4, &b"0123onceonce"[..]), "{moment:?}");
         assert_eq!(state.peer.write((1, 2), &append, b"4").unwrap().count, 1);
     }
+}
+
+/// Another client makes the file longer or shorter between what is written down of an append and
+/// the append, unless it has to wait; then the server dies.
+fn append_while(others: impl Fn(&mut Peer, &State, OpenId)) {
+    let mut state = State::new();
+    let path = state.fixture.directory.path().join("file");
+    let (mut other, _, root) = state.fixture.attached();
+    let (_, open) = other.create((0, 1), &root, "file", READ_WRITE).unwrap();
+    let ((intends, intended), (died, deaths)) = (mpsc::channel(), mpsc::channel());
+    let (dead, begun) = (AtomicBool::new(false), Mutex::new(None));
+    state.fixture.server.set_failpoint(move |moment| {
+        let is_dead = || dead.load(Ordering::SeqCst);
+        match moment {
+            Moment::Intended if begun.lock().unwrap().is_none() => {
+                *begun.lock().unwrap() = Some(0u32);
+                intends.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(100)); // time for the other, if nothing holds it
+            }
+            Moment::Intended if !is_dead() => *begun.lock().unwrap().as_mut().unwrap() += 1,
+            Moment::Executed if !is_dead() => match begun.lock().unwrap().as_mut().unwrap() {
+                0 => {
+                    dead.store(true, Ordering::SeqCst);
+                    died.send(()).unwrap();
+                }
+                others => *others -= 1,
+            },
+            _ => {}
+        }
+        is_dead()
+    });
+    let append = WriteAt { open: state.open.id, offset: 0, append: true, stable: false };
+    let mut body = Vec::new();
+    encode_write(&context(), &append, &mut body);
+    state.peer.send_with(Op::Write, (1, 1), &body, b"once");
+    intended.recv_timeout(Duration::from_secs(5)).unwrap();
+    others(&mut other, &state, open.id);
+    deaths.recv_timeout(Duration::from_secs(5)).expect("the append is executed");
+    state.fixture.restart();
+    state.recover();
+    assert_eq!(state.peer.write((1, 1), &append, b"once").unwrap().count, 4);
+    let content = String::from_utf8(std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(content, "0123once");
+}
+
+#[test]
+fn an_append_is_made_once_whatever_else_changes_the_size_meanwhile() {
+    append_while(|other, _, open| {
+        let mut body = Vec::new();
+        encode_write(&context(), &WriteAt { open, offset: 4, append: false, stable: false }, &mut body);
+        other.send_with(Op::Write, (0, 2), &body, b"longer");
+    });
+    let ask = |other: &mut Peer, request: &Request<'_>| _ = gate::send(other, (0, 2), request);
+    append_while(|other, state, _| {
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        ask(other, &Request::SetAttr { handle: state.file.bytes(), open: None, set });
+    });
+    let flags = READ_WRITE | OpenFlags::TRUNCATE;
+    append_while(|other, state, _| ask(other, &Request::Open { handle: state.file.bytes(), flags }));
+    append_while(|other, state, _| {
+        ask(other, &Request::Create { parent: state.root.bytes(), name: b"file", mode: 0o644, umask: 0, flags });
+    });
+    append_while(|other, _, open| {
+        ask(other, &Request::Fallocate { open, offset: 0, length: 100, flags: FallocateFlags::empty() });
+    });
 }
 
 /// A signal that kills ends a long write in the middle.

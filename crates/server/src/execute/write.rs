@@ -1,6 +1,6 @@
 //! Writes: new ones, repeats, what was held back under an exclusive lease, and what a machine has lost.
 
-use aqueduct_fs::{Aspects, Context, Errno, FileSystem, OpenId, Reply, Source, WriteAt, Written};
+use aqueduct_fs::{Aspects, Context, Errno, FileSystem, OpenFlags, OpenId, Reply, Request, Source, WriteAt, Written};
 use aqueduct_net::Payload;
 use aqueduct_wire::{Flags, Granted, Kind, Subject};
 use bytes::Bytes;
@@ -8,8 +8,10 @@ use bytes::Bytes;
 use super::{Job, Try};
 use crate::attached::Attached;
 use crate::config::Role;
+use crate::exclusion::Excluded;
 use crate::intent;
 use crate::lease::keeper::{Change, Flush};
+use crate::lease::touch::Found;
 use crate::lease::touched::{EXCLUSIVE, TOGETHER, Touched};
 use crate::repeat;
 
@@ -35,6 +37,8 @@ impl Job {
         let flush = self.flush(is_held && self.session.is_recovering())?;
         let Some(which) = self.admit().await? else { return Ok(()) };
         let aspects = if is_held && flush.is_none() { EXCLUSIVE } else { DATA };
+        // Until it is remembered: what stands where an append went tells whether it was executed.
+        let mut excluded = None;
         let (result, grants) = match self.touched_by_write(attached, (write.open, aspects), &data).await {
             Err(error) if is_held || matches!(which, Try::First { .. }) => (Err(error), Granted::default()),
             touched => {
@@ -45,7 +49,10 @@ impl Job {
                 let change = leases.change(self.session.client(), is_held);
                 let Some(begun) = self.begin(change, &touched.unwrap_or_default()).await else { return Ok(()) };
                 let written = match begun {
-                    Ok(change) => self.write_begun(attached, &context, (which, change), (write, data)).await,
+                    Ok(change) => {
+                        let which = (which, change, &mut excluded);
+                        self.write_begun(attached, &context, which, (write, data)).await
+                    }
                     Err(late) => Some((Err(late), Granted::default())),
                 };
                 let Some(written) = written else { return Ok(()) };
@@ -54,15 +61,16 @@ impl Job {
         };
         self.count(0, result.as_ref().map_or(0, |written| written.count as usize));
         self.finish(Kind::Reply, result.map(Reply::Written), true, &grants);
+        drop(excluded);
         Ok(())
     }
 
     /// Writes, and grants what the client asks for to write under from now on: others who used the file may be done.
-    async fn write_begun(
-        &self,
+    async fn write_begun<'a>(
+        &'a self,
         attached: &Attached,
         context: &Context,
-        (which, change): (Try, Change<'_>),
+        (which, change, excluded): (Try, Change<'_>, &mut Option<Excluded<'a>>),
         (write, data): (WriteAt, Bytes),
     ) -> Option<(Result<Written, Errno>, Granted)> {
         if let Err(error) = self.may_repeat(attached, (&write, data.len())).await {
@@ -73,7 +81,7 @@ impl Job {
             Ok(executing) => executing,
             Err(error) => return Some((Err(error), Granted::default())),
         };
-        let written = self.write_as(which, &*attached.filesystem, context, (write, data)).await?;
+        let written = self.write_as((which, excluded), &*attached.filesystem, context, (write, data)).await?;
         let asks = written.is_ok() && self.asks_leases() && self.asks_exclusive();
         let file = match asks {
             true => attached.filesystem.inode(context.client, write.open).await.ok(),
@@ -86,9 +94,9 @@ impl Job {
     }
 
     /// Writes, or finds out what came of the first try.
-    async fn write_as(
-        &self,
-        which: Try,
+    async fn write_as<'a>(
+        &'a self,
+        (which, excluded): (Try, &mut Option<Excluded<'a>>),
         filesystem: &dyn FileSystem,
         context: &Context,
         (write, data): (WriteAt, Bytes),
@@ -105,7 +113,7 @@ impl Job {
                 };
                 match found {
                     Some(written) => Some(Ok(written)),
-                    None => self.write_once(filesystem, context, write, data).await,
+                    None => self.write_once((filesystem, excluded), context, write, data).await,
                 }
             }
         }
@@ -150,30 +158,38 @@ impl Job {
         let change = leases.change(self.session.client(), flush.is_some() || self.session.is_recovering());
         let Some(change) = self.begin(change, &touched).await.transpose()? else { return Ok(()) };
         self.may_repeat(attached, (&write, data.len())).await?;
-        let written = attached.filesystem.write(context, write, Source::Memory(data)).await;
-        drop(change);
+        let filesystem = &*attached.filesystem;
+        let no_append = self.no_append_meanwhile(filesystem, context, Some(write.open).filter(|_| !data.is_empty()));
+        let no_append = no_append.await;
+        let written = filesystem.write(context, write, Source::Memory(data)).await;
+        drop((no_append, change));
         let written = written?;
         self.count(0, written.count as usize);
         self.finish(Kind::Reply, Ok(Reply::Written(written)), false, &Granted::default());
         Ok(())
     }
 
-    /// Writes. An append is written down before, with the place where it will end up: no other client appends meanwhile.
-    async fn write_once(
-        &self,
-        filesystem: &dyn FileSystem,
+    /// Writes. An append is written down before, with the place where it will end up: nobody else
+    /// appends meanwhile, or makes the file longer or shorter.
+    async fn write_once<'a>(
+        &'a self,
+        (filesystem, excluded): (&dyn FileSystem, &mut Option<Excluded<'a>>),
         context: &Context,
         write: WriteAt,
         data: Bytes,
     ) -> Option<Result<Written, Errno>> {
-        let is_noted = write.append && !data.is_empty() && self.server.keeps_sessions();
-        let handle = if is_noted { filesystem.inode(context.client, write.open).await.ok() } else { None };
-        let _others_wait = match &handle {
-            Some(handle) => Some(self.server.exclusion.appends(&self.server.leases, filesystem, handle).await),
+        let handle = match self.keeps_appends_whole() && !data.is_empty() {
+            true => filesystem.inode(context.client, write.open).await.ok(),
+            false => None,
+        };
+        let (exclusion, leases) = (&self.server.exclusion, &self.server.leases);
+        *excluded = match &handle {
+            Some(handle) if write.append => Some(exclusion.appends(leases, filesystem, handle).await),
+            Some(handle) => Some(exclusion.resizes(leases, filesystem, handle.bytes()).await),
             None => None,
         };
         let intent = match &handle {
-            Some(handle) if self.session.survives() => {
+            Some(handle) if write.append && self.session.survives() => {
                 intent::of_append(filesystem, context, (handle, write.open), &data).await
             }
             _ => None,
@@ -182,6 +198,48 @@ impl Job {
             return None;
         }
         Some(filesystem.write(context, write, Source::Memory(data)).await)
+    }
+
+    /// Whether it is written down of appends where they will stand. At a server of data nobody
+    /// appends.
+    fn keeps_appends_whole(&self) -> bool {
+        self.server.keeps_sessions() && !matches!(self.server.config.role, Role::Data(_))
+    }
+
+    /// While what this gives is there, nobody appends to the file of an open.
+    async fn no_append_meanwhile(
+        &self,
+        filesystem: &dyn FileSystem,
+        context: &Context,
+        open: Option<OpenId>,
+    ) -> Option<Excluded<'_>> {
+        let open = open.filter(|_| self.keeps_appends_whole())?;
+        let handle = filesystem.inode(context.client, open).await.ok()?;
+        Some(self.server.exclusion.resizes(&self.server.leases, filesystem, handle.bytes()).await)
+    }
+
+    /// The same, before a request is executed that may make a file longer or shorter.
+    pub(super) async fn resizes(
+        &self,
+        filesystem: &dyn FileSystem,
+        context: &Context,
+        request: &Request<'_>,
+        found: &Found,
+    ) -> Option<Excluded<'_>> {
+        let handle = match *request {
+            Request::Fallocate { open, .. } | Request::CopyRange { to: open, .. } => {
+                return self.no_append_meanwhile(filesystem, context, Some(open)).await;
+            }
+            Request::SetAttr { handle, set, .. } if set.size.is_some() => handle,
+            Request::Open { handle, flags } if flags.contains(OpenFlags::TRUNCATE) => handle,
+            Request::Create { flags, .. } if flags.contains(OpenFlags::TRUNCATE) => found.handle()?.bytes(),
+            _ => return None,
+        };
+        let (exclusion, leases) = (&self.server.exclusion, &self.server.leases);
+        match self.keeps_appends_whole() {
+            true => Some(exclusion.resizes(leases, filesystem, handle).await),
+            false => None,
+        }
     }
 
     async fn touched_by_write(
