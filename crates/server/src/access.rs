@@ -111,7 +111,8 @@ pub struct Access {
     pub anonymous_gid: u32,
     /// Between the ids of clients and the server's, if they differ. Squashing comes after them.
     pub maps: Option<IdMaps>,
-    /// Others instead, for some clients: the first that has a client counts.
+    /// Others instead, for some clients: the first that has a client counts. A client without a
+    /// name that comes by a router is nobody where any of them has networks: it may be of one.
     pub host_maps: Vec<HostMaps>,
 }
 
@@ -164,7 +165,22 @@ impl Access {
         let read_only = listed || (self.hosts.is_none() && by_address());
         let usual = if origin.is_local() { Squash::None } else { Squash::Root };
         let host_maps = self.host_maps.iter().position(|of| among(&of.hosts));
-        may_attach.then(|| Rights { read_only, squash: self.squash.unwrap_or(usual), host_maps })
+        let squash = match host_maps.is_none() && self.may_have_maps(&identity) {
+            true => Squash::All,
+            false => self.squash.unwrap_or(usual),
+        };
+        may_attach.then_some(Rights { read_only, squash, host_maps })
+    }
+
+    /// Whether some of the maps for some clients may be meant for one, and nobody knows which: with
+    /// its own ids, or by the maps of others, it would act as users that are not its own.
+    fn may_have_maps(&self, identity: &Identity) -> bool {
+        self.host_maps.iter().flat_map(|of| &of.hosts).any(|host| host.may_have(identity))
+    }
+
+    /// Whether who has these rights is nobody only since he may have proved to be somebody.
+    pub(crate) fn lacks_name(&self, rights: Rights) -> bool {
+        rights.squash == Squash::All && self.squash != Some(Squash::All)
     }
 
     /// The maps of who has these rights.
@@ -278,6 +294,33 @@ mod tests {
         // Nobody knows whether it is the one that may change nothing.
         let limited = Access { read_only_hosts: nets(&["192.0.2.7/32"]), ..Access::default() };
         assert_eq!(routed(&limited, None).map(|rights| rights.0), Some(true));
+    }
+
+    #[test]
+    fn who_may_be_of_a_mapped_network_acts_as_nobody_of_it() {
+        let map = |server| {
+            aqueduct_fs::idmap::IdMap::new(&[aqueduct_fs::idmap::IdRange { client: 1000, server, count: 1 }], None)
+        };
+        let of = |host: &str, server| HostMaps {
+            hosts: nets(&[host]),
+            maps: Some(IdMaps { users: map(server).unwrap(), ..IdMaps::default() }),
+        };
+        let rights = |access: &Access, node: Option<&str>, is_routed: bool| {
+            let peer = host("10.0.0.1").peer;
+            let peer = if is_routed { peer.behind_router() } else { peer };
+            let rights = access.rights(&Origin { node: node.map(Arc::from), ..Origin::anonymous(peer) }).unwrap();
+            (rights.squash, rights.host_maps, access.lacks_name(rights))
+        };
+        let trusted = Access { squash: Some(Squash::None), ..Access::default() };
+        let access = Access { host_maps: vec![of("node:gpu*", 7), of("10.0.0.0/8", 8)], ..trusted.clone() };
+        assert_eq!(rights(&access, None, false), (Squash::None, Some(1), false));
+        assert_eq!(rights(&access, None, true), (Squash::All, None, true), "not as itself");
+        for is_routed in [false, true] {
+            assert_eq!(rights(&access, Some("gpu1"), is_routed), (Squash::None, Some(0), false));
+            assert_eq!(rights(&access, Some("cpu1"), is_routed), (Squash::None, None, false), "none of them");
+        }
+        let by_name = Access { host_maps: vec![of("node:gpu*", 7)], ..trusted };
+        assert_eq!(rights(&by_name, None, true), (Squash::None, None, false), "it is none of them");
     }
 
     #[test]

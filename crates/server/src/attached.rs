@@ -59,6 +59,11 @@ impl Attached {
         self.export.read_only || self.rights.read_only
     }
 
+    /// Whether its client is nobody only for want of a name.
+    pub(crate) fn lacks_name(&self) -> bool {
+        !self.is_own && self.export.access.lacks_name(self.rights)
+    }
+
     pub(crate) fn squash(&self) -> Squash {
         self.rights.squash
     }

@@ -36,7 +36,10 @@ fn by_key(proof: [u8; PROOF_LENGTH]) -> Vec<u8> {
 
 /// Greets with `sent`, which arrives as `arrived`.
 fn greet(fixture: &Fixture, sent: &Hello, arrived: &Hello) -> Asked {
-    let mut peer = fixture.connect();
+    greet_on(fixture.connect(), sent, arrived)
+}
+
+fn greet_on(mut peer: Peer, sent: &Hello, arrived: &Hello) -> Asked {
     let [sent, arrived] = [sent, arrived].map(|hello| {
         let mut body = Vec::new();
         hello.encode(&mut body);
@@ -566,6 +569,31 @@ fn come_by_router(peer: &mut Peer, target: Target) -> RouteReply {
     let (header, body) = peer.receive().unwrap();
     assert_eq!(header.kind, Kind::RouteReply);
     RouteReply::decode(&body).unwrap()
+}
+
+/// It may be of one that is mapped, and nobody knows of which.
+#[test]
+fn who_comes_by_a_router_to_maps_of_networks_is_nobody() {
+    let users = IdMap::new(&[IdRange { client: 0, server: 3000, count: 1000 }], None).unwrap();
+    let maps = Some(IdMaps { users, ..IdMaps::default() });
+    let host_maps = vec![HostMaps { hosts: vec![Host::parse("127.0.0.0/8").unwrap()], maps }];
+    let fixture = Fixture::keyed_with(&[key(1)], Access { host_maps, ..trusting() });
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(fixture.directory.path(), open).unwrap();
+    let owner = |is_routed: bool, name: &str| {
+        let mut peer = fixture.connect();
+        if is_routed {
+            assert_eq!(come_by_router(&mut peer, Target::Server(SERVER.id)).status, RouteStatus::Open);
+        }
+        let mut peer = greet_on(peer, &greeting(), &greeting()).let_in(&key(1)).0;
+        let mut body = Vec::new();
+        Attach { export: "/e", read_only: false }.encode(&mut body);
+        let attached = AttachReply::decode(&peer.call(Op::Attach, (0, 0), &body).1).unwrap();
+        assert!(attached.one_user, "its kernel cannot judge");
+        peer.ask((0, 1), &make_directory(&attached.root.handle, name)).unwrap();
+        std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(fixture.directory.path().join(name)).unwrap())
+    };
+    assert_eq!((owner(false, "mapped"), owner(true, "nobodys")), (3000, 65_534));
 }
 
 #[test]

@@ -41,6 +41,9 @@ impl Job {
         if !Arc::ptr_eq(&attached.export, export) {
             return Err(Errno::EBUSY);
         }
+        if attached.lacks_name() {
+            self.tell_lacks_name(export);
+        }
         self.server.tell_map_since(&self.session);
         let asks_leases = self.header.flags.contains(Flags::LEASES) && self.server.leases.is_on();
         self.server.keep(&self.session, export, asks_leases);
@@ -83,6 +86,15 @@ impl Job {
             }
         }
         told
+    }
+
+    fn tell_lacks_name(&self, export: &Export) {
+        let (client, who) = (&self.session.name, self.session.origin.identity());
+        let what = format_args!(
+            "all users of {client} are nobody in {}: it has maps of ids for networks, and nobody knows of which one {who} is; give the node a key of its own, and list it as node:NAME",
+            export.name
+        );
+        self.server.complaints.tell(who.clone(), Complaint::Refused, what);
     }
 
     fn refuse_attach(&self, export: &Export) {
