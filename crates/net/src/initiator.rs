@@ -196,8 +196,8 @@ impl Initiator {
                     RouteError::Told { gateway, status, hop, text }
                 }
                 Err(source) => {
-                    // The interface may be to blame by which it was asked.
-                    match *local == Local::default() {
+                    // The interface may be to blame by which it was asked, or what lies behind.
+                    match *local == Local::default() && says_it_is_absent(&source, timeout) {
                         true => self.routes.failed(gateway, now),
                         false => self.routes.doubt(gateway, now),
                     }
@@ -424,6 +424,34 @@ impl Endpoint for Ear {
         if let Some(initiator) = self.initiator.upgrade() {
             lock(&initiator.notices).remove(&self.gateway);
         }
+    }
+}
+
+/// Whether nobody is where a router was to be, or nobody that is one. Who was not heard in time, or
+/// has closed the connection, may be there: what lies behind may be dead, or it has more to do than
+/// it can.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind as Is;
+    let is_silent = [
+        Is::WouldBlock,
+        Is::TimedOut,
+        Is::UnexpectedEof,
+        Is::ConnectionReset,
+        Is::ConnectionAborted,
+        Is::BrokenPipe,
+        Is::Interrupted,
+    ];
+    !is_silent.contains(&error.kind())
+}
+
+/// The same of an exchange that was given so much time: it is the kernel that did not answer a
+/// question to connect, twice, where that ended it.
+fn says_it_is_absent(error: &ExchangeError, time: Duration) -> bool {
+    match error {
+        ExchangeError::Socket(error) if error.kind() == io::ErrorKind::TimedOut => time >= PART_MIN,
+        ExchangeError::Socket(error) => is_absent(error),
+        ExchangeError::Closed => false,
+        ExchangeError::Frame(_) | ExchangeError::Payload => true,
     }
 }
 
