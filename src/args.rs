@@ -523,7 +523,7 @@ The configuration file:
   [limits]
   flows_max = 2048                 # connections that it carries, one in eight of them for control
   flows_per_client_max = 1024
-  greeting_max = 1024              # connections that have not said where they want to go, or are on the way
+  greeting_max = 1024              # connections that have not said where they want to go, and as many on the way
   greeting_per_client_max = 256
   watchers_max = 1024              # clients that are told when it drains
   memory_mib = 2048                # for what is on its way when all flows are stalled

@@ -30,9 +30,10 @@ pub struct Limits {
     pub flows_max: usize,
     /// Of them for one client, which is an address.
     pub flows_per_client_max: usize,
-    /// Connections that have not said where they want to go, or are on the way there.
+    /// Connections that have not said where they want to go, and as many whose targets have not
+    /// answered yet.
     pub greeting_max: usize,
-    /// Of them of one client.
+    /// Of each of them of one client, and half as many of one client that wait for one target.
     pub greeting_per_client_max: usize,
     /// Connections by which initiators are told of what happens here.
     pub watchers_max: usize,

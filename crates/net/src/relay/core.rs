@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use aqueduct_metrics::{Collect, Snapshot, table};
-use aqueduct_wire::{Lane, RouteStatus};
+use aqueduct_wire::{Lane, RouteStatus, Target};
 use aqueduct_worker::{Group, lock};
 
 use crate::relay::admission::{Admission, BUFFER_MIN, Limits};
@@ -15,6 +15,7 @@ use crate::relay::counters::Counters;
 use crate::relay::flow::{About, Flow, Side};
 use crate::relay::movers::Movers;
 use crate::relay::pipes::Pipes;
+use crate::relay::shares::{Greeted, NoWait, Waiting};
 use crate::routes::Routes;
 
 /// What a router is.
@@ -45,8 +46,13 @@ pub struct FlowStatus {
     pub blocked: [Duration; 2],
 }
 
-/// An initiator, and the connection on which it is told of its flows.
-pub(crate) type Watcher = ([u8; 16], Arc<Side>);
+/// A connection on which an initiator is told of its flows.
+#[derive(Clone)]
+pub(crate) struct Watcher {
+    pub(crate) initiator: [u8; 16],
+    pub(crate) client: IpAddr,
+    pub(crate) side: Arc<Side>,
+}
 
 /// Shared by all parts of a router.
 pub(crate) struct Core {
@@ -64,7 +70,8 @@ pub(crate) struct Core {
     /// Gateways by which flows lead, that tell of those that end.
     pub(crate) heard: Mutex<std::collections::HashSet<std::net::SocketAddr>>,
     admission: Mutex<Admission>,
-    greeting: Mutex<(usize, HashMap<IpAddr, usize>)>,
+    greeted: Mutex<Greeted>,
+    waiting: Mutex<Waiting>,
     pub(crate) pipes: Arc<Pipes>,
     flows: Mutex<HashMap<u64, Arc<Flow>>>,
     /// The size of the buffers of flows for bulk data.
@@ -81,14 +88,20 @@ pub(crate) struct Greeting {
 
 impl Drop for Greeting {
     fn drop(&mut self) {
-        let mut greeting = lock(&self.core.greeting);
-        greeting.0 = greeting.0.saturating_sub(1);
-        if let Some(its) = greeting.1.get_mut(&self.client) {
-            *its -= 1;
-            if *its == 0 {
-                greeting.1.remove(&self.client);
-            }
-        }
+        lock(&self.core.greeted).leave(self.client);
+    }
+}
+
+/// A connection that waits for its target is counted until this is dropped.
+pub(crate) struct Wait {
+    core: Arc<Core>,
+    client: IpAddr,
+    target: Target,
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        lock(&self.core.waiting).leave(self.client, &self.target);
     }
 }
 
@@ -111,7 +124,8 @@ impl Core {
             watchers: Mutex::default(),
             heard: Mutex::default(),
             admission: Mutex::default(),
-            greeting: Mutex::default(),
+            greeted: Mutex::default(),
+            waiting: Mutex::default(),
             pipes: Arc::default(),
             flows: Mutex::default(),
             buffer,
@@ -127,15 +141,20 @@ impl Core {
 
     /// Counts a connection that is to be greeted; `None`: there are too many.
     pub(crate) fn begin_greeting(self: &Arc<Core>, client: IpAddr) -> Option<Greeting> {
-        let limits = &self.config.limits;
-        let mut greeting = lock(&self.greeting);
-        let its = greeting.1.get(&client).copied().unwrap_or_default();
-        if greeting.0 >= limits.greeting_max || its >= limits.greeting_per_client_max {
-            return None;
-        }
-        greeting.0 += 1;
-        greeting.1.insert(client, its + 1);
-        Some(Greeting { core: self.clone(), client })
+        let enters = lock(&self.greeted).enter(client, self.greeting_limits());
+        enters.then(|| Greeting { core: self.clone(), client })
+    }
+
+    /// Counts a connection that waits for its target. Those that have not said where they want to
+    /// go, or only ask whether this router is there, are counted apart: however many wait in vain,
+    /// it answers.
+    pub(crate) fn begin_wait(self: &Arc<Core>, client: IpAddr, target: &Target) -> Result<Wait, NoWait> {
+        lock(&self.waiting).enter((client, target), self.greeting_limits())?;
+        Ok(Wait { core: self.clone(), client, target: target.clone() })
+    }
+
+    fn greeting_limits(&self) -> (usize, usize) {
+        (self.config.limits.greeting_max, self.config.limits.greeting_per_client_max)
     }
 
     /// Takes no more flows from now on, and ends those that it has then; `None`: takes them again.

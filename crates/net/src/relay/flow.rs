@@ -38,6 +38,8 @@ pub(crate) struct Side {
     pub(crate) socket: Arc<Socket>,
     registration: Mutex<Option<Registration>>,
     wakers: Mutex<Vec<Waker>>,
+    /// Somebody sends a frame.
+    is_sending: AtomicBool,
     flow: OnceLock<(Weak<Flow>, usize)>,
 }
 
@@ -49,6 +51,7 @@ impl Side {
             socket: Arc::new(socket),
             registration: Mutex::default(),
             wakers: Mutex::default(),
+            is_sending: AtomicBool::new(false),
             flow: OnceLock::new(),
         });
         side.watch_by(group)?;
@@ -75,6 +78,22 @@ impl Side {
         }
     }
 
+    /// Whether the caller is who sends now: nobody else does.
+    pub(crate) fn begin_sending(&self) -> bool {
+        !self.is_sending.swap(true, Ordering::SeqCst)
+    }
+
+    /// And has sent. Who waits for that is woken.
+    pub(crate) fn end_sending(&self) {
+        self.is_sending.store(false, Ordering::SeqCst);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        let wakers = std::mem::take(&mut *lock(&self.wakers));
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
     /// Watches no more. Its socket is closed when nobody uses it.
     pub(crate) fn leave(&self) {
         drop(lock(&self.registration).take());
@@ -82,7 +101,8 @@ impl Side {
         drop(wakers); // outside the lock
     }
 
-    fn abort(&self) {
+    /// Ends the connection at once, and throws away what was on its way.
+    pub(crate) fn abort(&self) {
         if self.socket.domain().is_ok_and(|domain| domain == Domain::UNIX) {
             let _ = self.socket.shutdown(std::net::Shutdown::Both); // it is over, whatever this says
         } else {
@@ -98,8 +118,7 @@ impl Ready for Side {
                 flow.ready(*side, readiness);
             }
         } else {
-            let wakers = std::mem::take(&mut *lock(&self.wakers));
-            wakers.into_iter().for_each(Waker::wake);
+            self.wake();
         }
     }
 }
@@ -147,6 +166,8 @@ struct Direction {
     state: Mutex<State>,
     /// Who asks for it to be moved, while somebody moves it.
     calls: AtomicU32,
+    /// It is moved further by a task that waits for its turn: one, however much happens meanwhile.
+    is_due: AtomicBool,
     bytes: AtomicU64,
 }
 
@@ -254,6 +275,9 @@ impl Flow {
     /// Moves what comes from a side, unless somebody does: then that one goes on.
     fn pump(&self, from: usize) {
         let direction = &self.directions[from];
+        if direction.is_due.load(Ordering::SeqCst) {
+            return; // it has had its turn
+        }
         if direction.calls.fetch_add(1, Ordering::SeqCst) > 0 {
             return;
         }
@@ -284,11 +308,15 @@ impl Flow {
 
     fn pump_later(&self, from: usize, pause: Duration) {
         let (Some(group), Some(this)) = (self.group.upgrade(), self.this.upgrade()) else { return };
+        if self.directions[from].is_due.swap(true, Ordering::SeqCst) {
+            return;
+        }
         let pause = (!pause.is_zero()).then(|| group.sleep(pause));
         group.spawn(async move {
             if let Some(pause) = pause {
                 pause.await;
             }
+            this.directions[from].is_due.store(false, Ordering::SeqCst);
             this.pump(from);
         });
     }

@@ -15,6 +15,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::relay::flow::{Side, set_buffers};
 use crate::socket;
 
+/// How long a peer may leave an answer of a few bytes without room.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
+
 /// What a future gives, unless it takes longer.
 pub(crate) async fn within<T>(group: &Group, time: Duration, work: impl Future<Output = T>) -> Option<T> {
     let (mut work, mut end) = (pin!(work), pin!(group.sleep(time)));
@@ -69,15 +72,79 @@ pub(crate) async fn receive(side: &Side) -> io::Result<(Header, Vec<u8>)> {
     Ok((header, body))
 }
 
-/// Sends a frame.
-pub(crate) async fn send(side: &Side, header: Header, body: &[u8]) -> io::Result<()> {
+/// Sends a frame, after those that others send on this connection. A peer that has no room for it
+/// in time is an error, after which the connection is of no more use: the frame may be there in
+/// part.
+pub(crate) async fn send(group: &Group, side: &Side, header: Header, body: &[u8]) -> io::Result<()> {
     let mut frame = header.checked(body).encode().to_vec();
     frame.extend_from_slice(body);
-    let mut sent = 0;
-    while sent < frame.len() {
-        sent += when_ready(side, |mut socket| socket.write(&frame[sent..])).await?;
+    let work = async {
+        let _alone = alone(side).await;
+        let mut sent = 0;
+        while sent < frame.len() {
+            sent += when_ready(side, |mut socket| socket.write(&frame[sent..])).await?;
+        }
+        Ok(())
+    };
+    let full = || io::Error::new(io::ErrorKind::TimedOut, "it does not read what it is answered");
+    within(group, ANSWER_MAX, work).await.unwrap_or_else(|| Err(full()))
+}
+
+/// Nobody else sends on a connection until this is dropped.
+struct Alone<'a>(&'a Side);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.end_sending();
     }
-    Ok(())
+}
+
+async fn alone(side: &Side) -> Alone<'_> {
+    poll_fn(|task| {
+        side.wake_by(task.waker()); // first, as above
+        if side.begin_sending() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    Alone(side)
+}
+
+/// What a future gives, unless the peer of a connection goes away meanwhile, who is to send nothing
+/// before it is answered.
+pub(crate) async fn unless_gone<T>(side: &Side, work: impl Future<Output = T>) -> io::Result<T> {
+    let mut work = pin!(work);
+    poll_fn(|task| {
+        side.wake_by(task.waker());
+        if let Poll::Ready(value) = work.as_mut().poll(task) {
+            return Poll::Ready(Ok(value));
+        }
+        match side.socket.peek(&mut [std::mem::MaybeUninit::uninit()]) {
+            Ok(0) => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Poll::Ready(Err(error)),
+            _ => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// A connection that is watched no more, and closed, when nobody takes it: also where who waits for
+/// it loses patience.
+pub(crate) struct Guarded(Option<Arc<Side>>);
+
+impl Guarded {
+    pub(crate) fn new(side: Arc<Side>) -> Guarded {
+        Guarded(Some(side))
+    }
+
+    /// Somebody has it now.
+    pub(crate) fn is_taken(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|side| side.leave());
+    }
 }
 
 /// Connects, with buffers of this size.
@@ -90,6 +157,7 @@ pub(crate) async fn connect(group: &Group, address: SocketAddr, buffer: usize) -
         _ => {}
     }
     let side = Side::new(group, new)?;
+    let guarded = Guarded::new(side.clone());
     let connected = when_ready(&side, |socket| match socket.take_error()? {
         Some(error) => Err(error),
         None => socket.peer_addr().map(drop).map_err(|error| match error.kind() {
@@ -97,7 +165,7 @@ pub(crate) async fn connect(group: &Group, address: SocketAddr, buffer: usize) -
             _ => error,
         }),
     });
-    let prepared = connected.await.and_then(|()| socket::prepare(&side.socket));
-    prepared.inspect_err(|_| side.leave())?;
+    connected.await.and_then(|()| socket::prepare(&side.socket))?;
+    guarded.is_taken();
     Ok(side)
 }

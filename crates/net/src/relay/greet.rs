@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use aqueduct_wire::{HOPS_MAX, Header, Kind, Lane, NetworkName, Route, RouteReply, RouteStatus, Target};
 use socket2::Socket;
 
-use crate::initiator::watch_gateways;
-use crate::relay::core::{Core, Greeting};
+use crate::initiator::{is_absent, watch_gateways};
+use crate::relay::core::{Core, Greeting, Wait};
 use crate::relay::flow::{About, Side, set_buffers};
-use crate::relay::frames::{connect, receive, send, within};
+use crate::relay::frames::{Guarded, connect, receive, send, unless_gone, within};
+use crate::relay::pace::Pace;
+use crate::relay::shares::NoWait;
 use crate::relay::watch;
 use crate::routes::Next;
 
@@ -42,13 +44,15 @@ pub(crate) async fn greet(core: Arc<Core>, socket: Socket, client: IpAddr, greet
 
 /// Whether it is somebody's now.
 async fn serve(core: &Arc<Core>, side: &Arc<Side>, client: IpAddr, greeting: Greeting) -> io::Result<bool> {
+    let mut pace = Pace::default();
     let (request, body) = loop {
+        pace.next(&core.group).await;
         let silent = || io::Error::new(io::ErrorKind::TimedOut, "no preamble came in time");
         let (header, body) = within(&core.group, PREAMBLE_MAX, receive(side)).await.ok_or_else(silent)??;
         if header.kind != Kind::Ping {
             break (header, body);
         }
-        send(side, Header { request: header.request, ..Header::new(Kind::Pong) }, &[]).await?;
+        send(&core.group, side, Header { request: header.request, ..Header::new(Kind::Pong) }, &[]).await?;
     };
     let began = Instant::now();
     let route = match request.kind {
@@ -64,7 +68,7 @@ async fn serve(core: &Arc<Core>, side: &Arc<Side>, client: IpAddr, greeting: Gre
     };
     if route.target == Target::Router {
         drop(greeting);
-        return watch::keep(core, side, &request, route.initiator).await.map(|()| false);
+        return watch::keep(core, (side, client), &request, route.initiator).await.map(|()| false);
     }
     if let Target::Hop { network, behind } = &route.target
         && (*behind == 0 || core.routes.is_in(network))
@@ -72,12 +76,17 @@ async fn serve(core: &Arc<Core>, side: &Arc<Side>, client: IpAddr, greeting: Gre
         // It counts as one that is greeted, of which there is a limit, for as long as it asks.
         return questions(core, side, &request).await.map(|()| false);
     }
-    let opened = open(core, &route, client, began).await;
-    match opened {
-        Ok(opened) => {
+    let opened = match begin_wait(core, client, &route.target) {
+        Ok(wait) => {
             drop(greeting);
-            begin(core, (side, &request), (&route, client), opened).await
+            let opened = unless_gone(side, open(core, &route, client, began)).await?;
+            drop(wait);
+            opened
         }
+        Err(refusal) => Err(refusal),
+    };
+    match opened {
+        Ok(opened) => begin(core, (side, &request), (&route, client), opened).await,
         Err(Refusal { status, hop, why, names }) => {
             let names = names.unwrap_or_else(|| [String::from("none"), client.to_string(), String::from("none")]);
             core.refused([&names[0], &names[1], &names[2]]);
@@ -87,18 +96,32 @@ async fn serve(core: &Arc<Core>, side: &Arc<Side>, client: IpAddr, greeting: Gre
     }
 }
 
+/// A place for a connection that waits for its target.
+fn begin_wait(core: &Arc<Core>, client: IpAddr, target: &Target) -> Result<Wait, Refusal> {
+    core.begin_wait(client, target).map_err(|why| match why {
+        NoWait::Full => Refusal::own(RouteStatus::Full, "as many connections wait for their targets as may"),
+        // Of this target alone, so that nobody goes around this router for others.
+        NoWait::Silent => {
+            let why = format!("as many connections as may wait already for {target}, which does not answer");
+            Refusal::own(RouteStatus::TimedOut, why)
+        }
+    })
+}
+
 /// Answers who looks at the way by this router.
 async fn questions(core: &Core, side: &Side, request: &Header) -> io::Result<()> {
     let at = side.socket.local_addr().ok().and_then(|address| address.as_socket());
     let name = at.map_or_else(|| core.config.name.clone(), |at| format!("{} at {at}", core.config.name));
     answer(core, side, (request, RouteStatus::Open, 0), &name).await?;
+    let mut pace = Pace::default();
     loop {
+        pace.next(&core.group).await;
         let silent = || io::Error::new(io::ErrorKind::TimedOut, "no question came in time");
         let (header, _) = within(&core.group, PREAMBLE_MAX, receive(side)).await.ok_or_else(silent)??;
         if header.kind != Kind::Ping {
             return Ok(());
         }
-        send(side, Header { request: header.request, ..Header::new(Kind::Pong) }, &[]).await?;
+        send(&core.group, side, Header { request: header.request, ..Header::new(Kind::Pong) }, &[]).await?;
     }
 }
 
@@ -129,7 +152,7 @@ async fn answer(
     };
     let mut body = Vec::new();
     RouteReply { status, hop, text }.encode(&mut body);
-    send(side, Header { request: request.request, ..Header::new(Kind::RouteReply) }, &body).await
+    send(&core.group, side, Header { request: request.request, ..Header::new(Kind::RouteReply) }, &body).await
 }
 
 /// The next hop, connected and asked.
@@ -224,7 +247,7 @@ async fn attempt(
             if is_gateway {
                 routes.works(next, now);
             }
-            if reply.status.is_passing() {
+            if is_gateway && reply.status.is_passing() {
                 routes.is_full(next, now);
             } else if is_gateway {
                 routes.leads_not_to(next, &route.target, now);
@@ -233,7 +256,12 @@ async fn attempt(
         }
         unheard => {
             if is_gateway {
-                routes.failed(next, now);
+                match &unheard {
+                    Some(Err(error)) if is_absent(error) => routes.failed(next, now),
+                    // The initiator had little patience, or what lies behind is dead: this router
+                    // asks itself whether the gateway is there.
+                    _ => routes.doubt(next, now),
+                }
                 watch_gateways(routes);
             }
             Err(match unheard {
@@ -246,15 +274,6 @@ async fn attempt(
     }
 }
 
-/// A connection that is given up when nobody takes it.
-struct Guarded(Option<Arc<Side>>);
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|side| side.leave());
-    }
-}
-
 async fn dial(
     core: &Arc<Core>,
     (route, number): (&Route, u64),
@@ -262,8 +281,8 @@ async fn dial(
     time: Duration,
 ) -> io::Result<(Arc<Side>, RouteReply)> {
     let started = Instant::now();
-    let mut guarded = Guarded(Some(connect(&core.group, next, core.buffer(route.lane)).await?));
-    let Some(side) = guarded.0.clone() else { return Err(io::ErrorKind::NotConnected.into()) };
+    let side = connect(&core.group, next, core.buffer(route.lane)).await?;
+    let guarded = Guarded::new(side.clone());
     let left = time.saturating_sub(started.elapsed());
     let target = match &route.target {
         Target::Hop { network, behind } => Target::Hop { network: network.clone(), behind: behind.saturating_sub(1) },
@@ -279,14 +298,14 @@ async fn dial(
     };
     let mut body = Vec::new();
     onward.encode(&mut body);
-    send(&side, Header::new(Kind::Route), &body).await?;
+    send(&core.group, &side, Header::new(Kind::Route), &body).await?;
     let (header, body) = receive(&side).await?;
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     if header.kind != Kind::RouteReply {
         return Err(invalid(format!("it answers with {:?}: it is no router or server of this release", header.kind)));
     }
     let reply = RouteReply::decode(&body).map_err(|error| invalid(error.to_string()))?;
-    guarded.0 = None;
+    guarded.is_taken();
     Ok((side, reply))
 }
 
@@ -298,7 +317,7 @@ async fn begin(
     opened: Opened,
 ) -> io::Result<bool> {
     let Opened { side: far, address, number, names, is_gateway, reply } = opened;
-    let mut guarded = Guarded(Some(far.clone()));
+    let guarded = Guarded::new(far.clone());
     if let Err((status, why)) = core.enter(client, route.lane) {
         core.refused([&names[0], &names[1], &names[2]]);
         answer(core, near, (request, status, 0), why).await?;
@@ -315,7 +334,7 @@ async fn begin(
         is_bulk: route.lane == Lane::Bulk,
         series: core.counters.series([&names[0], &names[1], &names[2]]),
     };
-    guarded.0 = None;
+    guarded.is_taken();
     for side in [near, &far] {
         if let Err(error) = crate::socket::guard(&side.socket, core.config.suspect) {
             tracing::debug!(%error, "a flow's idle peers are not asked");

@@ -146,7 +146,7 @@ impl Drop for Relay {
             lock(&listener.registration).take(); // which keeps the listener
         }
         let watchers: Vec<_> = lock(&self.core.watchers).drain().collect();
-        watchers.iter().for_each(|(_, (_, side))| side.leave());
+        watchers.iter().for_each(|(_, watcher)| watcher.side.leave());
         self.core.flows().iter().for_each(|flow| flow.abort());
     }
 }

@@ -10,7 +10,9 @@ mod greet;
 mod handle;
 mod held;
 mod movers;
+mod pace;
 mod pipes;
+mod shares;
 mod watch;
 
 pub use admission::Limits as RelayLimits;

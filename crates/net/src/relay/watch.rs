@@ -1,7 +1,7 @@
 //! Initiators that are told of what happens here.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use crate::relay::admission::BUFFER_MIN;
 use crate::relay::core::{Core, Watcher};
 use crate::relay::flow::{Flow, Side};
 use crate::relay::frames::{connect, receive, send, within};
+use crate::relay::pace::Pace;
+use crate::relay::shares::has_room;
 
 /// Flows that one notice names: a frame that is no longer than a preamble.
 const FLOWS_OF_NOTICE_MAX: usize = (ROUTE_LENGTH_MAX - 6) / 8;
@@ -31,13 +33,20 @@ const LISTEN_MAX: Duration = Duration::from_secs(5);
 const ASK_PAUSE: Duration = Duration::from_secs(2);
 
 /// Keeps a connection on which its initiator is told of its flows, until it ends.
-pub(crate) async fn keep(core: &Arc<Core>, side: &Arc<Side>, request: &Header, initiator: [u8; 16]) -> io::Result<()> {
+pub(crate) async fn keep(
+    core: &Arc<Core>,
+    (side, client): (&Arc<Side>, IpAddr),
+    request: &Header,
+    initiator: [u8; 16],
+) -> io::Result<()> {
     let number = core.number();
+    let watcher = Watcher { initiator, client, side: side.clone() };
     let is_full = {
         let mut watchers = lock(&core.watchers);
-        let is_full = watchers.len() >= core.config.limits.watchers_max;
+        let its = watchers.values().filter(|watcher| watcher.client == client).count();
+        let is_full = !has_room(its, watchers.len(), core.config.limits.watchers_max);
         if !is_full {
-            watchers.insert(number, (initiator, side.clone()));
+            watchers.insert(number, watcher.clone());
         }
         is_full
     };
@@ -46,23 +55,25 @@ pub(crate) async fn keep(core: &Arc<Core>, side: &Arc<Side>, request: &Header, i
     RouteReply { status, hop: 0, text: String::new() }.encode(&mut body);
     let reply = Header { request: request.request, ..Header::new(Kind::RouteReply) };
     let result = async {
-        send(side, reply, &body).await?;
+        send(&core.group, side, reply, &body).await?;
         crate::socket::guard(&side.socket, core.config.suspect)?;
         if is_full {
             return Ok(());
         }
         // What all were told before this one was there.
         if let Some(seconds) = core.stops_in() {
-            tell_these(core, vec![(initiator, side.clone())], seconds, None);
+            tell_these(core, vec![watcher], seconds, None);
         }
+        let mut pace = Pace::default();
         loop {
+            pace.next(&core.group).await;
             let (header, body) = receive(side).await?;
             let (kind, body) = match header.kind {
                 Kind::Ping => (Kind::Pong, Vec::new()),
                 Kind::RouteHeld => (Kind::RouteHeldReply, held(core, initiator, &body)?),
                 _ => return Ok(()),
             };
-            send(side, Header { request: header.request, ..Header::new(kind) }, &body).await?;
+            send(&core.group, side, Header { request: header.request, ..Header::new(kind) }, &body).await?;
         }
     };
     let result = result.await;
@@ -91,7 +102,7 @@ pub(crate) fn tell(core: &Arc<Core>, seconds: u32, only: Option<&[u64]>) {
 
 fn tell_these(core: &Arc<Core>, watchers: Vec<Watcher>, seconds: u32, only: Option<&[u64]>) {
     let flows = core.flows();
-    for (initiator, side) in watchers {
+    for Watcher { initiator, side, .. } in watchers {
         let is_its = |flow: &&Arc<Flow>| {
             flow.about.initiator == initiator && only.is_none_or(|only| only.contains(&flow.about.number))
         };
@@ -100,12 +111,15 @@ fn tell_these(core: &Arc<Core>, watchers: Vec<Watcher>, seconds: u32, only: Opti
             .chunks(FLOWS_OF_NOTICE_MAX)
             .map(|flows| RouteNotice { stopping_seconds: seconds, flows: flows.to_vec() })
             .collect();
+        let this = Arc::downgrade(core);
         core.group.spawn(async move {
             for notice in notices {
+                let Some(core) = this.upgrade() else { return };
                 let mut body = Vec::new();
                 notice.encode(&mut body);
-                if send(&side, Header::new(Kind::RouteNotice), &body).await.is_err() {
-                    return; // it is closed where it is read
+                if send(&core.group, &side, Header::new(Kind::RouteNotice), &body).await.is_err() {
+                    // A part of the notice may be on its way. It ends where it is read.
+                    return side.abort();
                 }
             }
         });
@@ -154,8 +168,10 @@ async fn hear(core: &Arc<Core>, gateway: SocketAddr, is_used: impl Fn(&Core) -> 
             flow: 0,
         }
         .encode(&mut body);
-        send(&side, Header::new(Kind::Route), &body).await?;
+        send(&core.group, &side, Header::new(Kind::Route), &body).await?;
+        let mut pace = Pace::default();
         loop {
+            pace.next(&core.group).await;
             // A frame is never left half read: what is late is asked for.
             let next = within(&core.group, LISTEN_MAX, receive(&side)).await.ok_or_else(late)??;
             let (header, body) = next;
@@ -166,7 +182,7 @@ async fn hear(core: &Arc<Core>, gateway: SocketAddr, is_used: impl Fn(&Core) -> 
                 }
                 Kind::RouteReply | Kind::Pong if is_used(core) => {
                     core.group.sleep(ASK_PAUSE).await;
-                    send(&side, Header::new(Kind::Ping), &[]).await?;
+                    send(&core.group, &side, Header::new(Kind::Ping), &[]).await?;
                 }
                 _ => return Ok(()),
             }

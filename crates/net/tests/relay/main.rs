@@ -1,5 +1,7 @@
 //! A router between hand-made initiators and targets: what it passes on, and what it refuses.
 
+mod limits;
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
