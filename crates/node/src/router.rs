@@ -22,8 +22,16 @@ const FLOWS_SHOWN_MAX: usize = 256;
 /// Between looks whether all flows have left.
 const DRAIN_STEP: Duration = Duration::from_millis(20);
 
-/// Descriptors of a router that are neither of flows nor of pipes.
-const DESCRIPTORS_KEPT: u64 = 512;
+/// Descriptors of a router that are of no connection: its threads, sockets, logs and idle pipes.
+const DESCRIPTORS_KEPT: u64 = 256;
+
+/// Descriptors of connections that are greeted, and of those that wait, with the connection to
+/// their next hop, for each that may be.
+const DESCRIPTORS_OF_GREETING: u64 = 3;
+
+/// Of few descriptors one in so many is for connections that are greeted or wait, and one in twice
+/// as many for those on which clients are told. The rest is for flows.
+const DESCRIPTORS_SHARE: u64 = 4;
 
 /// Descriptors that a flow may need: two connections, and a pipe for each direction.
 const DESCRIPTORS_OF_FLOW: u64 = 6;
@@ -120,18 +128,29 @@ fn start(config: &RouterConfig, groups: &[Arc<Group>]) -> Result<(Arc<Inner>, Co
     Ok((inner, control, exporter))
 }
 
-/// As many flows as this process may have descriptors for.
+/// As many flows, and connections that are none yet, as this process may have descriptors for.
 fn limits(wanted: &RelayLimits) -> RelayLimits {
     let descriptors = host::raise_descriptors();
-    let room = descriptors.saturating_sub(DESCRIPTORS_KEPT) / DESCRIPTORS_OF_FLOW;
-    let flows_max = wanted.flows_max.min(usize::try_from(room).unwrap_or(usize::MAX).max(1));
+    let limits = fitting(descriptors, wanted);
+    let flows_max = limits.flows_max;
     if flows_max < wanted.flows_max {
         tracing::warn!(
             "the router carries {flows_max} flows at most instead of {}: this process may have {descriptors} descriptors, and each flow may need {DESCRIPTORS_OF_FLOW}. Raise the hard limit (LimitNOFILE= of the service, or ulimit -Hn), or give fewer with flows_max",
             wanted.flows_max
         );
     }
-    RelayLimits { flows_max, ..wanted.clone() }
+    limits
+}
+
+/// What fits into so many descriptors: without any the router could let nobody in, and not say so.
+fn fitting(descriptors: u64, wanted: &RelayLimits) -> RelayLimits {
+    let room = descriptors.saturating_sub(DESCRIPTORS_KEPT);
+    let few = |wanted: usize, room: u64| wanted.min(usize::try_from(room).unwrap_or(usize::MAX).max(1));
+    let greeting_max = few(wanted.greeting_max, room / DESCRIPTORS_SHARE / DESCRIPTORS_OF_GREETING);
+    let watchers_max = few(wanted.watchers_max, room / DESCRIPTORS_SHARE / 2);
+    let taken = greeting_max as u64 * DESCRIPTORS_OF_GREETING + watchers_max as u64;
+    let flows_max = few(wanted.flows_max, room.saturating_sub(taken) / DESCRIPTORS_OF_FLOW);
+    RelayLimits { flows_max, greeting_max, watchers_max, ..wanted.clone() }
 }
 
 impl Inner {
@@ -252,6 +271,21 @@ mod tests {
     use super::*;
     use crate::control;
     use crate::router_config::RouterSettings;
+
+    #[test]
+    fn all_connections_of_a_router_fit_its_descriptors() {
+        let usual = RelayLimits::default();
+        for descriptors in [1024, 4096, 16_384, 65_536, u64::MAX] {
+            let limits = fitting(descriptors, &usual);
+            let flows = limits.flows_max as u64 * DESCRIPTORS_OF_FLOW;
+            let others = limits.greeting_max as u64 * DESCRIPTORS_OF_GREETING + limits.watchers_max as u64;
+            assert!(flows + others + DESCRIPTORS_KEPT <= descriptors, "{descriptors}: {limits:?}");
+            assert!(limits.flows_max >= 64 && limits.greeting_max >= 64, "{descriptors}: {limits:?}");
+        }
+        assert_eq!(fitting(65_536, &usual), usual);
+        let few = fitting(0, &usual);
+        assert_eq!((few.flows_max, few.greeting_max), (1, 1));
+    }
 
     #[test]
     fn routes_change_while_it_runs() {
