@@ -34,6 +34,10 @@ const BACKLOG_PAUSES: usize = 4 << 20;
 /// Files up to this size are copied and sent with other frames; above, `sendfile` pays (measured between 8 and 32 KiB).
 const COPY_MAX: usize = 16 << 10;
 
+/// Batches of frames that are received one after the other before others have their turn: a peer
+/// that sends as fast as it is served would keep the thread else.
+const BATCHES_PER_TURN: u32 = 16;
+
 /// How a connection is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
@@ -578,7 +582,7 @@ impl Connection {
                 return false;
             }
         }
-        let mut frames = Vec::new();
+        let (mut frames, mut batches) = (Vec::new(), 0);
         loop {
             if self.holding.has_deferred() {
                 return true;
@@ -631,7 +635,20 @@ impl Connection {
             if done {
                 return true;
             }
+            batches += 1;
+            if batches >= BATCHES_PER_TURN && self.receive_later() {
+                return false;
+            }
         }
+    }
+
+    /// Goes on after others have had their turn: what has been read already, of which no event
+    /// tells, is not left behind.
+    fn receive_later(self: &Arc<Self>) -> bool {
+        let Some(group) = self.group.upgrade() else { return false };
+        let this = self.clone();
+        group.spawn(async move { this.receive_and_watch() });
+        true
     }
 
     /// Hands frames to the endpoint. Before a slow one, the frames behind it, or if there are none the watching of the connection, go to

@@ -73,7 +73,13 @@ struct World {
 
 impl World {
     fn new(frames_max: usize, unsent_max: usize) -> (World, Arc<Budget>) {
-        let settings = Settings { name: "test".into(), threads_min: 1, threads_max: 2, spin_max: Duration::ZERO };
+        World::with((1, 2), frames_max, unsent_max)
+    }
+
+    /// With so many threads, at least and at most.
+    fn with(threads: (usize, usize), frames_max: usize, unsent_max: usize) -> (World, Arc<Budget>) {
+        let (threads_min, threads_max) = threads;
+        let settings = Settings { name: "test".into(), threads_min, threads_max, spin_max: Duration::ZERO };
         let budget = Budget::new(frames_max, unsent_max, || {});
         let pool = BufferPool::new(1 << 20, 1).with_budget(budget.clone());
         let (sender, events) = channel();
@@ -299,4 +305,37 @@ fn the_end_is_told_after_what_was_deferred() {
     drop(last);
     assert_eq!([world.frame(), world.frame()], [0, 0]);
     assert!(world.endpoint.closed.load(Ordering::SeqCst));
+}
+
+#[test]
+fn who_sends_without_end_leaves_the_thread_to_others() {
+    /// More than are received in one turn, and no more than the socket takes.
+    const FRAMES: usize = 500;
+    // One thread, this one, and not yet.
+    let (world, _) = World::with((0, 1), ROOM, ROOM);
+    let [(mut busy, first), (mut other, second)] = [world.connect(), world.connect()];
+    let frame = Header::new(Kind::Pong).encode();
+    let writer = std::thread::spawn(move || {
+        busy.write_all(&frame.repeat(2 * FRAMES)).unwrap();
+        busy
+    });
+    let unread = |connection: &Connection| rustix::io::ioctl_fionread(&*connection.socket).unwrap() as usize;
+    wait_until(|| unread(&first) >= FRAMES * HEADER_SIZE);
+    other.write_all(&[&head(1)[..], &[7]].concat()).unwrap();
+    wait_until(|| unread(&second) > 0);
+    let mut told = Vec::new();
+    let mut turn_until = |holds: &dyn Fn(&[usize]) -> bool| {
+        aqueduct_worker::wait(&world.group, async {
+            while !holds(&told) {
+                world.group.sleep(Duration::from_millis(1)).await;
+                told.extend(world.events.try_iter());
+            }
+        });
+        told.clone()
+    };
+    let told = turn_until(&|told| told.contains(&1));
+    let before = told.iter().take_while(|length| **length == 0).count();
+    assert!(before < FRAMES, "{before} frames of the other were first");
+    turn_until(&|told| told.len() == 2 * FRAMES + 1); // and nothing is left behind
+    drop(writer.join().unwrap());
 }
