@@ -6,6 +6,7 @@
 //! and what happens then brings it back.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Waker;
@@ -156,6 +157,8 @@ pub(crate) struct Flow {
     buffer: AtomicUsize,
     /// For how long bytes lay here, if somebody asks.
     pub(crate) held: Held,
+    /// All has come from both sides and was passed on, and may be in the sockets still.
+    is_through: AtomicBool,
     is_over: AtomicBool,
     on_end: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     this: Weak<Flow>,
@@ -210,6 +213,7 @@ impl Flow {
             directions: Default::default(),
             buffer: AtomicUsize::new(buffer),
             held: Held::default(),
+            is_through: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             on_end: Mutex::new(Some(on_end)),
             this: this.clone(),
@@ -270,6 +274,7 @@ impl Flow {
         if readiness.write || readiness.gone {
             self.pump(1 - side);
         }
+        self.end_if_taken();
     }
 
     /// Moves what comes from a side, unless somebody does: then that one goes on.
@@ -408,6 +413,19 @@ impl Flow {
 
     fn end_if_both(&self) {
         if self.directions.iter().all(|direction| lock(&direction.state).shut) {
+            self.is_through.store(true, Ordering::SeqCst);
+            self.end_if_taken();
+        }
+    }
+
+    /// Ends it when all has been passed on, and taken by those for whom it was: what is left in a
+    /// socket that is closed the kernel gives up soon, where its receiver has no room for a while.
+    /// That a peer has taken the end is told as whatever happens to a socket.
+    fn end_if_taken(&self) {
+        let is_left = |side: &Arc<Side>| {
+            tcp_info(side.socket.as_fd()).is_ok_and(|info| info.unacknowledged > 0 || info.unsent > 0)
+        };
+        if self.is_through.load(Ordering::SeqCst) && !self.sides.iter().any(is_left) {
             self.end();
         }
     }
@@ -433,13 +451,15 @@ impl Flow {
         on_end.into_iter().for_each(|on_end| on_end());
     }
 
-    /// Ends it when one of its peers is not heard any more though it was asked.
+    /// Ends it when one of its peers is not heard any more though it was asked, or both have taken
+    /// all of it.
     pub(crate) fn look(&self, suspect: Duration) {
+        self.end_if_taken();
         let is_dead = |side: &Arc<Side>| {
-            let info = tcp_info(std::os::fd::AsFd::as_fd(&*side.socket)).ok();
+            let info = tcp_info(side.socket.as_fd()).ok();
             info.is_some_and(|info| matches!(judge(&info, suspect), Verdict::Dead(_)))
         };
-        if self.sides.iter().any(is_dead) {
+        if self.sides.iter().any(is_dead) && !self.is_over.load(Ordering::SeqCst) {
             self.abort();
         }
     }
@@ -457,7 +477,6 @@ fn is_later(error: &io::Error) -> bool {
 
 /// Has a socket take so much, in each direction. A kernel that does not is no reason to fail.
 pub(crate) fn set_buffers(socket: &Socket, bytes: usize) {
-    use std::os::fd::AsFd;
     for which in [sys::Buffer::Receive, sys::Buffer::Send] {
         let _ = sys::set_buffer(socket.as_fd(), which, bytes);
     }

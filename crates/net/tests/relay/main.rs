@@ -51,6 +51,15 @@ fn name(text: &str) -> NetworkName {
 
 /// Networks of loopback addresses, and ways.
 fn router(networks: &[(&str, &str)], ways: &[(&str, SocketAddr)], limits: RelayLimits) -> Router {
+    suspecting(Duration::from_secs(5), networks, ways, limits)
+}
+
+fn suspecting(
+    suspect: Duration,
+    networks: &[(&str, &str)],
+    ways: &[(&str, SocketAddr)],
+    limits: RelayLimits,
+) -> Router {
     let settings =
         Settings { name: "router".into(), threads_min: 1, threads_max: 1, spin_max: Duration::from_micros(20) };
     let groups: Vec<_> = (0..2).map(|_| Group::new(settings.clone()).unwrap()).collect();
@@ -67,7 +76,7 @@ fn router(networks: &[(&str, &str)], ways: &[(&str, SocketAddr)], limits: RelayL
     };
     let networks = networks.iter().map(network).collect();
     let table = Table { networks, ways: ways.iter().map(way).collect(), ..Table::default() };
-    let config = RelayConfig { name: "r".into(), limits, suspect: Duration::from_secs(5) };
+    let config = RelayConfig { name: "r".into(), limits, suspect };
     let relay = Relay::start(config, &["127.0.0.1:0".parse().unwrap()], Arc::new(Routes::new(table)), &groups).unwrap();
     Router { relay: Some(relay), groups }
 }
@@ -201,6 +210,29 @@ fn bytes_and_ends_go_through_both_ways() {
         assert_eq!((of(scope, "out"), of(scope, "back")), (9 << 20, (5 << 20) + 8), "{scope}");
     }
     assert_eq!(status.metrics.samples("aqueduct_router_flows").iter().map(|flows| flows.number()).sum::<u64>(), 0);
+}
+
+/// The kernel gives up what is left of a closed socket when its receiver has no room for a while.
+#[test]
+fn what_is_left_when_both_have_ended_comes_however_late_it_is_read() {
+    /// So that the kernel asks a receiver every second whether it has room.
+    const SUSPECT: Duration = Duration::from_secs(2);
+    let router = suspecting(SUSPECT, &[("far", "127.0.0.0/8")], &[], RelayLimits::default());
+    let (address, accepted) = target();
+    let mut near = open(router.address(), &to("far", address));
+    let mut far = accepted.recv_timeout(PATIENCE).unwrap();
+    near.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(far.read(&mut [0]).unwrap(), 0);
+    // More than the reader's socket takes, and no more than that of the router.
+    let data = pattern(2 << 20);
+    far.write_all(&data).unwrap();
+    drop(far);
+    thread::sleep(2 * SUSPECT);
+    let mut came = Vec::new();
+    near.read_to_end(&mut came).unwrap();
+    assert!(came == data, "{} bytes of {}", came.len(), data.len());
+    drop(near);
+    until("the flow ends", || router.relay().flows() == 0);
 }
 
 fn reset(stream: TcpStream) {
