@@ -60,12 +60,24 @@ impl Place {
 /// How the agents of a group get their interfaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Virtual functions of a card. `makes`: they are made first. Otherwise the card has them.
-    Sriov { card: String, makes: bool },
+    /// Virtual functions of a card. `free`: those that it has and nobody uses, by their indexes;
+    /// `None`: they are made first.
+    Sriov { card: String, free: Option<Vec<u32>> },
     /// Addresses of their own on a card.
     Macvlan { card: String },
     /// Wires to a bridge. `None`: of their own.
     Veth { bridge: Option<String> },
+}
+
+/// What a group of agents has of virtual functions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// It has made those of the card: the host uses none of them.
+    pub made: bool,
+    /// What agents have that are up.
+    pub held: Vec<u32>,
+    /// What others of its agents have, and will have given back.
+    pub back: Vec<u32>,
 }
 
 /// The sysfs folder of a card's device; `None`: it has none, or the sysfs that is mounted here
@@ -82,8 +94,8 @@ fn number(host: &dyn Host, path: &Path) -> Option<u32> {
     host.read(path).ok()?.trim().parse().ok()
 }
 
-/// Chooses how so many agents get their interfaces.
-pub(crate) fn choose(host: &dyn Host, settings: &Settings, agents: u32) -> Result<Way, Failure> {
+/// Chooses how these agents get their interfaces.
+pub(crate) fn choose(host: &dyn Host, settings: &Settings, agents: &[u32], known: &Known) -> Result<Way, Failure> {
     let Some(card) = settings.uplink.clone() else { return Ok(Way::Veth { bridge: None }) };
     let Some(told) = Place::here(&card).told(host) else {
         return Err(Failure::usage(
@@ -106,8 +118,8 @@ pub(crate) fn choose(host: &dyn Host, settings: &Settings, agents: u32) -> Resul
     match settings.interface {
         InterfaceChoice::Veth => Ok(Way::Veth { bridge: None }),
         InterfaceChoice::Macvlan => Ok(Way::Macvlan { card }),
-        InterfaceChoice::Sriov => functions(host, &card, &told, agents),
-        InterfaceChoice::Auto => match functions(host, &card, &told, agents) {
+        InterfaceChoice::Sriov => functions(host, (&card, &told), agents, known),
+        InterfaceChoice::Auto => match functions(host, (&card, &told), agents, known) {
             Ok(way) => Ok(way),
             Err(why) => {
                 tracing::info!(%card, %why, "virtual functions cannot be had");
@@ -118,9 +130,10 @@ pub(crate) fn choose(host: &dyn Host, settings: &Settings, agents: u32) -> Resul
 }
 
 /// Virtual functions of a card, where it can have so many.
-fn functions(host: &dyn Host, card: &str, told: &Value, agents: u32) -> Result<Way, Failure> {
+fn functions(host: &dyn Host, (card, told): (&str, &Value), agents: &[u32], known: &Known) -> Result<Way, Failure> {
+    let (wanted, last) = (agents.len(), agents.iter().max().copied().unwrap_or(0));
     let cannot = |why: String, hint: &str| {
-        Failure::new(format!("cannot give {agents} agents virtual functions of {card}"), why, hint)
+        Failure::new(format!("cannot give {wanted} agents virtual functions of {card}"), why, hint)
     };
     let device = device(host, card, told);
     let most = device.as_ref().and_then(|device| number(host, &device.join("sriov_totalvfs")));
@@ -129,20 +142,77 @@ fn functions(host: &dyn Host, card: &str, told: &Value, agents: u32) -> Result<W
         return Err(cannot("the card has none (no sriov_totalvfs in sysfs)".into(), hint));
     };
     let now = number(host, &device.join("sriov_numvfs")).unwrap_or(0);
-    match now {
-        _ if agents > most => Err(cannot(format!("it has {most} at most"), "ask for fewer agents")),
-        0 => Ok(Way::Sriov { card: card.into(), makes: true }),
-        _ if now >= agents => Ok(Way::Sriov { card: card.into(), makes: false }),
-        _ => Err(cannot(
-            format!("it has {now}, and their number changes only by way of 0, which ends what uses them"),
-            &format!("where nobody uses them: echo 0 > {}", device.join("sriov_numvfs").display()),
-        )),
+    if last > most {
+        return Err(cannot(format!("it has {most} at most"), "ask for fewer agents"));
+    }
+    let card = card.to_owned();
+    if now == 0 {
+        return Ok(Way::Sriov { card, free: None });
+    }
+    let (mut free, mut used) = (Vec::new(), Vec::new());
+    for index in (0..now).filter(|index| !known.held.contains(index)) {
+        match use_of_function(host, &card, index) {
+            Some(why) if !known.made && !known.back.contains(&index) => used.push(format!("{index} ({why})")),
+            _ => free.push(index),
+        }
+    }
+    if free.len() >= wanted {
+        return Ok(Way::Sriov { card, free: Some(free) });
+    }
+    let used = if used.is_empty() { String::new() } else { format!(", of which others use {}", used.join(", ")) };
+    Err(cannot(
+        format!("it has {now}{used}, and their number changes only by way of 0, which ends what uses them"),
+        &format!("where nobody uses them: echo 0 > {}", device.join("sriov_numvfs").display()),
+    ))
+}
+
+/// Who uses a virtual function of a card that this process has not made; `None`: nobody.
+fn use_of_function(host: &dyn Host, card: &str, index: u32) -> Option<String> {
+    let name = match interface_of(host, card, index) {
+        Ok(Some(name)) => name,
+        Ok(None) => return Some("it has no interface in this network namespace".into()),
+        Err(error) => return Some(format!("it cannot be looked for: {error}")),
+    };
+    let told = host.run(&words(&format!("ip -j addr show dev {name}")));
+    let told = told.and_then(|text| serde_json::from_str::<Vec<Value>>(&text).map_err(|error| error.to_string()));
+    let told = match told.map(|all| all.into_iter().next()) {
+        Ok(Some(told)) => told,
+        Ok(None) => return Some(format!("{name} cannot be looked at")),
+        Err(why) => return Some(format!("{name} cannot be looked at: {why}")),
+    };
+    let folder = Path::new("/sys/class/net").join(&name);
+    // Of a virtual network, or an address of its own, on it.
+    let upper = host
+        .names(&folder)
+        .unwrap_or_default()
+        .into_iter()
+        .find_map(|file| file.strip_prefix("upper_").map(str::to_owned));
+    // Routes go only over what is up.
+    let is_up = told["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "UP"));
+    let address = told["addr_info"].as_array().and_then(|all| all.first()?["local"].as_str());
+    match (told["master"].as_str(), upper, address) {
+        (Some(master), ..) => Some(format!("{name} belongs to {master}")),
+        (_, Some(upper), _) => Some(format!("{upper} lies on {name}")),
+        (.., Some(address)) => Some(format!("{name} has the address {address}")),
+        _ => is_up.then(|| format!("{name} is up")),
     }
 }
 
-/// The file that makes the virtual functions of a card.
+/// How the interface of a virtual function is called; nothing where it has none here.
+fn interface_of(host: &dyn Host, card: &str, index: u32) -> io::Result<Option<String>> {
+    let folder = Path::new("/sys/class/net").join(card).join(format!("device/virtfn{index}/net"));
+    match host.names(&folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        names => Ok(names?.into_iter().next()),
+    }
+}
+
+/// The file of a card that says how many virtual functions it has, and makes them.
+pub(crate) const FUNCTIONS: &str = "device/sriov_numvfs";
+
+/// That file of a card.
 pub(crate) fn functions_file(card: &str) -> PathBuf {
-    Path::new("/sys/class/net").join(card).join("device/sriov_numvfs")
+    Path::new("/sys/class/net").join(card).join(FUNCTIONS)
 }
 
 /// A virtual function that an agent gets.
@@ -165,15 +235,6 @@ pub struct Function {
 }
 
 impl Function {
-    /// What it is called now; nothing where it has no interface yet.
-    fn name(&self, host: &dyn Host) -> io::Result<Option<String>> {
-        let folder = Path::new("/sys/class/net").join(&self.card).join(format!("device/virtfn{}/net", self.index));
-        match host.names(&folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            names => Ok(names?.into_iter().next()),
-        }
-    }
-
     /// Waits until the card has made it, and notes how it is called.
     pub(crate) fn find(&mut self, host: &dyn Host) -> Result<(), Failure> {
         let end = Instant::now() + FUNCTION_MAX;
@@ -182,7 +243,7 @@ impl Function {
                 let what = format!("cannot look for virtual function {} of {}", self.index, self.card);
                 Failure::new(what, error, "see that sysfs is mounted at /sys")
             };
-            self.called = self.name(host).map_err(failed)?;
+            self.called = interface_of(host, &self.card, self.index).map_err(failed)?;
             if self.called.is_some() || Instant::now() > end {
                 break;
             }

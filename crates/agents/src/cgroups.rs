@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use aqueduct_node::Failure;
 
 use crate::command::words;
+use crate::controllers::SUBTREE;
 use crate::host::Host;
+use crate::journal::{self, Journal};
 use crate::settings::Settings;
 use crate::step::Step;
 
@@ -20,6 +22,8 @@ pub(crate) struct Hierarchies {
     two: Option<(PathBuf, Vec<String>)>,
     /// Version 1: each controller with its folder.
     one: Vec<(String, PathBuf)>,
+    /// What agents of this host have lent: the file, and the controller with a `-` before it.
+    lent: Vec<(PathBuf, String)>,
 }
 
 /// What a group of an agent comes to.
@@ -46,7 +50,7 @@ struct Limit {
 impl Hierarchies {
     /// Those of this host.
     pub(crate) fn of(host: &dyn Host) -> Hierarchies {
-        let mut found = Hierarchies::default();
+        let mut found = Hierarchies { lent: lent_by_agents(host), ..Hierarchies::default() };
         for line in host.read(Path::new("/proc/self/mounts")).unwrap_or_default().lines() {
             let fields: Vec<&str> = line.split(' ').collect();
             let [_, target, kind, options, ..] = fields[..] else { continue };
@@ -93,7 +97,7 @@ impl Hierarchies {
             let one = self.one.iter().find(|(controller, _)| controller == limit.controller);
             match (&self.two, &own, one) {
                 (Some((root, has)), Some(folder), _) if has.iter().any(|has| has == limit.controller) => {
-                    groups.shared.extend(lend(host, root, limit.controller));
+                    groups.shared.extend(self.lend(host, root, limit.controller));
                     groups.own.extend(limit.two.into_iter().map(|file| write(folder, file)));
                 }
                 (_, _, Some((_, root))) => {
@@ -117,13 +121,30 @@ impl Hierarchies {
         }
         Ok(groups)
     }
+
+    /// Has groups below the root of version 2 use a controller, where they do not yet, or do since
+    /// other agents have lent it: the last of them takes it back.
+    fn lend(&self, host: &dyn Host, root: &Path, controller: &str) -> Option<Step> {
+        let (path, back) = (root.join(SUBTREE), format!("-{controller}"));
+        let is_lent = words(&host.read(&path).unwrap_or_default()).iter().any(|lent| lent == controller);
+        let is_by_agents = || self.lent.iter().any(|lent| *lent == (path.clone(), back.clone()));
+        (!is_lent || is_by_agents()).then(|| Step::Write {
+            path: path.clone(),
+            text: format!("+{controller}"),
+            back: Some(back.clone()),
+        })
+    }
 }
 
-/// Has groups below the root of version 2 use a controller, where they do not yet.
-fn lend(host: &dyn Host, root: &Path, controller: &str) -> Option<Step> {
-    let path = root.join("cgroup.subtree_control");
-    let lent = words(&host.read(&path).unwrap_or_default()).iter().any(|lent| lent == controller);
-    (!lent).then(|| Step::Write { path, text: format!("+{controller}"), back: Some(format!("-{controller}")) })
+fn lent_by_agents(host: &dyn Host) -> Vec<(PathBuf, String)> {
+    let journals = journal::names(host).into_iter().filter_map(|name| Journal::read(host, &name).ok().flatten());
+    let lent = |step: &Step| match step {
+        Step::Write { path, back: Some(back), .. } if path.ends_with(SUBTREE) => Some((path.clone(), back.clone())),
+        _ => None,
+    };
+    journals
+        .flat_map(|journal| journal.steps.iter().filter_map(|taken| lent(&taken.step)).collect::<Vec<_>>())
+        .collect()
 }
 
 /// What is asked for.

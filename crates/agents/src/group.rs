@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use aqueduct_node::Failure;
 
 use crate::agent::{Agent, RUN, folder};
+use crate::cards::{FUNCTIONS, Known};
 use crate::command::LOOK;
 use crate::host::Host;
-use crate::journal::{self, Journal};
+use crate::journal::{self, Journal, Taken};
 use crate::plan::{Plan, Planner};
 use crate::settings::{AGENTS_MAX, AgentKind, Settings, check_name};
 use crate::step::Step;
@@ -56,11 +57,26 @@ pub fn dry_run(host: &dyn Host, settings: &Settings, agents: u32, program: &Path
     let known = Journal::read(host, &settings.name)?;
     let missing =
         known.as_ref().map_or_else(|| Ok((1..=agents).collect()), |known| missing(host, known, settings, agents))?;
-    let mut plan = Planner::new(host, settings, agents, program)?.plan(host, &missing)?;
+    let functions = known.as_ref().map(|journal| self::known(journal, &missing)).unwrap_or_default();
+    let mut plan = Planner::new(host, settings, &missing, &functions, program)?.plan(host, &missing)?;
     if known.is_some() {
         plan.shared.clear();
     }
     Ok(plan)
+}
+
+/// What a group has of virtual functions, while these of its agents are missing.
+fn known(journal: &Journal, missing: &[u32]) -> Known {
+    let mut known = Known::default();
+    for Taken { agent, step } in &journal.steps {
+        match step {
+            Step::Write { path, .. } if path.ends_with(FUNCTIONS) => known.made = true,
+            Step::Function(function) if missing.contains(agent) => known.back.push(function.index),
+            Step::Function(function) => known.held.push(function.index),
+            _ => {}
+        }
+    }
+    known
 }
 
 /// The agents that are not up as they should be. Where others are wanted than there are, that is
@@ -77,11 +93,12 @@ fn missing(host: &dyn Host, known: &Journal, settings: &Settings, agents: u32) -
     if known.settings != *settings {
         return refused("they are up with other settings".into());
     }
-    let last = known.agents.iter().map(|agent| agent.number).max().unwrap_or(0);
+    let is_up = |number: &u32| known.process(*number).is_some_and(|process| process.is_alive(host));
+    // What an `up` that was killed has left of others is no agent.
+    let last = known.agents.iter().map(|agent| agent.number).filter(is_up).max().unwrap_or(0);
     if last > agents {
         return refused(format!("{last} are up, which is more than {agents}"));
     }
-    let is_up = |number: &u32| known.process(*number).is_some_and(|process| process.is_alive(host));
     Ok((1..=agents).filter(|number| !is_up(number)).collect())
 }
 
@@ -118,7 +135,8 @@ pub fn up(host: &dyn Host, settings: &Settings, agents: u32, program: &Path) -> 
                 forget(host, &settings.name);
             } else {
                 journal.agents.retain(|agent| !missing.contains(&agent.number));
-                journal.complete = undone.is_ok();
+                // What those that were up share is whole.
+                journal.complete = !is_new;
                 journal.write(host)?;
             }
             Err(match undone {
@@ -145,11 +163,13 @@ fn add(
     program: &Path,
     is_new: bool,
 ) -> Result<Vec<Agent>, Failure> {
-    // What is left of those that have ended.
-    journal.complete = false;
-    journal.undo(host, |taken| missing.contains(&taken.agent))?;
-    journal.agents.retain(|agent| !missing.contains(&agent.number));
-    let Plan { shared, agents: plans } = Planner::new(host, settings, agents, program)?.plan(host, missing)?;
+    // What is left of those that have ended. Those that are up stay what they are, also where this
+    // process dies: then whoever comes next finds the others not up.
+    let is_left = |number: u32| missing.contains(&number) || number > agents;
+    journal.undo(host, |taken| is_left(taken.agent))?;
+    journal.agents.retain(|agent| !is_left(agent.number));
+    let Plan { shared, agents: plans } =
+        Planner::new(host, settings, missing, &known(journal, missing), program)?.plan(host, missing)?;
     journal.write(host)?;
     for step in shared.into_iter().filter(|_| is_new) {
         journal.take(host, 0, step)?;

@@ -33,7 +33,8 @@ pub struct Journal {
     pub agents: Vec<Agent>,
     /// All steps, in order.
     pub steps: Vec<Taken>,
-    /// Nothing is half done.
+    /// What all agents share is there, and none of it was taken back yet. Of each agent its process
+    /// tells whether it is whole: that is started last.
     pub complete: bool,
 }
 

@@ -13,6 +13,7 @@ mod cards;
 mod cgroups;
 mod command;
 mod container;
+mod controllers;
 mod enter;
 mod group;
 pub mod host;

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::host::{Host, Lock, ThisHost};
@@ -24,6 +24,8 @@ pub struct MadeUp {
     /// The process of each namespace.
     processes: RefCell<BTreeMap<String, u32>>,
     next: Cell<u64>,
+    /// What `ip addr` tells of interfaces that the host uses, by their names.
+    pub uses: RefCell<BTreeMap<String, Value>>,
     /// All that was run, in order.
     pub ran: RefCell<Vec<String>>,
     /// A command that holds this text fails.
@@ -42,6 +44,7 @@ impl MadeUp {
             namespaces: RefCell::default(),
             processes: RefCell::default(),
             next: Cell::new(7),
+            uses: RefCell::default(),
             ran: RefCell::default(),
             fails: RefCell::default(),
             lives: Cell::new(u64::MAX),
@@ -271,6 +274,10 @@ impl Host for MadeUp {
                 Ok(format!("/bin/{}", words[words.len() - 1].trim_start_matches("command -v ")))
             }
             _ if line.starts_with("modprobe ") => Ok("builtin x\ninsmod /lib/modules/6.1.0/y.ko".into()),
+            ["addr", "show", "dev", name] => {
+                let free = json!({"ifname": name, "flags": ["BROADCAST"], "addr_info": []});
+                Ok(json!([self.uses.borrow().get(*name).unwrap_or(&free)]).to_string())
+            }
             ["addr" | "route" | "qdisc" | "tuntap", ..] => Ok(String::new()),
             other => panic!("{other:?}"),
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use aqueduct_node::Failure;
 
 use crate::agent::{Agent, folder, mac};
-use crate::cards::{self, Function, Place, WIRE, Way};
+use crate::cards::{self, Function, Known, Place, WIRE, Way};
 use crate::cgroups::Hierarchies;
 use crate::command::words;
 use crate::enter::Entry;
@@ -66,14 +66,16 @@ impl Names<'_> {
 }
 
 impl<'a> Planner<'a> {
-    /// Looks at the host, for so many agents. `program` is ours.
+    /// Looks at the host, for these agents. `known`: what their group has of virtual functions.
+    /// `program` is ours.
     pub(crate) fn new(
         host: &dyn Host,
         settings: &'a Settings,
-        agents: u32,
+        agents: &[u32],
+        known: &Known,
         program: &'a Path,
     ) -> Result<Planner<'a>, Failure> {
-        let way = cards::choose(host, settings, agents)?;
+        let way = cards::choose(host, settings, agents, known)?;
         if settings.vlan.is_some() && matches!(way, Way::Veth { .. }) {
             return Err(Failure::usage(
                 "cannot put agents into a virtual network",
@@ -96,8 +98,12 @@ impl<'a> Planner<'a> {
     pub(crate) fn plan(&self, host: &dyn Host, numbers: &[u32]) -> Result<Plan, Failure> {
         let mut shared = self.shared(numbers.iter().max().copied().unwrap_or(0));
         let mut agents = Vec::new();
-        for number in numbers {
-            let (plan, of_groups) = self.agent(host, *number)?;
+        for (at, number) in numbers.iter().enumerate() {
+            let function = match &self.way {
+                Way::Sriov { free: Some(free), .. } => free.get(at).copied().unwrap_or(number - 1),
+                _ => number - 1,
+            };
+            let (plan, of_groups) = self.agent(host, *number, function)?;
             shared.extend(of_groups.into_iter().filter(|step| !shared.contains(step)).collect::<Vec<_>>());
             agents.push(plan);
         }
@@ -112,7 +118,7 @@ impl<'a> Planner<'a> {
             undo: words(&format!("ip link del {name}")),
         };
         match &self.way {
-            Way::Sriov { card, makes: true } => {
+            Way::Sriov { card, free: None } => {
                 let path = cards::functions_file(card);
                 vec![Step::Write { path, text: agents.to_string(), back: Some("0".into()) }]
             }
@@ -135,7 +141,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn agent(&self, host: &dyn Host, number: u32) -> Result<(AgentPlan, Vec<Step>), Failure> {
+    /// `function`: the virtual function that it gets, where it gets one.
+    fn agent(&self, host: &dyn Host, number: u32, function: u32) -> Result<(AgentPlan, Vec<Step>), Failure> {
         let namespace = Names(&self.settings.name).agent(number);
         let address = self.settings.address_of(number)?;
         let processors = self.processors_of(number);
@@ -146,7 +153,7 @@ impl<'a> Planner<'a> {
             namespace: namespace.clone(),
             address,
             interface: match &self.way {
-                Way::Sriov { card, .. } => format!("function {} of {card}", number - 1),
+                Way::Sriov { card, .. } => format!("function {function} of {card}"),
                 Way::Macvlan { card } => format!("macvlan of {card}"),
                 Way::Veth { bridge } => {
                     format!("veth of {}", bridge.clone().unwrap_or_else(|| Names(&self.settings.name).bridge()))
@@ -164,7 +171,7 @@ impl<'a> Planner<'a> {
             },
             Step::set(&format!("ip -n {namespace} link set lo up")),
         ];
-        steps.extend(self.interface(&agent)?);
+        steps.extend(self.interface(&agent, function)?);
         match self.settings.kind {
             AgentKind::Vm => steps.extend(machine::bridge(&namespace)),
             _ => steps.extend(self.reach(&agent)),
@@ -198,8 +205,8 @@ impl<'a> Planner<'a> {
     }
 
     /// What gives an agent its interface, `wire` in its namespace.
-    fn interface(&self, agent: &Agent) -> Result<Vec<Step>, Failure> {
-        let Agent { namespace, number, .. } = agent;
+    fn interface(&self, agent: &Agent, function: u32) -> Result<Vec<Step>, Failure> {
+        let Agent { namespace, .. } = agent;
         let shape = |before: &str, device: &str| {
             let bucket = |rate| format!("root tbf rate {rate} burst {BURST} latency {QUEUE}");
             self.settings
@@ -211,7 +218,7 @@ impl<'a> Planner<'a> {
         Ok(match &self.way {
             Way::Sriov { card, .. } => vec![Step::Function(Function {
                 card: card.clone(),
-                index: number - 1,
+                index: function,
                 namespace: namespace.clone(),
                 address: mac(agent.address),
                 vlan: self.settings.vlan.unwrap_or(0),

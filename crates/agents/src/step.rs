@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cards::{Function, Place};
 use crate::command::{LOOK, run, words};
+use crate::controllers;
 use crate::host::{Host, Process};
 pub use crate::image::Content;
 
@@ -199,10 +200,18 @@ impl Step {
     pub(crate) fn undo(&self, host: &dyn Host) -> Result<(), Failure> {
         match self {
             Step::Set { .. } | Step::Write { back: None, .. } | Step::Image { .. } => Ok(()),
-            Step::Write { path, back: Some(back), .. } => match host.write(path, back) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(of_file("write to", path, &error)),
-                _ => Ok(()),
-            },
+            Step::Write { path, back: Some(back), .. } => {
+                let written = match back.strip_prefix('-').filter(|_| path.ends_with(controllers::SUBTREE)) {
+                    Some(controller) => controllers::take_back(host, path, controller),
+                    None => host.write(path, back),
+                };
+                match written {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        Err(of_file("write to", path, &error))
+                    }
+                    _ => Ok(()),
+                }
+            }
             Step::Make { thing, undo, .. } => {
                 if let Thing::Namespace(name) = thing {
                     end(host, || numbers(&host.run(&words(&format!("ip netns pids {name}"))).unwrap_or_default()));

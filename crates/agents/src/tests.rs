@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use aqueduct_node::Failure;
+use serde_json::json;
 
 use crate::group::{Done, down, dry_run, names, up};
 use crate::made_up::{CARD, MadeUp};
@@ -72,6 +73,40 @@ fn functions_that_a_card_has_are_used_and_left() {
     assert_eq!(host.left().len(), 5, "four functions and their number: {:?}", host.left());
     let told = set_up(&host, &settings(InterfaceChoice::Sriov), 5).unwrap_err().to_string();
     assert!(told.contains("only by way of 0") && told.contains("echo 0"), "{told}");
+}
+
+#[test]
+fn functions_that_the_host_uses_are_left_to_it() {
+    let host = MadeUp::new(8);
+    let path = format!("/sys/class/net/{CARD}/device/sriov_numvfs");
+    crate::host::Host::write(&host, Path::new(&path), "6").unwrap();
+    for (name, told) in [
+        ("ens1v0", json!({"flags": ["UP"], "addr_info": []})),
+        ("ens1v1", json!({"flags": [], "addr_info": [{"local": "10.0.0.1"}]})),
+        ("ens1v3", json!({"flags": [], "master": "bond0", "addr_info": []})),
+    ] {
+        host.uses.borrow_mut().insert(name.into(), told);
+    }
+    host.file("/sys/class/net/ens1v4/upper_ens1v4.12", "");
+    let settings = settings(InterfaceChoice::Sriov);
+    let interfaces = |done: Done| done.started.iter().map(|agent| agent.interface.clone()).collect::<Vec<_>>();
+    assert_eq!(interfaces(set_up(&host, &settings, 2).unwrap()), ["function 2 of ens1", "function 5 of ens1"]);
+    // The same function again for one that has ended, and no more of them for others.
+    let first = status(&host, "aq").unwrap().unwrap()[0].pid.unwrap();
+    crate::host::Host::signal(&host, first, rustix::process::Signal::KILL);
+    assert_eq!(dry_run(&host, &settings, 2, Path::new("/a")).unwrap().agents[0].agent.interface, "function 2 of ens1");
+    assert_eq!(interfaces(set_up(&host, &settings, 2).unwrap()), ["function 2 of ens1"]);
+    let told = set_up(&host, &settings, 3).unwrap_err().to_string();
+    for part in
+        ["0 (ens1v0 is up)", "1 (ens1v1 has the address 10.0.0.1)", "3 (ens1v3 belongs to bond0)", "ens1v4.12 lies on"]
+    {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    down(&host, "aq").unwrap();
+    let ran = host.ran.borrow().join("\n");
+    for name in ["ens1v0", "ens1v1", "ens1v3", "ens1v4"] {
+        assert!(!ran.contains(&format!("ip link set {name} ")), "{name}: {ran}");
+    }
 }
 
 #[test]
@@ -174,6 +209,75 @@ fn what_is_missing_is_added_and_nothing_else_changed() {
     assert!(set_up(&host, &settings, 4).is_err());
     assert_eq!(pids(&host), after);
     assert_eq!(names(&host), ["aq"]);
+}
+
+/// Of two agents that are up one is started again, and one more is added, by a process that dies
+/// after each of its changes in turn.
+#[test]
+fn who_is_up_stays_up_wherever_another_up_has_died() {
+    let settings = Settings { memory: Some("1GiB".into()), ..settings(InterfaceChoice::Auto) };
+    let pid_of = |host: &MadeUp, at: usize| status(host, "aq").unwrap().unwrap()[at].pid.unwrap();
+    let mut deaths = 0;
+    for lives in 0.. {
+        let host = MadeUp::new(4);
+        let path = format!("/sys/class/net/{CARD}/device/sriov_numvfs");
+        crate::host::Host::write(&host, Path::new(&path), "4").unwrap();
+        set_up(&host, &settings, 2).unwrap();
+        let healthy = pid_of(&host, 1);
+        crate::host::Host::signal(&host, pid_of(&host, 0), rustix::process::Signal::KILL);
+        host.lives.set(lives);
+        let result = set_up(&host, &settings, 3);
+        if host.lives.replace(u64::MAX) > 0 && result.is_ok() {
+            break;
+        }
+        deaths += 1;
+        // As many as there were before, or as many as were wanted; those may all be up.
+        let agents = if lives % 2 == 0 && !result.is_ok() { 2 } else { 3 };
+        let after = set_up(&host, &settings, agents).or_else(|_| set_up(&host, &settings, 3)).unwrap();
+        assert!(after.kept >= 1, "died after {lives} changes: {after:?}");
+        let now = status(&host, "aq").unwrap().unwrap();
+        assert!(now.iter().all(|agent| agent.alive), "died after {lives} changes: {now:?}");
+        let same = now.iter().find(|agent| agent.agent.number == 2).and_then(|agent| agent.pid);
+        assert_eq!(same, Some(healthy), "died after {lives} changes");
+        down(&host, "aq").unwrap();
+        crate::host::Host::write(&host, Path::new(&path), "0").unwrap();
+        assert_eq!(host.left(), Vec::<String>::new(), "died after {lives} changes");
+    }
+    assert!(deaths > 30, "{deaths}");
+}
+
+#[test]
+fn a_controller_is_taken_back_by_the_last_who_uses_it() {
+    let control = Path::new("/sys/fs/cgroup/cgroup.subtree_control");
+    let lends = |host: &MadeUp, name: &str| {
+        crate::host::Host::read(host, control).unwrap().split_whitespace().any(|lent| lent == name)
+    };
+    let first = Settings { memory: Some("1GiB".into()), processors: 0, ..settings(InterfaceChoice::Macvlan) };
+    let second = Settings { name: "bq".into(), address: "10.97.0.2/24".parse().unwrap(), ..first.clone() };
+    for order in [["aq", "bq"], ["bq", "aq"]] {
+        let host = MadeUp::new(0);
+        set_up(&host, &first, 1).unwrap();
+        set_up(&host, &second, 1).unwrap();
+        down(&host, order[0]).unwrap();
+        assert!(lends(&host, "memory"), "the other group is held to it: {order:?}");
+        down(&host, order[1]).unwrap();
+        assert_eq!(host.left(), Vec::<String>::new(), "{order:?}");
+    }
+    // Others who came later: who is limited by it, and who hands it on.
+    for (file, text) in [("memory.max", "1048576"), ("memory.low", "4096"), ("cgroup.subtree_control", "cpu memory")] {
+        let host = MadeUp::new(0);
+        set_up(&host, &first, 1).unwrap();
+        host.file("/sys/fs/cgroup/idle.slice/memory.max", "max\n");
+        host.file(&format!("/sys/fs/cgroup/other.slice/{file}"), text);
+        down(&host, "aq").unwrap();
+        assert!(lends(&host, "memory"), "{file}");
+    }
+    let host = MadeUp::new(0);
+    set_up(&host, &first, 1).unwrap();
+    host.file("/sys/fs/cgroup/idle.slice/memory.max", "max\n");
+    host.file("/sys/fs/cgroup/idle.slice/memory.low", "0\n");
+    down(&host, "aq").unwrap();
+    assert!(!lends(&host, "memory"), "nobody is held to it");
 }
 
 #[test]
