@@ -163,7 +163,7 @@ impl World {
             cache: CacheMode::CloseToOpen,
             attr_timeout: Duration::from_secs(1),
             entry_timeout: Duration::from_secs(1),
-            status: Some(Box::new(|_, _, _| "fine".into())),
+            status: Some(Box::new(|_, _, _, _| "fine".into())),
             ..Config::default()
         };
         let init = message(INIT, 0, &fields(&[7, 45, 131_072, u32::MAX, u32::MAX, 0]));

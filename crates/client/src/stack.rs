@@ -170,6 +170,7 @@ impl Client {
             gathered: leases.map(|leases| gathered(&leases.writeback)),
             ways: self.all().iter().flat_map(|session| session.ways()).collect(),
             activity: self.all().iter().flat_map(|session| session.counters().activity(session.server())).collect(),
+            rest_from: None,
         }
     }
 

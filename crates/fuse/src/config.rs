@@ -37,8 +37,19 @@ pub enum CacheMode {
 /// Takes whom to tell what the kernel has to forget.
 pub type Observed = Box<dyn FnOnce(Arc<dyn Observer>) + Send + Sync>;
 
+/// What is asked of how a mount fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusPart {
+    /// All, by this process.
+    Whole,
+    /// What fits an extended attribute.
+    First,
+    /// What comes from this place on, likewise: [`STATUS_XATTR`] with a dot and a number behind it.
+    From(u64),
+}
+
 /// Tells how a mount fares, with what the front end has counted.
-pub type Status = Box<dyn Fn(&Negotiated, Snapshot, Station) -> String + Send + Sync>;
+pub type Status = Box<dyn Fn(&Negotiated, Snapshot, Station, StatusPart) -> String + Send + Sync>;
 
 /// How a mount is served.
 pub struct Config {

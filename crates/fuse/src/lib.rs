@@ -55,7 +55,7 @@ mod tests;
 mod trace;
 mod turns;
 
-pub use config::{CacheMode, Config, Observed, STATUS_XATTR, Status};
+pub use config::{CacheMode, Config, Observed, STATUS_XATTR, Status, StatusPart};
 pub use device::Device;
 pub use error::StartError;
 pub use mount::{MountError, MountOptions, Remount, Unmount, mount, remount, unmount};

@@ -10,7 +10,7 @@ use aqueduct_worker::Group;
 use crate::abi;
 use crate::buffer::Pool;
 use crate::caches::KernelCaches;
-use crate::config::Config;
+use crate::config::{Config, StatusPart};
 use crate::device::{Device, DeviceChannel};
 use crate::error::StartError;
 use crate::init;
@@ -162,7 +162,7 @@ impl Session {
 
     /// What [`Config::status`] tells of it.
     pub fn status(&self) -> Option<String> {
-        self.shared.status()
+        self.shared.status(StatusPart::Whole)
     }
 
     /// What tells, at any time, what has been counted; nothing once the mount has gone.

@@ -11,7 +11,7 @@ use aqueduct_metrics::{Collect, Snapshot, table};
 use aqueduct_worker::lock;
 
 use crate::buffer::Pool;
-use crate::config::Config;
+use crate::config::{Config, StatusPart};
 use crate::device::{self, DeviceChannel};
 use crate::entry_drops::EntryDrops;
 use crate::groups::GroupCache;
@@ -188,9 +188,9 @@ impl Shared {
     }
 
     /// What [`Config::status`] tells of the mount.
-    pub(crate) fn status(&self) -> Option<String> {
+    pub(crate) fn status(&self, part: StatusPart) -> Option<String> {
         let kernel = self.metrics.activity.look("", Instant::now());
-        self.config.status.as_ref().map(|status| status(&self.negotiated, Snapshot::of(self), kernel))
+        self.config.status.as_ref().map(|status| status(&self.negotiated, Snapshot::of(self), kernel, part))
     }
 
     /// Sends a notification. False: the kernel knows no such inode or name.

@@ -251,10 +251,17 @@ fn special_operations_work() {
 
 #[test]
 fn the_root_tells_its_status() {
-    let config = Config { status: Some(Box::new(|_, _, _| "{\"ok\":true}".into())), ..Config::default() };
+    let config = Config { status: Some(Box::new(|_, _, _, part| format!("{part:?}"))), ..Config::default() };
     let mounted = Mounted::new(Arc::new(Memory::default()), config);
-    let out = mounted.python("import os; print(os.getxattr('.', 'aqueduct.status').decode())");
-    assert_eq!(out.trim(), "{\"ok\":true}");
+    for (name, told) in [("status", "First"), ("status.0", "From(0)"), ("status.600", "From(600)")] {
+        let out = mounted.python(&format!("import os; print(os.getxattr('.', 'aqueduct.{name}').decode())"));
+        assert_eq!(out.trim(), told);
+    }
+    for name in ["status.", "status.x", "status.-1", "statusx"] {
+        mounted.python(&format!(
+            "import os\ntry: os.getxattr('.', 'aqueduct.{name}')\nexcept OSError: pass\nelse: raise SystemExit(1)"
+        ));
+    }
 }
 
 #[test]

@@ -420,6 +420,10 @@ pub struct ClientStatus {
     /// Requests to servers by how many were under way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub activity: Vec<ActivityStatus>,
+    /// So many of `rails`, `ways` and `activity`, counted through, are here, and there are more, for
+    /// which who asks a mount asks again. `None`: all are here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest_from: Option<u64>,
 }
 
 /// Connections over one way, as the kernel counts them (`TCP_INFO`): of what this side sends.
@@ -562,19 +566,6 @@ impl<S> ServerStatus<S> {
             () if !self.sessions.is_empty() => self.sessions.truncate(self.sessions.len() / 2),
             () if !self.metrics.0.is_empty() => self.metrics = Snapshot::default(),
             () if !self.exports.is_empty() => self.exports.truncate(self.exports.len() / 2),
-            () => return false,
-        }
-        true
-    }
-}
-
-impl MountStatus {
-    /// As [`ServerStatus::shorten`].
-    pub fn shorten(&mut self, is_first: bool) -> bool {
-        match () {
-            () if is_first => self.metrics.coarsen(),
-            () if !self.metrics.0.is_empty() => self.metrics = Snapshot::default(),
-            () if !self.routes.is_empty() => self.routes.truncate(self.routes.len() / 2),
             () => return false,
         }
         true

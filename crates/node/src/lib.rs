@@ -24,6 +24,7 @@ mod looked;
 mod mount;
 pub mod mounts;
 mod options;
+mod pages;
 pub mod place;
 mod plain;
 mod processors;

@@ -8,8 +8,8 @@ use aqueduct_client::Cached;
 use aqueduct_fs::caching::Ruled;
 use aqueduct_fs::{ClientId, FileSystem};
 use aqueduct_fuse::{
-    CacheMode, Config, Device, MountError, MountOptions, Negotiated, Observed, Session, Status, TraceConfig, Unmount,
-    start,
+    CacheMode, Config, Device, MountError, MountOptions, Negotiated, Observed, Session, Status, StatusPart,
+    TraceConfig, Unmount, start,
 };
 use aqueduct_metrics::Snapshot;
 use aqueduct_metrics::activity::Station;
@@ -23,13 +23,10 @@ use crate::failure::{Failure, Kind};
 use crate::options::Options;
 use crate::router::route_states;
 use crate::source::{MountConfig, Source};
-use crate::{exporting, host, spans, workers};
+use crate::{exporting, host, pages, spans, workers};
 
 /// How long a mount that was taken away lazily may take to end before we leave it.
 const LAZY_GRACE: Duration = Duration::from_secs(1);
-
-/// Bytes of what a mount tells of itself: the kernel's limit for an extended attribute.
-const STATUS_LENGTH_MAX: usize = 64 << 10;
 
 /// Shown as the type, behind `fuse.`.
 pub const SUBTYPE: &str = "aqueduct";
@@ -320,7 +317,7 @@ fn status(config: &MountConfig, backing: &Backing) -> Status {
     let refused = backing.refuses_leases(config);
     let (named, server_read_only) = (config.named.clone(), backing.is_read_only());
     let initiator = config.routes.clone();
-    Box::new(move |negotiated: &Negotiated, mut metrics: Snapshot, kernel: Station| {
+    Box::new(move |negotiated: &Negotiated, mut metrics: Snapshot, kernel: Station, part: StatusPart| {
         let (mut backing, counted) = changing();
         metrics.merge(counted);
         let refused = || refused.map(|why| LeaseStatus::Refused { refused: why.to_owned() });
@@ -329,7 +326,7 @@ fn status(config: &MountConfig, backing: &Backing) -> Status {
             BackingStatus::Local(local) => local.leases = refused(),
             BackingStatus::Gone {} => {}
         }
-        status_text(MountStatus {
+        let status = MountStatus {
             backing,
             requests_by: if negotiated.over_io_uring() { "io_uring" } else { "/dev/fuse" }.to_owned(),
             source: Some(source.clone()),
@@ -347,19 +344,13 @@ fn status(config: &MountConfig, backing: &Backing) -> Status {
                 .iter()
                 .flat_map(|it| route_states(&it.routes().table().ways, &it.routes().gateways()))
                 .collect(),
-        })
-    })
-}
-
-/// As JSON that fits an extended attribute.
-fn status_text(mut status: MountStatus) -> String {
-    let mut is_first = true;
-    loop {
-        let text = serde_json::to_string(&status).unwrap_or_default(); // its keys are strings
-        if text.len() <= STATUS_LENGTH_MAX || !status.shorten(std::mem::take(&mut is_first)) {
-            return text;
+        };
+        match part {
+            StatusPart::Whole => pages::json(&status),
+            StatusPart::First => pages::first(status),
+            StatusPart::From(from) => pages::from(&status, from),
         }
-    }
+    })
 }
 
 fn fuse_config(config: &MountConfig, backing: &Backing, records: Vec<Arc<dyn Record>>) -> Config {

@@ -8,13 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aqueduct_fuse::{STATUS_XATTR, TRACE_XATTR};
-use aqueduct_metrics::status::MountStatus;
+use aqueduct_metrics::status::{BackingStatus, MountStatus};
 use aqueduct_metrics::trace::TraceReport;
 use rustix::fs::XattrFlags;
 use serde::de::DeserializeOwned;
 
-/// The most bytes of a mount's answer; the kernel's limit for extended attributes.
-const ANSWER_MAX: usize = 64 << 10;
+use crate::pages::{self, PAGE_LENGTH_MAX, PAGES_MAX};
 
 /// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,12 +79,21 @@ pub fn ask(mounts: &[Mount], patience: Duration) -> Vec<Result<MountStatus, Stri
 }
 
 fn ask_one(target: &Path) -> Result<MountStatus, String> {
-    answer(target, STATUS_XATTR)
+    let mut told: MountStatus = answer(target, STATUS_XATTR)?;
+    let BackingStatus::Client(client) = &mut told.backing else { return Ok(told) };
+    for _ in 1..PAGES_MAX {
+        let Some(from) = client.rest_from else { break };
+        // It may have fewer servers by now than it had.
+        if !pages::add(client, answer(target, &format!("{STATUS_XATTR}.{from}"))?) {
+            break;
+        }
+    }
+    Ok(told)
 }
 
 /// What a mount tells under this name.
 fn answer<T: DeserializeOwned>(target: &Path, name: &str) -> Result<T, String> {
-    let mut buffer = vec![0; ANSWER_MAX];
+    let mut buffer = vec![0; PAGE_LENGTH_MAX];
     let length = rustix::fs::getxattr(target, name, &mut buffer).map_err(refusal)?;
     serde_json::from_slice(&buffer[..length]).map_err(|error| format!("its answer cannot be read: {error}"))
 }
@@ -117,6 +125,22 @@ pub fn set_slow(mount: &Mount, threshold: &str, patience: Duration) -> Result<()
             rustix::io::Errno::ROFS => "it is mounted read-only: mount it with -o trace=MILLISECONDS".to_owned(),
             error => refusal(error),
         })
+    })
+}
+
+/// The mount of ours on a directory, by any path to it. The path is followed on a thread that may
+/// never come back: it may lead through what does not answer.
+pub fn on(target: &Path, patience: Duration) -> Result<Option<Mount>, String> {
+    let mounts = all().map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
+    // As it stands, without asking anybody.
+    let stands = Path::new(trim_slashes(target));
+    if let Some(mount) = mounts.iter().rfind(|mount| mount.is_ours() && mount.target == stands) {
+        return Ok(Some(mount.clone()));
+    }
+    let target = target.to_owned();
+    within(patience, move || {
+        let point = mount_point(&target, &mounts);
+        Ok(mounts.into_iter().rfind(|mount| mount.is_ours() && mount.target == point))
     })
 }
 

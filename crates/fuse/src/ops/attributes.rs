@@ -8,7 +8,7 @@ use crate::abi::{
     AccessIn, Field, GETATTR_FH, GetattrIn, GetxattrIn, GetxattrOut, ROOT_ID, SetattrIn, SetattrValid, SetxattrIn,
     StatfsOut, StatxIn, StatxOut, opcode,
 };
-use crate::config::STATUS_XATTR;
+use crate::config::{STATUS_XATTR, StatusPart};
 use crate::convert;
 use crate::job::{Job, Outcome};
 use crate::kept::Kept;
@@ -124,8 +124,20 @@ fn told(job: &Job, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
     if let Some(behind) = name.strip_prefix(TRACE_XATTR.as_bytes()) {
         return job.shared.tracer.report(&job.header, behind).map(Some);
     }
-    let is_status = name == STATUS_XATTR.as_bytes();
-    Ok(is_status.then(|| job.shared.status()).flatten().map(String::into_bytes))
+    Ok(part_of_status(name)?.and_then(|part| job.shared.status(part)).map(String::into_bytes))
+}
+
+/// The part of the status that has this name; `None`: it is another attribute.
+fn part_of_status(name: &[u8]) -> Result<Option<StatusPart>, Errno> {
+    let Some(behind) = name.strip_prefix(STATUS_XATTR.as_bytes()) else { return Ok(None) };
+    match behind.strip_prefix(b".") {
+        _ if behind.is_empty() => Ok(Some(StatusPart::First)),
+        Some(number) => {
+            let from = std::str::from_utf8(number).ok().and_then(|text| text.parse().ok());
+            from.map(|from| Some(StatusPart::From(from))).ok_or(Errno::EINVAL)
+        }
+        None => Ok(None),
+    }
 }
 
 async fn get_xattr(job: &Job) -> Result<Outcome, Errno> {
