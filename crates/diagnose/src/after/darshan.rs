@@ -1,6 +1,7 @@
 //! Dumps of `darshan-parser`: what each rank did to each file, and where the file lies.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A file of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,50 +20,79 @@ pub struct FileOfRun {
     pub is_shared: bool,
 }
 
-/// Counters of a file, as far as they are used here.
-#[derive(Default)]
-struct Counters<'a> {
-    numbers: BTreeMap<&'a str, f64>,
-    targets: Vec<u64>,
-    name: &'a str,
+/// The counters that are used, behind the name of their module.
+const COUNTERS: [&str; 5] = ["_BYTES_READ", "_BYTES_WRITTEN", "_F_READ_TIME", "_F_WRITE_TIME", "_F_META_TIME"];
+
+/// Counters of a file and a rank.
+struct Counters {
+    /// By [`COUNTERS`].
+    numbers: [f64; COUNTERS.len()],
+    name: Arc<str>,
     is_shared: bool,
 }
 
-/// Reads a dump. Lines that are none are passed over, as warnings before the header are.
-pub(super) fn parse(text: &str) -> Vec<FileOfRun> {
-    let mut found: BTreeMap<(&str, &str), Counters<'_>> = BTreeMap::new();
-    let mut places: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let words: Vec<&str> = line.split('\t').collect();
-        let [module, rank, record, counter, value, name, ..] = words[..] else { continue };
-        if module == "LUSTRE" {
-            let is_target = counter.starts_with("LUSTRE_OST_ID_") || counter.contains("_OST_ID_");
-            if let Some(target) = value.parse().ok().filter(|_| is_target) {
-                places.entry(record).or_default().push(target);
-            }
-            continue;
-        }
-        let Some(short) = counter.strip_prefix(module).filter(|_| module == "POSIX") else { continue };
-        let Ok(number) = value.parse::<f64>() else { continue };
-        let counters = found.entry((record, rank)).or_default();
-        (counters.name, counters.is_shared) = (name, rank == "-1");
-        counters.numbers.insert(short, number);
-    }
-    for ((record, _), counters) in &mut found {
-        counters.targets = places.get(record).cloned().unwrap_or_default();
-    }
-    found.into_values().map(file).collect()
+/// A dump that is read line by line.
+#[derive(Default)]
+pub(super) struct Dump {
+    /// By record and rank.
+    found: BTreeMap<(u64, i64), Counters>,
+    /// Targets by record.
+    places: BTreeMap<u64, Vec<u64>>,
+    names: BTreeMap<u64, Arc<str>>,
 }
 
-fn file(counters: Counters<'_>) -> FileOfRun {
+impl Dump {
+    /// Reads a line. One that is none is passed over, as warnings before the header are.
+    pub(super) fn line(&mut self, line: &str) {
+        if line.starts_with('#') {
+            return;
+        }
+        let mut words = line.split('\t');
+        let mut next = || words.next();
+        let (Some(module), Some(rank), Some(record)) = (next(), next(), next()) else { return };
+        let (Some(counter), Some(value), Some(name)) = (next(), next(), next()) else { return };
+        let (Ok(rank), Ok(record)) = (rank.parse(), record.parse()) else { return };
+        if module == "LUSTRE" {
+            let is_target = counter.contains("_OST_ID_");
+            if let Some(target) = value.parse().ok().filter(|_| is_target) {
+                self.places.entry(record).or_default().push(target);
+            }
+            return;
+        }
+        let Some(short) = counter.strip_prefix(module).filter(|_| module == "POSIX") else { return };
+        let at = COUNTERS.iter().position(|counter| *counter == short);
+        let (Some(at), Ok(number)) = (at, value.parse::<f64>()) else { return };
+        let name = self.names.entry(record).or_insert_with(|| name.into()).clone();
+        let is_shared = rank == -1;
+        let counters = self.found.entry((record, rank)).or_insert_with(|| Counters {
+            numbers: Default::default(),
+            name,
+            is_shared,
+        });
+        counters.numbers[at] = number;
+    }
+
+    /// How many files and targets are kept.
+    pub(super) fn len(&self) -> usize {
+        self.found.len() + self.places.values().map(Vec::len).sum::<usize>()
+    }
+
+    pub(super) fn files(self) -> Vec<FileOfRun> {
+        let places = &self.places;
+        let all = self.found.into_iter();
+        all.map(|((record, _), counters)| file(counters, places.get(&record).cloned().unwrap_or_default())).collect()
+    }
+}
+
+fn file(counters: Counters, targets: Vec<u64>) -> FileOfRun {
     // What was not watched is told as -1.
-    let of = |name: &str| counters.numbers.get(name).copied().unwrap_or(0.0).max(0.0);
+    let [read, written, read_time, write_time, names_seconds] = counters.numbers.map(|number| number.max(0.0));
     FileOfRun {
-        name: counters.name.to_owned(),
-        bytes: [of("_BYTES_READ"), of("_BYTES_WRITTEN")],
-        seconds: [of("_F_READ_TIME"), of("_F_WRITE_TIME")],
-        names_seconds: of("_F_META_TIME"),
-        targets: counters.targets,
+        name: counters.name.to_string(),
+        bytes: [read, written],
+        seconds: [read_time, write_time],
+        names_seconds,
+        targets,
         is_shared: counters.is_shared,
     }
 }

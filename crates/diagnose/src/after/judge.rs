@@ -115,20 +115,38 @@ fn of_targets(rates: &BTreeMap<u64, f64>, stage: Stage) -> Verdict {
         .advising("see what those targets have in common: a server, an enclosure, other users")
 }
 
-/// What all targets moved from one time to another, shares of steps included; `None`: not all of
-/// that time is known.
-fn moved(activity: &[Activity], [from, to]: [f64; 2], way: Option<usize>) -> Option<f64> {
-    let (mut bytes, mut covered) = (0.0, 0.0);
-    for step in activity {
-        let shared = step.time[1].min(to) - step.time[0].max(from);
-        if shared > 0.0 {
-            let all = |counts: &[f64; 2]| way.map_or(counts[0] + counts[1], |way| counts[way]);
-            let whole: f64 = step.targets.values().map(all).sum();
-            bytes += whole * shared / (step.time[1] - step.time[0]).max(1e-9);
-            covered += shared;
-        }
+/// What all targets moved in each step, by time: transfers are many, and steps are.
+struct Moved {
+    /// From when to when, and bytes that were read and written.
+    steps: Vec<([f64; 2], [f64; 2])>,
+    /// The longest step, in seconds.
+    longest: f64,
+}
+
+impl Moved {
+    fn of(activity: &[Activity]) -> Moved {
+        let sum = |step: &Activity, way: usize| step.targets.values().map(|counts| counts[way]).sum::<f64>();
+        let mut steps: Vec<_> =
+            activity.iter().map(|step| (step.time, [0, 1].map(|way: usize| sum(step, way)))).collect();
+        steps.sort_by(|one, two| one.0[0].total_cmp(&two.0[0]));
+        let longest = steps.iter().map(|(time, _)| time[1] - time[0]).fold(0.0, f64::max);
+        Moved { steps, longest }
     }
-    (covered >= 0.9 * (to - from)).then_some(bytes)
+
+    /// From one time to another, shares of steps included; `None`: not all of that time is known.
+    fn between(&self, [from, to]: [f64; 2], way: Option<usize>) -> Option<f64> {
+        let (mut bytes, mut covered) = (0.0, 0.0);
+        let first = self.steps.partition_point(|(time, _)| time[0] < from - self.longest);
+        for (time, counts) in self.steps[first..].iter().take_while(|(time, _)| time[0] < to) {
+            let shared = time[1].min(to) - time[0].max(from);
+            if shared > 0.0 {
+                let whole = way.map_or(counts[0] + counts[1], |way| counts[way]);
+                bytes += whole * shared / (time[1] - time[0]).max(1e-9);
+                covered += shared;
+            }
+        }
+        (covered >= 0.9 * (to - from)).then_some(bytes)
+    }
 }
 
 /// Whether transfers are slow when others are busy: the transfer's own bytes are taken out of what
@@ -139,11 +157,12 @@ fn of_transfers(transfers: &[Transfer], activity: &[Activity]) -> Verdict {
     let step = activity.first().map_or(1.0, |step| step.time[1] - step.time[0]);
     let of_way: Vec<&Transfer> =
         transfers.iter().filter(|transfer| transfer.is_whole && transfer.is_stored == is_stored).collect();
+    let moved = Moved::of(activity);
     let pairs_at = |lag: f64| -> Vec<(f64, f64)> {
         let pair = |transfer: &&Transfer| {
             let time = transfer.time.map(|time| time + lag);
-            let all = moved(activity, time, None)?;
-            let own = if lag == 0.0 { transfer.bytes.min(moved(activity, time, Some(way))?) } else { 0.0 };
+            let all = moved.between(time, None)?;
+            let own = if lag == 0.0 { transfer.bytes.min(moved.between(time, Some(way))?) } else { 0.0 };
             Some(((all - own) / (time[1] - time[0]).max(1e-3), transfer.rate()))
         };
         of_way.iter().filter_map(pair).collect()

@@ -17,9 +17,11 @@ pub struct Measurement {
     pub resent: u64,
 }
 
-/// Reads a document; `None`: it is of neither.
+/// Reads a document; `None`: it is of neither. Before and behind it may be what the program, or who
+/// started it, has said besides.
 pub(super) fn parse(text: &str) -> Option<(Vec<Measurement>, &'static str)> {
-    let document: Value = serde_json::from_str(text).ok()?;
+    let from = if text.starts_with('{') { 0 } else { text.find("\n{")? + 1 };
+    let document: Value = serde_json::Deserializer::from_str(&text[from..]).into_iter().next()?.ok()?;
     iperf3(&document).map(|found| (found, "a report of iperf3")).or_else(|| Some((ior(&document)?, "a report of IOR")))
 }
 
@@ -31,22 +33,47 @@ fn iperf3(document: &Value) -> Option<Vec<Measurement>> {
     Some(vec![Measurement { stage: Stage::Network, place, rate, resent }])
 }
 
+/// Bytes of a MiB, in which IOR counts.
+const MIB: f64 = 1_048_576.0;
+
+/// What IOR writes with `-O summaryFormat=JSON`: of each test the results, by repetitions; and a
+/// summary of all, which is used where the results are missing.
 fn ior(document: &Value) -> Option<Vec<Measurement>> {
     let tests = document.get("tests")?.as_array()?;
-    let of_test = |test: &Value| -> Vec<Measurement> {
-        let place = test["Parameters"]["testFileName"].as_str().unwrap_or_default().to_owned();
-        let results = test["Results"].as_array().into_iter().flatten();
-        let of_result = |result: &Value| {
-            let stage = match result["access"].as_str()? {
-                "read" => Stage::Read,
-                "write" => Stage::Write,
-                _ => return None,
-            };
-            // MiB a second.
-            let rate = result["bwMiB"].as_f64()? * 1_048_576.0;
-            Some(Measurement { stage, place: place.clone(), rate, resent: 0 })
-        };
-        results.filter_map(of_result).collect()
+    let results: Vec<Measurement> = tests.iter().flat_map(of_test).collect();
+    if !results.is_empty() {
+        return Some(results);
+    }
+    let place = tests.first().map(place).unwrap_or_default();
+    let of_summary = |summary: &Value| measurement(&place, &summary["operation"], &summary["bwMeanMIB"]);
+    let summaries: Vec<Measurement> = document["summary"].as_array()?.iter().filter_map(of_summary).collect();
+    (!summaries.is_empty()).then_some(summaries)
+}
+
+fn place(test: &Value) -> String {
+    let names = [&test["Parameters"]["testFileName"], &test["Options"]["test filename"]];
+    names.iter().find_map(|name| name.as_str()).unwrap_or_default().to_owned()
+}
+
+fn of_test(test: &Value) -> Vec<Measurement> {
+    let place = place(test);
+    let lists = [&test["Results"], &test["Options"]["Results"]];
+    let results = lists.iter().find_map(|list| list.as_array()).map_or(&[][..], Vec::as_slice);
+    // A list for each repetition; other programs write them without.
+    let of_repetition = |repetition: &Value| -> Vec<Measurement> {
+        let each = repetition.as_array().map_or_else(|| std::slice::from_ref(repetition), Vec::as_slice);
+        each.iter().filter_map(|result| measurement(&place, &result["access"], &result["bwMiB"])).collect()
     };
-    Some(tests.iter().flat_map(of_test).collect())
+    results.iter().flat_map(of_repetition).collect()
+}
+
+/// `None`: it is none, as of a repetition that moved nothing.
+fn measurement(place: &str, access: &Value, rate: &Value) -> Option<Measurement> {
+    let stage = match access.as_str()? {
+        "read" => Stage::Read,
+        "write" => Stage::Write,
+        _ => return None,
+    };
+    let rate = rate.as_f64().filter(|rate| *rate > 0.0)? * MIB;
+    Some(Measurement { stage, place: place.to_owned(), rate, resent: 0 })
 }

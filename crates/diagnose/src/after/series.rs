@@ -24,28 +24,48 @@ struct Row<'a> {
     value: u64,
 }
 
-/// Reads it; `None`: it is none. Lines that are none of its rows, as the last of one that was
-/// killed, are left out.
-pub(super) fn parse(text: &str) -> Option<Vec<Activity>> {
-    serde_json::from_str::<Row<'_>>(text.lines().next()?).ok()?;
-    // By microsecond; a look has one time for all of its rows.
-    let mut steps: BTreeMap<i64, BTreeMap<String, [Option<u64>; 2]>> = BTreeMap::new();
-    for row in text.lines().filter_map(|line| serde_json::from_str::<Row<'_>>(line).ok()) {
+/// Whether what begins like that is one.
+pub(super) fn is_known(head: &str) -> bool {
+    head.lines().next().is_some_and(|line| serde_json::from_str::<Row<'_>>(line).is_ok())
+}
+
+/// A series that is read line by line.
+#[derive(Default)]
+pub(super) struct Series {
+    /// By microsecond; a look has one time for all of its rows.
+    steps: BTreeMap<i64, BTreeMap<String, [Option<u64>; 2]>>,
+    count: usize,
+}
+
+impl Series {
+    /// Reads a line. One that is none of its rows, as the last of one that was killed, is left out.
+    pub(super) fn line(&mut self, line: &str) {
+        let Ok(row) = serde_json::from_str::<Row<'_>>(line) else { return };
         let way = COUNTERS.iter().position(|counter| *counter == row.counter);
         let is_whole = row.target.starts_with(TARGETS) && !row.target.contains(CLIENTS);
-        let (Some(way), true, Ok(time)) = (way, is_whole, row.time.parse::<jiff::Timestamp>()) else { continue };
-        let targets = steps.entry(time.as_microsecond()).or_default();
+        let (Some(way), true, Ok(time)) = (way, is_whole, row.time.parse::<jiff::Timestamp>()) else { return };
+        let targets = self.steps.entry(time.as_microsecond()).or_default();
+        let before = targets.len();
         targets.entry(row.target.trim_start_matches(TARGETS).to_owned()).or_default()[way] = Some(row.value);
+        self.count += targets.len() - before;
     }
-    let pairs = steps.iter().zip(steps.iter().skip(1));
-    let activity = pairs.map(|((before, earlier), (at, now))| Activity {
-        time: [*before as f64 / 1e6, *at as f64 / 1e6],
-        targets: now
-            .iter()
-            .filter_map(|(target, counts)| Some((target.clone(), grown(earlier.get(target)?, counts))))
-            .collect(),
-    });
-    Some(activity.collect())
+
+    /// How many counts of a target at a time are kept.
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn activity(&self) -> Vec<Activity> {
+        let pairs = self.steps.iter().zip(self.steps.iter().skip(1));
+        let activity = pairs.map(|((before, earlier), (at, now))| Activity {
+            time: [*before as f64 / 1e6, *at as f64 / 1e6],
+            targets: now
+                .iter()
+                .filter_map(|(target, counts)| Some((target.clone(), grown(earlier.get(target)?, counts))))
+                .collect(),
+        });
+        activity.collect()
+    }
 }
 
 /// What was added; what fell was started again, and what one look does not have is not counted.
@@ -74,13 +94,16 @@ mod tests {
             + &row(6, "osc.fs-OST0", "read_bytes", 3)
             + &row(7, "obdfilter.fs-OST0", "read_bytes", 20)
             + r#"{"time":"2026-01-02T03:04:08Z","sou"#;
-        let found = parse(&text).unwrap();
-        assert_eq!(found.len(), 2);
+        assert!(is_known(&text));
+        let mut series = Series::default();
+        text.lines().for_each(|line| series.line(line));
+        let found = series.activity();
+        assert_eq!((found.len(), series.len()), (2, 3));
         assert_eq!(found[0].targets, BTreeMap::from([("fs-OST0".to_owned(), [50.0, 0.0])]));
         assert_eq!(found[1].targets["fs-OST0"], [20.0, 0.0], "it was started again");
         assert_eq!(found[1].time, [1_767_323_046.0, 1_767_323_047.0]);
         for other in ["", "{}", "{\"end\":{}}\n", "nonsense\n"] {
-            assert_eq!(parse(other), None, "{other}");
+            assert!(!is_known(other), "{other}");
         }
     }
 }

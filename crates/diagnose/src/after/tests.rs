@@ -115,13 +115,95 @@ fn parts_that_were_measured_alone_are_compared() {
     assert_eq!((verdict.next.as_str(), records.measurements[0].stage), ("read", Stage::Network));
 }
 
+/// As IOR 4.0 writes it: a list for each repetition, and lines of others around it.
+#[test]
+fn what_ior_writes_is_read() {
+    let result = |access: &str, rate: f64| {
+        format!(
+            r#"{{ "access": "{access}", "bwMiB": {rate}, "blockKiB": 1024.0, "xferKiB": 256.0, "openTime": 0.1, "totalTime": 2.0 }}"#
+        )
+    };
+    let repetition = |write: f64, read: f64| format!("[ {} , \n{}\n]", result("write", write), result("read", read));
+    let document = |results: &str| {
+        format!(
+            r#"{{ "Version": "4.0.0", "Command line": "ior -O summaryFormat=JSON", "tests": [
+            {{ "TestID": 0, "Parameters": {{ "testID": 0, "testFileName": "/scratch/f" }},
+            "Options": {{ "api": "POSIX", "test filename": "/scratch/f", "access": "file-per-process" }},
+            {results} "Finished": "Fri" }} ],
+            "summary": [ {{ "operation": "write", "bwMaxMIB": 310.0, "bwMeanMIB": 305.0 }},
+            {{ "operation": "read", "bwMaxMIB": 930.0, "bwMeanMIB": 915.0 }} ], "Finished": "Fri" }}"#
+        )
+    };
+    let results = format!(r#""Results": [ {}, {} ],"#, repetition(300.0, 900.0), repetition(310.0, 930.0));
+    let around = format!("ior WARNING: {{slow}}\n{}\nMax Write: 310 MiB/sec\n", document(&results));
+    for text in [document(&results), around] {
+        let (records, verdict) = said(&text);
+        let found: Vec<_> = records.measurements.iter().map(|found| (found.stage, found.rate / 1_048_576.0)).collect();
+        let [write, read] = [Stage::Write, Stage::Read];
+        assert_eq!(found, [(write, 300.0), (read, 900.0), (write, 310.0), (read, 930.0)]);
+        assert_eq!((verdict.verdict, verdict.target.as_str()), (Cause::Write, "/scratch/f"), "{verdict}");
+    }
+    let (records, _) = said(&document(""));
+    let rates: Vec<_> = records.measurements.iter().map(|found| found.rate / 1_048_576.0).collect();
+    assert_eq!(rates, [305.0, 915.0], "of the summary alone");
+}
+
+fn packed(text: &str) -> Vec<u8> {
+    use std::io::Write;
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packer.write_all(text.as_bytes()).unwrap();
+    packer.finish().unwrap()
+}
+
+#[test]
+fn a_packed_log_of_several_parts_is_read_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.gz");
+    let part = |from: u32| packed(&(from..from + 5).map(|minute| line(minute, 20, 2e9)).collect::<String>());
+    fs::write(&path, [part(0), part(5), part(10)].concat()).unwrap();
+    assert_eq!(read(&path).transfers.len(), 15);
+    // One that was cut off is told, and not read in part.
+    fs::write(&path, &[part(0), part(5)].concat()[..part(0).len() + 20]).unwrap();
+    assert!(Records::default().add(&path).unwrap_err().to_string().contains("cannot read"));
+    fs::write(&path, packed("SQLite format 3\0")).unwrap();
+    assert!(Records::default().add(&path).unwrap_err().to_string().contains("gunzip"));
+}
+
+/// A log that is longer than what is kept of it, as a pipe, which can be read once.
+#[test]
+fn a_large_log_is_read_as_it_comes() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let to = path.clone();
+    let writer = std::thread::spawn(move || {
+        let mut pipe = std::io::BufWriter::new(fs::File::create(to).unwrap());
+        let noise = "[12] Tue :: Server started in inetd mode, and nothing else that is known of it\n".repeat(100);
+        for minute in 0..60 {
+            pipe.write_all(line(minute, 20, 2e9).as_bytes()).unwrap();
+            (0..100).for_each(|_| pipe.write_all(noise.as_bytes()).unwrap());
+        }
+    });
+    assert_eq!(read(&path).transfers.len(), 60);
+    writer.join().unwrap();
+}
+
 #[test]
 fn what_is_none_of_these_is_refused_with_what_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("noise");
-    for noise in
-        [&b""[..], b"hello\n", b"\xff\x00\x01", b"{}", b"{\"tests\": 3}", b"SQLite format 3\0junk", b"\x1f\x8bx"]
-    {
+    for noise in [
+        &b""[..],
+        b"hello\n",
+        b"\xff\x00\x01",
+        b"{}",
+        b"{\"tests\": 3}",
+        b"{\"tests\": []}",
+        b"x\n{\n",
+        b"SQLite format 3\0junk",
+        b"\x1f\x8bx",
+    ] {
         fs::write(&path, noise).unwrap();
         assert!(Records::default().add(&path).is_err(), "{noise:?}");
     }
