@@ -5,6 +5,7 @@ mod counters;
 mod kind;
 mod name;
 mod pool;
+mod student;
 mod sure;
 mod target;
 

@@ -3,6 +3,7 @@
 use aqueduct_metrics::activity::{LEVELS, Station};
 
 use super::counters::Window;
+use super::student;
 use crate::verdict::Stage;
 
 /// So many times as many operations as it did its peers would have done in its place.
@@ -11,9 +12,12 @@ const FACTOR_MIN: f64 = 1.25;
 /// The least lower bound of the logarithm of that.
 const BOUND_MIN: f64 = 0.12;
 
-/// Errors of the mean that the bound is below it: 95 % of five windows, one-sided (Student, 4
-/// degrees of freedom, 2.13).
-const ERRORS: f64 = 2.1;
+/// With this probability or less a target is named where all are alike: whichever of them it is,
+/// so that each has its part of it (Bonferroni). Of many one is always the slowest.
+const FALSE_MAX: f64 = 0.05;
+
+/// Fewer windows say nothing of how much they differ.
+const WINDOWS_MIN: usize = 3;
 
 /// What it would have done at its peers' rate, with its own history of numbers in flight, by what
 /// it did.
@@ -67,11 +71,62 @@ pub(crate) fn slow(whole: &Window, parts: &[Window], stage: Stage, side: usize) 
         })
         .collect();
     let count = logs.len() as f64;
-    if logs.len() < 3 {
+    if logs.len() < WINDOWS_MIN {
         return None;
     }
     let mean = logs.iter().sum::<f64>() / count;
     let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (count - 1.0);
-    let bound = mean - ERRORS * (variance / count).sqrt();
+    let errors = student::quantile(FALSE_MAX / all.len() as f64, logs.len() - 1);
+    let bound = mean - errors * (variance / count).sqrt();
     (bound > BOUND_MIN).then(|| (name.clone(), most))
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+    use crate::passive::{STATES, StageCounts};
+
+    /// Five windows of so many targets, alike but for noise, of which the first takes so many times
+    /// as long.
+    fn windows(targets: usize, (times, spread): (f64, f64), seed: u64) -> (Window, Vec<Window>) {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut window = || {
+            let mut window = Window { seconds: 1.0, ..Window::default() };
+            for number in 0..targets {
+                // About normal.
+                let noise: f64 = (0..12).map(|_| random.random_range(-0.5..0.5)).sum();
+                let slower = if number == 0 { times } else { 1.0 };
+                let mut station = Station { target: format!("s{number}"), spent: 1.0, ..Station::default() };
+                (station.time[1], station.done[1]) = (1.0, 100.0 * (spread * noise).exp() / slower);
+                let states = [0.0; STATES];
+                window.put(StageCounts { stage: Stage::Write, side: 1, workers: 1.0, states, stations: vec![station] });
+            }
+            window
+        };
+        let parts: Vec<Window> = (0..5).map(|_| window()).collect();
+        let mut whole = Window::default();
+        parts.iter().for_each(|part| whole.add(part));
+        (whole, parts)
+    }
+
+    /// How often one is named in 200 runs, and how often the first.
+    fn named(targets: usize, slow_one: (f64, f64)) -> [usize; 2] {
+        let runs = (0..200).map(|seed| windows(targets, slow_one, seed));
+        let names: Vec<String> =
+            runs.filter_map(|(whole, parts)| slow(&whole, &parts, Stage::Write, 1)).map(|(name, _)| name).collect();
+        [names.len(), names.iter().filter(|name| *name == "s0").count()]
+    }
+
+    #[test]
+    fn one_of_many_that_are_alike_is_no_slow_one() {
+        for targets in [2, 8, 64, 256] {
+            let [all, _] = named(targets, (1.0, 0.3));
+            assert!(all <= 10, "{targets} targets: {all} of 200 runs");
+            let [all, first] = named(targets, (3.0, 0.1));
+            assert!(first >= 190 && all == first, "{targets} targets: {first} of 200 runs, and {} others", all - first);
+        }
+    }
 }
