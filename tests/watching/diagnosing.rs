@@ -167,6 +167,19 @@ fn a_copy_that_runs_is_watched() {
 }
 
 #[test]
+fn a_copy_that_is_watched_for_a_second_goes_on() {
+    within(LIMIT, || {
+        let check = |_: &[Server; 2], copy: &Process| {
+            let pid = copy.pid().to_string();
+            let output = run_within(LIMIT, aqueduct().args(["diagnose", "--json", "--seconds", "1", &pid]));
+            assert!(!output.text.contains("it ended"), "{}", output.text);
+            assert!(!listed(copy.pid()).is_null(), "the copy is still under way");
+        };
+        watched([&[], &["--rate", "2MB/s"]], check);
+    });
+}
+
+#[test]
 fn a_copy_whose_server_hangs_is_said_to_wait_for_it() {
     within(LIMIT, || {
         let hang = |servers: &[Server; 2], _: &Process| servers[0].process.stop();
@@ -222,6 +235,31 @@ fn a_mount_whose_server_hangs_is_said_to_wait_for_it() {
         let (found, server) = of_mount(true);
         assert_eq!(found["verdict"], "undetermined", "{found:#}");
         assert!(found["target"].as_str().unwrap().starts_with(&server), "{found:#}");
+    });
+}
+
+/// Whatever is asked of the mount waits for a server that does not come back, and so does the kernel
+/// where it looks a name up.
+#[test]
+fn a_mount_that_hangs_holds_no_diagnosis_up() {
+    within(LIMIT, || {
+        let folder = data();
+        let server = server(folder.path(), &[]);
+        let mount = server.mount(folder.path());
+        assert!(mount.join("data").exists());
+        server.process.stop();
+        let asked = |subject: &Path| {
+            let began = Instant::now();
+            let mut command = aqueduct();
+            command.args(["diagnose", "--json", "--seconds", "1"]).arg(subject).current_dir("/");
+            let output = run_within(LIMIT, &mut command);
+            assert!(began.elapsed() < Duration::from_secs(30), "{}: {:?}", subject.display(), began.elapsed());
+            output
+        };
+        let whole: Value = serde_json::from_str(&asked(mount.path()).text).unwrap();
+        assert_eq!(whole["verdict"], "undetermined", "{whole:#}");
+        let within = asked(&mount.join("nobody/asked/for/this")).failed();
+        assert!(within.contains("does not answer") && within.contains("aqueduct status"), "{within}");
     });
 }
 

@@ -2,22 +2,30 @@
 
 use std::path::Path;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aqueduct_metrics::activity::Station;
 use aqueduct_metrics::status::WayStatus;
 use aqueduct_node::Failure;
-use aqueduct_transfer::{OperationRecord, Running, Stage as Step, StageRecord};
+use aqueduct_transfer::{OperationRecord, Running, SessionRecord, Stage as Step, StageRecord};
 
+use super::own::{self, Mine, Own};
 use super::servers::{self, Told};
-use super::split::{Split, backlog, busy_back, by_state, least_on_way, lose, rails, share, way_of_server};
-use super::watched::{LOOK_INTERVAL, Names, Question, Watched, wait};
+use super::split::{Split, backlog, by_state, least_on_way, lose, rails, share};
+use super::watched::{LOOK_INTERVAL, Names, Question, Watched, machine, wait};
 use crate::host::Look as Host;
 use crate::passive::{Shape, StageCounts, State, Window};
 use crate::verdict::Stage;
 
 /// Bytes of a write, or of a file, in the mean below which its bytes do not matter.
 const SMALL: f64 = 32768.0;
+
+/// How much longer than asked it is watched where it has told nothing more until then: it tells
+/// once a second.
+const TOLD_MAX: Duration = Duration::from_secs(2);
+
+/// Between two looks then.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Threads that carry the requests of a session.
 const CARRIERS: f64 = 2.0;
@@ -44,8 +52,9 @@ pub(super) fn watch(path: &Path, question: &Question, end: Instant) -> Result<Wa
     let (of, reach) = (servers.clone(), question.reach.clone());
     let asked = thread::spawn(move || servers::ask(&of, &reach));
     let mut next = Instant::now();
-    while wait(next, end) {
+    loop {
         next = (next + LOOK_INTERVAL).max(Instant::now()); // a look may take longer
+        let is_over = !wait(next, end);
         let Some(told) = Running::read(path) else {
             has_ended = true;
             break;
@@ -53,6 +62,13 @@ pub(super) fn watch(path: &Path, question: &Question, end: Instant) -> Result<Wa
         // It tells once a second, on its own time.
         if looks.last().is_none_or(|last| told.seconds > last.told.seconds) {
             looks.push(Look { told, host: Host::now() });
+        }
+        // Of one look nothing follows: a little longer, so that there are two.
+        if is_over && (looks.len() > 1 || Instant::now() > end + TOLD_MAX) {
+            break;
+        }
+        if is_over {
+            thread::sleep(AGAIN);
         }
     }
     let unknown = || servers.iter().map(|_| Err("it cannot be asked".to_owned())).collect();
@@ -63,11 +79,17 @@ pub(super) fn watch(path: &Path, question: &Question, end: Instant) -> Result<Wa
         false => at_first.clone(),
     };
     let (first, last) = (&looks[0], &looks[looks.len() - 1]);
-    let splits = splits(first, last, &servers, [&at_first, &at_last]);
+    let mine: Vec<Mine> = servers
+        .iter()
+        .zip(at_first.iter().zip(&at_last))
+        .map(|(server, told)| {
+            own::mine((server, &machine()), &own(first, last, server), told, |name, kind| name == kind)
+        })
+        .collect();
+    let splits = splits(first, last, &servers, ([&at_first, &at_last], &mine));
     let mut windows: Vec<Window> = looks.windows(2).map(|pair| between(&pair[0], &pair[1], &splits)).collect();
     if let Some(window) = windows.last_mut() {
-        let back = |told: &[Told]| servers.iter().zip(told).filter_map(|(of, told)| way_of_server(of, told)).collect();
-        let (before, now): (Vec<_>, Vec<_>) = (back(&at_first), back(&at_last));
+        let (before, now) = own::ways(&mine);
         rails(&before, &now, last.told.seconds - first.told.seconds).into_iter().for_each(|rail| window.put_rail(rail));
     }
     let bytes = last.told.bytes.saturating_sub(first.told.bytes) as f64;
@@ -78,11 +100,9 @@ pub(super) fn watch(path: &Path, question: &Question, end: Instant) -> Result<Wa
 }
 
 /// The splits of all steps over the whole time: in a part of it little may end.
-fn splits(first: &Look, last: &Look, servers: &[String], [before, now]: [&[Told]; 2]) -> Splits {
-    let told = |server: &String| {
-        let at = servers.iter().position(|other| other == server)?;
-        Some((&before[at], &now[at]))
-    };
+fn splits(first: &Look, last: &Look, servers: &[String], ([before, now], mine): ([&[Told]; 2], &[Mine])) -> Splits {
+    let at = |server: &String| servers.iter().position(|other| other == server);
+    let told = |server: &String| at(server).map(|at| (&before[at], &now[at]));
     let own = [0, 1].map(|at: usize| (last.told.processors[at] - first.told.processors[at]).max(0.0));
     let split = |record: &StageRecord| {
         let (_, side) = place_of(record.stage)?;
@@ -91,12 +111,12 @@ fn splits(first: &Look, last: &Look, servers: &[String], [before, now]: [&[Told]
         let is_kind = |name: &str| kind_of(name) == kind_of_step(record.stage);
         let station = since(first, record).station;
         let requests = requests(first, last, server, is_kind);
-        let split = Split::of([station.completions(), station.spent], requests, told(server), is_kind);
+        let mine = at(server).map(|at| &mine[at]);
+        let scale = mine.map_or(1.0, |mine| mine.scale);
+        let split = Split::of([station.completions(), station.spent], requests, told(server), is_kind, scale);
         let seconds = last.told.seconds - first.told.seconds;
-        let split = match (record.stage, told(server)) {
-            (Step::Read | Step::Verify, Some((before, now))) => {
-                split.with_way_back(busy_back(server, before, now), seconds)
-            }
+        let split = match (record.stage, mine) {
+            (Step::Read | Step::Verify, Some(mine)) => split.with_way_back(mine.busy_back(), seconds),
             (Step::Write, _) => split.with_backlog(backlog(&ways(first, server), &ways(last, server))),
             _ => split,
         };
@@ -128,6 +148,24 @@ fn requests(before: &Look, now: &Look, server: &str, is_kind: impl Fn(&str) -> b
     };
     let (before, now) = (asked(before), asked(now));
     [0, 1].map(|at: usize| (now[at] - before[at]).max(0.0))
+}
+
+/// The sessions with a server, and what was answered between two looks.
+fn own(first: &Look, last: &Look, server: &str) -> Vec<Own> {
+    let of_server = |look: &'_ Look| {
+        let sessions = look.told.sessions.iter().filter(|session| session.server == server);
+        sessions.cloned().collect::<Vec<_>>()
+    };
+    let (before, now) = (of_server(first), of_server(last));
+    let session = |(at, session): (usize, &SessionRecord)| {
+        let earlier = before.get(at).map(|earlier| &earlier.operations[..]).unwrap_or_default();
+        let since = |record: &OperationRecord| {
+            let same = earlier.iter().find(|earlier| earlier.operation == record.operation);
+            (record.operation.clone(), (record.count - same.map_or(0.0, |same| same.count)).max(0.0))
+        };
+        Own { export: session.export.clone(), requests: session.operations.iter().map(since).collect() }
+    };
+    now.iter().enumerate().map(session).collect()
 }
 
 fn names(look: &Look) -> Names {

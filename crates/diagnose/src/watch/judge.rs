@@ -24,7 +24,9 @@ pub(super) fn judge(whole: &Window, named: Option<&Named>, watched: &Watched) ->
                 let why = "it does not answer, so that nothing is known of it";
                 Verdict { target: who.clone(), ..Verdict::unknown(why) }
             }
-            None => Verdict::unknown("it ended before anything of it could be watched"),
+            None if watched.has_ended => Verdict::unknown("it ended before anything of it could be watched"),
+            None => Verdict::unknown("it told nothing new while it was watched, and goes on")
+                .advising("watch it for longer (--seconds)"),
         },
         None => Verdict::unknown("too little was done to say what limits it"),
         Some(named) => of_named(whole, named, names),

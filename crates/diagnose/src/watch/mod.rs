@@ -6,6 +6,7 @@
 mod copy;
 mod judge;
 mod mount;
+mod own;
 mod server;
 mod servers;
 mod split;

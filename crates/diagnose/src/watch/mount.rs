@@ -5,12 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aqueduct_metrics::activity::Station;
-use aqueduct_metrics::status::{ActivityStatus, BackingStatus, ClientStatus, MountStatus};
+use aqueduct_metrics::status::{ActivityStatus, BackingStatus, ClientStatus, MountStatus, WayStatus};
 use aqueduct_node::mounts::{self, Mount};
 
+use super::own::{self, Mine, Own};
 use super::servers::{self, Told};
-use super::split::{Split, backlog, busy_back, by_state, least_on_way, lose, rails, scaled, share, way_of_server};
-use super::watched::{LOOK_INTERVAL, Names, Question, Watched, wait};
+use super::split::{Split, backlog, by_state, least_on_way, lose, rails, scaled, share};
+use super::watched::{LOOK_INTERVAL, Names, Question, Watched, machine, wait};
 use crate::host::Look as Host;
 use crate::passive::{Shape, StageCounts, State, Window};
 use crate::verdict::Stage;
@@ -57,14 +58,18 @@ pub(super) fn watch(mount: &Mount, question: &Question, end: Instant) -> Watched
     let asked = thread::spawn(move || servers::ask(&of, &reach));
     let (mut looks, mut silent) = (vec![first], Vec::new());
     let mut next = Instant::now();
-    while wait(next, end) {
+    loop {
         next = (next + LOOK_INTERVAL).max(Instant::now()); // a look may take longer
+        let is_over = !wait(next, end);
         match look(mount) {
             Ok(seen) => looks.push(seen),
             Err(why) => {
                 silent.push((place.clone(), why));
                 break;
             }
+        }
+        if is_over {
+            break;
         }
     }
     let unknown = || servers.iter().map(|_| Err("it cannot be asked".to_owned())).collect();
@@ -75,13 +80,17 @@ pub(super) fn watch(mount: &Mount, question: &Question, end: Instant) -> Watched
     };
     let told = servers.iter().zip(&at_last);
     silent.extend(told.filter_map(|(server, told)| Some((server.clone(), told.as_ref().err()?.clone()))));
-    let splits = splits(&looks, &servers, [&at_first, &at_last]);
+    let mine: Vec<Mine> = servers
+        .iter()
+        .zip(at_first.iter().zip(&at_last))
+        .map(|(server, told)| own::mine((server, &machine()), &[own(&looks, server)], told, is_class))
+        .collect();
+    let splits = splits(&looks, &servers, ([&at_first, &at_last], &mine));
     let ended = ended_waits(&looks[0], &looks[looks.len() - 1]);
     let window = |pair: &[Look]| between(&pair[0], &pair[1], &splits, &ended);
     let mut windows: Vec<Window> = looks.windows(2).map(window).collect();
     if let Some(window) = windows.last_mut() {
-        let back = |told: &[Told]| servers.iter().zip(told).filter_map(|(of, told)| way_of_server(of, told)).collect();
-        let (before, now): (Vec<_>, Vec<_>) = (back(&at_first), back(&at_last));
+        let (before, now) = own::ways(&mine);
         rails(&before, &now, end.duration_since(looks[0].at).as_secs_f64())
             .into_iter()
             .for_each(|rail| window.put_rail(rail));
@@ -110,7 +119,7 @@ fn servers_of(look: &Look) -> Vec<String> {
 /// By class of requests and server.
 type Splits = Vec<(String, String, Split)>;
 
-fn splits(looks: &[Look], servers: &[String], [before, now]: [&[Told]; 2]) -> Splits {
+fn splits(looks: &[Look], servers: &[String], ([before, now], mine): ([&[Told]; 2], &[Mine])) -> Splits {
     let (first, last) = (&looks[0], &looks[looks.len() - 1]);
     let own = [0, 1].map(|at: usize| (last.told.processor_seconds[at] - first.told.processor_seconds[at]).max(0.0));
     let split = |of: &ActivityStatus| {
@@ -118,13 +127,14 @@ fn splits(looks: &[Look], servers: &[String], [before, now]: [&[Told]; 2]) -> Sp
         let at = servers.iter().position(|server| *server == of.station.target);
         let told = at.map(|at| (&before[at], &now[at]));
         let ended = [station.completions(), station.spent];
-        let is_kind = |name: &str| class_of(name) == of.class;
-        let split = Split::of(ended, ended, told, is_kind);
-        let ways = |look: &Look| client(&look.told).map(|client| client.ways.clone()).unwrap_or_default();
-        let split = match (of.class.as_str(), told) {
-            ("read", Some((before, now))) => {
+        let mine = at.map(|at| &mine[at]);
+        let scale = mine.map_or(1.0, |mine| mine.scale);
+        let split = Split::of(ended, ended, told, |name| is_class(name, &of.class), scale);
+        let ways = |look: &Look| ways_to(look, &of.station.target);
+        let split = match (of.class.as_str(), mine) {
+            ("read", Some(mine)) => {
                 let seconds = last.at.duration_since(first.at).as_secs_f64();
-                split.with_way_back(busy_back(&of.station.target, before, now), seconds)
+                split.with_way_back(mine.busy_back(), seconds)
             }
             ("write", _) => split.with_backlog(backlog(&ways(first), &ways(last))),
             _ => split,
@@ -136,6 +146,27 @@ fn splits(looks: &[Look], servers: &[String], [before, now]: [&[Told]; 2]) -> Sp
         (of.class.clone(), of.station.target.clone(), split)
     };
     client(&last.told).map(|client| client.activity.iter().map(split).collect()).unwrap_or_default()
+}
+
+/// What the mount has asked of a server.
+fn own(looks: &[Look], server: &str) -> Own {
+    let (first, last) = (&looks[0], &looks[looks.len() - 1]);
+    let Some(client) = client(&last.told) else { return Own::default() };
+    let at_server = client.activity.iter().filter(|of| of.station.target == server);
+    let requests = at_server.map(|of| (of.class.clone(), since(first, of).completions())).collect();
+    // What is attached at the servers of data of a volume is not told.
+    let export = if client.server == server { client.export.clone() } else { String::new() };
+    Own { export, requests }
+}
+
+/// The ways to a server.
+fn ways_to(look: &Look, server: &str) -> Vec<WayStatus> {
+    let is_to = |way: &&WayStatus| way.path.split(' ').next() == Some(server);
+    client(&look.told).map(|client| client.ways.iter().filter(is_to).cloned().collect()).unwrap_or_default()
+}
+
+fn is_class(name: &str, class: &str) -> bool {
+    class_of(name) == class
 }
 
 /// The class that a kind of requests belongs to.

@@ -43,12 +43,14 @@ pub(super) fn by_state(seconds: f64, state: State) -> [f64; STATES] {
 
 impl Split {
     /// From what ended: steps (how many, and their seconds), the requests that they sent
-    /// (likewise), and what the server told before and after, of requests of the kind.
+    /// (likewise), and what the server told before and after, of requests of the kind. `scale`: so
+    /// many times as long as those of all its clients one's own took there.
     pub(super) fn of(
         steps: [f64; 2],
         requests: [f64; 2],
         told: Option<(&Told, &Told)>,
         is_kind: impl Fn(&str) -> bool,
+        scale: f64,
     ) -> Split {
         if requests.contains(&0.0) || steps.contains(&0.0) {
             return UNKNOWN;
@@ -57,10 +59,9 @@ impl Split {
         let Some((Ok(before), Ok(now))) = told else {
             return Split { there: sent / 2.0, way: sent / 2.0, ..UNKNOWN };
         };
-        // Of whomever: those of one client are not told apart.
         let [count, seconds] = servers::served(before, now, is_kind);
         let [_, all] = servers::served(before, now, |_| true);
-        let there = if count > 0.0 { share(seconds / count, requests[1] / requests[0]) } else { 0.5 };
+        let there = if count > 0.0 { share(scale * seconds / count, requests[1] / requests[0]) } else { 0.5 };
         let used = |at: usize| (now.processor_seconds[at] - before.processor_seconds[at]).max(0.0);
         let computes = share(used(0), all);
         let waits = share(used(1), all).min(1.0 - computes);
@@ -197,15 +198,6 @@ pub(super) fn rails(before: &[WayStatus], now: &[WayStatus], seconds: f64) -> Ve
     now.iter().map(counts).collect()
 }
 
-/// Seconds between two looks in which a server had something on its way, of all connections, but
-/// for those in which a client had no room.
-pub(super) fn busy_back(server: &str, before: &Told, now: &Told) -> f64 {
-    let of = |told: &Told| {
-        way_of_server(server, told).map_or(0.0, |way| way.busy_us.saturating_sub(way.window_limited_us) as f64 / 1e6)
-    };
-    (of(now) - of(before)).max(0.0)
-}
-
 /// Of the time in which something was to be sent: the part in which the receiver had no room.
 pub(super) fn backlog(before: &[WayStatus], now: &[WayStatus]) -> f64 {
     let sum = |ways: &[WayStatus], of: fn(&WayStatus) -> u64| ways.iter().map(of).sum::<u64>();
@@ -229,24 +221,15 @@ pub(super) fn lose(before: &[WayStatus], now: &[WayStatus]) -> bool {
     share(since(|way| way.resent), since(|way| way.segments)) > LOSES
 }
 
-/// What a server sends, to all its clients together.
-pub(super) fn way_of_server(server: &str, told: &Told) -> Option<WayStatus> {
-    let mut sum = WayStatus { path: server.to_owned(), ..WayStatus::default() };
-    told.as_ref().ok()?.sessions.iter().filter_map(|session| session.way.as_ref()).for_each(|way| sum.add(way));
-    (sum.connections > 0).then_some(sum)
-}
-
 #[cfg(test)]
 mod tests {
-    use aqueduct_metrics::status::{ServerStatus, SessionStatus};
+    use aqueduct_metrics::status::ServerStatus;
 
     use super::*;
 
-    /// A server whose session has sent for so many seconds, and whose process has run and waited.
-    fn told(busy: u64, processor_seconds: [f64; 2]) -> Told {
-        let way = WayStatus { connections: 2, busy_us: busy * 1_000_000, ..WayStatus::default() };
-        let session = SessionStatus { way: Some(way), ..SessionStatus::default() };
-        Ok(ServerStatus { sessions: vec![session], processor_seconds, ..ServerStatus::default() })
+    /// A server whose process has run and waited.
+    fn told(processor_seconds: [f64; 2]) -> Told {
+        Ok(ServerStatus { processor_seconds, ..ServerStatus::default() })
     }
 
     fn near(split: &Split, there: f64, way: f64) {
@@ -256,9 +239,8 @@ mod tests {
     #[test]
     fn what_a_socket_has_no_room_for_is_the_ways() {
         let split = Split { there: 0.9, way: 0.1, ..UNKNOWN };
-        let (before, now) = (told(3, [0.0; 2]), told(12, [0.0; 2]));
-        near(&split.with_way_back(busy_back("s", &before, &now), 10.0), 0.09, 0.91);
-        near(&split.with_way_back(busy_back("s", &before, &now), 100.0), 0.9, 0.1);
+        near(&split.with_way_back(9.0, 10.0), 0.09, 0.91);
+        near(&split.with_way_back(9.0, 100.0), 0.9, 0.1);
         near(&split.with_backlog(0.5), 0.95, 0.05);
     }
 
@@ -268,7 +250,7 @@ mod tests {
     #[test]
     fn a_server_without_processors_takes_nothing() {
         let split = Split { there: 0.1, way: 0.9, ..UNKNOWN };
-        let (before, now) = (told(0, [0.0; 2]), told(0, [1.0, 9.0]));
+        let (before, now) = (told([0.0; 2]), told([1.0, 9.0]));
         let starved = split.with_starved(Some((&before, &now)), 10.0, (false, 0.0), OWN);
         near(&starved, 0.91, 0.09);
         assert!((starved.waits - 0.81 * 0.9 / 0.91).abs() < 1e-9, "{starved:?}");
@@ -277,10 +259,9 @@ mod tests {
         assert!(busy.waits + busy.computes < 0.1, "what it works at is not what it waits for: {busy:?}");
         near(&split.with_starved(Some((&before, &now)), 10.0, (true, 0.0), OWN), 0.1, 0.9);
         near(&split.with_starved(Some((&before, &now)), 100.0, (false, 0.0), OWN), 0.1, 0.9);
-        near(&split.with_starved(Some((&before, &told(0, [9.0, 1.0]))), 10.0, (false, 0.0), OWN), 0.1, 0.9);
+        near(&split.with_starved(Some((&before, &told([9.0, 1.0]))), 10.0, (false, 0.0), OWN), 0.1, 0.9);
         // On this machine it is the machine that lacks them, unless others have more.
-        let here =
-            |processor_seconds| Ok(ServerStatus { boot: boot_of_machine(), ..told(0, processor_seconds).unwrap() });
+        let here = |processor_seconds| Ok(ServerStatus { boot: boot_of_machine(), ..told(processor_seconds).unwrap() });
         let starved = |own| split.with_starved(Some((&here([0.0; 2]), &here([1.0, 9.0]))), 10.0, (false, 0.0), own);
         let as_all = Split { waits: 0.8, ..split }.with_starved(
             Some((&here([0.0; 2]), &here([1.0, 9.0]))),
@@ -301,8 +282,8 @@ mod tests {
 
     #[test]
     fn what_was_not_answered_is_divided_in_halves() {
-        assert_eq!(Split::of([0.0, 0.0], [1.0, 1.0], None, |_| true), UNKNOWN);
-        near(&Split::of([4.0, 8.0], [4.0, 4.0], None, |_| true), 0.25, 0.25);
+        assert_eq!(Split::of([0.0, 0.0], [1.0, 1.0], None, |_| true, 1.0), UNKNOWN);
+        near(&Split::of([4.0, 8.0], [4.0, 4.0], None, |_| true, 1.0), 0.25, 0.25);
     }
 
     #[test]

@@ -86,7 +86,13 @@ impl Names {
     }
 }
 
-/// Waits for the time of the next look; `false`: there is none.
+/// What this machine calls itself to servers.
+pub(super) fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
+/// Waits for the time of the next look; `false`: it is the last.
 pub(super) fn wait(next: Instant, end: Instant) -> bool {
     thread::sleep(next.min(end).saturating_duration_since(Instant::now()));
     next < end
