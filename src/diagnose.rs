@@ -89,6 +89,9 @@ pub struct Diagnose {
     pub routes: Routes,
 }
 
+/// A path that cannot be followed for so long leads through a mount that does not answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// The exit code of a diagnosis that cannot tell.
 const UNDETERMINED: u8 = 3;
 
@@ -171,10 +174,12 @@ fn watch(arguments: &Diagnose, subject: &OsStr, reach: Reach) -> Result<ExitCode
 
 /// What is meant by one name.
 fn subject_of(name: &OsStr, reach: &Reach) -> Result<Subject, Failure> {
-    let mounts = mounts::all().map_err(|error| Failure::new("cannot list the mounts", error, "see /proc"))?;
-    let target = mounts::mount_point(Path::new(name), &mounts);
-    if let Some(mount) = mounts.iter().rfind(|mount| mount.is_ours() && mount.target == target) {
-        return Ok(Subject::Mount(mount.clone()));
+    let mount = mounts::on(Path::new(name), PATIENCE).map_err(|why| {
+        let hint = "name the directory that is mounted on, as 'aqueduct status' shows it; clear a dead mount with 'aqueduct umount'";
+        Failure::new(format!("cannot look where {} is", name.display()), why, hint)
+    })?;
+    if let Some(mount) = mount {
+        return Ok(Subject::Mount(mount));
     }
     let pid: Option<u32> = name.to_str().and_then(|text| text.parse().ok());
     let copies = copies_folder().iter().flat_map(|folder| Running::all(folder)).collect::<Vec<_>>();

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use aqueduct_node::mounts::{self, Mount};
 use aqueduct_observe::activity::{self, Reading, Readings};
@@ -23,9 +25,12 @@ pub(crate) fn lacks_processors([ran, waited]: [f64; 2], seconds: f64) -> bool {
 }
 
 /// Whether a process lacks processors and this one, on the same machine, does not as much: it has
-/// less than half as much of them, of what it wants. What a whole machine lacks is none's fault.
-pub(crate) fn lacks_more([ran, waited]: [f64; 2], own: [f64; 2]) -> bool {
-    waited * own[0] >= 2.0 * own[1] * ran
+/// half as much of them or less, of what it wants. What a whole machine lacks is none's fault.
+pub(crate) fn lacks_more(one: [f64; 2], own: [f64; 2]) -> bool {
+    const LESS: f64 = 0.5;
+    // Who wants none has all that it wants.
+    let has = |[ran, waited]: [f64; 2]| if ran + waited > 0.0 { ran / (ran + waited) } else { 1.0 };
+    has(one) <= LESS * has(own)
 }
 
 /// The time of all processors together, in seconds.
@@ -208,9 +213,20 @@ pub fn segments(text: &str) -> [u64; 2] {
     ["OutSegs", "RetransSegs"].map(|counter| all.value("tcp", "all", counter).unwrap_or(0))
 }
 
-/// What lies below a path: the device and type of its file system.
+/// A path that cannot be followed for so long leads through what does not answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What lies below a path: the device and type of its file system. `None`: it cannot be told, or
+/// not in time; the path is followed on a thread that may never come back.
 pub fn device_of(path: &Path) -> Option<String> {
-    let ancestor = path.ancestors().find_map(|path| path.canonicalize().ok())?;
+    let (sender, answer) = mpsc::channel();
+    let path = path.to_owned();
+    let follow = move || {
+        let ancestor = path.ancestors().find_map(|path| path.canonicalize().ok());
+        drop(sender.send(ancestor)); // nobody waits any more
+    };
+    thread::Builder::new().name("follow".into()).spawn(follow).ok()?;
+    let ancestor = answer.recv_timeout(PATIENCE).ok()??;
     below(&ancestor, &mounts::all().ok()?)
 }
 
@@ -238,6 +254,26 @@ mod tests {
         let dev = interfaces("Inter-|   Receive\n face |bytes\n  eth0: 1 2 0 3 0 0 0 0 9 8 0 7 0 0 0 0\n");
         assert_eq!(dev["eth0"], Interface { bytes: [1, 9], dropped: [3, 7] });
         assert_eq!(segments("Tcp: RtoAlgorithm OutSegs RetransSegs\nTcp: 1 500 5\nUdp: a\n"), [500, 5]);
+    }
+
+    #[test]
+    fn who_lacks_more_has_half_as_much_of_what_it_wants() {
+        // What it ran and waited, and what this process did.
+        for (one, own, lacks) in [
+            ([1.0, 9.0], [1.0, 4.0], true),
+            ([1.0, 9.0], [1.0, 6.0], false),
+            ([1.0, 9.0], [1.0, 0.0], true),
+            ([0.0, 5.0], [1.0, 9.0], true),
+            // It waits more than twice as long for what it has, and has nearly all.
+            ([1.0, 0.2], [1.0, 0.09], false),
+            ([1.0, 0.0], [1.0, 0.0], false),
+            // Nothing was wanted, here or there.
+            ([0.0, 0.0], [0.0, 0.0], false),
+            ([0.0, 0.0], [1.0, 1.0], false),
+            ([1.0, 3.0], [0.0, 0.0], true),
+        ] {
+            assert_eq!(lacks_more(one, own), lacks, "{one:?} beside {own:?}");
+        }
     }
 
     #[test]
