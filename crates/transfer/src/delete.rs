@@ -230,6 +230,8 @@ fn remove(
             add(&job.counts.deleted, 1);
             continue;
         }
+        // Whoever has another's claim, or ended the job, may have something made there since.
+        job.may_go_on().map_err(|fault| format!("{} stays, and what comes after it: {}", shown(&path), fault.why))?;
         let failed = |error: Errno| format!("{} could not be removed, nor what comes after it: {error}", shown(&path));
         let is_absent = is_absent(job, (source, gone_through), victim, &mut last_source);
         if !is_absent.map_err(|why| format!("{} stays, and what comes after it: {why}", shown(&path)))? {
@@ -283,7 +285,8 @@ mod tests {
 
     /// A copy of `from` to `to` that is done, and deletes next.
     fn done(from: &Path, to: &Path) -> (Arc<Job>, Dir) {
-        let options = Arc::new(Options { recursive: true, delete: true, ..Options::default() });
+        let stop = Some(Arc::default());
+        let options = Arc::new(Options { recursive: true, delete: true, stop, ..Options::default() });
         let (source, target) = (directory(from), directory(to));
         let volumes = Arc::new(Volumes::new(target.clone(), true));
         let job = Arc::new(Job::new(options, target.clone(), volumes, "read", Arc::new(Watch::default())));
@@ -325,6 +328,16 @@ mod tests {
         let (job, base) = done(&from, &to);
         delete(&job, &base).unwrap();
         assert!(to.join("d/kept").exists() && !to.join("d/old").exists());
+    }
+
+    #[test]
+    fn a_job_that_was_ended_removes_nothing_more() {
+        let (_folder, [from, to]) = sides();
+        let (job, base) = done(&from, &to);
+        job.options.stop.as_ref().unwrap().store(true, std::sync::atomic::Ordering::Release);
+        let why = delete(&job, &base).unwrap_err();
+        assert!(why.contains("ended"), "{why}");
+        assert!(to.join("d/kept").exists() && to.join("d/old").exists());
     }
 
     /// As when what was mounted at the source is not any more: all of it would be removed.

@@ -500,6 +500,7 @@ fn link(job: &Arc<Job>, item: Item, seen: &Seen, to: &[u8], text: Option<&[u8]>)
         if present.as_ref().is_some_and(|present| present.identity() == first.identity()) {
             return Ok(true);
         }
+        job.may_go_on()?;
         let part = if present.is_some() { job.part_name() } else { item.target_name().to_vec() };
         item.target()?.link(&*from, name, &part).trying("linking it")?;
         if present.is_some() {
@@ -599,6 +600,7 @@ fn make_other(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, text:
         }
         let lost = attributes::carry(seen, &xattrs, &*node, None).trying("setting its attributes")?;
         job.lost(&path, lost);
+        job.may_go_on()?;
         naming::rename(item, present, &part)
     };
     finish().inspect_err(|_| content::discard(item, Some(&part)))?;
