@@ -157,7 +157,7 @@ pub enum StoreError {
 }
 
 /// Is given the key and the line of an entry; with it, for names of an inode with several, the key
-/// of the first and the lines of all.
+/// of the first and, of the first alone, the lines of all.
 pub type Each<'a> = &'a mut dyn FnMut(&[u8], &str, Option<(&[u8], &[String])>) -> std::io::Result<()>;
 
 /// The database of a copy.
@@ -366,7 +366,9 @@ impl Store {
         self.close()?;
         let connection = open(&self.path)?;
         connection.execute_batch("CREATE INDEX IF NOT EXISTS groups ON entry (grp, key) WHERE grp IS NOT NULL")?;
-        let mut group = connection.prepare("SELECT key, line FROM entry WHERE grp = ?1 AND run = ?2 ORDER BY key")?;
+        let mut first_of =
+            connection.prepare("SELECT key FROM entry WHERE grp = ?1 AND run = ?2 ORDER BY key LIMIT 1")?;
+        let mut lines_of = connection.prepare("SELECT line FROM entry WHERE grp = ?1 AND run = ?2 ORDER BY key")?;
         let mut statement = connection.prepare("SELECT key, line, grp FROM entry WHERE run = ?1 ORDER BY key")?;
         let mut rows = statement.query([self.run])?;
         while let Some(row) = rows.next()? {
@@ -375,10 +377,12 @@ impl Store {
                 each(&key, &line, None)?;
                 continue;
             };
-            let named = group.query_map(params![of, self.run], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            let named: Vec<(Vec<u8>, String)> = named.collect::<Result<_, _>>()?;
-            let first = named.first().map_or(key.clone(), |(first, _)| first.clone());
-            let lines: Vec<String> = named.into_iter().map(|(_, line)| line).collect();
+            let first: Vec<u8> = first_of.query_row(params![of, self.run], |row| row.get(0))?;
+            // With those of all for each a file of many names would take the square of their number.
+            let lines: Vec<String> = match first == key {
+                true => lines_of.query_map(params![of, self.run], |row| row.get(0))?.collect::<Result<_, _>>()?,
+                false => Vec::new(),
+            };
             each(&key, &line, Some((&first, &lines)))?;
         }
         Ok(())
@@ -484,8 +488,8 @@ mod tests {
             .unwrap();
         let keys: Vec<_> = seen.iter().map(|(key, ..)| key.as_str()).collect();
         assert_eq!(keys, ["a-b", "a/", "a/x", "b"]);
-        let first = Some((b"a/x".to_vec(), 2));
-        assert_eq!((&seen[1].2, &seen[2].2, &seen[3].2), (&None, &first, &first));
+        let [first, further] = [2, 0].map(|lines| Some((b"a/x".to_vec(), lines)));
+        assert_eq!((&seen[1].2, &seen[2].2, &seen[3].2), (&None, &first, &further));
         store.remove();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }

@@ -246,15 +246,17 @@ pub fn write_manifest(
     let written = write_lines((path, signer), sources, destination, summary, |each| {
         let mut result = Ok(());
         let read = database.with(|client| {
-            let select = "SELECT key, line, grp FROM entry WHERE job = $1 ORDER BY key";
+            let select = "SELECT key, line, grp, first_value(key) OVER (PARTITION BY grp ORDER BY key)
+                FROM entry WHERE job = $1 ORDER BY key";
             let mut rows = client.query_raw(select, &[&id])?;
             while let (Ok(()), Some(row)) = (&result, rows.next()?) {
                 let (key, line, of): (&[u8], &str, Option<&[u8]>) = (row.get(0), row.get(1), row.get(2));
                 result = match of {
                     None => each(key, line, None),
-                    Some(of) => lines_of(&groups, id, of)
+                    Some(of) if row.get::<_, &[u8]>(3) == key => lines_of(&groups, id, of)
                         .map_err(std::io::Error::other)
-                        .and_then(|(first, lines)| each(key, line, Some((&first, &lines)))),
+                        .and_then(|lines| each(key, line, Some((key, &lines)))),
+                    Some(_) => each(key, line, Some((row.get(3), &[]))),
                 };
             }
             Ok(())
@@ -267,12 +269,11 @@ pub fn write_manifest(
     })
 }
 
-/// The first name of an inode, and the lines of all.
-fn lines_of(database: &Database, id: i64, group: &[u8]) -> Result<(Vec<u8>, Vec<String>), StoreError> {
-    let select = "SELECT key, line FROM entry WHERE job = $1 AND grp = $2 ORDER BY key";
+/// The lines of all names of an inode.
+fn lines_of(database: &Database, id: i64, group: &[u8]) -> Result<Vec<String>, StoreError> {
+    let select = "SELECT line FROM entry WHERE job = $1 AND grp = $2 ORDER BY key";
     let rows = database.with(|client| client.query(select, &[&id, &group]))?;
-    let first = rows.first().map(|row| row.get(0)).unwrap_or_default();
-    Ok((first, rows.iter().map(|row| row.get(1)).collect()))
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// The jobs of the store that this user may see, the newest first.
