@@ -177,10 +177,18 @@ impl Agent<'_> {
             self.board.keeps_only(registration.id, &lock(&self.doing))?;
             self.in_doubt.store(false, Ordering::Release);
         }
+        let claimed = self.claim(&registration, &mut waiting);
+        claimed.inspect_err(|_| self.in_doubt.store(true, Ordering::Release))
+    }
+
+    fn claim(
+        &self,
+        registration: &Registration,
+        waiting: &mut VecDeque<Claimed>,
+    ) -> Result<Option<Claimed>, StoreError> {
         let (scope, count) = (self.scope(), self.settings.threads.max(1) as i64);
         loop {
-            let claimed = self.board.claim(&registration, &scope, count);
-            waiting.extend(claimed.inspect_err(|_| self.in_doubt.store(true, Ordering::Release))?);
+            waiting.extend(self.board.claim(registration, &scope, count)?);
             match waiting.pop_front() {
                 Some(claimed) => return Ok(Some(self.begins(claimed))),
                 None if self.board.advance(&scope)? => {}

@@ -22,6 +22,9 @@ pub const NAMES_MAX: usize = 1000;
 /// The first of what went wrong is kept: so much of each job.
 const TOLD_MAX: i64 = 1000;
 
+/// Agents that are gone are forgotten after so long: each start of one is another.
+const FORGOTTEN: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// Lines of a job that wait to be read by who waits for it.
 const SAID_KEPT_MAX: i64 = 100_000;
 
@@ -134,9 +137,11 @@ impl Board {
         let free = "WITH freed AS (UPDATE unit SET agent = NULL WHERE unit.agent IS NOT NULL
                 AND NOT EXISTS (SELECT FROM agent WHERE agent.id = unit.agent AND NOT agent.gone) RETURNING unit.job)
             UPDATE job SET lost_claims = true WHERE NOT lost_claims AND id IN (SELECT job FROM freed)";
+        let forget = "DELETE FROM agent WHERE gone AND until < clock_timestamp() - $1 * interval '1 second'";
         self.database.with(|client| {
             client.execute(bury, &[])?;
-            client.execute(free, &[]).map(drop)
+            client.execute(free, &[])?;
+            client.execute(forget, &[&FORGOTTEN.as_secs_f64()]).map(drop)
         })
     }
 
@@ -195,8 +200,9 @@ impl Board {
             let free = "UPDATE unit SET agent = NULL WHERE id = ANY($1) AND agent = $2";
             transaction.execute(free, &[&units, &claimed.agent])?;
             let insert = "INSERT INTO told (job, kind, path, what, why) SELECT $1, 'agent', $2, 'working on it', $3
-                WHERE NOT EXISTS (SELECT FROM told WHERE job = $1 AND kind = 'agent' AND path = $2 AND why = $3)";
-            transaction.execute(insert, &[&claimed.job, &agent, &why])?;
+                WHERE NOT EXISTS (SELECT FROM told WHERE job = $1 AND kind = 'agent' AND path = $2 AND why = $3)
+                    AND (SELECT count(*) FROM told WHERE job = $1 AND kind = 'agent') < $4";
+            transaction.execute(insert, &[&claimed.job, &agent, &why, &TOLD_MAX])?;
             transaction.commit()
         })
     }

@@ -59,8 +59,12 @@ impl Seen {
     /// copied is not in what was copied.
     pub fn moment(&self) -> Vec<u8> {
         let Attr { size, mtime, ctime, btime, .. } = self.attr;
-        // Where no birth is known the last change tells one inode from the one before it.
-        let birth = if btime == Time::default() && self.handle.is_none() { ctime } else { btime };
+        let birth = match self.handle {
+            Some(_) => Time::default(), // it is another inode's with another birth
+            // Where no birth is known the last change tells one inode from the one before it.
+            None if btime == Time::default() => ctime,
+            None => btime,
+        };
         let mut bytes = self.identity();
         bytes.extend_from_slice(&size.to_le_bytes());
         for time in [mtime, birth] {
@@ -291,4 +295,33 @@ pub trait Directory: Node {
 /// Whether a name is that of something that is not whole.
 pub fn is_part(name: &[u8]) -> bool {
     name.starts_with(PART)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_used_again_is_another_inode_at_this_moment() {
+        let time = |seconds| Time { seconds, nanos: 1 };
+        let attr = Attr { ino: 7, size: 3, mtime: time(1), ctime: time(2), btime: time(3), ..Attr::default() };
+        let seen = |attr| Seen { attr, device: 1, handle: None };
+        let known = seen(attr);
+        let linked_since = seen(Attr { nlink: 2, ctime: time(9), ..attr });
+        assert_eq!(linked_since.moment(), known.moment());
+        for other in [
+            Attr { btime: time(4), ..attr },
+            Attr { size: 4, ..attr },
+            Attr { mtime: time(4), ..attr },
+            Attr { ino: 8, ..attr },
+        ] {
+            assert_ne!(seen(other).moment(), known.moment(), "{other:?}");
+        }
+        // Where no birth is known each change may be that of another.
+        let unknown = Attr { btime: Time::default(), ..attr };
+        assert_ne!(seen(unknown).moment(), seen(Attr { ctime: time(9), ..unknown }).moment());
+        assert_eq!(seen(unknown).moment(), seen(unknown).moment());
+        // Hosts number devices in their own way.
+        assert_eq!(Seen { device: 2, ..known.clone() }.number(), known.number());
+    }
 }
