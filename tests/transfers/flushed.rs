@@ -1,6 +1,7 @@
 //! What has its name is on the disk, wherever below the destination the disk is.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,7 +23,8 @@ impl Disk {
 
     fn mount(image: &Path, point: &Path) -> Disk {
         fs::create_dir_all(point).unwrap();
-        run(Command::new("mount").args(["-o", "loop"]).args([image, point])).succeeded();
+        let options: &[&str] = if image.starts_with("/dev") { &[] } else { &["-o", "loop"] };
+        run(Command::new("mount").args(options).args([image, point])).succeeded();
         Disk { image: image.to_owned(), point: point.to_owned() }
     }
 
@@ -36,7 +38,27 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.point).status();
+        let _ = Command::new("umount").arg(&self.point).status();
+    }
+}
+
+/// A file as a disk that says of each block that it has no room for it: of several at once the
+/// driver takes some for all.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn new(image: &Path) -> Loop {
+        let output = run(Command::new("losetup").args(["-f", "--show"]).arg(image));
+        let device = Loop(PathBuf::from(output.succeeded().trim()));
+        let name = device.0.file_name().unwrap().to_str().unwrap();
+        fs::write(format!("/sys/block/{name}/queue/max_sectors_kb"), "4").unwrap();
+        device
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.0).status();
     }
 }
 
@@ -66,6 +88,48 @@ fn what_lies_on_a_disk_that_is_mounted_below_is_stable_in_the_end() {
             (0..30).for_each(|number| is_there(&format!("d/{number}")));
             is_there("large");
         }
+    });
+}
+
+/// What could not be written back is told once, to one of the threads: none of the files that it may
+/// be about has a name in the end, unless it is on the disk.
+#[test]
+fn what_could_not_be_written_back_has_no_name() {
+    test(|| {
+        if !have(&["mkfs.ext4", "mount", "umount", "losetup"]) {
+            return;
+        }
+        let (home, source) = (directory(), directory());
+        let name = |number: u64| format!("{}/{number}", number % 7);
+        for number in 0..340 {
+            let path = source.path().join(name(number));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, noise(if number < 60 { 700_000 } else { 7000 }, number)).unwrap();
+        }
+        // A disk that promises more than it has, as thin ones do.
+        let thin = FileSystem::tmpfs("size=32m");
+        let image = thin.0.join("image");
+        File::create(&image).unwrap().set_len(128 << 20).unwrap();
+        let without_journal = ["-q", "-F", "-b", "4096", "-O", "^has_journal", "-E", "lazy_itable_init=0"];
+        run(Command::new("mkfs.ext4").args(without_journal).arg(&image)).succeeded();
+        // It has what it needs for itself, so that only data are lost.
+        let beginning = fs::read(&image).unwrap();
+        File::options().write(true).open(&image).unwrap().write_all_at(&beginning[..10 << 20], 0).unwrap();
+        let device = Loop::new(&image);
+        let disk = Disk::mount(&device.0, &home.path().join("disk"));
+        let from = format!("{}/", source.path().display());
+        let (code, said) = told(home.path(), &["cp", "-r", &from, text(&disk.point.join("copy"))]);
+        assert_eq!(code, 1, "{said}");
+        let point = disk.point.clone();
+        drop(disk); // what is only in memory is gone
+        let disk = Disk::mount(&device.0, &point);
+        let mut whole = 0;
+        for number in 0..340 {
+            let Ok(copy) = fs::read(disk.point.join("copy").join(name(number))) else { continue };
+            assert!(copy == fs::read(source.path().join(name(number))).unwrap(), "{} is lost: {said}", name(number));
+            whole += 1;
+        }
+        assert_eq!(said["files"], whole, "{said}");
     });
 }
 

@@ -41,22 +41,24 @@ pub fn name_all(job: &Job, worker: &mut Worker) {
 
 /// Makes files stable; what came of each.
 fn flush(unnamed: &[Unnamed]) -> Vec<Result<(), Errno>> {
+    // One that failed with others is made stable by itself, and so is a single one: then it is
+    // known whether it is this one that fails.
+    let is_alone = |file: &Unnamed| file.item.attempt > 0;
     let mut volumes: Vec<(&Arc<Volume>, usize)> = Vec::new();
-    for file in unnamed {
+    for file in unnamed.iter().filter(|file| !is_alone(file)) {
         let volume = &file.item.dir.volume;
         match volumes.iter_mut().find(|(known, _)| Arc::ptr_eq(known, volume)) {
             Some((_, count)) => *count += 1,
             None => volumes.push((volume, 1)),
         }
     }
-    // A single file is made stable by itself.
     volumes.retain(|(volume, count)| *count > 1 && volume.flush() == Flush::Together);
     volumes.iter().for_each(|(volume, _)| volume.sync_all());
     let is_together = |volume: &Arc<Volume>| volumes.iter().any(|(of, _)| Arc::ptr_eq(of, volume));
     let of = |file: &Unnamed| match &file.item.dir.volume {
         volume if volume.flush() == Flush::No && volume.is_volatile() => Ok(()),
         volume if volume.flush() == Flush::No => file.target.late_errors(),
-        volume if is_together(volume) => volume.is_sound(file.since),
+        volume if !is_alone(file) && is_together(volume) => volume.is_sound(file.since),
         _ if file.target.is_volatile() => Ok(()),
         _ => file.target.sync(),
     };

@@ -440,10 +440,12 @@ fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen
     if job.options.dry_run {
         return Ok(());
     }
-    let xattrs_there = present_xattrs(item, present)?;
-    let is_same = attributes::are_same(seen, present)
-        && attributes::is_same_time(seen, present)
-        && has_same_xattrs(item, seen, &xattrs_there)?;
+    let (xattrs_there, has_same_xattrs) = job.within(Stage::Attributes, || {
+        let there = present_xattrs(item, present)?;
+        let is_same = has_same_xattrs(item, seen, &there)?;
+        Ok::<_, Fault>((there, is_same))
+    })?;
+    let is_same = attributes::are_same(seen, present) && attributes::is_same_time(seen, present) && has_same_xattrs;
     if is_same && !job.options.hashes() {
         return Ok(());
     }
