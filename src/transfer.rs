@@ -293,11 +293,16 @@ fn options(common: &Common, verbose: u8) -> Result<Options, Failure> {
 fn list(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut text = Vec::new();
     let mut read = || match path.as_os_str() == "-" {
-        true => std::io::stdin().take(LIST_MAX).read_to_end(&mut text),
-        false => File::open(path)?.take(LIST_MAX).read_to_end(&mut text),
+        true => std::io::stdin().take(LIST_MAX + 1).read_to_end(&mut text),
+        false => File::open(path)?.take(LIST_MAX + 1).read_to_end(&mut text),
     };
+    let what = || format!("cannot read the list {}", path.display());
     let hint = "name a file with a path in each line";
-    read().map_err(|error| Failure::new(format!("cannot read the list {}", path.display()), error, hint))?;
+    let length = read().map_err(|error| Failure::new(what(), error, hint))?;
+    if length as u64 > LIST_MAX {
+        let why = format!("it has more than {LIST_MAX} bytes, and what is behind would not be copied");
+        return Err(Failure::new(what(), why, "cut it into several lists"));
+    }
     Ok(text)
 }
 
