@@ -61,6 +61,7 @@ impl Plain {
         let (attribute, _taking) = {
             let (_pass, kind) = self.alone(file).await?;
             let Kind::Inline(begun) = kind else { return Ok(false) };
+            let _names = file.names.alone().await;
             let attr = self.attr_of(&file.handle).await?;
             if attr.nlink == 0 || !attr.is_regular() || attr.size <= self.config.inline_max {
                 return Ok(false);
@@ -83,7 +84,7 @@ impl Plain {
         let copying = Copying::new((self, file), Origin::Ordinary(open), (to, all), job);
         let followed = copying.follow().await;
         let done = self.become_stub(file, attribute, (&copying, followed)).await;
-        copying.to.close().await;
+        copying.close(&copying.to).await;
         self.quiet.call(&own(), Request::Release { open }).await?;
         done.map(|()| true)
     }
@@ -104,7 +105,7 @@ impl Plain {
             failed => failed,
         };
         if let Err(error) = copied {
-            copying.to.close().await;
+            copying.close(&copying.to).await;
             // What a server that is away keeps of it goes when somebody comes to the file again.
             copying.held(self.give_up(file, &attribute)).await?;
             return Err(error);
@@ -112,12 +113,7 @@ impl Plain {
         let attr = self.attr_of(&file.handle).await?;
         attribute.made = copying.made();
         (attribute.state, attribute.size) = (State::Moved, attr.size);
-        file.becomes(Kind::Unknown);
-        self.store(&file.handle, &attribute, true).await?;
-        match self.alone_again(file).await? {
-            Kind::Spread(spread) => spread.now().is_cut = true, // the objects are new
-            _ => return Err(Errno::EIO),
-        }
+        self.become_objects(file, &attribute).await?;
         file.is_large.store(false, Ordering::Relaxed);
         self.restore_times(file, &attr).await
     }
@@ -136,6 +132,7 @@ impl Plain {
         for (part, store) in self.stores_of(attribute)?.iter().enumerate() {
             store.remove(&attribute.id, part).await?;
         }
+        let _names = file.names.alone().await;
         let name = attribute::NAME;
         let request = Request::RemoveXattr { handle: file.handle.bytes(), name };
         self.quiet.call(&own(), request).await?;

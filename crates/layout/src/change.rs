@@ -40,6 +40,11 @@ impl Plain {
                 let is_known = attribute.state == State::Spread && attribute.blocks != UNKNOWN;
                 match (attribute.state, size_of(&attribute, attr.size)) {
                     (State::Making, _) => return Ok(()),
+                    // Its stub may not be made yet, which takes room: nobody waits for that.
+                    (State::Moved, _) => {
+                        (attr.size, attr.blocks) = (attribute.size, attribute.size.div_ceil(512));
+                        return Ok(());
+                    }
                     (_, Some(size)) if is_known => {
                         (attr.size, attr.blocks) = (size, attr.blocks + attribute.blocks);
                         return Ok(());
@@ -55,8 +60,8 @@ impl Plain {
     /// The same, of a file of which something has to be found out first.
     async fn correct_used(&self, handle: &aqueduct_fs::Handle, attr: &mut Attr) -> Result<(), Errno> {
         let file = self.table.pin(handle);
-        let result = match self.shared(&file).await {
-            Ok((_pass, Kind::Spread(spread))) => self.correct_by(&spread, attr).await,
+        let result = match self.known(&file).await {
+            Ok(Kind::Spread(spread)) => self.correct_by(&spread, attr).await,
             Ok(_) => Ok(()),
             Err(error) => Err(error),
         };
@@ -101,9 +106,54 @@ impl Plain {
         (open, set): (Option<OpenId>, SetAttr),
     ) -> Result<Reply, Errno> {
         let pinned = self.table.pin(&aqueduct_fs::Handle::new(handle).ok_or(Errno::ESTALE)?);
-        let result = self.set_attr_of(context, &pinned, (open, set)).await;
+        let result = match set.size {
+            Some(size) => self.set_attr_of(context, &pinned, (open, set), size).await,
+            None => self.set_attr_alone(context, &pinned, (open, set)).await,
+        };
         self.unpin(pinned).await;
         result
+    }
+
+    /// Attributes that the tree has alone: no server of data is waited for.
+    async fn set_attr_alone(
+        &self,
+        context: &Context,
+        file: &File,
+        (open, set): (Option<OpenId>, SetAttr),
+    ) -> Result<Reply, Errno> {
+        self.known(file).await?;
+        let mut reply = self.tree.call(context, Request::SetAttr { handle: file.handle.bytes(), open, set }).await?;
+        let Kind::Spread(spread) = file.kind() else { return Ok(reply) };
+        if set.uid.is_some() || set.gid.is_some() {
+            self.own_soon(file, &spread).await;
+        }
+        if let Reply::Attr(attr) = &mut reply {
+            self.correct_by(&spread, attr).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Objects belong to whom their file belongs, whose quotas count. Those of a server that does
+    /// not answer soon do when the file is used no more.
+    async fn own_soon(&self, file: &File, spread: &Spread) {
+        spread.now().owner_is_due = true;
+        if !matches!(in_time(self.own_objects(file, spread), self.background.as_deref()).await, Some(Ok(()))) {
+            tracing::debug!("a server of data has not been told yet whose an object is");
+        }
+    }
+
+    /// See [`own_soon`](Plain::own_soon).
+    pub(crate) async fn own_objects(&self, file: &File, spread: &Spread) -> Result<(), Errno> {
+        spread.now().owner_is_due = false;
+        let mut due = Due { spread, is_done: false };
+        let attr = self.attr_of(&file.handle).await?;
+        let owner = SetAttr { uid: Some(attr.uid), gid: Some(attr.gid), ..SetAttr::default() };
+        for part in spread.made() {
+            let object = spread.object(part).await?;
+            spread.judge(part, object.set(owner).await)?;
+        }
+        due.is_done = true;
+        Ok(())
     }
 
     async fn set_attr_of(
@@ -111,13 +161,14 @@ impl Plain {
         context: &Context,
         file: &File,
         (open, set): (Option<OpenId>, SetAttr),
+        size: u64,
     ) -> Result<Reply, Errno> {
         let (_pass, kind) = self.alone(file).await?;
         let handle = file.handle.bytes();
         let is_large = file.is_large.load(Ordering::Relaxed);
-        let spread = match (kind, set.size) {
-            (Kind::Spread(spread), _) => spread,
-            (kind, Some(size)) if self.outgrows(file, size, 0) && self.may_resize(context, file, open).await => {
+        let spread = match kind {
+            Kind::Spread(spread) => spread,
+            kind if self.outgrows(file, size, 0) && self.may_resize(context, file, open).await => {
                 match self.grow_ordinary(file, kind, (size, 0)).await? {
                     Some(spread) => spread,
                     None => {
@@ -126,24 +177,17 @@ impl Plain {
                     }
                 }
             }
-            (_, size) => {
-                let stays_large = size.is_none_or(|size| size > self.config.inline_max);
-                let _noting = file.changed.noting(0, size.map_or(0, |_| u64::MAX));
+            _ => {
+                let stays_large = size > self.config.inline_max;
+                let _noting = file.changed.noting(0, u64::MAX);
                 let reply = self.tree.call(context, Request::SetAttr { handle, open, set }).await?;
                 file.is_large.store(is_large && stays_large, Ordering::Relaxed);
                 return Ok(reply);
             }
         };
-        let mut reply = match set.size {
-            Some(size) => self.resize(context, (file, &spread), (open, set), size).await?,
-            None => self.tree.call(context, Request::SetAttr { handle, open, set }).await?,
-        };
+        let mut reply = self.resize(context, (file, &spread), (open, set), size).await?;
         if set.uid.is_some() || set.gid.is_some() {
-            let owner = SetAttr { uid: set.uid, gid: set.gid, ..SetAttr::default() };
-            for part in spread.made() {
-                let object = spread.object(part).await?;
-                spread.judge(part, object.set(owner).await)?;
-            }
+            self.own_soon(file, &spread).await;
         }
         if let Reply::Attr(attr) = &mut reply {
             self.correct_by(&spread, attr).await?;
@@ -379,6 +423,20 @@ impl Plain {
             if !is_filtered || shown.end || shown.entries().next().is_some() {
                 return Ok(Reply::Directory(shown));
             }
+        }
+    }
+}
+
+/// Objects that are to have another owner, until all have.
+struct Due<'a> {
+    spread: &'a Spread,
+    is_done: bool,
+}
+
+impl Drop for Due<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.spread.now().owner_is_due = true;
         }
     }
 }

@@ -77,16 +77,16 @@ impl<'a> Copying<'a> {
     /// they change. EBUSY: they write as fast as it is copied.
     pub(crate) async fn follow(&self) -> Result<(), Errno> {
         for chunk in 0..self.size().await?.div_ceil(CHUNK) {
-            let copied = self.chunk(chunk, true).await?;
+            let copied = self.unless_ended(self.chunk(chunk, true)).await?;
             self.job.pace(copied, self.plain.background.as_deref()).await?;
         }
         for _ in 0..ROUNDS_MAX {
             let size = self.size().await?;
             if self.file.changed.count(size) <= HELD_MAX {
-                return self.sync().await;
+                return self.unless_ended(self.sync()).await;
             }
             for chunk in self.file.changed.take(size) {
-                let copied = self.chunk(chunk, false).await?;
+                let copied = self.unless_ended(self.chunk(chunk, false)).await?;
                 self.job.pace(copied, self.plain.background.as_deref()).await?;
             }
         }
@@ -103,6 +103,22 @@ impl<'a> Copying<'a> {
     pub(crate) async fn held<T>(&self, work: impl Future<Output = Result<T, Errno>>) -> Result<T, Errno> {
         let done = within(HELD_TIME, work, self.plain.background.as_deref()).await;
         done.unwrap_or(Err(Errno::EHOSTUNREACH))
+    }
+
+    /// Whoever has a server copied that does not answer can end that.
+    async fn unless_ended<T>(&self, work: impl Future<Output = Result<T, Errno>>) -> Result<T, Errno> {
+        self.job.unless_ended(work, self.plain.background.as_deref()).await
+    }
+
+    /// Closes what is not needed any more, if its servers answer in time.
+    pub(crate) async fn close(&self, spread: &Spread) {
+        let closing = async {
+            spread.close().await;
+            Ok(())
+        };
+        if let Err(error) = self.held(closing).await {
+            tracing::debug!(%error, "objects stay open at a server");
+        }
     }
 
     async fn end(&self) -> Result<(), Errno> {
@@ -142,7 +158,12 @@ impl<'a> Copying<'a> {
             return self.to.object(part).await;
         }
         let attr = self.plain.attr_of(&self.file.handle).await?;
-        let object = self.to.make(part, (attr.uid, attr.gid)).await?;
+        let owner = (attr.uid, attr.gid);
+        let object = match self.origin {
+            // Nobody has had a token for any of them.
+            Origin::Ordinary(_) => self.to.make(part, owner).await?,
+            Origin::Objects(_) => self.to.make_hidden(part, owner).await?,
+        };
         self.made.fetch_or(1 << part, Ordering::SeqCst);
         Ok(object)
     }

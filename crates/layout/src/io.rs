@@ -13,6 +13,7 @@ use bytes::Bytes;
 use crate::attribute::{Attribute, BLOCK, MAGIC, UNKNOWN};
 use crate::pinned::{File, Kind};
 use crate::plain::Plain;
+use crate::rooms::Rooms;
 use crate::spread::Spread;
 use crate::stripe::{Piece, ServerKey};
 use crate::token::Token;
@@ -44,7 +45,7 @@ impl Plain {
         }
         let wanted = u64::from(read.length).min(aqueduct_fs::TRANSFER_SIZE_MAX as u64);
         let length = spread.now().size.saturating_sub(read.offset).min(wanted);
-        deliver(&spread, (read.offset, length), sink).await
+        deliver(&self.rooms, &spread, (read.offset, length), sink).await
     }
 
     /// Says where a file's bytes lie, to who may read them there.
@@ -91,7 +92,10 @@ impl Plain {
             let (_pass, kind) = self.shared(&file).await?;
             match kind {
                 Kind::Spread(spread) if may_share(&spread, write.offset, data.len()) => {
-                    return self.write_spread(context, (&file, &spread), write, data).await;
+                    let shared = (write, data.clone(), true);
+                    if let Some(written) = self.write_spread(context, (&file, &spread), shared).await? {
+                        return Ok(written);
+                    }
                 }
                 Kind::Spread(_) => {}
                 _ if !self.outgrows(&file, write.offset, data.len() as u64) => {
@@ -118,7 +122,7 @@ impl Plain {
                 }
             }
         };
-        self.write_spread(context, (&file, &spread), write, data).await
+        self.write_spread(context, (&file, &spread), (write, data, false)).await?.ok_or(Errno::EIO)
     }
 
     /// Whether an ordinary file would become too long.
@@ -151,13 +155,14 @@ impl Plain {
         }
     }
 
+    /// Writes to objects. `None`: others have the file too, `shares`, and one of them has left
+    /// something behind the end meanwhile. It may only be cut while nobody writes there.
     async fn write_spread(
         &self,
         context: &Context,
         (file, spread): (&File, &Spread),
-        write: WriteAt,
-        data: Bytes,
-    ) -> Result<Written, Errno> {
+        (write, data, shares): (WriteAt, Bytes, bool),
+    ) -> Result<Option<Written>, Errno> {
         let offset = if write.append { spread.now().size } else { write.offset };
         let end = offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok());
         let end = end.ok_or(Errno::EFBIG)?;
@@ -166,11 +171,14 @@ impl Plain {
         let at_start = WriteAt { offset: 0, append: false, stable: false, ..write };
         let touched = self.tree.write(context, at_start, Source::Memory(touch)).await?;
         if data.is_empty() {
-            return Ok(Written { count: 0, offset, ..touched });
+            return Ok(Some(Written { count: 0, offset, ..touched }));
         }
         let grows = end > spread.now().size;
         if grows && !spread.now().is_cut {
-            spread.cut().await?; // the caller is alone
+            if shares {
+                return Ok(None);
+            }
+            spread.cut().await?;
         }
         self.unsettle(file, spread).await?;
         let mut growing = Growing { spread, is_done: !grows };
@@ -194,7 +202,7 @@ impl Plain {
             let sync = Request::Sync { open: write.open, data_only: false };
             self.tree.call(context, sync).await?;
         }
-        Ok(Written { count: done as u32, offset, ..touched })
+        Ok(Some(Written { count: done as u32, offset, ..touched }))
     }
 
     /// Writes into one object, which is made if need be. Returns what was written, and why not all.
@@ -331,7 +339,12 @@ fn may_share(spread: &Spread, offset: u64, length: usize) -> bool {
 }
 
 /// Reads a range of a file that ends within it, and delivers it.
-async fn deliver(spread: &Spread, (offset, length): (u64, u64), mut sink: Box<dyn Sink>) -> Result<usize, Errno> {
+async fn deliver(
+    rooms: &Rooms,
+    spread: &Spread,
+    (offset, length): (u64, u64),
+    mut sink: Box<dyn Sink>,
+) -> Result<usize, Errno> {
     if length == 0 {
         sink.bytes(&[])?;
         sink.finish(0)?;
@@ -339,10 +352,13 @@ async fn deliver(spread: &Spread, (offset, length): (u64, u64), mut sink: Box<dy
     }
     let pieces = spread.stripe.pieces(offset, length);
     let lengths: Vec<usize> = pieces.iter().map(|piece| piece.length as usize).collect();
-    let memory = MemorySink::default();
+    let (memory, mut _room) = (MemorySink::default(), None);
     let (whole, parts, ordered) = match take_apart(sink, &lengths) {
         Ok((whole, parts)) => (whole, parts, None),
         Err(sink) => {
+            let wanted = pieces.iter().filter(|piece| spread.is_made(piece.part));
+            let wanted = wanted.map(|piece| (spread.server(piece.part), piece.length as usize));
+            _room = Some(rooms.take(wanted).await);
             let (whole, parts) = take_apart(Box::new(memory.clone()), &lengths).map_err(|_| Errno::ENOMEM)?;
             (whole, parts, Some(sink))
         }

@@ -1,12 +1,15 @@
 //! What an administrator has the volume do meanwhile: how fast, how far it has come, and whether
 //! it is to end.
 
+use std::pin::pin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::Errno;
 use aqueduct_worker::Group;
+
+use crate::store::within;
 
 /// Who waits for his turn looks so often whether the job is to end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -64,7 +67,24 @@ impl Job {
         if self.ends() { Err(Errno::ECANCELED) } else { Ok(()) }
     }
 
-    /// The same of bytes for which others wait: they go at once, and later ones wait longer.
+    /// Does what may wait for a server that does not answer. ECANCELED: the job is to end, and that
+    /// was given up.
+    pub(crate) async fn unless_ended<T>(
+        &self,
+        work: impl Future<Output = Result<T, Errno>>,
+        group: Option<&Group>,
+    ) -> Result<T, Errno> {
+        let mut work = pin!(work);
+        loop {
+            match within(LOOK_INTERVAL, work.as_mut(), group).await {
+                Some(done) => return done,
+                None if self.ends() => return Err(Errno::ECANCELED),
+                None => {}
+            }
+        }
+    }
+
+    /// As [`pace`](Job::pace), of bytes for which others wait: they go at once, and later ones wait longer.
     pub(crate) fn hasten(&self, bytes: u64) {
         self.take(bytes);
     }
@@ -72,7 +92,22 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_worker::{Settings, wait};
+
     use super::*;
+
+    #[test]
+    fn what_waits_for_a_server_ends_with_the_job() {
+        let settings =
+            Settings { name: "test".into(), threads_min: 0, threads_max: 0, spin_max: std::time::Duration::ZERO };
+        let (group, job) = (Group::new(settings).unwrap(), Job::new(None));
+        let done = |work: Result<u8, Errno>| wait(&group, job.unless_ended(async { work }, Some(&group)));
+        assert_eq!((done(Ok(7)), done(Err(Errno::EIO))), (Ok(7), Err(Errno::EIO)));
+        job.end();
+        assert_eq!(done(Ok(7)), Ok(7), "it waited for nothing");
+        let silent = std::future::pending::<Result<(), Errno>>();
+        assert_eq!(wait(&group, job.unless_ended(silent, Some(&group))), Err(Errno::ECANCELED));
+    }
 
     #[test]
     fn who_is_held_to_a_rate_waits_for_what_went_before() {

@@ -39,6 +39,7 @@ mod placing;
 mod plain;
 mod promote;
 mod repair;
+mod rooms;
 mod served;
 mod spread;
 mod store;

@@ -2,10 +2,11 @@
 //! the last.
 //!
 //! 1. The attribute names the new places as *other* ones: somebody knows of what will be there.
-//! 2. The objects are copied, and what is changed meanwhile again.
+//! 2. The objects are copied, and what is changed meanwhile again. Each is marked from the moment
+//!    that it is made: a client may have a token of a time at which the file lay there before.
 //! 3. While nobody else uses the file: the rest, all of it stable; then the attribute with the new
 //!    places as the file's, the old ones as the others, and the next epoch, durable.
-//! 4. What lies at the other places is removed, and then the attribute names none.
+//! 4. The marks go; what lies at the other places is removed, and then the attribute names none.
 //!
 //! Whatever lies at other places is of no use at any step, and goes with the file, at the latest.
 
@@ -135,7 +136,7 @@ impl Plain {
     }
 
     async fn relocate_pinned(&self, file: &Arc<File>, goal: Goal, job: &Job) -> Result<bool, Errno> {
-        self.tidy(file).await?;
+        self.tidy(file, job).await?;
         let (spread, servers, _taking) = {
             let (_pass, kind) = self.alone(file).await?;
             let spread = match kind {
@@ -143,7 +144,7 @@ impl Plain {
                 // A promotion that nobody goes on with: what was made for it is in the way.
                 Kind::Inline(Some(begun)) => {
                     let _taking = file.changed.begin().ok_or(Errno::EBUSY)?;
-                    self.give_up(file, &begun).await?;
+                    job.unless_ended(self.give_up(file, &begun), self.background.as_deref()).await?;
                     return Ok(false);
                 }
                 _ => return Ok(false),
@@ -173,10 +174,14 @@ impl Plain {
         let copying = Copying::new((self, file), Origin::Objects(spread.clone()), to, job);
         let followed = copying.follow().await;
         let done = self.switch(file, (&spread, servers), (&copying, followed)).await;
-        copying.to.close().await;
+        copying.close(&copying.to).await;
         // What lies where nobody reads goes: the old objects, or the new ones.
-        self.tidy(file).await?;
-        done.map(|()| true)
+        let tidied = match self.tidy(file, job).await {
+            // Who has it end waits for that, but not for ever.
+            Err(Errno::ECANCELED) => self.in_time(self.tidy_all(file)).await,
+            tidied => tidied,
+        };
+        done.and(tidied).map(|()| true)
     }
 
     /// The new objects become the file's, unless copying them failed.
@@ -199,16 +204,24 @@ impl Plain {
         let mut attribute = spread.now().attribute.clone();
         attribute.other = std::mem::replace(&mut attribute.servers, servers);
         attribute.epoch += 1;
-        // If that fails, the disk knows better.
-        file.becomes(Kind::Unknown);
-        spread.now().is_left = true;
-        spread.close().await;
-        self.store(&file.handle, &attribute, true).await
+        let stored = {
+            let _names = file.names.alone().await;
+            // If that fails, the disk knows better.
+            file.becomes(Kind::Unknown);
+            spread.now().is_left = true;
+            self.store(&file.handle, &attribute, true).await
+        };
+        copying.close(spread).await;
+        stored
     }
 
     /// Removes what lies at other places than those of a file. Nobody waits for that, and it is
     /// done only when all of the file is where it has to be.
-    pub(crate) async fn tidy(&self, file: &File) -> Result<(), Errno> {
+    pub(crate) async fn tidy(&self, file: &File, job: &Job) -> Result<(), Errno> {
+        job.unless_ended(self.tidy_all(file), self.background.as_deref()).await
+    }
+
+    async fn tidy_all(&self, file: &File) -> Result<(), Errno> {
         let (spread, attribute) = {
             let (_pass, kind) = self.alone(file).await?;
             let Kind::Spread(spread) = kind else { return Ok(()) };
@@ -219,7 +232,8 @@ impl Plain {
             // What is read from the disk may not be stable there yet.
             self.store(&file.handle, &attribute, true).await?;
             for part in spread.made() {
-                spread.object(part).await?;
+                // All of the file is where it has to be: also by tokens.
+                spread.free(part).await?;
             }
             (spread, attribute)
         };

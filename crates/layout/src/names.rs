@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use aqueduct_fs::{
-    AccessMask, Context, Entry, Errno, Handle, OpenFlags, OpenId, Opened, RenameFlags, Reply, Request, SetAttr,
+    AccessMask, Context, Entry, Errno, Handle, OpenFlags, OpenId, Opened, RenameFlags, Reply, Request, SetAttr, SetTime,
 };
 
 use crate::attribute::BLOCK;
@@ -47,8 +47,8 @@ impl Plain {
 
     async fn open_pinned(&self, context: &Context, file: &File, flags: OpenFlags) -> Result<Reply, Errno> {
         let handle = file.handle.bytes();
+        let kind = self.known_to_stay(file).await?;
         if !flags.contains(OpenFlags::TRUNCATE) {
-            let (_pass, kind) = self.shared(file).await?;
             if matches!(kind, Kind::Inline(_)) {
                 self.refuse_copy(file).await?;
             }
@@ -67,6 +67,16 @@ impl Plain {
         self.empty(context, (file, &spread), *open).await.map(|()| opened)
     }
 
+    /// What a pinned file is, for who opens it. ESTALE: its objects are going with its last name.
+    /// Whoever looks the name up once more finds what it leads to now.
+    async fn known_to_stay(&self, file: &File) -> Result<Kind, Errno> {
+        let names = file.names.alone().await;
+        if file.goes.load(Ordering::SeqCst) {
+            return Err(Errno::ESTALE);
+        }
+        self.known_by(file, &names).await
+    }
+
     /// Empties a file that was opened to be emptied, or closes it again.
     async fn empty(&self, context: &Context, of: (&File, &Spread), open: OpenId) -> Result<(), Errno> {
         let emptied = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -80,58 +90,52 @@ impl Plain {
     }
 
     pub(crate) async fn create(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
-        let (Request::Create { parent, name, mode, umask, flags }, mut found) = (request.clone(), None) else {
-            return self.created(context, request).await;
+        let Request::Create { parent, name, mode, umask, flags } = request.clone() else {
+            return self.created(context, (request, false)).await;
         };
-        if flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::EXCLUSIVE) {
-            let looked = self.tree.call(&own(), Request::Lookup { parent, name }).await;
-            found = looked.and_then(Reply::entry).ok();
+        if !flags.contains(OpenFlags::TRUNCATE) || flags.contains(OpenFlags::EXCLUSIVE) {
+            return self.created(context, (request, false)).await;
         }
-        let Some(entry) = found.filter(|entry| entry.attr.is_regular()) else {
-            return self.created(context, request).await;
-        };
-        // It may be a stub, whose length nobody else may change, or become one.
-        let file = self.table.pin(&entry.handle);
-        let result = self.create_over(context, &file, (parent, name), (mode, umask, flags)).await;
-        self.unpin(file).await;
-        result
-    }
-
-    /// Opens what a name leads to, and empties it, while nobody else uses that.
-    async fn create_over(
-        &self,
-        context: &Context,
-        file: &File,
-        (parent, name): (&[u8], &[u8]),
-        (mode, umask, flags): (u32, u32, OpenFlags),
-    ) -> Result<Reply, Errno> {
-        let (_pass, kind) = self.alone(file).await?;
-        let (spread, flags) = match kind {
-            Kind::Spread(spread) => (Some(spread), flags.difference(OpenFlags::TRUNCATE)),
-            _ => (None, flags),
-        };
-        let _noting = file.changed.noting(0, u64::MAX);
+        // What the name leads to may be a stub, whose length nobody may change past its layout, or
+        // become one: so it is opened as it is, and emptied then.
+        let before = self.look_up(parent, name).await.map(|entry| entry.handle);
+        let flags = flags.difference(OpenFlags::TRUNCATE);
         let create = Request::Create { parent, name, mode, umask, flags };
-        let (mut entry, opened) = self.tree.call(context, create).await?.created()?;
-        if entry.handle == file.handle {
-            match spread {
-                Some(spread) => self.empty(context, (file, &spread), opened.id).await?,
-                None => file.is_large.store(false, Ordering::Relaxed),
+        let (mut entry, opened) = self.created(context, (create, true)).await?.created()?;
+        let is_new = entry.attr.size == 0 && before.is_none_or(|before| before != entry.handle);
+        if !is_new && entry.attr.is_regular() {
+            if let Err(error) = self.empty_opened(context, opened.id).await {
+                self.release(context, Request::Release { open: opened.id }).await?;
+                return Err(error);
             }
             (entry.attr.size, entry.attr.blocks) = (0, 0);
         }
-        let file = self.table.pin(&entry.handle);
-        self.register(context, opened.id, file).await;
         Ok(Reply::Created(entry, opened))
     }
 
-    async fn created(&self, context: &Context, request: Request<'_>) -> Result<Reply, Errno> {
+    /// Empties what was opened, while nobody else uses it.
+    async fn empty_opened(&self, context: &Context, open: OpenId) -> Result<(), Errno> {
+        let file = self.table.open(context.client, open).ok_or(Errno::EBADF)?;
+        let (_pass, kind) = self.alone(&file).await?;
+        self.may(context, &file.handle, AccessMask::WRITE).await?;
+        let emptied = SetAttr { size: Some(0), mtime: Some(SetTime::Now), ..SetAttr::default() };
+        if let Kind::Spread(spread) = kind {
+            return self.resize(&own(), (&file, &spread), (None, emptied), 0).await.map(drop);
+        }
+        file.is_large.store(false, Ordering::Relaxed);
+        let _noting = file.changed.noting(0, u64::MAX);
+        let request = Request::SetAttr { handle: file.handle.bytes(), open: None, set: emptied };
+        self.tree.call(context, request).await.map(drop)
+    }
+
+    /// `empties`: it is about to be emptied, whatever it is.
+    async fn created(&self, context: &Context, (request, empties): (Request<'_>, bool)) -> Result<Reply, Errno> {
         let (mut entry, opened) = self.tree.call(context, request).await?.created()?;
         let file = self.table.pin(&entry.handle);
         if entry.attr.size == 0 && entry.attr.nlink <= 1 && matches!(file.kind(), Kind::Unknown) {
             // No stub is so short, and what has just been made was not being promoted.
+            let _names = file.names.alone().await;
             if let Ok(None) = self.attribute_of(&entry.handle).await {
-                let _pass = file.gate.alone().await;
                 if matches!(file.kind(), Kind::Unknown) {
                     file.becomes(Kind::Inline(None));
                 }
@@ -139,7 +143,7 @@ impl Plain {
         }
         self.register(context, opened.id, file.clone()).await;
         if entry.attr.size >= BLOCK
-            && let Err(error) = self.refuse_created(&file).await
+            && let Err(error) = self.refuse_created(&file, empties).await
         {
             self.release(context, Request::Release { open: opened.id }).await?;
             return Err(error);
@@ -150,9 +154,9 @@ impl Plain {
     }
 
     /// The same as for an open of what was there already.
-    async fn refuse_created(&self, file: &File) -> Result<(), Errno> {
-        match self.shared(file).await? {
-            (_pass, Kind::Inline(_)) => self.refuse_copy(file).await,
+    async fn refuse_created(&self, file: &File, empties: bool) -> Result<(), Errno> {
+        match self.known_to_stay(file).await? {
+            Kind::Inline(_) if !empties => self.refuse_copy(file).await,
             _ => Ok(()),
         }
     }
@@ -163,7 +167,13 @@ impl Plain {
         let handle = self.tree.inode(context.client, open).await?;
         if self.table.open(context.client, open).is_none() && self.attr_of(&handle).await?.is_regular() {
             let file = self.table.pin(&handle);
-            self.register(context, open, file).await;
+            self.register(context, open, file.clone()).await;
+            let _names = file.names.alone().await;
+            if file.goes.load(Ordering::SeqCst) {
+                drop(_names);
+                self.release(context, Request::Release { open }).await?;
+                return Err(Errno::ESTALE);
+            }
         }
         Ok(reply)
     }
@@ -257,19 +267,25 @@ impl Plain {
         file: &File,
         ((parent, name), request): ((&[u8], &[u8]), Request<'_>),
     ) -> Option<Result<Reply, Errno>> {
-        let kind = match self.alone(file).await {
-            Ok((_pass, kind)) => (_pass, kind),
+        // No server of data is waited for: who reads and writes may be.
+        let names = file.names.alone().await;
+        let kind = match self.known_by(file, &names).await {
+            Ok(kind) => kind,
             // What cannot be understood may still be removed.
             Err(Errno::EIO) => return Some(self.tree.call(context, request).await),
             Err(Errno::ESTALE) => return None,
-            Err(error) => return Some(Err(error)),
+            // Nor is there always room to bring to an end what was begun: its layout says enough.
+            Err(error) => match self.attribute_of(&file.handle).await {
+                Ok(Some(attribute)) => Kind::Inline(Some(attribute)),
+                _ => return Some(Err(error)),
+            },
         };
         if self.look_up(parent, name).await.is_none_or(|entry| entry.handle != file.handle) {
             return None;
         }
-        let (_pass, id) = match kind {
-            (pass, Kind::Spread(spread)) => (pass, spread.id),
-            (pass, Kind::Inline(Some(attribute))) => (pass, attribute.id),
+        let id = match kind {
+            Kind::Spread(spread) => spread.id,
+            Kind::Inline(Some(attribute)) => attribute.id,
             _ => return Some(self.tree.call(context, request).await),
         };
         if let Err(error) = self.link_gone(file, &id).await {
@@ -321,7 +337,8 @@ impl Plain {
     }
 
     async fn link_pinned(&self, context: &Context, file: &File, request: Request<'_>) -> Result<Reply, Errno> {
-        let (_pass, kind) = self.alone(file).await?;
+        let names = file.names.alone().await;
+        let kind = self.known_by(file, &names).await?;
         let has_link = match &kind {
             Kind::Spread(spread) => spread.now().has_link,
             _ => false,

@@ -15,8 +15,14 @@ use crate::spread::Spread;
 /// A file in use.
 pub(crate) struct File {
     pub(crate) handle: Handle,
-    /// Who does I/O shares it; who changes what the file is has it alone.
+    /// Who does I/O shares it; who changes what the file is has it alone. It is held for as long as
+    /// a server of data does not answer.
     pub(crate) gate: Gate,
+    /// Who finds out what the file is, writes down that it is something else, or has its names
+    /// come and go has this alone, and waits for no server of data. Who takes both takes it last.
+    pub(crate) names: Gate,
+    /// It has lost its last name, and its objects are being removed: nobody opens it any more.
+    pub(crate) goes: AtomicBool,
     /// What changed since somebody began to copy it.
     pub(crate) changed: Changed,
     kind: Mutex<Kind>,
@@ -24,6 +30,8 @@ pub(crate) struct File {
     pub(crate) is_large: AtomicBool,
     /// Opens and operations.
     users: AtomicUsize,
+    /// How often it came to be used.
+    pins: AtomicUsize,
 }
 
 /// What a file is.
@@ -73,13 +81,17 @@ impl Table {
             Arc::new(File {
                 handle: handle.clone(),
                 gate: Gate::default(),
+                names: Gate::default(),
+                goes: AtomicBool::new(false),
                 changed: Changed::default(),
                 kind: Mutex::default(),
                 is_large: AtomicBool::new(false),
                 users: AtomicUsize::new(0),
+                pins: AtomicUsize::new(0),
             })
         });
         file.users.fetch_add(1, Ordering::SeqCst);
+        file.pins.fetch_add(1, Ordering::SeqCst);
         file.clone()
     }
 
@@ -96,11 +108,12 @@ impl Table {
         false
     }
 
-    /// The last user is done with what was left, and nobody came meanwhile: it is forgotten.
-    /// False: somebody came.
-    pub(crate) fn forget(&self, file: &Arc<File>) -> bool {
+    /// The last user is done with what was left, and nobody came meanwhile, whose pins are those of
+    /// [`sole`](Table::sole): it is forgotten. False: somebody came, and may have left more.
+    pub(crate) fn forget(&self, file: &Arc<File>, pins: Option<usize>) -> bool {
         let mut files = lock(&self.files);
-        if file.users.load(Ordering::SeqCst) != 1 {
+        let is_same = pins.is_none_or(|pins| file.pins.load(Ordering::SeqCst) == pins);
+        if file.users.load(Ordering::SeqCst) != 1 || !is_same {
             return false;
         }
         file.users.store(0, Ordering::SeqCst);
@@ -108,10 +121,10 @@ impl Table {
         true
     }
 
-    /// Whether nobody else uses it.
-    pub(crate) fn is_sole(&self, file: &File) -> bool {
+    /// If nobody else uses it: how often it came to be used so far.
+    pub(crate) fn sole(&self, file: &File) -> Option<usize> {
         let _files = lock(&self.files);
-        file.users.load(Ordering::SeqCst) == 1
+        (file.users.load(Ordering::SeqCst) == 1).then(|| file.pins.load(Ordering::SeqCst))
     }
 
     /// A file that is in use.

@@ -12,6 +12,7 @@ use crate::gate::Pass;
 use crate::ledger::Notes;
 use crate::moves::Moves;
 use crate::pinned::{File, Kind, Table};
+use crate::rooms::Rooms;
 use crate::spread::Spread;
 use crate::store::Store;
 use crate::stripe::{ServerKey, order};
@@ -67,6 +68,8 @@ pub struct Plain {
     pub(crate) gone: Handle,
     /// What is moved while somebody looks through the tree.
     pub(crate) moves: Moves,
+    /// Memory for what is read and not delivered yet.
+    pub(crate) rooms: Rooms,
     /// The clients of the process before have come back, and what it has left undone is being done.
     /// Until then no file goes.
     pub(crate) is_swept: AtomicBool,
@@ -118,6 +121,7 @@ impl Plain {
             notes,
             gone: gone.0,
             moves: Moves::default(),
+            rooms: Rooms::default(),
             is_swept: AtomicBool::new(false),
             background,
             told: Told::default(),
@@ -225,25 +229,29 @@ impl Plain {
 
     /// Sees what a file is, sharing it with others.
     pub(crate) async fn shared<'a>(&self, file: &'a File) -> Result<(Pass<'a>, Kind), Errno> {
-        loop {
-            let pass = file.gate.shared().await;
-            match file.kind() {
-                Kind::Unknown => {}
-                kind => return Ok((pass, kind)),
-            }
-            drop(pass);
-            self.alone(file).await?;
-        }
+        let pass = file.gate.shared().await;
+        Ok((pass, self.known(file).await?))
     }
 
     /// The same, with nobody else.
     pub(crate) async fn alone<'a>(&self, file: &'a File) -> Result<(Pass<'a>, Kind), Errno> {
         let pass = file.gate.alone().await;
-        Ok((pass, self.alone_again(file).await?))
+        Ok((pass, self.known(file).await?))
     }
 
-    /// What a file is by now, for who has it alone.
-    pub(crate) async fn alone_again(&self, file: &File) -> Result<Kind, Errno> {
+    /// What a file is, also while a server of data that does not answer holds up who uses it.
+    pub(crate) async fn known(&self, file: &File) -> Result<Kind, Errno> {
+        match file.kind() {
+            Kind::Unknown => {
+                let names = file.names.alone().await;
+                self.known_by(file, &names).await
+            }
+            kind => Ok(kind),
+        }
+    }
+
+    /// The same, for who has its names alone.
+    pub(crate) async fn known_by(&self, file: &File, _names: &Pass<'_>) -> Result<Kind, Errno> {
         if matches!(file.kind(), Kind::Unknown) {
             let kind = self.look(file).await?;
             file.becomes(kind);
@@ -261,6 +269,8 @@ impl Plain {
         match self.attribute_of(&file.handle).await? {
             None => Ok(Kind::Inline(None)),
             Some(attribute) if attribute.state == State::Making => Ok(Kind::Inline(Some(attribute))),
+            // Its objects have gone before its last link: what is left of it is no file.
+            Some(_) if attr.nlink == 0 => Err(Errno::ESTALE),
             Some(attribute) => {
                 let attribute = match attribute.state {
                     State::Moved => self.make_stub(&file.handle, attribute).await?,

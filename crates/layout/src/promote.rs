@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_fs::{Errno, FallocateFlags, FileSystem, Handle, OpenFlags, Reply, Request, Source, WriteAt, wide};
+use aqueduct_fs::{Attr, Errno, FallocateFlags, FileSystem, Handle, OpenFlags, Reply, Request, Source, WriteAt, wide};
 
 use crate::attribute::{Attribute, BLOCK, State, UNKNOWN, stub_of};
 use crate::backing::{own, read_all};
@@ -28,29 +28,58 @@ impl Plain {
     /// Promotes an ordinary file, which nobody else uses meanwhile. `None`: it stays as it is,
     /// since it has no name, or is longer than those that are promoted.
     pub(crate) async fn promote(&self, file: &File, begun: Option<Attribute>) -> Result<Option<Arc<Spread>>, Errno> {
+        let Some((attr, mut attribute)) = self.begin_promotion(file, begun).await? else { return Ok(None) };
+        attribute.made = self.move_out(&file.handle, &attribute, (attr.size, (attr.uid, attr.gid))).await?;
+        (attribute.state, attribute.size) = (State::Moved, attr.size);
+        let spread = self.become_objects(file, &attribute).await?;
+        let now = self.attr_of(&file.handle).await?;
+        if (now.uid, now.gid) != (attr.uid, attr.gid) {
+            spread.now().owner_is_due = true; // somebody has changed that meanwhile
+        }
+        Ok(Some(spread))
+    }
+
+    /// From here on somebody knows of the objects, so that names may come and go again.
+    async fn begin_promotion(&self, file: &File, begun: Option<Attribute>) -> Result<Option<(Attr, Attribute)>, Errno> {
+        let _names = file.names.alone().await;
         let attr = self.attr_of(&file.handle).await?;
         if attr.nlink == 0 || attr.size > self.config.inline_max || !attr.is_regular() {
             return Ok(None);
         }
         // Not at servers that the volume has no more.
-        let mut attribute = match begun.filter(|begun| self.stores_of(begun).is_ok()) {
+        let attribute = match begun.filter(|begun| self.stores_of(begun).is_ok()) {
             Some(attribute) => Attribute { made: 0, ..attribute },
             None => self.new_layout(&file.handle).await?,
         };
         file.becomes(Kind::Inline(Some(attribute.clone())));
         self.store(&file.handle, &attribute, true).await?;
-        attribute.made = self.move_out(&file.handle, &attribute, (attr.size, (attr.uid, attr.gid))).await?;
-        (attribute.state, attribute.size) = (State::Moved, attr.size);
+        self.reserve(&file.handle).await?;
+        Ok(Some((attr, attribute)))
+    }
+
+    /// A stub takes a block: where there is no room for it, the file stays what it is.
+    async fn reserve(&self, handle: &Handle) -> Result<(), Errno> {
+        let open = Request::Open { handle: handle.bytes(), flags: OpenFlags::WRITE };
+        let open = self.quiet.call(&own(), open).await?.opened()?.id;
+        let flags = FallocateFlags::KEEP_SIZE;
+        let reserved = self.quiet.call(&own(), Request::Fallocate { open, offset: 0, length: BLOCK, flags }).await;
+        self.quiet.call(&own(), Request::Release { open }).await?;
+        match reserved {
+            Err(error @ (Errno::ENOSPC | Errno::EDQUOT)) => Err(error),
+            _ => Ok(()), // not every file system can say so
+        }
+    }
+
+    /// The bytes of a file are in objects, whose layout this is: from here on they are the file.
+    /// Nobody else uses it.
+    pub(crate) async fn become_objects(&self, file: &File, attribute: &Attribute) -> Result<Arc<Spread>, Errno> {
+        let names = file.names.alone().await;
         // Until it is known how far that came, the disk knows better.
         file.becomes(Kind::Unknown);
-        self.store(&file.handle, &attribute, true).await?;
-        match self.alone_again(file).await? {
-            Kind::Spread(spread) => {
-                spread.now().is_cut = true; // the objects are new
-                Ok(Some(spread))
-            }
-            _ => Err(Errno::EIO),
-        }
+        self.store(&file.handle, attribute, true).await?;
+        let Kind::Spread(spread) = self.known_by(file, &names).await? else { return Err(Errno::EIO) };
+        spread.now().is_cut = true; // the objects are new
+        Ok(spread)
     }
 
     /// Over how many servers a file is to be spread, as it says itself; 0: it does not.
@@ -137,7 +166,7 @@ impl Plain {
         // Whole pages go, and the first block comes into one of its own: replies on their way to
         // clients still have those of before. The attribute is durable, and says what belongs
         // here.
-        if length > BLOCK {
+        if size > 0 {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let whole = length.next_multiple_of(PAGES).min(i64::MAX as u64);
             let punch = Request::Fallocate { open, offset: 0, length: whole, flags };
@@ -146,7 +175,14 @@ impl Plain {
             }
         }
         self.quiet.call(&own(), Request::Release { open }).await?;
-        self.write_first_block(handle, &attribute).await?;
+        match self.write_first_block(handle, &attribute).await {
+            // Others have taken the room meanwhile. The attribute is what the file is read by; who
+            // copies the stub without it gets zeros for that.
+            Err(error @ (Errno::ENOSPC | Errno::EDQUOT)) => {
+                tracing::warn!(%error, "the first block of a stub could not be written: no copy of it will be known for one");
+            }
+            written => written?,
+        }
         self.store(handle, &attribute, false).await?;
         Ok(attribute)
     }

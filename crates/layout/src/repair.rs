@@ -22,7 +22,7 @@ use crate::moves::Watching;
 use crate::pinned::{File, Kind};
 use crate::placing::evacuated;
 use crate::plain::{FOLDER, Plain, size_of};
-use crate::store::within;
+use crate::store::{is_under_way, within};
 use crate::stripe::ServerKey;
 use crate::walk::{Walk, Wrong};
 
@@ -285,6 +285,7 @@ impl Plain {
             }
         };
         if !how.dry_run {
+            let _names = file.names.alone().await;
             self.store(&file.handle, &attribute, true).await.map_err(failed)?;
             if !matches!(file.kind(), Kind::Spread(_)) {
                 file.becomes(Kind::Unknown);
@@ -303,13 +304,14 @@ impl Plain {
         for part in 0..attribute.servers.len() {
             let mut holders = Vec::new();
             for store in &self.stores {
-                if store.has(&attribute.id, part).await.map_err(failed)? {
-                    holders.push(store);
+                if let Some(attr) = store.attr(&attribute.id, part).await.map_err(failed)? {
+                    holders.push((store, is_under_way(&attr)));
                 }
             }
             let name = object_name(&attribute.id, part).1;
             match holders[..] {
-                [store] => {
+                [(_, true)] => return Err(format!("object {name} may be half of a copy: nobody can tell")),
+                [(store, false)] => {
                     attribute.servers[part] = store.key();
                     attribute.made |= 1 << part;
                 }
@@ -367,6 +369,7 @@ impl Plain {
             }
         };
         if !how.dry_run {
+            let _names = file.names.alone().await;
             let attribute = Attribute { size: if size <= BLOCK { size } else { UNKNOWN }, ..attribute };
             // First what counts for a stub of one block.
             self.store(&file.handle, &attribute, true).await.map_err(failed)?;
@@ -418,6 +421,7 @@ impl Plain {
     /// Has another server in the place of one that the volume has no more, and that has nothing of
     /// the file.
     async fn replace(&self, file: &File, how: Repair) -> Mended {
+        let _names = file.names.alone().await;
         let attribute = self.attribute_of(&file.handle).await.map_err(failed)?.ok_or(IN_ORDER)?;
         let all: Vec<_> = self.stores.iter().map(|store| store.key()).collect();
         let lies = |(part, server): (usize, &ServerKey)| attribute.made & (1 << part) != 0 && !all.contains(server);
@@ -442,7 +446,7 @@ impl Plain {
         if how.dry_run {
             return Ok(TEXT.into());
         }
-        let Kind::Spread(spread) = self.alone_again(file).await.map_err(failed)? else { return Err(IN_ORDER.into()) };
+        let Kind::Spread(spread) = self.known(file).await.map_err(failed)? else { return Err(IN_ORDER.into()) };
         if spread.now().blocks().is_some() {
             let attribute =
                 Attribute { blocks: spread.blocks().await.map_err(failed)?, ..spread.now().attribute.clone() };

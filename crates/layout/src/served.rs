@@ -12,7 +12,7 @@ use aqueduct_fs::{
 };
 
 use crate::attribute::LayoutKey;
-use crate::store::{Object, Store};
+use crate::store::{Object, Store, is_under_way};
 use crate::token::Token;
 
 /// The most objects that one client has open.
@@ -73,6 +73,10 @@ impl Served {
             return Err(Errno::ENFILE);
         }
         let object = Arc::new(self.store.object((&token.id, token.part), None).await?.ok_or(Errno::ESTALE)?);
+        if !object.attr().await.is_ok_and(|attr| !is_under_way(&attr)) {
+            object.close().await;
+            return Err(Errno::ESTALE);
+        }
         let other = match self.clients().entry(client).or_default().entry(open) {
             Entry::Vacant(place) => {
                 place.insert(object);

@@ -6,8 +6,8 @@ use aqueduct_fs::{Errno, SetAttr};
 
 use crate::attribute::{Attribute, UNKNOWN};
 use crate::gate::Gate;
-use crate::store::{Object, Store};
-use crate::stripe::Stripe;
+use crate::store::{Making, Object, Store};
+use crate::stripe::{ServerKey, Stripe};
 
 /// See the module.
 pub(crate) struct Spread {
@@ -47,6 +47,8 @@ pub(crate) struct Now {
     pub(crate) is_cut: bool,
     /// Which objects have been written to since they were made stable.
     pub(crate) dirty: u64,
+    /// Not all objects belong to whom the file belongs.
+    pub(crate) owner_is_due: bool,
     /// There is a link in the folder of those that are to go.
     pub(crate) has_link: bool,
     /// Something was not made stable, which its kernel says once: everybody is told from now on.
@@ -61,8 +63,8 @@ impl Spread {
         let objects = stores.iter().map(|_| Mutex::default()).collect();
         // What the process before has written may not be stable yet.
         let dirty = attribute.made;
-        let (is_cut, has_link, has_failed, is_left) = (false, false, false, false);
-        let state = Now { attribute, size, is_cut, dirty, has_link, has_failed, is_left };
+        let (is_cut, owner_is_due, has_link, has_failed, is_left) = (false, false, false, false, false);
+        let state = Now { attribute, size, is_cut, dirty, owner_is_due, has_link, has_failed, is_left };
         let state = Mutex::new(state);
         let (failed, making, syncing) = (Mutex::default(), Gate::default(), Gate::default());
         Spread { stripe, id, stores, objects, failed, state, making, syncing }
@@ -79,6 +81,11 @@ impl Spread {
 
     pub(crate) fn parts(&self) -> std::ops::Range<usize> {
         0..self.stores.len()
+    }
+
+    /// Where an object lies.
+    pub(crate) fn server(&self, part: usize) -> ServerKey {
+        self.stores[part].key()
     }
 
     fn place(&self, part: usize) -> MutexGuard<'_, Option<Arc<Object>>> {
@@ -109,8 +116,22 @@ impl Spread {
 
     /// A new object, empty.
     pub(crate) async fn make(&self, part: usize, owner: (u32, u32)) -> Result<Arc<Object>, Errno> {
-        let object = self.stores[part].object((&self.id, part), Some(owner)).await?.ok_or(Errno::EIO)?;
+        let object = self.stores[part].object((&self.id, part), Some(Making::Any(owner))).await?.ok_or(Errno::EIO)?;
         Ok(self.keep(part, object).await)
+    }
+
+    /// A new object that nobody reads by a token before it has all that is copied into it: see
+    /// [`free`](Spread::free). One that was left of another copy goes.
+    pub(crate) async fn make_hidden(&self, part: usize, owner: (u32, u32)) -> Result<Arc<Object>, Errno> {
+        let store = &self.stores[part];
+        let object = store.object((&self.id, part), Some(Making::UnderWay(owner))).await?.ok_or(Errno::EIO)?;
+        Ok(self.keep(part, object).await)
+    }
+
+    /// An object has all that it has to have: who has a token for it may read it.
+    pub(crate) async fn free(&self, part: usize) -> Result<(), Errno> {
+        let object = self.object(part).await?;
+        self.judge(part, object.free().await)
     }
 
     /// Of two that were opened at once, the first stays.

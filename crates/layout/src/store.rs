@@ -28,6 +28,11 @@ use crate::told::Told;
 /// the file allows.
 const MODE: u32 = 0o600;
 
+/// An object's mode has this, too, while it is being copied and for as long as its file does not
+/// lie there: its sticky bit, which means nothing for a file. A token that was given out when the
+/// file lay there before does not open it.
+const UNDER_WAY: u32 = 0o1000;
+
 /// New files avoid stores of which less than one part in so many is free: 5 %.
 const FREE_MIN: u64 = 20;
 
@@ -83,6 +88,15 @@ struct Checked {
     start: u64,
     objects: Handle,
     folders: HashMap<usize, Handle>,
+}
+
+/// How an object is made, with its owner and group.
+#[derive(Clone, Copy)]
+pub(crate) enum Making {
+    /// Empty, should there be one or not.
+    Any((u32, u32)),
+    /// Another one than there may be, [`UNDER_WAY`] from the beginning.
+    UnderWay((u32, u32)),
 }
 
 /// An object that is open.
@@ -305,12 +319,11 @@ impl Store {
         *lock(&self.checked) = None;
     }
 
-    /// Opens an object. `make`: with this owner and group, empty, should there be one or not.
-    /// `None`: there is none.
+    /// Opens an object, or makes it. `None`: there is none.
     pub(crate) async fn object(
         self: &Arc<Store>,
         (id, part): (&[u8; 16], usize),
-        make: Option<(u32, u32)>,
+        make: Option<Making>,
     ) -> Result<Option<Object>, Errno> {
         let backing = self.backing().await;
         match self.try_object(&backing, (id, part), make).await {
@@ -326,13 +339,13 @@ impl Store {
         self: &Arc<Store>,
         backing: &Backing,
         (id, part): (&[u8; 16], usize),
-        make: Option<(u32, u32)>,
+        make: Option<Making>,
     ) -> Result<Option<Object>, Errno> {
         let (folder, name) = object_name(id, part);
         let folder = self.folder(backing, folder).await?;
         let of =
             |handle, open| Object { name: (*id, part), store: self.clone(), backing: backing.clone(), handle, open };
-        let Some((uid, gid)) = make else {
+        let Some(make) = make else {
             let handle = match look_up(backing, &folder, &name).await {
                 Err(Errno::ENOENT) => return Ok(None),
                 found => found?,
@@ -346,9 +359,19 @@ impl Store {
             let opened = opened.opened()?;
             return Ok(Some(of(handle, opened.id)));
         };
-        let flags = READ_WRITE | OpenFlags::TRUNCATE;
         let (parent, name) = (folder.bytes(), name.as_bytes());
-        let create = Request::Create { parent, name, mode: MODE, umask: 0, flags };
+        let (mode, flags, (uid, gid)) = match make {
+            Making::Any(owner) => (MODE, READ_WRITE | OpenFlags::TRUNCATE, owner),
+            Making::UnderWay(owner) => {
+                // Who has opened that one goes on with it.
+                match backing.call(&own(), Request::Unlink { parent, name }).await {
+                    Ok(_) | Err(Errno::ENOENT) => {}
+                    Err(error) => return Err(error),
+                }
+                (MODE | UNDER_WAY, READ_WRITE | OpenFlags::EXCLUSIVE, owner)
+            }
+        };
+        let create = Request::Create { parent, name, mode, umask: 0, flags };
         let (entry, opened) = backing.call(&own(), create).await?.created()?;
         let object = of(entry.handle, opened.id);
         if (entry.attr.uid, entry.attr.gid) != (uid, gid) {
@@ -412,6 +435,11 @@ impl Store {
         let root = backing.call(&own(), Request::Root).await?.entry()?.handle;
         backing.call(&own(), Request::Statfs { handle: root.bytes() }).await?.statfs()
     }
+}
+
+/// Whether an object with these attributes is not all of its file's yet: see [`UNDER_WAY`].
+pub(crate) fn is_under_way(attr: &Attr) -> bool {
+    attr.mode & UNDER_WAY != 0
 }
 
 /// Whether new files avoid a store of which so much is free, of so much in all.
@@ -486,6 +514,14 @@ impl Object {
     pub(crate) async fn attr(&self) -> Result<Attr, Errno> {
         let request = Request::GetAttr { handle: self.handle.bytes(), open: Some(self.open) };
         self.vouched(self.backing.call(&own(), request).await).await?.attr()
+    }
+
+    /// It is all of its file's from now on: see [`UNDER_WAY`].
+    pub(crate) async fn free(&self) -> Result<(), Errno> {
+        if is_under_way(&self.attr().await?) {
+            self.set(SetAttr { mode: Some(MODE), ..SetAttr::default() }).await?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn allocate(

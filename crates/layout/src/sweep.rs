@@ -13,6 +13,7 @@ use crate::change::nlink_of;
 use crate::pinned::{File, Kind};
 use crate::plain::{Plain, gone_name};
 use crate::spread::Spread;
+use crate::store::in_time;
 
 /// How long until what failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -37,7 +38,7 @@ impl Plain {
             _ => {
                 if let Err(error) = self.leave(&file).await {
                     tracing::warn!(%error, "what a file takes could not be settled");
-                    self.table.forget(&file);
+                    self.table.forget(&file, None);
                 }
             }
         }
@@ -47,9 +48,9 @@ impl Plain {
     async fn leave(&self, file: &Arc<File>) -> Result<(), Errno> {
         loop {
             let _pass = file.gate.alone().await;
-            if self.table.is_sole(file) {
+            if let Some(pins) = self.table.sole(file) {
                 self.finish(file).await?;
-                if self.table.forget(file) {
+                if self.table.forget(file, Some(pins)) {
                     return Ok(());
                 }
             }
@@ -66,22 +67,30 @@ impl Plain {
             Kind::Inline(Some(attribute)) => (attribute.id, None),
             _ => return Ok(()),
         };
-        let has_link = known.as_ref().is_none_or(|spread| spread.now().has_link);
-        if has_link && self.is_gone(file, &id).await? {
-            // Clients may still come back to it: the sweep finds it.
-            if !self.is_swept.load(Ordering::SeqCst) {
-                if let Some(spread) = &known {
-                    spread.close().await;
-                }
-                return Ok(());
-            }
+        if self.goes(file, (&id, known.as_deref())).await? {
             return self.destroy(file, &id).await;
         }
-        if let Some(spread) = &known {
+        let Some(spread) = &known else { return Ok(()) };
+        let has_link = spread.now().has_link;
+        // One that has lost its last name is left to the sweep, or to who has just come to it.
+        if !has_link || !self.is_gone(file, &id).await? {
             self.settle(file, spread).await?;
-            spread.close().await;
         }
+        spread.close().await;
         Ok(())
+    }
+
+    /// Whether nobody uses a file any more that has lost its last name: from then on nobody opens
+    /// it, as who still has its handle might.
+    async fn goes(&self, file: &File, (id, known): (&[u8; 16], Option<&Spread>)) -> Result<bool, Errno> {
+        let _names = file.names.alone().await;
+        let has_link = known.is_none_or(|spread| spread.now().has_link);
+        let is_swept = self.is_swept.load(Ordering::SeqCst);
+        if !has_link || !is_swept || !self.is_gone(file, id).await? || self.table.sole(file).is_none() {
+            return Ok(false);
+        }
+        file.goes.store(true, Ordering::SeqCst);
+        Ok(true)
     }
 
     /// Whether a stub has no other name than the link to those that are to go.
@@ -97,10 +106,15 @@ impl Plain {
 
     /// Writes down what a file takes, so that nobody has to ask for it.
     async fn settle(&self, file: &File, spread: &Spread) -> Result<(), Errno> {
+        if spread.now().owner_is_due {
+            self.own_objects(file, spread).await?;
+        }
         if spread.now().blocks().is_some() {
             return Ok(());
         }
-        let blocks = spread.blocks().await?;
+        // Who comes to the file meanwhile may need nothing of a server that does not answer.
+        let blocks = in_time(spread.blocks(), self.background.as_deref()).await;
+        let blocks = blocks.unwrap_or(Err(Errno::EHOSTUNREACH))?;
         let attribute = Attribute { blocks, ..spread.now().attribute.clone() };
         match self.store(&file.handle, &attribute, false).await {
             Ok(()) => spread.now().attribute = attribute,
@@ -175,8 +189,9 @@ impl Plain {
 
     /// A link that was made for a name which stayed goes again; others go with their last user.
     async fn sweep_one(&self, file: &File) -> Result<(), Errno> {
-        let (_pass, kind) = self.alone(file).await?;
-        let id = match kind {
+        // Who has come back to it may wait for a server of data.
+        let names = file.names.alone().await;
+        let id = match self.known_by(file, &names).await? {
             Kind::Spread(spread) => spread.id,
             Kind::Inline(Some(attribute)) => attribute.id,
             _ => return Ok(()),

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
@@ -22,6 +23,7 @@ mod crashes;
 mod files;
 mod generations;
 mod moves;
+mod names;
 mod repairs;
 mod served;
 mod syncs;
@@ -41,16 +43,22 @@ pub(super) struct Mortal {
     meddler: Meddler,
     /// No attribute can be read now.
     is_sick: Arc<AtomicBool>,
-    /// Of a store.
+    /// Of a store, or the tree.
     disk: Option<Arc<Disk>>,
 }
 
-/// What a test has the disk of all stores do.
+/// What a test has the disk of all stores do, or that of the tree.
 #[derive(Default)]
 pub(super) struct Disk {
     /// Nothing is made stable, or written, meanwhile.
     pub(super) holds_syncs: AtomicBool,
     pub(super) holds_writes: AtomicBool,
+    /// No attributes are set meanwhile.
+    pub(super) holds_attributes: AtomicBool,
+    /// There is no room for attributes that are set.
+    pub(super) fails_attributes: AtomicBool,
+    /// There is no room for what is allocated.
+    pub(super) is_full: AtomicBool,
     /// So every write fails.
     pub(super) refuses: Mutex<Option<Errno>>,
     /// The next time that something is made stable fails.
@@ -110,6 +118,25 @@ impl layer::Layer for Mortal {
                 Ok(answer)
             });
         }
+        if let Some(disk) = &self.disk {
+            match request {
+                Request::Fallocate { flags, .. }
+                    if !flags.contains(FallocateFlags::PUNCH_HOLE) && disk.is_full.load(Ordering::SeqCst) =>
+                {
+                    return Call::ready(Err(Errno::ENOSPC));
+                }
+                Request::SetAttr { .. } if disk.fails_attributes.load(Ordering::SeqCst) => {
+                    return Call::ready(Err(Errno::ENOSPC));
+                }
+                Request::SetAttr { .. } if disk.holds_attributes.load(Ordering::SeqCst) => {
+                    return Call::waiting(async move {
+                        until_free(&disk.holds_attributes).await;
+                        self.below.ask(context, request).await
+                    });
+                }
+                _ => {}
+            }
+        }
         let changes = request.writes() && !matches!(request, Request::Access { .. } | Request::Open { .. });
         match if changes { self.lives() } else { self.left_any() } {
             Ok(()) => self.below.ask(context, request),
@@ -154,6 +181,7 @@ pub(super) struct Process {
     /// How often the servers of the stores were started meanwhile.
     pub(super) starts: Arc<AtomicU64>,
     pub(super) disk: Arc<Disk>,
+    pub(super) tree_disk: Arc<Disk>,
     group: Arc<Group>,
 }
 
@@ -215,12 +243,14 @@ impl Volume {
             store
         });
         let config = Config { key: KEY, block: BLOCK, width: self.width, inline_max: INLINE_MAX };
-        let trees = (open(&self.tree(), true, None), open(&self.tree(), false, None));
+        let tree_disk = Arc::<Disk>::default();
+        let [tree, quiet] = [true, false].map(|keeps| open(&self.tree(), keeps, Some(tree_disk.clone())));
+        let trees = (tree, quiet);
         let plain = wait(&group, Plain::open(trees, stores.collect(), config, None)).unwrap();
         // Nobody was away.
         plain.is_swept.store(true, Ordering::SeqCst);
         left.store(changes, Ordering::SeqCst);
-        Process { plain, left, meddler, is_sick, starts, disk, group }
+        Process { plain, left, meddler, is_sick, starts, disk, tree_disk, group }
     }
 
     /// How many objects there are.
@@ -359,6 +389,14 @@ impl Process {
         self.ask(Request::ReleaseDirectory { open }).unwrap();
         let names = page.entries().map(|entry| String::from_utf8(entry.name.to_vec()).unwrap());
         names.filter(|name| name != "." && name != "..").map(|name| (name.clone(), self.get(&name))).collect()
+    }
+}
+
+/// A look at what an operation has come to.
+pub(super) fn poll<F: Future>(operation: &mut Pin<&mut F>) -> Option<F::Output> {
+    match operation.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Some(result),
+        Poll::Pending => None,
     }
 }
 

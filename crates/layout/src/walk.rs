@@ -48,6 +48,8 @@ pub(crate) struct Walk {
     /// The ids of objects that files name of which something is wrong: wherever they lie, they are
     /// somebody's.
     pub(crate) claimed: HashSet<[u8; 16]>,
+    /// The same, to find one among many.
+    known_wrong: HashSet<Handle>,
     /// Directories that were looked at: each once, however often it is moved meanwhile.
     folders: HashSet<Handle>,
 }
@@ -140,6 +142,7 @@ impl Plain {
                     walk.large.push((path.clone(), handle.clone(), size));
                 }
                 let is_short = attribute.state == State::Spread && size < BLOCK && self.is_short(&handle).await;
+                let is_short = is_short && walk.known_wrong.insert(handle.clone());
                 let wrong = is_short.then(|| (path.clone(), handle.clone(), Wrong::Short));
                 walk.stubs.insert(attribute.id, (path, handle, attribute));
                 walk.wrong.extend(wrong);
@@ -170,7 +173,7 @@ impl Plain {
                 Err(error) => Wrong::Unread(error),
             },
         };
-        if walk.wrong.iter().all(|(_, known, _)| *known != handle) {
+        if walk.known_wrong.insert(handle.clone()) {
             walk.wrong.push((path, handle, wrong));
         }
     }

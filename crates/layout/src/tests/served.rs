@@ -1,10 +1,12 @@
 //! What clients get of a store, and by what.
 
+use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use super::*;
 use crate::served::Served;
 use crate::token::{GOOD_FOR, Token};
+use crate::{Goal, Job};
 
 /// A store as its server serves it to clients.
 fn served(volume: &Volume, number: usize) -> Served {
@@ -119,4 +121,93 @@ fn tokens_that_are_forged_or_old_or_of_what_is_gone_open_nothing() {
     assert!(read(&process, &right, 1, 10).unwrap() == content(5, 100_000)[..10]);
     process.wait(right.depart(ClientId(1))).unwrap();
     assert_eq!(reopen(&right, token), Err(Errno::ESTALE), "the object is gone");
+}
+
+/// What a file's layout has a client read of its first object, and where that lies.
+fn token_of(process: &Process, name: &str) -> (usize, Box<[u8]>) {
+    let (handle, open) = (process.look_up(name).unwrap().handle, process.open(name, OpenFlags::READ).unwrap());
+    let request = Request::Layout { handle: handle.bytes(), open };
+    let layout = process.wait(process.plain.call(&context(), request)).unwrap().layout().unwrap();
+    process.close(open).unwrap();
+    let Part::At { place, token } = &layout.parts[0] else { panic!("there is no hole") };
+    ((*place).into(), token.clone())
+}
+
+/// Has all objects come to lie at one of two servers.
+fn move_to(process: &Process, place: usize) -> Result<(), Errno> {
+    for number in 0..2 {
+        process.wait(process.plain.set_draining(&format!("d{number}"), number != place))?;
+    }
+    for found in process.wait(process.plain.misplaced(Goal::Drain))? {
+        process.wait(process.plain.relocate(&found, Goal::Drain, &Job::new(None)))?;
+    }
+    Ok(())
+}
+
+/// Opens an object by a token, and reads all of it. `None`: the token is refused.
+fn all_of(process: &Process, served: &Served, token: &[u8]) -> Option<Vec<u8>> {
+    match process.wait(served.call(&context(), Request::Reopen { open: OpenId(1), token })) {
+        Err(error) => {
+            assert_eq!(error, Errno::ESTALE);
+            None
+        }
+        Ok(_) => {
+            let data = read(process, served, 1, 1 << 20).unwrap();
+            process.wait(served.call(&context(), Request::Release { open: OpenId(1) })).unwrap();
+            Some(data)
+        }
+    }
+}
+
+/// A client that has not opened an object yet, with a token of when the file lay there before.
+#[test]
+fn a_token_of_before_opens_no_object_that_is_still_copied_back() {
+    let volume = Volume::new(2, 1);
+    let process = volume.start(usize::MAX);
+    let data = content(5, 100_000);
+    process.put("file", &data).unwrap();
+    let (home, token) = token_of(&process, "file");
+    let served = served(&volume, home);
+    move_to(&process, 1 - home).unwrap();
+    assert_eq!(all_of(&process, &served, &token), None, "it lies elsewhere");
+    for number in 0..2 {
+        process.wait(process.plain.set_draining(&format!("d{number}"), number != home)).unwrap();
+    }
+    let found = process.wait(process.plain.misplaced(Goal::Drain)).unwrap().remove(0);
+    let job = Job::new(None);
+    process.disk.holds_writes.store(true, Ordering::SeqCst);
+    let mut moving = pin!(process.plain.relocate(&found, Goal::Drain, &job));
+    assert!(poll(&mut moving).is_none());
+    assert_eq!(volume.objects(), 2, "it is being copied");
+    assert_eq!(all_of(&process, &served, &token), None, "it would read zeros");
+    process.disk.holds_writes.store(false, Ordering::SeqCst);
+    assert_eq!(poll(&mut moving), Some(Ok(true)));
+    assert!(all_of(&process, &served, &token).unwrap() == data);
+}
+
+#[test]
+fn a_move_back_may_end_at_each_step_and_no_token_of_before_reads_half_of_it() {
+    let data = content(5, 100_000);
+    for changes in 0.. {
+        assert!(changes < 100, "it never ends");
+        let volume = Volume::new(2, 1);
+        let process = volume.start(usize::MAX);
+        process.put("file", &data).unwrap();
+        let (home, token) = token_of(&process, "file");
+        move_to(&process, 1 - home).unwrap();
+        drop(process);
+        let process = volume.start(changes);
+        let done = move_to(&process, home);
+        drop(process);
+        let (process, served) = (volume.start(usize::MAX), served(&volume, home));
+        let found = all_of(&process, &served, &token);
+        assert!(found.is_none_or(|found| found == data), "after {changes} changes");
+        assert!(process.get("file").unwrap() == data, "after {changes} changes");
+        move_to(&process, home).unwrap();
+        assert!(all_of(&process, &served, &token).unwrap() == data, "after {changes} changes");
+        assert_eq!(volume.objects(), 1, "after {changes} changes");
+        if done.is_ok() {
+            return;
+        }
+    }
 }

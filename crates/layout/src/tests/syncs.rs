@@ -1,17 +1,8 @@
 //! What is made stable by those who share a file, while others do so and write.
 
-use std::pin::{Pin, pin};
-use std::task::Waker;
+use std::pin::pin;
 
 use super::*;
-
-/// A look at what an operation has come to.
-fn poll<F: Future>(operation: &mut Pin<&mut F>) -> Option<F::Output> {
-    match operation.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => Some(result),
-        Poll::Pending => None,
-    }
-}
 
 /// A file in one object, and two who have it open.
 fn shared() -> (Volume, Process, [OpenId; 2]) {
@@ -81,6 +72,37 @@ fn what_was_not_made_stable_is_so_the_next_time() {
     assert_eq!(process.write(one, 0, b"new"), Ok(3));
     process.disk.fails.store(true, Ordering::SeqCst);
     assert_eq!([one, other].map(|open| process.ask(sync(open)).err()), [Some(Errno::EIO); 2]);
+}
+
+/// A write that fails leaves something behind the end of its object, which others may be writing
+/// behind: it is cut when they have come to their end.
+#[test]
+fn what_a_failed_write_leaves_is_cut_without_what_others_write_behind_it() {
+    let (_volume, process, [one, other]) = shared();
+    let context = context();
+    assert_eq!(process.write(one, 100_000, b"new"), Ok(3)); // nothing is behind the end from here on
+    let at = |open, offset| {
+        let write = WriteAt { open, offset, append: false, stable: false };
+        process.plain.write(&context, write, Source::Memory(bytes::Bytes::from_static(b"data")))
+    };
+    process.tree_disk.holds_writes.store(true, Ordering::SeqCst);
+    let mut late = pin!(at(one, 200_000));
+    let mut written = pin!(at(other, 300_000));
+    assert!(poll(&mut late).is_none() && poll(&mut written).is_none());
+    process.tree_disk.holds_writes.store(false, Ordering::SeqCst);
+    process.tree_disk.holds_attributes.store(true, Ordering::SeqCst);
+    assert!(poll(&mut written).is_none(), "its data are in the object, and the file is no longer yet");
+    *process.disk.refuses.lock().unwrap() = Some(Errno::ENOSPC);
+    let mut failed = pin!(at(one, 110_000));
+    assert_eq!(poll(&mut failed).unwrap().unwrap_err(), Errno::ENOSPC);
+    *process.disk.refuses.lock().unwrap() = None;
+    assert!(poll(&mut late).is_none(), "it waits for who writes behind the end");
+    process.tree_disk.holds_attributes.store(false, Ordering::SeqCst);
+    assert_eq!(poll(&mut written).unwrap().unwrap().count, 4);
+    assert_eq!(poll(&mut late).unwrap().unwrap().count, 4);
+    for offset in [200_000, 300_000] {
+        assert_eq!(process.read(one, offset, 4).unwrap(), b"data", "at {offset}");
+    }
 }
 
 /// A file lies on as many servers as its layout can name, and is read again by the next process.
