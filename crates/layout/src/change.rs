@@ -71,7 +71,7 @@ impl Plain {
 
     /// The same, of a file that is in use. While a server does not say what its object takes, that
     /// is told as if there were no holes: nobody waits for it to look at a file.
-    async fn correct_by(&self, spread: &Spread, attr: &mut Attr) -> Result<(), Errno> {
+    pub(crate) async fn correct_by(&self, spread: &Spread, attr: &mut Attr) -> Result<(), Errno> {
         let (size, has_link, blocks) = {
             let now = spread.now();
             (now.size, now.has_link, now.blocks())

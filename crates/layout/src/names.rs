@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use aqueduct_fs::{
-    AccessMask, Context, Entry, Errno, Handle, OpenFlags, OpenId, Opened, RenameFlags, Reply, Request, SetAttr, SetTime,
+    AccessMask, Attr, Context, Entry, Errno, Handle, OpenFlags, OpenId, Opened, RenameFlags, Reply, Request, SetAttr,
+    SetTime,
 };
 
 use crate::attribute::BLOCK;
@@ -104,28 +105,38 @@ impl Plain {
         let (mut entry, opened) = self.created(context, (create, true)).await?.created()?;
         let is_new = entry.attr.size == 0 && before.is_none_or(|before| before != entry.handle);
         if !is_new && entry.attr.is_regular() {
-            if let Err(error) = self.empty_opened(context, opened.id).await {
-                self.release(context, Request::Release { open: opened.id }).await?;
-                return Err(error);
+            match self.empty_opened(context, opened.id).await {
+                Ok(attr) => entry.attr = attr,
+                Err(error) => {
+                    self.release(context, Request::Release { open: opened.id }).await?;
+                    return Err(error);
+                }
             }
-            (entry.attr.size, entry.attr.blocks) = (0, 0);
         }
         Ok(Reply::Created(entry, opened))
     }
 
     /// Empties what was opened, while nobody else uses it.
-    async fn empty_opened(&self, context: &Context, open: OpenId) -> Result<(), Errno> {
+    async fn empty_opened(&self, context: &Context, open: OpenId) -> Result<Attr, Errno> {
         let file = self.table.open(context.client, open).ok_or(Errno::EBADF)?;
         let (_pass, kind) = self.alone(&file).await?;
+        let handle = file.handle.bytes();
         self.may(context, &file.handle, AccessMask::WRITE).await?;
-        let emptied = SetAttr { size: Some(0), mtime: Some(SetTime::Now), ..SetAttr::default() };
+        let emptied = SetAttr { size: Some(0), ..SetAttr::default() };
+        // One that was empty is told to have changed all the same, for which its kernel would ask
+        // who owns it.
+        let touched = SetAttr { mtime: Some(SetTime::Now), ..emptied };
         if let Kind::Spread(spread) = kind {
-            return self.resize(&own(), (&file, &spread), (None, emptied), 0).await.map(drop);
+            let reply = self.resize(&own(), (&file, &spread), (None, touched), 0).await?;
+            let mut attr = reply.attr()?;
+            self.correct_by(&spread, &mut attr).await?;
+            return Ok(attr);
         }
         file.is_large.store(false, Ordering::Relaxed);
         let _noting = file.changed.noting(0, u64::MAX);
-        let request = Request::SetAttr { handle: file.handle.bytes(), open: None, set: emptied };
-        self.tree.call(context, request).await.map(drop)
+        let was_empty = self.attr_of(&file.handle).await?.size == 0;
+        let (by, set) = if was_empty { (&own(), touched) } else { (context, emptied) };
+        self.tree.call(by, Request::SetAttr { handle, open: None, set }).await?.attr()
     }
 
     /// `empties`: it is about to be emptied, whatever it is.
@@ -168,9 +179,9 @@ impl Plain {
         if self.table.open(context.client, open).is_none() && self.attr_of(&handle).await?.is_regular() {
             let file = self.table.pin(&handle);
             self.register(context, open, file.clone()).await;
-            let _names = file.names.alone().await;
+            let names = file.names.alone().await;
             if file.goes.load(Ordering::SeqCst) {
-                drop(_names);
+                drop(names);
                 self.release(context, Request::Release { open }).await?;
                 return Err(Errno::ESTALE);
             }

@@ -76,6 +76,30 @@ fn a_file_may_be_removed_while_its_objects_are_made() {
     assert_eq!((volume.objects(), volume.gone()), (1, 0));
 }
 
+/// What is emptied by a create is what the name leads to, by who may write it.
+#[test]
+fn a_create_that_empties_a_file_asks_who_may_and_tells_what_it_has_become() {
+    let volume = Volume::new(1, 1);
+    let process = volume.start(usize::MAX);
+    for (name, size) in [("small", 100), ("large", 100_000), ("empty", 0)] {
+        process.put(name, &content(1, size)).unwrap();
+        let root = process.root();
+        let (parent, flags) = (root.bytes(), OpenFlags::READ | OpenFlags::TRUNCATE);
+        let create = Request::Create { parent, name: name.as_bytes(), mode: 0o600, umask: 0, flags };
+        let other = Context::new(ClientId(2), Credential { uid: 1, gid: 1, groups: Groups::Known(Arc::new([])) });
+        let handle = process.look_up(name).unwrap().handle;
+        let old = SetAttr { mtime: Some(SetTime::At(Time::default())), ..SetAttr::default() };
+        process.ask(Request::SetAttr { handle: handle.bytes(), open: None, set: old }).unwrap();
+        assert_eq!(process.wait(process.plain.call(&other, create.clone())), Err(Errno::EACCES), "{name}");
+        assert!(process.get(name).unwrap() == content(1, size), "{name}");
+        let (entry, opened) = process.ask(create).unwrap().created().unwrap();
+        assert_eq!((entry.attr.size, entry.handle), (0, handle), "{name}");
+        assert!(entry.attr.mtime > Time::default(), "{name}");
+        process.close(opened.id).unwrap();
+        assert_eq!(process.get(name).unwrap(), b"");
+    }
+}
+
 /// Who has found a name before it led to another file opens that one, or is sent to look again.
 #[test]
 fn nobody_opens_a_file_whose_objects_are_gone() {
