@@ -1,14 +1,16 @@
 //! Sessions that an earlier process left: which of their requests had been executed, and which of
 //! their clients come back.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use aqueduct_fs::{Cancel, ClientId};
+use aqueduct_fs::{Cancel, ClientId, Errno};
 use aqueduct_wire::{Header, Kind, Op};
-use aqueduct_worker::lock;
+use aqueduct_worker::{Group, lock};
 
 use crate::attached::Attached;
 use crate::config::{Limits, Role};
@@ -20,9 +22,35 @@ use crate::lease::keeper::Believers;
 use crate::session::Session;
 use crate::state::Server;
 
+/// So long it is waited at a start for what tells whether a request was executed, as the bytes of
+/// an append, which may lie at another server.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+
+/// And when one look was that long in vain: the server does not answer, and a start is waited for.
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(1);
+
+/// Waits for a look for as long as looks are waited for. `None`: longer.
+async fn in_time<T>(group: &Group, patience: &mut Duration, look: impl Future<Output = T>) -> Option<T> {
+    let (mut look, mut late) = (pin!(look), pin!(group.sleep(*patience)));
+    let seen = poll_fn(|task| match look.as_mut().poll(task) {
+        Poll::Ready(seen) => Poll::Ready(Some(seen)),
+        Poll::Pending => late.as_mut().poll(task).map(|()| None),
+    });
+    let seen = seen.await;
+    if seen.is_none() {
+        *patience = LOOK_AGAIN_MAX;
+    }
+    seen
+}
+
 /// Finds out which of the requests under way had been executed. These have their replies from now
-/// on. The others count as never sent.
-async fn settle_intents(left: &mut Left, attached: &Attached, has_lost: bool) {
+/// on. The others count as never sent. Where nobody can tell in time, the answer is EIO: sent once
+/// more, an append could be there twice.
+async fn settle_intents(
+    left: &mut Left,
+    (attached, has_lost): (&Attached, bool),
+    (group, patience): (&Group, &mut Duration),
+) {
     let client = ClientId(left.head.session);
     let maps = attached.maps();
     for (class, slot, Record { sequence, op, outcome }) in &mut left.slots {
@@ -30,7 +58,17 @@ async fn settle_intents(left: &mut Left, attached: &Attached, has_lost: bool) {
         let place = Header { class: *class, slot: *slot, op: *op, ..Header::new(Kind::Request) };
         let request = Header { sequence: *sequence, ..place };
         let settled = match Op::from_code(*op) {
-            Some(op) => intent::settle(&*attached.filesystem, (maps, has_lost), (client, op), intent).await,
+            Some(op) => {
+                let look = intent::settle(&*attached.filesystem, (maps, has_lost), (client, op), intent);
+                in_time(group, patience, look).await.unwrap_or_else(|| {
+                    tracing::error!(
+                        client = %left.head.client, ?op,
+                        "nobody can tell whether a request of before the start was executed, as what it changed cannot \
+                         be looked at now: its program gets EIO; see which server does not answer"
+                    );
+                    Some(Err(Errno::EIO))
+                })
+            }
             None => None,
         };
         match settled {
@@ -60,9 +98,9 @@ impl Server {
         // On a thread of its own, which may act as whoever was to be served, and wait.
         let restored = std::thread::scope(|scope| {
             let restore_all = async {
-                let mut restored = Vec::new();
+                let (mut restored, mut patience) = (Vec::new(), LOOK_MAX);
                 for left in left {
-                    restored.extend(self.restore_session(left).await);
+                    restored.extend(self.restore_session(left, &mut patience).await);
                 }
                 restored
             };
@@ -128,7 +166,7 @@ impl Server {
 
     /// A session, for how long its client may believe what it was granted, and whether it may
     /// still send what it held back.
-    async fn restore_session(&self, mut left: Left) -> Option<(Session, Duration, bool)> {
+    async fn restore_session(&self, mut left: Left, patience: &mut Duration) -> Option<(Session, Duration, bool)> {
         let (believes, may_flush) = (left.head.believes(), left.head.may_flush());
         let attached = self.attach(&left.head)?;
         if !attached.export.durable {
@@ -138,7 +176,7 @@ impl Server {
                 .ok()?;
         }
         let has_lost = left.head.verifier != self.config.verifier;
-        settle_intents(&mut left, &attached, has_lost).await;
+        settle_intents(&mut left, (&attached, has_lost), (&self.group, patience)).await;
         let session = Session::restored(left, attached, has_lost, &self.replies);
         session.count_in(&self.metrics);
         Some((session, believes, may_flush))

@@ -408,6 +408,41 @@ fn an_append_is_made_once_whatever_else_changes_the_size_meanwhile() {
     });
 }
 
+/// Files whose bytes lie at a server that does not answer.
+struct Silent(Lower);
+
+impl layer::Layer for Silent {
+    type Below = dyn FileSystem;
+
+    fn below(&self) -> &(dyn FileSystem + 'static) {
+        &*self.0
+    }
+
+    fn read<'a>(&'a self, _: &'a Context, _: ReadAt, _: Box<dyn Sink>) -> Call<'a, usize> {
+        Call::waiting(std::future::pending())
+    }
+}
+
+/// The server starts, and the append of which nobody can tell is not made twice.
+#[test]
+fn a_start_waits_for_no_file_that_does_not_answer() {
+    let mut state = State::new();
+    let path = state.path().join("file");
+    let append = WriteAt { open: state.open.id, offset: 0, append: true, stable: false };
+    let mut body = Vec::new();
+    encode_write(&context(), &append, &mut body);
+    let (died, deaths) = mpsc::channel();
+    state.fixture.server.set_failpoint(move |now| now == Moment::Executed && died.send(()).is_ok());
+    state.peer.send_with(Op::Write, (1, 1), &body, b"once");
+    deaths.recv_timeout(Duration::from_secs(5)).expect("the request comes to that moment");
+    state.fixture.kill();
+    state.fixture.start_again_over(limits(), |lower| std::sync::Arc::new(Silent(lower)));
+    state.recover();
+    assert_eq!(state.peer.write((1, 1), &append, b"once"), Err(Errno::EIO));
+    assert_eq!(state.peer.write((1, 2), &append, b"4").unwrap().count, 1);
+    assert_eq!(std::fs::read(&path).unwrap(), b"0123once4");
+}
+
 /// A signal that kills ends a long write in the middle.
 #[test]
 fn an_append_that_was_cut_short_says_so() {

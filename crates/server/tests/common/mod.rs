@@ -264,8 +264,13 @@ impl Fixture {
 
     /// Another process at the same place.
     pub fn start_again(&mut self, limits: Limits) {
+        self.start_again_over(limits, over_nothing);
+    }
+
+    /// The same, with a layer over its directory.
+    pub fn start_again_over(&mut self, limits: Limits, layer: impl FnOnce(Lower) -> Lower) {
         let folder = self.sessions.as_ref().map(|folder| folder.path());
-        let filesystem = lower(posix(self.directory.path(), 5));
+        let filesystem = layer(lower(posix(self.directory.path(), 5)));
         let (address, guard) = (self.server.addresses()[0], self.guard.clone());
         (self.server, self.group) = start(filesystem, folder, address, limits, guard);
     }
