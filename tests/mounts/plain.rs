@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,6 +93,10 @@ impl Plain {
         let mut process = self.servers[number].take().unwrap();
         process.signal(Signal::KILL);
         process.ends_within(SOON);
+    }
+
+    fn signal(&self, number: usize, signal: Signal) {
+        self.servers[number].as_ref().unwrap().signal(signal);
     }
 
     pub(crate) fn mount(&self, options: &str) -> Mount {
@@ -271,6 +275,85 @@ fn a_dead_server_of_data_holds_up_only_what_lies_on_it() {
         assert!(!waiting.is_finished(), "what lies on the dead one waits");
         volume.start_server(2);
         assert!(waiting.join().unwrap() == content(waits, 100_000));
+    });
+}
+
+/// A server of data that stands still holds up who reads and cuts what lies there, and nobody who
+/// asks for the names and attributes of such files.
+#[test]
+fn names_wait_for_no_server_of_data() {
+    within(LONG, || {
+        let volume = Plain::with_names(WHOLE, 2, false);
+        // A kernel has an inode to itself while it cuts it.
+        let (mount, other) = (volume.mount("cache=none"), volume.mount("cache=none"));
+        for name in ["read", "replaced", "removed"] {
+            fs::write(mount.join(name), content(1, 100_000)).unwrap();
+        }
+        wait_until("all is closed", SOON, || volume.objects(1) == 3);
+        volume.signal(1, Signal::STOP);
+        let paths = ["read", "replaced", "removed"].map(|name| mount.join(name));
+        let reading = paths.clone().map(|path| std::thread::spawn(move || fs::read(path).map(|data| data.len())));
+        std::thread::sleep(Duration::from_millis(500));
+        let cut = OpenOptions::new().write(true).open(&paths[0]).unwrap();
+        let cutting = std::thread::spawn(move || cut.set_len(50_000));
+        std::thread::sleep(Duration::from_millis(500));
+        let moved = other.join("moved");
+        let [read, replaced, removed] = ["read", "replaced", "removed"].map(|name| other.join(name));
+        let asking = std::thread::spawn(move || {
+            File::open(&read).unwrap();
+            fs::set_permissions(&read, fs::Permissions::from_mode(0o600)).unwrap();
+            fs::write(&moved, b"short").unwrap();
+            fs::rename(&moved, &replaced).unwrap();
+            fs::rename(&read, &moved).unwrap();
+            fs::remove_file(&removed).unwrap();
+            assert_eq!(moved.metadata().unwrap().mode() & 0o777, 0o600);
+        });
+        wait_until("names have changed", SOON, || asking.is_finished());
+        asking.join().unwrap();
+        assert!(!cutting.is_finished() && reading.iter().any(|reading| !reading.is_finished()));
+        volume.signal(1, Signal::CONT);
+        let lengths = reading.map(|reading| reading.join().unwrap().unwrap());
+        assert!(lengths.iter().all(|length| [50_000, 100_000].contains(length)), "{lengths:?}");
+        cutting.join().unwrap().unwrap();
+        assert_eq!(fs::read(mount.join("moved")).unwrap(), content(1, 50_000));
+        assert_eq!(fs::read(mount.join("replaced")).unwrap(), b"short");
+        wait_until("objects of what was removed are gone", SOON, || volume.objects(1) == 1);
+    });
+}
+
+/// Who has a server emptied that then stands still ends that, and the server of the names does what
+/// it is told, stops, and starts without it.
+#[test]
+fn a_drain_that_waits_for_a_silent_server_is_ended() {
+    within(LONG, || {
+        let mut volume = Plain::with_names(WHOLE, 3, false);
+        let mount = volume.mount("");
+        for number in 0..8 {
+            fs::write(mount.join(format!("file-{number}")), content(number, 3_000_000)).unwrap();
+        }
+        drop(mount);
+        assert!(volume.objects(2) > 0);
+        let mut draining = aqueduct();
+        draining.args(["volume", "drain", "--bwlimit", "1MB/s"]).arg(&volume.file).arg("s2");
+        let mut draining = Process::start(&mut draining, &volume.home.path().join("drain.log"));
+        std::thread::sleep(Duration::from_secs(1));
+        volume.signal(2, Signal::STOP);
+        std::thread::sleep(Duration::from_secs(2));
+        draining.signal(Signal::INT);
+        draining.ends_within(SOON);
+        let told = work(&volume, &["drain", "s1", "--dry-run"]).succeeded();
+        assert!(told.contains("files would be copied"), "{told}");
+        let mut names = volume.servers[0].take().unwrap();
+        names.signal(Signal::TERM);
+        names.ends_within(LONG / 2);
+        volume.start_server(0);
+        volume.signal(2, Signal::CONT);
+        work(&volume, &["drain", "s2"]).succeeded();
+        assert_eq!(volume.objects(2), 0);
+        let mount = volume.mount("");
+        for number in 0..8 {
+            assert!(fs::read(mount.join(format!("file-{number}"))).unwrap() == content(number, 3_000_000));
+        }
     });
 }
 
