@@ -69,6 +69,13 @@ pub trait Endpoint: Send + Sync {
     /// A whole frame has come.
     fn frame(&self, connection: &Arc<Connection>, frame: Frame);
 
+    /// Whether frames are handed on that were whole when somebody ended the connection, before its
+    /// [`closed`](Endpoint::closed): answers are, whose data are where they belong already. What
+    /// asks for something is not, since it may not be wanted any more.
+    fn takes_last(&self) -> bool {
+        false
+    }
+
     /// What came is not a frame; the connection ends next. The peer can still be told why.
     fn damaged(&self, _connection: &Arc<Connection>, _reason: &str) {}
 
@@ -442,15 +449,23 @@ impl Connection {
         if let Some((header, sink)) = unfinished {
             self.endpoint.put_back(&header, sink);
         }
-        if let Some(this) = self.this.upgrade() {
-            self.endpoint.closed(&this, closed);
-        }
+        let now = match self.endpoint.takes_last() {
+            true => self.holding.ended(closed),
+            false => Some(closed),
+        };
+        now.into_iter().for_each(|closed| self.tell_closed(closed));
         drop(self.holding.take_deferred());
         if let Ok(mut sender) = self.sender.try_lock() {
             sender.discard();
             self.note_unsent(&sender);
         }
         drop(registration);
+    }
+
+    fn tell_closed(&self, closed: Closed) {
+        if let Some(this) = self.this.upgrade().filter(|_| self.holding.is_told_now()) {
+            self.endpoint.closed(&this, closed);
+        }
     }
 
     fn interest(&self, write: bool) -> Interest {
@@ -656,7 +671,7 @@ impl Connection {
     fn handle(self: &Arc<Self>, frames: Vec<Frame>, handing: Handing) -> bool {
         let mut frames = frames.into_iter();
         while let Some(frame) = frames.next() {
-            if self.is_closed() {
+            if self.is_closed() && !self.endpoint.takes_last() {
                 return false; // what a session asked for must not be done after it was fenced
             }
             if self.pauses() && !self.holding.is_ending() {
@@ -707,6 +722,8 @@ impl Drop for Handing {
         match self.0.holding.handed() {
             Handed::More => {}
             Handed::Deferred(frames) => _ = self.0.handle(frames, Handing(self.0.clone())),
+            // Whoever has ended it has left to this what is told last.
+            Handed::End(closed) if self.0.is_closed() && self.0.endpoint.takes_last() => self.0.tell_closed(closed),
             Handed::End(closed) => self.0.end(closed),
         }
     }

@@ -24,6 +24,9 @@ const SLOW: u32 = 7;
 /// The slot of a request in which its thread finds that nothing more comes.
 const LAST: u32 = 8;
 
+/// The slot of a frame at which somebody ends the connection.
+const ENDS: u32 = 9;
+
 /// What is told of a goodbye that comes after the end.
 const LATE: usize = usize::MAX;
 
@@ -31,6 +34,7 @@ struct Listener {
     events: Mutex<EventSender<usize>>,
     slow: Mutex<()>,
     closed: AtomicBool,
+    takes_last: AtomicBool,
 }
 
 impl Endpoint for Listener {
@@ -54,13 +58,22 @@ impl Endpoint for Listener {
             assert_eq!(end.unwrap(), 0, "both frames were received");
             connection.receive(); // as another thread does that was woken by an answer that failed
         }
+        if frame.header.slot == ENDS {
+            let other = connection.clone();
+            std::thread::spawn(move || other.close("another thread ends it".into())).join().unwrap();
+        }
         let is_late = frame.header.kind == Kind::Goodbye && self.closed.load(Ordering::SeqCst);
         let told = if is_late { LATE } else { frame.header.payload_length as usize };
         let _ = lock(&self.events).send(told); // at the end nobody listens
     }
 
+    fn takes_last(&self) -> bool {
+        self.takes_last.load(Ordering::SeqCst)
+    }
+
     fn closed(&self, _connection: &Arc<Connection>, _closed: Closed) {
-        self.closed.store(true, Ordering::SeqCst);
+        let was_told = self.closed.swap(true, Ordering::SeqCst);
+        assert!(!(was_told && self.takes_last()), "it is told once");
     }
 }
 
@@ -83,8 +96,8 @@ impl World {
         let budget = Budget::new(frames_max, unsent_max, || {});
         let pool = BufferPool::new(1 << 20, 1).with_budget(budget.clone());
         let (sender, events) = channel();
-        let endpoint =
-            Arc::new(Listener { events: Mutex::new(sender), slow: Mutex::default(), closed: AtomicBool::default() });
+        let [closed, takes_last] = [(); 2].map(|()| AtomicBool::default());
+        let endpoint = Arc::new(Listener { events: Mutex::new(sender), slow: Mutex::default(), closed, takes_last });
         (World { group: Group::new(settings).unwrap(), pool, events, endpoint }, budget)
     }
 
@@ -338,4 +351,24 @@ fn who_sends_without_end_leaves_the_thread_to_others() {
     assert!(before < FRAMES, "{before} frames of the other were first");
     turn_until(&|told| told.len() == 2 * FRAMES + 1); // and nothing is left behind
     drop(writer.join().unwrap());
+}
+
+/// Its data are where they belong already, and cannot be asked for again.
+#[test]
+fn an_answer_that_was_whole_when_another_thread_ended_the_connection_is_handed_on() {
+    for takes_last in [true, false] {
+        let (world, _) = World::new(1 << 20, 1 << 20);
+        world.endpoint.takes_last.store(takes_last, Ordering::SeqCst);
+        let (mut peer, connection) = world.connect();
+        connection.set_bulk(false);
+        let first = Header { slot: ENDS, ..Header::new(Kind::Request) };
+        // One segment: both are received at once.
+        peer.write_all(&[first.encode(), Header::new(Kind::Goodbye).encode()].concat()).unwrap();
+        assert_eq!(world.frame(), 0);
+        match takes_last {
+            true => assert_eq!(world.frame(), 0, "and it is told before the end"),
+            false => assert!(world.events.recv_timeout(Duration::from_millis(100)).is_err(), "nobody wants it"),
+        }
+        wait_until(|| world.endpoint.closed.load(Ordering::SeqCst));
+    }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Holding {
     /// Why nothing more comes, while it is to be told after those frames.
     ending: Mutex<Option<Closed>>,
     is_ending: AtomicBool,
+    /// The end was told.
+    is_told: AtomicBool,
 }
 
 /// Milliseconds since this was first asked, and one.
@@ -167,6 +169,19 @@ impl Holding {
     /// Whether nothing more comes: then no frame is deferred any more.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::SeqCst)
+    }
+
+    /// The connection has ended. Returns what is to be told of that now; `None`: whoever hands on
+    /// the last frame tells it.
+    pub(crate) fn ended(&self, closed: Closed) -> Option<Closed> {
+        self.end_after_frames(closed);
+        // Looked at after it was said: of this one and whoever hands on last, one takes it.
+        if self.handing.load(Ordering::SeqCst) > 0 { None } else { lock(&self.ending).take() }
+    }
+
+    /// Whether the end is to be told, which is done once.
+    pub(crate) fn is_told_now(&self) -> bool {
+        !self.is_told.swap(true, Ordering::SeqCst)
     }
 
     /// Nothing more comes: whoever hands on the last frame ends the connection.

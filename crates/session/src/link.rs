@@ -578,8 +578,15 @@ impl Endpoint for Link {
         false
     }
 
+    /// The sink of a read is used up when its answer has come, which cannot be asked for again.
+    fn takes_last(&self) -> bool {
+        true
+    }
+
     fn frame(&self, connection: &Arc<Connection>, frame: Frame) {
         match frame.header.kind {
+            // What the server says by itself it says again elsewhere.
+            kind if connection.is_closed() && !matches!(kind, Kind::Reply | Kind::Completion) => {}
             Kind::Ping => connection.send(&Header::new(Kind::Pong).encode(), None),
             Kind::Reply => self.progress(frame.header.request, Progress::Answered(frame)),
             Kind::Completion => {
