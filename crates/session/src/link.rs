@@ -88,6 +88,8 @@ struct LinkState {
     requests: Slab<Entry>,
     generation: u32,
     quiet: Quiet,
+    /// The connection of which was told last that it stops, and when.
+    told_stop: Option<(u32, Instant)>,
     /// One whose place another has taken, and on which requests are still answered.
     retiring: Option<Retiring>,
     /// Another connection of the same epoch has been made, and takes the place next: the server
@@ -240,6 +242,7 @@ impl Link {
         if connection.is_closed() {
             self.lost(&connection);
         }
+        self.stops(&connection);
         self.place.waiters.wake();
         !connection.is_closed()
     }
@@ -281,7 +284,26 @@ impl Link {
             let reason = "its successor was cut off at once".into();
             owner.link_lost(self, number, &Closed { reason, orderly: false, vanished: false });
         }
+        self.stops(&connection);
         !connection.is_closed()
+    }
+
+    /// If a router on the way of the link's connection has said that it stops, perhaps before the
+    /// connection was the link's, another is to take its place.
+    fn stops(&self, connection: &Arc<Connection>) {
+        let Some((_, Some(end))) = connection.gateway() else { return };
+        let number = {
+            let mut state = lock(&self.state);
+            let is_present = state.connection.as_ref().is_some_and(|present| Arc::ptr_eq(present, connection));
+            let number = state.number;
+            if !is_present || state.told_stop.replace((number, end)) == Some((number, end)) {
+                return;
+            }
+            number
+        };
+        if let Some(owner) = self.owner.upgrade() {
+            owner.link_stops(self.place.index, number, end);
+        }
     }
 
     /// Whether anything is under way.
@@ -625,14 +647,8 @@ impl Endpoint for Link {
         Some(if self.place.bulk { &self.counters.bulk } else { &self.counters.control })
     }
 
-    fn stopping(&self, connection: &Arc<Connection>, end: Instant) {
-        let state = lock(&self.state);
-        let is_present = state.connection.as_ref().is_some_and(|present| Arc::ptr_eq(present, connection));
-        let number = state.number;
-        drop(state);
-        if let Some(owner) = self.owner.upgrade().filter(|_| is_present) {
-            owner.link_stops(self.place.index, number, end);
-        }
+    fn stopping(&self, connection: &Arc<Connection>, _end: Instant) {
+        self.stops(connection);
     }
 
     fn closed(&self, connection: &Arc<Connection>, closed: Closed) {
