@@ -13,7 +13,7 @@ use aqueduct_worker::lock;
 
 use crate::connect::{ConnectError, Greeted, Greeting, Purpose};
 use crate::link::Link;
-use crate::rails::{Fault, Rail, RailPaths, Rails, RailsConfig};
+use crate::rails::{Fault, Finding, Rail, RailPaths, Rails, RailsConfig};
 use crate::session::Session;
 
 /// Between two looks at the rails, while anything is under way.
@@ -348,6 +348,7 @@ impl Session {
         if self.rails.interfaces_changed() {
             self.look_at_interfaces();
         }
+        self.find_rails_apart();
         if self.rails.returns_are_due(RETURN_PAUSE) {
             self.rails.list().iter().for_each(|rail| self.return_to_router(rail));
         }
@@ -419,7 +420,30 @@ impl Session {
             self.links_of(rail.index).for_each(|link| link.vanish("its interface is down"));
         }
         if self.config.rails.paths == RailPaths::Auto {
-            self.find_rails(&self.rails.told());
+            self.rails.finding.is_due.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// If rails are to be found, has a thread of its own do it, one at a time: the server's name is
+    /// looked up for that, which may take many seconds, and this thread answers programs.
+    fn find_rails_apart(&self) {
+        let Finding { is_due, is_under_way } = &self.rails.finding;
+        if !is_due.load(Ordering::Relaxed) || is_under_way.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let this = self.this.clone();
+        let find = move || {
+            while let Some(session) = this.upgrade().filter(|session| !session.is_closing()) {
+                if !session.rails.finding.is_due.swap(false, Ordering::SeqCst) {
+                    session.rails.finding.is_under_way.store(false, Ordering::SeqCst);
+                    return; // what has become due since is seen at the next look
+                }
+                session.find_rails(&session.rails.told());
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("rails".into()).spawn(find) {
+            is_under_way.store(false, Ordering::SeqCst);
+            tracing::error!(%error, "could not start the thread that finds rails; it is tried again");
         }
     }
 }

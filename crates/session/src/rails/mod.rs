@@ -359,6 +359,14 @@ pub(crate) struct Rails {
     returned: Mutex<Instant>,
     /// A task looks whether one of them is silent.
     pub(crate) is_watched: AtomicBool,
+    pub(crate) finding: Finding,
+}
+
+/// Whether rails are to be found anew, and a thread does so.
+#[derive(Default)]
+pub(crate) struct Finding {
+    pub(crate) is_due: AtomicBool,
+    pub(crate) is_under_way: AtomicBool,
 }
 
 impl Rails {
@@ -369,7 +377,8 @@ impl Rails {
         let interfaces = (slots > 1).then(|| Watch::new().ok()).flatten();
         let (turn, is_watched) = (AtomicUsize::new(0), AtomicBool::new(false));
         let (told, returned) = (Mutex::default(), Mutex::new(Instant::now()));
-        Rails { policy: config.policy, suspect, list, turn, told, interfaces, returned, is_watched }
+        let finding = Finding::default();
+        Rails { policy: config.policy, suspect, list, turn, told, interfaces, returned, is_watched, finding }
     }
 
     /// The server has told these addresses. Returns whether that is news.
