@@ -6,12 +6,16 @@
 //! Reads need no order: whoever reads has a lease, and all servers read the same.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Context, Credential};
 use aqueduct_wire::Map;
 
 use super::movers::{Movers, RETRY};
 use super::parts::Volume;
+
+/// The longest pause between two questions for a map that the server of the names does not tell.
+const ASKED_AGAIN_MAX: Duration = Duration::from_secs(30);
 
 impl Volume {
     /// Begins to connect to those who move bytes; nobody waits for that.
@@ -22,13 +26,30 @@ impl Volume {
         }
     }
 
-    /// The server of the names says that a map of this epoch holds.
+    /// The server of the names says that a map of this epoch holds. It is asked for that until it
+    /// tells it: by the one before no rights are given any more.
     pub(super) fn map_is(&self, epoch: u64) {
-        let Some(volume) = self.this.upgrade().filter(|volume| volume.has_older_map(epoch)) else { return };
+        if !self.movers.as_ref().is_some_and(|movers| movers.is_named(epoch)) {
+            return;
+        }
+        let (this, group) = (self.this.clone(), self.sessions[0].groups()[0].clone());
         self.sessions[0].groups()[0].spawn(async move {
-            let context = Context::new(ClientId(0), Credential::root());
-            if let Err(error) = volume.sessions[0].ask_for_map(&context).await {
-                tracing::warn!(%error, "the server of the names does not tell the volume's present map");
+            let mut pause = RETRY;
+            while let Some(volume) = this.upgrade() {
+                if volume.movers.as_ref().is_none_or(Movers::asks_no_more) {
+                    return;
+                }
+                let context = Context::new(ClientId(0), Credential::root());
+                let asked = volume.sessions[0].ask_for_map(&context).await;
+                if volume.movers.as_ref().is_none_or(Movers::asks_no_more) {
+                    return;
+                }
+                let error = asked.err().map(|error| error.to_string());
+                let why = error.as_deref().unwrap_or("it tells an older one");
+                tracing::warn!(%why, again_in = ?pause, "the server of the names does not tell the volume's present map; it is asked again");
+                drop(volume);
+                group.sleep(pause).await;
+                pause = (pause * 2).min(ASKED_AGAIN_MAX);
             }
         });
     }

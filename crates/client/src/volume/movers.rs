@@ -48,6 +48,10 @@ pub(crate) struct Movers {
     pub(super) is_alone: AtomicBool,
     /// The epoch of the newest map of which the server of the names has told.
     told: AtomicU64,
+    /// That of the newest map of which it has named but the epoch.
+    named: AtomicU64,
+    /// Somebody asks for the newest.
+    is_asked_for: AtomicBool,
     /// A map that is to hold, and whether a thread sees to that.
     coming: Mutex<(Option<Map>, bool)>,
     closing: AtomicBool,
@@ -56,8 +60,8 @@ pub(crate) struct Movers {
 impl Movers {
     pub(crate) fn new(config: MoverConfig, remake: Option<Remake>) -> Movers {
         let (is_constant, straight_from, has_objects) = (config.is_constant, config.straight_from, config.has_objects);
-        let told = AtomicU64::new(config.map);
-        let [is_alone, closing] = [false; 2].map(AtomicBool::new);
+        let [told, named] = [config.map; 2].map(AtomicU64::new);
+        let [is_alone, closing, is_asked_for] = [false; 3].map(AtomicBool::new);
         Movers {
             shape: RwLock::new(Arc::new(Shape::new(config, &[]))),
             leaving: Mutex::default(),
@@ -69,6 +73,8 @@ impl Movers {
             takes_turns: false,
             is_alone,
             told,
+            named,
+            is_asked_for,
             coming: Mutex::default(),
             closing,
         }
@@ -225,6 +231,28 @@ impl Movers {
         map > self.told.load(Ordering::SeqCst)
     }
 
+    /// A map of this epoch holds, of which nothing else was told. True: the caller asks for it,
+    /// until [`asks_no_more`](Movers::asks_no_more).
+    pub(super) fn is_named(&self, map: u64) -> bool {
+        self.named.fetch_max(map, Ordering::SeqCst);
+        self.lacks_map() && !self.is_asked_for.swap(true, Ordering::SeqCst)
+    }
+
+    /// Whether a newer map was named than any that was told.
+    pub(super) fn lacks_map(&self) -> bool {
+        self.is_newer(self.named.load(Ordering::SeqCst)) && !self.closing.load(Ordering::SeqCst)
+    }
+
+    /// Whoever asks for a map is done, if there is none to be asked for.
+    pub(super) fn asks_no_more(&self) -> bool {
+        if self.lacks_map() {
+            return false;
+        }
+        self.is_asked_for.store(false, Ordering::SeqCst);
+        // One that was named meanwhile has found somebody who asks.
+        !self.lacks_map() || self.is_asked_for.swap(true, Ordering::SeqCst)
+    }
+
     /// Whether the map by which this client writes is no longer the volume's: no rights are given
     /// by it.
     pub(super) fn is_behind(&self) -> bool {
@@ -302,5 +330,35 @@ impl Movers {
             of.mover.session.get().into_iter().for_each(|session| session.disconnect());
         }
         is_all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spread::Spread;
+    use super::*;
+
+    #[test]
+    fn a_map_that_was_named_is_asked_for_until_it_is_told() {
+        let config = MoverConfig {
+            map: 3,
+            spread: Spread::new([]),
+            is_constant: false,
+            has_objects: false,
+            straight_from: usize::MAX,
+            sessions: Vec::new(),
+        };
+        let movers = Movers::new(config, None);
+        assert!(!movers.is_named(3), "it is the present one");
+        assert!(movers.is_named(5), "this one asks");
+        assert!(!movers.is_named(4) && !movers.is_named(6), "somebody asks already");
+        assert!(!movers.asks_no_more(), "a try that failed");
+        movers.comes(Some(Map { epoch: 5, ..Map::default() }));
+        assert!(!movers.asks_no_more(), "a newer one was named meanwhile");
+        movers.comes(Some(Map { epoch: 6, ..Map::default() }));
+        assert!(movers.asks_no_more());
+        assert!(movers.is_named(7), "and the next is asked for");
+        movers.closing.store(true, Ordering::SeqCst);
+        assert!(movers.asks_no_more(), "nobody wants it any more");
     }
 }
