@@ -28,7 +28,7 @@ use crate::way::Way;
 
 /// The shortest time that each gateway has to open the way: the kernel asks once more after one
 /// second, which bridges a lost question.
-const PART_MIN: Duration = Duration::from_millis(1250);
+pub(crate) const PART_MIN: Duration = Duration::from_millis(1250);
 
 /// How long a router may take to agree that it tells of flows that end: who connects waits for it.
 const NOTICES_MAX: Duration = Duration::from_secs(1);
@@ -197,9 +197,14 @@ impl Initiator {
                 }
                 Err(source) => {
                     // The interface may be to blame by which it was asked, or what lies behind.
-                    match *local == Local::default() && says_it_is_absent(&source, timeout) {
-                        true => self.routes.failed(gateway, now),
-                        false => self.routes.doubt(gateway, now),
+                    let is_anywhere = *local == Local::default();
+                    if is_anywhere && says_it_is_absent(&source, timeout) {
+                        self.routes.failed(gateway, now);
+                    } else {
+                        self.routes.doubt(gateway, now);
+                        if is_anywhere && timeout >= PART_MIN {
+                            self.routes.leads_not_to(gateway, target, now);
+                        }
                     }
                     watch_gateways(&self.routes);
                     tracing::debug!(%gateway, error = %source, "a router does not answer; trying others");

@@ -136,7 +136,7 @@ impl Guarded {
     }
 
     /// Somebody has it now.
-    pub(crate) fn is_taken(mut self) {
+    pub(crate) fn hand_over(mut self) {
         self.0 = None;
     }
 }
@@ -166,6 +166,6 @@ pub(crate) async fn connect(group: &Group, address: SocketAddr, buffer: usize) -
         }),
     });
     connected.await.and_then(|()| socket::prepare(&side.socket))?;
-    guarded.is_taken();
+    guarded.hand_over();
     Ok(side)
 }

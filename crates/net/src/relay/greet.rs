@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use aqueduct_wire::{HOPS_MAX, Header, Kind, Lane, NetworkName, Route, RouteReply, RouteStatus, Target};
 use socket2::Socket;
 
-use crate::initiator::{is_absent, watch_gateways};
+use crate::initiator::{PART_MIN, is_absent, watch_gateways};
 use crate::relay::core::{Core, Greeting, Wait};
 use crate::relay::flow::{About, Side, set_buffers};
 use crate::relay::frames::{Guarded, connect, receive, send, unless_gone, within};
@@ -260,7 +260,12 @@ async fn attempt(
                     Some(Err(error)) if is_absent(error) => routes.failed(next, now),
                     // The initiator had little patience, or what lies behind is dead: this router
                     // asks itself whether the gateway is there.
-                    _ => routes.doubt(next, now),
+                    _ => {
+                        routes.doubt(next, now);
+                        if time >= PART_MIN {
+                            routes.leads_not_to(next, &route.target, now);
+                        }
+                    }
                 }
                 watch_gateways(routes);
             }
@@ -305,7 +310,7 @@ async fn dial(
         return Err(invalid(format!("it answers with {:?}: it is no router or server of this release", header.kind)));
     }
     let reply = RouteReply::decode(&body).map_err(|error| invalid(error.to_string()))?;
-    guarded.is_taken();
+    guarded.hand_over();
     Ok((side, reply))
 }
 
@@ -334,7 +339,7 @@ async fn begin(
         is_bulk: route.lane == Lane::Bulk,
         series: core.counters.series([&names[0], &names[1], &names[2]]),
     };
-    guarded.is_taken();
+    guarded.hand_over();
     for side in [near, &far] {
         if let Err(error) = crate::socket::guard(&side.socket, core.config.suspect) {
             tracing::debug!(%error, "a flow's idle peers are not asked");

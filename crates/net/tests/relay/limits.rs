@@ -231,3 +231,28 @@ fn a_gateway_that_stands_still_is_found_dead() {
     until("it is known to fail", || outer.relay().status().gateways.iter().all(|gateway| !gateway.is_up));
     drop(still);
 }
+
+/// One that had its time, and opened no way, comes after others for that target, and is not dead.
+#[test]
+fn a_gateway_that_takes_too_long_for_a_target_is_spared_for_that() {
+    let (slow, live, (address, accepted)) = (Slow::new(PATIENCE), plain("far"), target());
+    let way = |gateway| Way { network: name("far"), gateway, hops: 1, priority: 0 };
+    let ways = [slow.address, live.address()].map(way).to_vec();
+    let routes = Arc::new(Routes::new(Table { ways, ..Table::default() }));
+    let initiator = Initiator::new(routes.clone()).unwrap();
+    // Turns are taken: one of two tries begins with the slow one, and half of the time is its.
+    let _held: Vec<_> = (0..2)
+        .map(|_| {
+            let time = Duration::from_secs(3);
+            let link = initiator.connect((&Local::default(), None), &to("far", address), Lane::Control, time).unwrap();
+            (link, accepted.recv_timeout(PATIENCE).unwrap())
+        })
+        .collect();
+    assert_eq!(slow.asked.load(Ordering::SeqCst), 1);
+    for _ in 0..4 {
+        let Next::By(_, gateways) = routes.next(&to("far", address), HOPS_MAX, Instant::now()) else { panic!() };
+        assert_eq!(gateways, [live.address(), slow.address]);
+    }
+    assert!(routes.gateways().iter().all(|gateway| gateway.is_up));
+    until("it was asked whether it is there", || routes.is_sound(slow.address, Instant::now()));
+}
