@@ -27,14 +27,21 @@ use crate::{naming, run, walk};
 const UNIT_MIN: u64 = 64 << 20;
 const UNIT_MAX: u64 = 1 << 30;
 
-/// A file has about so many units.
+/// A file has about so many units, and never more than so many: who claims one looks at all that
+/// wait, and of a file of 7 EiB most is a hole.
 const UNITS: u64 = 256;
+const UNITS_MAX: u64 = 4096;
 
 /// So often it is begun anew when its source changes or an agent does not let go of it.
 const TRIES_MAX: u32 = 3;
 
 /// So often, a second apart, agents are waited for that still have the file open.
 const LOCK_TRIES: u32 = 60;
+
+/// How many chunks are one unit.
+fn chunks_of_unit(size: u64, chunk: u64) -> u64 {
+    ((size / UNITS).clamp(UNIT_MIN, UNIT_MAX) / chunk).max(size.div_ceil(chunk).div_ceil(UNITS_MAX)).max(1)
+}
 
 /// Begins a file: what is known of it, and where to, goes to the store with its parts.
 pub fn begin(context: &Context, job: &Arc<Job>, (base, path, tries): (usize, &[u8], u32), outcome: &mut Outcome) {
@@ -62,7 +69,7 @@ pub fn begin(context: &Context, job: &Arc<Job>, (base, path, tries): (usize, &[u
                 Err(fault) => return job.told.trouble(path, &fault),
             };
             let count = seen.attr.size.div_ceil(chunk);
-            let each = ((seen.attr.size / UNITS).clamp(UNIT_MIN, UNIT_MAX) / chunk).max(1);
+            let each = chunks_of_unit(seen.attr.size, chunk);
             let unit =
                 |first: u64| Unit::Chunks { path: Text::new(path), first, count: each.min(count - first), tries };
             outcome.next.extend((0..count).step_by(each as usize).map(unit));
@@ -286,6 +293,15 @@ mod tests {
     use crate::ledger::Watch;
     use crate::options::Options;
     use crate::side::{Access, Place};
+
+    #[test]
+    fn a_file_of_any_size_has_few_units() {
+        for (size, units) in [(65 << 20, 2), (100 << 30, 267), (2 << 40, 2048), (64 << 40, 4096), (7 << 60, 4096)] {
+            let chunk = hash::chunk_length(size);
+            let (count, each) = (size.div_ceil(chunk), chunks_of_unit(size, chunk));
+            assert_eq!(count.div_ceil(each), units, "{size} bytes");
+        }
+    }
 
     #[test]
     fn what_one_host_began_another_knows_that_numbers_devices_otherwise() {
