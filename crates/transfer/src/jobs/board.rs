@@ -147,12 +147,19 @@ impl Board {
 
     /// Claims up to so many units, of the jobs with the highest priority first, the newest first.
     pub fn claim(&self, agent: &Registration, scope: &Scope, count: i64) -> Result<Vec<Claimed>, StoreError> {
+        // Job by job, the newest of each by its index: to sort all that wait would take the longer
+        // the more there are.
         let claim = "WITH next AS (
-                SELECT unit.id FROM unit JOIN job ON job.id = unit.job
-                WHERE unit.agent IS NULL AND unit.not_before <= clock_timestamp() AND job.queue = ANY($2)
-                    AND job.version = $5 AND ($6::text[] IS NULL OR job.submitter = ANY($6)) AND NOT job.id = ANY($7)
-                    AND (job.state = 'running' OR job.state = 'cancelling' AND job.stage = $4)
-                ORDER BY job.priority DESC, job.id, unit.id DESC LIMIT $3 FOR UPDATE OF unit SKIP LOCKED)
+                SELECT free.id FROM (
+                    SELECT id FROM job WHERE queue = ANY($2)
+                        AND version = $5 AND ($6::text[] IS NULL OR submitter = ANY($6)) AND NOT id = ANY($7)
+                        AND (state = 'running' OR state = 'cancelling' AND stage = $4)
+                    ORDER BY priority DESC, id) AS wanted
+                CROSS JOIN LATERAL (
+                    SELECT unit.id FROM unit WHERE unit.job = wanted.id
+                        AND unit.agent IS NULL AND unit.not_before <= clock_timestamp()
+                    ORDER BY unit.id DESC LIMIT $3 FOR UPDATE SKIP LOCKED) AS free
+                LIMIT $3)
             UPDATE unit SET agent = $1, fence = fence + 1 FROM next
             WHERE unit.id = next.id
                 AND EXISTS (SELECT FROM agent WHERE id = $1 AND NOT gone AND until > clock_timestamp())
