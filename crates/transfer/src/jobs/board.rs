@@ -240,20 +240,22 @@ impl Board {
         self.done(claimed, &Outcome { tally, troubles: vec![trouble], leaves_parts: true, ..Outcome::default() })
     }
 
-    /// A large file under way, with its chunks that are there.
-    pub fn large(&self, job: i64, path: &[u8]) -> Result<Option<(Large, Vec<Chunk>)>, StoreError> {
-        let key = key_of(path);
-        self.database.with(|client| {
-            let select = "SELECT body FROM part WHERE job = $1 AND key = $2";
-            let Some(row) = client.query_opt(select, &[&job, &key])? else { return Ok(None) };
-            let Ok(large) = serde_json::from_str(row.get(0)) else { return Ok(None) };
-            let select = "SELECT place, sum, value FROM chunk WHERE job = $1 AND key = $2";
-            let read = |row: &postgres::Row| {
-                let (index, sum) = (row.get::<_, i64>(0) as u64, row.get::<_, i64>(1) as u64);
-                Chunk { index, sum, value: row.get::<_, &[u8]>(2).try_into().ok() }
-            };
-            Ok(Some((large, client.query(select, &[&job, &key])?.iter().map(read).collect())))
-        })
+    /// A large file under way.
+    pub fn large(&self, job: i64, path: &[u8]) -> Result<Option<Large>, StoreError> {
+        let select = "SELECT body FROM part WHERE job = $1 AND key = $2";
+        let row = self.database.with(|client| client.query_opt(select, &[&job, &key_of(path)]))?;
+        Ok(row.and_then(|row| serde_json::from_str(row.get(0)).ok()))
+    }
+
+    /// Its chunks that are there.
+    pub fn chunks(&self, job: i64, path: &[u8]) -> Result<Vec<Chunk>, StoreError> {
+        let select = "SELECT place, sum, value FROM chunk WHERE job = $1 AND key = $2";
+        let rows = self.database.with(|client| client.query(select, &[&job, &key_of(path)]))?;
+        let read = |row: &postgres::Row| {
+            let (index, sum) = (row.get::<_, i64>(0) as u64, row.get::<_, i64>(1) as u64);
+            Chunk { index, sum, value: row.get::<_, &[u8]>(2).try_into().ok() }
+        };
+        Ok(rows.iter().map(read).collect())
     }
 
     /// Directories that were gone through: these, or all.

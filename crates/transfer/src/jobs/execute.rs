@@ -46,12 +46,13 @@ pub fn unit(context: &Context, board: &Board, claimed: &Claimed) -> Result<Outco
         Unit::Chunks { path, first, count, tries } => {
             let found = board.large(claimed.job, &bytes(path))?;
             // Those of a try that failed are no part of the next.
-            let Some((file, _)) = found.filter(|(file, _)| file.tries == *tries) else { return Ok(outcome) };
+            let Some(file) = found.filter(|file| file.tries == *tries) else { return Ok(outcome) };
             large::chunks(context, &job, &bytes(path), file, *first..first + count, &mut outcome);
         }
         Unit::Finish { path, tries } => {
             let Some(file) = board.large(claimed.job, &bytes(path))? else { return Ok(outcome) };
-            large::finish(context, &job, &bytes(path), file, *tries, &mut outcome);
+            let chunks = board.chunks(claimed.job, &bytes(path))?;
+            large::finish(context, &job, &bytes(path), (file, chunks), *tries, &mut outcome);
         }
         Unit::Attributes { paths } => {
             let paths: Vec<Vec<u8>> = paths.iter().map(bytes).collect();
