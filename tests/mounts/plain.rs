@@ -321,6 +321,41 @@ fn names_wait_for_no_server_of_data() {
     });
 }
 
+/// Who opens a large file that is being replaced reads the one or the other.
+#[test]
+fn large_files_are_replaced_while_they_are_opened() {
+    within(LONG, || {
+        let volume = Plain::with_names(WHOLE, 2, false);
+        let (writer, readers) = (volume.mount(""), [volume.mount(""), volume.mount("cache=none")]);
+        let replace = |round| {
+            fs::write(writer.join("new"), content(round, 100_000)).unwrap();
+            fs::rename(writer.join("new"), writer.join("hot")).unwrap();
+        };
+        replace(0);
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let read = |mount: &Mount| {
+                let (path, ends) = (mount.join("hot"), &ends);
+                scope.spawn(move || {
+                    while !ends.load(Ordering::SeqCst) {
+                        let data = fs::read(&path).unwrap();
+                        let of_seed = |byte: u8, at: usize| byte.wrapping_sub((at / 7 + at / 65_537) as u8);
+                        assert_eq!(data.len(), 100_000);
+                        assert!(data.iter().enumerate().all(|(at, byte)| of_seed(*byte, at) == data[0]), "half of two");
+                    }
+                })
+            };
+            let reading: Vec<_> = readers.iter().chain(&readers).map(read).collect();
+            for round in 1..150 {
+                replace(round);
+            }
+            ends.store(true, Ordering::SeqCst);
+            reading.into_iter().for_each(|reading| reading.join().unwrap());
+        });
+        wait_until("objects of what was replaced are gone", SOON, || volume.objects(1) == 1);
+    });
+}
+
 /// Who has a server emptied that then stands still ends that, and the server of the names does what
 /// it is told, stops, and starts without it.
 #[test]

@@ -50,6 +50,7 @@ mod tests;
 mod token;
 mod told;
 mod walk;
+mod wanted;
 
 pub use backing::Backing;
 pub use check::Report;

@@ -72,10 +72,15 @@ impl Plain {
     /// Whoever looks the name up once more finds what it leads to now.
     async fn known_to_stay(&self, file: &File) -> Result<Kind, Errno> {
         let names = file.names.alone().await;
-        if file.goes.load(Ordering::SeqCst) {
-            return Err(Errno::ESTALE);
-        }
-        self.known_by(file, &names).await
+        let kind = match file.goes.load(Ordering::SeqCst) {
+            true => Err(Errno::ESTALE),
+            false => self.known_by(file, &names).await,
+        };
+        kind.inspect_err(|error| {
+            if *error == Errno::ESTALE {
+                self.wanted.note();
+            }
+        })
     }
 
     /// Empties a file that was opened to be emptied, or closes it again.
@@ -146,10 +151,10 @@ impl Plain {
         if entry.attr.size == 0 && entry.attr.nlink <= 1 && matches!(file.kind(), Kind::Unknown) {
             // No stub is so short, and what has just been made was not being promoted.
             let _names = file.names.alone().await;
-            if let Ok(None) = self.attribute_of(&entry.handle).await {
-                if matches!(file.kind(), Kind::Unknown) {
-                    file.becomes(Kind::Inline(None));
-                }
+            if let Ok(None) = self.attribute_of(&entry.handle).await
+                && matches!(file.kind(), Kind::Unknown)
+            {
+                file.becomes(Kind::Inline(None));
             }
         }
         self.register(context, opened.id, file.clone()).await;

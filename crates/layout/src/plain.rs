@@ -17,6 +17,7 @@ use crate::spread::Spread;
 use crate::store::Store;
 use crate::stripe::{ServerKey, order};
 use crate::told::Told;
+use crate::wanted::Wanted;
 
 /// The folder in the root of the tree that no client sees: with the links of files that are to
 /// go, and mostly the namespace server's own store.
@@ -68,6 +69,8 @@ pub struct Plain {
     pub(crate) gone: Handle,
     /// What is moved while somebody looks through the tree.
     pub(crate) moves: Moves,
+    /// Somebody came for a file that had just gone.
+    pub(crate) wanted: Wanted,
     /// Memory for what is read and not delivered yet.
     pub(crate) rooms: Rooms,
     /// The clients of the process before have come back, and what it has left undone is being done.
@@ -122,6 +125,7 @@ impl Plain {
             gone: gone.0,
             moves: Moves::default(),
             rooms: Rooms::default(),
+            wanted: Wanted::default(),
             is_swept: AtomicBool::new(false),
             background,
             told: Told::default(),

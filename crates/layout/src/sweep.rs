@@ -14,6 +14,7 @@ use crate::pinned::{File, Kind};
 use crate::plain::{Plain, gone_name};
 use crate::spread::Spread;
 use crate::store::in_time;
+use crate::wanted::HELD;
 
 /// How long until what failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -30,6 +31,10 @@ impl Plain {
         }
         match (&self.background, self.this.upgrade()) {
             (Some(group), Some(plain)) => group.spawn(async move {
+                let is_going = matches!(file.kind(), Kind::Spread(spread) if spread.now().has_link);
+                if let Some(group) = plain.background.as_ref().filter(|_| is_going && plain.wanted.is_now()) {
+                    group.sleep(HELD).await;
+                }
                 while plain.leave(&file).await.is_err() {
                     let Some(group) = &plain.background else { return };
                     group.sleep(RETRY).await;
