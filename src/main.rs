@@ -63,7 +63,12 @@ fn main() -> ExitCode {
         }
         // As servers of data start it beside them.
         Some(aqueduct_node::WATCH_NAME) => return aqueduct_node::watch(),
-        _ => run(Arguments::parse()),
+        // As this program starts itself, so as not to wait for a mount.
+        Some(aqueduct_node::ASK_NAME) => return aqueduct_node::ask(),
+        _ => {
+            std::env::current_exe().into_iter().for_each(aqueduct_node::ask_by);
+            run(Arguments::parse())
+        }
     };
     result.unwrap_or_else(|failure| {
         eprintln!("{failure}");

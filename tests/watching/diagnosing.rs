@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Process, SOON, Server, aqueduct, directory, mount_status, run_within, wait_until, within};
+use crate::common::{Process, SOON, Server, aqueduct, directory, mount_status, run_within, signal, wait_until, within};
 
 /// What a diagnosis may take here, and what the test then waits for on a busy machine.
 const SECONDS: &str = "14";
@@ -260,6 +260,34 @@ fn a_mount_that_hangs_holds_no_diagnosis_up() {
         assert_eq!(whole["verdict"], "undetermined", "{whole:#}");
         let within = asked(&mount.join("nobody/asked/for/this")).failed();
         assert!(within.contains("does not answer") && within.contains("aqueduct status"), "{within}");
+    });
+}
+
+/// The process of the mount is stopped, so that the kernel cannot take back what was asked of it.
+#[test]
+fn a_mount_whose_process_is_stopped_holds_no_command_up() {
+    within(LIMIT, || {
+        let folder = data();
+        let server = server(folder.path(), &[]);
+        let mount = server.mount(folder.path());
+        let pid = mount_status(mount.path())["pid"].as_u64().unwrap() as u32;
+        signal(pid, Signal::STOP);
+        let point = mount.path().to_str().unwrap();
+        let inside = mount.join("nobody/asked/for/this");
+        let inside = inside.to_str().unwrap();
+        let asked = [["diagnose", "--seconds", "1", point], ["diagnose", "--seconds", "1", inside]];
+        let asked = asked.iter().map(|words| &words[..]).chain([&["status", "--once"][..]]);
+        let told: Vec<_> = asked
+            .map(|words| {
+                let began = Instant::now();
+                let output = run_within(LIMIT, aqueduct().args(words).current_dir("/"));
+                (began.elapsed(), output.text)
+            })
+            .collect();
+        signal(pid, Signal::CONT);
+        for (took, text) in told {
+            assert!(took < Duration::from_secs(30) && text.contains("does not answer"), "{took:?}: {text}");
+        }
     });
 }
 

@@ -232,7 +232,7 @@ fn who_is_up_stays_up_wherever_another_up_has_died() {
         }
         deaths += 1;
         // As many as there were before, or as many as were wanted; those may all be up.
-        let agents = if lives % 2 == 0 && !result.is_ok() { 2 } else { 3 };
+        let agents = if lives % 2 == 0 && result.is_err() { 2 } else { 3 };
         let after = set_up(&host, &settings, agents).or_else(|_| set_up(&host, &settings, 3)).unwrap();
         assert!(after.kept >= 1, "died after {lives} changes: {after:?}");
         let now = status(&host, "aq").unwrap().unwrap();

@@ -4,8 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use aqueduct_node::mounts::{self, Mount};
@@ -217,17 +215,9 @@ pub fn segments(text: &str) -> [u64; 2] {
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What lies below a path: the device and type of its file system. `None`: it cannot be told, or
-/// not in time; the path is followed on a thread that may never come back.
+/// not in time.
 pub fn device_of(path: &Path) -> Option<String> {
-    let (sender, answer) = mpsc::channel();
-    let path = path.to_owned();
-    let follow = move || {
-        let ancestor = path.ancestors().find_map(|path| path.canonicalize().ok());
-        drop(sender.send(ancestor)); // nobody waits any more
-    };
-    thread::Builder::new().name("follow".into()).spawn(follow).ok()?;
-    let ancestor = answer.recv_timeout(PATIENCE).ok()??;
-    below(&ancestor, &mounts::all().ok()?)
+    below(&mounts::nearest(path, PATIENCE)?, &mounts::all().ok()?)
 }
 
 fn below(path: &Path, mounts: &[Mount]) -> Option<String> {

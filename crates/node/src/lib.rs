@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod asking;
 mod attach;
 mod beat;
 mod choice;
@@ -53,6 +54,7 @@ pub use aqueduct_client::{AskError, Asker, ConnectError, PADDING_MAX, ask_agent}
 pub use aqueduct_fuse::{MountError, Unmount};
 pub use aqueduct_net::Initiator;
 pub use aqueduct_server::{Allowed, Denied, Mover, Submitter};
+pub use asking::{ASK_NAME, ask, ask_by};
 pub use attach::{AttachConfig, Attachment, Carriers, caller};
 pub use choice::{ChecksumChoice, Choice, ExternalChoice, ReadAheadChoice, SquashChoice};
 pub use config::{LimitSettings, ServeConfig, ServeSettings, copies_folder, default_state};

@@ -13,7 +13,8 @@ use aqueduct_metrics::trace::TraceReport;
 use rustix::fs::XattrFlags;
 use serde::de::DeserializeOwned;
 
-use crate::pages::{self, PAGE_LENGTH_MAX, PAGES_MAX};
+use crate::asking;
+use crate::pages::{self, PAGES_MAX};
 
 /// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,9 +94,11 @@ fn ask_one(target: &Path) -> Result<MountStatus, String> {
 
 /// What a mount tells under this name.
 fn answer<T: DeserializeOwned>(target: &Path, name: &str) -> Result<T, String> {
-    let mut buffer = vec![0; PAGE_LENGTH_MAX];
-    let length = rustix::fs::getxattr(target, name, &mut buffer).map_err(refusal)?;
-    serde_json::from_slice(&buffer[..length]).map_err(|error| format!("its answer cannot be read: {error}"))
+    let text = asking::attribute(target, name).map_err(|error| match error.raw_os_error() {
+        Some(number) => refusal(rustix::io::Errno::from_raw_os_error(number)),
+        None => error.to_string(),
+    })?;
+    serde_json::from_slice(&text).map_err(|error| format!("its answer cannot be read: {error}"))
 }
 
 fn refusal(error: rustix::io::Errno) -> String {
@@ -128,8 +131,8 @@ pub fn set_slow(mount: &Mount, threshold: &str, patience: Duration) -> Result<()
     })
 }
 
-/// The mount of ours on a directory, by any path to it. The path is followed on a thread that may
-/// never come back: it may lead through what does not answer.
+/// The mount of ours on a directory, by any path to it: one that leads through what does not answer
+/// is followed for so long.
 pub fn on(target: &Path, patience: Duration) -> Result<Option<Mount>, String> {
     let mounts = all().map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
     // As it stands, without asking anybody.
@@ -139,9 +142,18 @@ pub fn on(target: &Path, patience: Duration) -> Result<Option<Mount>, String> {
     }
     let target = target.to_owned();
     within(patience, move || {
-        let point = mount_point(&target, &mounts);
+        // What is not there is mounted on by nobody.
+        let point = asking::path(&target).unwrap_or(target);
         Ok(mounts.into_iter().rfind(|mount| mount.is_ours() && mount.target == point))
     })
+}
+
+/// A path without links, or that of what is nearest above it and there; `None`: there is none that
+/// answers in time.
+pub fn nearest(path: &Path, patience: Duration) -> Option<PathBuf> {
+    let path = path.to_owned();
+    let follow = move || path.ancestors().find_map(|path| asking::path(path).ok()).ok_or_else(String::new);
+    within(patience, follow).ok()
 }
 
 fn within<T: Send + 'static>(
