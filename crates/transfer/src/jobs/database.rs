@@ -133,6 +133,9 @@ fn make(client: &mut Client) -> Result<(), postgres::Error> {
     }
     let mut transaction = client.transaction()?;
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MAKING])?;
+    if transaction.query_one(is_there, &[])?.get(0) {
+        return Ok(()); // whoever has made them meanwhile uses them already
+    }
     transaction.batch_execute(include_str!("schema.sql"))?;
     transaction.commit()
 }
