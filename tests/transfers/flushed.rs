@@ -91,8 +91,8 @@ fn what_lies_on_a_disk_that_is_mounted_below_is_stable_in_the_end() {
     });
 }
 
-/// What could not be written back is told once, to one of the threads: none of the files that it may
-/// be about has a name in the end, unless it is on the disk.
+/// What could not be written back is told once, to one of the threads: of the files that it may be
+/// about only those have a name in the end that are on the disk.
 #[test]
 fn what_could_not_be_written_back_has_no_name() {
     test(|| {

@@ -20,6 +20,7 @@ fn change_attributes(root: &Path) {
     set(&at("d/4"), "user.one", "another");
     rustix::fs::removexattr(at("d/4"), "user.two").unwrap();
     set(&at("d/8"), "user.new", "1");
+    set(&at("d/8"), "user.long", &"x".repeat(2000)); // more than is asked for at first
     acl(&at("d/9"), "system.posix_acl_access");
     rustix::fs::removexattr(at("d/5"), "system.posix_acl_access").unwrap();
     rustix::fs::removexattr(at("empty"), "system.posix_acl_default").unwrap();
@@ -124,6 +125,20 @@ fn of_two_sources_with_one_name_none_replaces_the_other() {
             assert_eq!(fs::read(target.path().join("x/f")).unwrap(), b"of a");
             assert_eq!(fs::read_link(target.path().join("l")).unwrap(), Path::new("own"));
             assert!(["own", "x/more"].iter().all(|name| target.path().join(name).exists()));
+        }
+        // Directories that both have are one, whoever makes it first.
+        for number in 0..40 {
+            for side in ["a", "b"] {
+                fs::create_dir(at(&format!("{side}/n{number}"))).unwrap();
+                fs::write(at(&format!("{side}/n{number}/of_{side}")), "").unwrap();
+            }
+        }
+        let both = target.path().join("both");
+        fs::create_dir(&both).unwrap();
+        let (_, said) = told(home.path(), &["cp", "-r", &a, &b, text(&both)]);
+        assert_eq!(said["trouble_count"], 2, "{said}");
+        for name in (0..40).flat_map(|number| ["a", "b"].map(|side| format!("n{number}/of_{side}"))) {
+            assert!(both.join(&name).exists(), "{name}: {said}");
         }
         // The name of one, and what is in the other.
         let (code, said) = told(home.path(), &["cp", text(&at("b/x/f")), &format!("{a}x/"), text(target.path())]);

@@ -111,7 +111,11 @@ pub fn sweep(job: &Job, target: &dyn Directory, path: &[u8]) -> Result<(), Errno
 }
 
 fn make(target: &dyn Directory, name: &[u8], disinherits: bool) -> Result<Arc<dyn Directory>, Fault> {
-    let made = target.make_directory(name).trying("making it")?;
+    let made = match target.make_directory(name) {
+        // Another source has it too, or somebody else made it: what is in both goes there.
+        Err(Errno::EEXIST) => return Err(Fault { is_passing: true, ..Fault::new("making it", Errno::EEXIST) }),
+        made => made.trying("making it")?,
+    };
     if disinherits {
         attributes::disinherit(&*made).trying("removing what its directory gave it")?;
     }

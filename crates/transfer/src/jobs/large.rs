@@ -151,9 +151,12 @@ pub fn chunks(
             let (sum, value) = lock(&big.sums)[index as usize];
             chunks.push(Chunk { index, sum, value: job.options.hashes().then_some(value) });
         }
-        if item.dir.volume.flush() != Flush::No && !big.target.is_volatile() {
-            job.within(Stage::Flush, || big.target.sync()).trying("making it stable")?;
-        }
+        let flushed = match item.dir.volume.flush() {
+            _ if big.target.is_volatile() => Ok(()),
+            Flush::No => big.target.late_errors(),
+            Flush::Together | Flush::Each => job.within(Stage::Flush, || big.target.sync()),
+        };
+        flushed.trying("making it stable")?;
         Ok(chunks)
     };
     let step = match copied() {

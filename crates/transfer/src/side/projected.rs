@@ -19,6 +19,9 @@ use crate::running::{OperationRecord, SessionRecord};
 /// Bytes of a listing asked for at a time.
 const LISTING_SIZE: u32 = 256 << 10;
 
+/// What an extended attribute, and the list of their names, mostly has room in, in bytes.
+const XATTR_USUAL: u32 = 1024;
+
 /// An export, attached.
 pub struct Export {
     client: Arc<dyn FileSystem>,
@@ -112,15 +115,25 @@ impl Held {
         self.call(Request::SetAttr { handle: self.handle.bytes(), open, set: *set }).map(drop)
     }
 
+    /// Asks for something of a length that is not known. A server, and its kernel, set aside as
+    /// much as is asked for.
+    fn sized(&self, ask: impl Fn(u32) -> Result<Reply, Errno>) -> Result<Vec<u8>, Errno> {
+        let asked = match ask(XATTR_USUAL) {
+            Err(Errno::ERANGE) => ask(XATTR_SIZE_MAX as u32),
+            asked => asked,
+        };
+        asked?.bytes()
+    }
+
     fn xattr(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        let size = XATTR_SIZE_MAX as u32;
-        self.call(Request::GetXattr { handle: self.handle.bytes(), name, size })?.bytes()
+        self.sized(|size| self.call(Request::GetXattr { handle: self.handle.bytes(), name, size }))
     }
 
     fn all_xattrs(&self) -> Result<Xattrs, Errno> {
-        let names = match self.call(Request::ListXattr { handle: self.handle.bytes(), size: XATTR_SIZE_MAX as u32 }) {
+        let list = |size| self.call(Request::ListXattr { handle: self.handle.bytes(), size });
+        let names = match self.sized(list) {
             Err(Errno::EOPNOTSUPP) => return Ok(Vec::new()),
-            names => names?.bytes()?,
+            names => names?,
         };
         let mut found = Vec::new();
         for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
