@@ -62,7 +62,10 @@ fn main() -> ExitCode {
             umount::run_helper(&helper)
         }
         // As servers of data start it beside them.
-        Some(aqueduct_node::WATCH_NAME) => return aqueduct_node::watch(),
+        Some(aqueduct_node::WATCH_NAME) => {
+            service::outlive();
+            return aqueduct_node::watch();
+        }
         // As this program starts itself, so as not to wait for a mount.
         Some(aqueduct_node::ASK_NAME) => return aqueduct_node::ask(),
         _ => {

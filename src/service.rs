@@ -3,6 +3,8 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -22,6 +24,17 @@ pub fn signals_and_reload() -> Result<Signals, Failure> {
 fn watch(signals: &[i32]) -> Result<Signals, Failure> {
     Signals::new(signals)
         .map_err(|error| Failure::new("cannot watch for signals", error, "check the limits on open files"))
+}
+
+/// Has the signals that end services end this process no more: it is to outlive one, and whoever
+/// ends that one (systemd, or a person by the names of programs) tells all its processes so.
+pub fn outlive() {
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        let came = Arc::new(AtomicBool::new(false)); // nobody looks
+        if let Err(error) = signal_hook::flag::register(signal, came) {
+            eprintln!("aqueduct: cannot ignore the signal {signal}: {error}");
+        }
+    }
 }
 
 /// Tells who manages services that this one is ready.
@@ -47,7 +60,8 @@ pub fn wait_reloading(mut signals: Signals, reload: impl Fn()) {
     tracing::info!(signal, "finishing what is under way; once more to end at once");
     notify("STOPPING=1");
     let impatient = std::thread::Builder::new().name("second-signal".into()).spawn(move || {
-        if let Some(signal) = signals.forever().next() {
+        // To read files again is no wish to end sooner.
+        if let Some(signal) = signals.forever().find(|signal| *signal != SIGHUP) {
             std::process::exit(128 + signal);
         }
     });

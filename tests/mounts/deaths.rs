@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,7 +14,7 @@ use aqueduct_model::Random;
 use rustix::process::Signal;
 
 use crate::common::ways::number;
-use crate::common::{Mount, SOON, aqueduct, directory, free_addresses, patience, run, within};
+use crate::common::{Mount, SOON, aqueduct, directory, free_addresses, patience, run, signal, wait_until, within};
 use crate::lanes::work;
 use crate::proxy::{FAIR, Proxy, Weather};
 use crate::volumes::Volume;
@@ -28,6 +31,41 @@ const AWAY: Duration = Duration::from_millis(7500);
 
 /// For so long something that goes straight is waited for before a death.
 const STRAIGHT_MAX: Duration = Duration::from_secs(10);
+
+/// A service manager that stops a service sends the signal to all of its processes. Who watches over
+/// a server of data is to tell of its end nevertheless: else what it may have been writing is
+/// waited for until it is started again.
+#[test]
+fn who_watches_tells_of_the_end_of_a_server_though_both_were_told_to_end() {
+    within(3 * SOON, || {
+        let names = TcpListener::bind("127.0.0.1:0").unwrap();
+        names.set_nonblocking(true).unwrap();
+        let ended = serde_json::json!({
+            "names": names.local_addr().unwrap().to_string(), "cluster": null, "beat": [],
+            "routes": { "network": [], "route": [] },
+        });
+        // What is started here stands for the server.
+        let script = "exec 3<&0; (exec -a aqueduct-watch \"$0\" $$ <&3) & echo $!; exec sleep 600";
+        let mut server = Command::new("bash");
+        server.args(["-c", script]).arg(aqueduct().get_program());
+        let mut server = server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let watcher: u32 = line.trim().parse().unwrap();
+        let mut pipe = server.stdin.take().unwrap();
+        writeln!(pipe, "{ended}").unwrap();
+        // It has begun when it has read that.
+        let unread = || rustix::io::ioctl_fionread(&pipe).unwrap();
+        wait_until("it has read what it was told", SOON, || unread() == 0);
+        for end in [Signal::TERM, Signal::INT, Signal::HUP] {
+            signal(watcher, end);
+        }
+        server.kill().unwrap();
+        server.wait().unwrap();
+        wait_until("the server of the names is told", SOON, || names.accept().is_ok());
+        signal(watcher, Signal::KILL);
+    });
+}
 
 /// A volume whose servers of data are reached by everybody, and reach the server of the names, by
 /// wires of their own.

@@ -3,6 +3,10 @@
 //! one by the time its authority has run out. When it has ended, however that came, the other one
 //! tells the server of the names, which then waits for nothing more.
 //!
+//! It outlives the signals that end a service, which a service manager sends to all processes of
+//! one: what a server that is stopped may still have been writing would else be waited for until
+//! it is started again.
+//!
 //! The server says on a pipe, again and again, by when it is to have ended unless it says
 //! otherwise before; where it says nothing for a while it is taken to stand still.
 
@@ -18,6 +22,7 @@ use aqueduct_client::{Asker, boottime};
 use aqueduct_net::Initiator;
 use aqueduct_wire::{Beat, ClientKey, Key, Op, RightKey};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
@@ -40,8 +45,8 @@ const TELL_PAUSE: Duration = Duration::from_millis(500);
 /// How long a try takes at most.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The longest first line, in bytes.
-const LINE_MAX: u64 = 64 << 10;
+/// The longest first line, in bytes: as many routes as there may be are some 150 KiB.
+const LINE_MAX: u64 = 1 << 20;
 
 /// On the pipe: nothing is executed.
 const IDLE: u64 = 0;
@@ -153,7 +158,11 @@ fn try_watch() -> io::Result<()> {
         let look = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let is_said = !pipe.buffer().is_empty();
         if !is_said {
-            poll(&mut waits, Some(&look))?;
+            match poll(&mut waits, Some(&look)) {
+                // A signal that this process is told to outlive.
+                Err(Errno::INTR) => continue,
+                polled => polled?,
+            };
         }
         if !waits[1].revents().is_empty() {
             ended.tell();
