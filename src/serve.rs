@@ -86,6 +86,12 @@ fn settings(arguments: args::Serve) -> Result<ServeSettings, Failure> {
         dirs,
     } = arguments;
     let file = config.as_deref().map_or_else(|| Ok(ServeSettings::default()), ServeSettings::read)?;
+    if volume.is_some() {
+        fits_volume(&file, config.as_deref())?;
+    } else if dirs.is_empty() {
+        let given = [("--squash", squash.is_some()), ("--external", external.is_some()), ("--rate", rate.is_some())];
+        given.iter().find(|(_, is_given)| *is_given).map_or(Ok(()), |(name, _)| Err(no_directory(name)))?;
+    }
     let of_argument =
         |path: PathBuf| ExportSettings { squash, external, rate: rate.clone(), ..ExportSettings::of(path) };
     let mut exports = file.export;
@@ -118,6 +124,27 @@ fn settings(arguments: args::Serve) -> Result<ServeSettings, Failure> {
         export: exports,
         ..file
     })
+}
+
+/// Whether a configuration file says nothing that the volume's file says.
+fn fits_volume(file: &ServeSettings, path: Option<&Path>) -> Result<(), Failure> {
+    let also = match () {
+        () if !file.export.is_empty() => "[[export]]",
+        () if !file.listen.is_empty() => "listen",
+        () if file.agent => "agent",
+        () => return Ok(()),
+    };
+    let path = path.unwrap_or(Path::new("-")).display();
+    let why = "a volume's file says what its server serves and where, and its servers are no agents";
+    let hint = "leave that out of the file of --config, or start another server for it, with a --state of its own";
+    Err(Failure::usage(format!("cannot serve a volume's part with {also} of {path}"), why, hint))
+}
+
+/// An option that is about directories of the command line, of which there is none.
+fn no_directory(name: &str) -> Failure {
+    let why = "it is for the directories that are named here, and none is";
+    let hint = "name one, or say the same in [[export]] of the file of --config";
+    Failure::usage(format!("cannot serve with {name}"), why, hint)
 }
 
 #[cfg(test)]
@@ -169,5 +196,32 @@ mod tests {
         let [of_file, of_argument] = &both.export[..] else { panic!("{:?}", both.export) };
         assert_eq!((of_file.squash, of_argument.squash), (None, Some(SquashChoice::None)));
         assert_eq!((of_argument.external, of_argument.rate.as_deref()), (Some(ExternalChoice::Poll), Some("2GiB/s")));
+    }
+
+    #[test]
+    fn what_would_be_passed_over_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("aqueduct.toml");
+        let refused = |text: &str, arguments: args::Serve| {
+            std::fs::write(&path, text).unwrap();
+            settings(args::Serve { config: Some(path.clone()), ..arguments }).unwrap_err().to_string()
+        };
+        let volume = || args::Serve {
+            volume: Some(folder.path().join("volume.toml")),
+            server: Some("s1".into()),
+            ..args::Serve::default()
+        };
+        for (text, told) in [
+            ("[[export]]\npath = '/tmp'", "with [[export]] of"),
+            ("listen = ['127.0.0.1:0']", "with listen of"),
+            ("agent = true", "with agent of"),
+            ("[limits]\nslots = 3", "cannot use the volume's file"),
+        ] {
+            let message = refused(text, volume());
+            assert!(message.contains(told), "{text}: {message}");
+        }
+        let squash = Some(SquashChoice::All);
+        let message = refused("[[export]]\npath = '/tmp'", args::Serve { squash, ..args::Serve::default() });
+        assert!(message.contains("--squash") && message.contains("[[export]]"), "{message}");
     }
 }
