@@ -166,12 +166,11 @@ pub fn server_address(text: &str) -> String {
     addresses(text, may_be_network).unwrap_or_else(|_| text.to_owned())
 }
 
-/// Where a server listens that others reach there: without the network's name, which is theirs.
+/// Where a server listens that others reach there: without the network's name, which is theirs,
+/// and with the port that they take where none is said.
 pub(crate) fn listen_address(text: &str) -> String {
     match address(text, may_be_network) {
-        Ok(Address::Host { host, port, network: Some(_) }) => {
-            Address::Host { host, port, network: None }.with_port(None).to_string()
-        }
+        Ok(Address::Host { host, port, .. }) => Address::Host { host, port, network: None }.with_port(None).to_string(),
         _ => text.to_owned(),
     }
 }
@@ -382,6 +381,14 @@ mod tests {
             assert_eq!(server_address(text), expected);
         }
         assert!(addresses("host:x", known).is_err() && addresses("", known).is_err());
+        for (text, expected) in [
+            ("10.0.0.1", "10.0.0.1:7170"),
+            ("10.0.0.1@net1", "10.0.0.1:7170"),
+            ("[::1]:5", "[::1]:5"),
+            ("unix:/a", "unix:/a"),
+        ] {
+            assert_eq!(listen_address(text), expected, "as others reach it");
+        }
     }
 
     fn any_address() -> impl Strategy<Value = Address> {

@@ -492,8 +492,11 @@ fn check(settings: &VolumeSettings) -> Result<usize, String> {
             ));
         }
         let is_reached = |text: &String| {
-            let address = text.parse::<std::net::SocketAddr>();
-            !text.contains(',') && !address.is_ok_and(|address| address.ip().is_unspecified() || address.port() == 0)
+            // Its port may be left out.
+            let address = place::server_address(text).parse::<std::net::SocketAddr>();
+            let is_any = address.is_ok_and(|address| address.ip().is_unspecified());
+            let port = text.parse::<std::net::SocketAddr>().map(|address| address.port());
+            !text.contains(',') && !is_any && port != Ok(0)
         };
         if listen.is_empty() || !listen.iter().all(is_reached) {
             return Err(format!(
@@ -513,7 +516,24 @@ fn check(settings: &VolumeSettings) -> Result<usize, String> {
     if matches!(mode, VolumeModeSetting::WholeFile | VolumeModeSetting::Striped) {
         check_plain(settings, namespace)?;
     }
+    check_meaning(settings)?;
     Ok(namespace)
+}
+
+/// What would be passed over is no setting of this volume.
+fn check_meaning(settings: &VolumeSettings) -> Result<(), String> {
+    use VolumeModeSetting::{Cluster, Stripe, Striped};
+    let VolumeSettings { mode, width, writes, concurrent, fence, .. } = settings;
+    if *width != 0 && !matches!(mode, Stripe | Striped) {
+        return Err("width is for mode = \"stripe\" and \"striped\"".to_owned());
+    }
+    match (writes, mode) {
+        (WritesSetting::Data, Cluster | Stripe) => Ok(()),
+        (WritesSetting::Data, _) => Err("writes = \"data\" is for mode = \"cluster\" and \"stripe\"".to_owned()),
+        _ if *concurrent => Err("concurrent is for writes = \"data\"".to_owned()),
+        _ if *fence != FenceSetting::Answer => Err("fence is for writes = \"data\"".to_owned()),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -563,6 +583,7 @@ mod tests {
             ("reach it", vec![server("a", "listen = []")]),
             ("reach it", vec![server("a", "listen = ['0.0.0.0:7170']")]),
             ("reach it", vec![server("a", "listen = ['127.0.0.1:0']")]),
+            ("reach it", vec![server("a", "listen = ['0.0.0.0']")]),
             (
                 "more than one",
                 vec![
@@ -583,6 +604,16 @@ mod tests {
         let map = read(&format!("name = 'a'\nmode = 'stripe'\nstripe_size = '4MiB'\nwidth = 2\n{one}")).unwrap().map();
         assert_eq!((map.mode, map.stripe_size, map.width), (VolumeMode::Stripe, 4 << 20, 2));
         assert!(of("a", "strips", std::slice::from_ref(&one)).contains("cluster"), "the modes are named");
+        for (mode, rest, told) in [
+            ("cluster", "width = 2", "width is for"),
+            ("serial", "writes = 'data'", "is for mode = \"cluster\""),
+            ("loadbalance", "writes = 'data'", "is for mode = \"cluster\""),
+            ("stripe", "concurrent = true", "concurrent is for"),
+            ("whole-file", "fence = 'timed'", "fence is for"),
+        ] {
+            let message = read(&format!("name = 'a'\nmode = '{mode}'\n{rest}\n{one}")).unwrap_err();
+            assert!(message.contains(told), "{mode}, {rest}: {message}");
+        }
         let two = [one, server("b", "listen = ['10.0.0.2:1']")];
         assert!(of("a", "serial", &two).contains("instead of 1 to 1"));
     }
