@@ -659,6 +659,16 @@ fn a_server_is_emptied_and_files_get_objects_while_they_are_used() {
         volume.kill(0);
         draining.ends_within(SOON);
         volume.start_server(0);
+        // What is cut short is not told to be all there is to do.
+        let mut draining = aqueduct();
+        draining.args(["volume", "drain", "--bwlimit", "1MB/s"]).arg(&volume.file).arg("s1");
+        let mut draining = Process::start(&mut draining, &volume.home.path().join("cut-short.log"));
+        wait_until("it has begun", SOON, || draining.output().contains(" files, "));
+        volume.servers[0].as_ref().unwrap().signal(Signal::TERM);
+        assert!(!draining.ends_within(SOON).success(), "{}", draining.output());
+        assert!(draining.output().contains("goes on with the rest"), "{}", draining.output());
+        volume.servers[0].take().unwrap().ends_within(SOON);
+        volume.start_server(0);
         let told = work(&volume, &["drain", "s1"]).succeeded();
         assert!(told.contains("may be taken out"), "{told}");
         assert_eq!((volume.objects(1), volume.all_objects()), (0, 33));

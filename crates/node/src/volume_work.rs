@@ -294,6 +294,14 @@ impl Running<'_> {
                 break; // they would fail again
             }
         }
+        if job.ends() {
+            // It would be taken for all that there is to do.
+            return Err([
+                "cannot do all of it".into(),
+                "the server of the names ends".into(),
+                "what was done stays done: start the server, and the same command goes on with the rest".into(),
+            ]);
+        }
         if let Work::Drain(server) = &question.work {
             let left = wait(self.group, self.plain.objects_at(server));
             progress.objects_left = left.map_err(refused("cannot count what is left"))? as u64;
