@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt, lchown, symlink};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,7 +83,7 @@ impl Looked {
 
     /// Copies the tree into a directory, which is made.
     pub fn export(&self, target: &Path) -> io::Result<Exported> {
-        fs::create_dir(target)?;
+        private(target)?;
         let root = self.ask(Request::Root)?.entry()?;
         let (mut exported, mut links) = (Exported::default(), HashMap::new());
         let mut folders = vec![(root.handle, root.attr, target.to_owned())];
@@ -112,9 +112,13 @@ impl Looked {
             finished.push((path, attr));
         }
         // Their times, when nothing is made in them any more.
-        for (path, attr) in finished.iter().rev() {
-            dress(path, attr)?;
+        for (path, attr) in finished.into_iter().rev() {
+            if let Err(error) = dress(&path, &attr) {
+                exported.failed.push((path, error.to_string()));
+            }
         }
+        // The volume may be thrown away for it.
+        rustix::fs::syncfs(File::open(target)?)?;
         Ok(exported)
     }
 
@@ -153,7 +157,7 @@ impl Looked {
         links: &mut HashMap<Handle, PathBuf>,
     ) -> io::Result<u64> {
         if attr.is_directory() {
-            return fs::create_dir(path).map(|()| 0);
+            return private(path).map(|()| 0);
         }
         if attr.is_regular() {
             if let Some(first) = links.get(handle) {
@@ -171,17 +175,18 @@ impl Looked {
         let text = self.ask(Request::ReadLink { handle: handle.bytes() })?.bytes()?;
         symlink(std::ffi::OsStr::from_bytes(&text), path)?;
         lchown(path, Some(attr.uid), Some(attr.gid))?;
+        set_times(path, attr)?;
         Ok(0)
     }
 
     fn copy_file(&self, (handle, attr): (&Handle, &Attr), path: &Path) -> io::Result<u64> {
         let open = self.ask(Request::Open { handle: handle.bytes(), flags: OpenFlags::READ })?.opened()?.id;
-        let file = File::create_new(path)?;
+        // Nobody else's until it has its owner and mode.
+        let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         let copied = self.copy_bytes(open, &file);
         self.ask(Request::Release { open })?;
-        let bytes = copied?;
-        dress(path, attr)?;
-        Ok(bytes)
+        // A part of it would be taken for all.
+        copied.and_then(|bytes| dress(path, attr).map(|()| bytes)).inspect_err(|_| drop(fs::remove_file(path)))
     }
 
     fn copy_bytes(&self, open: OpenId, file: &File) -> io::Result<u64> {
@@ -205,10 +210,19 @@ impl Looked {
     }
 }
 
+/// Makes a directory that nobody else enters until it has its owner and mode.
+fn private(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(path)
+}
+
 /// Gives a copy its owner, mode and times.
 fn dress(path: &Path, attr: &Attr) -> io::Result<()> {
     lchown(path, Some(attr.uid), Some(attr.gid))?;
     fs::set_permissions(path, fs::Permissions::from_mode(attr.mode & 0o7777))?;
+    set_times(path, attr)
+}
+
+fn set_times(path: &Path, attr: &Attr) -> io::Result<()> {
     let time = |time: Time| Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nanos) };
     let times = Timestamps { last_access: time(attr.atime), last_modification: time(attr.mtime) };
     Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
