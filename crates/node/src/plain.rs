@@ -99,12 +99,18 @@ impl PlainPart {
     }
 }
 
-/// Makes a folder that only its owner enters.
+/// Makes a folder that only its owner enters. In a tree to which others may write it could be
+/// theirs, to put other data in the place of the volume's.
 fn private(folder: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
     match std::fs::DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            let found = folder.symlink_metadata()?;
+            let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+            let why = || format!("{} belongs to others, or others may write to it", folder.display());
+            if found.is_dir() && is_own { Ok(()) } else { Err(std::io::Error::other(why())) }
+        }
+        made => made,
     }
 }
 
@@ -360,5 +366,29 @@ impl Drop for Links {
                 tracing::error!("what kept the session to a store has failed");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn the_folder_of_a_volume_is_nobody_elses() {
+        let tree = tempfile::tempdir().unwrap();
+        let (folder, elsewhere) = (tree.path().join(FOLDER), tree.path().join("elsewhere"));
+        drop(hold(tree.path()).unwrap().expect("it can be changed"));
+        let mode = || std::fs::metadata(&folder).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(), 0o700);
+        drop(hold(tree.path()).unwrap());
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = hold(tree.path()).unwrap_err().to_string();
+        assert!(refused.contains("others may write to it"), "{refused}");
+        std::fs::rename(&folder, &elsewhere).unwrap();
+        std::fs::set_permissions(&elsewhere, std::fs::Permissions::from_mode(0o700)).unwrap();
+        symlink(&elsewhere, &folder).unwrap();
+        assert!(hold(tree.path()).is_err(), "another may change where it leads");
     }
 }
