@@ -1,9 +1,10 @@
 //! The mounts of this machine, as the kernel lists them.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,10 @@ use serde::de::DeserializeOwned;
 
 use crate::asking;
 use crate::pages::{self, PAGES_MAX};
+
+/// Threads that ask one mount at once, which may hang: who looks again and again, as 'aqueduct
+/// status --watch' does, would else have more of them each second.
+const ASKING_MAX: usize = 8;
 
 /// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,14 +63,48 @@ fn parse(line: &[u8]) -> Option<Mount> {
     Some(Mount { target, kind, source, read_only: options.iter().any(|option| option == "ro"), options })
 }
 
+/// A thread that asks what is mounted on a directory.
+struct Asking(PathBuf);
+
+/// How many such threads there are now, by their directories.
+static ASKING: Mutex<BTreeMap<PathBuf, usize>> = Mutex::new(BTreeMap::new());
+
+impl Asking {
+    /// `None`: so many wait there already that another one would only wait, too.
+    fn begin(target: &Path) -> Option<Asking> {
+        let mut asking = ASKING.lock().unwrap_or_else(|poison| poison.into_inner());
+        let count = asking.entry(target.to_owned()).or_default();
+        (*count < ASKING_MAX).then(|| {
+            *count += 1;
+            Asking(target.to_owned())
+        })
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let mut asking = ASKING.lock().unwrap_or_else(|poison| poison.into_inner());
+        if let Some(count) = asking.get_mut(&self.0) {
+            *count -= 1;
+            if *count == 0 {
+                asking.remove(&self.0);
+            }
+        }
+    }
+}
+
 /// A look at mounts, each on a thread that may never come back: what they tell of themselves, or
 /// why they do not. One that says nothing for `patience` does not answer.
 pub fn ask(mounts: &[Mount], patience: Duration) -> Vec<Result<MountStatus, String>> {
     let (sender, answers) = mpsc::channel();
     for (index, mount) in mounts.iter().enumerate() {
         let (sender, target) = (sender.clone(), mount.target.clone());
-        // Whoever asked may have lost patience: then nobody wants the answer.
-        let ask = move || drop(sender.send((index, ask_one(&target))));
+        let Some(asking) = Asking::begin(&target) else { continue };
+        let ask = move || {
+            let answer = ask_one(&target);
+            drop(asking);
+            drop(sender.send((index, answer))); // whoever asked may have lost patience
+        };
         if let Err(error) = thread::Builder::new().spawn(ask) {
             tracing::warn!(%error, "cannot ask {}", mount.target.display());
         }
@@ -228,6 +267,20 @@ mod tests {
         let mount = Mount { target: "/nonexistent".into(), ..Mount::default() };
         let answers = ask(&[mount], Duration::from_secs(20));
         assert!(matches!(&answers[..], [Err(why)] if why.contains("No such file")), "{answers:?}");
+    }
+
+    #[test]
+    fn a_mount_that_hangs_is_asked_by_few_threads_at_once() {
+        let (hung, other) = (Path::new("/hung"), Path::new("/other"));
+        let mut waiting: Vec<Asking> = (0..ASKING_MAX).map(|_| Asking::begin(hung).unwrap()).collect();
+        assert!(Asking::begin(hung).is_none() && Asking::begin(other).is_some());
+        let mount = Mount { target: hung.to_owned(), ..Mount::default() };
+        let told = ask(&[mount], Duration::from_secs(20));
+        assert!(matches!(&told[..], [Err(why)] if why == "does not answer"), "{told:?}");
+        waiting.pop();
+        assert!(Asking::begin(hung).is_some());
+        drop(waiting);
+        assert!(!ASKING.lock().unwrap().contains_key(hung));
     }
 
     #[test]
