@@ -351,7 +351,7 @@ impl Options {
                 return Err(unknown(option));
             }
         }
-        if list.iter().any(|option| option == "noallow_other") {
+        if list.iter().any(|option| option.trim() == "noallow_other") {
             options.allow_other = false;
         }
         options.check_rules()?;
@@ -731,6 +731,7 @@ mod tests {
         assert!(parse("entry_timeout=1").unwrap().default_permissions);
         assert_eq!(parse("cache=lease,attr_timeout=0").unwrap().cache, CacheMode::Lease);
         assert!(Options::parse(&[], true).unwrap().allow_other);
+        assert!(!Options::parse(&["rw".into(), " noallow_other".into()], true).unwrap().allow_other, "as written");
     }
 
     #[test]
