@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
@@ -33,12 +34,28 @@ pub fn start(usual: Level, verbose: u8, background: bool) {
     debug_assert!(result.is_ok(), "started twice");
 }
 
-/// From now on lines go to syslog, if there is one.
+/// Where syslog listens.
+const SYSLOG_PATH: &str = "/dev/log";
+
+/// From now on lines go to syslog.
 pub fn to_syslog() {
-    let socket = UnixDatagram::unbound().and_then(|socket| socket.connect("/dev/log").map(|()| socket));
-    if let Ok(socket) = socket {
+    if let Ok(socket) = syslog() {
         let _ = SYSLOG.set(socket); // set once; a second time changes nothing
     }
+}
+
+/// What sends to syslog, and never waits for it: syslog may wait for this very mount, to which it
+/// writes.
+fn syslog() -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// By its path each time: whoever listens there may be another than before. A line that is not
+/// taken is lost; there is nobody to tell.
+fn send(syslog: &UnixDatagram, path: &Path, message: &[u8]) {
+    let _ = syslog.send_to(message, path);
 }
 
 struct Lines;
@@ -69,11 +86,34 @@ impl Write for Line {
         };
         let mut message = format!("<{}>aqueduct[{}]: ", FACILITY_DAEMON | severity, std::process::id()).into_bytes();
         message.extend_from_slice(line.trim_ascii_end());
-        syslog.send(&message)?;
+        send(syslog, Path::new(SYSLOG_PATH), &message);
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_does_not_listen_holds_nobody_up_and_one_that_comes_back_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let syslog = syslog().unwrap();
+        send(&syslog, &path, b"nobody listens");
+        let first = UnixDatagram::bind(&path).unwrap();
+        // More than any queue takes: whoever waited here would do so for ever.
+        (0..10_000).for_each(|_| send(&syslog, &path, &[b'x'; 1024]));
+        drop(first);
+        std::fs::remove_file(&path).unwrap();
+        let second = UnixDatagram::bind(&path).unwrap();
+        send(&syslog, &path, b"again");
+        let mut line = [0; 64];
+        let length = second.recv(&mut line).unwrap();
+        assert_eq!(&line[..length], b"again");
     }
 }
