@@ -149,6 +149,7 @@ Examples:
 
 The file of a volume:
   name = \"scratch\"
+  epoch = 1                      # to be raised whenever servers come, go or move
   mode = \"cluster\"               # each file's bytes go through one of the servers; stripe: its blocks through
                                  # several in turn; loadbalance: read-only, each client spreads
                                  # its files by itself; serial: one server has all. Of directories that
@@ -157,8 +158,10 @@ The file of a volume:
   width = 0                      # with stripe and striped: over how many servers the blocks of a file are spread; 0: all
   coherent = false               # true: use it before a file system of which that is not known, or on one machine
   writes = \"namespace\"           # data: large files are written through all servers, too
+  concurrent = false             # true: with writes = \"data\", also by several clients into one file; an experiment
+  atomic = false                 # true: what a program reads or writes at once is whole, whatever its size
   inline_max = \"64KiB\"           # with whole-file and striped: longer files lie in objects of the servers
-  fence = \"answer\"               # timed: a server of data that was not heard for 5 s is taken to write nothing any more
+  fence = \"answer\"               # with writes = \"data\"; timed: a server of data that was not heard for 5 s is taken to write nothing any more
   [[server]]
   id = \"s1\"
   listen = [\"10.0.0.1:7170\"]     # where clients reach it
@@ -299,6 +302,7 @@ The configuration file:
   read_ahead = \"auto\"              # auto: ahead of who reads in order, where he had to wait; off
   cpus = \"near\"                    # processors that it runs on, as \"0-3,8\"; near: near its network cards; all, unless given
   state = \"/var/lib/aqueduct\"
+  agent = false                    # true: make copies for those who may mount what is served
   routes = \"/etc/aqueduct/routes.toml\"  # networks, and routers by which it reaches other servers; or
                                    # [[network]] and [[route]] here, as 'aqueduct route --help' has them
   metrics = \"127.0.0.1:9170\"       # tell metrics there, at /metrics; nowhere, unless given

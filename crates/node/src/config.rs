@@ -402,6 +402,20 @@ mod tests {
         assert!(resolve_listen(&["nonsense".to_owned()], false).is_err());
     }
 
+    /// What stands behind each limit in the file that is installed.
+    #[test]
+    fn the_installed_file_tells_the_usual_limits() {
+        let text = include_str!("../../../packaging/aqueduct.toml").split_once("[limits]").unwrap().1;
+        let settings = text.lines().filter_map(|line| line.strip_prefix("# "));
+        let settings: Vec<&str> =
+            settings.filter(|line| line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '))).collect();
+        let limits: LimitSettings = toml::from_str(&settings.join("\n")).unwrap();
+        let (usual, told) = (ServeConfig::default(), [limits.opens_max, limits.threads_max]);
+        assert_eq!(told, [Some(aqueduct_posix::OPENS_MAX), Some(usual.threads_max)]);
+        assert_eq!((settings.len(), limits.drain_seconds), (20, Some(usual.drain.as_secs_f64())));
+        assert_eq!(format!("{:?}", limits.resolve().unwrap()), format!("{:?}", usual.limits));
+    }
+
     #[test]
     fn leases_last_no_longer_than_anybody_would_wait() {
         let usual = Duration::from_secs(7);
