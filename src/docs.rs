@@ -38,8 +38,14 @@ pub fn man(directory: &Path) -> Result<(), Failure> {
 fn pages(command: Command, section: &str, directory: &Path) -> io::Result<()> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
-    page(&command, section, directory)?;
-    command.get_subcommands().try_for_each(|inner| page(inner, section, directory))
+    all_pages(&command, section, directory)
+}
+
+/// The page of a command, and those of the commands below it, to which it refers.
+fn all_pages(command: &Command, section: &str, directory: &Path) -> io::Result<()> {
+    page(command, section, directory)?;
+    let below = command.get_subcommands().filter(|inner| inner.get_name() != "help");
+    below.into_iter().try_for_each(|inner| all_pages(inner, section, directory))
 }
 
 fn page(command: &Command, section: &str, directory: &Path) -> io::Result<()> {
@@ -92,6 +98,10 @@ mod tests {
             "keygen",
             "completions",
             "man",
+            "volume-check",
+            "route-show",
+            "bench-io",
+            "net-rails",
         ] {
             assert!(read(&format!("aqueduct-{command}.1")).contains("Example"), "{command}");
         }
