@@ -127,8 +127,11 @@ fn plain(volume: &Volume, stores: &[(String, PathBuf)], as_json: bool) -> Result
             "damaged": damaged, "sizes": sizes, "orphans": orphans, "unseen": unseen,
         }));
     } else {
-        damaged.iter().for_each(|(path, why)| output::line(format_args!("damaged: {path}: {why}")));
-        sizes.iter().for_each(|(path, why)| output::line(format_args!("not as written down: {path}: {why}")));
+        let say = |what: &str, (path, why): &(String, String)| {
+            output::line(format_args!("{what}: {}: {}", output::shown(path), output::shown(why)));
+        };
+        damaged.iter().for_each(|found| say("damaged", found));
+        sizes.iter().for_each(|found| say("not as written down", found));
         orphans.iter().for_each(|(id, name)| output::line(format_args!("no file's: object {name} on server {id}")));
         unseen.iter().for_each(|(id, why)| output::line(format_args!("not looked at: server {id}: {why}")));
         output::line(format_args!("{} files in {} objects", report.files, report.objects));

@@ -13,7 +13,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, shown};
 use crate::table::{render, span};
 
 /// A server that says nothing for so long is not waited for.
@@ -151,11 +151,6 @@ fn string(value: &Value) -> String {
         Value::String(text) => shown(text),
         other => other.to_string(),
     }
-}
-
-/// Names of files and clients are anybody's: without what would change a terminal.
-fn shown(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter }).collect()
 }
 
 #[cfg(test)]

@@ -5,6 +5,11 @@ use std::io::Write;
 
 use serde::Serialize;
 
+/// Names of files, mounts, clients and servers are anybody's: without what would change a terminal.
+pub fn shown(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter }).collect()
+}
+
 /// Writes a line, whole and now.
 pub fn line(text: fmt::Arguments<'_>) {
     print(format_args!("{text}\n"));

@@ -10,9 +10,10 @@ use aqueduct_metrics::status::{BackingStatus, RailStatus};
 use aqueduct_node::mounts::{self, Mount};
 use serde::Serialize;
 
+use crate::args;
 use crate::failure::Failure;
+use crate::output::{self, shown};
 use crate::table::{bytes, micros, render, span};
-use crate::{args, output};
 
 /// Between the two looks from which rates are computed.
 const LOOKS_APART: Duration = Duration::from_millis(500);
@@ -113,7 +114,7 @@ fn look(mounts: &[Mount]) -> Vec<Result<Vec<RailStatus>, String>> {
 }
 
 fn text(mount: &Mounted) -> String {
-    let head = format!("{} of {}: ", mount.target, mount.source);
+    let head = format!("{} of {}: ", shown(&mount.target), shown(&mount.source));
     if mount.state != "ok" {
         return head + &mount.state + "\n";
     }

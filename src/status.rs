@@ -431,8 +431,8 @@ fn server_text(server: &Server) -> String {
     let Server { status, address, latency, .. } = server;
     let mut text = format!(
         "Server {} at {address}, version {}, up {}, {} connections, {} operations under way\n",
-        status.server,
-        status.version,
+        output::shown(&status.server),
+        output::shown(&status.version),
         span(status.uptime_seconds),
         status.connections,
         status.executing,

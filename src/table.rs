@@ -1,7 +1,11 @@
 //! Aligned tables, and figures as people read them.
 
-/// Columns whose heading starts with '>' are aligned to the right.
+use crate::output::shown;
+
+/// Columns whose heading starts with '>' are aligned to the right. What is in the cells may be
+/// anybody's names.
 pub fn render(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([headings[column].trim_start_matches('>').chars().count()]).max().unwrap_or(0)
@@ -9,7 +13,7 @@ pub fn render(headings: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..headings.len()).map(width).collect();
     let first: Vec<String> = headings.iter().map(|heading| heading.trim_start_matches('>').to_owned()).collect();
     let mut text = String::new();
-    for row in std::iter::once(&first).chain(rows) {
+    for row in std::iter::once(&first).chain(&rows) {
         let mut line = String::new();
         for ((cell, width), heading) in row.iter().zip(&widths).zip(headings) {
             let padding = " ".repeat(width - cell.chars().count());
@@ -67,6 +71,12 @@ mod tests {
     fn columns_are_aligned() {
         let rows = [vec!["/mnt".to_owned(), "7".to_owned()], vec!["/a".to_owned(), "1234".to_owned()]];
         assert_eq!(render(&["ON", ">OPS"], &rows), "  ON     OPS\n  /mnt     7\n  /a    1234\n");
+    }
+
+    #[test]
+    fn names_in_cells_cannot_move_the_cursor() {
+        let rows = [vec!["/m\u{1b}[2J\n".to_owned()], vec!["/a".to_owned()]];
+        assert_eq!(render(&["ON"], &rows), "  ON\n  /m\u{fffd}[2J\u{fffd}\n  /a\n");
     }
 
     #[test]

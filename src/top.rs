@@ -383,7 +383,7 @@ fn server_text(server: &ServerRow) -> String {
     let mut text = format!(
         "{} {}, up {}: {operations} operations/s, {read}/s read, {written}/s written, {} executing, {} connections, {} sessions\n",
         server.server,
-        server.state,
+        output::shown(&server.state),
         span(server.uptime_seconds),
         server.executing,
         server.connections,
@@ -421,7 +421,10 @@ fn operations_text(of: &str, operations: &[Operation]) -> String {
     }
     format!(
         "\n{}",
-        render(&[&format!("REQUESTS OF {of}"), ">PER S", ">HALF BELOW", ">99 % BELOW", ">UNDER WAY"], &rows)
+        render(
+            &[&format!("REQUESTS OF {}", output::shown(of)), ">PER S", ">HALF BELOW", ">99 % BELOW", ">UNDER WAY"],
+            &rows
+        )
     )
 }
 

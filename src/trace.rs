@@ -281,8 +281,9 @@ fn show(told: &[Told], arguments: &Trace) {
 
 fn text(told: &Told, by: Option<By>) -> String {
     let Told { target, source, state, report } = told;
+    let target = &shown(target);
     let (source, hint) = match source {
-        Some(source) => (format!(" of {source}"), format!("aqueduct trace --threshold 10 {target}")),
+        Some(source) => (format!(" of {}", shown(source)), format!("aqueduct trace --threshold 10 {target}")),
         None => (String::new(), "aqueduct serve --slow 10".to_owned()),
     };
     if state != "ok" {

@@ -63,7 +63,7 @@ fn export(file: &Path, dir: &Path, stores: &[(String, PathBuf)]) -> Result<ExitC
     let hint = "give a directory that does not exist yet, where there is room";
     let exported = exported.map_err(|error| Failure::new(what, error, hint))?;
     for (path, why) in &exported.failed {
-        output::line(format_args!("not copied: {}: {why}", path.display()));
+        output::line(format_args!("not copied: {}: {why}", output::shown(&path.to_string_lossy())));
     }
     output::line(format_args!("{} entries, {} bytes", exported.entries, exported.bytes));
     Ok(if exported.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
