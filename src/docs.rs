@@ -44,8 +44,8 @@ fn pages(command: Command, section: &str, directory: &Path) -> io::Result<()> {
 /// The page of a command, and those of the commands below it, to which it refers.
 fn all_pages(command: &Command, section: &str, directory: &Path) -> io::Result<()> {
     page(command, section, directory)?;
-    let below = command.get_subcommands().filter(|inner| inner.get_name() != "help");
-    below.into_iter().try_for_each(|inner| all_pages(inner, section, directory))
+    let mut below = command.get_subcommands().filter(|inner| inner.get_name() != "help");
+    below.try_for_each(|inner| all_pages(inner, section, directory))
 }
 
 fn page(command: &Command, section: &str, directory: &Path) -> io::Result<()> {
