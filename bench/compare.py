@@ -15,6 +15,7 @@ from commands import HERE
 from targets import BEFORE
 
 RUNS_MIN = 3  # fewer have no spread to speak of
+TIMES = ("s", "ms", "us")  # units of which less is better; of all others more is
 RECORDS = HERE / "records"
 
 
@@ -78,11 +79,11 @@ def beside(lines):
 
 
 def speed(new, old):
-    """How many times as fast the new one is, by medians: less than 1 is slower. Units of time are better small, rates great."""
+    """How many times as fast the new one is, by medians: less than 1 is slower. Times are better small, rates great."""
     now, then = statistics.median(new["values"]), statistics.median(old["values"])
     if now <= 0 or then <= 0:
         return None
-    return then / now if new["unit"] == "s" else now / then
+    return then / now if new["unit"] in TIMES else now / then
 
 
 def verdict(new, old):
@@ -91,7 +92,7 @@ def verdict(new, old):
         return ""
     if min(new["values"]) <= max(old["values"]) and min(old["values"]) <= max(new["values"]):
         return ""
-    return "faster" if (min(new["values"]) > max(old["values"])) == (new["unit"] != "s") else "slower"
+    return "faster" if (min(new["values"]) > max(old["values"])) == (new["unit"] not in TIMES) else "slower"
 
 
 def failures(compared, limit):

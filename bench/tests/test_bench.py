@@ -61,7 +61,8 @@ class Targets(unittest.TestCase):
                 self.assertEqual(target.name, name)
             self.assertEqual({name: target.options for name, target in made.items()}, {
                 "aqueduct": [], "aqueduct-dev": ["-o", "io_uring=off"], "aqueduct-none": ["-o", "cache=none"],
-                "aqueduct-lease": ["-o", "cache=lease"], "aqueduct-lease-dev": ["-o", "cache=lease,io_uring=off"]})
+                "aqueduct-lease": ["-o", "cache=lease"], "aqueduct-lease-dev": ["-o", "cache=lease,io_uring=off"],
+                "aqueduct-before": [], "aqueduct-lease-before": ["-o", "cache=lease"]})
             self.assertEqual(made["aqueduct-dev"].rows, made["aqueduct"].rows)
             self.assertNotIn("data", made["aqueduct-lease-dev"].rows)
 
@@ -98,10 +99,11 @@ class Comparing(unittest.TestCase):
         self.assertEqual(compare.verdict(line([80, 90, 100]), old), "")
         self.assertEqual(compare.verdict(line([121, 130, 140]), old), "faster")
 
-    def test_seconds_are_better_small(self):
-        old, new = line([1, 1.1, 1.2], unit="s"), line([2, 2.2, 2.4], unit="s")
-        self.assertEqual(compare.verdict(new, old), "slower")
-        self.assertAlmostEqual(compare.speed(new, old), 0.5)
+    def test_times_are_better_small(self):
+        for unit in ("s", "ms"):
+            old, new = line([1, 1.1, 1.2], unit=unit), line([2, 2.2, 2.4], unit=unit)
+            self.assertEqual(compare.verdict(new, old), "slower")
+            self.assertAlmostEqual(compare.speed(new, old), 0.5)
 
     def test_two_runs_say_nothing(self):
         self.assertEqual(compare.verdict(line([1, 2]), line([100, 110, 120])), "")
@@ -150,7 +152,7 @@ class Comparing(unittest.TestCase):
         self.assertGreater(len(compare.read(sorted((BENCH / "records").glob("*.jsonl")))), 100)
 
 
-class Targets(unittest.TestCase):
+class Ended(unittest.TestCase):
     def test_a_mount_that_has_ended_has_no_figures(self):
         with tempfile.TemporaryDirectory() as work:
             target = targets.Target(work)
