@@ -44,7 +44,7 @@ struct job {
     uint64_t issued, random;  /* blocks asked for so far; the state of the generator */
     uint64_t bytes, operations;
     int under_way;
-    double end; /* no more requests after this */
+    double begin, end; /* when it began; no more requests after this */
 };
 
 struct request {
@@ -139,7 +139,8 @@ static void *run_job(void *private) {
     pthread_barrier_wait(&start);
     if (!made && nfs_open(job->nfs, name, is_write() ? O_RDWR : O_RDONLY, &job->file) != 0) fail("opening %s: %s", name, nfs_get_error(job->nfs));
     pthread_barrier_wait(&start);
-    job->end = now() + options.seconds;
+    job->begin = now();
+    job->end = job->begin + options.seconds;
     for (int i = 0; i < options.depth; i++) issue(job);
     while (job->under_way > 0) {
         struct pollfd poller = {.fd = nfs_get_fd(job->nfs), .events = nfs_which_events(job->nfs)};
@@ -172,10 +173,12 @@ static void measure_io(void) {
     }
     pthread_barrier_wait(&start); /* files are made */
     pthread_barrier_wait(&start); /* and opened */
+    /* Jobs may be at work long before this thread runs again: the first of them says when that was. */
     double begin = now();
     uint64_t bytes = 0, operations = 0;
     for (int i = 0; i < options.jobs; i++) {
         pthread_join(jobs[i].thread, NULL);
+        if (jobs[i].begin < begin) begin = jobs[i].begin;
         bytes += jobs[i].bytes;
         operations += jobs[i].operations;
     }

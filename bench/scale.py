@@ -129,7 +129,9 @@ def busy(op):
         used = served.cpu_seconds()
         result = finish(sessions(options, served, count, op, options.seconds))
         if result["errors"]:
-            report.say(f"scale: {result['errors']} errors with {count} clients")
+            # Clients rest after an error: what they did is no figure of the server.
+            report.say(f"scale: {result['errors']} errors with {count} clients: not recorded")
+            return None
         return {"per_second": result["operations_per_second"], "fairness": result["fairness"], "least": result["least"], "greatest": result["greatest"],
                 "errors": result["errors"], "connect_seconds": result["connect_seconds"], "client_cpu_seconds": result["cpu_seconds"],
                 "server_cpu_seconds": served.cpu_seconds() - used}
@@ -184,7 +186,8 @@ def main():
                 # One of its own for each measure: what others have left in its memory is not counted.
                 served = Served(options, diskless)
                 try:
-                    figures[count].append(measure(options, served, count))
+                    found = measure(options, served, count)
+                    figures[count] += [found] if found else []
                 finally:
                     served.stop()
         show(row, figures)
@@ -192,7 +195,8 @@ def main():
             if values:
                 record.add(target="aqueduct", row=f"scale {row}", clients=count, runs=values)
             else:
-                report.say(f"scale: {row} with {count} clients is not measured: the server may not have so many files open (ulimit -Hn)")
+                why = "there were errors" if fits(row, count) else "the server may not have so many files open (ulimit -Hn)"
+                report.say(f"scale: {row} with {count} clients is not measured: {why}")
     report.say(f"appended to {record.write(options.records)}")
 
 
