@@ -112,6 +112,7 @@ def measure(options, kind, record):
                 record.add(target=name, missing=reason)
             for line in record.lines[first:]:
                 line["store"] = kind
+                line |= options.builds.get(line["target"].endswith(targets.BEFORE), {})
             path = record.write(options.records)
         for section in sections:
             section.print()
@@ -137,6 +138,9 @@ def main():
     if options.fetch:
         return fetch(options)
     record = report.Record(options.runs)
+    # The commit is that of this tree: of another program nothing but its build is known.
+    build, older = report.build(options.program), options.before and report.build(options.before)
+    options.builds = {False: {"build": build}, True: {"build": older, "commit": f"build {older}"}}
     record.add(target="environment", facts=report.environment(), options=sys.argv[1:])
     report.say("touching memory")
     report.warm(min(4 << 30, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 3))

@@ -1,6 +1,7 @@
 """What all rows share: memory, messages, tables and records."""
 
 import datetime
+import hashlib
 import json
 import mmap
 import os
@@ -79,6 +80,15 @@ def environment():
     facts["fio"], facts["iperf3"] = first_line("fio", "--version"), first_line("iperf3", "--version")
     facts["python"], facts["git"] = platform.python_version(), first_line("git", "--version")
     return facts
+
+
+def build(program):
+    """What tells a build of a program from all others; None where there is none."""
+    try:
+        with open(program, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    except OSError:
+        return None
 
 
 class Record:

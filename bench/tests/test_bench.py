@@ -92,6 +92,16 @@ class Ratios(unittest.TestCase):
         self.assertEqual(report.ratio(None, {"a": [1]}), "-")
 
 
+class Builds(unittest.TestCase):
+    def test_programs_are_told_apart_by_what_they_are(self):
+        with tempfile.TemporaryDirectory() as folder:
+            one, two, three = (pathlib.Path(folder) / name for name in ("one", "two", "three"))
+            one.write_text("a"), two.write_text("b"), three.write_text("a")
+            self.assertNotEqual(report.build(one), report.build(two))
+            self.assertEqual(report.build(one), report.build(three))
+            self.assertIsNone(report.build(pathlib.Path(folder) / "none"))
+
+
 class Comparing(unittest.TestCase):
     def test_slower_only_where_ranges_are_apart(self):
         old = line([100, 110, 120])
