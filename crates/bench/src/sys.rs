@@ -1,12 +1,29 @@
-//! Memory in whole pages, and io_uring: what no safe crate offers, with every unsafe block of the crate.
+//! Memory in whole pages, io_uring, and close(2) with its error: what no safe crate offers.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use io_uring::{IoUring, opcode, types};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+/// Closes a file and gives the error of that: file systems that write late report it here.
+pub(crate) fn close(file: OwnedFd) -> io::Result<()> {
+    // SAFETY: the descriptor has just been given up by its only owner, so nobody else uses or closes it.
+    let result = unsafe { libc::close(file.into_raw_fd()) };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A file that cannot be closed, as one of which a file system cannot write what it has promised.
+#[cfg(test)]
+pub(crate) fn unclosable() -> OwnedFd {
+    // SAFETY: no process has so many files open, so that this is nobody's descriptor.
+    unsafe { std::os::fd::FromRawFd::from_raw_fd(i32::MAX) }
+}
 
 /// What O_DIRECT wants at most: the page of every processor that we run on divides it.
 const ALIGNMENT: usize = 64 << 10;
@@ -87,10 +104,10 @@ impl Ring {
         Ok(Ring { ring, buffers, busy, file: None })
     }
 
-    /// From now on requests go to this file; with `None` the last is closed. Only while nothing is under way.
-    pub(crate) fn set_file(&mut self, file: Option<OwnedFd>) {
+    /// From now on requests go to this file. The last is closed, and what that says is given. Only while nothing is under way.
+    pub(crate) fn set_file(&mut self, file: Option<OwnedFd>) -> io::Result<()> {
         self.drain();
-        self.file = file;
+        std::mem::replace(&mut self.file, file).map_or(Ok(()), close)
     }
 
     /// The file.
@@ -189,7 +206,7 @@ mod tests {
         let Ok(mut ring) = Ring::new(4, 4096) else {
             return; // kernels can be told to offer no io_uring
         };
-        ring.set_file(Some(file.into()));
+        ring.set_file(Some(file.into())).unwrap();
         for slot in 0..4 {
             ring.buffer(slot).fill(slot as u8 + 1);
             ring.submit(Submission { slot, writes: true, from: 0, offset: slot as u64 * 4096 }).unwrap();
@@ -205,7 +222,7 @@ mod tests {
         assert!(
             ring.buffer(0)[..96].iter().all(|byte| *byte == 1) && ring.buffer(0)[96..].iter().all(|byte| *byte == 3)
         );
-        ring.set_file(None);
+        ring.set_file(None).unwrap();
         assert!(ring.submit(Submission { slot: 0, writes: false, from: 0, offset: 0 }).is_err());
     }
 }

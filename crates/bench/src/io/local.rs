@@ -11,7 +11,7 @@ use rustix::io::{Errno, pread, pwrite};
 
 use super::api::{INVALID, Names, Space, Transfers, ended};
 use super::data::{Difference, Signature, compare};
-use crate::sys::{Aligned, Ring, Submission};
+use crate::sys::{self, Aligned, Ring, Submission};
 
 /// Permissions of test files, as IOR's.
 const MODE: u32 = 0o664;
@@ -95,9 +95,9 @@ impl Transfers for Posix {
         Ok(())
     }
 
+    /// What was written late may fail here alone, and then was not written.
     fn close(&mut self) -> io::Result<()> {
-        self.file = None;
-        Ok(())
+        self.file.take().map_or(Ok(()), sys::close)
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -186,18 +186,15 @@ impl Uring {
 
 impl Transfers for Uring {
     fn create(&mut self, path: &str) -> io::Result<()> {
-        self.ring.set_file(Some(opened(path, true, self.direct)?));
-        Ok(())
+        self.ring.set_file(Some(opened(path, true, self.direct)?))
     }
 
     fn open(&mut self, path: &str) -> io::Result<()> {
-        self.ring.set_file(Some(opened(path, false, self.direct)?));
-        Ok(())
+        self.ring.set_file(Some(opened(path, false, self.direct)?))
     }
 
     fn close(&mut self) -> io::Result<()> {
-        self.ring.set_file(None);
-        Ok(())
+        self.ring.set_file(None)
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -250,5 +247,22 @@ impl Transfers for Uring {
 
     fn compare(&mut self, slot: usize, expected: &[u8]) -> Option<Difference> {
         compare(expected, self.ring.buffer(slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_fails_when_it_is_closed_was_not_written() {
+        let mut posix = Posix { file: Some(sys::unclosable()), ..Posix::new(8, false).unwrap() };
+        assert!(posix.close().is_err());
+        assert!(posix.close().is_ok(), "it is closed once");
+        let Ok(mut uring) = Uring::new(1, 8, false) else {
+            return; // kernels can be told to offer no io_uring
+        };
+        uring.ring.set_file(Some(sys::unclosable())).unwrap();
+        assert!(uring.close().is_err());
     }
 }

@@ -11,7 +11,6 @@ pub mod plan;
 pub mod results;
 mod run;
 pub mod session;
-mod sys;
 pub mod target;
 
 pub use arguments::Arguments;

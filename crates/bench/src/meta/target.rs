@@ -7,7 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
-use crate::meta::sys::close;
+use crate::sys::close;
 
 /// As mdtest makes them, less the umask.
 const FILE_MODE: u32 = 0o664;
