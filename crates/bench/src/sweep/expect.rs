@@ -11,16 +11,17 @@
 //! | `rising = P` | as P grows no figure is below an earlier one by more than `tolerance` |
 //! | `falling = P` | as P grows no figure is above an earlier one by more than `tolerance` |
 //!
-//! B is `"0.98 * reference"`, `"reference"`, `"150 MB/s"` or a number in the figure's unit; `reference = { system, op, where }` names the figure
-//! that differs in these alone. Several keys in one `[[expect]]` must all hold. Where nothing was measured nothing holds.
+//! B is `"0.98 * reference"`, `"reference"`, `"150 MB/s"` or a number in the figure's unit; of `cv` it is a share, `"2%"`; `reference = { system, op, where }`
+//! names the figure that differs in these alone. Several keys in one `[[expect]]` must all hold. Where nothing was measured nothing holds: a
+//! point of the matrix that is meant and missing is no pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde_json::Value;
 use toml::Spanned;
 
-use super::file::{Expect, File, Source, Table};
+use super::file::{Bench, Expect, File, Source, Table};
 use super::groups::{self, Group};
 use super::plan::{Point, conditions};
 use super::value::{Condition, Setting, plain, share};
@@ -90,6 +91,10 @@ pub struct Expectation {
     reference: Option<Reference>,
     checks: Vec<Check>,
     tolerance: f64,
+    /// Points of the matrix at which it has to have been measured.
+    points: Vec<BTreeMap<String, Value>>,
+    /// By which systems; none: by those that have measured it at all.
+    systems: Vec<String>,
     /// In words: what must be how.
     pub text: String,
     /// Why that is expected.
@@ -125,8 +130,10 @@ impl Expectation {
     pub fn all(source: &Source, file: &File, points: &[Point], is_reduced: bool) -> Result<Vec<Expectation>, Failure> {
         let mut all = Vec::new();
         for spanned in &file.expect {
-            let expectation = Expectation::of(source, file, spanned)?;
-            if points.iter().any(|point| expectation.is_at(point)) {
+            let mut expectation = Expectation::of(source, file, spanned)?;
+            let values = |point: &Point| point.iter().map(|(name, at)| (name.clone(), at.value.clone())).collect();
+            expectation.points = points.iter().filter(|point| expectation.is_at(point)).map(values).collect();
+            if !expectation.points.is_empty() {
                 all.push(expectation);
             } else if !is_reduced {
                 return Err(source.wrong(&spanned.span(), "no point of the matrix is as its where says"));
@@ -174,7 +181,17 @@ impl Expectation {
             share(tolerance.get_ref())
                 .ok_or_else(|| source.wrong(&tolerance.span(), "this is no share: \"5%\" or 0.05"))
         });
+        let tolerance = tolerance.transpose()?.unwrap_or(TOLERANCE);
+        if tolerance >= 1.0 && expect.rising.is_some() {
+            return Err(wrong("with a tolerance of 100 % or more every line rises"));
+        }
         let conditions = conditions(source, file, &expect.conditions)?;
+        // Of a benchmark of ours all systems measure the same; what commands say is theirs.
+        let systems = match &expect.system {
+            Some(system) => vec![system.clone()],
+            None if file.run.bench == Bench::Command => Vec::new(),
+            None => file.system.iter().map(|system| system.get_ref().name.clone()).collect(),
+        };
         Ok(Expectation {
             op: expect.op.clone(),
             system: expect.system.clone(),
@@ -182,7 +199,9 @@ impl Expectation {
             statistic: expect.statistic,
             reference,
             checks,
-            tolerance: tolerance.transpose()?.unwrap_or(TOLERANCE),
+            tolerance,
+            points: Vec::new(),
+            systems,
             text: words(expect),
             why: expect.why.clone(),
         })
@@ -202,6 +221,9 @@ impl Expectation {
         if meant.is_empty() {
             return Outcome::NoData("nothing of this was measured".to_owned());
         }
+        if let Some(missing) = self.missing(&meant) {
+            return Outcome::NoData(missing);
+        }
         let (mut compared, mut differs) = (0, Vec::new());
         for check in &self.checks {
             let judged = match check {
@@ -218,6 +240,32 @@ impl Expectation {
             }
         }
         if differs.is_empty() { Outcome::Pass(compared) } else { Outcome::Differs(differs) }
+    }
+
+    /// The first point that was to be measured and was not.
+    fn missing(&self, meant: &[&Group]) -> Option<String> {
+        let first = self.points.first()?;
+        let of_matrix = |group: &Group| -> BTreeMap<String, Value> {
+            let own = group.parameters.iter().filter(|(name, _)| first.contains_key(*name));
+            own.map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        let key = |system: &str, point: &BTreeMap<String, Value>| serde_json::json!([system, point]).to_string();
+        let measured: BTreeSet<String> = meant.iter().map(|group| key(&group.system, &of_matrix(group))).collect();
+        let seen: BTreeSet<&str> = meant.iter().map(|group| group.system.as_str()).collect();
+        let told: BTreeSet<&str> = self.systems.iter().map(String::as_str).collect();
+        let systems = if told.is_empty() { seen } else { told };
+        let mut all = systems.iter().flat_map(|system| self.points.iter().map(move |point| (*system, point)));
+        let (system, point) = all.find(|(system, point)| !measured.contains(&key(system, point)))?;
+        let missing = Group { system: system.to_owned(), parameters: point.clone(), ..meant[0].clone() };
+        Some(format!("{} was not measured", place(&missing)))
+    }
+
+    /// A figure with its unit.
+    fn shown(&self, figure: f64, group: &Group) -> String {
+        match self.statistic {
+            Statistic::Cv => format!("{} %", short(100.0 * figure)),
+            _ => format!("{} {}", short(figure), group.unit),
+        }
     }
 
     /// Each figure by itself.
@@ -239,7 +287,8 @@ impl Expectation {
                 _ => ((figure - bound).abs() <= (self.tolerance + EPSILON) * bound.abs(), "not close to"),
             };
             if !is_so {
-                let percent = 100.0 * (figure / bound - 1.0);
+                let (percent, found) = (100.0 * (figure / bound - 1.0), self.shown(figure, group));
+                let bound_shown = if self.statistic == Statistic::Cv { self.shown(bound, group) } else { short(bound) };
                 let interval = match self.statistic {
                     Statistic::Median => summary.median_interval,
                     Statistic::Mean => summary.mean_interval,
@@ -252,13 +301,7 @@ impl Expectation {
                     Some(Interval { low, high }) => format!("; its 95 % interval is {} to {}", short(low), short(high)),
                     None => String::new(),
                 };
-                differs.push(format!(
-                    "{}: {} {} is {words} {} by {percent:+.1} %{sure}",
-                    place(group),
-                    short(figure),
-                    group.unit,
-                    short(bound)
-                ));
+                differs.push(format!("{}: {found} is {words} {bound_shown} by {percent:+.1} %{sure}", place(group)));
             }
         }
         Ok(meant.len())
@@ -300,8 +343,8 @@ impl Expectation {
         let worst = (0..figures.len()).max_by(|a, b| far(a).total_cmp(&far(b)))?;
         let percent = 100.0 * (figures[worst] / middle - 1.0);
         (far(&worst) > reach).then(|| {
-            let (figure, unit) = (short(figures[worst]), &line[worst].unit);
-            format!("{}: {figure} {unit} is {percent:+.1} % from the middle, {}", place(line[worst]), short(middle))
+            let figure = self.shown(figures[worst], line[worst]);
+            format!("{}: {figure} is {percent:+.1} % from the middle, {}", place(line[worst]), short(middle))
         })
     }
 
@@ -313,10 +356,9 @@ impl Expectation {
             if back > (self.tolerance + EPSILON) * figures[peak].abs() {
                 let percent = 100.0 * (figures[index] / figures[peak] - 1.0);
                 return Some(format!(
-                    "{}: {} {} is {percent:+.1} % from that at {}, {}",
+                    "{}: {} is {percent:+.1} % from that at {}, {}",
                     place(line[index]),
-                    short(figures[index]),
-                    line[index].unit,
+                    self.shown(figures[index], line[index]),
                     place(line[peak]),
                     short(figures[peak])
                 ));
@@ -349,6 +391,9 @@ impl Expectation {
                 let found = groups.iter().find(same);
                 let found = found.ok_or_else(|| format!("the reference, {}, was not measured", place(&wanted)))?;
                 let figure = self.figure(found, &summary(found)?)?;
+                if self.statistic == Statistic::Cv {
+                    return Ok(factor * figure);
+                }
                 convert(figure, &found.unit, &group.unit)
                     .map(|figure| factor * figure)
                     .ok_or_else(|| format!("{} is not compared with {}", group.unit, found.unit))
@@ -373,7 +418,7 @@ fn checks(source: &Source, file: &File, expect: &Expect) -> Result<Vec<Check>, F
     let mut checks = Vec::new();
     for (key, value) in [("at_least", &expect.at_least), ("at_most", &expect.at_most), ("close_to", &expect.close_to)] {
         let Some(value) = value else { continue };
-        let bound = bound(value.get_ref()).map_err(|why| source.wrong(&value.span(), why))?;
+        let bound = bound(value.get_ref(), expect.statistic).map_err(|why| source.wrong(&value.span(), why))?;
         checks.push(match key {
             "at_least" => Check::AtLeast(bound),
             "at_most" => Check::AtMost(bound),
@@ -395,7 +440,13 @@ fn checks(source: &Source, file: &File, expect: &Expect) -> Result<Vec<Check>, F
     Ok(checks)
 }
 
-fn bound(value: &toml::Value) -> Result<Bound, String> {
+fn bound(value: &toml::Value, statistic: Statistic) -> Result<Bound, String> {
+    let is_reference = value.as_str().is_some_and(|text| text.contains("reference"));
+    if statistic == Statistic::Cv && !is_reference {
+        // A number of per cent that is taken for a share is a bound that nothing exceeds.
+        let why = || format!("{} is no bound of a coefficient of variation: \"2%\" or 0.02", plain(value));
+        return share(value).filter(|share| *share < 1.0).map(|share| Bound::Figure(share, None)).ok_or_else(why);
+    }
     let text = match value {
         toml::Value::Integer(number) => return Ok(Bound::Figure(*number as f64, None)),
         toml::Value::Float(number) if number.is_finite() => return Ok(Bound::Figure(*number, None)),

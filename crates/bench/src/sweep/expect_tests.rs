@@ -126,8 +126,26 @@ fn what_was_not_measured_is_no_pass() {
 }
 
 #[test]
+fn a_point_that_is_missing_is_no_pass() {
+    let mut groups = measured([1.0; 3]);
+    groups.remove(8); // ours, 1m, one client
+    let of = |text: &str| expectation(text).unwrap().judge(&groups).to_string();
+    let missing = "NO DATA: ours read clients=1 transfer=1m was not measured";
+    assert_eq!(of("at_least = 0"), missing);
+    assert_eq!(of("system = 'ours'\nat_least = 0"), missing);
+    assert_eq!(of("system = 'ours'\nflat = 'clients'\ntolerance = '900%'"), missing);
+    // What is not meant is not missed.
+    assert_eq!(of("system = 'native'\nat_least = 0"), "PASS (6 compared)");
+    assert_eq!(of("where = { transfer = '< 1m' }\nat_least = 0"), "PASS (8 compared)");
+}
+
+#[test]
 fn other_statistics() {
-    assert_eq!(judge("system = 'native'\nstatistic = 'cv'\nat_most = 0.011", [1.0; 3]), Outcome::Pass(6));
+    let cv = |bound: &str| format!("system = 'native'\nstatistic = 'cv'\nat_most = {bound}");
+    assert_eq!(judge(&cv("0.011"), [1.0; 3]), Outcome::Pass(6));
+    assert_eq!(judge(&cv("'1.1%'"), [1.0; 3]), Outcome::Pass(6));
+    let found = differs(judge(&cv("'0.5%'"), [1.0; 3]));
+    assert!(found.contains("1.00 % is more than 0.5000 %"), "{found}");
     assert!(matches!(judge("system = 'native'\nstatistic = 'min'\nat_least = 100", [1.0; 3]), Outcome::Differs(_)));
 }
 
@@ -146,6 +164,9 @@ fn what_makes_no_sense_is_refused_with_its_place() {
         ("where = { size = 5 }\nat_least = 5", "size is no parameter"),
         ("where = { transfer = '> x' }\nat_least = 5", "takes a number"),
         ("close_to = 5\ntolerance = 'wide'", "no share"),
+        ("statistic = 'cv'\nat_most = 2", "no bound of a coefficient of variation"),
+        ("statistic = 'cv'\nat_most = '200%'", "no bound of a coefficient of variation"),
+        ("rising = 'transfer'\ntolerance = '100%'", "every line rises"),
     ];
     for (text, why) in cases {
         let failure = expectation(text).unwrap_err();
