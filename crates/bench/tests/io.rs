@@ -142,7 +142,9 @@ fn planted_damage_is_found_with_its_place() {
     done(&file, "-N 2 -F -b 64k -t 16k -w -k -G 7 -l o");
     let damaged = File::options().write(true).open(path(&directory, "f.00000001")).unwrap();
     damaged.write_all_at(b"x", 40_003).unwrap();
-    let output = io(&file, "-N 2 -F -b 64k -t 16k -R -k -G 7 -l o");
+    let lines = path(&directory, "m");
+    let output = io(&file, &format!("-N 2 -F -b 64k -t 16k -R -k -G 7 -l o --measured {lines}"));
+    assert!(!Path::new(&lines).exists(), "a run that read wrong data is no measurement");
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("[1]   File name = ") && said.contains("f.00000001\n"), "{said}");

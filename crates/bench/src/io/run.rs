@@ -23,9 +23,6 @@ use crate::sys::Aligned;
 /// While it waits between repetitions a rank looks so often whether the user has had enough.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Clocks that differ by less are the same one, read twice.
-const SAME_CLOCK: Nanos = 10_000;
-
 /// How a test ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
@@ -353,7 +350,9 @@ impl<'a> Runner<'a> {
                 all.iter().for_each(|line| printer.log(line));
             }
             printer.measured(plan, &measured)?;
-            options.measured.as_deref().map_or(Ok(()), |path| measured::append(path, &measured))
+            // What read wrong data is shown, and has measured nothing that others may reckon with.
+            let path = options.measured.as_deref().filter(|_| !verdict.damaged);
+            path.map_or(Ok(()), |path| measured::append(path, &measured))
         });
         if verdict.failure.is_none() {
             verdict.failure = reported.err();
@@ -450,9 +449,7 @@ impl<'a> Runner<'a> {
 
 /// By how much each rank's clock is ahead of rank 0's, at rank 0.
 fn compare_clocks(team: &mut Team) -> Result<Vec<Nanos>, TeamError> {
-    let shared = (team.time() * 1e9) as Nanos;
-    let ahead = clock::now() - shared;
-    let ahead = if ahead.abs() < SAME_CLOCK { 0 } else { ahead };
+    let ahead = (team.clock_ahead() * 1e9) as Nanos;
     Ok(team.gather(ahead)?.unwrap_or_default())
 }
 

@@ -172,6 +172,11 @@ impl Team {
         monotonic() + self.offset
     }
 
+    /// By how many seconds this host's clock (CLOCK_MONOTONIC) is ahead of that one: 0 on rank 0's host.
+    pub fn clock_ahead(&self) -> f64 {
+        -self.offset
+    }
+
     /// Waits until all ranks are here.
     pub fn barrier(&mut self) -> Result<(), TeamError> {
         self.said = false;
