@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use rustix::fs::{statvfs, sync};
@@ -11,6 +12,9 @@ use crate::Failure;
 
 /// Memory is touched in pieces of so much.
 const PIECE: u64 = 64 << 20;
+
+/// So many hexadecimal digits of its hash name a build.
+const BUILD_DIGITS: usize = 16;
 
 /// Memory that is not touched, whatever is asked for: a share of what is free.
 const LEFT_FREE: f64 = 0.1;
@@ -24,6 +28,7 @@ pub fn facts() -> BTreeMap<String, Value> {
         ("host", text(uname.nodename())),
         ("architecture", text(uname.machine())),
         ("version", json!(env!("CARGO_PKG_VERSION"))),
+        ("is_debug_build", json!(cfg!(debug_assertions))),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
@@ -45,6 +50,13 @@ pub fn facts() -> BTreeMap<String, Value> {
     add("load", load().map(Value::from));
     add("steal_ticks", Ticks::now().map(|ticks| json!(ticks.stolen)));
     facts
+}
+
+/// What tells a build of a program from all others. `None`: it cannot be read.
+pub fn build(program: &Path) -> Option<String> {
+    let mut hasher = blake3::Hasher::new();
+    io::copy(&mut fs::File::open(program).ok()?, &mut hasher).ok()?;
+    Some(hasher.finalize().to_hex()[..BUILD_DIGITS].to_owned())
 }
 
 fn cpus() -> Option<Value> {

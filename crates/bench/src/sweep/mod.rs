@@ -182,7 +182,8 @@ fn measure(arguments: &Arguments, source: &Source, plan: &Plan) -> Result<(End, 
         eprintln!("Old results are in {}.", aside.display());
     }
     let random = getrandom::u32().unwrap_or_else(|_| std::process::id());
-    let results = Results::open(&plan.results, &plan.hash(), &format!("{time}-{random:08x}"))?;
+    let run = format!("{time}-{random:08x}");
+    let results = Results::open(&plan.results, &plan.hash(), runner::programs(plan), &run)?;
     if results.is_resumed {
         eprintln!("{} steps are done in {}: going on.", results.done(), plan.results.display());
     }

@@ -28,7 +28,13 @@ const JOURNAL_MAX: u64 = 1 << 30;
 struct Head {
     plan: String,
     run: String,
+    /// Absent in older journals.
+    #[serde(default)]
+    programs: Programs,
 }
+
+/// The builds that measure: by name, what tells each from others.
+pub type Programs = BTreeMap<String, String>;
 
 /// One step that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +60,8 @@ pub struct Results {
     end: u64,
     /// The run's name.
     pub run: String,
+    /// What it measures with.
+    pub programs: Programs,
     /// What was there already.
     pub is_resumed: bool,
     done: BTreeSet<(u32, usize, usize)>,
@@ -64,7 +72,7 @@ pub struct Results {
 
 impl Results {
     /// Opens a folder for a plan, and makes it if need be.
-    pub fn open(folder: &Path, plan: &str, run: &str) -> Result<Results, Failure> {
+    pub fn open(folder: &Path, plan: &str, programs: Programs, run: &str) -> Result<Results, Failure> {
         let failed = |error: &dyn std::fmt::Display| {
             Failure::new(
                 format!("cannot keep results in {}", folder.display()),
@@ -86,6 +94,7 @@ impl Results {
             journal,
             end: 0,
             run: run.to_owned(),
+            programs,
             is_resumed: false,
             done: BTreeSet::new(),
             orders: BTreeMap::new(),
@@ -114,7 +123,7 @@ impl Results {
                 return Err(Failure::new(&what, format!("it has a {SAMPLES} and no journal of it"), anew));
             }
             None => {
-                let head = Head { plan: plan.to_owned(), run: self.run.clone() };
+                let head = Head { plan: plan.to_owned(), run: self.run.clone(), programs: self.programs.clone() };
                 self.journal.set_len(0).map_err(io)?;
                 self.journal.seek(SeekFrom::Start(0)).map_err(io)?;
                 return append(&mut self.journal, &[line(&head)?].concat()).map_err(io);
@@ -122,6 +131,14 @@ impl Results {
             Some(Err(error)) => return Err(Failure::new(&what, format!("its journal cannot be read: {error}"), anew)),
             Some(Ok(head)) if head.plan != plan => {
                 return Err(Failure::new(&what, "it has results of another plan: the file has changed since", anew));
+            }
+            // Repetitions of two builds are none of each other.
+            Some(Ok(head)) if !head.programs.is_empty() && head.programs != self.programs => {
+                let all: BTreeSet<&String> = head.programs.keys().chain(self.programs.keys()).collect();
+                let differs = |name: &&&String| head.programs.get(**name) != self.programs.get(**name);
+                let names: Vec<&str> = all.iter().filter(differs).map(|name| name.as_str()).collect();
+                let why = format!("it was measured with another build of a program: {}", names.join(", "));
+                return Err(Failure::new(&what, why, anew));
             }
             Some(Ok(head)) => self.run = head.run,
         }
@@ -262,8 +279,12 @@ mod tests {
         Sample { op: "write".to_owned(), value, ..Sample::default() }
     }
 
+    fn programs(build: &str) -> Programs {
+        [("sweep".to_owned(), build.to_owned())].into()
+    }
+
     fn open(folder: &Path) -> Result<Results, Failure> {
-        Results::open(folder, "plan", "run")
+        Results::open(folder, "plan", programs("one"), "run")
     }
 
     /// A folder with an environment and six steps of two samples each.
@@ -280,7 +301,7 @@ mod tests {
     fn what_is_done_is_found_again() {
         let folder = tempfile::tempdir().unwrap();
         filled(folder.path());
-        let results = Results::open(folder.path(), "plan", "another").unwrap();
+        let results = Results::open(folder.path(), "plan", programs("one"), "another").unwrap();
         assert_eq!((results.run.as_str(), results.is_resumed, results.done()), ("run", true, 6));
         assert!(results.is_done(0, 1, 1) && results.is_done(1, 0, 1) && !results.is_done(1, 1, 0));
         assert_eq!((results.order(0, 1), results.order(1, 0), results.order(1, 1)), (1, 2, 3));
@@ -291,10 +312,24 @@ mod tests {
     fn another_plan_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         filled(folder.path());
-        assert!(Results::open(folder.path(), "other", "run").unwrap_err().why.contains("another plan"));
+        let other = |plan| Results::open(folder.path(), plan, programs("one"), "run");
+        assert!(other("other").unwrap_err().why.contains("another plan"));
         let aside = set_aside(folder.path(), "now").unwrap().unwrap();
         assert!(aside.join(SAMPLES).exists());
-        assert_eq!(Results::open(folder.path(), "other", "run").unwrap().done(), 0);
+        assert_eq!(other("other").unwrap().done(), 0);
+    }
+
+    #[test]
+    fn another_build_does_not_go_on() {
+        let folder = tempfile::tempdir().unwrap();
+        filled(folder.path());
+        let failure = Results::open(folder.path(), "plan", programs("two"), "run").unwrap_err();
+        assert!(failure.why.contains("another build of a program: sweep"), "{failure}");
+        // A journal from before builds were told apart.
+        let journal = folder.path().join(JOURNAL);
+        let text = fs::read_to_string(&journal).unwrap();
+        fs::write(&journal, text.replace(r#","programs":{"sweep":"one"}"#, "")).unwrap();
+        assert_eq!(Results::open(folder.path(), "plan", programs("two"), "run").unwrap().done(), 6);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::machine::{self, Ticks};
 use super::plan::{Plan, Visit};
 use super::process::{Stop, Trouble, run_command, run_together};
 use super::progress::Progress;
-use super::results::Results;
+use super::results::{Programs, Results};
 use super::steps::{FILE_PREFIX, Step};
 use super::template::fill;
 use crate::Failure;
@@ -44,6 +44,17 @@ pub struct Runner<'a> {
 pub fn now() -> String {
     let now = jiff::Timestamp::now();
     now.round(jiff::Unit::Millisecond).unwrap_or(now).to_string()
+}
+
+/// The builds of this program and of those that systems have instead.
+pub fn programs(plan: &Plan) -> Programs {
+    let own = ("sweep".to_owned(), machine::build(Path::new("/proc/self/exe")));
+    let others = plan.file.system.iter().filter_map(|spanned| {
+        let system = spanned.get_ref();
+        let path = fill(system.program.as_ref()?, &plan.names_of_system(system), false).ok()?;
+        Some((format!("system {}", system.name), machine::build(Path::new(&path))))
+    });
+    [own].into_iter().chain(others).filter_map(|(name, build)| Some((name, build?))).collect()
 }
 
 /// What a sample's operation is called: where others ran at the same time it is another operation.
@@ -112,6 +123,7 @@ impl<'a> Runner<'a> {
             }
         }
         facts.insert("mounts".to_owned(), json!(mounts));
+        facts.insert("programs".to_owned(), json!(self.results.programs));
         if self.results.is_resumed {
             facts.insert("resumed".to_owned(), json!(true));
         }
