@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,9 @@ pub const RUNS_MAX: usize = 10_000;
 pub const NAMES_MAX: usize = 256;
 /// The most damaged lines that are named one by one.
 const NAMED_MAX: usize = 10;
+
+/// What every line of a sweep has, and none of a single benchmark.
+const KIND: &[u8] = b"\"kind\"";
 
 /// What single benchmarks say beside their figures that tells points apart.
 const SETTINGS: [&str; 8] = ["size", "window", "streams", "congestion", "pairs", "tasks", "transfer", "block"];
@@ -118,7 +122,10 @@ fn read(
             let why = format!("line {number} is longer than {LINE_BYTES_MAX} bytes");
             return Err(Failure::new(what(), why, "is it a file of JSON lines?"));
         }
-        if !seen.insert(digest(text)) {
+        // What single benchmarks say names neither run nor time: there the same again is another repetition, unless
+        // the file itself is there twice.
+        let place = if is_named(text) { None } else { Some((path, number)) };
+        if !seen.insert(digest(&(place, text))) {
             *twice += 1;
             continue;
         }
@@ -146,12 +153,16 @@ fn read(
     Ok(())
 }
 
+/// Whether a line says of which run it is.
+fn is_named(text: &[u8]) -> bool {
+    text.windows(KIND.len()).any(|part| part == KIND)
+}
+
 /// Tells lines apart that are not the same; two digests, so that chance makes none equal.
-fn digest(text: &[u8]) -> u128 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
+fn digest(line: &impl Hash) -> u128 {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
-        (salt, text).hash(&mut hasher);
+        (salt, line).hash(&mut hasher);
         u128::from(hasher.finish())
     };
     half(0) << 64 | half(1)
@@ -319,6 +330,13 @@ mod tests {
         let records = of(format!("{SAMPLE}\n{SAMPLE}\n").as_bytes(), false).unwrap();
         assert_eq!(records.samples.len(), 1);
         assert!(records.notes[0].contains("twice"), "{:?}", records.notes);
+    }
+
+    #[test]
+    fn the_same_figure_measured_twice_counts_twice() {
+        let line = r#"{"op":"stall","repeat":0,"value":100.0,"unit":"ms","seconds":1.0}"#;
+        let records = of(format!("{line}\n{line}\n").as_bytes(), false).unwrap();
+        assert_eq!((records.samples.len(), records.notes.iter().any(|note| note.contains("twice"))), (2, false));
     }
 
     #[test]

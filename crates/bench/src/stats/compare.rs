@@ -26,8 +26,10 @@ pub enum Better {
 }
 
 impl Better {
-    /// As the unit says: a time is better when it is shorter, anything else when there is more of it.
+    /// As the unit says: a time, also one for some amount (`s/GB`), is better when it is shorter, anything else when
+    /// there is more of it.
     pub fn of_unit(unit: &str) -> Better {
+        let unit = unit.split('/').next().unwrap_or_default();
         if matches!(unit, "ns" | "us" | "µs" | "ms" | "s" | "min") { Better::Lower } else { Better::Higher }
     }
 }
@@ -171,10 +173,9 @@ mod tests {
 
     #[test]
     fn units_say_what_is_better() {
-        assert_eq!(["us", "MiB/s", "op/s", "s"].map(Better::of_unit), {
-            use Better::{Higher, Lower};
-            [Lower, Higher, Higher, Lower]
-        });
+        use Better::{Higher, Lower};
+        assert_eq!(["us", "s", "s/GB", "us/file"].map(Better::of_unit), [Lower; 4]);
+        assert_eq!(["MiB/s", "op/s", "of 1"].map(Better::of_unit), [Higher; 3]);
     }
 
     proptest! {

@@ -33,13 +33,14 @@ impl Group {
 /// All groups, sorted by system, point and operation, those in the order in which they come; warm-ups are left out.
 pub fn groups<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Vec<Group> {
     let mut ops: Vec<String> = Vec::new();
-    let mut by_key: BTreeMap<(String, String, String), Group> = BTreeMap::new();
+    let mut by_key: BTreeMap<(String, String, String, String), Group> = BTreeMap::new();
     for sample in samples.into_iter().filter(|sample| !sample.warmup) {
         if !ops.contains(&sample.op) {
             ops.push(sample.op.clone());
         }
         let parameters = serde_json::to_string(&sample.parameters).unwrap_or_default();
-        let key = (sample.system.clone(), sample.op.clone(), parameters);
+        // Figures in different units are no repetitions of each other.
+        let key = (sample.system.clone(), sample.op.clone(), parameters, sample.unit.clone());
         let group = by_key.entry(key).or_insert_with(|| Group {
             system: sample.system.clone(),
             op: sample.op.clone(),
@@ -124,6 +125,13 @@ mod tests {
                 ("b", "4k".to_owned(), "write", vec![1.0]),
             ]
         );
+    }
+
+    #[test]
+    fn figures_in_different_units_stay_apart() {
+        let other = Sample { unit: "MB/s".to_owned(), ..sample("a", 4096, "write", 105.0) };
+        let found = groups(&[sample("a", 4096, "write", 100.0), other]);
+        assert_eq!(found.iter().map(|group| group.values.len()).collect::<Vec<_>>(), [1, 1]);
     }
 
     #[test]
