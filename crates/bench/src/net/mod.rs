@@ -160,6 +160,12 @@ fn check(arguments: &Arguments) -> Result<(), Failure> {
             "give fewer streams, or a larger window",
         ));
     }
+    let rounds = arguments.iterations.unwrap_or_default().saturating_mul(streams as u64);
+    if rounds > plan::ROUNDS_KEPT_MAX {
+        let why = format!("the time of each is kept in memory, and there is room for {}", plan::ROUNDS_KEPT_MAX);
+        let what = format!("{rounds} rounds of {streams} connections");
+        return Err(Failure::usage(what, why, "give less with --iterations, or fewer --streams"));
+    }
     Ok(())
 }
 
@@ -400,7 +406,25 @@ fn dry_run(arguments: &Arguments, pairs: Pairs, hosts: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn rounds_have_to_fit_memory() {
+        let checked = |options: &str| {
+            let words = ["net"].into_iter().chain(options.split_whitespace());
+            check(&Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).arguments)
+        };
+        assert!(checked("-i 134217728").is_ok() && checked("-i 33554432 --streams 4").is_ok());
+        assert!(checked("-i 134217729").unwrap_err().is_usage && checked("-i 33554433 --streams 4").is_err());
+    }
 
     #[test]
     fn networks_are_told_apart() {

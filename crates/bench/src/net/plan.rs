@@ -17,6 +17,9 @@ pub(super) const WINDOW_MAX: usize = 1 << 20;
 /// Rounds of one size.
 pub(super) const ROUNDS_MAX: u64 = 1 << 32;
 
+/// Rounds of all connections whose times a rank keeps, 8 bytes each: 1 GiB.
+pub(super) const ROUNDS_KEPT_MAX: u64 = 1 << 27;
+
 /// Connections of a pair, each with a thread at both ends.
 pub(super) const STREAMS_MAX: usize = 256;
 

@@ -18,7 +18,7 @@ use crate::net;
 /// A server ends a session that mounts nothing after 5 s. After this time another is begun.
 const SESSION_MAX: Duration = Duration::from_secs(3);
 
-/// Questions before those that count: the first wake what sleeps.
+/// Questions on each connection before those that count: the first wake what sleeps.
 const WARM_UP: usize = 2;
 
 /// The most questions: their times are kept.
@@ -65,11 +65,12 @@ fn padding(text: &str) -> Result<usize, String> {
     })
 }
 
-/// A connection, and what making it took.
+/// A connection, what making it took, and what it was asked so far.
 struct Connected {
     asker: Asker,
     since: Instant,
     took: Duration,
+    asked: usize,
 }
 
 fn connect(arguments: &Arguments, server: &str, table: &Table) -> Result<Connected, Failure> {
@@ -77,7 +78,7 @@ fn connect(arguments: &Arguments, server: &str, table: &Table) -> Result<Connect
     let since = Instant::now();
     let asker = Asker::connect(server, key, initiator, arguments.door.timeout);
     let asker = asker.map_err(|error| unreachable(server, &error))?;
-    Ok(Connected { asker, since, took: since.elapsed() })
+    Ok(Connected { asker, since, took: since.elapsed(), asked: 0 })
 }
 
 /// Runs it.
@@ -92,15 +93,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let handshake = connected.took;
     let mut times = Vec::new();
     let mut silent = None;
-    for number in 0..arguments.count as usize + WARM_UP {
-        if ends.load(Ordering::Relaxed) {
-            break;
-        }
+    while times.len() < arguments.count as usize && !ends.load(Ordering::Relaxed) {
         if connected.since.elapsed() > SESSION_MAX {
             connected = connect(arguments, &server, &table)?;
         }
+        connected.asked += 1;
         match connected.asker.ping(arguments.size, arguments.door.timeout) {
-            Ok(took) if number >= WARM_UP => times.push(took),
+            Ok(took) if connected.asked > WARM_UP => times.push(took),
             Ok(_) => continue,
             Err(AskError::Ended(error)) => return Err(unreachable(&server, &error)),
             Err(error @ AskError::Silent(_)) => {
