@@ -1,8 +1,10 @@
 """The rows of a neighbour that computes on every core: what random reads through a mount leave it, and what it leaves them. Who spins takes more than its share."""
 
+import concurrent.futures
 import json
 import statistics
 import subprocess
+import time
 
 import figures
 import report
@@ -11,10 +13,11 @@ from loads import Load
 from report import MIB, say
 
 SECONDS = 3
+LEAD = 2  # seconds that the other is longer at work, so that who is measured is never without it: fio takes one to begin on busy cores
 READS = Load("randread", 4096, direct=True)
 FILE = Load("write", MIB)
-SIZE = 512 * MIB  # each block is read once: more than any mount reads in that time
-ALONE, BESIDE, READ_ALONE, READ_BESIDE = "computing alone", "computing beside random reads", "random reads alone", "random reads beside computing"
+SIZE = 1024 * MIB  # each block is read once: more than any mount reads in that time
+ALONE, BESIDE, READ_ALONE, READ_BESIDE = "computing alone", "computing with random reads beside", "random reads alone", "random reads with computing beside"
 
 
 class Rows(figures.Rows):
@@ -42,18 +45,23 @@ class Rows(figures.Rows):
     def measure_target(self, target):
         target.prepare_data()
         target.perform(FILE, SIZE, SECONDS)
-        self.keep(target.name, READ_ALONE, read_rate(target), {}, 1)
-        self.keep(target.name, ALONE, finish(self.compute())["rounds_per_second"], {}, 1)
-        neighbour = self.compute()
-        self.keep(target.name, READ_BESIDE, read_rate(target), {}, 1)
-        computed = finish(neighbour)
+        self.keep(target.name, READ_ALONE, read_rate(target, SECONDS), {}, 1)
+        self.keep(target.name, ALONE, finish(self.compute(SECONDS))["rounds_per_second"], {}, 1)
+        neighbour = self.compute(SECONDS + LEAD)
+        self.keep(target.name, READ_BESIDE, read_rate(target, SECONDS), {}, 1)
+        finish(neighbour)
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            reads = threads.submit(read_rate, target, SECONDS + LEAD)
+            time.sleep(LEAD / 2)
+            computed = finish(self.compute(SECONDS))
+            reads.result()  # that it failed, if it did
         target.check()
         self.keep(target.name, BESIDE, computed["rounds_per_second"], {}, 1)
         self.longest.setdefault(target.name, []).append(computed["longest_seconds"] * 1000)
         target.remove_data()
 
-    def compute(self):
-        return subprocess.Popen([self.program, str(SECONDS)], stdout=subprocess.PIPE, text=True)
+    def compute(self, seconds):
+        return subprocess.Popen([self.program, str(seconds)], stdout=subprocess.PIPE, text=True)
 
     def print(self):
         print("\nneighbour: one program computes on each core while another reads 4 KiB at random, one request at a time, for as long\n")
@@ -70,8 +78,8 @@ class Rows(figures.Rows):
             record.add(section=self.name, target=target, row="longest pause of computing", unit="ms", median=round(statistics.median(pauses), 2), values=[round(pause, 2) for pause in pauses])
 
 
-def read_rate(target):
-    done = target.perform(READS, SIZE, SECONDS)
+def read_rate(target, seconds):
+    done = target.perform(READS, SIZE, seconds)
     return done.operations / done.seconds
 
 

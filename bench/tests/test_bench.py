@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -16,6 +17,7 @@ sys.dont_write_bytecode = True
 import compare
 import data
 import loads
+import neighbour
 import report
 import targets
 import usage
@@ -171,6 +173,42 @@ class Ended(unittest.TestCase):
             target.path.mkdir()
             with self.assertRaises(Unavailable):
                 target.check()
+
+
+class Neighbours(unittest.TestCase):
+    def test_who_is_measured_has_the_other_beside_it_all_the_time(self):
+        asked, reading, computed = [], threading.Event(), threading.Event()
+
+        class Mount:
+            name, check, prepare_data, remove_data = "mount", *[lambda self: None] * 3
+
+            def perform(self, load, size, seconds):
+                asked.append((load.op, seconds))
+                if seconds > neighbour.SECONDS:
+                    reading.set()
+                    computed.wait(60)
+                return loads.Done(1, 1, 1, 0, None, "")
+
+        class Rows(neighbour.Rows):
+            def __init__(self):
+                self.results, self.longest = {}, {}
+
+            def keep(self, name, row, figure, used, amount):
+                self.results[row] = figure
+
+            def compute(self, seconds):
+                asked.append(("compute", seconds))
+                if len(asked) > 5:
+                    self.was_reading = reading.wait(60)
+                    computed.set()
+                return subprocess.Popen([sys.executable, "-c", 'print(\'{"rounds_per_second": 5, "longest_seconds": 0.1}\')'], stdout=subprocess.PIPE, text=True)
+
+        rows, short, long = Rows(), neighbour.SECONDS, neighbour.SECONDS + neighbour.LEAD
+        rows.measure_target(Mount())
+        self.assertEqual(asked, [("write", short), ("randread", short), ("compute", short), ("compute", long), ("randread", short),
+                                 ("randread", long), ("compute", short)])
+        self.assertTrue(rows.was_reading)
+        self.assertEqual(set(rows.results), set(rows.units()))
 
 
 class Usage(unittest.TestCase):
