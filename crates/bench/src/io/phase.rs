@@ -107,6 +107,9 @@ impl Work<'_> {
                     break;
                 };
                 let slot = tally.free.pop().unwrap_or_default();
+                if self.kind == Kind::Check {
+                    transfers.invalidate(slot); // no part of what the transfer takes
+                }
                 let began = if tally.latencies.is_some() { clock::now() } else { 0 };
                 tally.slots[slot] = (offset, began);
                 self.start(transfers, slot, offset)?;
@@ -132,11 +135,7 @@ impl Work<'_> {
     fn start<T: Transfers>(&self, transfers: &mut T, slot: usize, offset: u64) -> io::Result<()> {
         match self.kind {
             Kind::Write => transfers.start_write(slot, offset, self.signature.has_place().then_some(&self.signature)),
-            Kind::Read => transfers.start_read(slot, offset),
-            Kind::Check => {
-                transfers.invalidate(slot);
-                transfers.start_read(slot, offset)
-            }
+            Kind::Read | Kind::Check => transfers.start_read(slot, offset),
         }
     }
 
@@ -163,5 +162,77 @@ impl Work<'_> {
         tally.done += 1;
         self.moved.store(tally.done * self.transfer, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::data::Packet;
+    use super::super::pattern::Layout;
+    use super::*;
+
+    /// Longer than a transfer of nothing takes.
+    const FILLING: Duration = Duration::from_millis(500);
+
+    /// Takes long to fill its buffer, and no time to read.
+    struct Slow;
+
+    impl Transfers for Slow {
+        fn create(&mut self, _: &str) -> io::Result<()> {
+            Ok(())
+        }
+        fn open(&mut self, _: &str) -> io::Result<()> {
+            Ok(())
+        }
+        fn close(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn sync(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn depth(&self) -> usize {
+            1
+        }
+        fn fill(&mut self, _: &Signature) {}
+        fn invalidate(&mut self, _: usize) {
+            std::thread::sleep(FILLING);
+        }
+        fn start_write(&mut self, _: usize, _: u64, _: Option<&Signature>) -> io::Result<()> {
+            Ok(())
+        }
+        fn start_read(&mut self, _: usize, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn wait(&mut self) -> io::Result<usize> {
+            Ok(0)
+        }
+        fn compare(&mut self, _: usize, _: &[u8]) -> Option<Difference> {
+            None
+        }
+    }
+
+    #[test]
+    fn what_prepares_a_check_is_no_part_of_a_transfer() {
+        let layout = Layout { ranks: 1, segments: 1, block: 8, transfer: 8, file_per_rank: true, random: None };
+        let moved = AtomicU64::new(0);
+        let mut work = Work {
+            kind: Kind::Check,
+            pattern: layout.pattern(0),
+            transfer: 8,
+            signature: Signature { packet: Packet::Timestamp, stamp: 1, rank: 0 },
+            expected: &mut [0; 8],
+            limit: u64::MAX,
+            deadline: None,
+            sync_each: false,
+            quit_on_error: false,
+            moved: &moved,
+        };
+        let mut tally = Tally::new(1, true);
+        tally.start(clock::now());
+        work.run(&mut Slow, &mut tally, &mut || false).unwrap();
+        let longest = tally.latencies.map(|latencies| latencies.max()).unwrap();
+        assert!(longest < FILLING.as_secs_f64(), "{longest}");
     }
 }
