@@ -155,24 +155,24 @@ mod tests {
     #[test]
     fn reads_of_one_store_take_so_much_and_hold_up_no_other() {
         let rooms = Rooms::default();
-        let take = |wanted: &[(ServerKey, usize)]| rooms.take(wanted.to_vec().into_iter());
+        let take = |wanted: Vec<(ServerKey, usize)>| rooms.take(wanted.into_iter());
         let half = READ_MAX / 2;
-        let one = poll(pin!(take(&[(1, half), (1, half - 1)]))).unwrap();
-        let mut both = pin!(take(&[(2, 1), (1, 2)]));
+        let one = poll(pin!(take(vec![(1, half), (1, half - 1)]))).unwrap();
+        let mut both = pin!(take(vec![(2, 1), (1, 2)]));
         assert!(poll(both.as_mut()).is_none(), "the first has all but one byte");
-        let mut behind = pin!(take(&[(1, 1)]));
+        let mut behind = pin!(take(vec![(1, 1)]));
         assert!(poll(behind.as_mut()).is_none(), "nobody is overtaken");
-        assert!(poll(pin!(take(&[(2, READ_MAX)]))).is_some(), "who waits has nothing");
+        assert!(poll(pin!(take(vec![(2, READ_MAX)]))).is_some(), "who waits has nothing");
         {
-            let mut given_up = pin!(take(&[(1, 1)]));
+            let mut given_up = pin!(take(vec![(1, 1)]));
             assert!(poll(given_up.as_mut()).is_none());
         }
         drop(one);
         assert!(poll(behind.as_mut()).is_none(), "it is not its turn");
         let taken = poll(both.as_mut()).unwrap();
         assert!(poll(behind.as_mut()).is_some());
-        assert!(poll(pin!(take(&[(2, READ_MAX)]))).is_none());
+        assert!(poll(pin!(take(vec![(2, READ_MAX)]))).is_none());
         drop(taken);
-        assert!(poll(pin!(take(&[(2, READ_MAX * 2)]))).is_some(), "one that is larger has it alone");
+        assert!(poll(pin!(take(vec![(2, READ_MAX * 2)]))).is_some(), "one that is larger has it alone");
     }
 }
