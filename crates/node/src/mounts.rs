@@ -179,7 +179,7 @@ pub fn on(target: &Path, patience: Duration) -> Result<Option<Mount>, String> {
     if let Some(mount) = mounts.iter().rfind(|mount| mount.is_ours() && mount.target == stands) {
         return Ok(Some(mount.clone()));
     }
-    let target = target.to_owned();
+    let target = stands.to_owned();
     within(patience, move || {
         // What is not there is mounted on by nobody.
         let point = asking::path(&target).unwrap_or(target);

@@ -135,7 +135,7 @@ mod tests {
         }
         for at in 0..servers {
             for class in ["read", "write", "sync", "locks", "names"] {
-                let times = std::array::from_fn(|level| 1234.567_890_123 + (level * at) as f64);
+                let times = std::array::from_fn(|level| 1_234.567_890_123 + (level * at) as f64);
                 let (target, count) = (server(at), at as f64);
                 let station =
                     Station { target, time: times, done: times, spent: 98_765.432_1, count, ..Station::default() };
