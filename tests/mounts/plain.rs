@@ -659,6 +659,8 @@ fn a_server_is_emptied_and_files_get_objects_while_they_are_used() {
         volume.kill(0);
         draining.ends_within(SOON);
         volume.start_server(0);
+        let reaches = |volume: &Plain| work(volume, &["drain", "s1", "--dry-run"]).status.success();
+        wait_until("it reaches the other servers", SOON, || reaches(&volume));
         // What is cut short is not told to be all there is to do.
         let mut draining = aqueduct();
         draining.args(["volume", "drain", "--bwlimit", "1MB/s"]).arg(&volume.file).arg("s1");
@@ -669,6 +671,7 @@ fn a_server_is_emptied_and_files_get_objects_while_they_are_used() {
         assert!(draining.output().contains("goes on with the rest"), "{}", draining.output());
         volume.servers[0].take().unwrap().ends_within(SOON);
         volume.start_server(0);
+        wait_until("it reaches the other servers", SOON, || reaches(&volume));
         let told = work(&volume, &["drain", "s1"]).succeeded();
         assert!(told.contains("may be taken out"), "{told}");
         assert_eq!((volume.objects(1), volume.all_objects()), (0, 33));
