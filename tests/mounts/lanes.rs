@@ -184,17 +184,35 @@ fn goes_straight(volume: &Volume, gives_up: impl Fn() -> bool) -> u64 {
     }
 }
 
+/// A file that lies at a server of data, which is chance: of a few there may be none.
+fn lies_at_data(volume: &Volume, mount: &Mount) -> String {
+    let straight = || (1..volume.servers.len()).map(|server| volume.written_to(server)).sum::<u64>();
+    let (mut before, mut number, mut name) = (straight(), 0, String::new());
+    wait_until("a file lies at a server of data", STRAIGHT_MAX, || {
+        number += 1;
+        name = format!("there-{number}");
+        let file = File::create(mount.join(&name)).unwrap();
+        file.write_all_at(&block(1), 0).unwrap();
+        file.sync_all().unwrap();
+        std::mem::replace(&mut before, straight()) < before
+    });
+    File::create(mount.join(&name)).unwrap(); // empty, as the others
+    name
+}
+
 fn servers_in_trouble(lines: &str, servers: usize, seed: u64, with_names: bool, time: Duration) {
     let mut volume = Volume::with(&format!("{lines}\nwrites = 'data'"), servers);
     let names = with_names.then(|| keep_names(&mut volume));
     let mounts = [volume.mount(0), volume.mount(servers - 1)];
     let (done, mut random, mut straight) = (AtomicBool::new(false), Random::new(seed), 0);
     let of_workers: Vec<&Mount> = mounts.iter().collect();
+    let there = lies_at_data(&volume, &mounts[0]);
+    let name = |number: u64| if number == 0 { there.clone() } else { format!("file-{number}") };
     let told: Vec<(u32, Duration)> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..4)
             .map(|number| {
-                let (mounts, done) = (&of_workers, &done);
-                scope.spawn(move || work(mounts, &format!("file-{number}"), seed * 100 + number, done))
+                let (mounts, done, name) = (&of_workers, &done, name(number));
+                scope.spawn(move || work(mounts, &name, seed * 100 + number, done))
             })
             .collect();
         let end = Instant::now() + time;
