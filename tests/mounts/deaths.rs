@@ -32,9 +32,9 @@ const AWAY: Duration = Duration::from_millis(7500);
 /// For so long something that goes straight is waited for before a death.
 const STRAIGHT_MAX: Duration = Duration::from_secs(10);
 
-/// A service manager that stops a service sends the signal to all of its processes. Who watches over
-/// a server of data is to tell of its end nevertheless: else what it may have been writing is
-/// waited for until it is started again.
+/// A service manager that stops a service signals all of its processes. Who watches over a server
+/// of data has to tell of its end all the same: what the server may have been writing is waited for
+/// until its next start else.
 #[test]
 fn who_watches_tells_of_the_end_of_a_server_though_both_were_told_to_end() {
     within(3 * SOON, || {

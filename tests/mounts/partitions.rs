@@ -205,8 +205,9 @@ fn a_slow_wire_is_no_dead_one() {
     within(Duration::from_secs(120), || {
         let Some(site) = Site::with("suspect_seconds = 6\n", "suspect=6") else { return };
         site.network.slow_down(1, "1mbit");
-        // Twenty seconds' worth: frames of 1 MiB are longer under way than it takes to suspect somebody. The questions of idle connections whether their peers are
-        // there get lost now and then behind them, but not for so long; in 4 s all of them were, on a machine that did much else.
+        // Twenty seconds' worth: a frame of 1 MiB is longer under way than it takes to suspect somebody.
+        // Behind it some keep-alives of idle connections get lost, but not all of 6 s. In 4 s all were
+        // lost on a busy machine.
         let data: Vec<u8> = (0..1_200_000u32).map(|n| (n / 3) as u8).collect();
         fs::write(site.left.join("file"), &data).unwrap();
         assert!(fs::read(site.left.join("file")).unwrap() == data);

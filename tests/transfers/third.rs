@@ -107,7 +107,7 @@ fn data_go_straight_between_the_two_sides() {
         let arguments = ["cp", "-r", "-n", "--manifest", text(&none), &format!("{from_place}/"), &to_place];
         run_within(TEST_MAX, &mut hosts.asks(&arguments)).succeeded();
         assert!(!none.exists());
-        // Nothing to do; and what the source has not is removed. The agent has its own most threads.
+        // Nothing to copy, and what the source lacks is removed. The agent has a limit of threads.
         fs::write(target.path().join("copy/more"), "more").unwrap();
         let arguments = ["sync", "--delete", "--json", "--streams", "200", &format!("{from_place}/"), &to_place];
         let said = json(&run_within(TEST_MAX, &mut hosts.asks(&arguments)).succeeded());

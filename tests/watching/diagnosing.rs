@@ -238,8 +238,8 @@ fn a_mount_whose_server_hangs_is_said_to_wait_for_it() {
     });
 }
 
-/// Whatever is asked of the mount waits for a server that does not come back, and so does the kernel
-/// where it looks a name up.
+/// Whatever is asked of the mount waits for a server that does not come back. So does the kernel's
+/// look-up of a name.
 #[test]
 fn a_mount_that_hangs_holds_no_diagnosis_up() {
     within(LIMIT, || {

@@ -10,7 +10,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Closes a file and gives the error of that: file systems that write late report it here.
 pub(crate) fn close(file: OwnedFd) -> io::Result<()> {
-    // SAFETY: the descriptor has just been given up by its only owner, so nobody else uses or closes it.
+    // SAFETY: `into_raw_fd` has just taken the descriptor from its only owner: nobody else uses or
+    // closes it.
     let result = unsafe { libc::close(file.into_raw_fd()) };
     match result {
         0 => Ok(()),
@@ -104,7 +105,8 @@ impl Ring {
         Ok(Ring { ring, buffers, busy, file: None })
     }
 
-    /// From now on requests go to this file. The last is closed, and what that says is given. Only while nothing is under way.
+    /// Has requests go to this file from now on. Closes the last one, and returns the error of that.
+    /// Only while nothing is under way.
     pub(crate) fn set_file(&mut self, file: Option<OwnedFd>) -> io::Result<()> {
         self.drain();
         std::mem::replace(&mut self.file, file).map_or(Ok(()), close)

@@ -84,7 +84,8 @@ impl Job {
         }
     }
 
-    /// As [`pace`](Job::pace), of bytes for which others wait: they go at once, and later ones wait longer.
+    /// As [`pace`](Job::pace), of bytes for which others wait: they go at once, and later ones wait
+    /// longer.
     pub(crate) fn hasten(&self, bytes: u64) {
         self.take(bytes);
     }

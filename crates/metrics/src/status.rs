@@ -420,8 +420,8 @@ pub struct ClientStatus {
     /// Requests to servers by how many were under way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub activity: Vec<ActivityStatus>,
-    /// So many of `rails`, `ways` and `activity`, counted through, are here, and there are more, for
-    /// which who asks a mount asks again. `None`: all are here.
+    /// How many of `rails`, `ways` and `activity`, counted through, are here, where there are more.
+    /// Whoever reads a mount's status asks for the rest from this one on. `None`: all are here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rest_from: Option<u64>,
 }

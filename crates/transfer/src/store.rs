@@ -378,7 +378,7 @@ impl Store {
                 continue;
             };
             let first: Vec<u8> = first_of.query_row(params![of, self.run], |row| row.get(0))?;
-            // With those of all for each a file of many names would take the square of their number.
+            // Once for each inode: a file of n names would take n^2 lines else.
             let lines: Vec<String> = match first == key {
                 true => lines_of.query_map(params![of, self.run], |row| row.get(0))?.collect::<Result<_, _>>()?,
                 false => Vec::new(),

@@ -172,7 +172,8 @@ impl Team {
         monotonic() + self.offset
     }
 
-    /// By how many seconds this host's clock (CLOCK_MONOTONIC) is ahead of that one: 0 on rank 0's host.
+    /// How many seconds this host's clock (CLOCK_MONOTONIC) is ahead of that of rank 0's host. 0 on
+    /// rank 0's host.
     pub fn clock_ahead(&self) -> f64 {
         -self.offset
     }

@@ -122,8 +122,8 @@ fn read(
             let why = format!("line {number} is longer than {LINE_BYTES_MAX} bytes");
             return Err(Failure::new(what(), why, "is it a file of JSON lines?"));
         }
-        // What single benchmarks say names neither run nor time: there the same again is another repetition, unless
-        // the file itself is there twice.
+        // What single benchmarks say names neither run nor time. So an equal line is another
+        // repetition, unless it is the same line of the same file.
         let place = if is_named(text) { None } else { Some((path, number)) };
         if !seen.insert(digest(&(place, text))) {
             *twice += 1;

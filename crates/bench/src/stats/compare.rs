@@ -26,8 +26,8 @@ pub enum Better {
 }
 
 impl Better {
-    /// As the unit says: a time, also one for some amount (`s/GB`), is better when it is shorter, anything else when
-    /// there is more of it.
+    /// The unit decides. A time is better when it is shorter, also a time per amount (`s/GB`).
+    /// Anything else is better when it is greater.
     pub fn of_unit(unit: &str) -> Better {
         let unit = unit.split('/').next().unwrap_or_default();
         if matches!(unit, "ns" | "us" | "µs" | "ms" | "s" | "min") { Better::Lower } else { Better::Higher }

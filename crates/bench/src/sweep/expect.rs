@@ -11,9 +11,10 @@
 //! | `rising = P` | as P grows no figure is below an earlier one by more than `tolerance` |
 //! | `falling = P` | as P grows no figure is above an earlier one by more than `tolerance` |
 //!
-//! B is `"0.98 * reference"`, `"reference"`, `"150 MB/s"` or a number in the figure's unit; of `cv` it is a share, `"2%"`; `reference = { system, op, where }`
-//! names the figure that differs in these alone. Several keys in one `[[expect]]` must all hold. Where nothing was measured nothing holds: a
-//! point of the matrix that is meant and missing is no pass.
+//! B is `"0.98 * reference"`, `"reference"`, `"150 MB/s"` or a number in the figure's unit. Of `cv`
+//! it is a share, `"2%"`. `reference = { system, op, where }` names the figure that differs in these
+//! alone. Several keys in one `[[expect]]` must all hold. A point of the matrix that is meant and
+//! was not measured fails its expectation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

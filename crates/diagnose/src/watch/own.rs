@@ -1,5 +1,5 @@
-//! Which of a server's sessions are those of what is watched. A server tells of all that it has, and
-//! where several mounts share it, what it does for the others says nothing of the way to this one.
+//! Which of a server's sessions belong to what is watched. A server tells of all its sessions. Where
+//! several mounts share it, those of the others say nothing of the way to this one.
 
 use aqueduct_metrics::status::{ServerStatus, SessionStatus, WayStatus};
 

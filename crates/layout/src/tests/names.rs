@@ -181,7 +181,7 @@ fn a_file_whose_stub_cannot_be_made_is_looked_at_and_removed() {
     assert_eq!((volume.objects(), volume.gone()), (0, 0));
 }
 
-/// Whether the layout of the file says that its bytes are in objects, and that its stub is not made.
+/// Whether the layout of the file says that its bytes are in objects and its stub is not made yet.
 fn is_moved(volume: &Volume) -> bool {
     let process = volume.start(usize::MAX);
     let handle = process.look_up("file").unwrap().handle;

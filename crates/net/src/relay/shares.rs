@@ -6,9 +6,8 @@ use std::net::IpAddr;
 
 use aqueduct_wire::Target;
 
-/// Whether one who has `its` of the places may have a further one, where `taken` of `all` are taken:
-/// never more than are free. So one alone has half of all, two have a third each, and there is room
-/// for who has none.
+/// Whether one who has `its` of the places may have another, where `taken` of `all` are taken.
+/// Nobody gets more places than are free: one alone leaves half of all, two leave a third.
 pub(crate) const fn has_room(its: usize, taken: usize, all: usize) -> bool {
     its < all.saturating_sub(taken)
 }

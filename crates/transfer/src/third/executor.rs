@@ -185,7 +185,7 @@ impl Executor {
         if let Some(known) = self.known(&mut lock(&self.tasks), key, &begin)? {
             return Ok(known);
         }
-        // Names of hosts are looked up for it, for which those who ask for other copies do not wait.
+        // Without the lock: it looks names of hosts up, and nobody who asks for another copy waits.
         let plan = self.plan(submitter, key, &begin)?;
         let kept = self.config.folder.join(format!("{key}.end"));
         let mut tasks = lock(&self.tasks);
