@@ -1,9 +1,6 @@
 //! The rings by which requests of a mount come, as far as the mount has to know them.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::Duration;
 
 use aqueduct_worker::{Done, Group, lock};
@@ -45,12 +42,7 @@ impl Rings {
                 ring.take_all();
                 drained.set();
             });
-            let (mut drained, mut late) = (pin!(done.wait()), pin!(own.sleep(DRAIN_MAX)));
-            poll_fn(|task| match drained.as_mut().poll(task) {
-                Poll::Ready(()) => Poll::Ready(()),
-                Poll::Pending => late.as_mut().poll(task),
-            })
-            .await;
+            _ = own.within(DRAIN_MAX, done.wait()).await; // late, it begins what it holds all the same
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Poll, Waker};
@@ -454,18 +453,10 @@ pub(crate) async fn in_time<T>(asked: impl Future<Output = T>, group: Option<&Gr
 
 /// What is answered within so long; without a group it is waited for.
 pub(crate) async fn within<T>(patience: Duration, asked: impl Future<Output = T>, group: Option<&Group>) -> Option<T> {
-    let mut asked = pin!(asked);
-    let mut late = pin!(async {
-        match group {
-            Some(group) => group.sleep(patience).await,
-            None => std::future::pending().await,
-        }
-    });
-    let answer = poll_fn(|task| match asked.as_mut().poll(task) {
-        Poll::Ready(answer) => Poll::Ready(Some(answer)),
-        Poll::Pending => late.as_mut().poll(task).map(|()| None),
-    });
-    answer.await
+    match group {
+        Some(group) => group.within(patience, asked).await,
+        None => Some(asked.await),
+    }
 }
 
 impl Object {

@@ -1,11 +1,9 @@
 //! What the leases of a server have it do: ask clients for them, and wait for rights at servers of
 //! data.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 
 use aqueduct_fs::ClientId;
@@ -67,12 +65,8 @@ impl Server {
     /// one. False: the server ends before.
     pub(crate) async fn rights_over(&self, granter: &Granter, place: Option<u16>, floor: u64) -> bool {
         for look in 1.. {
-            let mut pause = pin!(self.group.sleep(LOOK));
-            let is_over = poll_fn(|task| match granter.poll_over(place, floor, now(), task) {
-                Poll::Ready(()) => Poll::Ready(true),
-                Poll::Pending => pause.as_mut().poll(task).map(|()| false),
-            });
-            let is_over = is_over.await;
+            let over = poll_fn(|task| granter.poll_over(place, floor, now(), task));
+            let is_over = self.group.within(LOOK, over).await.is_some();
             if is_over || self.draining.load(Ordering::SeqCst) {
                 return is_over;
             }

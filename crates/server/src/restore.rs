@@ -1,11 +1,9 @@
 //! Sessions that an earlier process left: which of their requests had been executed, and which of
 //! their clients come back.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use aqueduct_fs::{Cancel, ClientId, Errno};
@@ -31,12 +29,7 @@ const LOOK_AGAIN_MAX: Duration = Duration::from_secs(1);
 
 /// Waits for a look for as long as looks are waited for. `None`: longer.
 async fn in_time<T>(group: &Group, patience: &mut Duration, look: impl Future<Output = T>) -> Option<T> {
-    let (mut look, mut late) = (pin!(look), pin!(group.sleep(*patience)));
-    let seen = poll_fn(|task| match look.as_mut().poll(task) {
-        Poll::Ready(seen) => Poll::Ready(Some(seen)),
-        Poll::Pending => late.as_mut().poll(task).map(|()| None),
-    });
-    let seen = seen.await;
+    let seen = group.within(*patience, look).await;
     if seen.is_none() {
         *patience = LOOK_AGAIN_MAX;
     }

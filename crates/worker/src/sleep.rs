@@ -1,7 +1,7 @@
 //! Waiting for a time.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Weak;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -19,6 +19,16 @@ impl Group {
     /// Ready after `duration`.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep { group: self.this.clone(), at: Instant::now() + duration, registered: false }
+    }
+
+    /// What a future gives, unless it takes longer. `None`: it was given up.
+    pub async fn within<T>(&self, time: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let (mut work, mut late) = (pin!(work), pin!(self.sleep(time)));
+        poll_fn(|task| match work.as_mut().poll(task) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending => late.as_mut().poll(task).map(|()| None),
+        })
+        .await
     }
 }
 

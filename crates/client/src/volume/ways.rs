@@ -398,12 +398,7 @@ impl Volume {
                 poll_fn(|task| self.lanes.poll_closed(&key, epoch, task)).await;
             }
         };
-        let (mut close, mut limit) = (pin!(close), pin!(group.sleep(LEAVE_MAX)));
-        let is_closed = poll_fn(|task| match close.as_mut().poll(task) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => limit.as_mut().poll(task).map(|()| false),
-        });
-        if !aqueduct_worker::wait(group, is_closed) {
+        if aqueduct_worker::wait(group, group.within(LEAVE_MAX, close)).is_none() {
             tracing::error!("left before all that programs had written was stable at the servers of data");
         }
     }
@@ -472,12 +467,7 @@ async fn while_alive<T>(session: &Session, answer: impl Future<Output = T>) -> O
     let (mut answer, began) = (pin!(answer), Instant::now());
     let (mut unconnected, mut silent, mut heard) = (0, 0, session.heard());
     loop {
-        let mut pause = pin!(session.groups()[0].sleep(LOOK));
-        let looked = poll_fn(|task| match answer.as_mut().poll(task) {
-            Poll::Ready(answered) => Poll::Ready(Some(answered)),
-            Poll::Pending => pause.as_mut().poll(task).map(|()| None),
-        });
-        if let Some(answered) = looked.await {
+        if let Some(answered) = session.groups()[0].within(LOOK, answer.as_mut()).await {
             return Some(answered);
         }
         unconnected = if session.connections() == 0 { unconnected + 1 } else { 0 };

@@ -18,16 +18,6 @@ use crate::socket;
 /// How long a peer may leave an answer of a few bytes without room.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// What a future gives, unless it takes longer.
-pub(crate) async fn within<T>(group: &Group, time: Duration, work: impl Future<Output = T>) -> Option<T> {
-    let (mut work, mut end) = (pin!(work), pin!(group.sleep(time)));
-    poll_fn(|task| match work.as_mut().poll(task) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending => end.as_mut().poll(task).map(|()| None),
-    })
-    .await
-}
-
 /// Tries until there is something else to say than that it would have to wait.
 async fn when_ready<T>(side: &Side, mut attempt: impl FnMut(&Socket) -> io::Result<T>) -> io::Result<T> {
     poll_fn(|task| {
@@ -87,7 +77,7 @@ pub(crate) async fn send(group: &Group, side: &Side, header: Header, body: &[u8]
         Ok(())
     };
     let full = || io::Error::new(io::ErrorKind::TimedOut, "it does not read what it is answered");
-    within(group, ANSWER_MAX, work).await.unwrap_or_else(|| Err(full()))
+    group.within(ANSWER_MAX, work).await.unwrap_or_else(|| Err(full()))
 }
 
 /// Nobody else sends on a connection until this is dropped.

@@ -11,7 +11,7 @@ use socket2::Socket;
 use crate::initiator::{PART_MIN, is_absent, watch_gateways};
 use crate::relay::core::{Core, Greeting, Wait};
 use crate::relay::flow::{About, Side, set_buffers};
-use crate::relay::frames::{Guarded, connect, receive, send, unless_gone, within};
+use crate::relay::frames::{Guarded, connect, receive, send, unless_gone};
 use crate::relay::pace::Pace;
 use crate::relay::shares::NoWait;
 use crate::relay::watch;
@@ -48,7 +48,7 @@ async fn serve(core: &Arc<Core>, side: &Arc<Side>, client: IpAddr, greeting: Gre
     let (request, body) = loop {
         pace.next(&core.group).await;
         let silent = || io::Error::new(io::ErrorKind::TimedOut, "no preamble came in time");
-        let (header, body) = within(&core.group, PREAMBLE_MAX, receive(side)).await.ok_or_else(silent)??;
+        let (header, body) = core.group.within(PREAMBLE_MAX, receive(side)).await.ok_or_else(silent)??;
         if header.kind != Kind::Ping {
             break (header, body);
         }
@@ -117,7 +117,7 @@ async fn questions(core: &Core, side: &Side, request: &Header) -> io::Result<()>
     loop {
         pace.next(&core.group).await;
         let silent = || io::Error::new(io::ErrorKind::TimedOut, "no question came in time");
-        let (header, _) = within(&core.group, PREAMBLE_MAX, receive(side)).await.ok_or_else(silent)??;
+        let (header, _) = core.group.within(PREAMBLE_MAX, receive(side)).await.ok_or_else(silent)??;
         if header.kind != Kind::Ping {
             return Ok(());
         }
@@ -234,7 +234,7 @@ async fn attempt(
     (next, is_gateway): (SocketAddr, bool),
     time: Duration,
 ) -> Result<(Arc<Side>, RouteReply), Refusal> {
-    let tried = within(&core.group, time, dial(core, (route, number), next, time)).await;
+    let tried = core.group.within(time, dial(core, (route, number), next, time)).await;
     let (now, routes) = (Instant::now(), &core.routes);
     match tried {
         Some(Ok((side, reply))) if reply.status == RouteStatus::Open => {

@@ -14,7 +14,7 @@ use aqueduct_worker::lock;
 use crate::relay::admission::BUFFER_MIN;
 use crate::relay::core::{Core, Watcher};
 use crate::relay::flow::{Flow, Side};
-use crate::relay::frames::{connect, receive, send, within};
+use crate::relay::frames::{connect, receive, send};
 use crate::relay::pace::Pace;
 use crate::relay::shares::has_room;
 
@@ -156,7 +156,7 @@ pub(crate) fn listen(core: &Arc<Core>, gateway: SocketAddr) {
 /// Hears what a gateway tells, until no flow leads by it or it ends.
 async fn hear(core: &Arc<Core>, gateway: SocketAddr, is_used: impl Fn(&Core) -> bool) -> io::Result<()> {
     let late = || io::Error::from(io::ErrorKind::TimedOut);
-    let side = within(&core.group, LISTEN_MAX, connect(&core.group, gateway, BUFFER_MIN)).await.ok_or_else(late)??;
+    let side = core.group.within(LISTEN_MAX, connect(&core.group, gateway, BUFFER_MIN)).await.ok_or_else(late)??;
     let heard = async {
         let mut body = Vec::new();
         Route {
@@ -173,7 +173,7 @@ async fn hear(core: &Arc<Core>, gateway: SocketAddr, is_used: impl Fn(&Core) -> 
         loop {
             pace.next(&core.group).await;
             // A frame is never left half read: what is late is asked for.
-            let next = within(&core.group, LISTEN_MAX, receive(&side)).await.ok_or_else(late)??;
+            let next = core.group.within(LISTEN_MAX, receive(&side)).await.ok_or_else(late)??;
             let (header, body) = next;
             match header.kind {
                 Kind::RouteNotice => {
