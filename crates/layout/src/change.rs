@@ -136,21 +136,29 @@ impl Plain {
     /// Objects belong to whom their file belongs, whose quotas count. Those of a server that does
     /// not answer soon do when the file is used no more.
     async fn own_soon(&self, file: &File, spread: &Spread) {
-        spread.now().owner_is_due = true;
         if !matches!(in_time(self.own_objects(file, spread), self.background.as_deref()).await, Some(Ok(()))) {
             tracing::debug!("a server of data has not been told yet whose an object is");
         }
     }
 
-    /// See [`own_soon`](Plain::own_soon).
+    /// See [`own_soon`](Plain::own_soon). Who is done looks once more: another may have changed the
+    /// owner meanwhile, and have been done before.
     pub(crate) async fn own_objects(&self, file: &File, spread: &Spread) -> Result<(), Errno> {
-        spread.now().owner_is_due = false;
+        let owner_of = |attr: Attr| (attr.uid, attr.gid);
         let mut due = Due { spread, is_done: false };
-        let attr = self.attr_of(&file.handle).await?;
-        let owner = SetAttr { uid: Some(attr.uid), gid: Some(attr.gid), ..SetAttr::default() };
-        for part in spread.made() {
-            let object = spread.object(part).await?;
-            spread.judge(part, object.set(owner).await)?;
+        let mut owner = owner_of(self.attr_of(&file.handle).await?);
+        loop {
+            spread.now().owner_is_due = false;
+            let set = SetAttr { uid: Some(owner.0), gid: Some(owner.1), ..SetAttr::default() };
+            for part in spread.made() {
+                let object = spread.object(part).await?;
+                spread.judge(part, object.set(set).await)?;
+            }
+            let now = owner_of(self.attr_of(&file.handle).await?);
+            if now == owner {
+                break;
+            }
+            owner = now;
         }
         due.is_done = true;
         Ok(())

@@ -99,8 +99,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_server_ends_with_the_job() {
-        let settings =
-            Settings { name: "test".into(), threads_min: 0, threads_max: 0, spin_max: std::time::Duration::ZERO };
+        let settings = Settings { name: "test".into(), threads_min: 0, threads_max: 0, spin_max: Duration::ZERO };
         let (group, job) = (Group::new(settings).unwrap(), Job::new(None));
         let done = |work: Result<u8, Errno>| wait(&group, job.unless_ended(async { work }, Some(&group)));
         assert_eq!((done(Ok(7)), done(Err(Errno::EIO))), (Ok(7), Err(Errno::EIO)));

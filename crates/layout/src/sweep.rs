@@ -112,14 +112,14 @@ impl Plain {
     /// Writes down what a file takes, so that nobody has to ask for it.
     async fn settle(&self, file: &File, spread: &Spread) -> Result<(), Errno> {
         // Who comes to the file meanwhile may need nothing of a server that does not answer.
-        let (silent, group) = (Err(Errno::EHOSTUNREACH), self.background.as_deref());
+        let (group, silent) = (self.background.as_deref(), || Errno::EHOSTUNREACH);
         if spread.now().owner_is_due {
-            in_time(self.own_objects(file, spread), group).await.unwrap_or(silent)?;
+            in_time(self.own_objects(file, spread), group).await.ok_or_else(silent)??;
         }
         if spread.now().blocks().is_some() {
             return Ok(());
         }
-        let blocks = in_time(spread.blocks(), group).await.unwrap_or(Err(Errno::EHOSTUNREACH))?;
+        let blocks = in_time(spread.blocks(), group).await.ok_or_else(silent)??;
         let attribute = Attribute { blocks, ..spread.now().attribute.clone() };
         match self.store(&file.handle, &attribute, false).await {
             Ok(()) => spread.now().attribute = attribute,

@@ -48,7 +48,7 @@ pub(crate) struct Walk {
     /// The ids of objects that files name of which something is wrong: wherever they lie, they are
     /// somebody's.
     pub(crate) claimed: HashSet<[u8; 16]>,
-    /// The same, to find one among many.
+    /// The files in `wrong`, to find one among many.
     known_wrong: HashSet<Handle>,
     /// Directories that were looked at: each once, however often it is moved meanwhile.
     folders: HashSet<Handle>,

@@ -268,7 +268,6 @@ fn remove(
 mod tests {
     use std::fs;
     use std::path::Path;
-    use std::sync::OnceLock;
 
     use aqueduct_wire::Checksums;
 
@@ -293,21 +292,7 @@ mod tests {
         for path in ["", "d"] {
             job.goes_through(path.as_bytes(), &directory(&from.join(path)).seen().unwrap());
         }
-        let base = Dir {
-            job: job.clone(),
-            _above: None,
-            path: Vec::new(),
-            source,
-            target: Some(target),
-            seen: None,
-            is_new: false,
-            bequeaths: false,
-            has_projects: false,
-            is_lustre: false,
-            volume: job.volumes.first(),
-            earlier: Vec::new(),
-            given: OnceLock::new(),
-        };
+        let base = Dir::new(&job, Vec::new(), source, (Some(target), job.volumes.first()));
         (job, base)
     }
 

@@ -122,11 +122,6 @@ impl Filter {
         self.excludes.is_empty() && self.only.is_none()
     }
 
-    /// The paths of the list; none where there is no list.
-    pub fn listed(&self) -> impl Iterator<Item = &[u8]> {
-        self.only.iter().flatten().map(Vec::as_slice)
-    }
-
     fn is_listed(&self, path: &[u8], is_directory: bool) -> bool {
         let Some(only) = &self.only else { return true };
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);

@@ -320,7 +320,7 @@ impl Job {
             goes_on: false,
             since: volumes.now(),
             volumes,
-            unseen: Unseen::new(&options.filter),
+            unseen: Unseen::default(),
             target_identity: target_root.seen().map(|seen| seen.identity()).unwrap_or_default(),
             target_root,
             run: random(),
@@ -472,6 +472,30 @@ impl Job {
 }
 
 impl Dir {
+    /// A directory of a copy, open at both ends: nothing was above it, and it gets no attributes.
+    pub fn new(
+        job: &Arc<Job>,
+        path: Vec<u8>,
+        source: Arc<dyn Directory>,
+        (target, volume): (Option<Arc<dyn Directory>>, Arc<Volume>),
+    ) -> Dir {
+        Dir {
+            job: job.clone(),
+            _above: None,
+            path,
+            has_projects: attributes::has_projects(&*source),
+            is_lustre: source.is_lustre(),
+            source,
+            target,
+            seen: None,
+            is_new: false,
+            bequeaths: false,
+            volume,
+            earlier: Vec::new(),
+            given: OnceLock::new(),
+        }
+    }
+
     /// The directory at the destination gets the project of its source before anything is made in
     /// it, which then has it from there.
     pub fn give_project(&self) -> Result<(), Fault> {

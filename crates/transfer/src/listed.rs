@@ -32,10 +32,15 @@ impl Unseen {
         let Some(unseen) = &self.0 else { return };
         for path in std::mem::take(&mut *lock(unseen)) {
             if let Err(error) = look(sources, &path) {
-                told.trouble(&path, &Fault::new("looking for it, since it is listed", error));
+                tell(told, &path, error);
             }
         }
     }
+}
+
+/// Tells that a listed path is in no source.
+pub fn tell(told: &Told, path: &[u8], error: Errno) {
+    told.trouble(path, &Fault::new("looking for it, since it is listed", error));
 }
 
 /// Looks for a path below the sources. What one of them has is there, though patterns may leave it

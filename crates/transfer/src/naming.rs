@@ -147,7 +147,6 @@ pub fn rename(item: &Item, present: Option<&Seen>, part: &[u8]) -> Result<(), Fa
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
@@ -172,21 +171,7 @@ mod tests {
         let volumes = Arc::new(Volumes::with(Volume::scripted(target.clone(), Box::new(sync_all))));
         let watch = Arc::new(Watch::default());
         let job = Arc::new(Job::new(Arc::new(Options::default()), target.clone(), volumes, "read", watch));
-        let dir = Dir {
-            job: job.clone(),
-            _above: None,
-            path: Vec::new(),
-            source,
-            target: Some(target),
-            seen: None,
-            is_new: false,
-            bequeaths: false,
-            has_projects: false,
-            is_lustre: false,
-            volume: job.volumes.first(),
-            earlier: Vec::new(),
-            given: OnceLock::new(),
-        };
+        let dir = Dir::new(&job, Vec::new(), source, (Some(target), job.volumes.first()));
         (job, Arc::new(dir))
     }
 

@@ -249,6 +249,11 @@ pub struct Summary {
     pub not_deleted: Option<String>,
 }
 
+/// What a summary counts by kinds, as a manifest has it.
+pub fn by_kind<T: Copy>(counts: &BTreeMap<Cow<'static, str>, T>) -> BTreeMap<String, T> {
+    counts.iter().map(|(kind, count)| (kind.to_string(), *count)).collect()
+}
+
 impl Summary {
     /// From what was told and counted.
     pub fn new(told: AllTold, counts: Counts, seconds: f64, stages: [Duration; STAGES.len()], sides: Sides) -> Summary {

@@ -15,9 +15,10 @@ use crate::earlier::Earlier;
 use crate::flush::{Flush, Volume, Volumes};
 use crate::job::{Dir, Item, Job, Teller, Worker};
 use crate::ledger::{Clock, Sides, Stage, Watch, uncounted};
+use crate::listed::Unseen;
 use crate::manifest::{Line, Provenance, Text, Writer};
 use crate::options::{Options, Verify};
-use crate::outcome::{Fault, Summary, shown};
+use crate::outcome::{Fault, Summary, by_kind, shown};
 use crate::queue::{Idle, Work};
 use crate::running::{About, Telling};
 use crate::side::{Access, Directory, Place, Root, STEP, Seen};
@@ -334,6 +335,7 @@ fn prepare(plan: &Plan, starts: &[Start], watch: Arc<Watch>, teller: Option<Tell
         // What is read here again when it goes on is compared itself: see `content::is_there`.
         sums: job.sums || plan.is_projected() && store.as_ref().is_some_and(|store| store.is_journal),
         throttle: job.options.rate.map(Throttle::new).map(Arc::new),
+        unseen: Unseen::new(&job.options.filter),
         run: store.as_ref().map_or(job.run, |store| store.name),
         store,
         goes_on,
@@ -416,21 +418,9 @@ fn base(job: &Arc<Job>, start: &Start, before: &[Start]) -> Result<Arc<Dir>, Fai
             Earlier::new(source.clone(), Some((name.clone(), target_name.clone())))
         }
     });
-    Ok(Arc::new(Dir {
-        job: job.clone(),
-        _above: None,
-        path: Vec::new(),
-        has_projects: attributes::has_projects(&**source),
-        is_lustre: source.is_lustre(),
-        source: source.clone(),
-        target: target.clone(),
-        seen,
-        is_new,
-        bequeaths,
-        volume,
-        earlier: earlier.collect(),
-        given: std::sync::OnceLock::new(),
-    }))
+    let mut dir = Dir::new(job, Vec::new(), source.clone(), (target.clone(), volume));
+    (dir.seen, dir.is_new, dir.bequeaths, dir.earlier) = (seen, is_new, bequeaths, earlier.collect());
+    Ok(Arc::new(dir))
 }
 
 /// Puts the beginnings into the queue. What is returned is held until all is done.
@@ -565,10 +555,10 @@ pub fn write_lines(
             tool: format!("aqueduct {}", env!("CARGO_PKG_VERSION")),
             sources,
             destination,
-            checks: summary.checks.iter().map(|(check, count)| (check.to_string(), *count)).collect(),
+            checks: by_kind(&summary.checks),
             troubles: summary.trouble_count,
             lost: summary.lost_count,
-            spent: summary.spent.iter().map(|(what, percent)| (what.to_string(), *percent)).collect(),
+            spent: by_kind(&summary.spent),
         })?;
         out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         manifest_table::settle(&part, path, signer)

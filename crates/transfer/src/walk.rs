@@ -1,6 +1,6 @@
 //! Directories gone through, and what each name in them needs.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use aqueduct_fs::Errno;
 
@@ -70,24 +70,9 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
         sweep(job, &**target, &path).trying("removing what an earlier run left")?;
     }
     job.goes_through(&path, &seen);
-    let (has_projects, is_lustre) = (attributes::has_projects(&*source), source.is_lustre());
-    let above = Some(item.dir.clone());
-    let (job, seen, given) = (job.clone(), Some(seen), OnceLock::new());
-    let dir = Dir {
-        job,
-        _above: above,
-        path,
-        source,
-        target,
-        seen,
-        is_new,
-        bequeaths,
-        has_projects,
-        is_lustre,
-        volume,
-        earlier,
-        given,
-    };
+    let mut dir = Dir::new(job, path, source, (target, volume));
+    (dir._above, dir.seen, dir.earlier) = (Some(item.dir.clone()), Some(seen), earlier);
+    (dir.is_new, dir.bequeaths) = (is_new, bequeaths);
     dir.give_project()?;
     Ok(Some(dir))
 }

@@ -32,8 +32,9 @@ impl Volume {
         if !self.movers.as_ref().is_some_and(|movers| movers.is_named(epoch)) {
             return;
         }
-        let (this, group) = (self.this.clone(), self.sessions[0].groups()[0].clone());
-        self.sessions[0].groups()[0].spawn(async move {
+        let (this, group) = (self.this.clone(), &self.sessions[0].groups()[0]);
+        let sleeps = group.clone();
+        group.spawn(async move {
             let mut pause = RETRY;
             while let Some(volume) = this.upgrade() {
                 if volume.movers.as_ref().is_none_or(Movers::asks_no_more) {
@@ -48,7 +49,7 @@ impl Volume {
                 let why = error.as_deref().unwrap_or("it tells an older one");
                 tracing::warn!(%why, again_in = ?pause, "the server of the names does not tell the volume's present map; it is asked again");
                 drop(volume);
-                group.sleep(pause).await;
+                sleeps.sleep(pause).await;
                 pause = (pause * 2).min(ASKED_AGAIN_MAX);
             }
         });

@@ -459,7 +459,7 @@ impl Flow {
             let info = tcp_info(side.socket.as_fd()).ok();
             info.is_some_and(|info| matches!(judge(&info, suspect), Verdict::Dead(_)))
         };
-        if self.sides.iter().any(is_dead) && !self.is_over.load(Ordering::SeqCst) {
+        if !self.is_over.load(Ordering::SeqCst) && self.sides.iter().any(is_dead) {
             self.abort();
         }
     }

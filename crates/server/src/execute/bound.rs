@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use aqueduct_wire::{Header, Op};
 
+use super::changes_names_or_attributes;
 use super::fence::changes_unslotted;
 use crate::session::Session;
 use crate::state::Server;
@@ -38,32 +39,10 @@ fn bound(header: &Header, op: Op) -> Bound {
 /// Whether a request of this kind is executed in a slot and nowhere else, or where it has none is
 /// among those of [`changes_unslotted`].
 fn has_slot(op: Op) -> bool {
-    matches!(
-        op,
-        Op::Write
-            | Op::Compound
-            | Op::SetAttr
-            | Op::Symlink
-            | Op::MakeNode
-            | Op::MakeDirectory
-            | Op::Unlink
-            | Op::RemoveDirectory
-            | Op::Rename
-            | Op::Link
-            | Op::Open
-            | Op::Create
-            | Op::CreateUnnamed
-            | Op::Flush
-            | Op::Release
-            | Op::OpenDirectory
-            | Op::ReleaseDirectory
-            | Op::SetXattr
-            | Op::RemoveXattr
-            | Op::Fallocate
-            | Op::CopyRange
-            | Op::PutFiles
-            | Op::SetLock
-    )
+    let changes_content = matches!(op, Op::Write | Op::Compound | Op::Fallocate | Op::CopyRange | Op::PutFiles);
+    let opens_or_closes =
+        matches!(op, Op::Open | Op::Flush | Op::Release | Op::OpenDirectory | Op::ReleaseDirectory | Op::SetLock);
+    changes_names_or_attributes(op) || changes_content || opens_or_closes
 }
 
 /// Whether this request, which is counted already, is one more than may be under way.

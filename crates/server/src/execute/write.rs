@@ -159,8 +159,8 @@ impl Job {
         let Some(change) = self.begin(change, &touched).await.transpose()? else { return Ok(()) };
         self.may_repeat(attached, (&write, data.len())).await?;
         let filesystem = &*attached.filesystem;
-        let no_append = self.no_append_meanwhile(filesystem, context, Some(write.open).filter(|_| !data.is_empty()));
-        let no_append = no_append.await;
+        let open = (!data.is_empty()).then_some(write.open);
+        let no_append = self.no_append_meanwhile(filesystem, context, open).await;
         let written = filesystem.write(context, write, Source::Memory(data)).await;
         drop((no_append, change));
         let written = written?;

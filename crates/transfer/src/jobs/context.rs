@@ -15,8 +15,7 @@ use super::order::{Base, Mark, Order};
 use super::unit::{Claimed, Unit};
 use crate::Failure;
 use crate::attributes;
-use crate::earlier;
-use crate::earlier::Earlier;
+use crate::earlier::{self, Earlier};
 use crate::flush::Volumes;
 use crate::job::{Dir, Item, Job, Teller};
 use crate::ledger::Watch;
@@ -203,25 +202,9 @@ impl Context {
         let bequeaths = attributes::bequeaths(&*target).trying("reading its access control list")?;
         let volume = self.volumes.of(&target).trying("looking at its directory at the destination")?;
         let earlier = self.earlier(base, path).trying("looking for it at the sources before")?;
-        let path = path.to_vec();
-        let target = Some(target);
-        let (has_projects, is_lustre) = (attributes::has_projects(&*source), source.is_lustre());
-        let (job, given) = (job.clone(), std::sync::OnceLock::new());
-        Ok(Arc::new(Dir {
-            job,
-            _above: None,
-            path,
-            source,
-            target,
-            seen: None,
-            is_new,
-            bequeaths,
-            has_projects,
-            is_lustre,
-            volume,
-            earlier,
-            given,
-        }))
+        let mut dir = Dir::new(job, path.to_vec(), source, (Some(target), volume));
+        (dir.is_new, dir.bequeaths, dir.earlier) = (is_new, bequeaths, earlier);
+        Ok(Arc::new(dir))
     }
 
     /// A name in a directory.

@@ -15,7 +15,7 @@ use crate::ledger::{Clock, STAGES, Stage};
 use crate::manifest::Text;
 use crate::outcome::{AllTold, Fault, Trying};
 use crate::side::{Listed, Seen};
-use crate::{delete, run, walk};
+use crate::{delete, listed, run, walk};
 
 /// Bytes of files that are one unit, at least: then another begins.
 const UNIT_BYTES: u64 = 256 << 20;
@@ -78,9 +78,9 @@ pub fn unit(context: &Context, board: &Board, claimed: &Claimed) -> Result<Outco
 
 /// Tells which of the paths that were listed are in no source.
 fn tell_missing(context: &Context, job: &Job) {
-    for path in job.options.filter.listed() {
+    for path in job.options.filter.list().into_iter().flatten() {
         if let Err(error) = job.within(Stage::Walk, || context.find(path)) {
-            job.told.trouble(path, &Fault::new("looking for what was listed", error));
+            listed::tell(&job.told, path, error);
         }
     }
 }

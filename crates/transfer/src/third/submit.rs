@@ -1,6 +1,5 @@
 //! The asking half: a copy between servers, of which one makes it.
 
-use std::borrow::Cow;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -20,7 +19,7 @@ use crate::Failure;
 use crate::ledger::Watch;
 use crate::manifest::Provenance;
 use crate::manifest_table;
-use crate::outcome::Summary;
+use crate::outcome::{Summary, by_kind};
 use crate::run::{Plan, journal_name};
 use crate::side::Place;
 use crate::sign::Signer;
@@ -69,15 +68,9 @@ pub fn copy(plan: &Plan, watch: &Watch, stop: &AtomicBool, mut told: impl FnMut(
 
 /// Whether a manifest was written with what came of a copy.
 fn is_of(provenance: &Provenance, summary: &Summary) -> bool {
-    let is_same = |(was, is): (&String, &Cow<'_, str>)| was == is;
-    provenance.troubles == summary.trouble_count
-        && provenance.lost == summary.lost_count
-        && provenance.checks.len() == summary.checks.len()
-        && provenance.checks.values().eq(summary.checks.values())
-        && provenance.checks.keys().zip(summary.checks.keys()).all(is_same)
-        && provenance.spent.len() == summary.spent.len()
-        && provenance.spent.values().eq(summary.spent.values())
-        && provenance.spent.keys().zip(summary.spent.keys()).all(is_same)
+    (provenance.troubles, provenance.lost) == (summary.trouble_count, summary.lost_count)
+        && provenance.checks == by_kind(&summary.checks)
+        && provenance.spent == by_kind(&summary.spent)
 }
 
 enum Made {
