@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use aqueduct_wire::{Header, Op};
 
-use super::changes_names_or_attributes;
 use super::fence::changes_unslotted;
+use super::kinds::changes_names_or_attributes;
 use crate::session::Session;
 use crate::state::Server;
 
