@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tempfile::TempDir;
 
 use crate::agents::{Agent, Cluster, LEASE, copied, lines_of_one, test};
 use crate::common::{Process, TEST_MAX, aqueduct, directory, run_within, wait_until};
@@ -30,6 +31,19 @@ fn wait_for(cluster: &Cluster, job: &str) {
     wait_until("the job is done", TEST_MAX, || {
         cluster.asks(&format!("SELECT state FROM aqueduct.job WHERE id = {job}")) == "done"
     });
+}
+
+/// Waits for the end of a job, which has to have made a copy of all of it.
+fn is_copied(cluster: &Cluster, job: &str, source: &Path, copy: &Path) {
+    wait_for(cluster, job);
+    assert_same(source, copy);
+}
+
+/// A source with a file, and where it is copied to.
+fn sides() -> (TempDir, TempDir) {
+    let (source, target) = (directory(), directory());
+    fs::write(source.path().join("f"), "f").unwrap();
+    (source, target)
 }
 
 fn from(source: &Path) -> String {
@@ -57,8 +71,7 @@ fn steps_of_a_job_are_taken_one_after_the_other_however_many_agents_ask() {
         for copy in ["1", "2", "3"] {
             let copy = target.path().join(copy);
             let job = submitted(&cluster, &["cp", "-r", &from(source.path()), text(&copy)]);
-            wait_for(&cluster, &job);
-            assert_same(source.path(), &copy);
+            is_copied(&cluster, &job, source.path(), &copy);
             assert_eq!(fs::metadata(copy.join("d/7")).unwrap().nlink(), 2);
         }
         assert_eq!(cluster.asks("SELECT count(*) FROM aqueduct.unit"), "0");
@@ -83,8 +96,7 @@ fn an_agent_that_was_stopped_for_longer_than_its_lease_begins_anew_and_ends_the_
         // Nobody has noticed: it is the only one.
         assert_eq!(cluster.asks("SELECT count(*) FROM aqueduct.agent WHERE gone"), "0");
         agent.process.signal(Signal::CONT);
-        wait_for(&cluster, &job);
-        assert_same(source.path(), &copy);
+        is_copied(&cluster, &job, source.path(), &copy);
         assert_eq!(parts(&copy), Vec::<std::path::PathBuf>::new());
         assert_eq!(cluster.asks("SELECT string_agg(gone::text, ' ' ORDER BY id) FROM aqueduct.agent"), "true false");
     });
@@ -94,8 +106,7 @@ fn an_agent_that_was_stopped_for_longer_than_its_lease_begins_anew_and_ends_the_
 fn what_an_agent_that_is_gone_was_given_is_done_by_others() {
     test(|| {
         let Some(cluster) = Cluster::start() else { return };
-        let (source, target) = (directory(), directory());
-        fs::write(source.path().join("f"), "f").unwrap();
+        let (source, target) = sides();
         prepared(&cluster);
         let copy = target.path().join("copy");
         let job = submitted(&cluster, &["cp", "-r", &from(source.path()), text(&copy)]);
@@ -107,8 +118,7 @@ fn what_an_agent_that_is_gone_was_given_is_done_by_others() {
             SELECT {job}, '{{\"do\":\"directory\",\"base\":0,\"path\":\"\"}}', max(id), 1 FROM aqueduct.agent"
         ));
         let _agent = cluster.agent(1);
-        wait_for(&cluster, &job);
-        assert_same(source.path(), &copy);
+        is_copied(&cluster, &job, source.path(), &copy);
     });
 }
 
@@ -116,8 +126,7 @@ fn what_an_agent_that_is_gone_was_given_is_done_by_others() {
 fn what_an_agent_was_given_and_has_not_heard_of_is_not_its_own_for_ever() {
     test(|| {
         let Some(cluster) = Cluster::start() else { return };
-        let (source, target) = (directory(), directory());
-        fs::write(source.path().join("f"), "f").unwrap();
+        let (source, target) = sides();
         let _agent = cluster.agent(1);
         let copy = target.path().join("copy");
         let arguments = ["cp", "-r", "--queue", "other", &from(source.path()), text(&copy)];
@@ -130,8 +139,7 @@ fn what_an_agent_was_given_and_has_not_heard_of_is_not_its_own_for_ever() {
         // As if the connection had broken before the answer came.
         cluster
             .asks("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'aqueduct'");
-        wait_for(&cluster, &job);
-        assert_same(source.path(), &copy);
+        is_copied(&cluster, &job, source.path(), &copy);
     });
 }
 
@@ -139,8 +147,7 @@ fn what_an_agent_was_given_and_has_not_heard_of_is_not_its_own_for_ever() {
 fn a_large_file_of_which_nobody_does_the_rest_is_told() {
     test(|| {
         let Some(cluster) = Cluster::start() else { return };
-        let (source, target) = (directory(), directory());
-        fs::write(source.path().join("f"), "f").unwrap();
+        let (source, target) = sides();
         prepared(&cluster);
         let job = submitted(&cluster, &["cp", "-r", &from(source.path()), text(&target.path().join("copy"))]);
         cluster.asks(&format!("INSERT INTO aqueduct.part (job, key, body, missing) VALUES ({job}, 'large', '', 1)"));
@@ -156,8 +163,7 @@ fn a_large_file_of_which_nobody_does_the_rest_is_told() {
 fn sums_that_no_number_holds_end_at_the_greatest() {
     test(|| {
         let Some(cluster) = Cluster::start() else { return };
-        let (source, target) = (directory(), directory());
-        fs::write(source.path().join("f"), "f").unwrap();
+        let (source, target) = sides();
         prepared(&cluster);
         let copy = target.path().join("copy");
         let job = submitted(&cluster, &["cp", "-r", &from(source.path()), text(&copy)]);
