@@ -179,7 +179,7 @@ impl Plain {
             // Others have taken the room meanwhile. The attribute is what the file is read by; who
             // copies the stub without it gets zeros for that.
             Err(error @ (Errno::ENOSPC | Errno::EDQUOT)) => {
-                tracing::warn!(%error, "the first block of a stub could not be written: no copy of it will be known for one");
+                tracing::warn!(%error, "the first block of a stub could not be written: read the file through the volume only, since a copy of the stub without its attributes reads as zeros");
             }
             written => written?,
         }

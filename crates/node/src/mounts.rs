@@ -174,15 +174,9 @@ pub fn set_slow(mount: &Mount, threshold: &str, patience: Duration) -> Result<()
 /// is followed for so long.
 pub fn on(target: &Path, patience: Duration) -> Result<Option<Mount>, String> {
     let mounts = all().map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
-    // As it stands, without asking anybody.
-    let stands = Path::new(trim_slashes(target));
-    if let Some(mount) = mounts.iter().rfind(|mount| mount.is_ours() && mount.target == stands) {
-        return Ok(Some(mount.clone()));
-    }
-    let target = stands.to_owned();
+    let target = target.to_owned();
     within(patience, move || {
-        // What is not there is mounted on by nobody.
-        let point = asking::path(&target).unwrap_or(target);
+        let point = mount_point(&target, &mounts);
         Ok(mounts.into_iter().rfind(|mount| mount.is_ours() && mount.target == point))
     })
 }
@@ -225,16 +219,21 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// The path by which the kernel lists a mount point: absolute, links resolved, but without asking what is mounted there, which may never answer.
+/// The path by which the kernel lists a mount point: absolute, links resolved. What is mounted
+/// there is not asked, which may never answer; nor is anybody where the path is the kernel's own.
 pub fn mount_point(target: &Path, mounts: &[Mount]) -> PathBuf {
     let target = Path::new(trim_slashes(target));
+    let is_listed = |path: &Path| mounts.iter().any(|mount| mount.target == path);
+    if is_listed(target) {
+        return target.into();
+    }
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let Some(name) = target.file_name() else { return std::fs::canonicalize(target).unwrap_or_else(|_| target.into()) };
-    let Ok(direct) = std::fs::canonicalize(parent).map(|parent| parent.join(name)) else { return target.into() };
-    if mounts.iter().any(|mount| mount.target == direct) {
+    let Some(name) = target.file_name() else { return asking::path(target).unwrap_or_else(|_| target.into()) };
+    let Ok(direct) = asking::path(parent).map(|parent| parent.join(name)) else { return target.into() };
+    if is_listed(&direct) {
         return direct;
     }
-    std::fs::canonicalize(&direct).unwrap_or(direct)
+    asking::path(&direct).unwrap_or(direct)
 }
 
 fn trim_slashes(path: &Path) -> &std::ffi::OsStr {
