@@ -87,6 +87,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         times: Some(Times { lease_us: 4, served_us: 567 }),
         right: Some([9; 40].into()),
         ordinal: Some(Ordinal { number: 7, settled: 5 }),
+        staged: Some(aqueduct_fs::Staged { id: [6; 16], length: 4096 }),
     };
     all.encode(&mut seeds[0]);
     seeds[0].extend_from_slice(b"fields");

@@ -79,7 +79,8 @@ pub(crate) fn requests_of(open: OpenId, directory: OpenId) -> Vec<Request<'stati
 
 /// Where the bytes of a file lie: nowhere, and at a server.
 fn layout() -> Layout {
-    let parts = vec![Part::Hole, Part::At { place: 1, token: (*b"a token").into() }];
+    let parts =
+        vec![Part::Hole { place: 0 }, Part::Untold { place: 2 }, Part::At { place: 1, token: (*b"a token").into() }];
     Layout { size: 1 << 20, block: 1 << 16, id: [3; 16], epoch: 2, parts }
 }
 

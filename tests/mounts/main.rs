@@ -6,6 +6,7 @@
 mod access;
 mod agent;
 mod beside;
+mod brought;
 mod caching;
 mod calls;
 mod churn;

@@ -1,6 +1,7 @@
 //! Reads of objects at the servers of data of plain directories, past the server of the names.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +30,7 @@ fn read_by_names(volume: &Plain) -> u64 {
 }
 
 /// A mount that has found all servers of data.
-fn mount(volume: &Plain, options: &str) -> Mount {
+pub(crate) fn mount(volume: &Plain, options: &str) -> Mount {
     let count = || -> Vec<u64> {
         (1..volume.addresses.len()).map(|number| of_sessions(volume, number, "", |export| export == "(data)")).collect()
     };
@@ -42,7 +43,7 @@ fn mount(volume: &Plain, options: &str) -> Mount {
 }
 
 /// All of a file, without what the kernel has of it.
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let file = File::open(path)?;
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
     let mut data = vec![0; file.metadata()?.len() as usize];
@@ -80,6 +81,64 @@ fn objects_are_read_where_they_lie() {
 }
 
 /// Whoever reads objects sees what another mount has just done to the file.
+/// What clients have brought to servers of data, and what they have written through that of the
+/// names.
+pub(crate) fn written(volume: &Plain) -> (u64, u64) {
+    let brought = (1..volume.addresses.len())
+        .map(|number| of_sessions(volume, number, "bytes_written", |export| export == "(data)"));
+    (brought.sum(), of_sessions(volume, 0, "bytes_written", |_| true))
+}
+
+/// Blocks that are worth to be brought.
+pub(crate) const LARGE: [&str; 2] = ["mode = 'striped'\nstripe_size = '1MiB'", "mode = 'whole-file'"];
+
+#[test]
+fn what_is_written_goes_where_it_lies() {
+    within(LONG, || {
+        const LENGTH: usize = 24 << 20;
+        for lines in LARGE {
+            let volume = Plain::with_names(lines, 3, false);
+            let writer = mount(&volume, "");
+            for number in 0..4 {
+                let mut file = File::create(writer.join(format!("file-{number}"))).unwrap();
+                file.write_all(&content(number, LENGTH)).unwrap();
+                file.sync_all().unwrap();
+            }
+            let (brought, by_names) = written(&volume);
+            assert!(brought >= 4 * LENGTH as u64 * 3 / 4, "{lines}: {brought} brought, {by_names} by the names");
+            assert!(by_names <= 4 * LENGTH as u64 / 4, "{lines}: {brought} brought, {by_names} by the names");
+            // Written over in part, with holes, and past the cache.
+            let file = OpenOptions::new().write(true).open(writer.join("file-1")).unwrap();
+            file.write_all_at(&content(7, 3 << 20), 5_000_001).unwrap();
+            file.write_all_at(&content(8, 2 << 20), 40 << 20).unwrap();
+            file.sync_all().unwrap();
+            let mut expected = content(1, LENGTH);
+            expected.resize(42 << 20, 0);
+            expected[5_000_001..5_000_001 + (3 << 20)].copy_from_slice(&content(7, 3 << 20));
+            expected[40 << 20..].copy_from_slice(&content(8, 2 << 20));
+            let other = mount(&volume, "");
+            for mount in [&writer, &other] {
+                assert!(read(&mount.join("file-1")).unwrap() == expected, "{lines}");
+                assert!(read(&mount.join("file-3")).unwrap() == content(3, LENGTH), "{lines}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_volume_may_have_all_written_through_the_server_of_the_names() {
+    within(LONG, || {
+        let volume = Plain::with_names(&format!("{}\nwrites = 'namespace'", LARGE[0]), 3, false);
+        let writer = mount(&volume, "");
+        fs::write(writer.join("file"), content(1, 16 << 20)).unwrap();
+        File::open(writer.join("file")).unwrap().sync_all().unwrap();
+        let (brought, by_names) = written(&volume);
+        // What was brought before the first answer.
+        assert!(by_names >= 16 << 20 && brought <= 8 << 20, "{brought} brought, {by_names} by the names");
+        assert!(read(&writer.join("file")).unwrap() == content(1, 16 << 20));
+    });
+}
+
 #[test]
 fn what_others_change_is_seen_at_once_where_objects_are_read() {
     within(LONG, || {

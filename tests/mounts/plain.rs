@@ -44,7 +44,11 @@ impl Plain {
         Plain::prepared(lines, (count, true), prepare)
     }
 
-    fn prepared(lines: &str, (count, holds_data): (usize, bool), mut prepare: impl FnMut(usize, &Path)) -> Plain {
+    pub(crate) fn prepared(
+        lines: &str,
+        (count, holds_data): (usize, bool),
+        mut prepare: impl FnMut(usize, &Path),
+    ) -> Plain {
         let home = directory();
         let addresses = free_addresses(count);
         let file = home.path().join("volume.toml");
@@ -77,7 +81,11 @@ impl Plain {
     }
 
     pub(crate) fn start_server(&mut self, number: usize) {
-        let mut command = aqueduct();
+        self.start_server_by(number, aqueduct());
+    }
+
+    /// The same by a command that the arguments follow.
+    pub(crate) fn start_server_by(&mut self, number: usize, mut command: Command) {
         let state = self.home.path().join(format!("state-{number}"));
         command.args(["serve", "--server", &format!("s{number}"), "--volume"]).arg(&self.file);
         command.arg("--state").arg(state);

@@ -241,8 +241,12 @@ impl FileSystem for Client {
     }
 
     fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
-        let Source::Memory(data) = source;
-        Call::waiting(async move { self.volume.write(context, (write, data), &mut Brought::default()).await })
+        Call::waiting(async move {
+            match source {
+                Source::Memory(data) => self.volume.write(context, (write, data), &mut Brought::default()).await,
+                Source::Staged(staged) => self.volume.write_staged(context, write, staged).await,
+            }
+        })
     }
 
     /// The server frees what a session held when it ends; within a session the front end is the

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
+use crate::Errno;
+
 /// The destination of one read. Exactly one of [`file`](Sink::file), [`bytes`](Sink::bytes) and [`memory`](Sink::memory) is called, once, and
 /// then [`finish`](Sink::finish), once: whoever moves the data delivers them in place, so that nobody has to be woken to do it. If the read fails
 /// first, the sink is dropped untouched and the caller answers with the errno.
@@ -34,6 +36,18 @@ pub trait Sink: Send {
 pub enum Source {
     /// Bytes in memory; shared, never copied on the way.
     Memory(Bytes),
+    /// Bytes that who writes has brought to the server below that writes them. ENODATA: that one
+    /// does not have them, and nothing was done. EOPNOTSUPP: there is no such server.
+    Staged(Staged),
+}
+
+/// Bytes that were brought to where they are to be written, and are nobody's until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Staged {
+    /// Chosen at random by who brought them: whoever knows it may have them written.
+    pub id: [u8; 16],
+    /// How many, in bytes.
+    pub length: u32,
 }
 
 impl Source {
@@ -41,6 +55,15 @@ impl Source {
     pub fn length(&self) -> usize {
         match self {
             Source::Memory(bytes) => bytes.len(),
+            Source::Staged(staged) => staged.length as usize,
+        }
+    }
+
+    /// The bytes, for who writes nothing that was staged elsewhere: EOPNOTSUPP.
+    pub fn memory(self) -> Result<Bytes, Errno> {
+        match self {
+            Source::Memory(bytes) => Ok(bytes),
+            Source::Staged(_) => Err(Errno::EOPNOTSUPP),
         }
     }
 }

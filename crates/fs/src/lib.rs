@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 pub use call::Call;
 pub use context::{Cancel, ClientId, Context, Credential, Groups};
-pub use data::{MemorySink, Sink, Source};
+pub use data::{MemorySink, Sink, Source, Staged};
 pub use dirpage::{DirEntry, DirPage};
 pub use errno::Errno;
 pub use lease::{Answer, Aspects, Hold, Keep, Observer};

@@ -28,7 +28,15 @@ pub struct Layout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// There is none: zeros.
-    Hole,
+    Hole {
+        /// Where it will lie: the server's place among those of the volume's map.
+        place: u16,
+    },
+    /// It lies there, for who writes and may not read.
+    Untold {
+        /// The server's place among those of the volume's map.
+        place: u16,
+    },
     /// It lies at a server of data.
     At {
         /// The server's place among those of the volume's map.
@@ -37,6 +45,14 @@ pub enum Part {
         /// most [`OBJECT_TOKEN_LENGTH_MAX`] bytes.
         token: Box<[u8]>,
     },
+}
+
+impl Part {
+    /// The place of its server among those of the volume's map.
+    pub fn place(&self) -> u16 {
+        let (Part::Hole { place } | Part::Untold { place } | Part::At { place, .. }) = self;
+        *place
+    }
 }
 
 impl Layout {
@@ -146,7 +162,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_cuts_nothing() {
         assert_eq!(Layout::default().stripe(), None);
-        let parts = vec![Part::Hole];
+        let parts = vec![Part::Hole { place: 0 }];
         assert_eq!(Layout { parts: parts.clone(), ..Layout::default() }.stripe(), None);
         let stripe = Layout { parts, block: 7, ..Layout::default() }.stripe();
         assert_eq!(stripe, Some(Stripe { block: 7, width: 1 }));

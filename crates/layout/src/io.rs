@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use aqueduct_fs::parts::{Padded, take_apart};
 use aqueduct_fs::{
-    Context, Errno, Layout, MemorySink, OpenId, Part, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+    Context, Errno, Layout, MemorySink, OpenId, Part, ReadAt, Reply, Request, Sink, Source, Staged, WriteAt, Written,
 };
 use bytes::Bytes;
 
@@ -55,7 +55,10 @@ impl Plain {
             return Err(Errno::EINVAL);
         }
         let (_pass, kind) = self.shared(&file).await?;
-        self.read_probe(context, open).await?;
+        let may_read = match self.read_probe(context, open).await {
+            Err(Errno::EBADF) => false, // it is open for writing
+            probed => probed.map(|()| true)?,
+        };
         let Kind::Spread(spread) = kind else { return Ok(Reply::Layout(Layout::default())) };
         let (attribute, size) = {
             let now = spread.now();
@@ -63,11 +66,14 @@ impl Plain {
         };
         let now = SystemTime::now();
         let part = |(part, server): (usize, &ServerKey)| {
-            if attribute.made & (1 << part) == 0 {
-                return Ok(Part::Hole);
-            }
             let at = self.stores.iter().position(|store| store.key() == *server).ok_or(Errno::EIO)?;
             let place = u16::try_from(at).map_err(|_| Errno::EIO)?;
+            if !may_read {
+                return Ok(Part::Untold { place });
+            }
+            if attribute.made & (1 << part) == 0 {
+                return Ok(Part::Hole { place });
+            }
             let generation = self.stores[at].generation();
             let token = Token { id: attribute.id, part, server: *server, generation }.encode(&self.layouts, now);
             Ok(Part::At { place, token })
@@ -87,12 +93,15 @@ impl Plain {
         let Some(file) = self.table.open(context.client, write.open) else {
             return self.tree.write(context, write, source).await;
         };
-        let Source::Memory(data) = source;
+        let data = match source {
+            Source::Memory(data) => data,
+            Source::Staged(staged) => return self.write_brought((context, &file), write, staged).await,
+        };
         if !write.append {
             let (_pass, kind) = self.shared(&file).await?;
             match kind {
                 Kind::Spread(spread) if may_share(&spread, write.offset, data.len()) => {
-                    let shared = (write, data.clone(), true);
+                    let shared = (write, Source::Memory(data.clone()), true);
                     if let Some(written) = self.write_spread(context, (&file, &spread), shared).await? {
                         return Ok(written);
                     }
@@ -122,7 +131,41 @@ impl Plain {
                 }
             }
         };
-        self.write_spread(context, (&file, &spread), (write, data, false)).await?.ok_or(Errno::EIO)
+        let alone = (write, Source::Memory(data), false);
+        self.write_spread(context, (&file, &spread), alone).await?.ok_or(Errno::EIO)
+    }
+
+    /// Writes what a client has brought to the server that has the place, as any other write
+    /// there. ENODATA: that server does not have it, since the bytes lie elsewhere, or here; the
+    /// client sends them.
+    async fn write_brought(
+        &self,
+        (context, file): (&Context, &File),
+        write: WriteAt,
+        staged: Staged,
+    ) -> Result<Written, Errno> {
+        if !self.config.brings {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let length = staged.length as usize;
+        let is_one = |spread: &Spread| spread.stripe.pieces(write.offset, length as u64).len() == 1;
+        {
+            let (_pass, kind) = self.shared(file).await?;
+            let Kind::Spread(spread) = kind else { return Err(Errno::ENODATA) };
+            if write.append || !is_one(&spread) {
+                return Err(Errno::ENODATA);
+            }
+            if may_share(&spread, write.offset, length) {
+                let shared = (write, Source::Staged(staged), true);
+                if let Some(written) = self.write_spread(context, (file, &spread), shared).await? {
+                    return Ok(written);
+                }
+            }
+        }
+        let (_pass, kind) = self.alone(file).await?;
+        let Kind::Spread(spread) = kind else { return Err(Errno::ENODATA) };
+        let alone = (write, Source::Staged(staged), false);
+        self.write_spread(context, (file, &spread), alone).await?.ok_or(Errno::EIO)
     }
 
     /// Whether an ordinary file would become too long.
@@ -161,16 +204,17 @@ impl Plain {
         &self,
         context: &Context,
         (file, spread): (&File, &Spread),
-        (write, data, shares): (WriteAt, Bytes, bool),
+        (write, data, shares): (WriteAt, Source, bool),
     ) -> Result<Option<Written>, Errno> {
         let offset = if write.append { spread.now().size } else { write.offset };
-        let end = offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok());
+        let length = data.length();
+        let end = offset.checked_add(length as u64).filter(|end| i64::try_from(*end).is_ok());
         let end = end.ok_or(Errno::EFBIG)?;
         // Whether this open may write, the times, and that set-id bits go, is the tree's business.
-        let touch = if data.is_empty() { Bytes::new() } else { Bytes::from_static(&MAGIC[..1]) };
+        let touch = if length == 0 { Bytes::new() } else { Bytes::from_static(&MAGIC[..1]) };
         let at_start = WriteAt { offset: 0, append: false, stable: false, ..write };
         let touched = self.tree.write(context, at_start, Source::Memory(touch)).await?;
-        if data.is_empty() {
+        if length == 0 {
             return Ok(Some(Written { count: 0, offset, ..touched }));
         }
         let grows = end > spread.now().size;
@@ -184,9 +228,12 @@ impl Plain {
         let mut growing = Growing { spread, is_done: !grows };
         let _noting = file.changed.noting(offset, end);
         let (mut done, mut failed) = (0, None);
-        for piece in spread.stripe.pieces(offset, data.len() as u64) {
-            let bytes = data.slice(done..done + piece.length as usize);
-            let (count, error) = self.write_piece(context, (file, spread), piece, bytes, write.stable).await;
+        for piece in spread.stripe.pieces(offset, length as u64) {
+            let of_piece = match &data {
+                Source::Memory(data) => Source::Memory(data.slice(done..done + piece.length as usize)),
+                Source::Staged(staged) => Source::Staged(*staged), // there is one piece
+            };
+            let (count, error) = self.write_piece(context, (file, spread), piece, of_piece, write.stable).await;
             done += count;
             failed = error;
             if count < piece.length as usize {
@@ -197,7 +244,7 @@ impl Plain {
             return Err(failed.unwrap_or(Errno::ENOSPC));
         }
         self.grow(file, spread, offset + done as u64).await?;
-        growing.is_done |= done == data.len();
+        growing.is_done |= done == length;
         if write.stable {
             let sync = Request::Sync { open: write.open, data_only: false };
             self.tree.call(context, sync).await?;
@@ -211,7 +258,7 @@ impl Plain {
         context: &Context,
         (file, spread): (&File, &Spread),
         piece: Piece,
-        mut data: Bytes,
+        data: Source,
         stable: bool,
     ) -> (usize, Option<Errno>) {
         let object = match self.object_to_write(file, spread, piece.part).await {
@@ -219,6 +266,17 @@ impl Plain {
             Err(error) => return (0, Some(error)),
         };
         spread.now().dirty |= 1 << piece.part;
+        let mut data = match data {
+            Source::Memory(data) => data,
+            Source::Staged(staged) => {
+                let written = object.write_brought(context, piece.at, staged).await;
+                return match spread.judge(piece.part, written) {
+                    Ok(Written { count: 0, .. }) => (0, Some(Errno::ENOSPC)),
+                    Ok(Written { count, .. }) => (count.min(staged.length) as usize, None),
+                    Err(error) => (0, Some(error)),
+                };
+            }
+        };
         let mut done = 0;
         while !data.is_empty() {
             let written = object.write(context, piece.at + done as u64, data.clone(), stable).await;

@@ -38,6 +38,8 @@ pub struct Config {
     pub width: usize,
     /// The longest that a file is ordinary, in bytes.
     pub inline_max: u64,
+    /// Clients bring what they write to the stores' servers themselves.
+    pub brings: bool,
 }
 
 /// Why a volume cannot be served.

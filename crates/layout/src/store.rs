@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::{
     Attr, Context, Credential, Entry, Errno, FallocateFlags, FileSystem, Groups, Handle, OpenFlags, OpenId, ReadAt,
-    Reply, Request, SetAttr, Sink, Source, Statfs, WriteAt, Written,
+    Reply, Request, SetAttr, Sink, Source, Staged, Statfs, WriteAt, Written,
 };
 use aqueduct_worker::Group;
 use bytes::Bytes;
@@ -387,7 +387,9 @@ impl Store {
             let parent = self.folder(&backing, folder).await?;
             let unlink = Request::Unlink { parent: parent.bytes(), name: name.as_bytes() };
             match backing.call(&own(), unlink).await {
-                Ok(_) | Err(Errno::ENOENT) => return Ok(()),
+                Ok(_) | Err(Errno::ENOENT) => {
+                    return Ok(());
+                }
                 Err(Errno::ESTALE) => self.forget(),
                 Err(error) => return Err(error),
             }
@@ -495,6 +497,16 @@ impl Object {
     pub(crate) async fn write(&self, context: &Context, at: u64, data: Bytes, stable: bool) -> Result<Written, Errno> {
         let write = WriteAt { open: self.open, offset: at, append: false, stable };
         self.vouched(self.backing.write(&as_caller(context), write, Source::Memory(data)).await).await
+    }
+
+    /// Writes what a client has brought to the object's server, stably: this server has nothing
+    /// that it could write again. ENODATA: it is not there.
+    pub(crate) async fn write_brought(&self, context: &Context, at: u64, staged: Staged) -> Result<Written, Errno> {
+        let write = WriteAt { open: self.open, offset: at, append: false, stable: true };
+        let written = self.backing.write(&as_caller(context), write, Source::Staged(staged)).await;
+        // A store of this process is brought nothing.
+        let nowhere = |error| if error == Errno::EOPNOTSUPP { Errno::ENODATA } else { error };
+        self.vouched(written.map_err(nowhere)).await
     }
 
     pub(crate) async fn set(&self, set: SetAttr) -> Result<Attr, Errno> {

@@ -1,6 +1,6 @@
 //! A volume over directories of this machine, with processes that end at any step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -11,6 +11,7 @@ use std::task::{Poll, Waker};
 use aqueduct_fs::*;
 use aqueduct_posix::{Options, Posix};
 use aqueduct_worker::{Group, Settings, wait};
+use bytes::Bytes;
 
 use crate::attribute::LayoutKey;
 use crate::marker;
@@ -18,6 +19,7 @@ use crate::plain::{Config, FOLDER, Plain};
 use crate::store::{Start, Store};
 use crate::stripe::server_key;
 
+mod brought;
 mod checks;
 mod crashes;
 mod files;
@@ -65,6 +67,10 @@ pub(super) struct Disk {
     pub(super) fails: AtomicBool,
     /// How often something was made stable.
     pub(super) syncs: AtomicUsize,
+    /// How often something was written that is to be stable.
+    pub(super) stable: AtomicUsize,
+    /// What was brought there.
+    pub(super) brought: Mutex<HashMap<[u8; 16], Bytes>>,
 }
 
 async fn until_free(holds: &AtomicBool) {
@@ -148,12 +154,23 @@ impl layer::Layer for Mortal {
         if let Some(error) = self.disk.as_ref().and_then(|disk| *disk.refuses.lock().unwrap()) {
             return Call::ready(Err(error));
         }
+        let brought = |staged: Staged| self.disk.as_ref()?.brought.lock().unwrap().remove(&staged.id);
+        let source = match source {
+            Source::Staged(staged) => match brought(staged) {
+                Some(data) => Source::Memory(data),
+                None => return Call::ready(Err(Errno::ENODATA)),
+            },
+            source => source,
+        };
         match (self.lives(), &self.disk) {
-            (Ok(()), Some(disk)) if disk.holds_writes.load(Ordering::SeqCst) => Call::waiting(async move {
+            (Ok(()), Some(disk)) => Call::waiting(async move {
                 until_free(&disk.holds_writes).await;
+                if write.stable {
+                    disk.stable.fetch_add(1, Ordering::SeqCst);
+                }
                 self.below.write(context, write, source).await
             }),
-            (Ok(()), _) => self.below.write(context, write, source),
+            (Ok(()), None) => self.below.write(context, write, source),
             (Err(error), _) => Call::ready(Err(error)),
         }
     }
@@ -218,6 +235,11 @@ impl Volume {
 
     /// A process that ends after so many changes.
     pub(super) fn start(&self, changes: usize) -> Process {
+        self.start_as(changes, true)
+    }
+
+    /// The same, where clients bring what they write, or do not.
+    pub(super) fn start_as(&self, changes: usize, brings: bool) -> Process {
         let starts = Arc::<AtomicU64>::default();
         let server_starts: Start = Arc::new({
             let starts = starts.clone();
@@ -242,7 +264,7 @@ impl Volume {
             store.reached(open(&self.home.path().join(name), false, Some(disk.clone())), Some(server_starts.clone()));
             store
         });
-        let config = Config { key: KEY, block: BLOCK, width: self.width, inline_max: INLINE_MAX };
+        let config = Config { key: KEY, block: BLOCK, width: self.width, inline_max: INLINE_MAX, brings };
         let tree_disk = Arc::<Disk>::default();
         let [tree, quiet] = [true, false].map(|keeps| open(&self.tree(), keeps, Some(tree_disk.clone())));
         let trees = (tree, quiet);

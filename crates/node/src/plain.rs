@@ -69,6 +69,8 @@ pub struct PlainPart {
     pub width: usize,
     /// The longest of an ordinary file, in bytes.
     pub inline_max: u64,
+    /// Clients bring what they write to the servers of data themselves.
+    pub brings: bool,
 }
 
 impl PlainPart {
@@ -223,7 +225,8 @@ pub(crate) fn open_tree(
         }
         stores.push(store);
     }
-    let config = Config { key: *key, block: part.block, width: part.width, inline_max: part.inline_max };
+    let config =
+        Config { key: *key, block: part.block, width: part.width, inline_max: part.inline_max, brings: part.brings };
     let held = hold(path)?;
     let trees: (Backing, Backing) = (posix.clone(), Arc::new(quiet));
     let opened = wait(group, Plain::open(trees, stores, config, Some(group.clone())));
@@ -282,7 +285,7 @@ pub(crate) fn look(
         }
         all.push(store);
     }
-    let config = Config { key, block: part.block, width: part.width, inline_max: part.inline_max };
+    let config = Config { key, block: part.block, width: part.width, inline_max: part.inline_max, brings: part.brings };
     let trees = (back(directory, mends, options.clone())?, back(directory, false, options)?);
     let opened = wait(group, Plain::open(trees, all, config, None));
     let plain = opened.map_err(|error| {

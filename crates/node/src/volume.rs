@@ -42,11 +42,10 @@ pub enum VolumeModeSetting {
 }
 
 /// Through whom files are written, as it is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WritesSetting {
     /// Through the server of the names alone.
-    #[default]
     Namespace,
     /// Through the servers that read them for others.
     Data,
@@ -86,9 +85,9 @@ pub struct VolumeSettings {
     /// What programs read or write at once is whole, whatever its size: they take turns.
     #[serde(default)]
     pub atomic: bool,
-    /// Through whom is written.
-    #[serde(default)]
-    pub writes: WritesSetting,
+    /// Through whom is written; `None`: where directories share nothing through all servers, else
+    /// through that of the names.
+    pub writes: Option<WritesSetting>,
     /// With `writes = "data"`: several clients that write one file at the same time do that
     /// straight, too. It is an experiment: docs/volumes.md says what it may lose.
     #[serde(default)]
@@ -317,7 +316,7 @@ impl Volume {
     fn writes_straight(&self) -> bool {
         let map = self.map();
         let spreads = matches!(map.mode, VolumeMode::Cluster | VolumeMode::Stripe) && map.data.len() > 1;
-        spreads && self.settings.writes == WritesSetting::Data
+        spreads && self.settings.writes == Some(WritesSetting::Data)
     }
 
     fn place_of(&self, id: &str) -> Result<usize, Failure> {
@@ -383,6 +382,7 @@ impl Volume {
             block: self.stripe_size,
             width: if is_striped { (*width).into() } else { 1 },
             inline_max: self.inline_max,
+            brings: self.settings.writes != Some(WritesSetting::Namespace),
         })
     }
 
@@ -449,8 +449,8 @@ fn inline_max(settings: &VolumeSettings) -> Result<u64, String> {
 
 /// Why a volume of plain directories cannot be.
 fn check_plain(settings: &VolumeSettings, namespace: usize) -> Result<(), String> {
-    if settings.coherent || settings.writes != WritesSetting::Namespace {
-        return Err("coherent and writes are for servers that share a file system".to_owned());
+    if settings.coherent {
+        return Err("coherent is for servers that share a file system".to_owned());
     }
     let mut servers = settings.server.iter().enumerate();
     if let Some((_, without)) = servers.find(|(place, server)| !server.data && *place != namespace) {
@@ -522,14 +522,20 @@ fn check(settings: &VolumeSettings) -> Result<usize, String> {
 
 /// What would be passed over is no setting of this volume.
 fn check_meaning(settings: &VolumeSettings) -> Result<(), String> {
-    use VolumeModeSetting::{Cluster, Stripe, Striped};
+    use VolumeModeSetting::{Cluster, Stripe, Striped, WholeFile};
     let VolumeSettings { mode, width, writes, concurrent, fence, .. } = settings;
     if *width != 0 && !matches!(mode, Stripe | Striped) {
         return Err("width is for mode = \"stripe\" and \"striped\"".to_owned());
     }
     match (writes, mode) {
-        (WritesSetting::Data, Cluster | Stripe) => Ok(()),
-        (WritesSetting::Data, _) => Err("writes = \"data\" is for mode = \"cluster\" and \"stripe\"".to_owned()),
+        (Some(WritesSetting::Data), Cluster | Stripe) => Ok(()),
+        (Some(WritesSetting::Data), Striped | WholeFile) if !concurrent && *fence == FenceSetting::Answer => Ok(()),
+        (Some(WritesSetting::Data), Striped | WholeFile) => {
+            Err("concurrent and fence are for mode = \"cluster\" and \"stripe\"".to_owned())
+        }
+        (Some(WritesSetting::Data), _) => {
+            Err("writes = \"data\" is for modes with several servers that write".to_owned())
+        }
         _ if *concurrent => Err("concurrent is for writes = \"data\"".to_owned()),
         _ if *fence != FenceSetting::Answer => Err("fence is for writes = \"data\"".to_owned()),
         _ => Ok(()),
@@ -606,8 +612,10 @@ mod tests {
         assert!(of("a", "strips", std::slice::from_ref(&one)).contains("cluster"), "the modes are named");
         for (mode, rest, told) in [
             ("cluster", "width = 2", "width is for"),
-            ("serial", "writes = 'data'", "is for mode = \"cluster\""),
-            ("loadbalance", "writes = 'data'", "is for mode = \"cluster\""),
+            ("serial", "writes = 'data'", "is for modes with several servers that write"),
+            ("loadbalance", "writes = 'data'", "is for modes with several servers that write"),
+            ("striped", "writes = 'data'\nconcurrent = true", "are for mode = \"cluster\""),
+            ("striped", "writes = 'data'\nfence = 'timed'", "are for mode = \"cluster\""),
             ("stripe", "concurrent = true", "concurrent is for"),
             ("whole-file", "fence = 'timed'", "fence is for"),
         ] {

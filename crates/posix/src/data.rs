@@ -112,7 +112,7 @@ impl Posix {
     pub(crate) fn write_range(&self, context: &Context, write: WriteAt, source: &Source) -> Result<Written, Errno> {
         let open = self.open_with(context, write.open, OpenFlags::WRITE)?;
         identity::act_through_open(&context.credential)?;
-        let Source::Memory(data) = source;
+        let Source::Memory(data) = source else { return Err(Errno::EOPNOTSUPP) };
         let mut flags = ReadWriteFlags::empty();
         flags.set(ReadWriteFlags::APPEND, write.append);
         flags.set(ReadWriteFlags::DSYNC, write.stable);

@@ -41,6 +41,7 @@ mod latest;
 mod look;
 mod right;
 mod set;
+mod staged;
 mod wait;
 mod write;
 
@@ -121,6 +122,7 @@ impl Job {
             (Op::Right, Some(attached)) => self.right(attached, &frame.body).await,
             (Op::Revoke, Some(_)) => self.revoke(&frame.body).await,
             (Op::Read, Some(attached)) => self.read(attached, &frame.body).await,
+            (Op::Stage, Some(attached)) => self.stage(attached, &frame.body, frame.payload),
             (Op::Write, Some(attached)) => self.write(attached, &frame.body, frame.payload).await,
             (Op::Fetch | Op::List, Some(attached)) => self.fetch(attached, &frame.body).await,
             (Op::Compound, Some(attached)) => self.compound(attached, &frame.body).await,

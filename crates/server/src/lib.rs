@@ -52,6 +52,7 @@ mod sessions;
 mod silence;
 mod sink;
 mod slots;
+mod staging;
 mod state;
 mod status;
 mod stored;

@@ -37,7 +37,7 @@ pub(crate) async fn repeat_write(
     (filesystem, server): (&dyn FileSystem, &Server),
     context: &Context,
     write: WriteAt,
-    data: Bytes,
+    data: Source,
     record: Record,
 ) -> Result<Written, Errno> {
     let before = remembered(Op::Write, record)?.written()?;
@@ -49,6 +49,11 @@ pub(crate) async fn repeat_write(
     if now.verifier == before.verifier {
         return Ok(before);
     }
+    let data = match data {
+        Source::Memory(data) => data,
+        // Its client sends them.
+        Source::Staged(_) => return Err(Errno::ENODATA),
+    };
     let data = data.slice(..data.len().min(before.count as usize));
     write_lost((filesystem, server), context, (write, again), data).await
 }

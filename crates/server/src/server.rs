@@ -25,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::pressure;
 use crate::reach::Reach;
 use crate::room::Hoarders;
+use crate::staging::Staging;
 use crate::state::{Server, ServerConfigParts};
 use crate::trace::Tracer;
 use crate::unjoined::Unjoined;
@@ -77,6 +78,7 @@ impl Server {
                 leases: Keeper::new(leases, this.clone()),
                 failpoint: Failpoint::default(),
                 reach: Reach::new(complaints.clone()),
+                staging: Staging::default(),
                 complaints,
                 metrics: Metrics::default(),
                 tracer: Tracer::new(config.trace),

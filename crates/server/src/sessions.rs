@@ -89,6 +89,7 @@ impl Server {
         if let Some(journal) = session.journal.get() {
             journal.remove();
         }
+        self.staging.forget(session.id);
         self.recovery.settle(session.id);
         if is_done {
             self.leases.settle(session.id);

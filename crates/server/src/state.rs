@@ -26,6 +26,7 @@ use crate::recovery::Recovery;
 use crate::room::{Hoarders, Waiting};
 use crate::session::Session;
 use crate::slots::ReplyMemory;
+use crate::staging::Staging;
 use crate::trace::Tracer;
 use crate::unjoined::Unjoined;
 
@@ -73,6 +74,8 @@ pub struct Server {
     pub(crate) pulse: Pulse,
     pub(crate) listeners: Listeners,
     pub(crate) reach: Reach,
+    /// What clients have brought to be written by the volume's other servers.
+    pub(crate) staging: Staging,
     pub(crate) this: Weak<Server>,
 }
 

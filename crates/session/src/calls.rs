@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use aqueduct_fs::parts::take_apart;
-use aqueduct_fs::{Context, DirPage, Errno, OpenId, Opened, ReadAt, Reply, Request, Sink, WriteAt, Written};
+use aqueduct_fs::{Context, DirPage, Errno, OpenId, Opened, ReadAt, Reply, Request, Sink, Staged, WriteAt, Written};
 use aqueduct_wire::{Class, HEADER_SIZE, Op};
 use bytes::Bytes;
 
@@ -116,6 +116,17 @@ impl Session {
         (write, data): (WriteAt, Bytes),
         brought: &mut Brought,
     ) -> Result<Written, Errno> {
+        self.write_from(context, (write, data, None), brought).await
+    }
+
+    /// The same, of data that may have been staged where they are to lie: ENODATA when they are
+    /// not there any more, and nothing was done.
+    pub async fn write_from(
+        &self,
+        context: &Context,
+        (write, data, staged): (WriteAt, Bytes, Option<Staged>),
+        brought: &mut Brought,
+    ) -> Result<Written, Errno> {
         self.opens.check([write.open])?;
         self.opens.error(write.open)?;
         if self.window.is_full() {
@@ -126,8 +137,9 @@ impl Session {
         let make = || {
             let mut frame = vec![0; HEADER_SIZE];
             aqueduct_wire::encode_write(context, &write, &mut frame);
-            let (bulk, payload) = (data.len() > SMALL, Some(data.clone()));
-            Exchange { bulk, changes: true, payload, ..Exchange::new(Op::Write, frame) }
+            let payload = staged.is_none().then(|| data.clone());
+            let bulk = payload.is_some() && data.len() > SMALL;
+            Exchange { bulk, changes: true, payload, staged, ..Exchange::new(Op::Write, frame) }
         };
         let sent = self.exchange_write(context, make, brought).await;
         let (reply, epoch) = sent.map_err(|error| self.opens.explain(error, [write.open]))?;

@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::steps::{Sent, Served, What};
-use aqueduct_fs::{Cancel, Context, Errno, Reply, Request, Sink};
+use aqueduct_fs::{Cancel, Context, Errno, Reply, Request, Sink, Staged};
 use aqueduct_net::Frame;
 use aqueduct_wire::{Class, Extensions, Flags, GiveUp, HEADER_SIZE, Header, Kind, Op, STATUS_MOVED, Times};
 use aqueduct_worker::{Earlier, Moment};
@@ -75,6 +75,8 @@ pub(crate) struct Exchange {
     pub(crate) comes: u64,
     /// The rail that it was cut for.
     pub(crate) rail: Option<usize>,
+    /// What it writes, in the place of a payload.
+    pub(crate) staged: Option<Staged>,
 }
 
 impl Exchange {
@@ -96,15 +98,16 @@ impl Exchange {
             sink: None,
             comes: 0,
             rail: None,
+            staged: None,
         }
     }
 
-    /// Puts a prefix before the fields: the job, the trace, and whether the queue time is asked
-    /// for. A request that has a prefix already stays as it is.
+    /// Puts a prefix before the fields: the job, the trace, whether the queue time is asked for,
+    /// and what was staged. A request that has a prefix already stays as it is.
     fn extend(&mut self, context: &Context, asks_queue_time: bool) {
         let job = context.job.as_ref().map(|job| (**job).into());
         let trace = context.steps().trace();
-        let extensions = Extensions { job, trace, asks_queue_time, ..Extensions::default() };
+        let extensions = Extensions { job, trace, asks_queue_time, staged: self.staged, ..Extensions::default() };
         if self.extended || extensions.is_empty() {
             return;
         }

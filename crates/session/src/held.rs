@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use aqueduct_fs::{Context, Errno, Request, WriteAt, Written};
+use aqueduct_fs::{Context, Errno, Request, Staged, WriteAt, Written};
 use aqueduct_wire::{Class, Extensions, HEADER_SIZE, Op, Ordinal};
 use bytes::Bytes;
 
@@ -32,6 +32,25 @@ impl Session {
             }
             aqueduct_wire::encode_write(context, &write, &mut frame);
             Exchange { extended: ordinal.is_some(), ..held_write(frame, data.clone(), epoch) }
+        };
+        let sent = self.exchange_write(context, make, &mut Brought::default()).await;
+        let (reply, epoch) = sent.map_err(|error| self.opens.explain(error, [write.open]))?;
+        self.written_held((write, epoch), &reply.body, data.clone())
+    }
+
+    /// The same, of data that were staged where they are to lie: ENODATA when they are not there
+    /// any more, and nothing was done.
+    pub async fn write_held_staged(
+        &self,
+        context: &Context,
+        write: WriteAt,
+        (data, staged): (Bytes, Staged),
+        epoch: u64,
+    ) -> Result<Written, Errno> {
+        let make = || {
+            let mut frame = vec![0; HEADER_SIZE];
+            aqueduct_wire::encode_write(context, &write, &mut frame);
+            Exchange { staged: Some(staged), bulk: false, payload: None, ..held_write(frame, data.clone(), epoch) }
         };
         let sent = self.exchange_write(context, make, &mut Brought::default()).await;
         let (reply, epoch) = sent.map_err(|error| self.opens.explain(error, [write.open]))?;

@@ -28,6 +28,7 @@ mod right;
 mod session;
 mod silence;
 mod slots;
+mod staged;
 mod window;
 
 pub use aqueduct_net::{Address, Local as LocalEnd, PATHS_MAX, Path, SUSPECT_MIN};

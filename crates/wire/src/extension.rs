@@ -5,6 +5,8 @@
 //! stand in the order of their types, each at most once. A type of 32,768 or more is *critical*:
 //! who does not know it must not act on the frame. Other types that are not known are skipped.
 
+use aqueduct_fs::{Staged, TRANSFER_SIZE_MAX};
+
 use crate::field::*;
 
 /// The most bytes of all entries together.
@@ -30,6 +32,7 @@ const QUEUE_TIME: u16 = 4;
 const TIMES: u16 = 5;
 const RIGHT: u16 = CRITICAL | 1;
 const ORDINAL: u16 = CRITICAL | 2;
+const STAGED: u16 = CRITICAL | 3;
 
 /// Of a write beside other clients: what of this client's at the same server it may repeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +71,9 @@ pub struct Extensions {
     pub right: Option<Box<[u8]>>,
     /// Of a write under a right that several clients have, critical.
     pub ordinal: Option<Ordinal>,
+    /// Of a write without data, critical: what it writes was staged at the server that has the
+    /// place.
+    pub staged: Option<Staged>,
 }
 
 fn put(kind: u16, value: &[u8], out: &mut Vec<u8>) {
@@ -111,6 +117,9 @@ impl Extensions {
         if let Some(Ordinal { number, settled }) = self.ordinal {
             let [number, settled] = [number, settled].map(u64::to_le_bytes);
             put(ORDINAL, &[number, settled].concat(), out);
+        }
+        if let Some(Staged { id, length }) = &self.staged {
+            put(STAGED, &[&id[..], &length.to_le_bytes()].concat(), out);
         }
         let length = (out.len() - start - 2) as u16;
         out[start..start + 2].copy_from_slice(&length.to_le_bytes());
@@ -163,6 +172,15 @@ impl Extensions {
                 }
                 self.ordinal = Some(write);
             }
+            STAGED => {
+                let (id, length) = value.split_first_chunk().ok_or(wrong("what was staged"))?;
+                let length = length.try_into().map_err(|_| wrong("what was staged"))?;
+                let staged = Staged { id: *id, length: u32::from_le_bytes(length) };
+                if !(1..=TRANSFER_SIZE_MAX as u32).contains(&staged.length) {
+                    return Err(wrong("what was staged"));
+                }
+                self.staged = Some(staged);
+            }
             CRITICAL.. => return Err(BodyError::Critical(kind)),
             _ => {}
         }
@@ -193,6 +211,7 @@ mod tests {
             times: Some(Times { lease_us: 5, served_us: u32::MAX }),
             right: Some([9; RIGHT_LENGTH_MAX].into()),
             ordinal: Some(Ordinal { number: 5, settled: 4 }),
+            staged: Some(Staged { id: [3; 16], length: TRANSFER_SIZE_MAX as u32 }),
         };
         let longest = Extensions { job: Some("j".repeat(JOB_LENGTH_MAX).into()), ..all.clone() };
         for extensions in [Extensions::default(), all, longest] {
@@ -232,6 +251,10 @@ mod tests {
             &[(RIGHT, &[0; RIGHT_LENGTH_MAX + 1])],
             &[(ORDINAL, &[[0; 8], [1; 8]].concat())],
             &[(ORDINAL, &[0; 17])],
+            &[(STAGED, &[1; 15])],
+            &[(STAGED, &[1; 19])],
+            &[(STAGED, &[0; 20])],
+            &[(STAGED, &[0xff; 20])],
             &[(77, &[0; EXTENSIONS_LENGTH_MAX])],
         ] {
             assert!(matches!(Extensions::take(&entries(wrong)), Err(BodyError::Value(_))), "{wrong:?}");

@@ -4,14 +4,16 @@ use aqueduct_fs::stripe::{Layout, OBJECT_TOKEN_LENGTH_MAX, PARTS_MAX, Part};
 
 use crate::field::*;
 
-/// The place of a part that there is not.
-const HOLE: u16 = u16::MAX;
+/// What a part is.
+const HOLE: u8 = 0;
+const AT: u8 = 1;
+const UNTOLD: u8 = 2;
 
 /// Bytes of a layout before its parts.
 const LAYOUT_LENGTH: usize = 8 + 4 + 16 + 8 + 1;
 
 /// The most bytes of a layout.
-pub(crate) const LAYOUT_LENGTH_MAX: usize = LAYOUT_LENGTH + PARTS_MAX * (2 + 2 + OBJECT_TOKEN_LENGTH_MAX);
+pub(crate) const LAYOUT_LENGTH_MAX: usize = LAYOUT_LENGTH + PARTS_MAX * (1 + 2 + 2 + OBJECT_TOKEN_LENGTH_MAX);
 
 /// Appends the body of a layout.
 pub(crate) fn put_layout(layout: &Layout, out: &mut Vec<u8>) {
@@ -21,13 +23,16 @@ pub(crate) fn put_layout(layout: &Layout, out: &mut Vec<u8>) {
     U64::put(&layout.epoch, out);
     U8::put(&(layout.parts.len() as u8), out);
     for part in &layout.parts {
-        match part {
-            Part::Hole => U16::put(&HOLE, out),
-            Part::At { place, token } => {
-                U16::put(place, out);
-                U16::put(&(token.len() as u16), out);
-                out.extend_from_slice(token);
-            }
+        let kind = match part {
+            Part::Hole { .. } => HOLE,
+            Part::At { .. } => AT,
+            Part::Untold { .. } => UNTOLD,
+        };
+        U8::put(&kind, out);
+        U16::put(&part.place(), out);
+        if let Part::At { token, .. } = part {
+            U16::put(&(token.len() as u16), out);
+            out.extend_from_slice(token);
         }
     }
 }
@@ -42,9 +47,12 @@ pub(crate) fn get_layout(reader: &mut Reader<'_>) -> Result<Layout, BodyError> {
         return Err(BodyError::Value("the parts of a layout"));
     }
     let part = |_| {
-        let place = reader.get::<U16>()?;
-        if place == HOLE {
-            return Ok(Part::Hole);
+        let (kind, place) = (reader.get::<U8>()?, reader.get::<U16>()?);
+        match kind {
+            HOLE => return Ok(Part::Hole { place }),
+            UNTOLD => return Ok(Part::Untold { place }),
+            AT => {}
+            _ => return Err(BodyError::Value("a part of a layout")),
         }
         match usize::from(reader.get::<U16>()?) {
             length if length > OBJECT_TOKEN_LENGTH_MAX => Err(BodyError::Value("the token of an object")),

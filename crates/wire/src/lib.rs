@@ -57,8 +57,9 @@ pub use link::{
 pub use map::{DATA_EXPORT, DATA_SERVERS_MAX, DataServer, Map, STATUS_MOVED, VolumeMode, place_of, volume_id};
 pub use reply::{decode_compound_reply, decode_reply, encode_compound_reply, encode_reply};
 pub use request::{
-    COMPOUND_MAX, Caller, OPEN_LATEST, Op, decode_compound, decode_read, decode_request, decode_transfer, decode_write,
-    encode_compound, encode_read, encode_request, encode_transfer, encode_write, substitute_latest,
+    COMPOUND_MAX, Caller, OPEN_LATEST, Op, decode_compound, decode_read, decode_request, decode_stage, decode_transfer,
+    decode_write, encode_compound, encode_read, encode_request, encode_stage, encode_transfer, encode_write,
+    substitute_latest,
 };
 pub use right::{Beat, BeatReply, NO_PLACE, Right, RightKey, decode_revoke, decode_right, encode_revoke, encode_right};
 pub use route::{

@@ -115,7 +115,8 @@ pub fn decode_reply(op: Op, body: &[u8]) -> Result<Reply, BodyError> {
         | Op::Right
         | Op::Revoke
         | Op::Beat
-        | Op::Transfer => {
+        | Op::Transfer
+        | Op::Stage => {
             return Err(BodyError::Value("the operation"));
         }
     };

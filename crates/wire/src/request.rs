@@ -65,20 +65,20 @@ macro_rules! operations {
         #[allow(missing_docs, reason = "each is the request of its name, or described in PROTOCOL.md")]
         pub enum Op {
             Attach = 1, Status = 2, Compound = 3, Read = 4, Write = 5, Recovered = 6, Fetch = 7, List = 8,
-            Locks = 9, ReleaseLocks = 10, Map = 11, GiveUp = 12, Right = 13, Revoke = 14, Beat = 15, Transfer = 112,
+            Locks = 9, ReleaseLocks = 10, Map = 11, GiveUp = 12, Right = 13, Revoke = 14, Beat = 15, Transfer = 112, Stage = 113,
             $($variant = $code,)*
         }
 
         impl Op {
             /// Every operation.
-            pub const ALL: &'static [Op] = &[Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered, Op::Fetch, Op::List, Op::Locks, Op::ReleaseLocks, Op::Map, Op::GiveUp, Op::Right, Op::Revoke, Op::Beat, $(Op::$variant,)* Op::Transfer];
+            pub const ALL: &'static [Op] = &[Op::Attach, Op::Status, Op::Compound, Op::Read, Op::Write, Op::Recovered, Op::Fetch, Op::List, Op::Locks, Op::ReleaseLocks, Op::Map, Op::GiveUp, Op::Right, Op::Revoke, Op::Beat, $(Op::$variant,)* Op::Transfer, Op::Stage];
 
             /// The operation of a code; `None` for one that this version does not have.
             pub const fn from_code(code: u16) -> Option<Op> {
                 match code {
                     1 => Some(Op::Attach), 2 => Some(Op::Status), 3 => Some(Op::Compound), 4 => Some(Op::Read), 5 => Some(Op::Write),
                     6 => Some(Op::Recovered), 7 => Some(Op::Fetch), 8 => Some(Op::List), 9 => Some(Op::Locks), 10 => Some(Op::ReleaseLocks),
-                    11 => Some(Op::Map), 12 => Some(Op::GiveUp), 13 => Some(Op::Right), 14 => Some(Op::Revoke), 15 => Some(Op::Beat), 112 => Some(Op::Transfer),
+                    11 => Some(Op::Map), 12 => Some(Op::GiveUp), 13 => Some(Op::Right), 14 => Some(Op::Revoke), 15 => Some(Op::Beat), 112 => Some(Op::Transfer), 113 => Some(Op::Stage),
                     $($code => Some(Op::$variant),)*
                     _ => None,
                 }
@@ -89,7 +89,7 @@ macro_rules! operations {
                 match self {
                     Op::Attach => "Attach", Op::Status => "Status", Op::Compound => "Compound", Op::Read => "Read", Op::Write => "Write",
                     Op::Recovered => "Recovered", Op::Fetch => "Fetch", Op::List => "List", Op::Locks => "Locks", Op::ReleaseLocks => "ReleaseLocks",
-                    Op::Map => "Map", Op::GiveUp => "GiveUp", Op::Right => "Right", Op::Revoke => "Revoke", Op::Beat => "Beat", Op::Transfer => "Transfer",
+                    Op::Map => "Map", Op::GiveUp => "GiveUp", Op::Right => "Right", Op::Revoke => "Revoke", Op::Beat => "Beat", Op::Transfer => "Transfer", Op::Stage => "Stage",
                     $(Op::$variant => stringify!($variant),)*
                 }
             }
@@ -109,7 +109,7 @@ macro_rules! operations {
             match op {
                 $(Op::$variant => Ok(Request::$variant { $($field: <$kind>::get(reader)?),* }),)*
                 Op::Attach | Op::Status | Op::Compound | Op::Read | Op::Write | Op::Recovered | Op::Fetch | Op::List | Op::Locks
-                | Op::ReleaseLocks | Op::Map | Op::GiveUp | Op::Right | Op::Revoke | Op::Beat | Op::Transfer => {
+                | Op::ReleaseLocks | Op::Map | Op::GiveUp | Op::Right | Op::Revoke | Op::Beat | Op::Transfer | Op::Stage => {
                     Err(BodyError::Value("the operation"))
                 }
             }
@@ -213,6 +213,16 @@ pub fn decode_write(body: &[u8]) -> Result<(Caller, WriteAt), BodyError> {
         WriteAt { open, offset: reader.get::<U64>()?, append: reader.get::<Bool>()?, stable: reader.get::<Bool>()? };
     reader.end()?;
     Ok((caller, write))
+}
+
+/// Appends the body of a STAGE: what its data, the payload, are called.
+pub fn encode_stage(id: &[u8; 16], out: &mut Vec<u8>) {
+    out.extend_from_slice(id);
+}
+
+/// What the data of a STAGE are called.
+pub fn decode_stage(body: &[u8]) -> Result<[u8; 16], BodyError> {
+    body.try_into().map_err(|_| BodyError::Value("the id of what is staged"))
 }
 
 /// Appends the body of a TRANSFER: the caller, then text (JSON) to the end of the body.

@@ -148,9 +148,10 @@ fn extensions_maps_links_and_notices() {
         times: Some(Times { lease_us: 0x0807_0605, served_us: 9 }),
         right: Some((*b"rt").into()),
         ordinal: Some(Ordinal { number: 9, settled: 8 }),
+        staged: Some(Staged { id: *b"staged-16-bytes-", length: 5 }),
     };
-    let expected = "4c00 0100 0200 6a31 0200 1000 74726163652d31362d62797465732d2d 0300 0000 0400 0400 01020304 0500 0800 05060708 09000000 0180 0200 7274 \
-                    0280 1000 09000000000000000800000000000000";
+    let expected = "6400 0100 0200 6a31 0200 1000 74726163652d31362d62797465732d2d 0300 0000 0400 0400 01020304 0500 0800 05060708 09000000 0180 0200 7274 \
+                    0280 1000 09000000000000000800000000000000 0380 1400 7374616765642d31362d62797465732d05000000";
     assert_eq!(body(|out| extensions.encode(out)), hex(expected));
     assert_eq!(body(|out| Extensions::default().encode(out)), hex("0000"));
     let map = Map {
@@ -539,10 +540,10 @@ fn replies() {
     reply_is(Op::Statfs, Reply::Statfs(statfs), expected);
     let written = Reply::Written(Written { count: 1, verifier: 2, offset: 3 });
     reply_is(Op::Write, written, "01000000 0200000000000000 0300000000000000");
-    let parts = vec![Part::Hole, Part::At { place: 3, token: (*b"tok").into() }];
+    let parts =
+        vec![Part::Hole { place: 2 }, Part::Untold { place: 4 }, Part::At { place: 3, token: (*b"tok").into() }];
     let layout = Layout { size: 1, block: 2, id: [4; 16], epoch: 5, parts };
-    let expected =
-        "0100000000000000 02000000 04040404040404040404040404040404 0500000000000000 02 ffff 0300 0300 746f6b";
+    let expected = "0100000000000000 02000000 04040404040404040404040404040404 0500000000000000 03 00 0200 02 0400 01 0300 0300 746f6b";
     reply_is(Op::Layout, Reply::Layout(layout), expected);
     let mut page = DirPage::default();
     page.end = true;

@@ -412,7 +412,7 @@ impl Cache {
         let through = writer.as_ref().and_then(|writer| writer.flags());
         let (asked, asks) = (change.asked, self.asks(leases, through));
         let mut brought = Brought { asks, ..Brought::default() };
-        let Source::Memory(data) = source;
+        let data = source.memory()?;
         let (writeback, length) = (&leases.writeback, data.len());
         let sent = (!writeback.may_take(length)).then(Instant::now);
         // Else the wire would stay as slow as it was once, for who writes nothing small.

@@ -117,10 +117,9 @@ impl FileSystem for Cache {
 
     fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
         let Some(leases) = self.of_open(write.open) else {
-            let Source::Memory(data) = source;
-            return Call::waiting(
-                async move { self.volume.write(context, (write, data), &mut Brought::default()).await },
-            );
+            return Call::waiting(async move {
+                self.volume.write(context, (write, source.memory()?), &mut Brought::default()).await
+            });
         };
         match self.hold_back(context, leases, write, &source) {
             Some(Held::Answered(result)) => Call::ready(result),

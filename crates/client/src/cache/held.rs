@@ -84,7 +84,7 @@ impl Cache {
         write: WriteAt,
         source: &Source,
     ) -> Option<Held> {
-        let (writeback, Source::Memory(data)) = (&leases.writeback, source);
+        let (writeback, Source::Memory(data)) = (&leases.writeback, source) else { return None };
         let session = &self.volume.sessions[leases.session()];
         let takes = !write.append || self.holds_appends(leases);
         if !writeback.is_on() || !takes || write.stable || data.is_empty() || session.window().is_full() {

@@ -198,7 +198,7 @@ impl Inode {
 
 fn layout_cost(layout: &Layout) -> usize {
     let tokens = layout.parts.iter().map(|part| match part {
-        Part::Hole => 0,
+        Part::Hole { .. } | Part::Untold { .. } => 0,
         Part::At { token, .. } => token.len(),
     });
     size_of::<Layout>() + layout.parts.capacity() * size_of::<Part>() + tokens.sum::<usize>()

@@ -31,6 +31,12 @@ impl Cache {
         (open, write): (&Arc<Open>, WriteAt),
         data: &Bytes,
     ) -> Option<Result<Written, Errno>> {
+        if self.volume.has_objects() {
+            // As long as this client has the file alone nobody sees a part of it without the rest.
+            let (_hold, under, _) = leases.hold_writing(&open.handle)?;
+            let is_alone = !under.contains(Aspects::CONCURRENT);
+            return if is_alone { self.volume.write_objects_alone(context, (open, write), data).await } else { None };
+        }
         // Of nobody are pages that the kernel writes back: they are whole, and would undo what
         // others write beside.
         let is_whole = context.pid == 0 || write.append;

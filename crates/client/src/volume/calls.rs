@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 
 use aqueduct_fs::steps::Steps;
 use aqueduct_fs::{
-    Cancel, Context, DirPage, Errno, OpenFlags, OpenId, Opened, ReadAt, Reply, Request, SetAttr, Sink, WriteAt, Written,
+    Cancel, Context, DirPage, Errno, OpenFlags, OpenId, Opened, ReadAt, Reply, Request, SetAttr, Sink, Staged, WriteAt,
+    Written,
 };
 use aqueduct_session::{Brought, Session, frees_others, used};
 use bytes::Bytes;
@@ -173,7 +174,15 @@ impl Volume {
                 Some(open) => self.straight(&open.handle, &context.cancel).await?,
                 None => None,
             };
-            return self.sessions[real.session].write(context, (number, data), brought).await;
+            if let Some(open) = open.as_ref().filter(|_| self.has_objects())
+                && let Some(done) = self.write_objects_now(context, (open, number), (&data, brought)).await
+            {
+                return done;
+            }
+            let length = data.len();
+            let done = self.sessions[real.session].write(context, (number, data), brought).await;
+            open.iter().for_each(|open| self.wrote_by_names(open, length, &done));
+            return done;
         }
         let open = self.opens.get(write.open).ok_or(Errno::EBADF)?;
         let _flight = self.flight(&open);
@@ -182,6 +191,18 @@ impl Volume {
         let written = session.write(context, (number, data), &mut Brought::default()).await;
         brought.is_open = matches!(written, Err(Errno::EINTR | Errno::EIO));
         written
+    }
+
+    /// Has the server write what was brought to it, past this client.
+    pub(crate) async fn write_staged(
+        &self,
+        context: &Context,
+        write: WriteAt,
+        staged: Staged,
+    ) -> Result<Written, Errno> {
+        let real = self.real(write.open, context.steps()).await?;
+        let number = WriteAt { open: real.number, ..write };
+        self.sessions[real.session].write_staged(context, number, staged).await
     }
 
     /// Asks the session of an inode for the first bytes of files. The answer's body is for

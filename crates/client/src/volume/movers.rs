@@ -46,6 +46,8 @@ pub(crate) struct Movers {
     pub(super) takes_turns: bool,
     /// The server of the names has said that nobody writes beside others.
     pub(super) is_alone: AtomicBool,
+    /// The server of the names has said that it has nothing written that was brought elsewhere.
+    pub(super) brings_nothing: AtomicBool,
     /// The epoch of the newest map of which the server of the names has told.
     told: AtomicU64,
     /// That of the newest map of which it has named but the epoch.
@@ -61,7 +63,7 @@ impl Movers {
     pub(crate) fn new(config: MoverConfig, remake: Option<Remake>) -> Movers {
         let (is_constant, straight_from, has_objects) = (config.is_constant, config.straight_from, config.has_objects);
         let [told, named] = [config.map; 2].map(AtomicU64::new);
-        let [is_alone, closing, is_asked_for] = [false; 3].map(AtomicBool::new);
+        let [is_alone, brings_nothing, closing, is_asked_for] = [false; 4].map(AtomicBool::new);
         Movers {
             shape: RwLock::new(Arc::new(Shape::new(config, &[]))),
             leaving: Mutex::default(),
@@ -72,6 +74,7 @@ impl Movers {
             straight_from,
             takes_turns: false,
             is_alone,
+            brings_nothing,
             told,
             named,
             is_asked_for,

@@ -212,7 +212,11 @@ impl Volume {
         names: &From<'a>,
     ) -> Option<From<'a>> {
         let (part, of) = (layout.parts.get(piece.part)?, objects.parts.get(piece.part)?);
-        let Part::At { place, token } = part else { return Some(From::Nowhere) };
+        let (place, token) = match part {
+            Part::Hole { .. } => return Some(From::Nowhere),
+            Part::Untold { .. } => return None,
+            Part::At { place, token } => (place, token),
+        };
         let movers = self.movers.as_ref()?;
         match (movers.nth(*place)?, names) {
             (Some(mover), _) => Some(From::Object { session: mover.session()?.clone(), mover, of, token }),

@@ -7,6 +7,7 @@ use aqueduct_fs::OpenId;
 use aqueduct_session::{Nanos, Session, now};
 
 use super::adopted::Adopted;
+use super::staged::OfWriter;
 use super::turns::Turns;
 
 /// After a server of data would not let an object be read it is not asked for so long.
@@ -20,6 +21,8 @@ pub(super) struct OfOpen {
     /// Small reads while that was not known.
     pub(super) small: AtomicU32,
     pub(super) objects: Mutex<State>,
+    /// Where who writes to it brings the data.
+    pub(super) writer: Mutex<OfWriter>,
 }
 
 #[derive(Default)]

@@ -110,6 +110,9 @@ impl Volume {
         let Some((movers, open)) = found else {
             return names.write_held(context, (write, None), data, epoch).await;
         };
+        if movers.has_objects {
+            return self.write_objects((context, &open), held).await;
+        }
         let (mut opens, mut refused) = (data.len() >= movers.straight_from, false);
         loop {
             let (key, found) = self.lane_of(movers, &open, write.offset);
@@ -463,7 +466,7 @@ fn again(kept: &Kept, at: usize) -> WriteAt {
 
 /// Waits for an answer of a server that seems to be there. `None`: it is not, and nobody knows
 /// what becomes of the request.
-async fn while_alive<T>(session: &Session, answer: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn while_alive<T>(session: &Session, answer: impl Future<Output = T>) -> Option<T> {
     let (mut answer, began) = (pin!(answer), Instant::now());
     let (mut unconnected, mut silent, mut heard) = (0, 0, session.heard());
     loop {

@@ -494,7 +494,7 @@ impl FileSystem for Memory {
     }
 
     fn write<'a>(&'a self, _: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
-        let Source::Memory(data) = source;
+        let Source::Memory(data) = source else { return Call::ready(Err(Errno::EOPNOTSUPP)) };
         let mut state = self.state();
         let result = (|| {
             let node = state.opened(write.open)?;

@@ -31,7 +31,7 @@ pub(crate) fn take(
 ) -> Result<Asked, Errno> {
     if !frame.header.flags.contains(Flags::EXTENDED) {
         let timing = Timing::of(server, connection, frame, false);
-        return Ok(Asked { timing, job: None, right: None, ordinal: None, trace: None });
+        return Ok(Asked { timing, job: None, right: None, ordinal: None, staged: None, trace: None });
     }
     let (extensions, rest) = Extensions::take(&frame.body).map_err(|error| error.errno())?;
     let timing = Timing::of(server, connection, frame, extensions.asks_queue_time);
@@ -42,10 +42,14 @@ pub(crate) fn take(
     if extensions.right.is_some() && !takes_rights || extensions.ordinal.is_some() && !takes_rights && !is_repeat {
         return Err(Errno::EOPNOTSUPP); // to answer without a look at it would be as if it were good
     }
+    if extensions.staged.is_some() && (!is_write || frame.header.sequence == 0) {
+        return Err(Errno::EOPNOTSUPP);
+    }
     let length = frame.body.len() - rest.len();
     frame.body.drain(..length);
     let job = extensions.job.map(|job| session.jobs.note(&job, &server.metrics.jobs));
-    Ok(Asked { timing, job, right: extensions.right, ordinal: extensions.ordinal, trace: extensions.trace })
+    let Extensions { right, ordinal, staged, trace, .. } = extensions;
+    Ok(Asked { timing, job, right, ordinal, staged, trace })
 }
 
 impl Job {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use aqueduct_fs::Staged;
 use aqueduct_net::Connection;
 use aqueduct_wire::{Header, Op, Ordinal};
 
@@ -49,6 +50,8 @@ pub(crate) struct Asked {
     pub(crate) right: Option<Box<[u8]>>,
     /// Which of its client's writes beside others it is.
     pub(crate) ordinal: Option<Ordinal>,
+    /// What it writes was brought here, or elsewhere.
+    pub(crate) staged: Option<Staged>,
     /// The trace that it belongs to.
     pub(crate) trace: Option<[u8; 16]>,
 }

@@ -20,17 +20,14 @@ const DATA: Aspects = Aspects::DATA.union(Aspects::ATTRIBUTES);
 impl Job {
     pub(super) async fn write(&self, attached: &Attached, body: &[u8], payload: Payload) -> Result<(), Errno> {
         let (caller, mut write) = aqueduct_wire::decode_write(body).map_err(|error| error.errno())?;
-        let data = match payload {
-            Payload::Memory(bytes) => bytes,
-            Payload::None | Payload::Delivered(_) => Bytes::new(),
-        };
+        let data = self.source(payload, write.append)?;
         let context = self.context(attached, caller);
         let is_held = self.header.flags.contains(Flags::HELD);
         if self.header.sequence == 0 {
             if matches!(self.server.config.role, Role::Data(_)) {
                 return Err(Errno::EREMOTE); // what is to be written again goes to who has the names
             }
-            return self.write_again(attached, &context, write, data).await;
+            return self.write_again(attached, &context, write, data.memory()?).await;
         }
         // In a slot, what was held back before a restart is an append: once more would do harm.
         let leases = &self.server.leases;
@@ -39,7 +36,7 @@ impl Job {
         let aspects = if is_held && flush.is_none() { EXCLUSIVE } else { DATA };
         // Until it is remembered: what stands where an append went tells whether it was executed.
         let mut excluded = None;
-        let (result, grants) = match self.touched_by_write(attached, (write.open, aspects), &data).await {
+        let (result, grants) = match self.touched_by_write(attached, (write.open, aspects), data.length()).await {
             Err(error) if is_held || matches!(which, Try::First { .. }) => (Err(error), Granted::default()),
             touched => {
                 // Nobody repeats what one of several writers was told is written.
@@ -59,7 +56,9 @@ impl Job {
                 written
             }
         };
-        self.count(0, result.as_ref().map_or(0, |written| written.count as usize));
+        // What was brought to another server counts there.
+        let came = result.as_ref().ok().filter(|_| self.asked.staged.is_none());
+        self.count(0, came.map_or(0, |written| written.count as usize));
         self.finish(Kind::Reply, result.map(Reply::Written), true, &grants);
         drop(excluded);
         Ok(())
@@ -71,14 +70,18 @@ impl Job {
         attached: &Attached,
         context: &Context,
         (which, change, excluded): (Try, Change<'_>, &mut Option<Excluded<'a>>),
-        (write, data): (WriteAt, Bytes),
+        (write, data): (WriteAt, Source),
     ) -> Option<(Result<Written, Errno>, Granted)> {
-        if let Err(error) = self.may_repeat(attached, (&write, data.len())).await {
+        if let Err(error) = self.may_repeat(attached, (&write, data.length())).await {
             return Some((Err(error), Granted::default()));
         }
         let stamp = self.server.leases.stamp();
-        let _executing = match self.enter_right(attached, (&write, data.len())).await {
+        let _executing = match self.enter_right(attached, (&write, data.length())).await {
             Ok(executing) => executing,
+            Err(error) => return Some((Err(error), Granted::default())),
+        };
+        let data = match self.brought(attached, data) {
+            Ok(data) => data,
             Err(error) => return Some((Err(error), Granted::default())),
         };
         let written = self.write_as((which, excluded), &*attached.filesystem, context, (write, data)).await?;
@@ -99,7 +102,7 @@ impl Job {
         (which, excluded): (Try, &mut Option<Excluded<'a>>),
         filesystem: &dyn FileSystem,
         context: &Context,
-        (write, data): (WriteAt, Bytes),
+        (write, data): (WriteAt, Source),
     ) -> Option<Result<Written, Errno>> {
         match which {
             Try::AfterRestart(record) => {
@@ -125,10 +128,13 @@ impl Job {
         filesystem: &dyn FileSystem,
         context: &Context,
         write: WriteAt,
-        data: &Bytes,
+        data: &Source,
     ) -> Option<Written> {
         let may_be_there = write.append && self.session.has_lost && self.header.flags.contains(Flags::RETRY);
-        if may_be_there { intent::find_append(filesystem, context, write, data).await } else { None }
+        match data {
+            Source::Memory(data) if may_be_there => intent::find_append(filesystem, context, write, data).await,
+            _ => None,
+        }
     }
 
     /// What was held back before a restart is about to be written, if it is that.
@@ -153,7 +159,7 @@ impl Job {
         }
         let leases = &self.server.leases;
         let flush = self.flush(self.header.flags.contains(Flags::HELD))?;
-        let touched = self.touched_by_write(attached, (write.open, DATA), &data).await?;
+        let touched = self.touched_by_write(attached, (write.open, DATA), data.len()).await?;
         // Who recovers is waited for by the others.
         let change = leases.change(self.session.client(), flush.is_some() || self.session.is_recovering());
         let Some(change) = self.begin(change, &touched).await.transpose()? else { return Ok(()) };
@@ -176,9 +182,9 @@ impl Job {
         (filesystem, excluded): (&dyn FileSystem, &mut Option<Excluded<'a>>),
         context: &Context,
         write: WriteAt,
-        data: Bytes,
+        data: Source,
     ) -> Option<Result<Written, Errno>> {
-        let handle = match self.keeps_appends_whole() && !data.is_empty() {
+        let handle = match self.keeps_appends_whole() && data.length() > 0 {
             true => filesystem.inode(context.client, write.open).await.ok(),
             false => None,
         };
@@ -188,16 +194,16 @@ impl Job {
             Some(handle) => Some(exclusion.resizes(leases, filesystem, handle.bytes()).await),
             None => None,
         };
-        let intent = match &handle {
-            Some(handle) if write.append && self.session.survives() => {
-                intent::of_append(filesystem, context, (handle, write.open), &data).await
+        let intent = match (&handle, &data) {
+            (Some(handle), Source::Memory(data)) if write.append && self.session.survives() => {
+                intent::of_append(filesystem, context, (handle, write.open), data).await
             }
             _ => None,
         };
         if !self.intend(intent) {
             return None;
         }
-        Some(filesystem.write(context, write, Source::Memory(data)).await)
+        Some(filesystem.write(context, write, data).await)
     }
 
     /// Whether it is written down of appends where they will stand. At a server of data nobody
@@ -246,12 +252,12 @@ impl Job {
         &self,
         attached: &Attached,
         (open, aspects): (OpenId, Aspects),
-        data: &[u8],
+        length: usize,
     ) -> Result<Touched, Errno> {
         if aspects == EXCLUSIVE && !self.server.leases.watches() {
             return Err(Errno::ESTALE); // nobody was granted a lease for that
         }
-        match self.tells_changes(attached) && !data.is_empty() {
+        match self.tells_changes(attached) && length > 0 {
             true => {
                 let touched = self.toucher(attached).written(open, aspects).await?;
                 let is_shared = |(key, _)| self.server.leases.shares(self.session.client(), key);

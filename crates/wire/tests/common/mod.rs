@@ -135,6 +135,7 @@ pub fn request_ops() -> impl Iterator<Item = Op> {
                 | Op::Revoke
                 | Op::Beat
                 | Op::Transfer
+                | Op::Stage
                 | Op::ReleaseLocks
         )
     })
@@ -340,8 +341,9 @@ pub fn reply(op: Op) -> BoxedStrategy<Reply> {
 
 fn layout() -> impl Strategy<Value = Layout> {
     let part = prop_oneof![
-        Just(Part::Hole),
-        (0..u16::MAX, vec(any::<u8>(), 0..128)).prop_map(|(place, token)| Part::At { place, token: token.into() })
+        any::<u16>().prop_map(|place| Part::Hole { place }),
+        any::<u16>().prop_map(|place| Part::Untold { place }),
+        (any::<u16>(), vec(any::<u8>(), 0..128)).prop_map(|(place, token)| Part::At { place, token: token.into() })
     ];
     (any::<(u64, u64)>(), 1u32.., any::<[u8; 16]>(), vec(part, 0..64))
         .prop_map(|((size, epoch), block, id, parts)| Layout { size, block, id, epoch, parts })
@@ -365,6 +367,7 @@ pub fn replies() -> impl Strategy<Value = Vec<(Op, Reply)>> {
                 | Op::Revoke
                 | Op::Beat
                 | Op::Transfer
+                | Op::Stage
                 | Op::ReleaseLocks
         )
     });
