@@ -265,7 +265,6 @@ impl Plain {
             Ok(object) => object,
             Err(error) => return (0, Some(error)),
         };
-        spread.now().dirty |= 1 << piece.part;
         let mut data = match data {
             Source::Memory(data) => data,
             Source::Staged(staged) => {
@@ -277,6 +276,7 @@ impl Plain {
                 };
             }
         };
+        spread.now().dirty |= 1 << piece.part;
         let mut done = 0;
         while !data.is_empty() {
             let written = object.write(context, piece.at + done as u64, data.clone(), stable).await;

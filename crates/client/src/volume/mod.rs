@@ -11,7 +11,7 @@
 //! - [`mapped`]: servers that come and go while the volume is mounted.
 //! - [`objects`], [`parted`], [`turns`]: files whose bytes lie in objects, which are read there.
 //! - [`ways`], [`lanes`]: what is written straight to servers of data, under rights.
-//! - [`staged`]: writes to objects, whose data are brought to the servers of data.
+//! - [`staged`], [`placed`]: writes to objects, whose data are brought to the servers of data.
 //! - [`behind`]: what tasks waited for that work for several operations.
 //! - [`beside`]: what programs write without its being held back, also while others do.
 //! - [`parts`], [`calls`], [`seam`], [`connect`]: the volume and its operations.
@@ -38,6 +38,7 @@ mod objects;
 mod opens;
 mod parted;
 mod parts;
+mod placed;
 mod seam;
 mod spread;
 mod staged;

@@ -7,7 +7,7 @@ use aqueduct_fs::OpenId;
 use aqueduct_session::{Nanos, Session, now};
 
 use super::adopted::Adopted;
-use super::staged::OfWriter;
+use super::placed::OfWriter;
 use super::turns::Turns;
 
 /// After a server of data would not let an object be read it is not asked for so long.

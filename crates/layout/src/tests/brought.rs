@@ -87,6 +87,7 @@ fn what_was_brought_is_stable_when_it_is_answered() {
     let (_volume, process, open) = started(1);
     process.sync(open).unwrap();
     let counts = || [&process.disk.stable, &process.disk.syncs].map(|count| count.load(Ordering::SeqCst));
+    process.sync(open).unwrap();
     let [stable, _] = counts();
     process.bring(open, 0, &content(2, 1000)).unwrap();
     let [now, syncs] = counts();
