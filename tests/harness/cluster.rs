@@ -117,6 +117,11 @@ pub struct Mounted {
     starts: usize,
 }
 
+/// Whether lines of a volume's file say that its directories share nothing.
+pub fn is_plain(lines: &str) -> bool {
+    ["striped", "whole-file"].iter().any(|mode| lines.contains(mode))
+}
+
 impl Cluster {
     /// With the server's configuration, and for each mount the number of its export and its options.
     pub fn start(home: &Path, exports: &[PathBuf], config: &str, mounts: &[(usize, &str)]) -> Cluster {
@@ -148,12 +153,24 @@ impl Cluster {
         fs::write(home.join("aqueduct.toml"), config).unwrap();
         let addresses = free_addresses(servers);
         let file = home.join("volume.toml");
+        // Such servers have directories of their own.
+        let is_plain = is_plain(lines);
+        let directory = |number: usize| match number {
+            1.. if is_plain => home.join(format!("store-{number}")),
+            _ => export.to_owned(),
+        };
         let server = |(number, address): (usize, &String)| {
-            format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", export.display())
+            let directory = directory(number);
+            fs::create_dir_all(&directory).unwrap();
+            format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", directory.display())
         };
         let text: String = addresses.iter().enumerate().map(server).collect();
-        fs::write(&file, format!("name = 'v'\n{lines}\ncoherent = true\n{text}")).unwrap();
+        let coherent = if is_plain { "" } else { "coherent = true\n" };
+        fs::write(&file, format!("name = 'v'\n{lines}\n{coherent}{text}")).unwrap();
         run(aqueduct().args(["volume", "create"]).arg(&file)).succeeded();
+        for number in (0..servers).filter(|_| is_plain) {
+            run(aqueduct().args(["volume", "init", "--server", &format!("s{number}")]).arg(&file)).succeeded();
+        }
         let mut cluster = Cluster {
             home: home.to_owned(),
             exports: vec![export.to_owned()],
@@ -227,7 +244,8 @@ impl Cluster {
             Value::Array(sessions) => sessions,
             _ => Vec::new(),
         });
-        sessions.filter_map(|session| session["bytes_written"].as_u64()).sum()
+        let of_clients = sessions.filter(|session| session["export"] == "(data)");
+        of_clients.filter_map(|session| session["bytes_written"].as_u64()).sum()
     }
 
     /// The servers of data.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::checker::{Limits, Promise, Violation, check};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, is_plain};
 use crate::common::{Process, SOON, directory};
 use crate::history::{BLOCKS, Call, DIRECTORIES, Event, FILES, History, LOG, PAGE, PAGES, PATHS, Truth, Value, WORD};
 use crate::plan::{LEASE, Plan, WORKERS_OF_MOUNT};
@@ -75,6 +75,7 @@ pub struct Arena {
     cluster: Cluster,
     home: TempDir,
     export: PathBuf,
+    is_plain: bool,
     listener: UnixListener,
     /// By mount and number.
     workers: BTreeMap<(usize, usize), Worker>,
@@ -101,6 +102,7 @@ impl Arena {
         let mut arena = Arena {
             home,
             export,
+            is_plain: is_plain(&setting.volume),
             cluster,
             listener,
             workers: BTreeMap::new(),
@@ -213,7 +215,8 @@ impl Arena {
 
     /// What the server has.
     fn truth(&self) -> Truth {
-        let root = self.export.join(&self.folder);
+        // Where directories share nothing, what lies there is not what files hold.
+        let root = if self.is_plain { &self.cluster.mounts[0].point } else { &self.export }.join(&self.folder);
         let mut truth = Truth::default();
         for (name, path) in PATHS.iter().enumerate() {
             if let Ok(metadata) = fs::metadata(root.join(path)) {

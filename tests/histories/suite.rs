@@ -32,6 +32,9 @@ const STRAIGHT: &str = "mode = 'stripe'\nstripe_size = '64KiB'\nwrites = 'data'"
 /// The same, and by several clients into one file at the same time.
 const BESIDE: &str = "mode = 'stripe'\nstripe_size = '64KiB'\nwrites = 'data'\nconcurrent = true";
 
+/// Directories that share nothing, with objects of files that are not tiny.
+const PLAIN: &str = "mode = 'striped'\nstripe_size = '64KiB'\ninline_max = '1KiB'";
+
 /// So little goes straight to a server of data here: files of histories are small.
 const STRAIGHT_FROM: &str = "straight_from=2K";
 
@@ -165,6 +168,15 @@ fn every_history_of_what_is_written_beside_others_has_an_order() {
     sample_with(beside, "lease", (600..).filter(gathered).take(30).chain(with_servers_in_trouble(700, 10)));
 }
 
+/// And where directories share nothing.
+#[test]
+fn every_history_of_plain_directories_has_an_order() {
+    let plain = Setting { servers: 3, volume: PLAIN.to_owned(), ..setting(SAMPLE_MOUNTS, "lease", STRAIGHT_FROM) };
+    let gathered = |seed: &u64| plan(*seed, SAMPLE_MOUNTS, &SAMPLE_WEATHER).theme == Theme::Gathered;
+    let seeds = (800..).filter(gathered).take(20).chain(900..915).chain(with_servers_in_trouble(1000, 10));
+    sample_with(plain, "lease", seeds);
+}
+
 #[test]
 fn who_opens_after_a_close_sees_what_was_written() {
     sample("close-to-open", 0..30);
@@ -189,7 +201,8 @@ fn caches_that_lie_are_found() {
 
 /// `make soak`: HISTORIES of them, with the mode CACHE and more OPTIONS for the mounts, of a
 /// volume of so many SERVERS. STRAIGHT=1 has it written through all of them, CONCURRENT=1 also by
-/// several clients into one file at the same time. FIRST_SEED is where the seeds begin; SEED
+/// several clients into one file at the same time; PLAIN=1 has it of directories that share nothing.
+/// FIRST_SEED is where the seeds begin; SEED
 /// replays one as often. THEME plays those of one theme alone, KILLS=1 those in which a server is
 /// killed.
 #[test]
@@ -204,7 +217,12 @@ fn soak() {
             let options = if options.is_empty() { options } else { format!(",{options}") };
             let of_mounts = setting(MOUNTS, &cache, &format!("{STRAIGHT_FROM}{options}"));
             let is_beside = variable("CONCURRENT").unwrap_or_default() > 0;
-            let volume = if is_beside { BESIDE } else { STRAIGHT };
+            let is_plain = variable("PLAIN").unwrap_or_default() > 0;
+            let volume = match (is_plain, is_beside) {
+                (true, _) => PLAIN,
+                (false, true) => BESIDE,
+                (false, false) => STRAIGHT,
+            };
             Setting { servers: servers.max(2), volume: volume.to_owned(), ..of_mounts }
         }
     };

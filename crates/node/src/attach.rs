@@ -142,8 +142,7 @@ impl AttachConfig {
             },
             is_constant: map.mode == VolumeMode::LoadBalance,
             has_objects,
-            // What lies in objects is written through the server of the names.
-            straight_from: if has_objects { usize::MAX } else { self.straight_from },
+            straight_from: self.straight_from,
         }
     }
 

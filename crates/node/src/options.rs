@@ -60,7 +60,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("replay_window=SIZE", "keep so much of what is not on the server's disk yet (256M); 0: lose it with the server"),
     (
         "straight_from=SIZE",
-        "what is held back of a file goes straight to the volume's servers of data from so much on (128K), where the volume has writes = \"data\"",
+        "what is written of a file goes straight to the volume's servers of data from so much on at once (128K), where the volume has writes = \"data\" or its directories share nothing",
     ),
     (
         "checksum=auto|on|off",

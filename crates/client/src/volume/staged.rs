@@ -23,10 +23,6 @@ use super::parts::Volume;
 use super::placed::{OfWriter, Placed, cut};
 use super::ways::{HeldWrite, while_alive};
 
-/// From so many bytes on: below, one more round trip takes longer than the way by the server of
-/// the names.
-const STAGED_MIN: usize = 128 << 10;
-
 impl Volume {
     /// Those who are brought data, if this volume has such.
     fn brought_to(&self) -> Option<&Movers> {
@@ -128,7 +124,7 @@ impl Volume {
 
     /// Something was written by the server of the names: it may have made objects for it.
     pub(super) fn wrote_by_names(&self, open: &Open, length: usize, done: &Result<Written, Errno>) {
-        if length >= STAGED_MIN && done.is_ok() && self.has_objects() {
+        if done.is_ok() && self.brought_to().is_some_and(|movers| length >= movers.straight_from) {
             lock(&open.objects.writer).answered += 1;
         }
     }
@@ -152,8 +148,7 @@ impl Volume {
         (context, open): (&Context, &Arc<Open>),
         (write, length): (&WriteAt, usize),
     ) -> Option<Arc<Placed>> {
-        self.brought_to()?;
-        if length < STAGED_MIN || write.append {
+        if length < self.brought_to()?.straight_from || write.append {
             return None;
         }
         let known = || lock(&open.objects.writer).known.clone();
@@ -179,10 +174,9 @@ impl Volume {
 
     /// Brings data to the server that has a part of a file. `None`: they go with the write.
     async fn stage(&self, (placed, part): (&Placed, usize), context: &Context, data: &Bytes) -> Option<Staged> {
-        if data.len() < STAGED_MIN {
-            return None;
-        }
-        let mover = self.brought_to()?.nth(*placed.places.get(part)?)??;
+        // Below, one more round trip takes longer than the way by the server of the names.
+        let movers = self.brought_to().filter(|movers| data.len() >= movers.straight_from)?;
+        let mover = movers.nth(*placed.places.get(part)?)??;
         let session = mover.session()?.clone();
         let (cancel, job) = (context.cancel.clone(), context.job.clone());
         let own = Context { cancel, job, ..Context::new(ClientId(0), Credential::root()) };
