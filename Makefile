@@ -69,9 +69,9 @@ faults: setup
 # plays only histories of small writes that are held back; ROUTERS=2 has all mounts go through two
 # routers in a row, WAYS=2 by two ways side by side, TROUBLE=kill or drain ends routers of these
 # in turn, RAILS=2 has each mount use two rails, all as in `make faults` and in the tests of
-# mounts. SERVERS=3 STRAIGHT=1 has a volume of three servers, written through all of them.
-# PLAIN=1 beside it has one of directories that share nothing. CONCURRENT=1 has several mounts write one file at the same time. KILLS=1 plays only histories in
-# which a server is killed. As root.
+# mounts. SERVERS=3 STRAIGHT=1 has a volume of three servers, written through all of them; PLAIN=1
+# beside it has these share nothing, CONCURRENT=1 has several mounts write one file at the same
+# time. KILLS=1 plays only histories in which a server is killed. As root.
 soak: setup
 	HISTORIES=$(or $(HISTORIES),$(if $(SEED),1,10000)) cargo test --workspace --locked --test histories -- --ignored --nocapture soak
 

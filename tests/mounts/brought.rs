@@ -93,10 +93,16 @@ fn a_machine_that_dies_loses_nothing_of_what_was_brought_to_it() {
             assert!(written(&volume).0 > before + (3 << 20), "it was not brought");
             // Written over, at a place that was brought before.
             File::options().write(true).open(&files[0]).unwrap().write_all_at(&content(9, 5000), 3 << 20).unwrap();
+            // And brought over what went by the server of the names, which has a copy of that.
+            for (seed, length) in [(8, 7000), (7, 1 << 20)] {
+                let file = File::options().write(true).open(&files[0]).unwrap();
+                file.write_all_at(&content(seed, length), 5 << 20).unwrap();
+            }
             volume.kill(1);
             disks[1].dies();
             volume.start_server_by(1, booted(2, &folder).unwrap());
             let mut expected = content(0, LENGTH);
+            expected[5 << 20..][..1 << 20].copy_from_slice(&content(7, 1 << 20));
             expected[3 << 20..][..5000].copy_from_slice(&content(9, 5000));
             let reader = mount(&volume, "");
             for (number, path) in files.iter().enumerate() {
