@@ -93,12 +93,13 @@ type Parser<T> = fn(&[u8]) -> Option<(T, &[u8])>;
 
 impl Job {
     pub(crate) fn new(shared: Arc<Shared>, header: InHeader, frame: Bytes, responder: Responder) -> Job {
+        let began = Instant::now();
         let InHeader { uid, gid, pid, .. } = header;
         let credential = Credential { uid, gid, groups: shared.groups.of(pid, uid, gid) };
-        let job = shared.jobs.of(pid);
+        let job = shared.jobs.of(pid, began);
         let context = Context { client: shared.config.client, credential, pid, cancel: shared.tracer.cancel(), job };
         let release = (header.opcode == opcode::RELEASE).then(|| shared.releases.enter());
-        Job { shared, header, frame, context, responder, began: Instant::now(), _release: release }
+        Job { shared, header, frame, context, responder, began, _release: release }
     }
 
     /// What follows the header.

@@ -61,18 +61,19 @@ pub(crate) struct JobCache {
 }
 
 impl JobCache {
-    /// The job for which thread `tid` works; `None`: it works for none, or that is not known yet.
-    /// Waits for nothing.
-    pub(crate) fn of(&self, tid: u32) -> Option<Arc<str>> {
+    /// The job for which thread `tid` works now; `None`: it works for none, or that is not known
+    /// yet. Waits for nothing.
+    pub(crate) fn of(&self, tid: u32, now: Instant) -> Option<Arc<str>> {
         if tid == 0 {
             return None;
         }
-        let (now, mut known) = (Instant::now(), lock(&self.known));
-        let before = known.get(&tid).cloned();
-        let job = before.as_ref().and_then(|before| before.job.clone());
-        if before.as_ref().is_some_and(|before| now.duration_since(before.looked) < FRESH) {
+        let mut known = lock(&self.known);
+        let before = known.get(&tid);
+        let job = before.and_then(|before| before.job.clone());
+        if before.is_some_and(|before| now.duration_since(before.looked) < FRESH) {
             return job;
         }
+        let (started, looks) = before.map_or((0, 0), |before| (before.started, before.looks));
         let asks = self.asks.get_or_init(|| start(&self.known));
         if asks.as_ref().is_some_and(|asks| asks.try_send(tid).is_ok()) {
             if known.len() >= CALLERS_MAX {
@@ -81,7 +82,6 @@ impl JobCache {
                     known.clear();
                 }
             }
-            let (started, looks) = before.map_or((0, 0), |before| (before.started, before.looks));
             known.insert(tid, Known { looked: now, started, looks, job: job.clone() });
         }
         job
@@ -195,14 +195,14 @@ mod tests {
         let mut child = Command::new("sleep").arg("100").env("SLURM_JOB_ID", "815").spawn().unwrap();
         let cache = JobCache::default();
         let began = Instant::now();
-        while cache.of(child.id()).as_deref() != Some("815") {
+        while cache.of(child.id(), Instant::now()).as_deref() != Some("815") {
             assert!(began.elapsed() < Duration::from_secs(60), "the job is not found");
             std::thread::sleep(Duration::from_millis(5));
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(cache.of(0), None);
-        (0..10_000).for_each(|more| _ = cache.of(u32::MAX - more));
+        assert_eq!(cache.of(0, Instant::now()), None);
+        (0..10_000).for_each(|more| _ = cache.of(u32::MAX - more, Instant::now()));
         assert!(lock(&cache.known).len() <= CALLERS_MAX);
     }
 }
