@@ -90,7 +90,7 @@ pub(crate) fn request(
         running,
         header: frame.header,
         op,
-        stopped: server.pulse.missed(),
+        stopped: server.pulse.missed(asked.timing.started),
         waited: AtomicU64::new(0),
         renews,
         in_slot: AtomicBool::new(false),
@@ -154,17 +154,12 @@ impl Job {
         if self.renews { Flags::RENEWS } else { Flags::empty() }
     }
 
-    /// Since it came, without its waits for leases of others.
-    fn took(&self) -> Duration {
-        let waited = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
-        self.asked.timing.started.elapsed().saturating_sub(waited)
-    }
-
-    /// Counts how long it took.
+    /// Counts how long it took since it came, without its waits for leases of others.
     fn answered(&self) -> Duration {
-        let took = self.took();
+        let under_way = self.asked.timing.started.elapsed();
+        let took = under_way.saturating_sub(Duration::from_nanos(self.waited.load(Ordering::Relaxed)));
         self.server.metrics.answered(self.op, took);
-        self.trace();
+        self.trace(under_way);
         self.session.served(took);
         if let Some(job) = &self.asked.job {
             job.traffic.served.add(took.as_nanos() as u64);
@@ -179,7 +174,7 @@ impl Job {
         let took = self.answered();
         let most = self.server.config.limits.slow_operation;
         // What a server takes that is stopped itself is no disk's.
-        let stopped = || self.server.pulse.missed().saturating_sub(self.stopped);
+        let stopped = || self.server.pulse.missed(Instant::now()).saturating_sub(self.stopped);
         if took > most && took.saturating_sub(stopped()) > most {
             let (op, client) = (self.op.name(), &self.session.name);
             let job = self.job_told();

@@ -28,8 +28,12 @@ struct Beats {
 }
 
 impl Beats {
+    fn at(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.origin).as_nanos() as u64
+    }
+
     fn now(&self) -> u64 {
-        self.origin.elapsed().as_nanos() as u64
+        self.at(Instant::now())
     }
 
     /// For how long there should have been some since the last one.
@@ -81,11 +85,11 @@ impl Pulse {
         let _ = self.sentinel.call(BEAT, look);
     }
 
-    /// For how long this process did not run, in all, as far as it beat then. The difference
-    /// between two looks is for how long it did not between them.
-    pub fn missed(&self) -> Duration {
+    /// For how long this process did not run until `now`, in all, as far as it beat then. The
+    /// difference between two looks is for how long it did not between them.
+    pub fn missed(&self, now: Instant) -> Duration {
         let missed = self.beats.missed.load(Ordering::SeqCst);
-        let present = if self.sentinel.is_looking() { self.beats.gap(self.beats.now()) } else { 0 };
+        let present = if self.sentinel.is_looking() { self.beats.gap(self.beats.at(now)) } else { 0 };
         Duration::from_nanos(missed + present)
     }
 }

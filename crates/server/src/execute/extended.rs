@@ -85,13 +85,13 @@ impl Job {
         }
     }
 
-    /// It was answered after so long: whoever wants to know is told.
-    pub(super) fn trace(&self) {
+    /// It was answered after so long under way: whoever wants to know is told.
+    pub(super) fn trace(&self, under_way: Duration) {
         if matches!(self.op, Op::Transfer | Op::Beat | Op::Status) {
             return; // which wait for whoever asks, or tell of this
         }
         let timing = self.timing();
-        let took = timing.queued + timing.started.elapsed();
+        let took = timing.queued + under_way;
         self.server.tracer.ended(took, || self.slow_operation(&timing, took));
     }
 
