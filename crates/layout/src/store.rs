@@ -387,9 +387,7 @@ impl Store {
             let parent = self.folder(&backing, folder).await?;
             let unlink = Request::Unlink { parent: parent.bytes(), name: name.as_bytes() };
             match backing.call(&own(), unlink).await {
-                Ok(_) | Err(Errno::ENOENT) => {
-                    return Ok(());
-                }
+                Ok(_) | Err(Errno::ENOENT) => return Ok(()),
                 Err(Errno::ESTALE) => self.forget(),
                 Err(error) => return Err(error),
             }
