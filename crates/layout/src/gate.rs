@@ -1,5 +1,5 @@
-//! A lock for operations that wait: many share it, or one has it alone, in the order in which they
-//! came. Whoever waits holds no thread.
+//! A lock for operations that wait: many share it, or many of another kind do, or one has it alone,
+//! in the order in which they came. Whoever waits holds no thread.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -12,10 +12,21 @@ pub(crate) struct Gate {
     state: Mutex<State>,
 }
 
+/// How it is had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Shared,
+    /// Shared with others of this kind.
+    Beside,
+    Alone,
+}
+
 #[derive(Default)]
 struct State {
+    /// So many have it.
     sharing: usize,
-    is_alone: bool,
+    /// What they share.
+    kind: Option<Kind>,
     /// Who waits, the first first: as many as requests are under way.
     queue: VecDeque<Waiting>,
     next: u64,
@@ -23,39 +34,33 @@ struct State {
 
 struct Waiting {
     number: u64,
-    alone: bool,
+    kind: Kind,
     waker: Waker,
 }
 
 /// The right to go on, until it is dropped.
-pub(crate) struct Pass<'a> {
-    gate: &'a Gate,
-    alone: bool,
-}
+pub(crate) struct Pass<'a>(&'a Gate);
 
 /// Waits for a [`Pass`].
 pub(crate) struct Coming<'a> {
     gate: &'a Gate,
-    alone: bool,
+    kind: Kind,
     number: Option<u64>,
 }
 
 impl State {
-    fn admits(&self, alone: bool) -> bool {
-        !self.is_alone && (!alone || self.sharing == 0)
+    fn admits(&self, kind: Kind) -> bool {
+        self.sharing == 0 || kind != Kind::Alone && self.kind == Some(kind)
     }
 
-    fn enter(&mut self, alone: bool) {
-        if alone {
-            self.is_alone = true
-        } else {
-            self.sharing += 1
-        }
+    fn enter(&mut self, kind: Kind) {
+        self.sharing += 1;
+        self.kind = Some(kind);
         self.wake_first();
     }
 
     fn wake_first(&self) {
-        if let Some(first) = self.queue.front().filter(|first| self.admits(first.alone)) {
+        if let Some(first) = self.queue.front().filter(|first| self.admits(first.kind)) {
             first.waker.wake_by_ref();
         }
     }
@@ -64,12 +69,17 @@ impl State {
 impl Gate {
     /// With others who share it.
     pub(crate) fn shared(&self) -> Coming<'_> {
-        Coming { gate: self, alone: false, number: None }
+        Coming { gate: self, kind: Kind::Shared, number: None }
+    }
+
+    /// With others of this other kind.
+    pub(crate) fn beside(&self) -> Coming<'_> {
+        Coming { gate: self, kind: Kind::Beside, number: None }
     }
 
     /// With nobody else.
     pub(crate) fn alone(&self) -> Coming<'_> {
-        Coming { gate: self, alone: true, number: None }
+        Coming { gate: self, kind: Kind::Alone, number: None }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -81,18 +91,18 @@ impl<'a> Future for Coming<'a> {
     type Output = Pass<'a>;
 
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Pass<'a>> {
-        let (gate, alone) = (self.gate, self.alone);
+        let (gate, kind) = (self.gate, self.kind);
         let mut state = gate.state();
         let is_first = match self.number {
             None => state.queue.is_empty(),
             Some(number) => state.queue.front().is_some_and(|first| first.number == number),
         };
-        if is_first && state.admits(alone) {
+        if is_first && state.admits(kind) {
             if self.number.take().is_some() {
                 state.queue.pop_front();
             }
-            state.enter(alone);
-            return Poll::Ready(Pass { gate, alone });
+            state.enter(kind);
+            return Poll::Ready(Pass(gate));
         }
         match self.number {
             Some(number) => {
@@ -104,7 +114,7 @@ impl<'a> Future for Coming<'a> {
             None => {
                 let number = state.next;
                 state.next += 1;
-                state.queue.push_back(Waiting { number, alone, waker: task.waker().clone() });
+                state.queue.push_back(Waiting { number, kind, waker: task.waker().clone() });
                 drop(state);
                 self.number = Some(number);
             }
@@ -124,12 +134,8 @@ impl Drop for Coming<'_> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        let mut state = self.gate.state();
-        if self.alone {
-            state.is_alone = false
-        } else {
-            state.sharing -= 1
-        }
+        let mut state = self.0.state();
+        state.sharing -= 1;
         state.wake_first();
     }
 }
@@ -178,5 +184,20 @@ mod tests {
         assert!(poll(later.as_mut()).is_some());
         drop(one);
         assert!(poll(pin!(gate.alone())).is_some());
+    }
+
+    #[test]
+    fn who_shares_it_in_one_way_keeps_out_who_does_in_the_other() {
+        let gate = Gate::default();
+        let (one, other) = (poll(pin!(gate.beside())).unwrap(), poll(pin!(gate.beside())).unwrap());
+        let mut shared = pin!(gate.shared());
+        assert!(poll(shared.as_mut()).is_none());
+        let mut later = pin!(gate.beside());
+        assert!(poll(later.as_mut()).is_none(), "it came after one that waits");
+        drop((one, other));
+        let pass = poll(shared.as_mut()).unwrap();
+        assert!(poll(later.as_mut()).is_none());
+        drop(pass);
+        assert!(poll(later.as_mut()).is_some());
     }
 }

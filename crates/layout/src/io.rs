@@ -164,6 +164,9 @@ impl Plain {
         }
         let (_pass, kind) = self.alone(file).await?;
         let Kind::Spread(spread) = kind else { return Err(Errno::ENODATA) };
+        if !is_one(&spread) {
+            return Err(Errno::ENODATA);
+        }
         let alone = (write, Source::Staged(staged), false);
         self.write_spread(context, (file, &spread), alone).await?.ok_or(Errno::EIO)
     }
@@ -268,6 +271,7 @@ impl Plain {
         let mut data = match data {
             Source::Memory(data) => data,
             Source::Staged(staged) => {
+                let _beside = spread.writing(piece.part).beside().await;
                 let written = object.write_brought(context, piece.at, staged).await;
                 return match spread.judge(piece.part, written) {
                     Ok(Written { count: 0, .. }) => (0, Some(Errno::ENOSPC)),
@@ -276,6 +280,7 @@ impl Plain {
                 };
             }
         };
+        let _shared = spread.writing(piece.part).shared().await;
         spread.now().dirty |= 1 << piece.part;
         let mut done = 0;
         while !data.is_empty() {

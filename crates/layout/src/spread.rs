@@ -16,6 +16,10 @@ pub(crate) struct Spread {
     stores: Vec<Arc<Store>>,
     /// Objects that are open, by their parts.
     objects: Vec<Mutex<Option<Arc<Object>>>>,
+    /// Of each object: what is sent to it, and may have to be sent again, and what was brought to
+    /// its server and is stable, are not written at the same time, so that no copy of the former is
+    /// ever written over the latter.
+    writing: Vec<Gate>,
     /// Objects on which something failed, until nobody uses them any more and they are closed.
     failed: Mutex<Vec<Arc<Object>>>,
     state: Mutex<Now>,
@@ -61,13 +65,14 @@ impl Spread {
     pub(crate) fn new(attribute: Attribute, size: u64, stores: Vec<Arc<Store>>) -> Spread {
         let (stripe, id) = (attribute.stripe(), attribute.id);
         let objects = stores.iter().map(|_| Mutex::default()).collect();
+        let writing = stores.iter().map(|_| Gate::default()).collect();
         // What the process before has written may not be stable yet.
         let dirty = attribute.made;
         let (is_cut, owner_is_due, has_link, has_failed, is_left) = (false, false, false, false, false);
         let state = Now { attribute, size, is_cut, dirty, owner_is_due, has_link, has_failed, is_left };
         let state = Mutex::new(state);
         let (failed, making, syncing) = (Mutex::default(), Gate::default(), Gate::default());
-        Spread { stripe, id, stores, objects, failed, state, making, syncing }
+        Spread { stripe, id, stores, objects, writing, failed, state, making, syncing }
     }
 
     pub(crate) fn now(&self) -> MutexGuard<'_, Now> {
@@ -81,6 +86,11 @@ impl Spread {
 
     pub(crate) fn parts(&self) -> std::ops::Range<usize> {
         0..self.stores.len()
+    }
+
+    /// See `writing`.
+    pub(crate) fn writing(&self, part: usize) -> &Gate {
+        &self.writing[part]
     }
 
     /// Where an object lies.

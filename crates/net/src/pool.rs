@@ -42,7 +42,7 @@ impl BufferPool {
     }
 
     /// The memory that a buffer of `length` bytes takes.
-    pub(crate) fn size_for(&self, length: usize) -> usize {
+    pub fn size_for(&self, length: usize) -> usize {
         if self.is_pooled(length) { self.0.buffer_size } else { length }
     }
 

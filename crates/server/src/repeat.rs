@@ -41,7 +41,8 @@ pub(crate) async fn repeat_write(
     record: Record,
 ) -> Result<Written, Errno> {
     let before = remembered(Op::Write, record)?.written()?;
-    if before.verifier == 0 {
+    // Nothing of what was stable when it was answered is lost.
+    if before.verifier == 0 || write.stable {
         return Ok(before);
     }
     let again = WriteAt { offset: before.offset, append: false, ..write };

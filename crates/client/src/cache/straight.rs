@@ -33,9 +33,9 @@ impl Cache {
     ) -> Option<Result<Written, Errno>> {
         if self.volume.has_objects() {
             // As long as this client has the file alone nobody sees a part of it without the rest.
-            let (_hold, under, _) = leases.hold_writing(&open.handle)?;
-            let is_alone = !under.contains(Aspects::CONCURRENT);
-            return if is_alone { self.volume.write_objects_alone(context, (open, write), data).await } else { None };
+            let (_hold, under, epoch) = leases.hold_writing(&open.handle)?;
+            let alone = (!under.contains(Aspects::CONCURRENT)).then_some((data, epoch))?;
+            return self.volume.write_objects_alone(context, (open, write), alone).await;
         }
         // Of nobody are pages that the kernel writes back: they are whole, and would undo what
         // others write beside.

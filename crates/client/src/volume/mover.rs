@@ -17,6 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// it each time.
 const AWAY: Nanos = 5_000_000_000;
 
+/// To one that has refused data none are brought for so long.
+const TAKES_NOTHING: Nanos = 60_000_000_000;
+
 /// The servers that move a volume's bytes, by one map of it.
 #[derive(Clone, Debug)]
 pub struct MoverConfig {
@@ -45,6 +48,8 @@ pub(super) struct Mover {
     away_until: AtomicU64,
     /// No right there is asked for before.
     pub(super) no_rights_until: AtomicU64,
+    /// Nothing is brought there before.
+    brought_from: AtomicU64,
     /// It has been told that it refuses what the server of the names allows.
     has_refused: AtomicBool,
 }
@@ -66,6 +71,7 @@ impl Mover {
             session: OnceLock::new(),
             away_until: AtomicU64::new(0),
             no_rights_until: AtomicU64::new(0),
+            brought_from: AtomicU64::new(0),
             has_refused: AtomicBool::new(false),
         }
     }
@@ -92,6 +98,16 @@ impl Mover {
         if self.away_until.swap(now + AWAY, Ordering::Relaxed) < now {
             tracing::warn!(%server, "a server of the volume does not answer: the server of the names moves its files' bytes meanwhile");
         }
+    }
+
+    /// Whether data may be brought there.
+    pub(super) fn may_be_brought(&self) -> bool {
+        now() >= self.brought_from.load(Ordering::Relaxed)
+    }
+
+    /// It takes none, as of another release.
+    pub(super) fn takes_nothing(&self) {
+        self.brought_from.store(now() + TAKES_NOTHING, Ordering::Relaxed);
     }
 
     /// It does not open what the server of the names has opened for the same caller.

@@ -7,6 +7,7 @@
 //! The server of the names has no copy that it could have written again, so that they are stable
 //! where they lie when the write is answered.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,7 +21,7 @@ use super::movers::Movers;
 use super::objects::{Works, join};
 use super::opens::Open;
 use super::parts::Volume;
-use super::placed::{OfWriter, Placed, cut};
+use super::placed::{Placed, cut, together};
 use super::ways::{HeldWrite, while_alive};
 
 impl Volume {
@@ -42,66 +43,77 @@ impl Volume {
         (context, open): (&Context, &Arc<Open>),
         held: HeldWrite,
     ) -> Result<Written, Errno> {
-        let HeldWrite { write, data, epoch } = held;
-        let names = self.session(open);
-        let Some(placed) = self.placed((context, open), (&write, data.len())).await else {
-            let length = data.len();
-            let done = names.write_held(context, (write, None), data, epoch).await;
-            self.wrote_by_names(open, length, &done);
-            return done;
-        };
-        let write_part = |write: WriteAt, data: Bytes, staged: Option<Staged>| async move {
-            match staged {
-                Some(staged) => names.write_held_staged(context, write, (data, staged), epoch).await,
-                None => names.write_held(context, (write, None), data, epoch).await,
-            }
-        };
-        self.write_parts(&placed, (context, open), (write, &data), write_part).await
+        let HeldWrite { write, data, epoch } = &held;
+        if let Some(placed) = self.placed((context, open), (write, data.len())).await {
+            return self.write_parts(&placed, (context, open), &held).await;
+        }
+        let done = self.session(open).write_held(context, (*write, None), data.clone(), *epoch).await;
+        self.wrote_by_names(open, data.len(), &done);
+        done
     }
 
-    /// The same of what a program writes that holds nothing back, but has the file alone as long
-    /// as this goes on. `None`: it goes as any other write.
+    /// The same of what a program writes that holds nothing back, but has the file alone in an
+    /// epoch as long as this goes on. `None`: it goes as any other write.
     pub(crate) async fn write_objects_alone(
         &self,
         context: &Context,
         (open, write): (&Arc<Open>, WriteAt),
-        data: &Bytes,
+        (data, epoch): (&Bytes, u64),
     ) -> Option<Result<Written, Errno>> {
+        if self.session(open).window().is_full() {
+            return None; // which waits for room
+        }
         let placed = self.placed((context, open), (&write, data.len())).await?;
-        let names = self.session(open);
-        let write = match self.real(write.open, context.steps()).await {
-            Ok(real) => WriteAt { open: real.number, ..write },
-            Err(error) => return Some(Err(error)),
-        };
-        let write_part = |write: WriteAt, data: Bytes, staged: Option<Staged>| async move {
-            names.write_from(context, (write, data, staged), &mut Brought::default()).await
-        };
-        Some(self.write_parts(&placed, (context, open), (write, data), write_part).await)
+        let write = WriteAt { open: open.number()?, ..write };
+        let held = HeldWrite { write, data: data.clone(), epoch };
+        match self.write_parts(&placed, (context, open), &held).await {
+            // It has no such lease any more: all of it is written once more, as others may.
+            Err(Errno::ESTALE | Errno::EIO) => None,
+            done => Some(done),
+        }
     }
 
-    /// Writes each part of something where it lies.
-    async fn write_parts<'a, F: Future<Output = Result<Written, Errno>> + Send + 'a>(
-        &'a self,
-        placed: &'a Placed,
-        (context, open): (&'a Context, &'a Arc<Open>),
-        (write, data): (WriteAt, &Bytes),
-        write_part: impl Fn(WriteAt, Bytes, Option<Staged>) -> F + Copy + Send + 'a,
+    /// Writes each part of something where it lies: all are brought at once, and written one after
+    /// the other, so that nothing is written behind one that is short or fails.
+    async fn write_parts(
+        &self,
+        placed: &Placed,
+        (context, open): (&Context, &Arc<Open>),
+        held: &HeldWrite,
     ) -> Result<Written, Errno> {
-        let mut works: Works<'a, _> = Vec::new();
-        for (part, write, data) in cut(placed, write, data) {
-            works.push(Box::pin(async move {
-                let length = data.len();
-                let staged = self.stage((placed, part), context, &data).await;
-                if staged.is_some() {
-                    match write_part(write, data.clone(), staged).await {
-                        Err(error) if self.was_refused(open, error) => {}
-                        done => return (length, done),
-                    }
-                }
-                (length, write_part(write, data, None).await)
-            }));
+        let parts = cut(placed, held.write, &held.data);
+        let works: Works<'_, _> = parts
+            .iter()
+            .map(|(part, _, data)| Box::pin(self.stage((placed, *part), context, data)) as Pin<Box<_>>)
+            .collect();
+        let brought = join(works).await;
+        let mut done = Vec::new();
+        for (write, data, staged) in together(&held.data, parts, brought) {
+            let length = data.len();
+            let written = self.write_part((context, open), (write, data, staged), held.epoch).await;
+            let is_whole = written.as_ref().is_ok_and(|written| written.count as usize == length);
+            done.push((length, written));
+            if !is_whole {
+                break;
+            }
         }
-        of_pieces(join(works).await)
+        of_pieces(done)
+    }
+
+    async fn write_part(
+        &self,
+        (context, open): (&Context, &Arc<Open>),
+        (write, data, staged): (WriteAt, Bytes, Option<Staged>),
+        epoch: u64,
+    ) -> Result<Written, Errno> {
+        let names = self.session(open);
+        if let Some(staged) = staged {
+            match names.write_held_staged(context, write, (data.clone(), staged), epoch).await {
+                Err(error) if self.was_refused(open, error) => {}
+                done => return done,
+            }
+        }
+        names.write_held(context, (write, None), data, epoch).await
     }
 
     /// The same of what lies in one object, whoever else writes to the file. `None`: it goes as
@@ -136,7 +148,7 @@ impl Volume {
                 let movers = self.movers.iter();
                 movers.for_each(|movers| movers.brings_nothing.store(true, Ordering::Relaxed));
             }
-            Errno::ENODATA => *lock(&open.objects.writer) = OfWriter::default(),
+            Errno::ENODATA => lock(&open.objects.writer).refused(),
             _ => return false,
         }
         true
@@ -148,19 +160,20 @@ impl Volume {
         (context, open): (&Context, &Arc<Open>),
         (write, length): (&WriteAt, usize),
     ) -> Option<Arc<Placed>> {
-        if length < self.brought_to()?.straight_from || write.append {
+        let least = self.brought_to()?.straight_from;
+        if length < least || write.append {
             return None;
         }
         let known = || lock(&open.objects.writer).known.clone();
         if let Some(known) = known() {
-            return Some(known);
+            return Some(known).filter(|known| known.is_worth(least));
         }
         if !lock(&open.objects.writer).asks(write.offset) {
             return None;
         }
         let _turn = open.objects.asking.take(&context.cancel).await.ok()?;
         if let Some(known) = known() {
-            return Some(known);
+            return Some(known).filter(|known| known.is_worth(least));
         }
         let above = self.above[open.session].as_ref();
         let (asked, mut brought) = (above.map_or(0, |above| above.number()), Brought::default());
@@ -169,7 +182,7 @@ impl Volume {
         above.iter().for_each(|above| above.keep_lease(&open.handle, (asked, &brought)));
         let placed = Placed::of(&answer.and_then(|reply| reply.layout()).ok()?)?;
         lock(&open.objects.writer).known = Some(placed.clone());
-        Some(placed)
+        Some(placed).filter(|placed| placed.is_worth(least))
     }
 
     /// Brings data to the server that has a part of a file. `None`: they go with the write.
@@ -177,20 +190,21 @@ impl Volume {
         // Below, one more round trip takes longer than the way by the server of the names.
         let movers = self.brought_to().filter(|movers| data.len() >= movers.straight_from)?;
         let mover = movers.nth(*placed.places.get(part)?)??;
-        let session = mover.session()?.clone();
+        let session = mover.session().filter(|_| mover.may_be_brought())?.clone();
         let (cancel, job) = (context.cancel.clone(), context.job.clone());
         let own = Context { cancel, job, ..Context::new(ClientId(0), Credential::root()) };
         match while_alive(&session, session.stage(&own, data.clone())).await {
             Some(Ok(staged)) => Some(staged),
-            // It has no room now, or takes nothing.
-            Some(Err(Errno::EAGAIN | Errno::EOPNOTSUPP | Errno::EINTR)) => None,
-            Some(Err(error)) => {
-                tracing::debug!(%error, "data could not be brought to a server of the volume");
+            Some(Err(Errno::EIO)) | None => {
                 mover.is_away();
                 None
             }
-            None => {
-                mover.is_away();
+            Some(Err(error)) => {
+                // EAGAIN: it has no room now.
+                if !matches!(error, Errno::EAGAIN | Errno::EINTR) {
+                    tracing::debug!(%error, "data could not be brought to a server of the volume");
+                    mover.takes_nothing();
+                }
                 None
             }
         }

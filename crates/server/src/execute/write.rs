@@ -80,11 +80,7 @@ impl Job {
             Ok(executing) => executing,
             Err(error) => return Some((Err(error), Granted::default())),
         };
-        let data = match self.brought(attached, data) {
-            Ok(data) => data,
-            Err(error) => return Some((Err(error), Granted::default())),
-        };
-        let written = self.write_as((which, excluded), &*attached.filesystem, context, (write, data)).await?;
+        let written = self.write_as((which, excluded), attached, context, (write, data)).await?;
         let asks = written.is_ok() && self.asks_leases() && self.asks_exclusive();
         let file = match asks {
             true => attached.filesystem.inode(context.client, write.open).await.ok(),
@@ -100,16 +96,21 @@ impl Job {
     async fn write_as<'a>(
         &'a self,
         (which, excluded): (Try, &mut Option<Excluded<'a>>),
-        filesystem: &dyn FileSystem,
+        attached: &Attached,
         context: &Context,
         (write, data): (WriteAt, Source),
     ) -> Option<Result<Written, Errno>> {
+        let filesystem = &*attached.filesystem;
         match which {
             Try::AfterRestart(record) => {
                 let file = (filesystem, &*self.server);
                 Some(repeat::repeat_write(file, context, write, data, record).await)
             }
             Try::First { may_be_old } => {
+                let data = match self.brought(attached, data) {
+                    Ok(data) => data,
+                    Err(error) => return Some(Err(error)),
+                };
                 let found = match may_be_old {
                     true => self.find_append(filesystem, context, write, &data).await,
                     false => None,
