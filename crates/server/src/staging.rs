@@ -218,7 +218,8 @@ mod tests {
             state.queue.iter_mut().for_each(|(_, at)| *at -= AGE_MAX * 2);
         }
         staging.put(by(1, 1), id(each), data(1)).unwrap();
-        assert_eq!((lock(&staging.0).entries.len(), lock(&staging.0).queue.len()), (1, 1));
+        let lengths = |state: &State| (state.entries.len(), state.queue.len());
+        assert_eq!(lengths(&lock(&staging.0)), (1, 1));
         // What was asked for is forgotten, also behind one that is not.
         for number in 0..10_000 {
             staging.put(by(1, 1), id(1_000 + number), data(1)).unwrap();
