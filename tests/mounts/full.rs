@@ -1,7 +1,8 @@
 //! Stores of plain directories that are full, or nearly so.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -119,5 +120,30 @@ fn a_striped_file_that_finds_no_room_is_as_long_as_what_was_written() {
         assert!(fs::read(other.join("kept")).unwrap() == content(3, 500_000));
         File::create(mount.join("new")).unwrap().write_all_at(&content(5, 2 << 20), 0).unwrap();
         assert!(fs::read(other.join("new")).unwrap() == content(5, 2 << 20));
+    });
+}
+
+#[test]
+fn a_write_over_several_stores_ends_where_there_is_no_room() {
+    within(LONG, || {
+        const MIB: usize = 1 << 20;
+        let Some((volume, _small)) = volume("mode = 'striped'\nstripe_size = '256KiB'", 3, 8) else { return };
+        let mount = volume.mount("");
+        let path = mount.join("file");
+        let file = OpenOptions::new().create_new(true).write(true).custom_flags(libc::O_SYNC).open(&path).unwrap();
+        // It has objects everywhere, and is known to.
+        for at in 0..3 {
+            file.write_all_at(&content(at, MIB), (at * MIB) as u64).unwrap();
+        }
+        let mut filler = File::create(volume.dir(1).join("filler")).unwrap();
+        while filler.write(&[1; 4096]).is_ok() {}
+        let done = file.write_at(&content(3, MIB), 3 * MIB as u64);
+        let count = done.as_ref().copied().unwrap_or(0);
+        assert!(count < MIB, "one of its parts has no room: {done:?}");
+        let length = fs::metadata(&path).unwrap().len();
+        assert_eq!(length, (3 * MIB + count) as u64, "{done:?}: nothing behind it was written");
+        let read = fs::read(&path).unwrap();
+        assert!((0..3).all(|at| read[at * MIB..][..MIB] == content(at, MIB)));
+        assert!(read[3 * MIB..] == content(3, MIB)[..count]);
     });
 }

@@ -661,7 +661,7 @@ fn a_server_is_emptied_and_files_get_objects_while_they_are_used() {
         assert!(told.contains("none of that name"), "{told}");
         // What is killed in the midst of it goes on where it was.
         let mut draining = aqueduct();
-        draining.args(["volume", "drain", "--bwlimit", "500KB/s"]).arg(&volume.file).arg("s1");
+        draining.args(["volume", "drain", "--bwlimit", "1MB/s"]).arg(&volume.file).arg("s1");
         let mut draining = Process::start(&mut draining, &volume.home.path().join("drain.log"));
         std::thread::sleep(Duration::from_millis(300));
         volume.kill(0);
@@ -671,7 +671,7 @@ fn a_server_is_emptied_and_files_get_objects_while_they_are_used() {
         wait_until("it reaches the other servers", SOON, || reaches(&volume));
         // What is cut short is not told to be all there is to do.
         let mut draining = aqueduct();
-        draining.args(["volume", "drain", "--bwlimit", "50KB/s"]).arg(&volume.file).arg("s1");
+        draining.args(["volume", "drain", "--bwlimit", "1MB/s"]).arg(&volume.file).arg("s1");
         let mut draining = Process::start(&mut draining, &volume.home.path().join("cut-short.log"));
         wait_until("it has begun", SOON, || draining.output().contains(" files, "));
         volume.servers[0].as_ref().unwrap().signal(Signal::TERM);
