@@ -157,7 +157,7 @@ The file of a volume:
   stripe_size = \"1MiB\"           # with stripe and striped: bytes of a block
   width = 0                      # with stripe and striped: over how many servers the blocks of a file are spread; 0: all
   coherent = false               # true: use it before a file system of which that is not known, or on one machine
-  writes = \"namespace\"           # data: large files are written through all servers, too
+  writes = \"namespace\"           # data, as with whole-file and striped unless they say this: large files are written through all servers, too
   concurrent = false             # true: with writes = \"data\", also by several clients into one file; an experiment
   atomic = false                 # true: what a program reads or writes at once is whole, whatever its size
   inline_max = \"64KiB\"           # with whole-file and striped: longer files lie in objects of the servers

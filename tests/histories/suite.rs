@@ -202,9 +202,8 @@ fn caches_that_lie_are_found() {
 /// `make soak`: HISTORIES of them, with the mode CACHE and more OPTIONS for the mounts, of a
 /// volume of so many SERVERS. STRAIGHT=1 has it written through all of them, CONCURRENT=1 also by
 /// several clients into one file at the same time; PLAIN=1 has it of directories that share nothing.
-/// FIRST_SEED is where the seeds begin; SEED
-/// replays one as often. THEME plays those of one theme alone, KILLS=1 those in which a server is
-/// killed.
+/// FIRST_SEED is where the seeds begin; SEED replays one as often. THEME plays those of one theme
+/// alone, KILLS=1 those in which a server is killed.
 #[test]
 #[ignore = "make soak"]
 fn soak() {

@@ -534,7 +534,8 @@ fn check_meaning(settings: &VolumeSettings) -> Result<(), String> {
             Err("concurrent and fence are for mode = \"cluster\" and \"stripe\"".to_owned())
         }
         (Some(WritesSetting::Data), _) => {
-            Err("writes = \"data\" is for modes with several servers that write".to_owned())
+            let modes = "cluster, stripe, whole-file and striped";
+            Err(format!("writes = \"data\" is for modes with several servers that write: {modes}"))
         }
         _ if *concurrent => Err("concurrent is for writes = \"data\"".to_owned()),
         _ if *fence != FenceSetting::Answer => Err("fence is for writes = \"data\"".to_owned()),

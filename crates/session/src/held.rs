@@ -33,9 +33,7 @@ impl Session {
             aqueduct_wire::encode_write(context, &write, &mut frame);
             Exchange { extended: ordinal.is_some(), ..held_write(frame, data.clone(), epoch) }
         };
-        let sent = self.exchange_write(context, make, &mut Brought::default()).await;
-        let (reply, epoch) = sent.map_err(|error| self.opens.explain(error, [write.open]))?;
-        self.written_held((write, epoch), &reply.body, data.clone())
+        self.send_held(context, (write, data.clone()), make).await
     }
 
     /// The same, of data that were staged where they are to lie: ENODATA when they are not there
@@ -52,9 +50,18 @@ impl Session {
             aqueduct_wire::encode_write(context, &write, &mut frame);
             Exchange { staged: Some(staged), bulk: false, payload: None, ..held_write(frame, data.clone(), epoch) }
         };
+        self.send_held(context, (write, data.clone()), make).await
+    }
+
+    async fn send_held(
+        &self,
+        context: &Context,
+        (write, data): (WriteAt, Bytes),
+        make: impl Fn() -> Exchange,
+    ) -> Result<Written, Errno> {
         let sent = self.exchange_write(context, make, &mut Brought::default()).await;
         let (reply, epoch) = sent.map_err(|error| self.opens.explain(error, [write.open]))?;
-        self.written_held((write, epoch), &reply.body, data.clone())
+        self.written_held((write, epoch), &reply.body, data)
     }
 
     /// The slots of which appends that are held back each keep one.

@@ -174,7 +174,7 @@ impl Volume {
                 Some(open) => self.straight(&open.handle, &context.cancel).await?,
                 None => None,
             };
-            if let Some(open) = open.as_ref().filter(|_| self.has_objects())
+            if let Some(open) = &open
                 && let Some(done) = self.write_objects_now(context, (open, number), (&data, brought)).await
             {
                 return done;

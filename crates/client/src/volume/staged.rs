@@ -164,16 +164,23 @@ impl Volume {
         if length < least || write.append {
             return None;
         }
-        let known = || lock(&open.objects.writer).known.clone();
-        if let Some(known) = known() {
-            return Some(known).filter(|known| known.is_worth(least));
-        }
-        if !lock(&open.objects.writer).asks(write.offset) {
+        let known = lock(&open.objects.writer).known.clone();
+        let placed = match known {
+            Some(known) => known,
+            None => self.ask_where(context, open, write.offset).await?,
+        };
+        Some(placed).filter(|placed| placed.is_worth(least))
+    }
+
+    /// Asks where a file lies, if that is due before a write at this offset.
+    async fn ask_where(&self, context: &Context, open: &Arc<Open>, offset: u64) -> Option<Arc<Placed>> {
+        if !lock(&open.objects.writer).asks(offset) {
             return None;
         }
         let _turn = open.objects.asking.take(&context.cancel).await.ok()?;
-        if let Some(known) = known() {
-            return Some(known).filter(|known| known.is_worth(least));
+        let known = lock(&open.objects.writer).known.clone();
+        if known.is_some() {
+            return known; // who had the turn before has asked
         }
         let above = self.above[open.session].as_ref();
         let (asked, mut brought) = (above.map_or(0, |above| above.number()), Brought::default());
@@ -182,7 +189,7 @@ impl Volume {
         above.iter().for_each(|above| above.keep_lease(&open.handle, (asked, &brought)));
         let placed = Placed::of(&answer.and_then(|reply| reply.layout()).ok()?)?;
         lock(&open.objects.writer).known = Some(placed.clone());
-        Some(placed).filter(|placed| placed.is_worth(least))
+        Some(placed)
     }
 
     /// Brings data to the server that has a part of a file. `None`: they go with the write.
