@@ -22,11 +22,13 @@ impl Counter {
     }
 
     /// One more.
+    #[inline]
     pub fn increment(&self) {
         self.add(1);
     }
 
     /// So many more.
+    #[inline]
     pub fn add(&self, count: u64) {
         let (cell, is_own) = match self.shards.len() {
             0 => (&self.one, false),

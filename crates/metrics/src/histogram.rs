@@ -68,6 +68,7 @@ impl Histogram {
     }
 
     /// One more of this value.
+    #[inline]
     pub fn record(&self, value: u64) {
         let (part, is_own) = match self.0.len() {
             1 => (0, false),
@@ -79,6 +80,7 @@ impl Histogram {
     }
 
     /// One more of this duration.
+    #[inline]
     pub fn record_duration(&self, duration: Duration) {
         self.record(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
     }

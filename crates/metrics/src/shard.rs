@@ -97,6 +97,7 @@ fn choose() -> Place {
 
 /// The part, of so many ([`count`]), in which the calling thread records, and whether nobody else
 /// writes to it meanwhile.
+#[inline]
 pub(crate) fn of_thread(parts: usize) -> (usize, bool) {
     let mut place = PLACE.get();
     if let Place::Unknown | Place::Shared(_, 0) = place {
@@ -115,6 +116,7 @@ pub(crate) fn of_thread(parts: usize) -> (usize, bool) {
 }
 
 /// Adds to a number that is nobody else's to write, if `is_own`.
+#[inline]
 pub(crate) fn add(cell: &AtomicU64, count: u64, is_own: bool) {
     match is_own {
         true => cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed),
