@@ -1,8 +1,7 @@
 //! The steps of one operation: what it waited for, when and how long, for whoever says afterwards
 //! where a slow one spent its time.
 //!
-//! Noting a step allocates nothing for the first of an operation, and steps shorter than
-//! [`BRIEF`] are only counted together.
+//! Steps shorter than [`BRIEF`] are only counted together, so that noting them allocates nothing.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -99,8 +98,7 @@ pub struct Taken {
 
 #[derive(Debug, Default)]
 struct Kept {
-    first: Option<Step>,
-    more: Vec<Step>,
+    steps: Vec<Step>,
     brief: (u32, Duration),
 }
 
@@ -139,15 +137,11 @@ impl Steps {
         }
         let took = ended.saturating_duration_since(began);
         let mut kept = self.lock();
-        if took < BRIEF || kept.more.len() + 1 >= STEPS_MAX {
+        if took < BRIEF || kept.steps.len() >= STEPS_MAX {
             kept.brief = (kept.brief.0.saturating_add(1), kept.brief.1 + took);
             return;
         }
-        let step = Step { began, ended, what: what() };
-        match &kept.first {
-            None => kept.first = Some(step),
-            Some(_) => kept.more.push(step),
-        }
+        kept.steps.push(Step { began, ended, what: what() });
     }
 
     /// What this client had it wait for since then.
@@ -159,8 +153,8 @@ impl Steps {
 
     /// All there are, which are forgotten here.
     pub fn take(&self) -> Taken {
-        let Kept { first, more, brief } = std::mem::take(&mut *self.lock());
-        Taken { steps: first.into_iter().chain(more).collect(), brief }
+        let Kept { steps, brief } = std::mem::take(&mut *self.lock());
+        Taken { steps, brief }
     }
 }
 
