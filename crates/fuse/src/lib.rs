@@ -26,6 +26,7 @@ mod interrupt;
 mod job;
 mod jobs;
 mod kept;
+mod late_names;
 mod listings;
 mod metrics;
 mod mount;

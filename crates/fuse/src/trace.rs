@@ -16,6 +16,7 @@ use aqueduct_worker::lock;
 
 use crate::abi::{Field, InHeader, ROOT_ID, ReadIn, WriteIn, opcode};
 use crate::convert;
+use crate::late_names::LateNames;
 use crate::metrics;
 use crate::nodes::Nodes;
 
@@ -26,9 +27,6 @@ pub const TRACE_XATTR: &str = "aqueduct.trace";
 
 /// The threshold of a mount that looks at no operation.
 const OFF: u64 = u64::MAX;
-
-/// Files whose names are remembered; of directories the front end knows all.
-const NAMES_MAX: usize = 2048;
 
 /// Names of one path that are looked for; deeper ones begin with an ellipsis.
 const DEPTH_MAX: usize = 64;
@@ -86,7 +84,8 @@ pub(crate) struct Tracer {
     /// Makes the numbers of traces, from how many there were.
     hasher: RandomState,
     traces: AtomicU64,
-    names: Names,
+    /// Of files; of directories the front end knows all.
+    names: LateNames,
 }
 
 /// Where slow operations are told.
@@ -115,7 +114,7 @@ impl Tracer {
             asks: OnceLock::new(),
             hasher: RandomState::new(),
             traces: AtomicU64::new(0),
-            names: Names::default(),
+            names: LateNames::default(),
         }
     }
 
@@ -415,7 +414,7 @@ fn place(opcode: u32, body: &[u8]) -> Option<(u64, u64)> {
 }
 
 /// The path of what an operation is about, as far as names are known.
-fn path(nodes: &Nodes, names: &Names, (header, body): (&InHeader, &[u8])) -> Option<String> {
+fn path(nodes: &Nodes, names: &LateNames, (header, body): (&InHeader, &[u8])) -> Option<String> {
     let mut node = header.nodeid;
     let name = match header.opcode {
         opcode::LOOKUP | opcode::UNLINK | opcode::RMDIR => convert::name(body).ok().map(|(name, _)| name.to_vec()),
@@ -440,44 +439,6 @@ fn path(nodes: &Nodes, names: &Names, (header, body): (&InHeader, &[u8])) -> Opt
     let least = path.len().saturating_sub(PATH_LENGTH_MAX);
     let start = (least..=path.len()).find(|at| path.is_char_boundary(*at)).unwrap_or(0);
     Some(path[start..].to_owned())
-}
-
-/// Under which names the kernel was told of files lately: each in the one place that its node id
-/// gives it, so that noting one allocates nothing.
-pub(crate) struct Names(Box<[Mutex<Named>]>);
-
-struct Named {
-    node: u64,
-    parent: u64,
-    length: u8,
-    name: [u8; u8::MAX as usize],
-}
-
-impl Default for Names {
-    fn default() -> Names {
-        let empty = || Mutex::new(Named { node: 0, parent: 0, length: 0, name: [0; u8::MAX as usize] });
-        Names((0..NAMES_MAX).map(|_| empty()).collect())
-    }
-}
-
-impl Names {
-    fn at(&self, node: u64) -> &Mutex<Named> {
-        // Its lowest bits are those of a shard.
-        &self.0[(node ^ node >> 4) as usize % NAMES_MAX]
-    }
-
-    fn put(&self, node: u64, parent: u64, name: &[u8]) {
-        let Ok(length) = u8::try_from(name.len()) else { return };
-        let mut named = lock(self.at(node));
-        (named.node, named.parent, named.length) = (node, parent, length);
-        named.name[..name.len()].copy_from_slice(name);
-    }
-
-    fn get(&self, node: u64) -> Option<(u64, Vec<u8>)> {
-        let named = lock(self.at(node));
-        (named.node == node && named.length > 0)
-            .then(|| (named.parent, named.name[..usize::from(named.length)].to_vec()))
-    }
 }
 
 #[cfg(test)]
@@ -558,18 +519,5 @@ mod tests {
         let taken = Taken { steps: vec![step(start, (0, 5), request(Some(lies)))], ..Taken::default() };
         let hops = hops((start, MS * 5), &taken, &[], Hop::FileSystem);
         assert_eq!(told(&hops), [(Hop::ServerQueue, 5, Some("s:1"))]);
-    }
-
-    #[test]
-    fn a_name_is_found_until_another_takes_its_place() {
-        let names = Names::default();
-        names.put(16, 1, b"a");
-        assert_eq!(names.get(16), Some((1, b"a".to_vec())));
-        assert_eq!(names.get(32), None);
-        let other = (17..).find(|node| std::ptr::eq(names.at(*node), names.at(16))).unwrap();
-        names.put(other, 16, b"bc");
-        assert_eq!((names.get(16), names.get(other)), (None, Some((16, b"bc".to_vec()))));
-        names.put(16, 1, &[b'x'; 256]);
-        assert_eq!(names.get(16), None, "no name is as long");
     }
 }
