@@ -233,7 +233,7 @@ impl Drop for Client {
 
 impl FileSystem for Client {
     fn call<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, Reply> {
-        Call::waiting(async move { self.volume.call(context, request, &mut Brought::default()).await })
+        Call::waiting(async move { self.volume.call(context, &request, &mut Brought::default()).await })
     }
 
     fn read<'a>(&'a self, context: &'a Context, read: ReadAt, sink: Box<dyn Sink>) -> Call<'a, usize> {

@@ -15,7 +15,10 @@ pub(crate) async fn run(job: &Job) -> Option<Errno> {
                 return None;
             }
             // This process was held up: what was said then may be over.
-            Ok(Outcome::Granted(_, grant)) if grant.lease.is_stale() && !grant.is_change => job.take_back(grant).await,
+            Ok(Outcome::Granted(_, grant)) if grant.lease.is_stale() && !grant.is_change => {
+                // Its state is kept apart: few requests come here, and each has room for it.
+                Box::pin(job.take_back(grant)).await;
+            }
             Ok(Outcome::Granted(mut body, grant)) => {
                 if grant.lease.is_stale() {
                     EntryOut::keep_nothing(&mut body);
@@ -39,7 +42,7 @@ pub(crate) async fn run(job: &Job) -> Option<Errno> {
             }
         }
     };
-    job.take_back(refused).await;
+    Box::pin(job.take_back(refused)).await;
     None
 }
 

@@ -145,7 +145,7 @@ impl Prober<'_> {
 
     fn call(&self, session: &Session, request: Request<'_>) -> Result<Reply, Errno> {
         let mut brought = Brought::default();
-        wait(&self.groups[0], session.call(&self.context, request, &mut brought))
+        wait(&self.groups[0], session.call(&self.context, &request, &mut brought))
     }
 
     /// By what the directories were compared, and what is worth knowing of it.

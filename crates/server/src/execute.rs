@@ -109,23 +109,25 @@ pub(crate) fn request(
 }
 
 impl Job {
+    /// The state of what is rare is kept apart: that of a request has room for whatever it may come
+    /// to, and is allocated and copied for each.
     async fn run(self, frame: Frame) {
         let outcome = match (self.op, self.session.attached.get()) {
-            (Op::Attach, _) => self.attach(&frame.body).await,
+            (Op::Attach, _) => Box::pin(self.attach(&frame.body)).await,
             (Op::Status, _) => self.status(),
             (Op::Recovered, _) => self.recovered(),
             (Op::Map, _) => self.map(&frame.body),
-            (Op::GiveUp, _) => self.give_up(&frame.body).await,
+            (Op::GiveUp, _) => Box::pin(self.give_up(&frame.body)).await,
             (Op::Beat, _) => self.beat(&frame.body),
             (Op::Transfer, _) => self.transfer(&frame.body),
             (_, None) => Err(Errno::ENOTCONN),
-            (Op::Right, Some(attached)) => self.right(attached, &frame.body).await,
-            (Op::Revoke, Some(_)) => self.revoke(&frame.body).await,
+            (Op::Right, Some(attached)) => Box::pin(self.right(attached, &frame.body)).await,
+            (Op::Revoke, Some(_)) => Box::pin(self.revoke(&frame.body)).await,
             (Op::Read, Some(attached)) => self.read(attached, &frame.body).await,
             (Op::Stage, Some(attached)) => self.stage(attached, &frame.body, frame.payload),
             (Op::Write, Some(attached)) => self.write(attached, &frame.body, frame.payload).await,
             (Op::Fetch | Op::List, Some(attached)) => self.fetch(attached, &frame.body).await,
-            (Op::Compound, Some(attached)) => self.compound(attached, &frame.body).await,
+            (Op::Compound, Some(attached)) => Box::pin(self.compound(attached, &frame.body)).await,
             (_, Some(attached)) => self.call(attached, frame).await,
         };
         if let Err(error) = outcome {
@@ -275,7 +277,7 @@ impl Job {
         let filesystem = &*attached.filesystem;
         let reclaims = self.session.is_recovering() && matches!(request, Request::SetLock { wait: false, .. });
         if self.header.flags.contains(Flags::HELD) {
-            return self.set_held(attached, &context, &request).await;
+            return Box::pin(self.set_held(attached, &context, &request)).await;
         }
         self.count(0, 0);
         if !request.changes_state() || reclaims {
@@ -294,15 +296,17 @@ impl Job {
         match self.admit().await? {
             None => return Ok(()),
             Some(Try::First { .. }) => {}
-            Some(Try::AfterRestart(record)) => match repeat::repeat(filesystem, &context, &request, record).await {
-                Repeat::Execute => in_grace = false, // a lock that it had
-                Repeat::Answer(result) => {
-                    if let Some(result) = self.as_before(attached, &context, &request, result).await {
-                        self.finish(Kind::Reply, result, true, &Granted::default());
+            Some(Try::AfterRestart(record)) => {
+                match Box::pin(repeat::repeat(filesystem, &context, &request, record)).await {
+                    Repeat::Execute => in_grace = false, // a lock that it had
+                    Repeat::Answer(result) => {
+                        if let Some(result) = Box::pin(self.as_before(attached, &context, &request, result)).await {
+                            self.finish(Kind::Reply, result, true, &Granted::default());
+                        }
+                        return Ok(());
                     }
-                    return Ok(());
                 }
-            },
+            }
         }
         match request {
             Request::SetLock { open, owner, space, lock, wait } if in_grace || wait => {
@@ -310,7 +314,7 @@ impl Job {
                 drop((frame, std::mem::take(&mut *aqueduct_worker::lock(&self.room))));
                 context.credential.groups = Groups::Known([].into());
                 let request = Request::SetLock { open, owner, space, lock, wait };
-                self.wait_for_lock(filesystem, &context, request, in_grace).await;
+                Box::pin(self.wait_for_lock(filesystem, &context, request, in_grace)).await;
             }
             request => {
                 self.share_released(attached, &request).await;

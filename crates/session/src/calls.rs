@@ -54,8 +54,8 @@ fn together(lengths: &[usize], counts: &[Result<usize, Errno>]) -> Result<usize,
 
 impl Session {
     /// Asks the server, as its own client would: with the server's numbers for what is open.
-    pub async fn call(&self, context: &Context, request: Request<'_>, brought: &mut Brought) -> Result<Reply, Errno> {
-        self.call_in(class_of(&request), context, request, brought).await
+    pub async fn call(&self, context: &Context, request: &Request<'_>, brought: &mut Brought) -> Result<Reply, Errno> {
+        self.call_in(class_of(request), context, request, brought).await
     }
 
     /// The same, in a slot of this class.
@@ -63,45 +63,49 @@ impl Session {
         &self,
         class: Class,
         context: &Context,
-        request: Request<'_>,
+        request: &Request<'_>,
         brought: &mut Brought,
     ) -> Result<Reply, Errno> {
-        if request == Request::Root {
+        if *request == Request::Root {
             // As it was attached: whoever asks wants the handle.
             return Ok(Reply::Entry(self.root()));
         }
-        if let Request::Release { open } | Request::ReleaseDirectory { open } = request
+        if let Request::Release { open } | Request::ReleaseDirectory { open } = *request
             && self.opens.end(open)
         {
             self.window.close(open);
             return Ok(Reply::Done);
         }
-        self.opens.check(used(&request).into_iter().flatten())?;
-        let kept = self.before(context, &request).await?;
-        self.opens.asks(&request);
-        let answer = self.send_call_for(context, (class, &request), brought).await;
+        self.opens.check(used(request).into_iter().flatten())?;
+        let kept = self.window.mark();
+        if let Some(first) = kept.and_then(|_| self.stable_first(request)) {
+            // Few requests come here, and the state of each is kept for all.
+            Box::pin(self.before(context, request, &first)).await?;
+        }
+        self.opens.asks(request);
+        let answer = self.send_call_for(context, (class, request), brought).await;
         if let Request::Release { open } = request {
-            self.window.close(open);
+            self.window.close(*open);
         }
         let (reply, mut epoch) = match answer {
             // Its session ended while it was under way.
-            Err(Errno::EBADF) => return self.answer_lost(&request),
+            Err(Errno::EBADF) => return self.answer_lost(request),
             // Refused: nothing was taken but from flocks.
             Err(error @ (Errno::ENOLCK | Errno::EAGAIN | Errno::EDEADLK)) => {
-                self.opens.is_refused(&request);
+                self.opens.is_refused(request);
                 return Err(error);
             }
             answer => answer?,
         };
         if let Some(mark) = kept {
-            self.settle_kept((context, mark), &request, &reply, epoch).await?;
+            Box::pin(self.settle_kept((context, mark), request, &reply, epoch)).await?;
         }
-        while !self.opens.note(epoch, context, &request, &reply) {
+        while !self.opens.note(epoch, context, request, &reply) {
             // The server was restarted since it answered, and the recovery could not know of this.
-            let again = again(&request, &reply);
+            let again = again(request, &reply);
             epoch = self.send_call_for(context, (class, &again), &mut Brought::default()).await?.1;
         }
-        match request {
+        match *request {
             Request::Sync { open, .. } => self.opens.error(open)?,
             Request::Flush { open, .. } => self.opens.error_at_close(open)?,
             _ => {}

@@ -117,11 +117,19 @@ impl Session {
         Ok((first.verifier, epoch))
     }
 
-    /// Before a request is sent: commits what it would get into disorder with, and what is to be stable for those who take its lock.
-    /// Returns the mark for [`settle_kept`](Session::settle_kept).
-    pub(crate) async fn before(&self, context: &Context, request: &Request<'_>) -> Result<Option<u64>, Errno> {
-        let Some(mark) = self.window.mark() else { return Ok(None) };
-        let first = match request {
+    /// Before a request is sent: commits what it would get into disorder with, and what is to be
+    /// stable for those who take its lock; see [`stable_first`](Session::stable_first).
+    pub(crate) async fn before(&self, context: &Context, request: &Request<'_>, first: &[u8]) -> Result<(), Errno> {
+        match self.make_stable(first, &context.cancel).await {
+            // Others who wait are let in all the same: of what is lost, write, fsync and close tell.
+            Err(error) if !frees_others(request) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The inode of which what is kept has to be stable before a request.
+    pub(crate) fn stable_first(&self, request: &Request<'_>) -> Option<Box<[u8]>> {
+        match request {
             Request::Fallocate { open, .. } | Request::CopyRange { to: open, .. } => self.opens.handle(*open),
             Request::SetLock { space: LockSpace::Turn, .. } => None,
             Request::SetLock { open, .. } | Request::Flush { open, .. } | Request::Release { open }
@@ -130,15 +138,7 @@ impl Session {
                 self.opens.locked(*open)
             }
             _ => None,
-        };
-        // Others who wait are let in all the same: of what is lost, write, fsync and close tell.
-        if let Some(handle) = first
-            && let Err(error) = self.make_stable(&handle, &context.cancel).await
-            && !frees_others(request)
-        {
-            return Err(error);
         }
-        Ok(Some(mark))
     }
 
     /// Makes stable what is kept of an inode. Whoever has it open hears of an error, too.

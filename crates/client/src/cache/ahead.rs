@@ -44,13 +44,13 @@ impl Cache {
                 if handles.is_empty() {
                     return Err(request);
                 }
-                self.fetch_files(context, &handles, leases).await
+                Box::pin(self.fetch_files(context, &handles, leases)).await
             }
-            Request::OpenDirectory { handle } => self.list(context, handle, leases).await,
+            Request::OpenDirectory { handle } => Box::pin(self.list(context, handle, leases)).await,
             Request::Lookup { parent, .. } => {
                 let look = lock(&leases.scans).looks_up(parent);
                 match look {
-                    Look::Page => self.list(context, parent, leases).await,
+                    Look::Page => Box::pin(self.list(context, parent, leases)).await,
                     Look::Pages => {
                         self.list_meanwhile(context, parent, leases);
                         return Err(request);
@@ -132,9 +132,10 @@ impl Cache {
 
 async fn list_pages(volume: &Volume, context: &Context, wanted: &Wanted) -> Result<(), Errno> {
     for handle in &wanted.handles {
-        let open = volume.call(context, Request::OpenDirectory { handle }, &mut Brought::default()).await?.opened()?.id;
+        let open =
+            volume.call(context, &Request::OpenDirectory { handle }, &mut Brought::default()).await?.opened()?.id;
         let listed = read_pages(volume, context, (handle, open), &wanted.leases).await;
-        volume.call(context, Request::ReleaseDirectory { open }, &mut Brought::default()).await?;
+        volume.call(context, &Request::ReleaseDirectory { open }, &mut Brought::default()).await?;
         listed?;
     }
     Ok(())
@@ -151,7 +152,7 @@ async fn read_pages(
         let asked = leases.asks();
         let mut brought = Brought::default();
         let request = Request::ReadDirectory { open, cookie, size: DIRECTORY_PAGE_MAX, plus: true };
-        let page = volume.call(context, request, &mut brought).await?.directory()?;
+        let page = volume.call(context, &request, &mut brought).await?.directory()?;
         let mut keeper = Keeper::ahead(leases, asked, &brought);
         let (lease, of_entries) = (keeper.lease(Subject::Inode), keeper.numbered());
         keeper.page(handle, (Some(open), cookie, &page), lease, &of_entries);

@@ -234,7 +234,7 @@ impl Cache {
                     if !std::mem::replace(&mut change.is_uncertain, true) {
                         leases.begin_uncertain();
                     }
-                    self.victim(context, leases, parent, name).await?
+                    Box::pin(self.victim(context, leases, parent, name)).await?
                 }
             };
             if let (Some(handle), Some(aspects)) = (&victim, of_victim) {
@@ -266,7 +266,7 @@ impl Cache {
         parent: &[u8],
         name: &[u8],
     ) -> Result<Option<Arc<[u8]>>, Errno> {
-        match self.volume.call(context, Request::Lookup { parent, name }, &mut Brought::default()).await {
+        match self.volume.call(context, &Request::Lookup { parent, name }, &mut Brought::default()).await {
             Ok(reply) => Ok(Some(leases.key(reply.entry()?.handle.bytes()))),
             // Should there be something, then whoever asks may not change it either.
             Err(Errno::ENOENT | Errno::EACCES | Errno::ENOTDIR | Errno::ENAMETOOLONG | Errno::ESTALE) => Ok(None),
@@ -340,7 +340,7 @@ impl Cache {
         let asks = self.asks(leases, written_through(request)) | asks_bare(request, leases);
         let mut brought = Brought { asks, ..Brought::default() };
         change.is_settled = false;
-        let result = self.volume.call(context, request.clone(), &mut brought).await;
+        let result = self.volume.call(context, request, &mut brought).await;
         let settled = !brought.is_open;
         if let Ok(reply) = &result {
             let victims = if change.is_uncertain { &[][..] } else { &victims };

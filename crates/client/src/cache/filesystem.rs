@@ -52,7 +52,7 @@ impl Cache {
             },
         };
         if leases.writeback.was_active_since(asked) {
-            self.mend(context, leases, asked, &mut answer).await;
+            Box::pin(self.mend(context, leases, asked, &mut answer)).await;
         }
         answer
     }
@@ -71,7 +71,7 @@ impl FileSystem for Cache {
             Ok(Some(leases)) => leases,
             Ok(None) => {
                 return Call::waiting(async move {
-                    Ok(self.volume.call(context, request, &mut Brought::default()).await.into())
+                    Ok(self.volume.call(context, &request, &mut Brought::default()).await.into())
                 });
             }
             Err(error) => return Call::ready(Err(error)),

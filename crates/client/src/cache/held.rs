@@ -324,7 +324,7 @@ impl Cache {
         let handle = entry.handle.bytes();
         leases.writeback.settle(leases.which(handle), &context.cancel).await?;
         let request = Request::GetAttr { handle, open: None };
-        entry.attr = self.volume.call(context, request, &mut Brought::default()).await?.attr()?;
+        entry.attr = self.volume.call(context, &request, &mut Brought::default()).await?.attr()?;
         Ok(())
     }
 }

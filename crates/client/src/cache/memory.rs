@@ -178,7 +178,7 @@ impl Cache {
         let shares = written.filter(|open| leases.remove_writer(&open.handle));
         let asks = if shares.is_some() { Flags::EXCLUSIVE } else { Flags::empty() };
         let mut brought = Brought { asks, ..Brought::default() };
-        let result = self.volume.call(context, request.clone(), &mut brought).await;
+        let result = self.volume.call(context, &request, &mut brought).await;
         // Else it may be executed later, and nobody knows when: until the next session.
         if let Some(open) = shares.filter(|_| !brought.is_open) {
             leases.end_sharing(&open.handle, epoch);

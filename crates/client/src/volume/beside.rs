@@ -241,7 +241,7 @@ impl Volume {
         let context = Context { cancel: Cancel::default(), ..context.clone() };
         self.sessions[0].groups()[0].spawn(async move {
             poll_fn(|task| volume.lanes.poll_none_abandoned(&handle, task)).await;
-            let done = volume.call_now(&context, request, &mut Brought::default()).await;
+            let done = volume.call_now(&context, &request, &mut Brought::default()).await;
             if let Err(error) = done {
                 tracing::debug!(%error, "what a killed program had locked or open could not be given up");
             }

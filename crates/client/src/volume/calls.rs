@@ -24,10 +24,10 @@ impl Volume {
     pub(crate) async fn call(
         &self,
         context: &Context,
-        request: Request<'_>,
+        request: &Request<'_>,
         brought: &mut Brought,
     ) -> Result<Reply, Errno> {
-        self.abandoned_first(context, &request).await?;
+        self.abandoned_first(context, request).await?;
         self.call_now(context, request, brought).await
     }
 
@@ -35,23 +35,32 @@ impl Volume {
     pub(super) async fn call_now(
         &self,
         context: &Context,
-        request: Request<'_>,
+        request: &Request<'_>,
         brought: &mut Brought,
     ) -> Result<Reply, Errno> {
-        let session = self.session_of(&request)?;
+        let session = self.session_of(request)?;
+        // What only volumes of several servers do has its state apart: that of a request is
+        // allocated and copied for each, and a mount of one server need not pay for it.
         if self.map.is_some()
-            && let Some(reply) = self.data_first(context, &request).await?
+            && let Some(reply) = Box::pin(self.data_first(context, request)).await?
         {
             return Ok(reply);
         }
-        let _straight = self.lanes_first(context, &request).await?;
-        if ended(&request).is_some_and(|open| self.opens.close_local(open)) {
+        let _straight = match &self.movers {
+            Some(_) => Box::pin(self.lanes_first(context, request)).await?,
+            None => None,
+        };
+        if ended(request).is_some_and(|open| self.opens.close_local(open)) {
             return Ok(Reply::Done);
         }
-        let told = self.told_at_close(&request);
-        let known = self.known_to_server(request.clone(), context.steps()).await?;
+        let told = self.told_at_close(request);
+        let with_opens = match names_opens(request) {
+            true => Some(self.known_to_server(request.clone(), context.steps()).await?),
+            false => None,
+        };
+        let known = with_opens.as_ref().unwrap_or(request);
         let mut reply = self.sessions[session].call(context, known, brought).await?;
-        self.number(context, (session, &request), &mut reply);
+        self.number(context, (session, request), &mut reply);
         told.map(|()| reply)
     }
 
@@ -275,7 +284,7 @@ impl Volume {
             // other's answer.
             Request::Sync { .. } | Request::Commit { .. } if is_there => {
                 let number = open.number().ok_or(Errno::EIO)?;
-                let done = data.call(context, with_open(request, number), &mut Brought::default()).await?;
+                let done = data.call(context, &with_open(request, number), &mut Brought::default()).await?;
                 return Ok(matches!(request, Request::Commit { .. }).then_some(done));
             }
             Request::Fallocate { .. } | Request::CopyRange { .. } => {
@@ -291,7 +300,7 @@ impl Volume {
                 }
                 if let (Request::Release { .. }, true, Some(number)) = (request, is_there, open.number())
                     && let Err(error) =
-                        data.call(context, Request::Release { open: number }, &mut Brought::default()).await
+                        data.call(context, &Request::Release { open: number }, &mut Brought::default()).await
                 {
                     tracing::debug!(%error, "a file has not been closed at the server that moved its bytes");
                 }
@@ -315,6 +324,11 @@ impl Volume {
         self.flights.quiet(handle, cancel).await?;
         self.sessions[session].make_stable(handle, cancel).await
     }
+}
+
+/// Whether a request has numbers of opens in it.
+fn names_opens(request: &Request<'_>) -> bool {
+    used(request)[0].is_some() || ended(request).is_some()
 }
 
 /// The open of a request that has to wait for the session that moves the bytes.

@@ -86,7 +86,7 @@ impl Volume {
             let (session, above) = (volume.session(&open), volume.above(open.session));
             let context = volume.behind.context(&open.credential);
             // A recall waits for it, and requests in all ordinary slots may wait for the recall.
-            let made = session.call_in(Class::Releasing, &context, open.request(), &mut Brought::default()).await;
+            let made = session.call_in(Class::Releasing, &context, &open.request(), &mut Brought::default()).await;
             let made = made.and_then(|reply| reply.opened().map(|opened| (opened.id, opened.width)));
             volume.behind.end(&open.handle, &context);
             if let Err(error) = made
@@ -143,7 +143,7 @@ impl Volume {
 
     async fn close_unused(&self, open: &Open, number: OpenId) {
         let context = Context::new(ClientId(0), open.credential.clone());
-        if let Err(error) = self.session(open).call(&context, open.release(number), &mut Brought::default()).await {
+        if let Err(error) = self.session(open).call(&context, &open.release(number), &mut Brought::default()).await {
             tracing::debug!(%error, "a file that was closed while it was being opened has not been closed at the server");
         }
     }

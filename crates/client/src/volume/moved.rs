@@ -76,7 +76,7 @@ impl Volume {
         }
         let (asked, mut brought) = (above.number(), Brought::default());
         let request = Request::GetAttr { handle: &open.handle, open: open.number() };
-        self.sessions[open.session].call(context, request, &mut brought).await.ok()?;
+        self.sessions[open.session].call(context, &request, &mut brought).await.ok()?;
         above.keep_lease(&open.handle, (asked, &brought));
         above.hold_content(&open.handle)
     }
@@ -172,7 +172,7 @@ pub(super) fn release(session: &Arc<Session>, number: OpenId, open: &Open) {
     let (of_task, context) = (session.clone(), Context::new(ClientId(0), open.credential.clone()));
     session.groups()[0].spawn(async move {
         let request = Request::Release { open: number };
-        if let Err(error) = of_task.call(&context, request, &mut Brought::default()).await {
+        if let Err(error) = of_task.call(&context, &request, &mut Brought::default()).await {
             tracing::debug!(%error, "a file has not been closed at the server that moved its bytes");
         }
     });

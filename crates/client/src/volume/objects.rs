@@ -162,7 +162,7 @@ impl Volume {
             if above.layout(&open.handle).is_none() {
                 let (asked, mut brought) = (above.number(), Brought::default());
                 let request = Request::Layout { handle: &open.handle, open: real.number };
-                let answer = self.sessions[real.session].call(context, request, &mut brought).await;
+                let answer = self.sessions[real.session].call(context, &request, &mut brought).await;
                 let layout = answer.and_then(|reply| reply.layout());
                 let unknown = |error: &Errno| tracing::debug!(%error, "where a file lies is not known");
                 above.keep_layout(&open.handle, Arc::new(layout.inspect_err(unknown).ok()?), (asked, &brought));

@@ -185,7 +185,7 @@ impl Volume {
         let above = self.above[open.session].as_ref();
         let (asked, mut brought) = (above.map_or(0, |above| above.number()), Brought::default());
         let request = Request::Layout { handle: &open.handle, open: open.number()? };
-        let answer = self.session(open).call(context, request, &mut brought).await;
+        let answer = self.session(open).call(context, &request, &mut brought).await;
         above.iter().for_each(|above| above.keep_lease(&open.handle, (asked, &brought)));
         let placed = Placed::of(&answer.and_then(|reply| reply.layout()).ok()?)?;
         lock(&open.objects.writer).known = Some(placed.clone());

@@ -366,9 +366,6 @@ impl Volume {
         context: &Context,
         request: &Request<'_>,
     ) -> Result<Option<Straight<'_>>, Errno> {
-        if self.movers.is_none() {
-            return Ok(None);
-        }
         let of_open = |open| self.opens.writer(open).map(|open| open.handle.clone());
         let (changed, synced) = match *request {
             Request::SetAttr { handle, set: SetAttr { size: Some(_), .. }, .. } => (Some(handle.into()), None),

@@ -23,7 +23,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
             drop_stale_listing(job).await;
             let open = (get.getattr_flags & GETATTR_FH != 0).then_some(OpenId(get.fh));
             let (attr, kept) = match open.filter(|open| job.shared.reads_pages(*open)) {
-                Some(open) => reading::get_attr(job, open).await?,
+                Some(open) => Box::pin(reading::get_attr(job, open)).await?,
                 None => job.get_attr(open).await?,
             };
             Ok(job.attr_out(&attr, kept))

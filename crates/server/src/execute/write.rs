@@ -27,7 +27,7 @@ impl Job {
             if matches!(self.server.config.role, Role::Data(_)) {
                 return Err(Errno::EREMOTE); // what is to be written again goes to who has the names
             }
-            return self.write_again(attached, &context, write, data.memory()?).await;
+            return Box::pin(self.write_again(attached, &context, write, data.memory()?)).await;
         }
         // In a slot, what was held back before a restart is an append: once more would do harm.
         let leases = &self.server.leases;
@@ -104,7 +104,7 @@ impl Job {
         match which {
             Try::AfterRestart(record) => {
                 let file = (filesystem, &*self.server);
-                Some(repeat::repeat_write(file, context, write, data, record).await)
+                Some(Box::pin(repeat::repeat_write(file, context, write, data, record)).await)
             }
             Try::First { may_be_old } => {
                 let data = match self.brought(attached, data) {
@@ -112,7 +112,7 @@ impl Job {
                     Err(error) => return Some(Err(error)),
                 };
                 let found = match may_be_old {
-                    true => self.find_append(filesystem, context, write, &data).await,
+                    true => Box::pin(self.find_append(filesystem, context, write, &data)).await,
                     false => None,
                 };
                 match found {
