@@ -1,9 +1,9 @@
 //! The supplementary groups of callers. A request carries uid, gid and thread id; the groups stand in /proc.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use ahash::HashMap;
 use aqueduct_fs::{GROUPS_MAX, Groups};
 use aqueduct_worker::lock;
 

@@ -8,10 +8,10 @@
 //! the kernel has forgotten it: others in their recall, this mount before it asks for the change.
 //! So that this happens seldom, a directory at which somebody had to wait rests.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use ahash::HashMap;
 use aqueduct_worker::{Group, lock};
 
 use crate::places::Place;

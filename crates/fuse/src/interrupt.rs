@@ -7,11 +7,12 @@
 //!
 //! A request that completes at once, when it is first polled, is never entered here: it costs two stores.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ahash::HashMap;
 use aqueduct_fs::Cancel;
 use aqueduct_worker::lock;
 
@@ -218,7 +219,7 @@ impl Interrupts {
             }
             self.choose(&mut state)
         };
-        let mut seen: HashMap<u32, Caller> = HashMap::new();
+        let mut seen: HashMap<u32, Caller> = HashMap::default();
         let mut ended = Vec::new();
         for Stale { unique, tid, kind, interrupted } in stale {
             let ends = match seen.entry(tid).or_insert_with(|| (self.look)(tid)) {

@@ -1,13 +1,13 @@
 //! The jobs of batch systems that callers work for. A request carries the caller's thread id;
 //! which job that is stands in its environment or its control group.
 
-use std::collections::HashMap;
 use std::fs::{File, read_to_string};
 use std::io::Read;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use ahash::HashMap;
 use aqueduct_worker::lock;
 
 /// How long what was read counts before it is seen whether the thread id is still the same

@@ -1,10 +1,10 @@
 //! The listings that the kernel may be about to enter.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use ahash::HashMap;
 use aqueduct_worker::lock;
 
 /// The kernel enters the names of a page of a listing right after it has been answered, but may

@@ -3,12 +3,11 @@
 //! A node id is never used for two inodes, so that a request that was under way when the kernel forgot an inode cannot reach another one.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
-use std::collections::hash_map::{Entry, RandomState};
-use std::hash::BuildHasher;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use ahash::{HashMap, RandomState};
 use aqueduct_worker::lock;
 
 use crate::abi::ROOT_ID;

@@ -9,9 +9,9 @@
 //! nothing waits for, and the answer goes when it is done, or soon in any case. Then the kernel
 //! gives up that lock, and tries once more.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 
+use ahash::HashMap;
 use aqueduct_worker::lock;
 
 /// A name in a directory.

@@ -1,11 +1,11 @@
 //! What all requests of a mount share.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
+use ahash::HashMap;
 use aqueduct_fs::{Cancel, FileSystem, Handle, OpenId};
 use aqueduct_metrics::{Collect, Snapshot, table};
 use aqueduct_worker::lock;

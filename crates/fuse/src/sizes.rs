@@ -8,13 +8,14 @@
 //!
 //! Whoever changes a file may first have its pages dropped, which waits for those that are being filled: so these do not wait for a change for long.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
+use ahash::HashMap;
 use aqueduct_fs::Cancel;
 use aqueduct_worker::{Done, Group, lock};
 

@@ -8,12 +8,13 @@
 //! limits. Where nobody meets stale handles a removal costs nothing more, and space is given back
 //! at once.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use ahash::{HashMap, RandomState};
 
 use crate::lock::lock;
 

@@ -1,11 +1,11 @@
 //! The open files and directories of all clients.
 
 use std::collections::hash_map::Entry as MapEntry;
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
+use ahash::{HashMap, HashSet};
 use aqueduct_fs::{ClientId, Errno, OpenFlags, OpenId};
 
 use crate::domain::Domain;

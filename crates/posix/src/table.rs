@@ -2,10 +2,11 @@
 //! under which each was last seen. Bounded; what was forgotten is ESTALE until it is looked up again.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
+
+use ahash::HashMap;
 
 use crate::lock::lock;
 use crate::seal::TableKey;
@@ -24,7 +25,7 @@ pub(crate) struct Recent<K, V> {
 impl<K: Hash + Eq, V: Clone> Recent<K, V> {
     /// Of at most `limit` entries, at least two.
     pub(crate) fn new(limit: usize) -> Recent<K, V> {
-        Recent { young: HashMap::new(), old: HashMap::new(), half: (limit / 2).max(1) }
+        Recent { young: HashMap::default(), old: HashMap::default(), half: (limit / 2).max(1) }
     }
 
     /// What is kept under `key`, which thereby counts as used.

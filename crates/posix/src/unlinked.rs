@@ -9,11 +9,11 @@
 //! as long as this process, as does a file whose open begins while its last name is being removed. A removal that fails after all (in a sticky
 //! directory) has moved the file's ctime.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use ahash::HashMap;
 use aqueduct_fs::Errno;
 use rustix::fs::{AtFlags, Mode, OFlags};
 

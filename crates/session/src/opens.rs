@@ -1,9 +1,9 @@
 //! What a client has open and locked at its server, so that it can have it again after the server was restarted.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ahash::HashMap;
 use aqueduct_fs::{Context, Credential, Errno, Lock, LockKind, LockSpace, OpenFlags, OpenId, Opened, Reply, Request};
 use aqueduct_worker::lock;
 

@@ -1,8 +1,9 @@
 //! Directories that the server is being asked for, and who waits for them. Pure.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
+
+use ahash::HashMap;
 
 /// As many as there are requests under way, and those that each asks for.
 #[derive(Debug, Default)]

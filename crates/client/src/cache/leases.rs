@@ -2,11 +2,10 @@
 //! leases by name, and what stands between them and threads, clock and server. Epoch, renewal,
 //! recalls and forgetting are that session's: what becomes of another one changes nothing here.
 
-use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use ahash::{HashMap, HashSet, RandomState};
 use aqueduct_fs::{Aspects, Context, Credential, Groups, Observer};
 use aqueduct_metrics::Counter;
 use aqueduct_session::{Brought, Nanos, now};

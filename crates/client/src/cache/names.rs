@@ -6,10 +6,10 @@
 //!
 //! Which of the names the kernel was told is known as well, name by name: to make it forget one, all names of the mount have to be looked up again.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ahash::HashMap;
 use aqueduct_fs::{DirPage, NAME_LENGTH_MAX, OpenId};
 use aqueduct_session::Nanos;
 

@@ -3,11 +3,11 @@
 //! that have the kernel forget what they are about to change, which have another thread.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use ahash::HashMap;
 use aqueduct_fs::Aspects;
 use aqueduct_wire::LeaseId;
 

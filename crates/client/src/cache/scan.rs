@@ -3,10 +3,11 @@
 //! A walk comes from a directory to what is in it, and then to its neighbour: in that order all directories are kept of which listings have told. What is fetched
 //! ahead costs credit, what of it is used brings twice as much: who opens files here and there soon has none, who scans a tree always has.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ahash::{HashMap, HashSet};
 use aqueduct_wire::{FETCH_LENGTH_MAX, FETCH_MAX, LIST_MAX, fetch_room};
 
 use super::coming::Coming;
@@ -123,17 +124,17 @@ pub(super) struct Scans {
 impl Default for Scans {
     fn default() -> Scans {
         Scans {
-            directories: HashMap::new(),
-            numbers: HashMap::new(),
+            directories: HashMap::default(),
+            numbers: HashMap::default(),
             listed: VecDeque::new(),
-            places: HashMap::new(),
-            unread: HashSet::new(),
-            in_vain: HashMap::new(),
+            places: HashMap::default(),
+            unread: HashSet::default(),
+            in_vain: HashMap::default(),
             is_unknown: false,
             number: 0,
             credit: CREDIT_FIRST,
-            lookups: HashMap::new(),
-            useless: HashMap::new(),
+            lookups: HashMap::default(),
+            useless: HashMap::default(),
             coming: Coming::default(),
             list_credit: LIST_CREDIT_FIRST,
             uses: Arc::default(),
@@ -447,7 +448,7 @@ mod tests {
 
     /// Opens and reads files of a directory in this order; returns how many requests that takes, and how many files were fetched for nothing.
     fn read(scans: &mut Scans, directory: usize, order: impl Iterator<Item = usize>) -> (usize, usize) {
-        let mut here = HashSet::new();
+        let mut here = HashSet::default();
         let requests = read_into(scans, directory, order, &mut here);
         (requests, here.len())
     }
@@ -484,7 +485,7 @@ mod tests {
 
     impl Tree {
         fn new(width: usize) -> Tree {
-            Tree { scans: Scans::default(), width, here: HashMap::new(), requests: 0, listed: 0 }
+            Tree { scans: Scans::default(), width, here: HashMap::default(), requests: 0, listed: 0 }
         }
 
         /// Somebody lists the directory of this number: 0 has those from 1 to the width, number n those from n * width + 1.
@@ -599,7 +600,7 @@ mod tests {
         let mut scans = Scans::default();
         scans.listed(&folder(0), true, (1..=100).map(|number| (folder(number), None)));
         (1..=100).for_each(|directory| list(&mut scans, directory, 10, 100));
-        let mut here = HashSet::new();
+        let mut here = HashSet::default();
         let requests: usize = (1..=100).map(|directory| read_into(&mut scans, directory, 0..10, &mut here)).sum();
         assert!(requests < 40 && here.is_empty(), "{requests} {}", here.len());
     }

@@ -1,10 +1,10 @@
 //! What is kept of some inodes, and what may be told of it. Pure: time, numbers and answers come with each call.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use ahash::HashMap;
 use aqueduct_fs::{Aspects, Attr, Credential, Keep, Layout, SetAttr};
 use aqueduct_session::Nanos;
 use aqueduct_wire::LeaseId;
@@ -44,7 +44,8 @@ pub(super) enum Granted {
 
 /// Inodes and gates of one shard.
 pub(super) struct Shard {
-    inodes: HashMap<Arc<[u8]>, Inode>,
+    /// Each apart: a table of many grows often, and moves what is in it.
+    inodes: HashMap<Arc<[u8]>, Box<Inode>>,
     gates: Box<[Gates]>,
     name_gates: Box<[Gate]>,
     /// Opens of this client for writing, by inode.
@@ -57,10 +58,10 @@ pub(super) struct Shard {
 impl Default for Shard {
     fn default() -> Shard {
         Shard {
-            inodes: HashMap::new(),
+            inodes: HashMap::default(),
             gates: vec![Gates::default(); GATES].into(),
             name_gates: vec![Gate::default(); NAME_GATES].into(),
-            writers: HashMap::new(),
+            writers: HashMap::default(),
             bytes: 0,
             epoch: 0,
         }
@@ -362,7 +363,7 @@ impl Shard {
         }
         let inode = Inode { aspects: lets & aspects, ..Inode::new(lease, now) };
         self.bytes += inode.cost(handle);
-        self.inodes.insert(handle.clone(), inode);
+        self.inodes.insert(handle.clone(), Box::new(inode));
         Granted::New
     }
 
@@ -619,7 +620,7 @@ impl Shard {
     }
 
     pub(super) fn forget_own(&mut self, handle: &[u8]) {
-        self.inodes.get_mut(handle).into_iter().for_each(Inode::forget_own);
+        self.inodes.get_mut(handle).into_iter().for_each(|inode| inode.forget_own());
     }
 
     /// It has ended; `settled`: it will not be made later.

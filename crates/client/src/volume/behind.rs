@@ -3,11 +3,11 @@
 //! time.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use ahash::RandomState;
 use aqueduct_fs::steps::{Step, Steps};
 use aqueduct_fs::{Cancel, ClientId, Context, Credential};
 use aqueduct_worker::lock;

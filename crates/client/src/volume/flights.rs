@@ -1,11 +1,11 @@
 //! What is on its way to sessions that move data, by inode: who gives up what covers it waits
 //! until it is answered.
 
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
+use ahash::HashMap;
 use aqueduct_fs::{Cancel, Errno};
 use aqueduct_worker::lock;
 

@@ -4,13 +4,12 @@
 //! Opens that were answered without the server are made there when they are first needed, or
 //! before their right or their file could go: see [`making`](super::making).
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
+use ahash::{HashMap, RandomState};
 use aqueduct_fs::{Credential, Errno, OpenFlags, OpenId, Request};
 use aqueduct_session::{Nanos, now};
 use aqueduct_worker::lock;

@@ -3,12 +3,12 @@
 //! not somebody still waits for that.
 
 use std::future::poll_fn;
-use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use ahash::RandomState;
 use aqueduct_fs::{Cancel, ClientId, Context, Errno, Request, SetAttr, WriteAt, Written};
 use aqueduct_session::{ConnectError, Recovery, Session};
 use aqueduct_wire::Flags;

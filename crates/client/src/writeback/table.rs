@@ -1,12 +1,12 @@
 //! What is held back of all files, shared by threads.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use ahash::HashMap;
 use aqueduct_fs::SetAttr;
 use aqueduct_metrics::Counter;
 use aqueduct_session::KeptSlot;

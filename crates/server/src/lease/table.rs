@@ -1,10 +1,10 @@
 //! The leases themselves, found by their client and inode, by inode, by client, and by age: lists through one vector and two indexes that hold only places
 //! in it. About 60 bytes a lease, at most twice that while the vector has just grown.
 
-use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use ahash::HashMap;
 use aqueduct_fs::{Aspects, ClientId};
 use aqueduct_wire::LeaseId;
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -81,7 +81,7 @@ impl Table {
             hasher: DefaultHashBuilder::default(),
             inodes: HashTable::new(),
             pairs: HashTable::new(),
-            clients: HashMap::new(),
+            clients: HashMap::default(),
             exclusive,
         }
     }
