@@ -109,7 +109,7 @@ class Rows(figures.Rows):
         for number in range(1, self.options.runs + 1):
             for streams in STREAMS:
                 self.measure_streams(streams)
-            for target in self.working():
+            for target in self.working(number):
                 say(f"run {number} of {self.options.runs}: {target.name}")
                 with self.failing(target.name, number):
                     self.measure_target(target)

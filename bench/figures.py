@@ -26,9 +26,9 @@ class Rows:
         self.missing = {}  # target -> why there are no more figures
         self.sizes = {}
 
-    def working(self):
-        """The targets on which nothing has failed."""
-        return [target for target in self.started if target.name not in self.missing]
+    def working(self, number):
+        """The targets on which nothing has failed, in the order of this run."""
+        return report.in_order([target for target in self.started if target.name not in self.missing], number)
 
     @contextlib.contextmanager
     def failing(self, name, number):

@@ -32,7 +32,7 @@ class Rows(figures.Rows):
     def measure(self):
         for count in self.counts:
             for number in range(1, self.options.runs + 1):
-                for target in self.working():
+                for target in self.working(number):
                     say(f"run {number} of {self.options.runs}: {count} files, {target.name}")
                     with self.failing(target.name, number):
                         self.measure_target(target, count)

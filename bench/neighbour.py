@@ -37,7 +37,7 @@ class Rows(figures.Rows):
 
     def measure(self):
         for number in range(1, self.options.runs + 1):
-            for target in self.working():
+            for target in self.working(number):
                 say(f"run {number} of {self.options.runs}: a neighbour of {target.name}")
                 with self.failing(target.name, number):
                     self.measure_target(target)

@@ -62,10 +62,11 @@ class Rows:
             if self.upcalls:
                 self.upcalls.close()
 
-    def due(self, program):
-        """The targets that the program has not failed on, nor taken too long."""
+    def due(self, number, program):
+        """The targets that the program has not failed on, nor taken too long, in the order of this run."""
         spent = lambda target: sum(sum(self.results.get((target.name, program.row, state), [])) for state in self.states)
-        return [target for target in self.started if (target.name, program.row) not in self.missing and spent(target) < SLOW_SECONDS]
+        due = [target for target in self.started if (target.name, program.row) not in self.missing and spent(target) < SLOW_SECONDS]
+        return report.in_order(due, number)
 
     @contextlib.contextmanager
     def failing(self, target, number, program):

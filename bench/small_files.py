@@ -60,7 +60,7 @@ class Rows(programs.Rows):
             with self.failing(self.started[0], number, program):
                 for command in (program.prepare, program.before, program.command):  # reads the program itself from the disk
                     self.run(self.started[0], command)
-        due = self.due(program)
+        due = self.due(number, program)
         for target in due:
             with self.failing(target, number, program):
                 self.cold_and_warm(number, target, program)

@@ -98,10 +98,11 @@ class Rows(programs.Rows):
                 "SECOND": f"{self.second}/written", "FORGETS_TIMES": "" if target.keeps_times else "yes"}
 
     def measure_program(self, number, program):
-        for target in self.due(program):
+        if number == 1 and self.started:
+            with self.failing(self.started[0], number, program):
+                self.once(number, self.started[0], program)  # reads the program itself from the disk
+        for target in self.due(number, program):
             with self.failing(target, number, program):
-                if number == 1 and target is self.started[0]:
-                    self.once(number, target, program)  # reads the program itself from the disk
                 self.keep(target, program, "", self.once(number, target, program))
 
     def once(self, number, target, program):

@@ -211,6 +211,17 @@ class Neighbours(unittest.TestCase):
         self.assertEqual(set(rows.results), set(rows.units()))
 
 
+class Order(unittest.TestCase):
+    def test_in_two_runs_each_comes_before_each_other_once(self):
+        targets = ["local", "aqueduct", "aqueduct-before"]
+        for number in (1, 3, 5):
+            orders = [report.in_order(targets, number), report.in_order(targets, number + 1)]
+            self.assertEqual([sorted(order) for order in orders], [sorted(targets)] * 2)
+            self.assertEqual(orders[0], orders[1][::-1])
+        self.assertGreater(len({tuple(report.in_order(targets, number)) for number in range(1, 11)}), 3)
+        self.assertEqual(targets, ["local", "aqueduct", "aqueduct-before"])
+
+
 class Usage(unittest.TestCase):
     def test_children_belong_to_their_parents(self):
         self.assertEqual(usage.with_children([10], {10: 1, 11: 10, 12: 11, 13: 1}), {10, 11, 12})
