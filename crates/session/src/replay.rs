@@ -78,10 +78,11 @@ impl Session {
                 }
                 Keeping::Late => {}
             }
-            let (now, epoch) = self.write_again(context, again(open, offset), Bytes::new()).await?;
+            let (now, epoch) = Box::pin(self.write_again(context, again(open, offset), Bytes::new())).await?;
             (done.written.verifier, done.epoch) = (now.verifier, epoch);
             if now.verifier != verifier {
-                (done.written.verifier, done.epoch) = self.write_whole(context, again(open, offset), &data).await?;
+                (done.written.verifier, done.epoch) =
+                    Box::pin(self.write_whole(context, again(open, offset), &data)).await?;
             }
             if done.written.verifier == 0 {
                 return Ok(());

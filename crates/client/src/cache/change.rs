@@ -422,7 +422,8 @@ impl Cache {
             }
         };
         if let Some(open) = &straight
-            && let Some(result) = self.write_straight(context, leases, (open, write), &data).await
+            && self.volume.movers.is_some()
+            && let Some(result) = Box::pin(self.write_straight(context, leases, (open, write), &data)).await
         {
             measure(&result);
             change.end(settles(&result), &[], None, &Brought::default());

@@ -151,8 +151,8 @@ impl Volume {
     ) -> Result<usize, Errno> {
         let sink = match &self.movers {
             Some(movers) if movers.has_objects && !movers.are_any() => Err(sink),
-            Some(Movers { has_objects: true, .. }) => self.read_objects(context, (read, real), sink).await,
-            Some(_) => self.read_moved(context, read, sink).await,
+            Some(Movers { has_objects: true, .. }) => Box::pin(self.read_objects(context, (read, real), sink)).await,
+            Some(_) => Box::pin(self.read_moved(context, read, sink)).await,
             None => Err(sink),
         };
         let sink = match sink {
@@ -165,7 +165,7 @@ impl Volume {
         }
         let open = self.opens.get(read.open).ok_or(Errno::EBADF)?;
         let _flight = self.flight(&open);
-        self.data_session(context, &open).await?.read(context, number, sink).await
+        Box::pin(self.data_session(context, &open)).await?.read(context, number, sink).await
     }
 
     /// Writes, and asks for what `brought` says.
@@ -184,7 +184,7 @@ impl Volume {
                 None => None,
             };
             if let Some(open) = &open
-                && let Some(done) = self.write_objects_now(context, (open, number), (&data, brought)).await
+                && let Some(done) = Box::pin(self.write_objects_now(context, (open, number), (&data, brought))).await
             {
                 return done;
             }
@@ -195,7 +195,7 @@ impl Volume {
         }
         let open = self.opens.get(write.open).ok_or(Errno::EBADF)?;
         let _flight = self.flight(&open);
-        let session = self.data_session(context, &open).await?;
+        let session = Box::pin(self.data_session(context, &open)).await?;
         brought.is_open = true; // should nobody wait for it any more
         let written = session.write(context, (number, data), &mut Brought::default()).await;
         brought.is_open = matches!(written, Err(Errno::EINTR | Errno::EIO));
