@@ -24,7 +24,7 @@ pub mod status;
 pub mod table;
 pub mod trace;
 
-pub use counter::{Counter, Gauge};
+pub use counter::{Counter, CounterSet, Gauge};
 pub use family::{Family, Indexed, OTHER, Series};
 pub use histogram::{BUCKETS, Histogram, HistogramSnapshot, QUANTILE_ERROR_MAX, VALUE_MAX};
 pub use instrument::{Absorb, Instrument, Kind, Value};

@@ -1,21 +1,17 @@
 //! What connections carry. Each half of a connection tallies in plain numbers, under the lock that
 //! it has anyway; what it has tallied is added to shared counters once for each batch.
 
-use aqueduct_metrics::{Counter, Metric, Snapshot, table};
+use aqueduct_metrics::{Counter, CounterSet, Metric, Snapshot, table};
 
 /// Of all connections of one kind.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Counters {
     received: Way,
     sent: Way,
 }
 
-#[derive(Debug)]
-struct Way {
-    frames: Counter,
-    bytes: Counter,
-    calls: Counter,
-}
+/// Frames, bytes, and system calls.
+type Way = CounterSet<3>;
 
 /// What one half of a connection has carried since it was last asked.
 #[derive(Debug, Default)]
@@ -26,47 +22,32 @@ pub(crate) struct Tally {
     pub(crate) calls: u64,
 }
 
-impl Way {
-    fn sharded() -> Way {
-        let [frames, bytes, calls] = [(); 3].map(|()| Counter::sharded());
-        Way { frames, bytes, calls }
-    }
-
-    fn add(&self, tally: Tally) {
-        let Tally { frames, bytes, calls } = tally;
-        for (counter, count) in [(&self.frames, frames), (&self.bytes, bytes), (&self.calls, calls)] {
-            if count > 0 {
-                counter.add(count);
-            }
-        }
-    }
-}
-
-impl Default for Counters {
-    fn default() -> Counters {
-        Counters { received: Way::sharded(), sent: Way::sharded() }
+impl Tally {
+    fn add_to(self, way: &Way) {
+        let Tally { frames, bytes, calls } = self;
+        way.add([frames, bytes, calls]);
     }
 }
 
 impl Counters {
     pub(crate) fn received(&self, tally: Tally) {
-        self.received.add(tally);
+        tally.add_to(&self.received);
     }
 
     pub(crate) fn sent(&self, tally: Tally) {
-        self.sent.add(tally);
+        tally.add_to(&self.sent);
     }
 
     /// Puts them into a snapshot: of a `side`, `server` or `client`, and connections of this kind.
     pub fn collect(&self, side: &str, kind: &str, into: &mut Snapshot) {
-        let rows: [(&'static Metric<Counter>, &Counter); 6] = [
-            (&table::NET_FRAMES_RECEIVED, &self.received.frames),
-            (&table::NET_BYTES_RECEIVED, &self.received.bytes),
-            (&table::NET_RECEIVES, &self.received.calls),
-            (&table::NET_FRAMES_SENT, &self.sent.frames),
-            (&table::NET_BYTES_SENT, &self.sent.bytes),
-            (&table::NET_SENDS, &self.sent.calls),
-        ];
-        rows.into_iter().for_each(|(metric, counter)| into.put(metric, &[side, kind], counter));
+        type Metrics = [&'static Metric<Counter>; 3];
+        const RECEIVED: Metrics = [&table::NET_FRAMES_RECEIVED, &table::NET_BYTES_RECEIVED, &table::NET_RECEIVES];
+        const SENT: Metrics = [&table::NET_FRAMES_SENT, &table::NET_BYTES_SENT, &table::NET_SENDS];
+        for (metrics, way) in [(RECEIVED, &self.received), (SENT, &self.sent)] {
+            metrics
+                .into_iter()
+                .zip(way.get())
+                .for_each(|(metric, count)| into.put_number(metric, &[side, kind], count));
+        }
     }
 }
