@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def in_order(targets, number):
-    """The targets in the order of a run, which is by chance, and the other way round in every second run: one that always comes
+    """The targets in the order of a run, shuffled (the same in each measuring), and the other way round in every second run: one that always comes
     behind the same other is measured up to a tenth too fast or too slow (two times the same program: 0.92)."""
     order = list(targets)
     random.Random((number - 1) // 2).shuffle(order)

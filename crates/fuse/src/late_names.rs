@@ -17,7 +17,8 @@ const HALF: usize = 4 << 10;
 /// A node id and that of its directory.
 const IDS: usize = 16;
 
-/// The names of the last few thousand files.
+/// The last few thousand names that the kernel was told. A name that is told again is kept again, so
+/// that many look-ups of a few files take the place of others.
 #[derive(Default)]
 pub(crate) struct LateNames([Mutex<Shard>; SHARDS]);
 
@@ -57,7 +58,7 @@ impl LateNames {
 
 impl Shard {
     fn put(&mut self, ids: [u8; IDS], length: u8, name: &[u8]) {
-        // Whoever looks up one name again and again does not take the place of the others.
+        // At least one name that is looked up again and again takes nobody's place.
         let last = &self.young[self.last..];
         if last.starts_with(&ids) && last[IDS + 1..] == *name {
             return;

@@ -11,11 +11,11 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use ahash::RandomState;
 use aqueduct_fs::{FileSystem, Handle, Request};
 use aqueduct_worker::lock;
 use hashbrown::HashTable;

@@ -54,7 +54,7 @@ impl Volume {
             return Ok(Reply::Done);
         }
         let told = self.told_at_close(request);
-        let with_opens = match names_opens(request) {
+        let with_opens = match request.opens()[0].is_some() {
             true => Some(self.known_to_server(request.clone(), context.steps()).await?),
             false => None,
         };
@@ -324,11 +324,6 @@ impl Volume {
         self.flights.quiet(handle, cancel).await?;
         self.sessions[session].make_stable(handle, cancel).await
     }
-}
-
-/// Whether a request has numbers of opens in it.
-fn names_opens(request: &Request<'_>) -> bool {
-    used(request)[0].is_some() || ended(request).is_some()
 }
 
 /// The open of a request that has to wait for the session that moves the bytes.
