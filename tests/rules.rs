@@ -772,7 +772,7 @@ fn every_metric_is_told() {
 /// Those that connections tell stand in a list.
 fn net_rows() -> Vec<String> {
     let source = code(&fs::read_to_string(root().join("crates/net/src/counters.rs")).unwrap());
-    source.split("(&table::").skip(1).map(|rest| words(rest).next().unwrap_or_default().to_owned()).collect()
+    source.split("&table::").skip(1).map(|rest| words(rest).next().unwrap_or_default().to_owned()).collect()
 }
 
 #[test]
