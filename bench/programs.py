@@ -63,7 +63,7 @@ class Rows:
                 self.upcalls.close()
 
     def due(self, number, program):
-        """The targets that the program has not failed on, nor taken too long, in the order of this run."""
+        """The targets on which it has not failed or taken too long, in the order of this run."""
         spent = lambda target: sum(sum(self.results.get((target.name, program.row, state), [])) for state in self.states)
         due = [target for target in self.started if (target.name, program.row) not in self.missing and spent(target) < SLOW_SECONDS]
         return report.in_order(due, number)

@@ -18,8 +18,9 @@ MIB = 1 << 20
 
 
 def in_order(targets, number):
-    """The targets in the order of a run, shuffled (the same in each measuring), and the other way round in every second run: one that always comes
-    behind the same other is measured up to a tenth too fast or too slow (two times the same program: 0.92)."""
+    """The targets in the order of a run. It is shuffled for each pair of runs, with the number of
+    the pair as the seed, and reversed in the second. Where one target always follows another, its
+    figures are up to a tenth off: of the same program twice, the first was 0.92 times as fast."""
     order = list(targets)
     random.Random((number - 1) // 2).shuffle(order)
     return order[::-1] if number % 2 == 0 else order

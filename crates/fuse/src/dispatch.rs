@@ -16,7 +16,7 @@ pub(crate) async fn run(job: &Job) -> Option<Errno> {
             }
             // This process was held up: what was said then may be over.
             Ok(Outcome::Granted(_, grant)) if grant.lease.is_stale() && !grant.is_change => {
-                // Its state is kept apart: few requests come here, and each has room for it.
+                // Few requests come here. Boxed, its state takes no room in that of the others.
                 Box::pin(job.take_back(grant)).await;
             }
             Ok(Outcome::Granted(mut body, grant)) => {

@@ -1,8 +1,8 @@
 //! Under which names the kernel was told of files lately.
 //!
-//! A name is noted with each look-up and seldom read, so it goes to the end of a short piece of
-//! memory that the processor has at hand. A table with a place for each inode costs a miss of the
-//! processor's caches for each name: 0.4 us of the 12 that a look-up took that memory answered.
+//! A name is noted with each look-up, and seldom read. So it is appended to a short buffer, which
+//! stays in the processor's caches. A table with a place for each inode costs a cache miss for
+//! each name: 0.4 us, where a look-up that the lease cache answers takes 12.
 
 use std::sync::Mutex;
 
@@ -17,8 +17,8 @@ const HALF: usize = 4 << 10;
 /// A node id and that of its directory.
 const IDS: usize = 16;
 
-/// The last few thousand names that the kernel was told. A name that is told again is kept again, so
-/// that many look-ups of a few files take the place of others.
+/// The last few thousand names that the kernel was told. A name that is told again is kept again:
+/// many look-ups of a few files push out the names of others.
 #[derive(Default)]
 pub(crate) struct LateNames([Mutex<Shard>; SHARDS]);
 
@@ -58,7 +58,7 @@ impl LateNames {
 
 impl Shard {
     fn put(&mut self, ids: [u8; IDS], length: u8, name: &[u8]) {
-        // At least one name that is looked up again and again takes nobody's place.
+        // The usual repetition, one name again and again, pushes nothing out.
         let last = &self.young[self.last..];
         if last.starts_with(&ids) && last[IDS + 1..] == *name {
             return;

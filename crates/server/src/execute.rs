@@ -109,8 +109,8 @@ pub(crate) fn request(
 }
 
 impl Job {
-    /// The state of what is rare is kept apart: that of a request has room for whatever it may come
-    /// to, and is allocated and copied for each.
+    /// What is rare is boxed: the future of a request is as large as the largest of its branches,
+    /// and is allocated and copied for each request.
     async fn run(self, frame: Frame) {
         let outcome = match (self.op, self.session.attached.get()) {
             (Op::Attach, _) => Box::pin(self.attach(&frame.body)).await,

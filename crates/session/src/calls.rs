@@ -79,7 +79,7 @@ impl Session {
         self.opens.check(used(request).into_iter().flatten())?;
         let kept = self.window.mark();
         if let Some(first) = kept.and_then(|_| self.stable_first(request)) {
-            // Few requests come here, and the state of each is kept for all.
+            // Few requests come here. Boxed, its state takes no room in that of the others.
             Box::pin(self.before(context, request, &first)).await?;
         }
         self.opens.asks(request);
@@ -98,7 +98,7 @@ impl Session {
             answer => answer?,
         };
         if let Some(mark) = kept {
-            Box::pin(self.settle_kept((context, mark), request, &reply, epoch)).await?;
+            self.settle_kept((context, mark), request, &reply, epoch).await?;
         }
         while !self.opens.note(epoch, context, request, &reply) {
             // The server was restarted since it answered, and the recovery could not know of this.

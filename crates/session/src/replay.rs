@@ -122,7 +122,8 @@ impl Session {
     /// stable for those who take its lock; see [`stable_first`](Session::stable_first).
     pub(crate) async fn before(&self, context: &Context, request: &Request<'_>, first: &[u8]) -> Result<(), Errno> {
         match self.make_stable(first, &context.cancel).await {
-            // Others who wait are let in all the same: of what is lost, write, fsync and close tell.
+            // Others who wait are let in all the same. Of what is lost, write, fsync and close
+            // tell.
             Err(error) if !frees_others(request) => Err(error),
             _ => Ok(()),
         }
@@ -184,7 +185,7 @@ impl Session {
         while !self.window.trim(epoch, handle, size, mark) {
             // What was cut off may have been sent again since.
             let set = SetAttr { size: Some(size), ..SetAttr::default() };
-            epoch = self.send_call(context, &Request::SetAttr { handle, open, set }).await?.1;
+            epoch = Box::pin(self.send_call(context, &Request::SetAttr { handle, open, set })).await?.1;
         }
         Ok(())
     }

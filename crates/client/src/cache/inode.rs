@@ -24,7 +24,8 @@ const LISTING_PAUSE: Nanos = 1_000_000_000;
 /// A kernel may handle what it is told so much later, and then counts from there: as long as the server's patience.
 pub(super) const KERNEL_DELAY: Nanos = 2_000_000_000;
 
-/// What an inode takes beside what it points to: itself, its places in the table and in the index of leases, with room to grow, and its handle.
+/// What an inode takes beside what it points to: itself, its handle, and its places in the table
+/// and in the index of leases, with room for these to grow.
 const INODE_COST: usize = size_of::<Inode>() + 200;
 
 #[derive(Clone, Debug)]

@@ -39,16 +39,18 @@ impl Volume {
         brought: &mut Brought,
     ) -> Result<Reply, Errno> {
         let session = self.session_of(request)?;
-        // What only volumes of several servers do has its state apart: that of a request is
-        // allocated and copied for each, and a mount of one server need not pay for it.
+        // Only volumes of several servers do this, for these requests only. Boxed, its state is
+        // not allocated and copied with each request of every mount.
+        let is_of_bytes = is_of_bytes(request);
         if self.map.is_some()
+            && is_of_bytes
             && let Some(reply) = Box::pin(self.data_first(context, request)).await?
         {
             return Ok(reply);
         }
         let _straight = match &self.movers {
-            Some(_) => Box::pin(self.lanes_first(context, request)).await?,
-            None => None,
+            Some(_) if is_of_bytes => Box::pin(self.lanes_first(context, request)).await?,
+            _ => None,
         };
         if ended(request).is_some_and(|open| self.opens.close_local(open)) {
             return Ok(Reply::Done);
@@ -165,7 +167,7 @@ impl Volume {
         }
         let open = self.opens.get(read.open).ok_or(Errno::EBADF)?;
         let _flight = self.flight(&open);
-        Box::pin(self.data_session(context, &open)).await?.read(context, number, sink).await
+        self.data_session(context, &open).await?.read(context, number, sink).await
     }
 
     /// Writes, and asks for what `brought` says.
@@ -183,7 +185,7 @@ impl Volume {
                 Some(open) => self.straight(&open.handle, &context.cancel).await?,
                 None => None,
             };
-            if let Some(open) = &open
+            if let Some(open) = open.as_ref().filter(|_| self.brings(&write, data.len()))
                 && let Some(done) = Box::pin(self.write_objects_now(context, (open, number), (&data, brought))).await
             {
                 return done;
@@ -195,7 +197,7 @@ impl Volume {
         }
         let open = self.opens.get(write.open).ok_or(Errno::EBADF)?;
         let _flight = self.flight(&open);
-        let session = Box::pin(self.data_session(context, &open)).await?;
+        let session = self.data_session(context, &open).await?;
         brought.is_open = true; // should nobody wait for it any more
         let written = session.write(context, (number, data), &mut Brought::default()).await;
         brought.is_open = matches!(written, Err(Errno::EINTR | Errno::EIO));
@@ -255,7 +257,7 @@ impl Volume {
         self.sessions[open.session].opens().check([number])?;
         if !open.has_data.load(Ordering::SeqCst) {
             let token = self.sessions[open.session].opens().token(number).ok_or(Errno::EIO)?;
-            session.adopt(context, number, (&open.handle, &token, open.writes())).await?;
+            Box::pin(session.adopt(context, number, (&open.handle, &token, open.writes()))).await?;
             open.has_data.store(true, Ordering::SeqCst);
         }
         Ok(session)
@@ -323,6 +325,16 @@ impl Volume {
         }
         self.flights.quiet(handle, cancel).await?;
         self.sessions[session].make_stable(handle, cancel).await
+    }
+}
+
+/// Whether a request may have to wait for the session that moves the bytes: it cuts a file, or has
+/// an open of [`of_data`].
+fn is_of_bytes(request: &Request<'_>) -> bool {
+    match request {
+        Request::SetAttr { set, .. } => set.size.is_some(),
+        Request::Open { flags, .. } => flags.contains(OpenFlags::TRUNCATE),
+        request => of_data(request).is_some(),
     }
 }
 

@@ -154,16 +154,18 @@ impl Volume {
         true
     }
 
+    /// Whether a write of so many bytes may be brought to the server that has their place.
+    pub(super) fn brings(&self, write: &WriteAt, length: usize) -> bool {
+        !write.append && self.brought_to().is_some_and(|movers| length >= movers.straight_from)
+    }
+
     /// Where a file lies, if that may be known by now.
     async fn placed(
         &self,
         (context, open): (&Context, &Arc<Open>),
         (write, length): (&WriteAt, usize),
     ) -> Option<Arc<Placed>> {
-        let least = self.brought_to()?.straight_from;
-        if length < least || write.append {
-            return None;
-        }
+        let least = self.brought_to().filter(|_| self.brings(write, length))?.straight_from;
         let known = lock(&open.objects.writer).known.clone();
         let placed = match known {
             Some(known) => known,
