@@ -123,10 +123,10 @@ impl Interrupts {
         found
     }
 
-    /// A request has to wait. Returns whether somebody must now start to watch; see [`watch`](Interrupts::watch).
-    pub(crate) fn enter(&self, unique: u64, cancel: Cancel, kind: Kind, tid: u32) -> bool {
+    /// A request that has been here `since` then has to wait. Returns whether somebody must now start to watch; see [`watch`](Interrupts::watch).
+    pub(crate) fn enter(&self, unique: u64, cancel: Cancel, (kind, tid): (Kind, u32), since: Instant) -> bool {
         let mut state = lock(&self.state);
-        state.waiting.insert(unique, Entry { cancel, kind, tid, since: Instant::now(), interrupted: None });
+        state.waiting.insert(unique, Entry { cancel, kind, tid, since, interrupted: None });
         !std::mem::replace(&mut state.watched, true)
     }
 
@@ -287,9 +287,9 @@ mod tests {
         let (table, pending) = table();
         let (wait, read, release) = (Cancel::default(), Cancel::default(), Cancel::default());
         raise(&pending, libc::SIGALRM);
-        assert!(table.enter(2, wait.clone(), Kind::LockWait, 7));
-        assert!(!table.enter(4, read.clone(), Kind::Ordinary, 7));
-        assert!(!table.enter(6, release.clone(), Kind::Unending, 7));
+        assert!(table.enter(2, wait.clone(), (Kind::LockWait, 7), Instant::now()));
+        assert!(!table.enter(4, read.clone(), (Kind::Ordinary, 7), Instant::now()));
+        assert!(!table.enter(6, release.clone(), (Kind::Unending, 7), Instant::now()));
         for unique in [2, 4, 6] {
             assert_eq!(table.interrupt(unique), Verdict::Noted);
         }
@@ -301,14 +301,17 @@ mod tests {
             table.leave(unique);
         }
         assert!(!table.watch());
-        assert!(table.enter(8, Cancel::default(), Kind::Ordinary, 7), "the next one is watched again");
+        assert!(
+            table.enter(8, Cancel::default(), (Kind::Ordinary, 7), Instant::now()),
+            "the next one is watched again"
+        );
     }
 
     #[test]
     fn a_caller_that_is_killed_without_an_interrupt_is_found() {
         let (table, pending) = table();
         let cancel = Cancel::default();
-        table.enter(2, cancel.clone(), Kind::Ordinary, 7);
+        table.enter(2, cancel.clone(), (Kind::Ordinary, 7), Instant::now());
         raise(&pending, libc::SIGKILL);
         table.watch();
         assert!(!cancel.is_raised(), "not yet under way for long");
@@ -321,8 +324,8 @@ mod tests {
     fn a_signal_to_who_waits_for_a_lock_is_found_without_an_interrupt() {
         let (table, pending) = table();
         let (wait, read) = (Cancel::default(), Cancel::default());
-        table.enter(2, wait.clone(), Kind::LockWait, 7);
-        table.enter(4, read.clone(), Kind::Ordinary, 7);
+        table.enter(2, wait.clone(), (Kind::LockWait, 7), Instant::now());
+        table.enter(4, read.clone(), (Kind::Ordinary, 7), Instant::now());
         age(&table, 2);
         age(&table, 4);
         table.watch();
@@ -345,7 +348,7 @@ mod tests {
         let cancel = Cancel::default();
         table.first_poll(2, || {
             assert_eq!(table.interrupt(2), Verdict::Noted);
-            table.enter(2, cancel.clone(), Kind::Ordinary, 7);
+            table.enter(2, cancel.clone(), (Kind::Ordinary, 7), Instant::now());
         });
         assert!(cancel.is_raised());
         // One that completed at once leaves nothing behind.
@@ -361,9 +364,9 @@ mod tests {
         let (early, late) = (Cancel::default(), Cancel::default());
         table.expect(2);
         table.first_poll(2, || {
-            table.enter(2, early.clone(), Kind::Ordinary, 7);
+            table.enter(2, early.clone(), (Kind::Ordinary, 7), Instant::now());
         });
-        table.enter(4, late.clone(), Kind::Ordinary, 7);
+        table.enter(4, late.clone(), (Kind::Ordinary, 7), Instant::now());
         table.expect(4);
         assert!(early.is_raised() && late.is_raised());
         (0..1000).for_each(|number| table.expect(6 + 2 * number));
@@ -375,7 +378,7 @@ mod tests {
     fn a_caller_that_cannot_be_seen_ends_after_a_while() {
         let table = Interrupts::new(|_| Caller::Unknown);
         let cancel = Cancel::default();
-        table.enter(2, cancel.clone(), Kind::Ordinary, 0);
+        table.enter(2, cancel.clone(), (Kind::Ordinary, 0), Instant::now());
         table.interrupt(2);
         table.watch();
         assert!(!cancel.is_raised());
@@ -389,7 +392,7 @@ mod tests {
         let (table, pending) = table();
         let cancels: Vec<_> = (0..200).map(|_| Cancel::default()).collect();
         for (at, cancel) in cancels.iter().enumerate() {
-            table.enter(at as u64 + 1, cancel.clone(), Kind::Ordinary, at as u32 + 1);
+            table.enter(at as u64 + 1, cancel.clone(), (Kind::Ordinary, at as u32 + 1), Instant::now());
             age(&table, at as u64 + 1);
         }
         raise(&pending, libc::SIGKILL);

@@ -36,7 +36,8 @@ impl Waiting {
             opcode::RELEASE | opcode::RELEASEDIR => Kind::Unending,
             _ => Kind::Ordinary,
         };
-        let unwatched = shared.interrupts.enter(header.unique, job.context.cancel.clone(), kind, header.pid);
+        let unwatched =
+            shared.interrupts.enter(header.unique, job.context.cancel.clone(), (kind, header.pid), job.began);
         if unwatched && let Some(group) = group.upgrade() {
             group.spawn(watch(shared.clone(), Arc::downgrade(&group)));
         }

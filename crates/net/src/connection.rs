@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,11 @@ use socket2::Socket;
 use crate::blocking::Link;
 use crate::budget::{UNSENT_FREE, UNSENT_PAUSES, Waiter};
 use crate::counters::Counters;
+use crate::data_age::DataAge;
 use crate::holding::{Handed, Holding};
 use crate::liveness::{Liveness, was_cut};
 use crate::peer::Peer;
-use crate::pool::BufferPool;
+use crate::pool::{BufferPool, Scratch};
 use crate::receive::{Closed, Frame, Plan, ReceiveError, Receiver};
 use crate::send::Sender;
 use crate::socket::{discard_unsent, guard, reset};
@@ -31,7 +32,7 @@ use crate::way::Way;
 /// While this many bytes wait to be sent, nothing more is received: a peer that does not read its replies gets no further requests served.
 const BACKLOG_PAUSES: usize = 4 << 20;
 
-/// Files up to this size are copied and sent with other frames; above, `sendfile` pays (measured between 8 and 32 KiB).
+/// Up to here data of files are copied; above `sendfile` pays (measured between 8 and 32 KiB).
 const COPY_MAX: usize = 16 << 10;
 
 /// Batches of frames that are received one after the other before others have their turn: a peer
@@ -51,8 +52,8 @@ pub struct Mode {
 
 /// One half of the protocol: what happens with the frames of a connection.
 pub trait Endpoint: Send + Sync {
-    /// The payload of this frame is about to come: where does it go? `None`: into memory, with the frame. Called for each frame, also
-    /// when its payload is empty.
+    /// Where the payload of this frame, which is about to come, goes. `None`: into memory, with it.
+    /// Called for each frame, also when its payload is empty.
     fn place(&self, header: &Header) -> Option<Box<dyn Sink>>;
 
     /// The connection ended before all of the payload had come: the sink that [`place`](Endpoint::place) gave for it, untouched by `finish`.
@@ -107,8 +108,7 @@ pub struct Connection {
     checksums: AtomicBool,
     is_closed: AtomicBool,
     liveness: Liveness,
-    /// How often something has come, for [`signs`](Connection::signs).
-    heard: AtomicU32,
+    data_age: DataAge,
     /// What the peer had acknowledged when something was on its way last.
     moved: AtomicU64,
     holding: Holding,
@@ -145,7 +145,7 @@ impl Connection {
             checksums,
             is_closed: AtomicBool::new(false),
             liveness: Liveness::new(matches!(peer, Peer::Network(_)), mode.suspect, Arc::downgrade(group)),
-            heard: AtomicU32::new(0),
+            data_age: DataAge::default(),
             moved: AtomicU64::new(0),
             holding: Holding::default(),
             way,
@@ -252,9 +252,9 @@ impl Connection {
     ) -> io::Result<usize> {
         header.flags |= Flags::TRAILER;
         if length <= COPY_MAX {
-            let mut data = vec![0; length];
-            let valid = aqueduct_fs::data::read_full(file, &mut data, offset)?;
-            self.send_bytes((header, body), &data[..valid]);
+            let mut scratch = Scratch::take(length);
+            let valid = aqueduct_fs::data::read_full(file, scratch.bytes(), offset)?;
+            self.send_bytes((header, body), &scratch.bytes()[..valid]);
             return Ok(valid);
         }
         if self.checksums.load(Ordering::SeqCst) {
@@ -342,7 +342,7 @@ impl Connection {
 
     /// A number that changes while anything comes from the peer.
     pub fn heard(&self) -> u32 {
-        self.heard.load(Ordering::Relaxed)
+        self.data_age.looks()
     }
 
     /// A number that changes, from look to look, while the peer takes what is on its way to it:
@@ -368,10 +368,11 @@ impl Connection {
         rustix::io::ioctl_fionread(&*self.socket).is_ok_and(|bytes| bytes > 0)
     }
 
-    /// How long ago the last data came, to a few milliseconds, whether or not they have been read:
-    /// what came has waited for at least so long. 0 where the kernel does not say.
-    pub fn data_age(&self) -> Duration {
-        tcp_info(self.socket.as_fd()).map_or(Duration::ZERO, |info| Duration::from_millis(info.data_age.into()))
+    /// For how long the data of a frame that was whole when it `came` have waited in the kernel at
+    /// least, to a few milliseconds. 0 where the kernel does not say.
+    pub fn data_age(&self, came: Instant) -> Duration {
+        let ask = || tcp_info(self.socket.as_fd()).map_or(0, |info| info.data_age);
+        self.data_age.of(came, || Duration::from_millis(ask().into()))
     }
 
     /// The round trip as the kernel measures it; `None` where there is none.
@@ -605,15 +606,14 @@ impl Connection {
             let endpoint = &self.endpoint;
             let mut place = |header: &Header| endpoint.place(header);
             let takes = |header: &Header| endpoint.takes(header);
-            let (pool, read_size) = (&self.pool, self.read_size());
-            let hoards = self.holding.leaves_half();
+            let (pool, read_size, hoards) = (&self.pool, self.read_size(), self.holding.leaves_half());
             let mut plan = Plan { pool, read_size, takes: &takes, hoards, starved: false, place: &mut place };
             let mut receiver = lock(&self.receiver);
             let result = receiver.receive(self.socket.as_fd(), &mut plan, &mut frames);
             self.holding.note_received(receiver.holds_room(), !frames.is_empty());
             self.holding.note_finished(&frames);
             let tally = receiver.take_tally();
-            self.heard.store(receiver.heard(), Ordering::Relaxed);
+            self.data_age.looked(receiver.heard(), matches!(result, Ok(true)));
             let handing = Handing::begin(self);
             drop(receiver);
             if let Some(counters) = endpoint.counters() {

@@ -10,6 +10,7 @@ pub mod blocking;
 mod budget;
 mod connection;
 mod counters;
+mod data_age;
 mod holding;
 mod hop;
 mod initiator;

@@ -1,10 +1,44 @@
 //! Buffers for bulk data that are used again: a fresh megabyte costs its page faults (about 100 us), as much as moving the data does.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
 use crate::budget::Budget;
+
+thread_local! {
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Small memory that each thread uses again. To ask for 4 KiB of zeros takes as long as to fill
+/// them from the page cache.
+pub(crate) struct Scratch {
+    memory: Vec<u8>,
+    length: usize,
+}
+
+impl Scratch {
+    /// `length` bytes with unspecified content.
+    pub(crate) fn take(length: usize) -> Scratch {
+        let mut memory = SCRATCH.take();
+        if memory.len() < length {
+            memory.resize(length, 0);
+        }
+        Scratch { memory, length }
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[..self.length]
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // The thread may be on its end, and then keeps nothing.
+        let _ = SCRATCH.try_with(|scratch| scratch.set(std::mem::take(&mut self.memory)));
+    }
+}
 
 /// Hands out buffers of one size and takes them back when the last [`Bytes`] made of one is dropped.
 #[derive(Clone)]

@@ -13,7 +13,7 @@ use rustix::io::ReadWriteFlags;
 use crate::lock::lock;
 use crate::open_file::OpenFile;
 use crate::page::{self, Wanted};
-use crate::prefetch::Later;
+use crate::prefetch::{Later, SMALL_READ};
 use crate::{Posix, identity, sum, sys};
 
 /// The most bytes that one copy inside the file system moves: 64 MiB take some 50 ms where they are really copied, which is how long a thread
@@ -89,6 +89,9 @@ impl Posix {
         if i64::try_from(read.offset).is_err() {
             return Err(Errno::EINVAL);
         }
+        if wanted > 0 && wanted as u64 <= SMALL_READ {
+            return self.read_small(&open, (read.offset, wanted), sink);
+        }
         let size = rustix::fs::fstat(&open.fd)?.st_size as u64;
         let available = size.saturating_sub(read.offset).min(wanted as u64) as usize;
         let whole = (read.offset, available as u64, size);
@@ -106,6 +109,17 @@ impl Posix {
         };
         sink.finish(valid)?;
         self.prefetch.after(&open, later, whole);
+        Ok(valid)
+    }
+
+    /// Without a look at the file's size before, which takes a question to the servers of many file
+    /// systems, and on a local one as long as all else of the request: what comes tells the end.
+    fn read_small(&self, open: &OpenFile, (at, wanted): (u64, usize), mut sink: Box<dyn Sink>) -> Result<usize, Errno> {
+        let later = self.prefetch.before_small(open);
+        let valid = sink.file(open.fd.as_fd(), at, wanted)?;
+        let later = later.timed();
+        sink.finish(valid)?;
+        self.prefetch.after_small(open, later, (at, valid as u64), valid < wanted);
         Ok(valid)
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct OpenFile {
     pub(crate) ahead: Mutex<Option<Box<Streams>>>,
     /// Where its latest write ended.
     pub(crate) written_to: AtomicU64,
+    /// Its file's size when a small read last had to know.
+    size: AtomicU64,
 }
 
 /// What an open is made of.
@@ -70,7 +72,21 @@ impl OpenFile {
             is_memory,
             ahead: Mutex::default(),
             written_to: AtomicU64::new(u64::MAX),
+            size: AtomicU64::new(0),
         }
+    }
+
+    /// The size of its file, which has `least` bytes, or `is_all` of them: as it was last seen, if
+    /// that is as large. It bounds what is read ahead, and need be no better.
+    pub(crate) fn size_seen(&self, least: u64, is_all: bool) -> u64 {
+        let known = self.size.load(Ordering::Relaxed);
+        if !is_all && least <= known {
+            return known;
+        }
+        let look = || rustix::fs::fstat(&self.fd).map_or(least, |stat| stat.st_size as u64);
+        let size = if is_all { least } else { look() };
+        self.size.store(size, Ordering::Relaxed);
+        size
     }
 
     /// Passes the result of making data stable on. The first failure sticks: what it lost stays

@@ -15,7 +15,7 @@ use crate::lock::lock;
 use crate::open_file::OpenFile;
 
 /// Reads up to here are not looked for in the page cache before, which takes 0.3 us, but timed. A larger one may wait for its receiver as well.
-const SMALL_READ: u64 = 16 << 10;
+pub(crate) const SMALL_READ: u64 = 16 << 10;
 
 /// A small read that takes longer has waited for a disk: the page cache gives 16 KiB in 5 us, and the fastest disks take 60.
 const SMALL_WAIT: Duration = Duration::from_micros(60);
@@ -129,6 +129,22 @@ impl Prefetch {
         }
         wait_for(fd, last);
         Later::Nothing
+    }
+
+    /// Before a small read.
+    pub(crate) fn before_small(&self, open: &OpenFile) -> Later {
+        if self.is_on && !open.is_memory { Later::Time(Instant::now()) } else { Later::Nothing }
+    }
+
+    /// After a small read, of so many bytes from `at`. The file ended there if `ended`.
+    pub(crate) fn after_small(&self, open: &OpenFile, later: Later, (at, length): (u64, u64), ended: bool) {
+        if length == 0 || matches!(later, Later::Nothing) {
+            return;
+        }
+        let size = open.size_seen(at + length, ended);
+        if length < size {
+            self.after(open, later, (at, length, size));
+        }
     }
 
     /// After the read was answered.

@@ -327,10 +327,29 @@ fn files_that_hide_their_size_are_read_all_the_same() {
     let file = call(Request::Lookup { parent: root.handle.bytes(), name: b"ostype" }).unwrap().entry().unwrap();
     assert_eq!(file.attr.size, 0);
     let open = call(Request::Open { handle: file.handle.bytes(), flags: OpenFlags::READ }).unwrap().opened().unwrap();
-    let sink = MemorySink::default();
-    let read = ReadAt { open: open.id, offset: 0, length: 100 };
-    assert_eq!(block_on(posix.read(&context, read, Box::new(sink.clone()))), Ok(6));
-    assert_eq!(sink.take().unwrap(), b"Linux\n");
+    for length in [100, 100_000] {
+        let sink = MemorySink::default();
+        let read = ReadAt { open: open.id, offset: 0, length };
+        assert_eq!(block_on(posix.read(&context, read, Box::new(sink.clone()))), Ok(6));
+        assert_eq!(sink.take().unwrap(), b"Linux\n");
+    }
+}
+
+/// Small reads do not ask for the file's size, and remember one for what is read ahead.
+#[test]
+fn small_reads_end_where_the_file_does_now() {
+    for place in ["/var/tmp", "/dev/shm"] {
+        let served = serve(Path::new(place), aqueduct_posix::HandleSource::Kernel);
+        let (_, open) = served.create(b"file");
+        let others = std::fs::OpenOptions::new().write(true).open(served.path.join("file")).unwrap();
+        let read = |at| served.read(open, at, 4096).unwrap().len();
+        for size in [0, 10_000, 5000, 100_000, 1, 0, 4096] {
+            others.set_len(size).unwrap();
+            for at in [0, 4096, 8192, 98_304, size] {
+                assert_eq!(read(at) as u64, size.saturating_sub(at).min(4096), "at {at} of {size}");
+            }
+        }
+    }
 }
 
 #[test]

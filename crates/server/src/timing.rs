@@ -28,15 +28,15 @@ fn micros(time: Duration) -> u32 {
 
 impl Timing {
     /// While all threads are at work a request waits in the kernel, and then behind those before
-    /// it. The kernel is asked how long, by a system call, only while other requests are under
-    /// way.
+    /// it. The kernel is asked how long only while other requests are under way.
     pub(crate) fn of(server: &Server, connection: &Connection, frame: &Frame, asks_queue_time: bool) -> Timing {
         let started = Instant::now();
-        let read = frame.came().map_or(Duration::ZERO, |came| started.saturating_duration_since(came));
+        let came = frame.came().unwrap_or(started);
+        let read = started.saturating_duration_since(came);
         let is_timed = frame.header.flags.contains(Flags::TIMED);
         let is_alone = server.executing.load(Ordering::Relaxed) == 0;
         let asks_kernel = asks_queue_time || is_timed && !is_alone;
-        let queued = if asks_kernel { read.max(connection.data_age()) } else { read };
+        let queued = if asks_kernel { read.max(connection.data_age(came)) } else { read };
         Timing { started, queued, lease: Duration::ZERO, asks_queue_time, is_timed }
     }
 

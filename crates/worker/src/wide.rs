@@ -8,7 +8,7 @@ const WIDE_FOR: Duration = Duration::from_millis(20);
 
 /// Whether such a spell is on.
 pub struct Wide {
-    /// Microseconds after `start`.
+    /// Microseconds after `start`; 0: it is not on, and nobody has to look at the clock.
     until: AtomicU64,
     start: Instant,
 }
@@ -30,6 +30,15 @@ impl Wide {
 
     /// Whether it is on.
     pub fn is_on(&self) -> bool {
-        (self.start.elapsed().as_micros() as u64) < self.until.load(Ordering::Relaxed)
+        let until = self.until.load(Ordering::Relaxed);
+        if until == 0 {
+            return false;
+        }
+        let is_on = (self.start.elapsed().as_micros() as u64) < until;
+        if !is_on {
+            // Unless it has begun once more meanwhile.
+            let _ = self.until.compare_exchange(until, 0, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        is_on
     }
 }
