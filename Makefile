@@ -19,10 +19,10 @@ build:
 
 # Everything, with real mounts. Ends with the number of tests passed and failed.
 test: setup
-	.ci/check
+	.ci/tests
 
 lint:
-	.ci/check lint
+	.ci/lint
 
 # A source tree served, mounted and worked on, beside the same work done locally.
 # Without the charts and Parquet of `aqueduct bench report`, which take longest to build.

@@ -111,6 +111,9 @@ class Idle(unittest.TestCase):
     def test_what_others_took_is_not_idle(self):
         self.assertEqual(tests.idle_part([0] * 8, [10, 0, 0, 30, 10, 0, 0, 50]), 0.4)
 
+    def test_what_gives_way_is_idle(self):
+        self.assertEqual(tests.idle_part([0] * 8, [10, 40, 10, 20, 0, 10, 10, 0]), 0.6)
+
 
 class Order(unittest.TestCase):
     def test_what_computes_stands_among_what_waits(self):
