@@ -7,12 +7,18 @@
 //!
 //! then 16 bytes MAC. Token: form u8 (16 for a file, 17 for a directory), access u32, uid u32, gid u32, a handle, 16 bytes MAC.
 
+use std::sync::{Arc, Mutex};
+
 use aqueduct_fs::{Errno, Handle, OpenFlags};
 
 use crate::sys::{KERNEL_HANDLE_LENGTH_MAX, KernelHandle};
 
 /// The bytes of a MAC: 2^128 guesses, and a server says no to each.
 const MAC_SIZE: usize = 16;
+
+/// What was checked lately is known again. A request names its file several times, the next one
+/// often names the same, and to make the MAC takes 0.2 us. One place for each first byte of a MAC.
+const KNOWN_MAX: usize = 1 << u8::BITS;
 
 const FORM_OWN: u8 = 1;
 const FORM_MOUNTED: u8 = 2;
@@ -65,6 +71,8 @@ pub(crate) struct Seal {
     /// Made of the server's key, the export's number and its root.
     key: [u8; 32],
     owner: u64,
+    /// Handles whose MAC was right.
+    known: Arc<[Mutex<Vec<u8>>]>,
 }
 
 impl Seal {
@@ -79,7 +87,8 @@ impl Seal {
         let owner = hasher.clone().update(b"owner").finalize();
         hasher.update(b"root").update(&root.kind.to_le_bytes()).update(root.bytes());
         let owner = owner.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        Seal { key: *hasher.finalize().as_bytes(), owner }
+        let known = (0..KNOWN_MAX).map(|_| Mutex::default()).collect();
+        Seal { key: *hasher.finalize().as_bytes(), owner, known }
     }
 
     fn mac(&self, bytes: &[u8]) -> [u8; MAC_SIZE] {
@@ -94,11 +103,24 @@ impl Seal {
         bytes
     }
 
-    /// The bytes before the MAC, if it is ours. The comparison takes as long for every wrong MAC.
+    /// The bytes before the MAC, if it is ours.
     fn open<'a>(&self, sealed: &'a [u8]) -> Option<&'a [u8]> {
         let (bytes, mac) = sealed.split_at_checked(sealed.len().checked_sub(MAC_SIZE)?)?;
-        let differing = self.mac(bytes).iter().zip(mac).fold(0, |sum, (ours, theirs)| sum | (ours ^ theirs));
-        (std::hint::black_box(differing) == 0).then_some(bytes)
+        let known = &self.known[usize::from(mac[0])];
+        // Whoever finds another looking there need not wait for that.
+        if known.try_lock().is_ok_and(|known| are_same(&known, sealed)) {
+            return Some(bytes);
+        }
+        if !are_same(&self.mac(bytes), mac) {
+            return None;
+        }
+        if sealed.len() <= aqueduct_fs::HANDLE_LENGTH_MAX
+            && let Ok(mut known) = known.try_lock()
+        {
+            known.clear();
+            known.extend_from_slice(sealed);
+        }
+        Some(bytes)
     }
 
     /// Tells this export's files from those of others in one folder; the same after a restart.
@@ -161,6 +183,13 @@ impl Seal {
     pub(crate) fn check_token(&self, token: &[u8]) -> Result<Token, Errno> {
         self.open(token).and_then(parse_token).ok_or(Errno::ESTALE)
     }
+}
+
+/// Takes as long wherever two of the same length differ: else who guesses a MAC learns how much of
+/// it is right.
+fn are_same(ours: &[u8], theirs: &[u8]) -> bool {
+    let differing = ours.iter().zip(theirs).fold(0, |sum, (ours, theirs)| sum | (ours ^ theirs));
+    ours.len() == theirs.len() && std::hint::black_box(differing) == 0
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -242,6 +271,8 @@ mod tests {
         fn a_changed_handle_is_refused(at: prop::sample::Index, change in 1u8..) {
             let seal = seal(7, 3, b"root");
             let mut bytes = seal.handle(&place(1, b"abcdefgh")).unwrap().bytes().to_vec();
+            // Also beside the right one, which is known then.
+            prop_assert!(seal.place(&bytes).is_ok() && seal.place(&bytes).is_ok());
             let at = at.index(bytes.len());
             bytes[at] ^= change;
             prop_assert!(seal.place(&bytes).is_err());

@@ -1,7 +1,7 @@
 //! The leases of a server: the machines of all shards, who holds leases, and the requests that wait for them. No lock is held while anybody waits.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
@@ -11,6 +11,7 @@ use aqueduct_fs::{Aspects, ClientId, Errno, FileSystem};
 use aqueduct_metrics::{Counter, Snapshot, table};
 use aqueduct_wire::{LeaseId, Right};
 use aqueduct_worker::{Group, lock};
+use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::clock::now;
 use super::hold::Hold;
@@ -71,8 +72,8 @@ pub(crate) struct Keeper {
     limits: Limits,
     /// Leases are granted: sessions outlive the process, so that the next one knows who had some.
     is_on: OnceLock<()>,
-    /// Of the two halves of an inode's key: SipHash, which is a fifth of what BLAKE3 takes for a handle.
-    hashers: [RandomState; 2],
+    /// For SipHash, which makes an inode's key in a fifth of what BLAKE3 takes for a handle.
+    hash_keys: [u64; 2],
     stamps: Arc<Stamps>,
     shards: [Mutex<Leases>; SHARDS],
     holders: Holders,
@@ -93,7 +94,7 @@ impl Keeper {
         let stamps = Arc::new(Stamps::default());
         Keeper {
             is_on: OnceLock::new(),
-            hashers: Default::default(),
+            hash_keys: [(); 2].map(|()| RandomState::new().hash_one(())),
             shards: std::array::from_fn(|shard| Mutex::new(Leases::new(limits.clone(), shard, stamps.clone()))),
             stamps,
             limits,
@@ -182,8 +183,10 @@ impl Keeper {
             Some((of, name)) => (Some(of), name),
             None => (None, handle),
         };
-        let [one, other] = &self.hashers;
-        InodeKey(u128::from(one.hash_one(name)) << 64 | u128::from(other.hash_one(name)))
+        let [one, other] = self.hash_keys;
+        let mut hasher = SipHasher13::new_with_keys(one, other);
+        name.hash(&mut hasher);
+        InodeKey(hasher.finish128().as_u128())
     }
 
     /// To be taken before anything is looked at that leases are granted on.
