@@ -1,10 +1,11 @@
 //! A log that all append to, on all mounts: no record is lost, doubled or torn, and each writer's
-//! are in order. Only the last ones before its mount was killed may be lost, as far as the writer
-//! had not synced: appends are held back while nobody else has the log.
+//! are in order. Appends are held back while nobody else has the log: those since the last fsync
+//! may be lost when the mount is killed, or when there was no room, which the writer is told.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -22,14 +23,34 @@ const HEAD: usize = 32;
 pub struct Written {
     pub writer: u64,
     pub records: u64,
-    /// So many were there when the log was synced last.
-    pub synced: u64,
+    /// So many of them nobody holds back any more.
+    pub sure: u64,
+    /// Some of these may be lost.
+    pub doubtful: Vec<Range<u64>>,
     /// Numbers of which only so many bytes had room.
     pub torn: BTreeMap<u64, usize>,
-    /// The mount was killed then.
-    pub killed: bool,
-    /// One more was under way when it was.
+    /// One more was under way when the mount was killed.
     pub unsure: bool,
+}
+
+impl Written {
+    /// What was held back may be lost.
+    fn doubt(&mut self) {
+        self.doubtful.push(self.sure..self.records);
+        self.sure = self.records;
+    }
+
+    /// Whether all of these may be lost.
+    fn may_lack(&self, mut numbers: Range<u64>) -> bool {
+        numbers.all(|number| self.doubtful.iter().any(|range| range.contains(&number)))
+    }
+
+    /// How much of a record may be in the log, if it was ever begun.
+    fn begun(&self, number: u64) -> Option<Vec<u8>> {
+        let mut record = record(self.writer, number);
+        record.truncate(self.torn.get(&number).copied().unwrap_or(usize::MAX));
+        (number < self.records || (self.unsure && number == self.records)).then_some(record)
+    }
 }
 
 /// The record of that number, which is the same whenever it is asked for.
@@ -47,8 +68,10 @@ pub fn work(work: &mut Work, life: u64) -> Outcome<()> {
     let writer = (work.part.number as u64 + 1) * 1000 + life;
     let mut written = Written { writer, ..Written::default() };
     let ended = live(work, &mut written);
-    written.killed = matches!(ended, Err(Stop::Gone));
     written.unsure &= ended.is_err();
+    if matches!(ended, Err(Stop::Gone)) {
+        written.doubt();
+    }
     work.report.log.push(written);
     if matches!(ended, Err(Stop::Gone)) {
         work.await_mount();
@@ -64,6 +87,9 @@ fn live(work: &mut Work, written: &mut Written) -> Outcome<()> {
         written.unsure = true;
         let count = work.must(&format!("append record {}", written.records), || file.write(&record))?;
         written.unsure = false;
+        if count.is_none() {
+            written.doubt();
+        }
         let count = count.unwrap_or(0);
         if (1..record.len()).contains(&count) {
             work.check(work.has_been_full(), format!("{count} of {} appended", record.len()))?;
@@ -71,8 +97,10 @@ fn live(work: &mut Work, written: &mut Written) -> Outcome<()> {
         }
         written.records += u64::from(count > 0);
         if work.random.chance(3) {
-            work.surely(&"fsync the log", || file.sync_all())?;
-            written.synced = written.records;
+            match work.must(&"fsync the log", || file.sync_all())? {
+                Some(()) => written.sure = written.records,
+                None => written.doubt(),
+            }
         }
         work.pause();
     }
@@ -87,35 +115,39 @@ pub fn audit(path: &Path, writers: &[Written]) -> Result<u64, String> {
     let mut at = 0;
     while at < log.len() {
         let rest = &log[at..];
-        let found = by_writer.values().find_map(|written| {
-            let number = next[&written.writer];
-            let whole = record(written.writer, number);
-            let length = written.torn.get(&number).copied().unwrap_or(whole.len());
-            let known = number < written.records || (written.unsure && number == written.records);
-            (known && rest.starts_with(&whole[..length])).then_some((written.writer, length))
-        });
-        let Some((writer, length)) = found else { return Err(describe(&log, at, &next)) };
-        *next.get_mut(&writer).expect("known") += 1;
+        let is = |written: &Written, number| {
+            let record = written.begun(number).filter(|record| rest.starts_with(record))?;
+            Some((written.writer, number, record.len()))
+        };
+        // The one that it says it is, behind others that may be lost.
+        let said = || {
+            let written = by_writer.get(&word(&log, at + 8))?;
+            let number = word(&log, at + 16);
+            let due = next[&written.writer];
+            (number > due && written.may_lack(due..number)).then(|| is(written, number))?
+        };
+        let due = || by_writer.values().find_map(|written| is(written, next[&written.writer]));
+        let Some((writer, number, length)) = due().or_else(said) else { return Err(describe(&log, at, &next)) };
+        next.insert(writer, number + 1);
         at += length;
     }
     for written in writers {
         let found = next[&written.writer];
-        let least = if written.killed { written.synced } else { written.records };
-        let most = written.records + u64::from(written.unsure);
-        if !(least..=most).contains(&found) {
-            let Written { writer, records, synced, .. } = written;
-            return Err(format!("of {writer}, {found} records of {records} are in the log, {synced} were synced"));
+        if !written.may_lack(found..written.records) {
+            let Written { writer, records, doubtful, .. } = written;
+            return Err(format!("of {writer}, {found} records of {records} are in the log; in doubt: {doubtful:?}"));
         }
     }
     Ok(log.len() as u64)
 }
 
+fn word(log: &[u8], at: usize) -> u64 {
+    log.get(at..at + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+}
+
 fn describe(log: &[u8], at: usize, next: &BTreeMap<u64, u64>) -> String {
-    let word = |place: usize| {
-        log.get(at + place..at + place + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
-    };
     let what = match log[at..].starts_with(MAGIC) {
-        true => format!("record {} of {}", word(16), word(8)),
+        true => format!("record {} of {}", word(log, at + 16), word(log, at + 8)),
         false => format!("{:?}", log[at..].iter().take(32).collect::<Vec<_>>()),
     };
     format!("at {at} of {} the log has {what}, where these are due: {next:?}", log.len())
