@@ -13,7 +13,8 @@ use crate::Errno;
 /// then [`finish`](Sink::finish), once: whoever moves the data delivers them in place, so that nobody has to be woken to do it. If the read fails
 /// first, the sink is dropped untouched and the caller answers with the errno.
 pub trait Sink: Send {
-    /// Moves up to `length` bytes of a file, from `offset`, here. Returns how many came: fewer only when the file ended. An error means that nothing was delivered.
+    /// Moves up to `length` bytes of a file here, from `offset`. Returns how many came: fewer only
+    /// where the file ends. An error means that nothing was delivered.
     fn file(&mut self, file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize>;
 
     /// Takes these bytes. An error means that nothing was delivered.

@@ -123,7 +123,8 @@ impl Interrupts {
         found
     }
 
-    /// A request that has been here `since` then has to wait. Returns whether somebody must now start to watch; see [`watch`](Interrupts::watch).
+    /// A request has to wait; it came at `since`. Returns whether somebody must now start to
+    /// [`watch`](Interrupts::watch).
     pub(crate) fn enter(&self, unique: u64, cancel: Cancel, (kind, tid): (Kind, u32), since: Instant) -> bool {
         let mut state = lock(&self.state);
         state.waiting.insert(unique, Entry { cancel, kind, tid, since, interrupted: None });

@@ -1,5 +1,5 @@
-//! For how long what comes by a connection has waited in the kernel. To ask takes a system call of
-//! 0.7 us, so it is asked only when the answer can be new.
+//! For how long what comes by a connection has waited in the kernel. To ask takes a system call
+//! (TCP_INFO, 0.23 us), so it is asked only when the answer can be new.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -11,8 +11,7 @@ thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Small memory that each thread uses again. To ask for 4 KiB of zeros takes as long as to fill
-/// them from the page cache.
+/// Small memory that each thread uses again: fresh memory would be cleared before it is filled.
 pub(crate) struct Scratch {
     memory: Vec<u8>,
     length: usize,
@@ -35,8 +34,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The thread may be on its end, and then keeps nothing.
-        let _ = SCRATCH.try_with(|scratch| scratch.set(std::mem::take(&mut self.memory)));
+        SCRATCH.set(std::mem::take(&mut self.memory));
     }
 }
 

@@ -112,8 +112,8 @@ impl Posix {
         Ok(valid)
     }
 
-    /// Without a look at the file's size before, which takes 0.15 us, and on file systems of clusters
-    /// a question to their servers: what comes tells the end.
+    /// Does not ask for the file's size before: what comes tells the end. To ask takes 0.15 us on a
+    /// local file system, and a round trip to a server on one of a cluster.
     fn read_small(&self, open: &OpenFile, (at, wanted): (u64, usize), mut sink: Box<dyn Sink>) -> Result<usize, Errno> {
         let later = self.prefetch.before_small(open);
         let valid = sink.file(open.fd.as_fd(), at, wanted)?;

@@ -36,8 +36,10 @@ pub struct Written {
 impl Written {
     /// What was held back may be lost.
     fn doubt(&mut self) {
-        self.doubtful.push(self.sure..self.records);
-        self.sure = self.records;
+        if self.sure < self.records {
+            self.doubtful.push(self.sure..self.records);
+            self.sure = self.records;
+        }
     }
 
     /// Whether all of these may be lost.

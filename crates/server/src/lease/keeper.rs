@@ -72,7 +72,8 @@ pub(crate) struct Keeper {
     limits: Limits,
     /// Leases are granted: sessions outlive the process, so that the next one knows who had some.
     is_on: OnceLock<()>,
-    /// For SipHash, which makes an inode's key in a fifth of what BLAKE3 takes for a handle.
+    /// Of SipHash, which makes the keys of inodes. They are secret, so that no client can choose
+    /// files whose keys are the same.
     hash_keys: [u64; 2],
     stamps: Arc<Stamps>,
     shards: [Mutex<Leases>; SHARDS],
