@@ -68,8 +68,10 @@ fn main() -> ExitCode {
         }
         // As this program starts itself, so as not to wait for a mount.
         Some(aqueduct_node::ASK_NAME) => return aqueduct_node::ask(),
+        // As this program starts itself beside each mount.
+        Some(aqueduct_node::ORPHAN_NAME) => return mount::end_orphan(),
         _ => {
-            std::env::current_exe().into_iter().for_each(aqueduct_node::ask_by);
+            std::env::current_exe().into_iter().for_each(aqueduct_node::run_beside);
             run(Arguments::parse())
         }
     };

@@ -34,6 +34,7 @@ mod model;
 mod namespaces;
 mod network;
 mod objects;
+mod orphan;
 mod outside;
 mod partitions;
 mod passing;

@@ -23,7 +23,8 @@ fn clients_together_get_no_more_than_the_rate() {
         for name in ["a", "b"] {
             fs::write(export.path().join(name), vec![7; FILE]).unwrap();
         }
-        let server = Server::start_with(&mut aqueduct(), &["--rate", "20MB/s"], &[export.path()]);
+        let server =
+            Server::start_with(&mut aqueduct(), &["--listen", "127.0.0.1:0", "--rate", "20MB/s"], &[export.path()]);
         let mounts = [server.mount(export.path()), server.mount(export.path())];
         let second = Duration::from_secs_f64((2 * FILE) as f64 / RATE as f64) - AHEAD;
 

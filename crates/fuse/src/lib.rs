@@ -13,6 +13,7 @@ mod caches;
 mod caller;
 mod channel;
 mod config;
+mod control;
 mod convert;
 mod device;
 mod dispatch;
@@ -51,12 +52,14 @@ mod sink;
 mod sizes;
 mod slots;
 mod sys;
+mod table;
 #[cfg(test)]
 mod tests;
 mod trace;
 mod turns;
 
 pub use config::{CacheMode, Config, Observed, STATUS_XATTR, Status, StatusPart};
+pub use control::Control;
 pub use device::Device;
 pub use error::StartError;
 pub use mount::{MountError, MountOptions, Remount, Unmount, mount, remount, unmount};

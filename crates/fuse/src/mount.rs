@@ -1,11 +1,11 @@
 //! Mounting and unmounting: by mount(2) as root, through fusermount3 as anybody else.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::fs;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +13,9 @@ use std::process::{Command, Stdio};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
+use crate::control::Control;
 use crate::device::{self, DEVICE_PATH, Device};
+use crate::table::mounted_at;
 
 const HELPER: &str = "fusermount3";
 
@@ -159,41 +161,6 @@ fn check_target(target: &Path) -> Result<PathBuf, MountError> {
     Ok(absolute)
 }
 
-/// What of ours is mounted right at `target`; anything else may be covered, as mount(8) would.
-fn mounted_at(target: &Path) -> Option<String> {
-    let table = fs::read("/proc/self/mountinfo").ok()?;
-    table.split(|byte| *byte == b'\n').find_map(|line| holder(line, target))
-}
-
-/// The line of mountinfo about what is mounted at `target`: the last, which covers those before.
-pub(crate) fn line_of<'a>(table: &'a [u8], target: &Path) -> Option<&'a [u8]> {
-    let point = |line: &[u8]| line.split(|byte| *byte == b' ').nth(4).map(unescape);
-    table.split(|byte| *byte == b'\n').rfind(|line| point(line).is_some_and(|point| Path::new(&point) == target))
-}
-
-/// The source in one line of mountinfo, if it is a mount of ours at `target`.
-fn holder(line: &[u8], target: &Path) -> Option<String> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let point = unescape(fields.nth(4)?);
-    let mut after = fields.skip_while(|field| *field != b"-");
-    let (kind, source) = (after.nth(1)?, after.next()?);
-    let ours = kind == b"fuse.aqueduct" && Path::new(&point) == target;
-    ours.then(|| unescape(source).to_string_lossy().into_owned())
-}
-
-/// Undoes the kernel's `\ooo` for space, tab, newline and backslash.
-fn unescape(field: &[u8]) -> OsString {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, after)) = rest.split_first() {
-        let octal = after.get(..3).filter(|_| *first == b'\\');
-        let number = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        out.push(number.unwrap_or(*first));
-        rest = if number.is_some() { &after[3..] } else { after };
-    }
-    OsString::from_vec(out)
-}
-
 fn mount_as_root(target: PathBuf, options: &MountOptions) -> Result<Device, MountError> {
     let fd = device::open().map_err(|error| MountError::NoDevice { error })?;
     let uid = rustix::process::getuid().as_raw();
@@ -322,7 +289,8 @@ pub enum Unmount {
     Unused,
     /// At once for new users, later for those who still use it.
     Lazily,
-    /// At once for everybody: what waits in it ends with an error. For users other than root: lazily.
+    /// At once for everybody: what waits in it ends with an error. For users other than root:
+    /// lazily, where the kernel's control file system is not mounted.
     Forced,
 }
 
@@ -330,7 +298,7 @@ pub enum Unmount {
 /// at, since that might never answer.
 pub fn unmount(target: &Path, how: Unmount) -> Result<(), MountError> {
     if !rustix::process::geteuid().is_root() {
-        return unmount_by_helper(target, how != Unmount::Unused);
+        return unmount_by_helper(without_trailing_slashes(target), how);
     }
     let flags = match how {
         Unmount::Unused => UnmountFlags::empty(),
@@ -363,9 +331,14 @@ fn without_trailing_slashes(path: &Path) -> &Path {
     Path::new(OsStr::from_bytes(&bytes[..end.min(bytes.len())]))
 }
 
-fn unmount_by_helper(target: &Path, lazy: bool) -> Result<(), MountError> {
+fn unmount_by_helper(target: &Path, how: Unmount) -> Result<(), MountError> {
+    if how == Unmount::Forced
+        && let Err(error) = Control::of(target).and_then(|control| control.abort())
+    {
+        tracing::debug!(%error, target = %target.display(), "unmounting lazily");
+    }
     let mut command = Command::new(HELPER);
-    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(target).stdin(Stdio::null());
+    command.arg("-u").args((how != Unmount::Unused).then_some("-z")).arg("--").arg(target).stdin(Stdio::null());
     let output = command.output().map_err(|error| MountError::NoHelper { error })?;
     if output.status.success() {
         return Ok(());
@@ -401,15 +374,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = unmount(folder.path(), Unmount::Unused).unwrap_err();
         assert!(matches!(error, MountError::NotMounted { .. } | MountError::Helper { .. }), "{error}");
-    }
-
-    #[test]
-    fn lines_of_mountinfo_are_read() {
-        let line = br"36 35 0:50 / /mnt/a\040b rw,relatime shared:1 - fuse.aqueduct host:/ex\040port rw,user_id=0";
-        assert_eq!(holder(line, Path::new("/mnt/a b")).as_deref(), Some("host:/ex port"));
-        assert_eq!(holder(line, Path::new("/mnt/a")), None);
-        assert_eq!(holder(b"36 35 0:50 / /mnt rw - tmpfs tmpfs rw", Path::new("/mnt")), None);
-        assert_eq!(holder(b"", Path::new("/")), None);
     }
 
     #[test]

@@ -16,12 +16,15 @@ use crate::pages::PAGE_LENGTH_MAX;
 /// What the program is called when it is to ask.
 pub const ASK_NAME: &str = "aqueduct-ask";
 
-/// The program that asks; none: this process does.
+/// The program that does what another process has to; none: there is none.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// From now on this program is started to ask mounts, under the name [`ASK_NAME`], by which it has
-/// to call [`ask`]. Without it the end of a process that has asked may have to wait for the mount.
-pub fn ask_by(program: PathBuf) {
+/// From now on this program is started for what another process has to do: under the name
+/// [`ASK_NAME`], by which it has to call [`ask`], and under
+/// [`ORPHAN_NAME`](crate::ORPHAN_NAME), by which it has to call
+/// [`end_orphan`](crate::end_orphan). Without it the end of a process that has asked may have to
+/// wait for the mount, and a mount that is killed may stay.
+pub fn run_beside(program: PathBuf) {
     let _ = PROGRAM.set(program); // the first stays
 }
 
@@ -54,6 +57,11 @@ fn path_here(target: &Path) -> io::Result<Vec<u8>> {
     Ok(std::fs::canonicalize(target)?.into_os_string().into_vec())
 }
 
+/// The program that was given.
+pub(crate) fn program() -> Option<&'static Path> {
+    PROGRAM.get().map(PathBuf::as_path)
+}
+
 /// An extended attribute of a directory. It may never come back.
 pub(crate) fn attribute(target: &Path, name: &str) -> io::Result<Vec<u8>> {
     asked(&[target.as_os_str(), name.as_ref()]).unwrap_or_else(|| attribute_here(target, name.as_ref()))
@@ -67,7 +75,7 @@ pub(crate) fn path(target: &Path) -> io::Result<PathBuf> {
 
 /// Has the program ask; `None`: there is none, or it cannot be started.
 fn asked(arguments: &[&OsStr]) -> Option<io::Result<Vec<u8>>> {
-    let mut command = Command::new(PROGRAM.get()?);
+    let mut command = Command::new(program()?);
     command.arg0(ASK_NAME).args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
     let output = command.output().ok()?;
     if output.status.success() {

@@ -21,6 +21,7 @@ use aqueduct_worker::Group;
 
 use crate::failure::{Failure, Kind};
 use crate::options::Options;
+use crate::orphan::Orphan;
 use crate::router::route_states;
 use crate::source::{MountConfig, Source};
 use crate::{exporting, host, pages, spans, workers};
@@ -55,7 +56,10 @@ impl Prepared {
             metrics
         };
         let exporter = exporting::start(self.config.metrics.as_ref(), metrics)?;
-        Ok(Mount { _exporter: exporter, session: Some(session), prepared: self })
+        let orphan = Orphan::start(&self.config.target).inspect_err(
+            |error| tracing::debug!(%error, "nobody ends this mount if its process is killed and cannot end"),
+        );
+        Ok(Mount { _exporter: exporter, session: Some(session), prepared: self, _orphan: orphan.ok() })
     }
 }
 
@@ -73,6 +77,8 @@ pub struct Mount {
     /// Goes first: without it nobody asks the file system any more.
     session: Option<Session>,
     prepared: Prepared,
+    /// Goes last: the end of all the others may have to wait for the kernel.
+    _orphan: Option<Orphan>,
 }
 
 impl Mount {
