@@ -150,7 +150,8 @@ fn a_plain_user_ends_a_mount_by_force() {
         let script = r#"
             mount --bind fuse /dev/fuse || exit 77
             mountpoint -q /sys/fs/fuse/connections || mount -t fusectl fusectl /sys/fs/fuse/connections || exit 77
-            user="setpriv --reuid=65534 --regid=65534 --clear-groups"
+            # Nothing stays where this script does not come to its end.
+            user="setpriv --pdeathsig KILL --reuid=65534 --regid=65534 --clear-groups"
             here=$PWD
             $user ./aqueduct mount --local $here/source $here/point > log 2>&1 & mount=$!
             for i in $(seq 100); do grep -q " $here/point fuse" /proc/self/mounts && break; sleep 0.05; done
