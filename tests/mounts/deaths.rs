@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -15,7 +16,7 @@ use rustix::process::Signal;
 
 use crate::common::ways::number;
 use crate::common::{Mount, SOON, aqueduct, directory, free_addresses, patience, run, signal, wait_until, within};
-use crate::lanes::work;
+use crate::lanes::{BLOCK, block, work};
 use crate::proxy::{FAIR, Proxy, Weather};
 use crate::volumes::Volume;
 
@@ -64,6 +65,41 @@ fn who_watches_tells_of_the_end_of_a_server_though_both_were_told_to_end() {
         server.wait().unwrap();
         wait_until("the server of the names is told", SOON, || names.accept().is_ok());
         signal(watcher, Signal::KILL);
+    });
+}
+
+/// The process that watches over this one.
+fn watcher_of(server: u32) -> Option<u32> {
+    let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let is_watcher = |child: &u32| {
+        fs::read(format!("/proc/{child}/cmdline")).is_ok_and(|line| line.starts_with(b"aqueduct-watch\0"))
+    };
+    let pids = |children: String| children.split(' ').filter_map(|child| child.parse().ok()).collect::<Vec<u32>>();
+    children.flat_map(pids).find(is_watcher)
+}
+
+/// Without anybody who watches over it a server of data executes no write.
+#[test]
+fn who_watches_over_a_server_of_data_is_replaced() {
+    within(4 * SOON, || {
+        let volume = Volume::with("mode = 'stripe'\nwrites = 'data'", 2);
+        let mount = volume.mount(0);
+        let file = fs::File::create(mount.join("file")).unwrap();
+        let goes_straight = |what: &str| {
+            let before = volume.written_to(1);
+            wait_until(what, SOON, || {
+                (0..32).for_each(|at| file.write_all_at(&block(7), at * BLOCK as u64).unwrap());
+                file.sync_all().unwrap();
+                volume.written_to(1) > before
+            });
+        };
+        goes_straight("writes go straight");
+        let server = volume.servers[1].as_ref().unwrap().pid();
+        let first = watcher_of(server).unwrap();
+        signal(first, Signal::KILL);
+        wait_until("another one watches", SOON, || watcher_of(server).is_some_and(|watcher| watcher != first));
+        goes_straight("writes go straight again");
     });
 }
 

@@ -17,7 +17,7 @@ use crate::proxy::Proxy;
 use crate::volumes::Volume;
 
 /// What is written at once: more than is needed to go straight.
-const BLOCK: usize = 256 << 10;
+pub const BLOCK: usize = 256 << 10;
 const BLOCKS: usize = 4;
 
 /// Without trouble something goes straight within this time, also on a loaded machine.

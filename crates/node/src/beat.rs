@@ -62,7 +62,7 @@ pub(crate) fn start(data: Data<'_>, program: &Path) -> Result<(Arc<Authority>, B
     let Data { key, place, start, names, keys, routes } = data;
     let cluster = keys.first();
     let ended = Ended::new(&key, (place, start), (names.clone(), routes), cluster).map_err(failed)?;
-    let watcher = Watcher::start(program, &ended).map_err(failed)?;
+    let watcher = Watcher::start(program, ended).map_err(failed)?;
     let watch: Watch = Box::new(move |until| watcher.tell(until));
     let authority = Arc::new(Authority::new(key, place, start, watch));
     let ends = Arc::<AtomicBool>::default();

@@ -13,7 +13,7 @@
 use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -36,6 +36,9 @@ const MARGIN: Duration = Duration::from_secs(1);
 
 /// One that says nothing for so long stands still.
 const SILENCE: Duration = Duration::from_secs(5);
+
+/// Between the starts of two that watch over one server.
+const RESTART_PAUSE: Duration = Duration::from_secs(5);
 
 /// How long is tried to tell that it has ended, and between two tries. After that the next start
 /// of the server tells it.
@@ -97,15 +100,24 @@ impl Ended {
     }
 }
 
-/// The other process, as its server has it.
+/// The other process, as its server has it. Should it end, another one is started.
 pub(crate) struct Watcher {
-    pipe: Mutex<ChildStdin>,
-    /// Not waited for: it outlives this process.
-    _process: Child,
+    program: PathBuf,
+    ended: Ended,
+    running: Mutex<Running>,
 }
 
-impl Watcher {
-    pub(crate) fn start(program: &Path, ended: &Ended) -> io::Result<Watcher> {
+struct Running {
+    pipe: ChildStdin,
+    /// Not waited for as long as it runs: it outlives this process.
+    process: Child,
+    since: Instant,
+    /// Why it was not heard when it was told something the last time.
+    failed: Option<io::ErrorKind>,
+}
+
+impl Running {
+    fn start(program: &Path, ended: &Ended) -> io::Result<Running> {
         let mut command = Command::new(program);
         // A group of its own: what stops this process from a terminal does not stop that one.
         command.arg0(WATCH_NAME).arg(std::process::id().to_string()).process_group(0);
@@ -116,15 +128,46 @@ impl Watcher {
         pipe.write_all(&line)?;
         // Who watches reads at once; should it stand still, this process must not.
         rustix::io::ioctl_fionbio(&pipe, true)?;
-        Ok(Watcher { pipe: Mutex::new(pipe), _process: process })
+        Ok(Running { pipe, process, since: Instant::now(), failed: None })
+    }
+
+    fn tell(&mut self, until: u64) -> io::Result<()> {
+        self.pipe.write_all(&until.to_le_bytes())
+    }
+
+    /// Who ends it can do that again and again.
+    fn is_to_be_replaced(&mut self) -> bool {
+        self.since.elapsed() >= RESTART_PAUSE && self.process.try_wait().is_ok_and(|status| status.is_some())
+    }
+}
+
+impl Watcher {
+    pub(crate) fn start(program: &Path, ended: Ended) -> io::Result<Watcher> {
+        let running = Mutex::new(Running::start(program, &ended)?);
+        Ok(Watcher { program: program.to_owned(), ended, running })
     }
 
     /// By when this process is to have ended. False: it was not heard, and nothing may be
     /// executed.
     pub(crate) fn tell(&self, until: Option<Duration>) -> bool {
         let until = until.map_or(IDLE, |until| until.as_nanos() as u64);
-        let mut pipe = self.pipe.lock().unwrap_or_else(|poison| poison.into_inner());
-        pipe.write_all(&until.to_le_bytes()).is_ok()
+        let mut running = self.running.lock().unwrap_or_else(|poison| poison.into_inner());
+        let mut told = running.tell(until);
+        if told.is_err() && running.is_to_be_replaced() {
+            told = Running::start(&self.program, &self.ended).and_then(|another| {
+                *running = another;
+                tracing::warn!("the process {WATCH_NAME} beside this server had ended: another one was started");
+                running.tell(until)
+            });
+        }
+        let failed = told.as_ref().err().map(io::Error::kind);
+        if let Err(error) = &told
+            && running.failed != failed
+        {
+            tracing::error!(%error, "the process {WATCH_NAME} beside this server does not listen: no write is served meanwhile");
+        }
+        running.failed = failed;
+        told.is_ok()
     }
 }
 
