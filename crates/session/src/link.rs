@@ -92,6 +92,9 @@ struct LinkState {
     told_stop: Option<(u32, Instant)>,
     /// One whose place another has taken, and on which requests are still answered.
     retiring: Option<Retiring>,
+    /// Those that were closed when others took their places, and have not ended yet: an answer
+    /// may be on its way into the sink of its request, which nobody else has meanwhile.
+    replaced: Vec<Retiring>,
     /// Another connection of the same epoch has been made, and takes the place next: the server
     /// may ask there already.
     is_moving: bool,
@@ -103,6 +106,12 @@ struct Retiring {
     /// The server has said that nothing is under way there any more; what waited there it
     /// completes elsewhere.
     is_done: bool,
+}
+
+impl Retiring {
+    fn new(connection: Arc<Connection>, number: u32) -> Retiring {
+        Retiring { connection, number, is_done: false }
+    }
 }
 
 /// How long nothing has come, in looks; see [`Link::look_for_quiet`].
@@ -208,6 +217,16 @@ impl LinkState {
 }
 
 impl LinkState {
+    /// The connection, if another has its place.
+    fn take_retired(&mut self, connection: &Arc<Connection>) -> Option<Retiring> {
+        let is_it = |one: &Retiring| Arc::ptr_eq(&one.connection, connection);
+        let replaced = |state: &mut LinkState| {
+            let at = state.replaced.iter().position(is_it)?;
+            Some(state.replaced.swap_remove(at))
+        };
+        self.retiring.take_if(|retiring| is_it(retiring)).or_else(|| replaced(self))
+    }
+
     /// A retired connection has ended: what waits there outlives it, if the server has said so.
     fn end_retired(&mut self, retired: &Retiring) -> Vec<Waker> {
         let wakers = self.lose_requests(retired.number, !retired.is_done);
@@ -231,14 +250,13 @@ impl Link {
         let before = state.number;
         (state.epoch, state.number, state.quiet) = (epoch, number, Quiet::default());
         let replaced = state.connection.replace(connection.clone());
-        let lost = if replaced.is_some() { state.lose_requests(before, true) } else { Vec::new() };
+        state.replaced.extend(replaced.clone().map(|connection| Retiring::new(connection, before)));
         self.is_connected.store(true, Ordering::SeqCst);
         drop(state);
         lock(&self.silence).begin();
         if let Some(replaced) = replaced {
             replaced.close("another connection takes its place".into());
         }
-        lost.into_iter().for_each(Waker::wake);
         if connection.is_closed() {
             self.lost(&connection);
         }
@@ -264,14 +282,14 @@ impl Link {
         };
         (state.number, state.quiet) = (number, Quiet::default());
         state.connection = Some(connection.clone());
-        let older = state.retiring.replace(Retiring { connection: present, number: before, is_done: false });
-        // Its requests are sent again.
-        let lost = older.as_ref().map_or_else(Vec::new, |older| state.end_retired(older));
+        let older = state.retiring.replace(Retiring::new(present, before));
+        let closes = older.as_ref().map(|older| older.connection.clone());
+        state.replaced.extend(older);
         drop(state);
-        if let Some(older) = older {
-            older.connection.close("another takes its place already".into());
+        if let Some(older) = closes {
+            // Its requests are sent again.
+            older.close("another takes its place already".into());
         }
-        lost.into_iter().for_each(Waker::wake);
         let mut frame = vec![0; HEADER_SIZE];
         aqueduct_wire::encode_retire(before, &mut frame);
         let header = Header { body_length: (frame.len() - HEADER_SIZE) as u32, ..Header::new(Kind::Retire) };
@@ -459,7 +477,7 @@ impl Link {
     /// Returns the number of the connection that is lost, if it was this link's.
     fn lost(&self, connection: &Arc<Connection>) -> Option<u32> {
         let mut state = lock(&self.state);
-        if let Some(retired) = state.retiring.take_if(|retiring| Arc::ptr_eq(&retiring.connection, connection)) {
+        if let Some(retired) = state.take_retired(connection) {
             let wakers = state.end_retired(&retired);
             drop(state);
             wakers.into_iter().for_each(Waker::wake);
