@@ -69,9 +69,13 @@ fn main() -> ExitCode {
         // As this program starts itself, so as not to wait for a mount.
         Some(aqueduct_node::ASK_NAME) => return aqueduct_node::ask(),
         // As this program starts itself beside each mount.
-        Some(aqueduct_node::ORPHAN_NAME) => return mount::end_orphan(),
+        Some(aqueduct_node::ORPHAN_NAME) => {
+            service::outlive();
+            return aqueduct_node::end_orphan();
+        }
         _ => {
-            std::env::current_exe().into_iter().for_each(aqueduct_node::run_beside);
+            // Not by its path: another program may be there by then, as where a mount covers it.
+            aqueduct_node::run_beside("/proc/self/exe".into());
             run(Arguments::parse())
         }
     };

@@ -8,7 +8,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, MOUNT_FAILED};
-use crate::{args, daemon, service};
+use crate::{args, daemon};
 
 /// Mounts, here or in the background.
 pub fn run(arguments: &args::Mount, verbose: u8) -> Result<ExitCode, Failure> {
@@ -61,14 +61,6 @@ pub fn run_helper(helper: args::MountHelper) -> Result<ExitCode, Failure> {
         // The process in the background has told why.
         Ok(_) => Ok(ExitCode::from(MOUNT_FAILED)),
         Err(failure) => Err(failure.with_code(MOUNT_FAILED)),
-    }
-}
-
-/// As mounts start it beside them.
-pub fn end_orphan() -> ExitCode {
-    match service::signals_and_reload() {
-        Ok(mut signals) => aqueduct_node::end_orphan(signals.forever().map(drop)),
-        Err(failure) => failure.code(),
     }
 }
 

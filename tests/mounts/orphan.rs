@@ -2,17 +2,17 @@
 //! being read through the mount: the thread cannot end, nor the process, nor the mount with it.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use aqueduct_fuse::Control;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::common::{
-    Mount, Process, SOON, Server, aqueduct, directory, directory_for_devices, have, own_mounts, program_for_all, run,
-    shell, signal, skip, test, wait_until,
+    Mount, Process, SOON, Server, aqueduct, directory, directory_for_devices, have, is_mounted, own_mounts,
+    program_for_all, run, shell, signal, skip, test, wait_until,
 };
 
 /// Each is read by a program of its own, at 1 MB/s together.
@@ -68,16 +68,6 @@ impl Waiting {
         })
     }
 
-    /// The process beside the mount's.
-    fn beside(&self) -> u32 {
-        let pid = self.mount.process.pid();
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-        let named = |child: &&str| {
-            fs::read(format!("/proc/{child}/cmdline")).is_ok_and(|line| line.starts_with(b"aqueduct-orphan\0"))
-        };
-        children.split_whitespace().find(named).and_then(|child| child.parse().ok()).unwrap()
-    }
-
     fn all_end(mut self) {
         self.mount.process.ends_within(SOON);
         for reader in &mut self.readers {
@@ -86,15 +76,51 @@ impl Waiting {
     }
 }
 
+/// A test that fails leaves nothing that hangs.
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Ok(control) = Control::at(self.mount.path()) {
+            let _ = control.abort(); // it is what a mount that is killed should have come to
+        }
+    }
+}
+
+fn beside(mount: &Mount) -> Option<u32> {
+    beside_process(mount.process.pid())
+}
+
+/// The process beside a mount's.
+fn beside_process(pid: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let named = |child: &&str| {
+        fs::read(format!("/proc/{child}/cmdline")).is_ok_and(|line| line.starts_with(b"aqueduct-orphan\0"))
+    };
+    children.split_whitespace().find(named).and_then(|child| child.parse().ok())
+}
+
+fn has_ended(pid: u32) -> bool {
+    !Path::new(&format!("/proc/{pid}")).exists() || is_zombie(pid)
+}
+
 #[test]
 fn a_mount_that_is_killed_ends_and_so_do_programs_in_it() {
     test(|| {
         let waiting = Waiting::start();
-        let beside = waiting.beside();
+        let beside = beside(&waiting.mount).unwrap();
         waiting.mount.process.signal(Signal::KILL);
         waiting.all_end();
-        let ended = || !Path::new(&format!("/proc/{beside}")).exists() || is_zombie(beside);
-        wait_until("the process beside it has ended", SOON, ended);
+        wait_until("the process beside it has ended", SOON, || has_ended(beside));
+    });
+}
+
+/// As a panic ends it: the kernel waits for all threads before it dumps the memory of a process, so
+/// that not even the main one ends.
+#[test]
+fn a_mount_that_aborts_ends_and_so_do_programs_in_it() {
+    test(|| {
+        let waiting = Waiting::start();
+        waiting.mount.process.signal(Signal::ABORT);
+        waiting.all_end();
     });
 }
 
@@ -102,7 +128,7 @@ fn a_mount_that_is_killed_ends_and_so_do_programs_in_it() {
 fn what_a_killed_mount_has_left_is_ended_by_force() {
     test(|| {
         let waiting = Waiting::start();
-        for pid in [waiting.beside(), waiting.mount.process.pid()] {
+        for pid in [beside(&waiting.mount).unwrap(), waiting.mount.process.pid()] {
             signal(pid, Signal::KILL);
         }
         wait_until("the mount's main thread has ended", SOON, || is_zombie(waiting.mount.process.pid()));
@@ -111,25 +137,61 @@ fn what_a_killed_mount_has_left_is_ended_by_force() {
     });
 }
 
-/// The number of a connection is given again. Nothing that ends later concerns who has it then.
+/// Signals of services end it no sooner than its mount, and that is not ended by them. However its
+/// directory was named, and however it ends, nothing stays.
 #[test]
-fn mounts_in_turn_do_not_end_each_other() {
+fn the_process_beside_a_mount_is_there_as_long_as_that_is() {
     test(|| {
-        let export = directory();
-        fs::write(export.path().join("file"), "there").unwrap();
-        let keep = |mount: &Mount| fs::File::open(mount.join("file")).unwrap();
-        for _ in 0..5 {
-            let mut first = Mount::local(export.path());
-            first.process.signal(Signal::KILL);
-            first.process.ends_within(SOON);
-            run(Command::new("umount").arg(first.path())).succeeded();
-            let second = Mount::local(export.path());
-            let file = keep(&second);
-            std::thread::sleep(Duration::from_millis(50));
-            let mut content = [0; 5];
-            file.read_exact_at(&mut content, 0).unwrap();
-            assert_eq!(&content, b"there");
+        let home = directory();
+        shell(home.path(), "mkdir source point; ln -s point link; echo content > source/file").succeeded();
+        let point = fs::canonicalize(home.path().join("point")).unwrap();
+        for named in ["point", "link", "source/../point/"] {
+            for end in [None, Some(Signal::TERM), Some(Signal::KILL)] {
+                let mut command = aqueduct();
+                command.args(["mount", "--local", "source", named]).current_dir(home.path());
+                let mut mount = Process::start(&mut command, &home.path().join("log"));
+                wait_until("it is mounted", SOON, || is_mounted(&point));
+                let beside = beside_process(mount.pid()).unwrap();
+                for told in [Signal::TERM, Signal::INT, Signal::HUP] {
+                    signal(beside, told);
+                }
+                std::thread::sleep(Duration::from_millis(50));
+                assert!(!has_ended(beside) && fs::read(point.join("file")).unwrap() == b"content\n");
+                match end {
+                    None => drop(run(aqueduct().arg("umount").arg(&point)).succeeded()),
+                    Some(signal) => mount.signal(signal),
+                }
+                mount.ends_within(SOON);
+                wait_until("the process beside it has ended", SOON, || has_ended(beside));
+                if is_mounted(&point) {
+                    run(aqueduct().arg("umount").arg(&point)).succeeded();
+                }
+            }
         }
+    });
+}
+
+/// What is mounted there is others', who may not have any program run.
+#[test]
+fn a_mount_over_the_program_runs_none_of_what_it_shows() {
+    test(|| {
+        let home = directory_for_devices();
+        let program = program_for_all(home.path());
+        let script = "mkdir bin shown; mv aqueduct bin; printf '#!/bin/sh\ntouch %s/ran\n' $PWD > shown/aqueduct
+                      chmod 755 shown/aqueduct";
+        shell(home.path(), script).succeeded();
+        let bin = program.with_file_name("bin");
+        let what = ["--local", home.path().join("shown").to_str().unwrap()].map(str::to_owned);
+        let mut mount = Process::start(
+            Command::new(bin.join("aqueduct")).arg("mount").args(what).arg(&bin),
+            &home.path().join("log"),
+        );
+        wait_until("it is mounted", SOON, || is_mounted(&bin));
+        let beside = beside_process(mount.pid()).unwrap();
+        run(Command::new("umount").arg(&bin)).succeeded();
+        mount.ends_within(SOON);
+        wait_until("the process beside it has ended", SOON, || has_ended(beside));
+        assert!(!home.path().join("ran").exists());
     });
 }
 
@@ -149,7 +211,7 @@ fn a_plain_user_ends_a_mount_by_force() {
         shell(home.path(), prepare).succeeded();
         let script = r#"
             mount --bind fuse /dev/fuse || exit 77
-            mountpoint -q /sys/fs/fuse/connections || mount -t fusectl fusectl /sys/fs/fuse/connections || exit 77
+            mount -t fusectl fusectl /sys/fs/fuse/connections || exit 77
             # Nothing stays where this script does not come to its end.
             user="setpriv --pdeathsig KILL --reuid=65534 --regid=65534 --clear-groups"
             here=$PWD
@@ -163,13 +225,19 @@ fn a_plain_user_ends_a_mount_by_force() {
             if wait $cat; then echo "it read what nobody serves"; fi
             cat said
             if grep $here/ /proc/self/mounts; then echo left; fi
+            umount -l /sys/fs/fuse/connections
+            mkdir point2; chown 65534 point2
+            $user ./aqueduct mount --local $here/source $here/point2 > log 2>&1 & second=$!
+            for i in $(seq 100); do grep -q " $here/point2 fuse" /proc/self/mounts && break; sleep 0.05; done
+            $user ./aqueduct umount --force $here/point2 2>&1 | grep -o "only taken from where it is seen"
         "#;
         let output = run(unshare.args(["bash", "-euc", script]).current_dir(home.path()));
         if output.status.code() == Some(77) {
             return skip("devices cannot be bound here, or there is no control file system of FUSE");
         }
         let said = output.succeeded();
-        assert!(said.starts_with("cat: point/file: ") && said.lines().count() == 1, "{said}");
+        assert!(said.starts_with("cat: point/file: ") && said.lines().count() == 2, "{said}");
+        assert!(said.ends_with("only taken from where it is seen\n"), "{said}");
     });
 }
 

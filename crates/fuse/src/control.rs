@@ -5,13 +5,13 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-use crate::table::device_number;
+use crate::table;
 
 /// Where it is mounted, by systemd for one.
 const CONTROL: &str = "/sys/fs/fuse/connections";
@@ -22,16 +22,17 @@ const CONTROL: &str = "/sys/fs/fuse/connections";
 pub struct Control(File);
 
 impl Control {
-    /// The connection behind what is mounted at `target`, as the kernel lists it. For root and for
-    /// who mounted it. Nothing is asked of the mount, which may not answer.
-    pub fn of(target: &Path) -> io::Result<Control> {
-        let number = device_number(target)?;
-        let number = number.strip_prefix("0:").ok_or(io::ErrorKind::Unsupported)?;
+    /// The connection behind what is mounted at `target`, as the kernel lists it: of several the
+    /// last. For root and for who mounted it. Nothing is asked of the mount, which may not answer.
+    pub fn at(target: &Path) -> io::Result<Control> {
+        Control::numbered(table::number_at(target)?)
+    }
+
+    /// Root needs no mounted control file system, from Linux 5.2 on, and keeps none busy.
+    pub(crate) fn numbered(number: u32) -> io::Result<Control> {
         let name = format!("{number}/abort");
-        match OpenOptions::new().write(true).open(Path::new(CONTROL).join(&name)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => unmounted(&name),
-            opened => opened.map(Control),
-        }
+        let detached = detached(&name);
+        detached.or_else(|_| OpenOptions::new().write(true).open(Path::new(CONTROL).join(name)).map(Control))
     }
 
     /// Ends the connection: whoever waits in the mount gets an error at once, as from then on
@@ -42,7 +43,7 @@ impl Control {
 }
 
 impl From<OwnedFd> for Control {
-    /// What [`Control::of`] opened, handed on to another process.
+    /// What was opened here, handed on to another process.
     fn from(fd: OwnedFd) -> Control {
         Control(File::from(fd))
     }
@@ -54,13 +55,22 @@ impl From<Control> for OwnedFd {
     }
 }
 
-/// The same file where the control file system is not mounted, as in many containers: for root,
-/// from Linux 5.2 on.
-fn unmounted(name: &str) -> io::Result<Control> {
+fn detached(name: &str) -> io::Result<Control> {
     let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
     let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
     let name = CString::new(name)?;
     let file = rustix::fs::openat(&mount, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     Ok(Control(file.into()))
+}
+
+/// The number of the connection that a descriptor of /dev/fuse belongs to, mounted at `target` just
+/// now. Kernels that do not tell it are asked for the only thing that is mounted there: where
+/// others mount on the same directory at once, it is nobody's.
+pub(crate) fn number_of(device: BorrowedFd<'_>, target: &Path) -> io::Result<u32> {
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd()))?;
+    match told.lines().find_map(|line| line.strip_prefix("fuse_connection:")) {
+        Some(number) => number.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into()),
+        None => table::number_of_only(target),
+    }
 }

@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::abi::{Field, OutHeader};
 use crate::channel::Channel;
+use crate::control::{self, Control};
 use crate::sys;
 
 pub(crate) const DEVICE_PATH: &str = "/dev/fuse";
@@ -20,18 +21,29 @@ pub struct Device {
     pub(crate) cloneable: bool,
     /// Where it is mounted, if this crate mounted it.
     pub(crate) target: Option<PathBuf>,
+    /// Of the connection, among all of this machine; `None`: it is not known.
+    pub(crate) number: Option<u32>,
 }
 
 impl Device {
     /// A connection that somebody else made: a descriptor inherited from a supervisor, or in tests one end of a SOCK_SEQPACKET pair whose other end
     /// plays the kernel. It is used as it is, never cloned, and the mount behind it is never unmounted from here.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Device> {
-        Device::new(fd, false, None)
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Device { fd, cloneable: false, target: None, number: None })
     }
 
-    pub(crate) fn new(fd: OwnedFd, cloneable: bool, target: Option<PathBuf>) -> io::Result<Device> {
+    /// What was mounted at `target` just now.
+    pub(crate) fn mounted(fd: OwnedFd, target: PathBuf) -> io::Result<Device> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Device { fd, cloneable, target })
+        let number = control::number_of(fd.as_fd(), &target);
+        let number = number.inspect_err(|error| tracing::debug!(%error, "the kernel does not tell the connection"));
+        Ok(Device { fd, cloneable: true, target: Some(target), number: number.ok() })
+    }
+
+    /// What ends the connection from outside.
+    pub fn control(&self) -> io::Result<Control> {
+        Control::numbered(self.number.ok_or(io::ErrorKind::NotFound)?)
     }
 
     /// A further descriptor of the same connection. Each has its own list of requests that were read and not answered, so that workers do not meet at

@@ -15,7 +15,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::control::Control;
 use crate::device::{self, DEVICE_PATH, Device};
-use crate::table::mounted_at;
+use crate::table::{self, mounted_at};
 
 const HELPER: &str = "fusermount3";
 
@@ -175,7 +175,7 @@ fn mount_as_root(target: PathBuf, options: &MountOptions) -> Result<Device, Moun
     let kind = format!("fuse.{}", options.subtype);
     let result = rustix::mount::mount(&options.source, &target, &kind, flags(options), arguments.as_c_str());
     match result.map_err(io::Error::from) {
-        Ok(()) => device_of(fd, target, true),
+        Ok(()) => device_of(fd, target),
         Err(error) => Err(match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => MountError::NotPermitted { action: "mount on", target, error },
             Some(libc::EINVAL) => invalid(error),
@@ -185,9 +185,9 @@ fn mount_as_root(target: PathBuf, options: &MountOptions) -> Result<Device, Moun
     }
 }
 
-fn device_of(fd: OwnedFd, target: PathBuf, cloneable: bool) -> Result<Device, MountError> {
-    Device::new(fd, cloneable, Some(target.clone())).map_err(|error| {
-        let _ = abandon(&target); // the error tells more
+fn device_of(fd: OwnedFd, target: PathBuf) -> Result<Device, MountError> {
+    Device::mounted(fd, target.clone()).map_err(|error| {
+        let _ = abandon(&target, None); // the error tells more
         MountError::Io { action: "serve", target, error }
     })
 }
@@ -232,7 +232,7 @@ fn mount_by_helper(target: PathBuf, options: &MountOptions) -> Result<Device, Mo
         return Err(helper_error("mount on", target, &output.stderr));
     }
     let fd = receive_fd(&ours).map_err(io_error)?;
-    device_of(fd, target, true)
+    device_of(fd, target)
 }
 
 fn helper_options(options: &MountOptions) -> String {
@@ -320,8 +320,17 @@ pub fn unmount(target: &Path, how: Unmount) -> Result<(), MountError> {
 
 /// Removes a mount that nobody serves any more, and ends all that waits in it: merely detached, it would keep whoever has a file open waiting for as
 /// long as any process holds a copy of the device, which a child of ours may do that has not yet come to its exec.
-pub(crate) fn abandon(target: &Path) -> Result<(), MountError> {
-    unmount(target, Unmount::Forced)
+pub(crate) fn abandon(target: &Path, number: Option<u32>) -> Result<(), MountError> {
+    unmount_own(target, number, Unmount::Forced)
+}
+
+/// Removes a mount whose connection has this number, if it is known: not another one that has been
+/// mounted there since.
+pub(crate) fn unmount_own(target: &Path, number: Option<u32>, how: Unmount) -> Result<(), MountError> {
+    if number.is_some_and(|number| table::number_at(target).is_ok_and(|present| present != number)) {
+        return Err(MountError::NotMounted { target: target.to_owned() });
+    }
+    unmount(target, how)
 }
 
 /// A trailing slash would have the kernel look whether a dead mount is a directory.
@@ -333,9 +342,9 @@ fn without_trailing_slashes(path: &Path) -> &Path {
 
 fn unmount_by_helper(target: &Path, how: Unmount) -> Result<(), MountError> {
     if how == Unmount::Forced
-        && let Err(error) = Control::of(target).and_then(|control| control.abort())
+        && let Err(error) = Control::at(target).and_then(|control| control.abort())
     {
-        tracing::debug!(%error, target = %target.display(), "unmounting lazily");
+        tracing::warn!(%error, "{} is only taken from where it is seen: what waits in it may go on waiting until root mounts the control file system of FUSE (mount -t fusectl fusectl /sys/fs/fuse/connections)", target.display());
     }
     let mut command = Command::new(HELPER);
     command.arg("-u").args((how != Unmount::Unused).then_some("-z")).arg("--").arg(target).stdin(Stdio::null());

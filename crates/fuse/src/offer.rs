@@ -73,7 +73,7 @@ impl Offer {
 pub fn offered(target: &Path) -> Result<Offer, OfferError> {
     let device = mount::mount(target, &MountOptions { source: "aqueduct".into(), ..MountOptions::default() })?;
     let offered = init::peek(&device);
-    mount::abandon(target)?;
+    mount::abandon(target, device.number)?;
     let Offered { minor, flags, .. } = offered?;
     Ok(Offer { minor, flags })
 }

@@ -32,6 +32,8 @@ pub struct Session {
     pub(crate) shared: Arc<Shared>,
     readers: Vec<Arc<Reader>>,
     target: Option<std::path::PathBuf>,
+    /// Of its connection, where it is known.
+    number: Option<u32>,
 }
 
 impl std::fmt::Debug for Session {
@@ -48,10 +50,10 @@ pub fn start(
     groups: &[Arc<Group>],
     config: Config,
 ) -> Result<Session, StartError> {
-    let target = device.target.clone();
+    let (target, number) = (device.target.clone(), device.number);
     start_mounted(device, filesystem, groups, config).inspect_err(|_| {
         if let Some(target) = &target
-            && let Err(error) = mount::abandon(target)
+            && let Err(error) = mount::abandon(target, number)
         {
             tracing::warn!(%error, "a mount that could not be served stays behind");
         }
@@ -76,11 +78,11 @@ fn start_mounted(
     for _ in 1..groups.len() {
         channels.push(Arc::new(DeviceChannel::new(device.another()?)));
     }
-    let Device { fd, target, .. } = device;
+    let Device { fd, target, number, .. } = device;
     channels.push(Arc::new(DeviceChannel::new(fd)));
     let observed = config.observed.take();
     let shared = Arc::new(Shared::new(filesystem, (config, negotiated), &root, pool, channels[0].clone()));
-    let mut session = Session { shared: shared.clone(), readers: Vec::new(), target };
+    let mut session = Session { shared: shared.clone(), readers: Vec::new(), target, number };
     if shared.policy.pages {
         let of_drops = Arc::downgrade(&shared);
         shared.page_drops.start(move |node, tail| drop_pages(&of_drops, node, tail))?;
@@ -178,7 +180,7 @@ impl Session {
 
     /// Unmounts what [`mount`](crate::mount) mounted. Never from a group's thread: the kernel may ask us something before it answers.
     pub fn unmount(&self, how: mount::Unmount) -> Result<(), crate::MountError> {
-        self.target.as_ref().map_or(Ok(()), |target| mount::unmount(target, how))
+        self.target.as_ref().map_or(Ok(()), |target| mount::unmount_own(target, self.number, how))
     }
 
     /// Drops what the kernel caches of an inode: attributes, and the pages of `length` bytes (0: all) from `offset` unless that is negative. False: the
@@ -230,7 +232,7 @@ impl Drop for Session {
         let busy = self.shared.busy();
         if !self.ended()
             && let Some(target) = &self.target
-            && let Err(error) = mount::abandon(target)
+            && let Err(error) = mount::abandon(target, self.number)
         {
             tracing::debug!(%error, "a mount that is no longer served stays behind");
         }

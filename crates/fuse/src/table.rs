@@ -12,18 +12,32 @@ pub(crate) fn mounted_at(target: &Path) -> Option<String> {
     table.split(|byte| *byte == b'\n').find_map(|line| holder(line, target))
 }
 
-/// The line of mountinfo about what is mounted at `target`: the last, which covers those before.
-fn line_of<'a>(table: &'a [u8], target: &Path) -> Option<&'a [u8]> {
-    let point = |line: &[u8]| line.split(|byte| *byte == b' ').nth(4).map(unescape);
-    table.split(|byte| *byte == b'\n').rfind(|line| point(line).is_some_and(|point| Path::new(&point) == target))
+/// The numbers of the devices of what is mounted at `target`, in the order in which the kernel lists
+/// them: usually each covers those before.
+fn numbers(table: &[u8], target: &Path) -> Vec<u32> {
+    let number = |line: &[u8]| {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let (device, point) = (fields.next()?, unescape(fields.nth(1)?));
+        let number = std::str::from_utf8(device).ok()?.strip_prefix("0:")?.parse().ok()?;
+        (Path::new(&point) == target).then_some(number)
+    };
+    table.split(|byte| *byte == b'\n').filter_map(number).collect()
 }
 
-/// `major:minor` of what is mounted at `target`.
-pub(crate) fn device_number(target: &Path) -> io::Result<String> {
+/// The number of the device of what is mounted at `target`, of several the last: behind it is no
+/// disk, so that it is the minor number of major 0.
+pub(crate) fn number_at(target: &Path) -> io::Result<u32> {
     let table = fs::read("/proc/self/mountinfo")?;
-    let line = line_of(&table, target).ok_or(io::ErrorKind::NotFound)?;
-    let number = line.split(|byte| *byte == b' ').nth(2).unwrap_or_default();
-    Ok(String::from_utf8_lossy(number).into_owned())
+    numbers(&table, target).pop().ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The same, where nothing else is mounted there.
+pub(crate) fn number_of_only(target: &Path) -> io::Result<u32> {
+    match numbers(&fs::read("/proc/self/mountinfo")?, target)[..] {
+        [number] => Ok(number),
+        [] => Err(io::ErrorKind::NotFound.into()),
+        _ => Err(io::ErrorKind::ResourceBusy.into()),
+    }
 }
 
 /// The source in one line of mountinfo, if it is a mount of ours at `target`.
@@ -63,9 +77,11 @@ mod tests {
     }
 
     #[test]
-    fn mounts_have_device_numbers() {
-        assert_eq!(device_number(Path::new("/no/such/mount")).unwrap_err().kind(), io::ErrorKind::NotFound);
-        let number = device_number(Path::new("/proc")).unwrap();
-        assert!(number.split_once(':').is_some_and(|(major, minor)| major == "0" && minor.parse::<u32>().is_ok()));
+    fn mounts_have_numbers() {
+        let table = b"36 35 0:50 / /mnt rw - tmpfs tmpfs rw\n37 35 8:1 / /mnt rw - ext4 /dev/sda1 rw\n38 35 0:52 / /mnt rw - a b\n";
+        assert_eq!(numbers(table, Path::new("/mnt")), [50, 52]);
+        assert_eq!(numbers(table, Path::new("/")), []);
+        assert_eq!(number_at(Path::new("/no/such/mount")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(number_at(Path::new("/proc")).unwrap(), number_of_only(Path::new("/proc")).unwrap());
     }
 }

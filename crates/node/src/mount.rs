@@ -43,12 +43,19 @@ pub struct Prepared {
     config: MountConfig,
     groups: Vec<Arc<Group>>,
     backing: Backing,
+    orphan: Option<std::io::Result<Orphan>>,
 }
 
 impl Prepared {
     /// Mounts it.
-    pub fn mount(self) -> Result<Mount, Failure> {
-        let session = serve(&self.config, &self.backing, &self.groups)?;
+    pub fn mount(mut self) -> Result<Mount, Failure> {
+        let orphan = self.orphan.take().map(|orphan| orphan.and_then(Orphan::has_started));
+        let device = mount(&self.config, &self.backing)?;
+        let orphan = orphan.map(|orphan| orphan.and_then(|orphan| orphan.watches(device.control()?)));
+        if let Some(Err(error)) = &orphan {
+            tracing::info!(%error, "should this mount's process be killed and be unable to end, 'aqueduct umount --force' has to end the mount");
+        }
+        let session = serve(device, &self.config, &self.backing, &self.groups)?;
         let (of_kernel, of_client) = (session.metrics(), self.backing.status());
         let metrics = move || {
             let mut metrics = of_kernel();
@@ -56,10 +63,7 @@ impl Prepared {
             metrics
         };
         let exporter = exporting::start(self.config.metrics.as_ref(), metrics)?;
-        let orphan = Orphan::start(&self.config.target).inspect_err(
-            |error| tracing::debug!(%error, "nobody ends this mount if its process is killed and cannot end"),
-        );
-        Ok(Mount { _exporter: exporter, session: Some(session), prepared: self, _orphan: orphan.ok() })
+        Ok(Mount { _exporter: exporter, session: Some(session), prepared: self, _orphan: orphan.and_then(Result::ok) })
     }
 }
 
@@ -88,15 +92,17 @@ impl Mount {
     }
 
     /// Does all that may take long or fail before there is a mount: looks for the directory, or
-    /// connects to the server.
+    /// connects to the server. To be called on the main thread of a process that may be killed:
+    /// when that has ended, another process ends a mount that the kernel keeps.
     pub fn prepare(config: MountConfig) -> Result<Prepared, Failure> {
         let is_local = matches!(config.source, Source::Local(_));
         let groups =
             workers::of_mount(config.options.workers, is_local, config.processors.as_ref()).map_err(|error| {
                 Failure::new("cannot start the mount's threads", error, "check the limits on processes and open files")
             })?;
+        let orphan = Orphan::start();
         match Backing::open(&config, &groups) {
-            Ok(backing) => Ok(Prepared { config, groups, backing }),
+            Ok(backing) => Ok(Prepared { config, groups, backing, orphan }),
             Err(failure) => {
                 workers::end(&groups);
                 Err(failure)
@@ -150,6 +156,14 @@ impl Mount {
         match self.unmount(Unmount::Unused) {
             Ok(()) => {
                 let _ = ended.recv(); // the end; or nobody is left to tell of it
+                return;
+            }
+            Err(MountError::NotMounted { .. }) => {
+                if ended.recv_timeout(LAZY_GRACE).is_err() {
+                    tracing::warn!(
+                        "nothing of this mount is on {target} any more: programs that still use it get errors from now on"
+                    );
+                }
                 return;
             }
             Err(MountError::Busy { .. }) => tracing::warn!(
@@ -281,7 +295,7 @@ impl Backing {
     }
 }
 
-fn serve(config: &MountConfig, backing: &Backing, groups: &[Arc<Group>]) -> Result<Session, Failure> {
+fn serve(device: Device, config: &MountConfig, backing: &Backing, groups: &[Arc<Group>]) -> Result<Session, Failure> {
     if backing.is_read_only() && !config.options.read_only {
         tracing::info!("the server serves {} read-only, so it is mounted read-only", config.shown);
     }
@@ -289,7 +303,6 @@ fn serve(config: &MountConfig, backing: &Backing, groups: &[Arc<Group>]) -> Resu
         tracing::warn!("{} is mounted with cache=none instead of cache=lease: {why}", config.shown);
     }
     let records = config.options.otlp.clone().map(spans::sends).transpose()?.into_iter().collect();
-    let device = mount(config, backing)?;
     start(device, backing.filesystem(config), groups, fuse_config(config, backing, records))
         .map_err(|error| Failure::from_line(error, "see the kernel's log (dmesg), and mount again").of(Kind::Mount))
 }
