@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -164,6 +164,52 @@ fn appends_from_two_mounts_lose_nothing() {
             next[writer] += 1;
         }
         assert_eq!(next, [RECORDS; 3]);
+    });
+}
+
+/// A program that writes at the end of what it has open asks the kernel where that is, which goes by
+/// what it believes of the file.
+#[test]
+fn the_end_of_an_open_file_is_where_others_have_left_it() {
+    test(|| {
+        let pair = Pair::new();
+        let [name, other] = [&pair.left, &pair.right].map(|mount| mount.join("file"));
+        let set_length = |path: &Path, length| OpenOptions::new().write(true).open(path).unwrap().set_len(length);
+        let looks: [(&str, &dyn Fn(&File)); 4] = [
+            ("made longer here", &|_| set_length(&name, 3000).unwrap()),
+            ("made longer by the open file", &|file| file.set_len(3000).unwrap()),
+            ("seen longer by name", &|_| {
+                set_length(&other, 3000).unwrap();
+                assert_eq!(fs::metadata(&name).unwrap().len(), 3000);
+            }),
+            ("read when it was longer", &|file| {
+                set_length(&other, 3000).unwrap();
+                let mut all = Vec::new();
+                (&*file).seek(SeekFrom::Start(0)).and_then(|_| (&*file).read_to_end(&mut all)).unwrap();
+                assert_eq!(all.len(), 3000);
+            }),
+        ];
+        for (what, look) in looks {
+            for (end, wrote) in [(2500, false), (2600, true), (1500, false), (2000, false), (4000, false)] {
+                fs::write(&name, vec![b'1'; 2000]).unwrap();
+                let mut file = OpenOptions::new().read(true).write(true).open(&name).unwrap();
+                assert_eq!(file.metadata().unwrap().len(), 2000);
+                look(&file);
+                set_length(&other, if wrote { end - 100 } else { end }).unwrap();
+                if wrote {
+                    OpenOptions::new().append(true).open(&other).unwrap().write_all(&[b'2'; 100]).unwrap();
+                }
+                assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), end, "{what}, then cut to {end}");
+                file.write_all(b"at the end").unwrap();
+                assert_eq!(fs::metadata(&other).unwrap().len(), end + 10, "{what}, then cut to {end}");
+                let content = fs::read(&other).unwrap();
+                assert!(
+                    content.ends_with(b"at the end"),
+                    "{what}, then cut to {end}: {:?}",
+                    &content[content.len() - 20..]
+                );
+            }
+        }
     });
 }
 

@@ -256,9 +256,11 @@ impl Job {
         self.changed(nodeid);
     }
 
-    /// A file was emptied with its opening, which the kernel sees by itself.
-    pub(crate) fn emptied(&self, nodeid: u64) {
-        self.shared.nodes.mark(nodeid, |marks| marks.tell_size(0));
+    /// A file was made so long, or was emptied with its opening, which the kernel sees by itself.
+    pub(crate) fn resized(&self, nodeid: u64, size: u64) {
+        if self.shared.policy.pages {
+            self.shared.nodes.mark(nodeid, |marks| marks.stores_size(size));
+        }
         self.written(nodeid);
     }
 

@@ -163,17 +163,20 @@ impl Marks {
         self.sizes = Some((least.max(end), greatest.max(end)));
     }
 
-    /// The kernel is about to be made to believe a size, if its own is smaller. What it was told
-    /// before in answers it believes no more.
+    /// The kernel is about to believe this size, whatever its own is: that of a file that was made
+    /// so long, or emptied, through this mount, or one that is stored and greater than its own.
+    /// What it was told before in answers it believes no more.
     pub(crate) fn stores_size(&mut self, size: u64) {
         self.sizes = Some((size, size));
     }
 
-    /// What becomes of the size that the kernel believes.
+    /// What becomes of the size that the kernel believes: `Less` where it may be greater, so that
+    /// only an answer can correct it, which the kernel believes if it was told nothing else since
+    /// it asked.
     pub(crate) fn compare_size(&self, size: u64) -> Ordering {
         match self.sizes {
-            Some((least, _)) if least < size => Ordering::Greater,
             Some((_, greatest)) if greatest > size => Ordering::Less,
+            Some((least, _)) if least < size => Ordering::Greater,
             Some(_) => Ordering::Equal,
             None => Ordering::Greater,
         }

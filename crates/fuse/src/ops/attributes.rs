@@ -78,10 +78,12 @@ async fn set_attr(job: &Job) -> Result<Outcome, Errno> {
     let resizes = set.size.is_some();
     let turn = if resizes { job.changes_size(job.header.nodeid).await.map(Turn::lingering) } else { None };
     let (reply, kept) = job.ask_value(Request::SetAttr { handle: &job.handle()?, open, set }).await?;
+    let attr = reply.attr()?;
+    let outcome = job.attr_out(&attr, kept.of_change(job.shared.policy)).with(turn);
     if resizes {
-        job.written(job.header.nodeid);
+        job.resized(job.header.nodeid, attr.size);
     }
-    Ok(job.attr_out(&reply.attr()?, kept.of_change(job.shared.policy)).with(turn))
+    Ok(outcome)
 }
 
 fn statfs_out(figures: &Statfs) -> StatfsOut {

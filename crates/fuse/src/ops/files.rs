@@ -105,7 +105,7 @@ async fn open(job: &Job) -> Result<Outcome, Errno> {
     let (reply, kept) = job.ask_value(Request::Open { handle: &job.handle()?, flags }).await?;
     let opened = reply.opened()?;
     if empties {
-        job.emptied(job.header.nodeid);
+        job.resized(job.header.nodeid, 0);
     }
     if job.shared.config.cache == CacheMode::CloseToOpen {
         // Who opens sees what was closed before, its size as well: attributes from before the open end here.
@@ -137,7 +137,7 @@ async fn create(job: &Job) -> Result<Outcome, Errno> {
     grant.file = Some(opened.id);
     name.into_iter().for_each(|name| job.named(entry_out.nodeid, name));
     if flags.contains(OpenFlags::TRUNCATE) {
-        job.emptied(entry_out.nodeid);
+        job.resized(entry_out.nodeid, 0);
     }
     let mut body = entry_out.to_vec();
     // Not cached: it was made to be written.
