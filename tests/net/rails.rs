@@ -182,6 +182,29 @@ fn a_cut_wire_costs_a_pause_and_no_error_and_carries_again_when_it_is_mended() {
     });
 }
 
+/// Small messages come over such a wire, so that its rail is up. Each request for data that is sent
+/// there waits until it is sent again.
+#[test]
+fn a_wire_that_takes_no_large_packets_is_left_alone_for_data() {
+    within(LIMIT, || {
+        let Some(mut wired) = Wired::new(2) else { return };
+        let point = wired.mount("rails=auto,rail_suspect=0.5,cache=none,workers=1");
+        wired.wait_for_rails(2);
+        wired.lab.does("cut", &["c", &wired.wires[1].near, "in", "--larger", "1400"]);
+        let worker = begin(&wired, &point);
+        let lacks = || wired.rails()[1]["connections"].as_u64() < wired.rails()[1]["wanted"].as_u64();
+        let said = || wired.mount.as_ref().unwrap().process.output().contains("is left alone; see whether the network");
+        wait_until("its connection for data is left alone", LIMIT, || lacks() && said());
+        assert_ne!(wired.rails()[1]["state"], "down");
+        wired.lab.does("heal", &["c", &wired.wires[1].near]);
+        let before = wired.rails()[1]["bytes_read"].as_u64().unwrap();
+        let carries = || wired.rails()[1]["bytes_read"].as_u64().unwrap() > before + MIB as u64;
+        wait_until("the mended wire carries its share", LIMIT, carries);
+        worker.end();
+        assert!(fs::read(wired.export.path().join("target")).unwrap().starts_with(&pattern(8 * MIB)));
+    });
+}
+
 /// How long a rail that is cut under load stalls requests, above the time after which it is given
 /// up: the longest of each of some runs, of which the median may be half a second.
 #[test]

@@ -258,13 +258,19 @@ impl Session {
         }
     }
 
+    /// When the next of a rail's connections that are left alone is due, if any is.
+    fn held_off(&self, rail: &Rail) -> Duration {
+        let lacking = self.links_of(rail.index).filter(|link| !link.is_connected());
+        lacking.map(|link| link.held_off().clamp(LOOK, HEAL_PAUSE)).min().unwrap_or_default()
+    }
+
     fn is_rail_whole(&self, rail: &Rail) -> bool {
         self.links_of(rail.index).all(|link| link.is_connected())
     }
 
     /// Makes the connections of a rail that it has not.
     fn fill(&self, rail: &Rail, path: &Path) -> Result<(), (Fault, ConnectError)> {
-        let lacking = self.links_of(rail.index).filter(|link| !link.is_connected());
+        let lacking = self.links_of(rail.index).filter(|link| !link.is_connected() && link.held_off().is_zero());
         for link in lacking {
             let (epoch, session) = (self.opens.epoch(), lock(&self.key).clone());
             let kind = if link.place.bulk { LaneKind::Bulk } else { LaneKind::Control };
@@ -377,8 +383,22 @@ impl Session {
                 if silent.len() == of(rail).filter(|(link, _)| link.is_connected()).count() {
                     self.rail_failed(rail, Fault::Path, "nothing is heard over it any more, while others are answered");
                 }
-                silent.into_iter().for_each(|link| link.vanish("its rail does not answer any more"));
+                let is_heard = of(rail).any(|(link, looks)| !link.place.bulk && link.is_connected() && looks < half);
+                for link in silent {
+                    match link.place.bulk && is_heard {
+                        true => self.link_chokes(rail, link),
+                        false => link.vanish("its rail does not answer any more"),
+                    }
+                }
             }
+        }
+    }
+
+    fn link_chokes(&self, rail: &Rail, link: &Link) {
+        let held_off = link.chokes();
+        if !held_off.is_zero() {
+            let path = rail.path().map(|path| path.to_string());
+            tracing::warn!(server = %self.config.server, rail = path, for_ms = held_off.as_millis() as u64, "bulk data do not come over a connection of a rail again and again, while small messages do: it is left alone; see whether the network takes large packets ('aqueduct net path' tries it)");
         }
     }
 
@@ -481,7 +501,7 @@ fn heal(this: &Weak<Session>, rail: &Rail) {
         let pause = match rail.held_off() {
             // Without any connection the session itself has to be had again first.
             Duration::ZERO if session.is_linked() => match session.fill(rail, &path) {
-                Ok(()) => Duration::ZERO,
+                Ok(()) => session.held_off(rail),
                 Err((fault, error)) => {
                     session.could_not_heal(rail, fault, &error);
                     if rail.has_been_up() { HEAL_PAUSE } else { UNKNOWN_PAUSE }

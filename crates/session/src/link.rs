@@ -16,7 +16,7 @@ use slab::Slab;
 
 use crate::connect::told;
 use crate::counters::Counters;
-use crate::rails::{Carried, Direction, Rail};
+use crate::rails::{Carried, Choking, Direction, Rail};
 use crate::silence::{self, LinkSilence};
 
 /// Whose link it is.
@@ -74,6 +74,8 @@ pub(crate) struct Link {
     /// Whether there is a connection, to be looked at without the lock.
     is_connected: AtomicBool,
     silence: Mutex<LinkSilence>,
+    /// Of a link for bulk data.
+    choking: Mutex<Choking>,
     owner: Weak<dyn Owner>,
     counters: Arc<Counters>,
 }
@@ -240,7 +242,15 @@ impl LinkState {
 impl Link {
     pub(crate) fn new(place: Place, owner: Weak<dyn Owner>, counters: Arc<Counters>) -> Link {
         let is_connected = AtomicBool::new(false);
-        Link { place, state: Mutex::default(), is_connected, silence: Mutex::default(), owner, counters }
+        Link {
+            place,
+            state: Mutex::default(),
+            is_connected,
+            silence: Mutex::default(),
+            choking: Mutex::default(),
+            owner,
+            counters,
+        }
     }
 
     /// Gives the link its connection, and wakes who waited for it. False when it has ended
@@ -548,6 +558,19 @@ impl Link {
     /// Whether a question is under way.
     pub(crate) fn is_asked(&self) -> bool {
         lock(&self.state).quiet.is_asked
+    }
+
+    /// Gives the connection up, over which bulk data do not come, though the rail answers. Returns
+    /// how long it is left alone.
+    pub(crate) fn chokes(&self) -> Duration {
+        let held_off = lock(&self.choking).failed();
+        self.vanish("no bulk data come over it, while its rail answers");
+        held_off
+    }
+
+    /// How long the link has no connection since it chokes.
+    pub(crate) fn held_off(&self) -> Duration {
+        lock(&self.choking).held_off()
     }
 
     /// Gives the connection up, whose peer is not heard any more.

@@ -30,6 +30,38 @@ const FLAPS_WITHIN: Duration = Duration::from_secs(10);
 const HOLD_OFF_FIRST: Duration = Duration::from_millis(500);
 const HOLD_OFF_LAST: Duration = Duration::from_secs(30);
 
+/// How long what has failed so often in a row, each time soon after it was back, is left alone.
+fn hold_off(flaps: u32) -> Duration {
+    match flaps {
+        0 => Duration::ZERO,
+        _ => HOLD_OFF_FIRST.saturating_mul(1 << (flaps - 1).min(16)).min(HOLD_OFF_LAST),
+    }
+}
+
+/// A link over which bulk data do not come while small messages over its rail do, as where a
+/// network takes no large packets: it would be made again at once, and cost the next requests as
+/// much as those before.
+#[derive(Default)]
+pub(crate) struct Choking {
+    flaps: u32,
+    at: Option<Instant>,
+}
+
+impl Choking {
+    /// It was given up once more. Returns how long it is left alone.
+    pub(crate) fn failed(&mut self) -> Duration {
+        let soon = hold_off(self.flaps) + FLAPS_WITHIN;
+        let flaps = self.at.replace(Instant::now()).is_some_and(|before| before.elapsed() < soon);
+        self.flaps = if flaps { self.flaps + 1 } else { 0 };
+        hold_off(self.flaps)
+    }
+
+    /// How long it is still left alone.
+    pub(crate) fn held_off(&self) -> Duration {
+        self.at.map_or(Duration::ZERO, |at| hold_off(self.flaps).saturating_sub(at.elapsed()))
+    }
+}
+
 /// Which ways to the server are rails.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RailPaths {
@@ -307,11 +339,10 @@ impl Rail {
     /// How long it is still left alone, since it flaps.
     pub(crate) fn held_off(&self) -> Duration {
         let health = lock(&self.health);
-        if health.fault.is_none() || health.flaps == 0 {
+        if health.fault.is_none() {
             return Duration::ZERO;
         }
-        let pause = HOLD_OFF_FIRST.saturating_mul(1 << (health.flaps - 1).min(16)).min(HOLD_OFF_LAST);
-        pause.saturating_sub(health.since.elapsed())
+        hold_off(health.flaps).saturating_sub(health.since.elapsed())
     }
 
     /// Whoever gets true makes its connections again, until it says that it has
@@ -499,6 +530,17 @@ mod tests {
         assert!(pauses[1] > HOLD_OFF_FIRST / 2 && pauses[1] <= HOLD_OFF_FIRST, "{pauses:?}");
         assert!(pauses[2] > HOLD_OFF_FIRST && pauses[9] > HOLD_OFF_LAST / 2, "{pauses:?}");
         assert!(pauses.iter().all(|pause| *pause <= HOLD_OFF_LAST));
+    }
+
+    #[test]
+    fn a_link_that_chokes_is_made_again_later_each_time() {
+        let mut choking = Choking::default();
+        assert_eq!((choking.held_off(), choking.failed()), (Duration::ZERO, Duration::ZERO));
+        let pauses: Vec<_> = (0..8).map(|_| choking.failed()).collect();
+        assert!(pauses[0] == HOLD_OFF_FIRST && pauses.is_sorted() && pauses[7] == HOLD_OFF_LAST, "{pauses:?}");
+        assert!(choking.held_off() > HOLD_OFF_LAST / 2);
+        choking.at = Instant::now().checked_sub(HOLD_OFF_LAST + FLAPS_WITHIN);
+        assert_eq!((choking.held_off(), choking.failed()), (Duration::ZERO, Duration::ZERO), "it went well for long");
     }
 
     #[test]
