@@ -182,6 +182,23 @@ fn a_cut_wire_costs_a_pause_and_no_error_and_carries_again_when_it_is_mended() {
     });
 }
 
+/// The server tells its addresses in the beginning of each connection.
+#[test]
+fn a_wire_that_comes_is_used_by_mounts_that_are_there() {
+    within(LIMIT, || {
+        let Some(mut wired) = Wired::new(2) else { return };
+        let point = wired.mount("rails=auto");
+        wired.wait_for_rails(2);
+        let worker = begin(&wired, &point);
+        wired.wires.push(wired.lab.link("c", "s", &[]));
+        wait_until("there are three rails", LIMIT, || wired.states() == ["up"; 3]);
+        let carries = || wired.rails()[2]["bytes_read"].as_u64().unwrap() > MIB as u64;
+        wait_until("the new one carries its share", LIMIT, carries);
+        worker.end();
+        assert!(fs::read(wired.export.path().join("target")).unwrap().starts_with(&pattern(8 * MIB)));
+    });
+}
+
 /// Small messages come over such a wire, so that its rail is up. Each request for data that is sent
 /// there waits until it is sent again.
 #[test]

@@ -12,7 +12,7 @@ use aqueduct_wire::{HelloReply, Lane as LaneKind, NetworkName};
 use aqueduct_worker::lock;
 
 use crate::connect::{ConnectError, Greeted, Greeting, Purpose};
-use crate::link::Link;
+use crate::link::{Link, Move};
 use crate::rails::{Fault, Finding, Rail, RailPaths, Rails, RailsConfig};
 use crate::session::Session;
 
@@ -30,6 +30,10 @@ const RETURN_PAUSE: Duration = Duration::from_secs(1);
 /// As [`HEAL_PAUSE`], for a rail that never had a connection. It may lead nowhere: both machines
 /// may have private networks that use the same addresses.
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(5);
+
+/// When a server is asked for its addresses after this machine has got an interface: at once, and
+/// when the other end of the wire may have come, too.
+const ASK_PAUSES: [Duration; 2] = [Duration::ZERO, Duration::from_secs(5)];
 
 /// How long such a try may take until somebody answers. The kernel would ask again after a second,
 /// when the next try has long been made.
@@ -416,7 +420,7 @@ impl Session {
         let move_all = move || {
             for (index, number) in strays {
                 let Some(session) = this.upgrade().filter(|session| !session.is_closing()) else { break };
-                if let Err(error) = session.move_link(index, number, Some(gateway)) {
+                if let Err(error) = session.move_link(index, number, Move::Back(gateway)) {
                     tracing::debug!(%gateway, %error, "a rail's connections stay where they are");
                     break;
                 }
@@ -440,14 +444,50 @@ impl Session {
             self.links_of(rail.index).for_each(|link| link.vanish("its interface is down"));
         }
         if self.config.rails.paths == RailPaths::Auto {
+            if self.rails.finding.has_more(&present) {
+                self.ask_for_addresses_apart();
+            }
             self.rails.finding.is_due.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// This machine has got an interface: the server may have, too, and tells its addresses in the
+    /// beginning of each connection only.
+    fn ask_for_addresses_apart(&self) {
+        if self.rails.finding.is_asking.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let this = self.this.clone();
+        let ask = move || {
+            for pause in ASK_PAUSES {
+                std::thread::sleep(pause);
+                let Some(session) = this.upgrade().filter(|session| !session.is_closing()) else { return };
+                session.ask_for_addresses();
+            }
+            this.upgrade()
+                .into_iter()
+                .for_each(|session| session.rails.finding.is_asking.store(false, Ordering::SeqCst));
+        };
+        if let Err(error) = std::thread::Builder::new().name("addresses".into()).spawn(ask) {
+            self.rails.finding.is_asking.store(false, Ordering::SeqCst);
+            tracing::error!(%error, "could not start the thread that asks the server for its addresses");
+        }
+    }
+
+    fn ask_for_addresses(&self) {
+        let sound = |link: &&Arc<Link>| !link.place.bulk && !link.place.rail.is_suspected();
+        let Some((link, number)) = self.links.iter().filter(sound).find_map(|link| Some((link, link.number()?))) else {
+            return; // it is connected again soon
+        };
+        if let Err(error) = self.move_link(link.place.index, number, Move::Asks) {
+            tracing::debug!(%error, "could not ask the server for its addresses");
         }
     }
 
     /// If rails are to be found, has a thread of its own do it, one at a time: the server's name is
     /// looked up for that, which may take many seconds, and this thread answers programs.
     fn find_rails_apart(&self) {
-        let Finding { is_due, is_under_way } = &self.rails.finding;
+        let Finding { is_due, is_under_way, .. } = &self.rails.finding;
         if !is_due.load(Ordering::Relaxed) || is_under_way.swap(true, Ordering::SeqCst) {
             return;
         }

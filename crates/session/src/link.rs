@@ -52,6 +52,17 @@ pub(crate) struct Place {
     pub(crate) waiters: Arc<Waiters>,
 }
 
+/// Why another connection takes the place of one.
+#[derive(Clone, Copy)]
+pub(crate) enum Move {
+    /// A router on its way stops.
+    Around,
+    /// It is to lead by this router, or is not to be.
+    Back(SocketAddr),
+    /// For what the server tells in the beginning of each.
+    Asks,
+}
+
 /// Tasks that wait for a connection.
 #[derive(Default)]
 pub(crate) struct Waiters(Mutex<Vec<Waker>>);
@@ -545,6 +556,12 @@ impl Link {
     /// As the kernel measures it.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.connection()?.round_trip()
+    }
+
+    /// The number of its connection, if it has one and may have another.
+    pub(crate) fn number(&self) -> Option<u32> {
+        let state = lock(&self.state);
+        (state.connection.is_some() && state.retiring.is_none()).then_some(state.number)
     }
 
     /// The number of its connection, if that leads by another router than this one and goes on

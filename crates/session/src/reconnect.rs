@@ -1,6 +1,5 @@
 //! How a session's connections are made, and come back.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use crate::counters::Counters;
 use crate::heal;
 use crate::holder::Holder;
 use crate::lane::Lane;
-use crate::link::{Link, Owner, Place, Waiters};
+use crate::link::{Link, Move, Owner, Place, Waiters};
 use crate::opens::Opens;
 use crate::rails::Rails;
 use crate::session::{Session, SessionConfig};
@@ -165,13 +164,14 @@ impl Session {
         Err(ConnectError::Connect { server: self.config.server.clone(), source })
     }
 
-    /// Makes another connection for a link that has one, of this number; by a certain router, or
-    /// not at all.
-    pub(crate) fn move_link(&self, index: usize, before: u32, by: Option<SocketAddr>) -> Result<(), ConnectError> {
+    /// Makes another connection for a link that has one, of this number.
+    pub(crate) fn move_link(&self, index: usize, before: u32, why: Move) -> Result<(), ConnectError> {
         let (epoch, key) = (self.opens.epoch(), lock(&self.key).clone());
         let Greeted { link, number, hello } = self.join_link(index, Purpose::Join(&key))?;
         self.greeted(&hello);
-        if by.is_some() && link.gateway() != by {
+        if let Move::Back(gateway) = why
+            && link.gateway() != Some(gateway)
+        {
             return Err(self.greeting.broken("another router takes connections than the one that is meant"));
         }
         let _joined = self.joins.read().unwrap_or_else(|poison| poison.into_inner());
@@ -182,11 +182,14 @@ impl Session {
         slot.begins_to_move();
         let connection = self.start_connection(index, link)?;
         if slot.moves(connection, (before, number)) {
-            match by {
-                None => {
+            match why {
+                Move::Around => {
                     tracing::info!(server = %self.config.server, link = number, "went around a router that stops");
                 }
-                Some(gateway) => tracing::debug!(%gateway, link = number, "a connection leads by its router again"),
+                Move::Back(gateway) => {
+                    tracing::debug!(%gateway, link = number, "a connection leads by its router again")
+                }
+                Move::Asks => {}
             }
         }
         Ok(())
@@ -446,7 +449,7 @@ fn make_lanes(
 /// Has another connection take the place of one, before a router on its way ends it.
 fn move_link(this: &Weak<Session>, (index, number): (usize, u32), end: Instant) {
     while let Some(session) = this.upgrade().filter(|session| !session.is_closing()) {
-        match session.move_link(index, number, None) {
+        match session.move_link(index, number, Move::Around) {
             Ok(()) => return,
             Err(error) => tracing::debug!(%error, "could not go around a router that stops yet"),
         }

@@ -3,13 +3,14 @@
 
 mod load;
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aqueduct_metrics::status::RailStatus;
 use aqueduct_net::interfaces::Watch;
-use aqueduct_net::{PATHS_MAX, Path};
+use aqueduct_net::{Interface, PATHS_MAX, Path};
 use aqueduct_worker::lock;
 
 pub use load::Policy;
@@ -398,6 +399,21 @@ pub(crate) struct Rails {
 pub(crate) struct Finding {
     pub(crate) is_due: AtomicBool,
     pub(crate) is_under_way: AtomicBool,
+    /// A thread asks the server for its addresses.
+    pub(crate) is_asking: AtomicBool,
+    /// The addresses of this machine whose wires worked at the last look.
+    known: Mutex<Option<Vec<IpAddr>>>,
+}
+
+impl Finding {
+    /// Whether one of these was not there at the last look, if there was one.
+    pub(crate) fn has_more(&self, present: &[Interface]) -> bool {
+        let up = present.iter().filter(|one| one.is_up).map(|one| one.address).collect();
+        let mut known = lock(&self.known);
+        let before = known.replace(up);
+        let is_new = |before: &Vec<IpAddr>| known.iter().flatten().any(|address| !before.contains(address));
+        before.as_ref().is_none_or(is_new)
+    }
 }
 
 impl Rails {
