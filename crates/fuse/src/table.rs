@@ -80,7 +80,7 @@ mod tests {
     fn mounts_have_numbers() {
         let table = b"36 35 0:50 / /mnt rw - tmpfs tmpfs rw\n37 35 8:1 / /mnt rw - ext4 /dev/sda1 rw\n38 35 0:52 / /mnt rw - a b\n";
         assert_eq!(numbers(table, Path::new("/mnt")), [50, 52]);
-        assert_eq!(numbers(table, Path::new("/")), []);
+        assert!(numbers(table, Path::new("/")).is_empty());
         assert_eq!(number_at(Path::new("/no/such/mount")).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(number_at(Path::new("/proc")).unwrap(), number_of_only(Path::new("/proc")).unwrap());
     }
