@@ -15,11 +15,8 @@ use crate::marker;
 use crate::plain::{Plain, gone_name, size_of};
 use crate::store::{Store, within};
 use crate::stripe::ServerKey;
+use crate::taken::{Odd, Taken};
 use crate::walk::{Walk, Wrong};
-
-/// What the objects of a file may take more or less than was written down when it was closed, in
-/// units of 512 bytes for each: local file systems allocate ahead, and give back later.
-const BLOCKS_SLACK: u64 = 2048;
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +25,7 @@ pub struct Report {
     pub files: u64,
     /// Objects on the stores that were reached.
     pub objects: u64,
-    /// Files that cannot be read, by their paths, and why.
+    /// Files that cannot be read, or may have lost something, by their paths, and why.
     pub damaged: Vec<(String, String)>,
     /// Files of which something is written down that is not so, by their paths, and what.
     pub sizes: Vec<(String, String)>,
@@ -67,12 +64,15 @@ pub(crate) enum What {
     Empty,
     /// Objects have so many bytes behind the file's end.
     Longer(u64),
-    /// Objects take so much, and so much is written down, in units of 512 bytes.
+    /// Objects take so much, and so much is written down, in units of 512 bytes. No byte of the file
+    /// is missing for that.
     Blocks { taken: u64, written: u64 },
+    /// See [`Odd::Shrunk`]; the same.
+    Shrunk { taken: u64, written: u64 },
 }
 
 impl What {
-    /// Whether all of the file can be read all the same.
+    /// Whether all of the file is there, and can be read.
     pub(crate) fn is_readable(&self) -> bool {
         matches!(self, What::Longer(_) | What::Blocks { .. })
     }
@@ -94,6 +94,11 @@ impl What {
             What::Blocks { taken, written } => {
                 format!("its objects take {} KiB, and {} KiB are written down", taken / 2, written / 2)
             }
+            What::Shrunk { taken, written } => format!(
+                "its objects take {} KiB, and {} KiB are written down: a part of it may be lost, and reads as zeros",
+                taken / 2,
+                written / 2
+            ),
         }
     }
 }
@@ -214,7 +219,7 @@ impl Plain {
         }
         let before = self.attr_of(handle).await.ok()?;
         let size = size_of(attribute, before.size)?;
-        let (mut taken, mut behind, mut count) = (0u64, 0u64, 0);
+        let mut taken = Taken::default();
         for (part, server) in attribute.servers.iter().enumerate().filter(|(part, _)| attribute.made & (1 << part) != 0)
         {
             let (store, _) = found.iter().find(|(store, _)| store.key() == *server)?;
@@ -225,19 +230,17 @@ impl Plain {
                 }
                 attr => attr.ok()??,
             };
-            taken += attr.blocks;
-            behind = behind.saturating_add(attr.size.saturating_sub(attribute.stripe().length_of(size, part)));
-            count += 1;
+            taken.add(&attr, attribute.stripe().length_of(size, part));
         }
         // Whoever uses it meanwhile changes the stub.
         let after = self.attr_of(handle).await.ok()?;
         let is_same = after.ctime == before.ctime && self.attribute_of(handle).await == Ok(Some(attribute.clone()));
-        let differs = taken.abs_diff(attribute.blocks) > BLOCKS_SLACK * count;
-        match is_same {
-            true if behind > 0 => Some(What::Longer(behind)),
-            true if differs => Some(What::Blocks { taken, written: attribute.blocks }),
-            _ => None,
-        }
+        let (written, taken_now) = (attribute.blocks, taken.blocks());
+        Some(match taken.judge(written).filter(|_| is_same)? {
+            Odd::Longer(bytes) => What::Longer(bytes),
+            Odd::Blocks => What::Blocks { taken: taken_now, written },
+            Odd::Shrunk => What::Shrunk { taken: taken_now, written },
+        })
     }
 
     /// Whether a stub has lost its last name: its objects go before it does.

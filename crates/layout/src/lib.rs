@@ -45,6 +45,7 @@ mod spread;
 mod store;
 pub mod stripe;
 mod sweep;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod token;

@@ -24,6 +24,7 @@ use crate::placing::evacuated;
 use crate::plain::{FOLDER, Plain, size_of};
 use crate::store::{is_under_way, within};
 use crate::stripe::ServerKey;
+use crate::taken::Odd;
 use crate::walk::{Walk, Wrong};
 
 /// More orphans than these, and than half of all objects, are none: the tree is not the one that
@@ -84,6 +85,9 @@ fn not_seen(server: &str, error: String) -> Act {
 const UNKNOWN_LAYOUT: &str = "a file whose layout cannot be read may name it";
 
 const NO_STUBS: &str = "no file of the tree names any object: see whether the tree is mounted, and the right one; if so, add --accept-orphans";
+
+/// What is written down is all that tells of the loss: it stays.
+const SHRUNK: &str = "see whether it is whole, and bring it back from a copy if not; once it is written to through a mount, what it takes then is written down";
 
 const IN_ORDER: &str = "it is in order by now";
 
@@ -241,6 +245,7 @@ impl Plain {
             What::Gone { .. } => {
                 return left("have the server back in the volume's file, or bring the file back from a copy");
             }
+            What::Shrunk { .. } => return left(SHRUNK),
             // Nobody knows that the stub is right, and they harm nobody.
             What::Longer(_) => {
                 return left(
@@ -442,18 +447,26 @@ impl Plain {
 
     /// Writes down what the objects take.
     async fn note_sizes(&self, file: &File, how: Repair) -> Mended {
-        const TEXT: &str = "what its objects take is written down";
-        if how.dry_run {
-            return Ok(TEXT.into());
-        }
         let Kind::Spread(spread) = self.known(file).await.map_err(failed)? else { return Err(IN_ORDER.into()) };
-        if spread.now().blocks().is_some() {
-            let attribute =
-                Attribute { blocks: spread.blocks().await.map_err(failed)?, ..spread.now().attribute.clone() };
+        let (attribute, size) = {
+            let now = spread.now();
+            (now.attribute.clone(), now.size)
+        };
+        if attribute.blocks == UNKNOWN {
+            return Err(IN_ORDER.into());
+        }
+        let taken = spread.taken(size).await.map_err(failed)?;
+        match taken.judge(attribute.blocks) {
+            Some(Odd::Shrunk) => return Err(SHRUNK.into()),
+            Some(Odd::Blocks) => {}
+            _ => return Err(IN_ORDER.into()),
+        }
+        if !how.dry_run {
+            let attribute = Attribute { blocks: taken.blocks(), ..attribute };
             self.store(&file.handle, &attribute, false).await.map_err(failed)?;
             spread.now().attribute = attribute;
         }
-        Ok(TEXT.into())
+        Ok("what its objects take is written down".into())
     }
 }
 

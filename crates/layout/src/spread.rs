@@ -8,6 +8,7 @@ use crate::attribute::{Attribute, UNKNOWN};
 use crate::gate::Gate;
 use crate::store::{Making, Object, Store};
 use crate::stripe::{ServerKey, Stripe};
+use crate::taken::Taken;
 
 /// See the module.
 pub(crate) struct Spread {
@@ -211,14 +212,20 @@ impl Spread {
         Ok(())
     }
 
-    /// What all objects take now, in units of 512 bytes.
-    pub(crate) async fn blocks(&self) -> Result<u64, Errno> {
-        let mut blocks = 0;
+    /// What all objects are now, if the file is so long.
+    pub(crate) async fn taken(&self, size: u64) -> Result<Taken, Errno> {
+        let mut taken = Taken::default();
         for part in self.made() {
             let object = self.object(part).await?;
-            blocks += self.judge(part, object.attr().await)?.blocks;
+            taken.add(&self.judge(part, object.attr().await)?, self.stripe.length_of(size, part));
         }
-        Ok(blocks)
+        Ok(taken)
+    }
+
+    /// What they take now, in units of 512 bytes.
+    pub(crate) async fn blocks(&self) -> Result<u64, Errno> {
+        let size = self.now().size;
+        Ok(self.taken(size).await?.blocks())
     }
 
     /// Makes stable what was written to objects.

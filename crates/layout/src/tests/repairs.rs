@@ -277,6 +277,47 @@ fn bytes_behind_an_end_stay_until_their_file_grows() {
     assert!(check(&process).is_clean());
 }
 
+/// What is written down of it is all that tells of a loss.
+#[test]
+fn space_that_went_is_told_of_and_not_written_down() {
+    let volume = volume();
+    let (data, process) = (content(4, 6 << 20), volume.start(usize::MAX));
+    let before = [objects(&volume, 0), objects(&volume, 1)].concat();
+    process.put("large", &data).unwrap();
+    let is_new = |object: &PathBuf| !before.contains(object);
+    let object = objects(&volume, 1).into_iter().find(is_new).unwrap();
+    let cut = |length: u64| std::fs::File::options().write(true).open(&object).unwrap().set_len(length).unwrap();
+    cut(1000);
+    let report = check(&process);
+    let damaged = |report: &crate::Report| {
+        assert!(report.sizes.is_empty(), "{report:?}");
+        matches!(&report.damaged[..], [(path, why)] if path == "/large" && why.contains("may be lost"))
+    };
+    assert!(damaged(&report), "{report:?}");
+    for dry_run in [true, false, false] {
+        let acts = repair_as(&process, dry_run);
+        assert!(matches!(&acts[..], [Act { at, done: Done::Left(_), .. }] if at == "/large"), "{acts:?}");
+    }
+    cut(3 << 20); // as long as it was: a hole is as much of a loss
+    let report = check(&process);
+    assert!(damaged(&report), "{report:?}");
+    assert!(matches!(repair(&process)[..], [Act { done: Done::Left(_), .. }]));
+    process.put("large", &data).unwrap();
+    assert!(check(&process).is_clean() && process.get("large").unwrap() == data);
+    // What was allocated ahead and goes is no loss.
+    let open = process.open("large", READ_WRITE).unwrap();
+    process.allocate(open, (6 << 20, 8 << 20), FallocateFlags::KEEP_SIZE).unwrap();
+    process.close(open).unwrap();
+    assert!(check(&process).is_clean());
+    for object in [objects(&volume, 0), objects(&volume, 1)].concat().iter().filter(|object| is_new(object)) {
+        let file = std::fs::File::options().write(true).open(object).unwrap();
+        file.set_len(3 << 20).unwrap();
+    }
+    let acts = repair(&process);
+    assert!(matches!(&acts[..], [Act { done: Done::Done, .. }]), "{acts:?}");
+    assert!(check(&process).is_clean() && process.get("large").unwrap() == data);
+}
+
 /// What was taken for nobody's, and is somebody's all the same: its name was moved past the volume.
 #[test]
 fn what_was_lost_comes_back_to_a_file_that_names_it() {
