@@ -209,7 +209,8 @@ impl Plain {
     }
 
     /// Gives a file another size, and other attributes in the same step. The stub's length is
-    /// changed by the caller's own right, and makes the size so; then objects are cut.
+    /// changed by the caller's own right, and makes the size so; then objects are cut. Where a
+    /// store refuses that, the file has its size again, unless another object was cut already.
     pub(crate) async fn resize(
         &self,
         context: &Context,
@@ -246,10 +247,13 @@ impl Plain {
             now.is_cut &= size >= before;
         }
         if size < before
-            && let Err(error) = spread.cut().await
+            && let Err((error, has_cut)) = spread.cut_or_tell().await
         {
-            // The size is what it is to be; what lies behind it is cut before the file grows.
-            tracing::warn!(%error, "objects could not be cut to the size of their file yet");
+            if !has_cut {
+                // No byte has gone: the file is what it was.
+                self.set_size(file, spread, before).await?;
+            }
+            return Err(error);
         }
         Ok(reply)
     }

@@ -158,12 +158,14 @@ impl Spread {
     /// What an operation on an object came to: one that failed is opened anew the next time, and
     /// what its server says of the handle or the open is nobody else's business.
     pub(crate) fn judge<T>(&self, part: usize, result: Result<T, Errno>) -> Result<T, Errno> {
-        if !matches!(result, Err(Errno::EIO | Errno::EBADF | Errno::ESTALE | Errno::EREMOTE)) {
-            return result;
-        }
+        let told = match result {
+            Err(Errno::EIO | Errno::EBADF | Errno::ESTALE | Errno::EREMOTE) => Errno::EIO,
+            Err(Errno::EROFS) => Errno::EROFS,
+            result => return result,
+        };
         let failed = self.place(part).take();
         self.failed().extend(failed);
-        Err(Errno::EIO)
+        Err(told)
     }
 
     fn failed(&self) -> MutexGuard<'_, Vec<Arc<Object>>> {
@@ -186,14 +188,23 @@ impl Spread {
 
     /// Cuts all objects to the size. Nobody else may use the file meanwhile.
     pub(crate) async fn cut(&self) -> Result<(), Errno> {
-        let size = self.now().size;
+        self.cut_or_tell().await.map_err(|(error, _)| error)
+    }
+
+    /// The same. Where it fails, it says too whether something may have been cut.
+    pub(crate) async fn cut_or_tell(&self) -> Result<(), (Errno, bool)> {
+        let (size, mut has_cut) = (self.now().size, false);
         for part in self.made() {
             let length = self.stripe.length_of(size, part);
-            let object = self.object(part).await?;
-            let attr = self.judge(part, object.attr().await)?;
+            let untouched = |error| (error, has_cut);
+            let object = self.object(part).await.map_err(untouched)?;
+            let attr = self.judge(part, object.attr().await).map_err(untouched)?;
             if attr.size > length {
                 let set = SetAttr { size: Some(length), ..SetAttr::default() };
-                self.judge(part, object.set(set).await)?;
+                // EIO does not say what was done.
+                let told = |error| (error, has_cut || error == Errno::EIO);
+                self.judge(part, object.set(set).await).map_err(told)?;
+                has_cut = true;
             }
         }
         self.now().is_cut = true;

@@ -106,6 +106,8 @@ pub(crate) struct Object {
     backing: Backing,
     handle: Handle,
     open: OpenId,
+    /// Its file system was read-only when it was opened.
+    is_read_only: bool,
 }
 
 fn unread(error: Errno) -> String {
@@ -342,21 +344,21 @@ impl Store {
     ) -> Result<Option<Object>, Errno> {
         let (folder, name) = object_name(id, part);
         let folder = self.folder(backing, folder).await?;
-        let of =
-            |handle, open| Object { name: (*id, part), store: self.clone(), backing: backing.clone(), handle, open };
+        let of = |handle, open, is_read_only| {
+            let (name, store, backing) = ((*id, part), self.clone(), backing.clone());
+            Object { name, store, backing, handle, open, is_read_only }
+        };
         let Some(make) = make else {
             let handle = match look_up(backing, &folder, &name).await {
                 Err(Errno::ENOENT) => return Ok(None),
                 found => found?,
             };
             let open = |flags| Request::Open { handle: handle.bytes(), flags };
-            let opened = match backing.call(&own(), open(READ_WRITE)).await {
-                // It is only looked at.
-                Err(Errno::EROFS) => backing.call(&own(), open(OpenFlags::READ)).await?,
-                opened => opened?,
+            let (opened, is_read_only) = match backing.call(&own(), open(READ_WRITE)).await {
+                Err(Errno::EROFS) => (backing.call(&own(), open(OpenFlags::READ)).await?, true),
+                opened => (opened?, false),
             };
-            let opened = opened.opened()?;
-            return Ok(Some(of(handle, opened.id)));
+            return Ok(Some(of(handle, opened.opened()?.id, is_read_only)));
         };
         let (parent, name) = (folder.bytes(), name.as_bytes());
         let (mode, flags, (uid, gid)) = match make {
@@ -372,7 +374,7 @@ impl Store {
         };
         let create = Request::Create { parent, name, mode, umask: 0, flags };
         let (entry, opened) = backing.call(&own(), create).await?.created()?;
-        let object = of(entry.handle, opened.id);
+        let object = of(entry.handle, opened.id, false);
         if (entry.attr.uid, entry.attr.gid) != (uid, gid) {
             object.set(SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }).await?;
         }
@@ -460,6 +462,11 @@ pub(crate) async fn within<T>(patience: Duration, asked: impl Future<Output = T>
 }
 
 impl Object {
+    /// EROFS: it can only be read.
+    fn may_change(&self) -> Result<(), Errno> {
+        if self.is_read_only { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
     /// What was said of it counts if its store is still what it has to be: its server may have been
     /// started anew, over an older copy.
     async fn vouched<T>(&self, result: Result<T, Errno>) -> Result<T, Errno> {
@@ -493,6 +500,7 @@ impl Object {
     }
 
     pub(crate) async fn write(&self, context: &Context, at: u64, data: Bytes, stable: bool) -> Result<Written, Errno> {
+        self.may_change()?;
         let write = WriteAt { open: self.open, offset: at, append: false, stable };
         self.vouched(self.backing.write(&as_caller(context), write, Source::Memory(data)).await).await
     }
@@ -500,6 +508,7 @@ impl Object {
     /// Writes what a client has brought to the object's server, stably: this server has nothing
     /// that it could write again. ENODATA: it is not there.
     pub(crate) async fn write_brought(&self, context: &Context, at: u64, staged: Staged) -> Result<Written, Errno> {
+        self.may_change()?;
         let write = WriteAt { open: self.open, offset: at, append: false, stable: true };
         let written = self.backing.write(&as_caller(context), write, Source::Staged(staged)).await;
         // A store of this process is brought nothing.
@@ -508,6 +517,7 @@ impl Object {
     }
 
     pub(crate) async fn set(&self, set: SetAttr) -> Result<Attr, Errno> {
+        self.may_change()?;
         let request = Request::SetAttr { handle: self.handle.bytes(), open: Some(self.open), set };
         self.vouched(self.backing.call(&own(), request).await).await?.attr()
     }
@@ -531,6 +541,7 @@ impl Object {
         (offset, length): (u64, u64),
         flags: FallocateFlags,
     ) -> Result<(), Errno> {
+        self.may_change()?;
         let request = Request::Fallocate { open: self.open, offset, length, flags };
         self.vouched(self.backing.call(&as_caller(context), request).await).await?.done()
     }

@@ -159,6 +159,26 @@ fn two_truncates_and_sizes_below_a_block_are_true() {
     assert_eq!(process.get("file").unwrap(), b"");
 }
 
+/// Who is told that his file is shorter has no bytes of it left in a store.
+#[test]
+fn what_a_store_refuses_to_cut_stays_as_it_was_and_is_told() {
+    for size in [50_000, 4096, 100, 0] {
+        let volume = Volume::new(2, 0);
+        let (data, process) = (content(4, 100_000), volume.start(usize::MAX));
+        process.put("file", &data).unwrap();
+        process.disk.fails_attributes.store(true, Ordering::SeqCst);
+        assert_eq!(process.set_size("file", size).map(drop), Err(Errno::ENOSPC), "{size}");
+        assert_eq!(process.create("file", OpenFlags::TRUNCATE).map(drop), Err(Errno::ENOSPC));
+        assert!(process.get("file").unwrap() == data, "{size}");
+        process.disk.fails_attributes.store(false, Ordering::SeqCst);
+        assert!(process.wait(process.plain.check()).unwrap().is_clean(), "{size}");
+        process.set_size("file", size).unwrap();
+        assert!(process.get("file").unwrap() == data[..size as usize], "{size}");
+        drop(process);
+        assert!(volume.start(usize::MAX).get("file").unwrap() == data[..size as usize], "{size}");
+    }
+}
+
 #[test]
 fn nobody_sees_the_layout() {
     let volume = Volume::new(1, 0);
