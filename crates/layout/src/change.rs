@@ -227,6 +227,7 @@ impl Plain {
             spread.cut().await?;
         }
         if size < before {
+            self.find_objects(spread).await?;
             self.unsettle(file, spread).await?;
         }
         // A stub that has one block already says its size by its attribute: last, as that makes it
@@ -256,6 +257,15 @@ impl Plain {
             return Err(error);
         }
         Ok(reply)
+    }
+
+    /// Nothing of a file may go while an object of it is missing, or its store is not the one that
+    /// it has to be: what there is can be read still. A server that is silent is not waited for.
+    async fn find_objects(&self, spread: &Spread) -> Result<(), Errno> {
+        for part in spread.made() {
+            in_time(spread.object(part), self.background.as_deref()).await.transpose()?;
+        }
+        Ok(())
     }
 
     async fn store_small(&self, file: &File, spread: &Spread, size: u64) -> Result<(), Errno> {

@@ -401,7 +401,7 @@ impl Plain {
                 continue;
             }
             let Some(length) = store.has_lost(&attribute.id, part).await.map_err(failed)? else {
-                return Err("it cannot be made again: bring the file back from a copy, or remove it".into());
+                return Err("it cannot be made again: remove the file, and bring it back from a copy".into());
             };
             // It may be what was left of another day, as half of a copy.
             let wanted = attribute.stripe().length_of(size, part);

@@ -179,6 +179,29 @@ fn what_a_store_refuses_to_cut_stays_as_it_was_and_is_told() {
     }
 }
 
+/// Nothing of a file goes while a part of it is missing: what is there can be saved still.
+#[test]
+fn a_file_that_lacks_an_object_is_not_emptied() {
+    let volume = Volume::new(2, 0);
+    let (data, process) = (content(4, 100_000), volume.start(usize::MAX));
+    process.put("file", &data).unwrap();
+    let folders = std::fs::read_dir(volume.store(1).join(marker::OBJECTS)).unwrap();
+    let object = folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap()).next().unwrap();
+    let (object, away) = (object.unwrap().path(), volume.home.path().join("away"));
+    std::fs::rename(&object, &away).unwrap();
+    assert_eq!(process.create("file", OpenFlags::TRUNCATE).map(drop), Err(Errno::EIO));
+    assert_eq!(process.open("file", READ_WRITE | OpenFlags::TRUNCATE).map(drop), Err(Errno::EIO));
+    assert_eq!(process.set_size("file", 0).map(drop), Err(Errno::EIO));
+    std::fs::rename(&away, &object).unwrap();
+    assert!(process.get("file").unwrap() == data);
+    // It can be removed, and made anew.
+    std::fs::remove_file(&object).unwrap();
+    process.unlink("file").unwrap();
+    process.put("file", &data[..50_000]).unwrap();
+    assert!(process.get("file").unwrap() == data[..50_000]);
+    assert!(process.wait(process.plain.check()).unwrap().is_clean());
+}
+
 #[test]
 fn nobody_sees_the_layout() {
     let volume = Volume::new(1, 0);
