@@ -102,8 +102,10 @@ impl Plain {
             match kind {
                 Kind::Spread(spread) if may_share(&spread, write.offset, data.len()) => {
                     let shared = (write, Source::Memory(data.clone()), true);
-                    if let Some(written) = self.write_spread(context, (&file, &spread), shared).await? {
-                        return Ok(written);
+                    match self.write_spread(context, (&file, &spread), shared).await {
+                        Err(error) if self.may_place_anew(&spread, error) => {}
+                        Ok(None) => {}
+                        written => return written?.ok_or(Errno::EIO),
                     }
                 }
                 Kind::Spread(_) => {}
@@ -115,7 +117,7 @@ impl Plain {
             }
         }
         let (_pass, kind) = self.alone(&file).await?;
-        let spread = match kind {
+        let mut spread = match kind {
             Kind::Spread(spread) => spread,
             kind => {
                 let offset = match write.append {
@@ -131,8 +133,14 @@ impl Plain {
                 }
             }
         };
-        let alone = (write, Source::Memory(data), false);
-        self.write_spread(context, (&file, &spread), alone).await?.ok_or(Errno::EIO)
+        loop {
+            let alone = (write, Source::Memory(data.clone()), false);
+            match self.write_spread(context, (&file, &spread), alone).await {
+                // Each time another store is known to refuse what is asked of it.
+                Err(error) if self.may_place_anew(&spread, error) => spread = self.place_anew(&file, &spread).await?,
+                written => return written?.ok_or(Errno::EIO),
+            }
+        }
     }
 
     /// Writes what a client has brought to the server that has the place, as any other write

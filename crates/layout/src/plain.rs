@@ -143,28 +143,40 @@ impl Plain {
         if stay.is_empty() { all.collect() } else { stay }
     }
 
-    /// Asks stores for their space that have not been asked lately; a new file does not wait for
-    /// that.
-    pub(crate) async fn look_at_spaces(&self) {
+    /// Looks at stores that have not been looked at lately; a new file does not wait for that.
+    pub(crate) async fn look_at_stores(&self) {
         for store in self.stores.iter().filter(|store| store.is_reached() && store.is_space_due()) {
             match self.background.clone() {
                 Some(group) => {
                     let (store, asks) = (store.clone(), group.clone());
-                    group.spawn(async move { _ = store.known_space(Some(&asks)).await });
+                    group.spawn(async move { store.look(Some(&asks)).await });
                 }
-                None => _ = store.known_space(None).await,
+                None => store.look(None).await,
             }
         }
     }
 
+    /// Whether a store that a layout names is one that new files avoid, while there is another.
+    pub(crate) fn avoids(&self, attribute: &Attribute) -> bool {
+        let is_avoided = |key: &ServerKey| self.is_any(key, Store::is_avoided);
+        attribute.servers.iter().any(is_avoided) && !self.eligible().iter().all(is_avoided)
+    }
+
+    /// Whether the store of a server is so.
+    fn is_any(&self, key: &ServerKey, is_so: impl Fn(&Store) -> bool) -> bool {
+        self.stores.iter().any(|store| store.key() == *key && is_so(store))
+    }
+
     /// The servers of a new file, in order: those that were reached, unless too few were. Those
-    /// that are nearly full are avoided, unless all are. `own`: so many, if the file says so and
-    /// the volume's files have several.
+    /// that refuse what is asked of them are avoided, and those that are nearly full, unless all
+    /// are. `own`: so many, if the file says so and the volume's files have several.
     pub(crate) fn choose(&self, id: &[u8; 16], own: usize) -> Vec<ServerKey> {
         let mut all = self.eligible();
-        let is_full = |key: &ServerKey| self.stores.iter().any(|store| store.key() == *key && store.is_nearly_full());
-        if !all.iter().all(is_full) {
-            all.retain(|key| !is_full(key));
+        for is_unfit in [Store::is_avoided, Store::is_nearly_full] {
+            let is_unfit = |key: &ServerKey| self.is_any(key, is_unfit);
+            if !all.iter().all(is_unfit) {
+                all.retain(|key| !is_unfit(key));
+            }
         }
         let width = match (self.config.width, own) {
             (1, _) => 1,
@@ -172,7 +184,7 @@ impl Plain {
             (_, own) => own,
         };
         let width = if width == 0 { all.len() } else { width.min(all.len()) }.min(SERVERS_MAX);
-        let is_reached = |key: &ServerKey| self.stores.iter().any(|store| store.key() == *key && store.is_reached());
+        let is_reached = |key: &ServerKey| self.is_any(key, Store::is_reached);
         let (mut there, away): (Vec<_>, Vec<_>) = order(id, all).into_iter().partition(is_reached);
         there.extend(away);
         there.truncate(width);
@@ -297,14 +309,19 @@ impl Plain {
             return Err(self.damaged(handle, "it has data on a server that the volume's file no longer names").await);
         };
         let spread = Spread::new(attribute, size, stores);
-        let name = gone_name(&spread.id);
-        let found = self.tree.call(&own(), Request::Lookup { parent: self.gone.bytes(), name: name.as_bytes() }).await;
-        spread.now().has_link = match found {
-            Ok(_) => true,
-            Err(Errno::ENOENT) => false,
-            Err(error) => return Err(error),
-        };
+        spread.now().has_link = self.has_gone_link(&spread.id).await?;
         Ok(Arc::new(spread))
+    }
+
+    /// Whether the stub with these objects is among those that are to go.
+    pub(crate) async fn has_gone_link(&self, id: &[u8; 16]) -> Result<bool, Errno> {
+        let name = gone_name(id);
+        let request = Request::Lookup { parent: self.gone.bytes(), name: name.as_bytes() };
+        match self.tree.call(&own(), request).await {
+            Ok(_) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Refuses an ordinary file that begins as a stub does: to be asked before it is opened.

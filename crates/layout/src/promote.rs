@@ -19,6 +19,7 @@ use crate::backing::{own, read_all};
 use crate::pinned::{File, Kind};
 use crate::plain::Plain;
 use crate::spread::Spread;
+use crate::store::in_time;
 
 /// What the kernel keeps of a file lies in pieces of at most so many bytes (a huge page): those
 /// that lie wholly in a hole go as they are, and are not written over.
@@ -27,7 +28,36 @@ const PAGES: u64 = 2 << 20;
 impl Plain {
     /// Promotes an ordinary file, which nobody else uses meanwhile. `None`: it stays as it is,
     /// since it has no name, or is longer than those that are promoted.
-    pub(crate) async fn promote(&self, file: &File, begun: Option<Attribute>) -> Result<Option<Arc<Spread>>, Errno> {
+    pub(crate) async fn promote(
+        &self,
+        file: &File,
+        mut begun: Option<Attribute>,
+    ) -> Result<Option<Arc<Spread>>, Errno> {
+        // Each try finds out of another store that it refuses what is asked of it, at most.
+        for _ in &self.stores {
+            if let Some(begun) = begun.as_ref().filter(|begun| self.avoids(begun)) {
+                self.forget_objects(begun).await;
+            }
+            let promoted = self.try_promotion(file, begun).await;
+            begun = match (&promoted, file.kind()) {
+                (Err(Errno::EIO | Errno::EROFS), Kind::Inline(Some(now))) if self.avoids(&now) => Some(now),
+                _ => return promoted,
+            };
+        }
+        Err(Errno::EIO)
+    }
+
+    /// Removes what was made for a promotion that is begun anew with other servers. What is left,
+    /// as nobody can say whether it is there, no file names: a repair takes it away.
+    async fn forget_objects(&self, begun: &Attribute) {
+        for (part, store) in self.stores_of(begun).unwrap_or_default().iter().enumerate() {
+            if store.is_reached() && !store.is_avoided() {
+                in_time(store.remove(&begun.id, part), self.background.as_deref()).await;
+            }
+        }
+    }
+
+    async fn try_promotion(&self, file: &File, begun: Option<Attribute>) -> Result<Option<Arc<Spread>>, Errno> {
         let Some((attr, mut attribute)) = self.begin_promotion(file, begun).await? else { return Ok(None) };
         attribute.made = self.move_out(&file.handle, &attribute, (attr.size, (attr.uid, attr.gid))).await?;
         (attribute.state, attribute.size) = (State::Moved, attr.size);
@@ -46,8 +76,14 @@ impl Plain {
         if attr.nlink == 0 || attr.size > self.config.inline_max || !attr.is_regular() {
             return Ok(None);
         }
-        // Not at servers that the volume has no more.
-        let attribute = match begun.filter(|begun| self.stores_of(begun).is_ok()) {
+        // Not at servers that the volume has no more, nor at those that new files avoid, unless it is
+        // to go by its id.
+        let stays = match &begun {
+            Some(begun) if self.avoids(begun) => self.has_gone_link(&begun.id).await?,
+            Some(begun) => self.stores_of(begun).is_ok(),
+            None => false,
+        };
+        let attribute = match begun.filter(|_| stays) {
             Some(attribute) => Attribute { made: 0, ..attribute },
             None => self.new_layout(&file.handle).await?,
         };
@@ -95,7 +131,7 @@ impl Plain {
     pub(crate) async fn new_layout(&self, handle: &Handle) -> Result<Attribute, Errno> {
         let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(|_| Errno::EIO)?;
-        self.look_at_spaces().await;
+        self.look_at_stores().await;
         Ok(Attribute {
             state: State::Making,
             id,
@@ -152,6 +188,28 @@ impl Plain {
             }
         }
         Ok(made)
+    }
+
+    /// Whether a file that has no objects yet failed where new files are not to lie any more.
+    pub(crate) fn may_place_anew(&self, spread: &Spread, error: Errno) -> bool {
+        let now = spread.now();
+        matches!(error, Errno::EIO | Errno::EROFS) && now.attribute.made == 0 && self.avoids(&now.attribute)
+    }
+
+    /// Has a file that has no objects yet lie elsewhere. Nobody else uses it.
+    pub(crate) async fn place_anew(&self, file: &File, spread: &Spread) -> Result<Arc<Spread>, Errno> {
+        let attribute = spread.now().attribute.clone();
+        let servers = self.choose(&attribute.id, self.own_width(&file.handle).await);
+        let names = file.names.alone().await;
+        // If that fails, the disk knows better.
+        file.becomes(Kind::Unknown);
+        spread.now().is_left = true;
+        let epoch = attribute.epoch + 1;
+        self.store(&file.handle, &Attribute { servers, epoch, other: Vec::new(), ..attribute }, true).await?;
+        match self.known_by(file, &names).await? {
+            Kind::Spread(spread) => Ok(spread),
+            _ => Err(Errno::EIO),
+        }
     }
 
     /// Makes the stub of a file whose bytes are in objects.

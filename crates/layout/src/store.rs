@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::{
     Attr, Context, Credential, Entry, Errno, FallocateFlags, FileSystem, Groups, Handle, OpenFlags, OpenId, ReadAt,
-    Reply, Request, SetAttr, Sink, Source, Staged, Statfs, WriteAt, Written,
+    Reply, Request, SetAttr, SetTime, Sink, Source, Staged, Statfs, WriteAt, Written,
 };
 use aqueduct_worker::Group;
 use bytes::Bytes;
@@ -50,7 +50,10 @@ pub struct Store {
     layouts: LayoutKey,
     way: Mutex<Way>,
     checked: Mutex<Option<Checked>>,
-    is_told: AtomicBool,
+    /// It is not what it has to be, which was told: nothing of it is used.
+    is_refused: AtomicBool,
+    /// No object could be made there, since its file system is read-only.
+    is_read_only: AtomicBool,
     /// The files of which it lacks objects.
     lacking: Told,
     /// It lies on the tree's own file system.
@@ -135,7 +138,8 @@ impl Store {
             layouts,
             way: Mutex::default(),
             checked: Mutex::default(),
-            is_told: AtomicBool::new(false),
+            is_refused: AtomicBool::new(false),
+            is_read_only: AtomicBool::new(false),
             lacking: Told::default(),
             is_here,
             space: Mutex::default(),
@@ -201,6 +205,31 @@ impl Store {
         lock(&self.way).backing.is_some()
     }
 
+    /// Whether new files avoid it, as it has refused what was asked of it last.
+    pub(crate) fn is_avoided(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed) || self.is_read_only.load(Ordering::Relaxed)
+    }
+
+    /// Looks how it is now: whether it may be used again, and what space it has.
+    pub(crate) async fn look(&self, group: Option<&Group>) {
+        if self.is_avoided() {
+            in_time(self.look_again(), group).await;
+        }
+        self.known_space(group).await;
+    }
+
+    async fn look_again(&self) {
+        let backing = self.backing().await;
+        let Ok(folder) = self.folder(&backing, 0).await else { return }; // the log says why
+        if self.is_read_only.load(Ordering::Relaxed) {
+            let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+            let touch = Request::SetAttr { handle: folder.bytes(), open: None, set };
+            if backing.call(&own(), touch).await.is_ok() && self.is_read_only.swap(false, Ordering::Relaxed) {
+                tracing::info!("the store of server {} can be written to again", self.id);
+            }
+        }
+    }
+
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
@@ -256,14 +285,14 @@ impl Store {
         self.forget();
         match self.check(backing).await {
             Ok(objects) => {
-                if self.is_told.swap(false, Ordering::Relaxed) {
+                if self.is_refused.swap(false, Ordering::Relaxed) {
                     tracing::info!("the store of server {} is used again", self.id);
                 }
                 *lock(&self.checked) = Some(Checked { start, objects: objects.clone(), folders: HashMap::new() });
                 Ok(objects)
             }
             Err(why) => {
-                if !self.is_told.swap(true, Ordering::Relaxed) {
+                if !self.is_refused.swap(true, Ordering::Relaxed) {
                     tracing::error!(
                         "the store of server {} is not used: {why}; files with data there give EIO until it is back",
                         self.id
@@ -373,7 +402,11 @@ impl Store {
             }
         };
         let create = Request::Create { parent, name, mode, umask: 0, flags };
-        let (entry, opened) = backing.call(&own(), create).await?.created()?;
+        let created = backing.call(&own(), create).await;
+        if matches!(created, Err(Errno::EROFS)) && !self.is_read_only.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the store of server {} is read-only: new files avoid it while it is", self.id);
+        }
+        let (entry, opened) = created?.created()?;
         let object = of(entry.handle, opened.id, false);
         if (entry.attr.uid, entry.attr.gid) != (uid, gid) {
             object.set(SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }).await?;

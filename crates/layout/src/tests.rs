@@ -19,6 +19,7 @@ use crate::plain::{Config, FOLDER, Plain};
 use crate::store::{Start, Store};
 use crate::stripe::server_key;
 
+mod avoided;
 mod brought;
 mod checks;
 mod crashes;
@@ -47,6 +48,8 @@ pub(super) struct Mortal {
     is_sick: Arc<AtomicBool>,
     /// Of a store, or the tree.
     disk: Option<Arc<Disk>>,
+    /// Which store it is of.
+    number: usize,
 }
 
 /// What a test has the disk of all stores do, or that of the tree.
@@ -61,6 +64,8 @@ pub(super) struct Disk {
     pub(super) fails_attributes: AtomicBool,
     /// There is no room for what is allocated.
     pub(super) is_full: AtomicBool,
+    /// The store of this number is read-only.
+    pub(super) read_only: Mutex<Option<usize>>,
     /// So every write fails.
     pub(super) refuses: Mutex<Option<Errno>>,
     /// The next time that something is made stable fails.
@@ -125,6 +130,9 @@ impl layer::Layer for Mortal {
             });
         }
         if let Some(disk) = &self.disk {
+            if request.writes() && *disk.read_only.lock().unwrap() == Some(self.number) {
+                return Call::ready(Err(Errno::EROFS));
+            }
             match request {
                 Request::Fallocate { flags, .. }
                     if !flags.contains(FallocateFlags::PUNCH_HOLE) && disk.is_full.load(Ordering::SeqCst) =>
@@ -250,23 +258,24 @@ impl Volume {
         // Nobody cuts the power here.
         let options = Options { key: KEY, keep_unlinked: true, ..Options::default() };
         let disk = Arc::<Disk>::default();
-        let open = |path: &Path, keep_unlinked, disk| {
+        let open = |path: &Path, keep_unlinked, (disk, number)| {
             let options = Options { keep_unlinked, ..options.clone() };
             let below: Arc<dyn FileSystem> = Arc::new(Posix::open(path, options).unwrap());
             let (left, meddler, is_sick) = (left.clone(), meddler.clone(), is_sick.clone());
-            Arc::new(Mortal { below, left, meddler, is_sick, disk }) as Arc<dyn FileSystem>
+            Arc::new(Mortal { below, left, meddler, is_sick, disk, number }) as Arc<dyn FileSystem>
         };
         let spin_max = std::time::Duration::ZERO;
         let settings = Settings { name: "test".into(), threads_min: 0, threads_max: 0, spin_max };
         let group = Group::new(settings).unwrap();
-        let stores = self.names.iter().map(|name| {
+        let stores = self.names.iter().enumerate().map(|(number, name)| {
             let store = Store::new(name, LayoutKey::of_volume(&KEY), false);
-            store.reached(open(&self.home.path().join(name), false, Some(disk.clone())), Some(server_starts.clone()));
+            let backing = open(&self.home.path().join(name), false, (Some(disk.clone()), number));
+            store.reached(backing, Some(server_starts.clone()));
             store
         });
         let config = Config { key: KEY, block: BLOCK, width: self.width, inline_max: INLINE_MAX, brings };
         let tree_disk = Arc::<Disk>::default();
-        let [tree, quiet] = [true, false].map(|keeps| open(&self.tree(), keeps, Some(tree_disk.clone())));
+        let [tree, quiet] = [true, false].map(|keeps| open(&self.tree(), keeps, (Some(tree_disk.clone()), 0)));
         let trees = (tree, quiet);
         let plain = wait(&group, Plain::open(trees, stores.collect(), config, None)).unwrap();
         // Nobody was away.

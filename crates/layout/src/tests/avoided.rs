@@ -1,0 +1,103 @@
+//! New files where a store refuses what is asked of it.
+
+use super::*;
+
+fn objects(volume: &Volume, store: usize) -> usize {
+    let folders = std::fs::read_dir(volume.store(store).join(marker::OBJECTS)).unwrap();
+    folders.map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap().count()).sum()
+}
+
+/// Files until each store has one; returns the first that lies in the first store.
+fn fill(volume: &Volume, process: &Process) -> String {
+    let mut first = None;
+    for number in 0.. {
+        let name = format!("old-{number}");
+        process.put(&name, &content(number, 60_000)).unwrap();
+        first = first.or_else(|| (objects(volume, 0) > 0).then_some(name));
+        if objects(volume, 1) > 0 && first.is_some() {
+            break;
+        }
+    }
+    first.unwrap()
+}
+
+#[test]
+fn new_files_avoid_a_store_that_is_not_what_it_has_to_be_until_it_is() {
+    let volume = Volume::new(2, 1);
+    let process = volume.start(usize::MAX);
+    let old = fill(&volume, &process);
+    let (marker, away) = (volume.store(0).join(marker::NAME), volume.home.path().join("away"));
+    std::fs::rename(&marker, &away).unwrap();
+    process.starts.fetch_add(1, Ordering::SeqCst);
+    let before = objects(&volume, 0);
+    for number in 0..20 {
+        process.put(&format!("new-{number}"), &content(number, 60_000)).unwrap();
+    }
+    assert_eq!((objects(&volume, 0), process.get(&old)), (before, Err(Errno::EIO)));
+    std::fs::rename(&away, &marker).unwrap();
+    process.get(&old).unwrap();
+    for number in 0..20 {
+        process.put(&format!("newer-{number}"), &content(number, 60_000)).unwrap();
+    }
+    assert!(objects(&volume, 0) > before, "it is used again");
+    assert!(process.wait(process.plain.check()).unwrap().is_clean());
+}
+
+#[test]
+fn new_files_avoid_a_store_that_is_read_only() {
+    for width in [1, 0] {
+        let volume = Volume::new(2, width);
+        let process = volume.start(usize::MAX);
+        let old = fill(&volume, &process);
+        *process.disk.read_only.lock().unwrap() = Some(0);
+        let before = objects(&volume, 0);
+        if width == 0 {
+            // Nobody knows of it before.
+            let _ = process.put("first", &content(0, 60_000));
+            process.unlink("first").unwrap();
+        }
+        for number in 0..20 {
+            process.put(&format!("new-{number}"), &content(number, 60_000)).unwrap();
+        }
+        assert_eq!(objects(&volume, 0), before);
+        assert!(process.get(&old).is_ok(), "what is there is read");
+        *process.disk.read_only.lock().unwrap() = None;
+        for store in &process.plain.stores {
+            process.wait(store.look(None));
+        }
+        for number in 0..20 {
+            process.put(&format!("newer-{number}"), &content(number, 60_000)).unwrap();
+        }
+        assert!(objects(&volume, 0) > before, "it is used again");
+        assert!(process.wait(process.plain.check()).unwrap().is_clean());
+    }
+}
+
+/// What was begun where it cannot be ended is begun elsewhere, also by the next process.
+#[test]
+fn a_promotion_is_not_bound_to_a_store_that_is_avoided() {
+    let volume = Volume::new(2, 1);
+    let process = volume.start(usize::MAX);
+    fill(&volume, &process);
+    let before = objects(&volume, 0);
+    for number in 0..20 {
+        process.put(&format!("new-{number}"), &content(number, 5_000)).unwrap();
+    }
+    *process.disk.refuses.lock().unwrap() = Some(Errno::EIO);
+    for number in 0..20 {
+        let open = process.open(&format!("new-{number}"), READ_WRITE).unwrap();
+        assert_eq!(process.write(open, 0, &content(number, 60_000)), Err(Errno::EIO));
+        process.close(open).unwrap();
+    }
+    assert!(objects(&volume, 0) > before);
+    drop(process);
+    let process = volume.start(usize::MAX);
+    *process.disk.read_only.lock().unwrap() = Some(0);
+    for number in 0..20 {
+        let name = format!("new-{number}");
+        let open = process.open(&name, READ_WRITE).unwrap();
+        process.write(open, 0, &content(number, 60_000)).unwrap();
+        process.close(open).unwrap();
+        assert!(process.get(&name).unwrap() == content(number, 60_000));
+    }
+}
