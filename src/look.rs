@@ -56,7 +56,8 @@ Example:
 
 On the machine of the server of the names, or one that has its disk. Nothing of the volume is changed.
 Files, directories and symbolic links are copied, with owner, mode, times, hard links and holes; not:
-extended attributes, and what is none of these.
+extended attributes, and what is none of these. Files on a server that is not reached within 10 s are
+named, and not copied.
 Exit codes: 0 all was copied, 1 something was not.")]
     Export {
         /// The volume's file

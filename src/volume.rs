@@ -65,6 +65,9 @@ fn export(file: &Path, dir: &Path, stores: &[(String, PathBuf)]) -> Result<ExitC
     for (path, why) in &exported.failed {
         output::line(format_args!("not copied: {}: {why}", output::shown(&path.to_string_lossy())));
     }
+    for id in &exported.missed {
+        output::line(format_args!("not reached: server {id}: start it, or say where its store is: --store {id}=DIR"));
+    }
     output::line(format_args!("{} entries, {} bytes", exported.entries, exported.bytes));
     Ok(if exported.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

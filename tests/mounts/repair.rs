@@ -187,3 +187,35 @@ fn a_repair_that_is_killed_is_gone_on_with_and_needs_no_server() {
         assert!(all(mount.path()).into_values().eq(before));
     });
 }
+
+#[test]
+fn an_export_waits_for_no_server_that_is_dead() {
+    within(LONG, || {
+        let mut volume = Plain::with_names(STRIPED, 3, false);
+        fs::write(&volume.file, fs::read_to_string(&volume.file).unwrap().replace("mode", "width = 1\nmode")).unwrap();
+        volume.kill(0);
+        volume.start_server(0);
+        let mount = volume.mount("");
+        (0..12).for_each(|number| fs::write(mount.join(number.to_string()), content(number, 100_000)).unwrap());
+        drop(mount);
+        let there = volume.objects(2);
+        assert!((1..12).contains(&there) && there + volume.objects(1) == 12);
+        volume.kill(1);
+        let home = directory();
+        let export = |name: &str, stores: &[String]| {
+            let mut command = aqueduct();
+            command.args(["volume", "export"]).arg(&volume.file).arg(home.path().join(name)).args(stores);
+            run_within(Duration::from_secs(60), &mut command)
+        };
+        let told = export("part", &[]).failed();
+        assert!(told.contains("say where its store is: --store s1=DIR"), "{told}");
+        let copied = all(&home.path().join("part"));
+        assert_eq!((copied.len(), told.matches("not copied: ").count()), (there, 12 - there), "{told}");
+        for (path, data) in copied {
+            let number = path.to_str().unwrap().parse().unwrap();
+            assert!(data == content(number, 100_000), "{number}");
+        }
+        export("whole", &[format!("--store=s1={}", volume.dir(1).display())]).succeeded();
+        assert_eq!(all(&home.path().join("whole")).len(), 12);
+    });
+}

@@ -18,6 +18,7 @@
 
 mod adopt;
 pub mod attribute;
+mod away;
 mod backing;
 mod change;
 mod changed;

@@ -1,7 +1,7 @@
 //! A volume of plain directories that is read without its servers: all its stores are mounted on
 //! this machine, or their servers still run. Nothing of it is changed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -49,6 +49,19 @@ pub struct Exported {
     pub bytes: u64,
     /// What was not copied: its path, and why.
     pub failed: Vec<(PathBuf, String)>,
+    /// The servers that were not reached, and have a part of it.
+    pub missed: BTreeSet<String>,
+}
+
+/// What is known while a volume is copied.
+#[derive(Default)]
+struct Copying {
+    /// Where files were copied to that have other names too.
+    links: HashMap<Handle, PathBuf>,
+    /// Servers that do not answer.
+    away: Vec<String>,
+    /// Those of them that have a part of something.
+    missed: BTreeSet<String>,
 }
 
 impl Looked {
@@ -81,11 +94,13 @@ impl Looked {
         self.wait(self.plain.call(&context, request))
     }
 
-    /// Copies the tree into a directory, which is made.
+    /// Copies the tree into a directory, which is made. What lies on servers that do not answer is
+    /// not waited for.
     pub fn export(&self, target: &Path) -> io::Result<Exported> {
         private(target)?;
         let root = self.ask(Request::Root)?.entry()?;
-        let (mut exported, mut links) = (Exported::default(), HashMap::new());
+        let mut exported = Exported::default();
+        let mut copying = Copying { away: self.plain.wait_no_longer(), ..Copying::default() };
         let mut folders = vec![(root.handle, root.attr, target.to_owned())];
         let mut finished = Vec::new();
         while let Some((handle, attr, path)) = folders.pop() {
@@ -98,7 +113,7 @@ impl Looked {
             };
             for (name, handle, attr) in entries {
                 let path = path.join(std::ffi::OsStr::from_bytes(&name));
-                match self.copy((&handle, &attr), &path, &mut links) {
+                match self.copy((&handle, &attr), &path, &mut copying) {
                     Ok(bytes) => {
                         exported.entries += 1;
                         exported.bytes += bytes;
@@ -119,6 +134,7 @@ impl Looked {
         }
         // The volume may be thrown away for it.
         rustix::fs::syncfs(File::open(target)?)?;
+        exported.missed = copying.missed;
         Ok(exported)
     }
 
@@ -150,22 +166,17 @@ impl Looked {
     }
 
     /// Copies one thing. Returns the bytes of a file.
-    fn copy(
-        &self,
-        (handle, attr): (&Handle, &Attr),
-        path: &Path,
-        links: &mut HashMap<Handle, PathBuf>,
-    ) -> io::Result<u64> {
+    fn copy(&self, (handle, attr): (&Handle, &Attr), path: &Path, copying: &mut Copying) -> io::Result<u64> {
         if attr.is_directory() {
             return private(path).map(|()| 0);
         }
         if attr.is_regular() {
-            if let Some(first) = links.get(handle) {
+            if let Some(first) = copying.links.get(handle) {
                 return fs::hard_link(first, path).map(|()| 0);
             }
-            let bytes = self.copy_file((handle, attr), path)?;
+            let bytes = self.copy_reached((handle, attr), path, copying)?;
             if attr.nlink > 1 {
-                links.insert(handle.clone(), path.to_owned());
+                copying.links.insert(handle.clone(), path.to_owned());
             }
             return Ok(bytes);
         }
@@ -179,14 +190,33 @@ impl Looked {
         Ok(0)
     }
 
+    /// Copies a file, unless a part of it is on a server that does not answer.
+    fn copy_reached(&self, of: (&Handle, &Attr), path: &Path, copying: &mut Copying) -> io::Result<u64> {
+        let servers = self.wait(self.plain.servers_of(of.0));
+        let missed = |copying: &mut Copying| {
+            let id = servers.iter().find(|id| copying.away.contains(id))?;
+            copying.missed.insert(id.clone());
+            Some(io::Error::other(format!("a part of it is on server {id}, which is not reached")))
+        };
+        if let Some(error) = missed(copying) {
+            return Err(error);
+        }
+        self.copy_file(of, path).map_err(|error| {
+            // Those that have died meanwhile.
+            copying.away.extend(servers.iter().filter(|id| !self.wait(self.plain.answers(id))).cloned());
+            missed(copying).unwrap_or(error)
+        })
+    }
+
     fn copy_file(&self, (handle, attr): (&Handle, &Attr), path: &Path) -> io::Result<u64> {
         let open = self.ask(Request::Open { handle: handle.bytes(), flags: OpenFlags::READ })?.opened()?.id;
         // Nobody else's until it has its owner and mode.
         let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         let copied = self.copy_bytes(open, &file);
-        self.ask(Request::Release { open })?;
+        let released = self.ask(Request::Release { open });
+        let whole = copied.and_then(|bytes| dress(path, attr).and(Ok(released.map(|_| bytes)?)));
         // A part of it would be taken for all.
-        copied.and_then(|bytes| dress(path, attr).map(|()| bytes)).inspect_err(|_| drop(fs::remove_file(path)))
+        whole.inspect_err(|_| drop(fs::remove_file(path)))
     }
 
     fn copy_bytes(&self, open: OpenId, file: &File) -> io::Result<u64> {

@@ -40,6 +40,9 @@ const HELD_MAX: Duration = Duration::from_secs(10);
 /// Between two tries to reach a store.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// So long who only looks at a volume waits for a server that has died meanwhile.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+
 /// The threads that carry what goes to a store.
 const THREADS: usize = 1;
 
@@ -326,8 +329,9 @@ impl Links {
         let mut links = Links { closing: Arc::default(), threads: Vec::new(), held: None };
         for (store, addresses) in stores {
             let (closing, key) = (links.closing.clone(), ClientKey::from(key.clone()));
+            let (routes, patience) = (routes.cloned(), looks.then_some(LOOK_MAX));
             let config =
-                AttachConfig { key: Some(key), routes: routes.cloned(), ..AttachConfig::new(addresses, STORE_EXPORT) };
+                AttachConfig { key: Some(key), routes, patience, ..AttachConfig::new(addresses, STORE_EXPORT) };
             let link = move || keep(&store, (&config, looks), &closing);
             links.threads.push(std::thread::Builder::new().name("store".into()).spawn(link)?);
         }
