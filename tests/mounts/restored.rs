@@ -86,3 +86,45 @@ fn a_store_that_was_restored_from_an_older_copy_gives_an_error_and_one_line_in_t
         assert!(read(&path(lies_there)).unwrap() == content(lies_there, 300_000));
     });
 }
+
+#[test]
+fn a_store_that_another_directory_stands_for_is_told_for_what_it_is() {
+    within(LONG, || {
+        let mut volume = Plain::with_names(WHOLE, 3, false);
+        let mount = volume.mount("cache=none");
+        let path = |number: usize| mount.join(format!("file-{number}"));
+        (0..16).for_each(|number| fs::write(path(number), content(number, 100_000)).unwrap());
+        let log = |volume: &Plain| fs::read_to_string(volume.log(0)).unwrap();
+        let (dir, present, other) =
+            (volume.dir(1), volume.dir(1).with_extension("present"), volume.dir(1).with_extension("other"));
+        volume.kill(1);
+        copy(&dir, &other);
+        volume.start_server(1);
+        (0..16).for_each(|number| assert!(read(&path(number)).unwrap() == content(number, 100_000)));
+        let older = ("it is an older copy of the store", other.clone());
+        for (why, store) in [older, ("it is the store of another server of the volume", volume.dir(2))] {
+            volume.kill(1);
+            fs::rename(&dir, &present).unwrap();
+            copy(&store, &dir);
+            volume.start_server(1);
+            wait_until("it is told", LONG, || {
+                let told = (0..16).filter(|number| read(&path(*number)).is_none()).count();
+                told > 0 && log(&volume).contains(&format!("the store of server s1 is not used: {why}"))
+            });
+            volume.kill(1);
+            fs::remove_dir_all(&dir).unwrap();
+            fs::rename(&present, &dir).unwrap();
+            volume.start_server(1);
+            wait_until("it is used again", LONG, || (0..16).all(|number| read(&path(number)).is_some()));
+        }
+        assert!(!log(&volume).contains("ESTALE"), "{}", log(&volume));
+        // Also what is somewhere else is used if somebody says so.
+        volume.kill(1);
+        fs::rename(&dir, &present).unwrap();
+        copy(&other, &dir);
+        volume.start_server(1);
+        wait_until("it is not used", LONG, || (0..16).any(|number| read(&path(number)).is_none()));
+        run(aqueduct().args(["volume", "check", "--accept", "s1"]).arg(&volume.file)).succeeded();
+        wait_until("it is used", LONG, || (0..16).all(|number| read(&path(number)).is_some()));
+    });
+}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::{
     Attr, Context, Credential, Entry, Errno, FallocateFlags, FileSystem, Groups, Handle, OpenFlags, OpenId, ReadAt,
-    Reply, Request, SetAttr, SetTime, Sink, Source, Staged, Statfs, WriteAt, Written,
+    Request, SetAttr, SetTime, Sink, Source, Staged, Statfs, WriteAt, Written,
 };
 use aqueduct_worker::Group;
 use bytes::Bytes;
@@ -111,6 +111,10 @@ pub(crate) struct Object {
     open: OpenId,
     /// Its file system was read-only when it was opened.
     is_read_only: bool,
+}
+
+async fn root_of(backing: &Backing) -> Result<Handle, Errno> {
+    Ok(backing.call(&own(), Request::Root).await?.entry()?.handle)
 }
 
 fn unread(error: Errno) -> String {
@@ -314,8 +318,14 @@ impl Store {
 
     /// Its marker, if it is the one of this server's, and its directory.
     async fn read_marker(&self, backing: &Backing) -> Result<(Handle, Marker), String> {
-        let root = backing.call(&own(), Request::Root).await.and_then(Reply::entry).map_err(unread)?.handle;
-        let marker = match look_up(backing, &root, marker::NAME).await {
+        let mut root = root_of(backing).await.map_err(unread)?;
+        let mut found = look_up(backing, &root, marker::NAME).await;
+        if found == Err(Errno::ESTALE) {
+            // Its server was started anew meanwhile, over another directory.
+            root = root_of(backing).await.map_err(unread)?;
+            found = look_up(backing, &root, marker::NAME).await;
+        }
+        let marker = match found {
             Err(Errno::ENOENT) => {
                 return Err("its directory has no marker: see whether its file system is mounted".to_owned());
             }
@@ -466,7 +476,7 @@ impl Store {
 
     pub(crate) async fn space(&self) -> Result<Statfs, Errno> {
         let backing = self.backing().await;
-        let root = backing.call(&own(), Request::Root).await?.entry()?.handle;
+        let root = root_of(&backing).await?;
         backing.call(&own(), Request::Statfs { handle: root.bytes() }).await?.statfs()
     }
 }

@@ -248,6 +248,8 @@ impl Session {
         if self.terms_due.load(Ordering::SeqCst) {
             let attached = self.greeting.attach(&mut greeted.link, &self.config.export, self.config.read_only)?;
             self.learn_terms(&hello, &attached);
+            // What it serves there may be another directory by now.
+            *lock(&self.root) = attached.root;
         }
         self.start_link(index, greeted)
     }
