@@ -62,8 +62,8 @@ fn show(repaired: &Repaired, mend: &Mend, as_json: bool) {
         return output::line(format_args!("{word}"));
     }
     // Names are others': nothing that a terminal obeys.
-    let [at, found, how] = [at, found, how].map(|text| text.escape_debug().to_string());
-    match left.as_ref().map(|why| why.escape_debug()) {
+    let [at, found, how] = [at, found, how].map(|text| output::shown(text));
+    match left.as_ref().map(|why| output::shown(why)) {
         Some(why) => output::line(format_args!("left: {at}: {found}: {why}")),
         None if mend.dry_run => output::line(format_args!("would be mended: {at}: {found}: {how}")),
         None => output::line(format_args!("mended: {at}: {found}: {how}")),

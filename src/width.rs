@@ -63,6 +63,7 @@ pub fn show(path: &Path) -> Result<ExitCode, Failure> {
 fn failed(what: String, error: Errno) -> Failure {
     let hint = match error {
         Errno::PERM | Errno::ACCESS => "only who owns a directory says how wide it is",
+        Errno::INVAL => "the blocks of a file of the mode striped are spread over 64 servers at most: give no more",
         Errno::NOTDIR => "name a directory: a file keeps the width that it was made with",
         Errno::OPNOTSUPP => "name a directory of a mounted volume with mode = \"stripe\" or \"striped\"",
         _ => "see whether the path exists, and is in a mounted volume",

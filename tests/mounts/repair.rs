@@ -126,6 +126,15 @@ fn what_is_wrong_is_mended_while_files_are_made_moved_and_removed() {
         object.for_each(|object| fs::remove_file(object.unwrap().path()).unwrap());
         let told = check(&volume, &["--repair", "--json"]).failed();
         assert!(told.contains("cannot be made again") && told.contains("\"done\":false"), "{told}");
+        // Names are told as a check tells them.
+        let name = "it's a \"name\" \u{1b}[2J";
+        let copied = Command::new("cp").arg("--sparse=never").args(["kept/0", name]).current_dir(&tree).status();
+        assert!(copied.unwrap().success());
+        let shown = "it's a \"name\" \u{fffd}[2J: it is a copy of a file's stub";
+        for arguments in [&[][..], &["--repair"]] {
+            let told = check(&volume, arguments).failed();
+            assert!(told.contains(shown), "{told}");
+        }
     });
 }
 

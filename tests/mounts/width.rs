@@ -145,5 +145,16 @@ fn files_of_plain_directories_have_as_many_objects_as_their_directory_says() {
         let before = objects();
         fs::write(left.join("file"), content(5)).unwrap();
         assert_eq!(objects() - before, 3);
+        // More than a file can have is refused, and of a file is told what it has.
+        let directory = left.join("wide");
+        fs::create_dir(&directory).unwrap();
+        let refused = run(aqueduct().args(["volume", "set"]).arg(&directory).arg("width=65")).failed();
+        assert!(refused.contains("64 servers at most"), "{refused}");
+        set(&directory, 64);
+        for length in [LENGTH, 10] {
+            fs::write(directory.join("file"), &content(6)[..length]).unwrap();
+            assert!(shown(&directory.join("file")).contains("width=3 (3 servers)"));
+            fs::remove_file(directory.join("file")).unwrap();
+        }
     });
 }

@@ -2,11 +2,12 @@
 
 use aqueduct_fs::layer::Layer;
 use aqueduct_fs::{
-    Answer, Call, ClientId, Context, Errno, FileSystem, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+    Answer, Call, ClientId, Context, Errno, FileSystem, ReadAt, Reply, Request, Sink, Source, WriteAt, Written, wide,
 };
 
 use crate::attribute;
 use crate::plain::{FOLDER, Plain};
+use crate::widths::is_too_wide;
 
 impl Plain {
     /// What nobody may find or take.
@@ -32,6 +33,7 @@ impl Plain {
             Rename { new_parent, new_name, .. } if is_hidden(new_parent, new_name) => Err(Errno::EPERM),
             GetXattr { name: attribute::NAME, .. } | RemoveXattr { name: attribute::NAME, .. } => Err(Errno::ENODATA),
             SetXattr { name: attribute::NAME, .. } => Err(Errno::EPERM),
+            SetXattr { name: wide::KEPT, value, .. } if is_too_wide(value) => Err(Errno::EINVAL),
             // One that outgrows an ordinary file has to be promoted: they are made one by one.
             PutFiles { .. } => Err(Errno::EOPNOTSUPP),
             _ => Ok(()),
@@ -85,6 +87,9 @@ impl Layer for Plain {
             return Call::ready(Ok(Err(error).into()));
         }
         match request {
+            GetXattr { handle, name: wide::KEPT, size } => {
+                Call::waiting(async move { Ok(self.width_told(context, handle, size).await.into()) })
+            }
             // What has nothing to do with the content of files.
             ReadLink { .. }
             | Symlink { .. }

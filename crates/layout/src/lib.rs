@@ -53,6 +53,7 @@ mod token;
 mod told;
 mod walk;
 mod wanted;
+mod widths;
 
 pub use backing::Backing;
 pub use check::Report;
