@@ -10,6 +10,11 @@ use crate::verdict::{Kind, Stage, TIE, Verdict};
 /// With twice as much under way a stage that is not saturated moves more than this times as much.
 const MORE_HELPS: f64 = 1.25;
 
+/// What a part carries alone that has room to spare, and what one carries that has none, in parts
+/// of what a leg moves over both.
+const HAS_ROOM: f64 = 1.5;
+const HAS_NONE: f64 = 1.2;
+
 /// Below this share of the time of requests the server is not where they are.
 const AT_SERVER: f64 = 0.5;
 
@@ -185,6 +190,29 @@ fn in_names(measured: &Measured, side: usize) -> f64 {
     median(of(measured, leg, measured.threads).map(share).collect())
 }
 
+/// What the source's server reads alone, and what the way from it carries alone; 0: not measured.
+fn alone(measured: &Measured) -> [f64; 2] {
+    [Leg::There, Leg::From].map(|leg| rate(measured, leg, measured.threads))
+}
+
+/// Whether the way from the source has no room to spare, and reading there has (`Some(true)`), or
+/// the other way round, by what each carries alone. A server that waits until the way takes its
+/// answers has the requests meanwhile, so that the time that it has them tells less than this.
+fn way_is_full(measured: &Measured) -> Option<bool> {
+    // Neither opens as many files as a copy does.
+    if in_names(measured, 0) > METADATA {
+        return None;
+    }
+    let whole = rate(measured, Leg::Read, measured.threads);
+    let has_room = |rate: f64| rate > HAS_ROOM * whole;
+    let has_none = |rate: f64| rate > 0.0 && rate < HAS_NONE * whole;
+    match alone(measured) {
+        [there, way] if has_room(there) && has_none(way) => Some(true),
+        [there, way] if has_none(there) && has_room(way) => Some(false),
+        _ => None,
+    }
+}
+
 /// The parts of one side: where most of the time is lets through what was measured, and what has
 /// less of the time so much more.
 fn parts_of(measured: &Measured, side: usize) -> Vec<Part> {
@@ -194,10 +222,19 @@ fn parts_of(measured: &Measured, side: usize) -> Vec<Part> {
     let own = if names > METADATA { Stage::Metadata } else { [Stage::Read, Stage::Write][side] };
     // What was measured of a part alone is the least that it lets through: a server that is held
     // to a rate is so also with what it has in memory.
-    let alone = |leg: Leg| self::rate(measured, leg, measured.threads);
-    let of_way = alone([Leg::From, Leg::To][side]);
-    let of_own = if side == 0 { alone(Leg::There) } else { 0.0 };
-    let (main, other) = if there >= AT_SERVER {
+    let [of_own, of_way] = match side {
+        0 => alone(measured),
+        _ => [0.0, self::rate(measured, Leg::To, measured.threads)],
+    };
+    let told = if side == 0 { way_is_full(measured) } else { None };
+    let (main, other) = if let Some(is_full) = told {
+        let parts = (Part { stage: Stage::Network, side, rate }, Part { stage: own, side, rate: of_own });
+        if is_full {
+            parts
+        } else {
+            (Part { stage: own, ..parts.0 }, Part { stage: Stage::Network, side, rate: of_way })
+        }
+    } else if there >= AT_SERVER {
         let rate_of_way = (rate * there / (1.0 - there).max(1e-3)).max(of_way);
         (Part { stage: own, side, rate }, Part { stage: Stage::Network, side, rate: rate_of_way })
     } else {
@@ -399,8 +436,10 @@ fn evidence(measured: &Measured, verdict: Verdict) -> Verdict {
     }
     for side in [0, 1] {
         let Side { place, server: Some(server), .. } = &measured.sides[side] else { continue };
+        let waits = side == 0 && way_is_full(measured) == Some(true);
+        let what = if waits { ", which waits meanwhile until the way takes its answers" } else { "" };
         sentences.push(format!(
-            "of the time that requests to {place} take, {:.0} % are at its server, the rest on the way",
+            "of the time that requests to {place} take, {:.0} % are at its server{what}, the rest on the way",
             at_server(measured, side) * 100.0
         ));
         if let Some((idle, loaded)) = queues(measured, side) {

@@ -190,6 +190,29 @@ fn what_a_part_carries_alone_is_the_least_that_it_does() {
 }
 
 #[test]
+fn what_parts_carry_alone_tells_more_than_where_requests_are() {
+    let said = |served: f64, there: f64, way: f64| {
+        let mut measured = measured(Case { read: 11.5e6, served: [Some(served), None], ..USUAL });
+        let read = measured.samples.iter().find(|sample| sample.leg == Leg::Read).copied();
+        for (leg, rate) in [(Leg::There, there), (Leg::From, way)] {
+            let alone = |of: Sample| Sample { leg, slice: Slice { bytes: (rate * 1e6) as u64, ..of.slice }, ..of };
+            measured.samples.extend(read.map(alone));
+        }
+        judge(&measured)
+    };
+    // The server has the requests while it waits for the wire.
+    let thin = said(0.85, 3839.0, 12.5);
+    assert_eq!((thin.verdict, thin.target.as_str(), thin.next.as_str()), (Cause::Network, "a:7170", "write"));
+    let waits = thin.evidence.iter().any(|sentence| sentence.contains("until the way takes"));
+    assert!(waits, "{thin:?}");
+    let slow = said(0.2, 12.0, 400.0);
+    assert_eq!((slow.verdict, slow.target.as_str()), (Cause::Read, "/from"), "{slow:?}");
+    // Neither has room: where requests are says which.
+    assert_eq!(said(0.85, 12.0, 12.5).verdict, Cause::Read);
+    assert_eq!(said(0.15, 12.0, 12.5).verdict, Cause::Network);
+}
+
+#[test]
 fn a_whole_that_is_less_than_its_parts_is_told() {
     let shares = |whole: f64| {
         let mut measured = measured(USUAL);
