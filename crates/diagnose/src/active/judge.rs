@@ -36,6 +36,10 @@ const BUSY: f64 = 0.9;
 /// Of the processors: what this process wants from which on it is what uses them.
 const OWN: f64 = 0.5;
 
+/// Of the processors: what this process has to have of them to be what holds up a way that carries
+/// no more alone.
+const HAD: f64 = 0.25;
+
 /// The most that is stated: what was not measured may matter.
 const CONFIDENCE_MAX: f64 = 0.98;
 
@@ -267,13 +271,17 @@ fn kind_of(measured: &Measured, part: &Part) -> Kind {
     let wants: Vec<f64> = of(measured, leg, measured.threads).map(|sample| sample.own[0] + sample.own[1]).collect();
     let starves: Vec<f64> = of(measured, leg, measured.threads).map(|sample| sample.own[1] - sample.own[0]).collect();
     let busy = median(of(measured, leg, measured.threads).map(|sample| sample.busy).collect());
-    let wants = median(wants) / measured.processors.max(1) as f64;
+    let all = measured.processors.max(1) as f64;
+    let wants = median(wants) / all;
+    // Beside others that keep all busy its threads wait long for the little that they compute.
+    let had = median(of(measured, leg, measured.threads).map(|sample| sample.own[0]).collect()) / all;
+    let is_full = part.side == 0 && part.stage == Stage::Network && way_is_full(measured) == Some(true);
     // While requests are at a server, nothing here holds them up.
     let is_there = measured.sides[part.side].server.is_some() && part.stage != Stage::Network;
     if is_there && starves_there(measured, part.side) {
         return Kind::Cpu;
     }
-    if !is_there && wants >= OWN && (busy >= BUSY || median(starves) > 0.0) {
+    if !is_there && wants >= OWN && (had >= HAD || !is_full) && (busy >= BUSY || median(starves) > 0.0) {
         return Kind::Cpu;
     }
     match part.stage {

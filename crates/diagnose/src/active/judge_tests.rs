@@ -191,8 +191,8 @@ fn what_a_part_carries_alone_is_the_least_that_it_does() {
 
 #[test]
 fn what_parts_carry_alone_tells_more_than_where_requests_are() {
-    let said = |served: f64, there: f64, way: f64| {
-        let mut measured = measured(Case { read: 11.5e6, served: [Some(served), None], ..USUAL });
+    let of = |case: Case, served: f64, there: f64, way: f64| {
+        let mut measured = measured(Case { read: 11.5e6, served: [Some(served), None], ..case });
         let read = measured.samples.iter().find(|sample| sample.leg == Leg::Read).copied();
         for (leg, rate) in [(Leg::There, there), (Leg::From, way)] {
             let alone = |of: Sample| Sample { leg, slice: Slice { bytes: (rate * 1e6) as u64, ..of.slice }, ..of };
@@ -200,6 +200,7 @@ fn what_parts_carry_alone_tells_more_than_where_requests_are() {
         }
         judge(&measured)
     };
+    let said = |served, there, way| of(USUAL, served, there, way);
     // The server has the requests while it waits for the wire.
     let thin = said(0.85, 3839.0, 12.5);
     assert_eq!((thin.verdict, thin.target.as_str(), thin.next.as_str()), (Cause::Network, "a:7170", "write"));
@@ -210,6 +211,10 @@ fn what_parts_carry_alone_tells_more_than_where_requests_are() {
     // Neither has room: where requests are says which.
     assert_eq!(said(0.85, 12.0, 12.5).verdict, Cause::Read);
     assert_eq!(said(0.15, 12.0, 12.5).verdict, Cause::Network);
+    // Others keep this machine busy, so that its threads wait for the little that they compute.
+    let beside = Case { busy: 1.0, own: [0.2, 1.2], ..USUAL };
+    assert_eq!(of(beside, 0.85, 3839.0, 12.5).verdict, Cause::Network);
+    assert_eq!(of(Case { own: [1.2, 1.2], ..beside }, 0.85, 3839.0, 12.5).verdict, Cause::Cpu);
 }
 
 #[test]
