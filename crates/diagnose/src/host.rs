@@ -22,6 +22,12 @@ pub(crate) fn lacks_processors([ran, waited]: [f64; 2], seconds: f64) -> bool {
     wanted >= WANTS * seconds && waited >= WAITS * wanted
 }
 
+/// Whether its threads want processors for so much of the time that these can be what limits.
+pub(crate) fn wants_processors([ran, waited]: [f64; 2], seconds: f64) -> bool {
+    const WANTS: f64 = 0.25;
+    ran + waited >= WANTS * seconds
+}
+
 /// Whether a process lacks processors and this one, on the same machine, does not as much: it has
 /// half as much of them or less, of what it wants. What a whole machine lacks is none's fault.
 pub(crate) fn lacks_more(one: [f64; 2], own: [f64; 2]) -> bool {

@@ -113,11 +113,12 @@ fn splits(first: &Look, last: &Look, servers: &[String], ([before, now], mine): 
         let requests = requests(first, last, server, is_kind);
         let mine = at(server).map(|at| &mine[at]);
         let scale = mine.map_or(1.0, |mine| mine.scale);
-        let split = Split::of([station.completions(), station.spent], requests, told(server), is_kind, scale);
         let seconds = last.told.seconds - first.told.seconds;
+        let steps = [station.completions(), station.spent];
+        let split = Split::of(steps, requests, told(server), is_kind, (scale, seconds));
         let split = match (record.stage, mine) {
             (Step::Read | Step::Verify, Some(mine)) => split.with_way_back(mine.busy_back(), seconds),
-            (Step::Write, _) => split.with_backlog(backlog(&ways(first, server), &ways(last, server))),
+            (Step::Write, _) => split.with_backlog(server, backlog(&ways(first, server), &ways(last, server))),
             _ => split,
         };
         let least = least_on_way(&ways(last, server), &station);

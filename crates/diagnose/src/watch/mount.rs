@@ -129,17 +129,14 @@ fn splits(looks: &[Look], servers: &[String], ([before, now], mine): ([&[Told]; 
         let ended = [station.completions(), station.spent];
         let mine = at.map(|at| &mine[at]);
         let scale = mine.map_or(1.0, |mine| mine.scale);
-        let split = Split::of(ended, ended, told, |name| is_class(name, &of.class), scale);
+        let seconds = last.at.duration_since(first.at).as_secs_f64();
+        let split = Split::of(ended, ended, told, |name| is_class(name, &of.class), (scale, seconds));
         let ways = |look: &Look| ways_to(look, &of.station.target);
         let split = match (of.class.as_str(), mine) {
-            ("read", Some(mine)) => {
-                let seconds = last.at.duration_since(first.at).as_secs_f64();
-                split.with_way_back(mine.busy_back(), seconds)
-            }
-            ("write", _) => split.with_backlog(backlog(&ways(first), &ways(last))),
+            ("read", Some(mine)) => split.with_way_back(mine.busy_back(), seconds),
+            ("write", _) => split.with_backlog(&of.station.target, backlog(&ways(first), &ways(last))),
             _ => split,
         };
-        let seconds = last.at.duration_since(first.at).as_secs_f64();
         let least = least_on_way(&ways(last), &station);
         let loses = lose(&ways(first), &ways(last));
         let split = split.with_starved(told, seconds, (loses, least), own).over(&ways(last));

@@ -5,7 +5,7 @@ use aqueduct_metrics::status::WayStatus;
 use aqueduct_worker::boot_of_machine;
 
 use super::servers::{self, Told};
-use crate::host::{lacks_more, lacks_processors};
+use crate::host::{lacks_more, lacks_processors, wants_processors};
 use crate::passive::{RailCounts, STATES, StageCounts, State, Window};
 use crate::verdict::Stage;
 
@@ -42,15 +42,15 @@ pub(super) fn by_state(seconds: f64, state: State) -> [f64; STATES] {
 }
 
 impl Split {
-    /// From what ended: steps (how many, and their seconds), the requests that they sent
-    /// (likewise), and what the server told before and after, of requests of the kind. `scale`: so
-    /// many times as long as those of all its clients one's own took there.
+    /// From what ended in a `whole` of seconds: steps (how many, and their seconds), the requests that
+    /// they sent (likewise), and what the server told before and after, of requests of the kind.
+    /// `scale`: so many times as long as those of all its clients one's own took there.
     pub(super) fn of(
         steps: [f64; 2],
         requests: [f64; 2],
         told: Option<(&Told, &Told)>,
         is_kind: impl Fn(&str) -> bool,
-        scale: f64,
+        (scale, whole): (f64, f64),
     ) -> Split {
         if requests.contains(&0.0) || steps.contains(&0.0) {
             return UNKNOWN;
@@ -62,9 +62,12 @@ impl Split {
         let [count, seconds] = servers::served(before, now, is_kind);
         let [_, all] = servers::served(before, now, |_| true);
         let there = if count > 0.0 { share(scale * seconds / count, requests[1] / requests[0]) } else { 0.5 };
-        let used = |at: usize| (now.processor_seconds[at] - before.processor_seconds[at]).max(0.0);
-        let computes = share(used(0), all);
-        let waits = share(used(1), all).min(1.0 - computes);
+        let used = [0, 1].map(|at: usize| (now.processor_seconds[at] - before.processor_seconds[at]).max(0.0));
+        // One whose threads hardly want a processor waits for something else, however short its
+        // requests are.
+        let [computes, waits] =
+            if wants_processors(used, whole) { used.map(|used| share(used, all)) } else { [0.0; 2] };
+        let waits = waits.min(1.0 - computes);
         Split { there: sent * there, way: sent * (1.0 - there), computes, waits, is_far: false }
     }
 
@@ -118,8 +121,12 @@ impl Split {
     }
 
     /// What waits at the server to be taken has not come there yet, as it counts: in this part of
-    /// the time in which something was to be sent the server had no room.
-    pub(super) fn with_backlog(self, backlog: f64) -> Split {
+    /// the time in which something was to be sent the server had no room. Before a router it is the
+    /// router that had none: for the server's sake or that of the wire behind it.
+    pub(super) fn with_backlog(self, server: &str, backlog: f64) -> Split {
+        if is_behind_router(server) {
+            return self;
+        }
         let moves = self.way * backlog;
         Split { there: self.there + moves, way: self.way - moves, ..self }
     }
@@ -155,6 +162,11 @@ impl Split {
         let here = (1.0 - self.there - self.way).max(0.0) + self.way * carries;
         part(Stage::Send, here, by_state(seconds * here, State::Cpu));
     }
+}
+
+/// Whether an address is reached through routers: `HOST:PORT@NET`.
+fn is_behind_router(server: &str) -> bool {
+    server.contains('@')
 }
 
 /// How the times of operations follow one another is the doing of where they are for most of it.
@@ -224,6 +236,8 @@ pub(super) fn lose(before: &[WayStatus], now: &[WayStatus]) -> bool {
 #[cfg(test)]
 mod tests {
     use aqueduct_metrics::status::ServerStatus;
+    use aqueduct_metrics::table::SERVER_OPERATION_SECONDS;
+    use aqueduct_metrics::{Histogram, Snapshot};
 
     use super::*;
 
@@ -241,7 +255,9 @@ mod tests {
         let split = Split { there: 0.9, way: 0.1, ..UNKNOWN };
         near(&split.with_way_back(9.0, 10.0), 0.09, 0.91);
         near(&split.with_way_back(9.0, 100.0), 0.9, 0.1);
-        near(&split.with_backlog(0.5), 0.95, 0.05);
+        near(&split.with_backlog("10.0.0.1:7170", 0.5), 0.95, 0.05);
+        // What a router has no room for is not at the server.
+        near(&split.with_backlog("10.0.0.1:7170@far", 0.5), 0.9, 0.1);
     }
 
     /// What the process has that watches: enough.
@@ -282,8 +298,29 @@ mod tests {
 
     #[test]
     fn what_was_not_answered_is_divided_in_halves() {
-        assert_eq!(Split::of([0.0, 0.0], [1.0, 1.0], None, |_| true, 1.0), UNKNOWN);
-        near(&Split::of([4.0, 8.0], [4.0, 4.0], None, |_| true, 1.0), 0.25, 0.25);
+        assert_eq!(Split::of([0.0, 0.0], [1.0, 1.0], None, |_| true, (1.0, 1.0)), UNKNOWN);
+        near(&Split::of([4.0, 8.0], [4.0, 4.0], None, |_| true, (1.0, 1.0)), 0.25, 0.25);
+    }
+
+    /// Requests that a server had for 1.2 s in all of 8, of which its threads waited most for a
+    /// processor, are not what a thin wire behind a router takes.
+    #[test]
+    fn a_server_whose_threads_hardly_want_a_processor_lacks_none() {
+        let served = |processor_seconds: [f64; 2]| {
+            let histogram = Histogram::single();
+            (0..100).for_each(|_| histogram.record(12_000_000));
+            let mut metrics = Snapshot::default();
+            metrics.put(&SERVER_OPERATION_SECONDS, &["Read"], &histogram);
+            Ok(ServerStatus { processor_seconds, metrics, ..ServerStatus::default() })
+        };
+        let of = |used: [f64; 2]| {
+            let steps = [100.0, 64.0];
+            Split::of(steps, steps, Some((&told([0.0; 2]), &served(used))), |_| true, (1.0, 8.0))
+        };
+        let split = of([0.29, 0.928]);
+        assert_eq!((split.computes, split.waits), (0.0, 0.0), "{split:?}");
+        let split = of([0.9, 7.0]);
+        assert!((split.computes - 0.75).abs() < 1e-3 && (split.waits - 0.25).abs() < 1e-3, "{split:?}");
     }
 
     #[test]
