@@ -224,8 +224,9 @@ fn of_reader(hangs: bool, subject: impl Fn(&str, &Path) -> String) -> (Value, St
 fn a_mount_is_watched() {
     within(LIMIT, || {
         let (found, server) = of_mount(false);
-        assert_eq!(found["stage"], "read", "{found:#}");
+        assert_eq!((&found["verdict"], &found["stage"]), (&"read".into(), &"read".into()), "{found:#}");
         assert!(found["target"].as_str().unwrap().starts_with(&server), "{found:#}");
+        assert!(found["advice"].as_str().unwrap().contains("is held to 5 MB/s"), "{found:#}");
     });
 }
 

@@ -12,7 +12,7 @@ use aqueduct_transfer::{OperationRecord, Running, SessionRecord, Stage as Step, 
 use super::own::{self, Mine, Own};
 use super::servers::{self, Told};
 use super::split::{Split, backlog, by_state, least_on_way, lose, rails, share};
-use super::watched::{LOOK_INTERVAL, Names, Question, Watched, machine, wait};
+use super::watched::{Held, LOOK_INTERVAL, Names, Question, Watched, machine, wait};
 use crate::host::Look as Host;
 use crate::passive::{Shape, StageCounts, State, Window};
 use crate::verdict::Stage;
@@ -95,7 +95,8 @@ pub(super) fn watch(path: &Path, question: &Question, end: Instant) -> Result<Wa
     let bytes = last.told.bytes.saturating_sub(first.told.bytes) as f64;
     let silent = servers.iter().zip(&at_last);
     let silent = silent.filter_map(|(server, told)| Some((server.clone(), told.as_ref().err()?.clone()))).collect();
-    let names = Names { silent, ..names(first) };
+    let held = [0, 1].map(|side: usize| held((first, last), (&servers, [&at_first, &at_last]), side));
+    let names = Names { silent, held, ..names(first) };
     Ok(Watched { windows, names, bytes, has_ended, wants_more: true })
 }
 
@@ -169,12 +170,27 @@ fn own(first: &Look, last: &Look, server: &str) -> Vec<Own> {
     now.iter().enumerate().map(session).collect()
 }
 
+/// The rate to which the export at a side is held, if it is.
+fn held(
+    (first, last): (&Look, &Look),
+    (servers, [before, now]): (&[String], [&[Told]; 2]),
+    side: usize,
+) -> Option<Held> {
+    let server = last.told.servers[side].as_ref()?;
+    let at = servers.iter().position(|known| known == server)?;
+    let kind = ["Read", "Write"][side];
+    own(first, last, server).iter().find_map(|own| {
+        let requests = own.requests.iter().filter(|(name, _)| name == kind).map(|(_, count)| count).sum();
+        servers::held((&before[at], &now[at]), &own.export, requests)
+    })
+}
+
 fn names(look: &Look) -> Names {
     let told = &look.told;
     let source = told.sources.first().cloned().unwrap_or_default();
     let places = [source, told.destination.clone()];
     let devices = places.each_ref().map(|place| crate::host::device_of(Path::new(place)));
-    Names { places, servers: told.servers.clone(), devices, silent: Vec::new() }
+    Names { places, servers: told.servers.clone(), devices, ..Names::default() }
 }
 
 /// What was counted between two looks.

@@ -46,16 +46,27 @@ fn of_named(whole: &Window, named: &Named, names: &Names) -> Verdict {
         let verdict = Verdict::nothing(named.confidence);
         return evidence(whole, named, names, verdict.because("it is held to a rate, or has nothing to do"));
     }
-    let kind = named.kind.unwrap_or(Kind::Saturated);
+    // An export that is held to a rate moves no more, however much is under way.
+    let is_held = names.held_at(named.stage, named.side).is_some();
+    let kind = named.kind.filter(|_| !is_held).unwrap_or(Kind::Saturated);
     let second = named.order.iter().skip(1).find(|at| at.0 != named.stage).copied();
     let first = named.order.first().map_or(0.0, |at| at.2);
     let is_tie = |second: &(Stage, usize, f64)| first > 0.0 && second.2 > (1.0 - TIE) * first;
-    let verdict = match second.filter(is_tie) {
+    let held = names.held_at(named.stage, named.side);
+    let verdict = match second.filter(is_tie).filter(|_| held.is_none()) {
         Some(second) => Verdict::between(&[named.stage, second.0], named.confidence),
         None => Verdict::of((named.stage, kind), target(named, kind, names), named.confidence),
     };
     let verdict = match second {
         Some((stage, side, _)) => verdict.then(called(stage, side), named.gain.unwrap_or(1.0)),
+        None => verdict,
+    };
+    let verdict = match held {
+        Some(held) => verdict.because(format!(
+            "{:.0} % of its requests wait for the rate to which the export is held, {}",
+            held.waits * 100.0,
+            shown(held.rate)
+        )),
         None => verdict,
     };
     evidence(whole, named, names, verdict).advising(advice(named, kind, names))
@@ -101,8 +112,19 @@ pub(super) fn stands_still(whole: &Window, watched: &Watched) -> Verdict {
         .advising(format!("see whether {place} works at all: a shell there, 'df', 'dmesg', 'aqueduct net path'"))
 }
 
+/// A rate as people write it.
+fn shown(rate: u64) -> String {
+    format!("{} MB/s", rate as f64 / 1e6)
+}
+
 fn advice(named: &Named, kind: Kind, names: &Names) -> String {
     let place = names.of(named.stage, named.side);
+    if let Some(held) = names.held_at(named.stage, named.side) {
+        let rate = shown(held.rate);
+        return format!(
+            "the export is held to {rate}: raise its rate (rate=, or --rate of 'aqueduct serve'), or take another export"
+        );
+    }
     match (kind, named.stage) {
         (Kind::Cpu, Stage::Verify) => "check less (--verify), or use more or faster processors".into(),
         (Kind::Cpu, _) => "use more or faster processors, or fewer other programs on them".into(),
@@ -110,6 +132,12 @@ fn advice(named: &Named, kind: Kind, names: &Names) -> String {
             "have programs keep locks for less long, or lock less ('aqueduct locks' says who has which)".into()
         }
         (Kind::Metadata, _) => "put small files together, as with tar, or copy with more streams".into(),
+        (Kind::Latency, Stage::Network) if names.is_mount => {
+            "ask for more at a time: more programs, threads or bytes in a request; the way is long, not full".into()
+        }
+        (Kind::Latency, _) if names.is_mount => format!(
+            "ask {place} for more at a time: more programs, threads or bytes in a request; it is slow to answer, not busy"
+        ),
         (Kind::Latency, Stage::Network) => "use more streams (--streams): the way is long, not full".into(),
         (Kind::Latency, _) => format!("have more under way at {place} (--streams): it is slow to answer, not busy"),
         (_, Stage::Network) => {

@@ -11,7 +11,7 @@ use aqueduct_node::mounts::{self, Mount};
 use super::own::{self, Mine, Own};
 use super::servers::{self, Told};
 use super::split::{Split, backlog, by_state, least_on_way, lose, rails, scaled, share};
-use super::watched::{LOOK_INTERVAL, Names, Question, Watched, machine, wait};
+use super::watched::{Held, LOOK_INTERVAL, Names, Question, Watched, machine, wait};
 use crate::host::Look as Host;
 use crate::passive::{Shape, StageCounts, State, Window};
 use crate::verdict::Stage;
@@ -41,7 +41,7 @@ fn client(told: &MountStatus) -> Option<&ClientStatus> {
 /// Watches it until `end`.
 pub(super) fn watch(mount: &Mount, question: &Question, end: Instant) -> Watched {
     let place = mount.target.display().to_string();
-    let names = Names { places: [place.clone(), place.clone()], ..Names::default() };
+    let names = Names { places: [place.clone(), place.clone()], is_mount: true, ..Names::default() };
     let nothing = |silent: Vec<(String, String)>| Watched {
         windows: Vec::new(),
         names: Names { silent, ..names.clone() },
@@ -102,7 +102,8 @@ pub(super) fn watch(mount: &Mount, question: &Question, end: Instant) -> Watched
         _ => None,
     };
     let place = client(&looks[0].told).map_or(place, |client| format!("{}:{}", client.server, client.export));
-    let names = Names { places: [place.clone(), place], servers: [server.clone(), server], silent, ..names };
+    let held = held(&looks, (&servers, [&at_first, &at_last]));
+    let names = Names { places: [place.clone(), place], servers: [server.clone(), server], silent, held, ..names };
     Watched { windows, names, bytes, has_ended: false, wants_more: false }
 }
 
@@ -154,6 +155,19 @@ fn own(looks: &[Look], server: &str) -> Own {
     // What is attached at the servers of data of a volume is not told.
     let export = if client.server == server { client.export.clone() } else { String::new() };
     Own { export, requests }
+}
+
+/// The rate to which the export is held, for reading and for writing, if it is.
+fn held(looks: &[Look], (servers, [before, now]): (&[String], [&[Told]; 2])) -> [Option<Held>; 2] {
+    let of = || {
+        let server = &client(&looks[0].told)?.server;
+        let at = servers.iter().position(|known| known == server)?;
+        let own = own(looks, server);
+        let is_data = |kind: &str| matches!(kind, "read" | "write");
+        let requests = own.requests.iter().filter(|(kind, _)| is_data(kind)).map(|(_, count)| count).sum();
+        servers::held((&before[at], &now[at]), &own.export, requests)
+    };
+    [of(); 2]
 }
 
 /// The ways to a server.

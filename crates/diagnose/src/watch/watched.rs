@@ -69,12 +69,31 @@ pub(super) struct Names {
     pub(super) devices: [Option<String>; 2],
     /// Who does not answer, and why.
     pub(super) silent: Vec<(String, String)>,
+    /// The rates to which exports are held, at source and destination, if they are what requests
+    /// wait for.
+    pub(super) held: [Option<Held>; 2],
+    /// It is a mount: its programs choose how much is under way.
+    pub(super) is_mount: bool,
+}
+
+/// An export is held to a rate, for which most of one's requests wait.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Held {
+    /// Bytes in a second.
+    pub(super) rate: u64,
+    /// The part of the requests, 0 to 1.
+    pub(super) waits: f64,
 }
 
 /// The name of the machine that this is.
 pub(super) const HERE: &str = "this machine";
 
 impl Names {
+    /// The rate that holds a stage, if one does.
+    pub(super) fn held_at(&self, stage: Stage, side: usize) -> Option<Held> {
+        self.held[side.min(1)].filter(|_| matches!(stage, Stage::Read | Stage::Write))
+    }
+
     /// Where a stage is.
     pub(super) fn of(&self, stage: Stage, side: usize) -> String {
         let side = side.min(1);
