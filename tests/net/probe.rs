@@ -3,10 +3,11 @@
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{aqueduct, directory, run, within};
+use crate::common::{aqueduct, directory, run, signal, within};
 use crate::lab::{Lab, Wire};
 
 /// Two hosts and their wires; the second serves a directory.
@@ -175,5 +176,21 @@ fn what_a_wire_carries_is_measured() {
         assert!(["osu_bw", "osu_bibw", "osu_mbw_mr"].iter().all(|test| text.contains(test)), "{text}");
         let help = run(Command::new(aqueduct().get_program()).args(["net", "bw", "--help"])).succeeded();
         assert!(help.contains("OSU"), "{help}");
+    });
+}
+
+/// A server that is stopped, whose kernel takes connections: neither refused nor another service.
+#[test]
+fn a_server_that_hangs_does_not_answer() {
+    within(Duration::from_secs(60), || {
+        let Some((lab, wires, _export)) = served(&[&[]], &[]) else { return };
+        let address = &wires[0].far_address;
+        let pid = lab.known()["hosts"]["b"]["serve"].as_u64().unwrap() as u32;
+        signal(pid, Signal::STOP);
+        let found = of(&lab, address);
+        let ping = run(lab.inside("a").args(["net", "ping", "--timeout", "1", address])).failed();
+        signal(pid, Signal::CONT);
+        assert_eq!(found, ["no-answer"]);
+        assert!(ping.contains("takes connections, and says nothing within 1s") && ping.contains("hangs"), "{ping}");
     });
 }

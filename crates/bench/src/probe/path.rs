@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aqueduct_net::routes::Table;
 use aqueduct_net::{Address, Path, interfaces, pairs};
@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::packets::{Asked, Packets};
 use super::routed::Behind;
 use super::ways::{Carried, next_hop, reached};
-use super::{Door, Times, unreachable};
+use super::{Door, MUTE, Times, is_mute, mute, unreachable};
 use crate::{Failure, net};
 
 /// Questions for each hop.
@@ -35,7 +35,7 @@ Examples:
 Each address of the server that is given, and each that it tells and that shares a subnet with this machine,
 is a way; of a server behind routers (HOST@NET) each of its routers is. Of each: by which interface and gateway it goes, how long the server takes to answer, and whether
 packets of full size pass. What is wrong is named:
-  no-answer                 nobody answers, and how far packets get
+  no-answer                 nobody answers, and how far packets get; or who takes connections says nothing
   gateway-does-not-forward  the gateway is the last that packets are heard of
   refused                   nobody listens at that port, or whoever does lets nobody in
   mtu-black-hole            small packets pass, and those of full size vanish without a word
@@ -207,22 +207,25 @@ fn look(path: &Path, key: Option<&ClientKey>, timeout: Duration) -> Way {
     let mut way = Way { interface, ..Way::new(path.local.to_string(), path.remote.to_string(), gateway) };
     match remote {
         Some(remote) => look_by_tcp(&mut way, &Asked { path, key, timeout }, remote),
-        None => match Asker::connect(&way.to, key.cloned(), None, timeout) {
-            Ok(mut asker) => way.questions(1, &mut asker, timeout),
-            Err(error) => way.refused(&error),
-        },
+        None => {
+            let began = Instant::now();
+            match Asker::connect(&way.to, key.cloned(), None, timeout) {
+                Ok(mut asker) => way.questions(1, &mut asker, timeout),
+                Err(error) => way.refused(&error, (began, timeout)),
+            }
+        }
     }
     way
 }
 
 fn look_by_tcp(way: &mut Way, asked: &Asked<'_>, remote: SocketAddr) {
-    let before = Carried::so_far();
+    let (before, began) = (Carried::so_far(), Instant::now());
     let mut asker = match asked.connect(None) {
         Ok((asker, _)) => asker,
         Err(ConnectError::Connect { source, .. }) if source.kind() != std::io::ErrorKind::ConnectionRefused => {
             return way.silent(remote, asked.timeout, &source.to_string());
         }
-        Err(error) => return way.refused(&error),
+        Err(error) => return way.refused(&error, (began, asked.timeout)),
     };
     way.questions(1, &mut asker, asked.timeout);
     let answered = way.hops.last().map_or(0, |hop| QUESTIONS - hop.lost) as u64;
@@ -230,9 +233,10 @@ fn look_by_tcp(way: &mut Way, asked: &Asked<'_>, remote: SocketAddr) {
     if let Some(back) = way.interface.as_deref().and_then(|out| before.came_elsewhere(out, came)) {
         way.asymmetric(&back);
     }
+    let began = Instant::now();
     match asked.packets() {
         Ok(packets) => way.judge(packets),
-        Err(error) => way.refused(&error),
+        Err(error) => way.refused(&error, (began, asked.timeout)),
     }
 }
 
@@ -286,7 +290,13 @@ impl Way {
         }
     }
 
-    pub(super) fn refused(&mut self, error: &ConnectError) {
+    /// Somebody lets nobody in, or was asked from then on and takes connections only, and says
+    /// nothing.
+    pub(super) fn refused(&mut self, error: &ConnectError, (began, timeout): (Instant, Duration)) {
+        if is_mute(error, began, timeout) {
+            let seen = format!("{} {}", self.to, mute(timeout));
+            return self.problem(Kind::NoAnswer, seen, MUTE);
+        }
         let (seen, hint) = (error.to_string(), error.hint());
         self.problem(Kind::Refused, seen, &hint);
     }
