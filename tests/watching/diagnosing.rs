@@ -239,6 +239,29 @@ fn a_mount_whose_server_hangs_is_said_to_wait_for_it() {
     });
 }
 
+/// What a mount tells of itself comes from its process alone. The kernel here keeps no attributes of
+/// the root, so that it would have to ask for them to check a permission.
+#[test]
+fn a_mount_whose_server_is_away_tells_of_itself() {
+    within(LIMIT, || {
+        let folder = data();
+        let server = server(folder.path(), &[]);
+        let mount = server.mount_with(folder.path(), "cache=none,default_permissions");
+        assert!(mount.join("data").exists());
+        server.process.stop();
+        let point = mount.path().to_str().unwrap();
+        for words in [&["net", "rails", "--json", point][..], &["trace", "--json", point], &["status", "--once"]] {
+            let output = run_within(LIMIT, aqueduct().args(words).current_dir("/"));
+            let lines: Vec<_> =
+                output.text.lines().filter(|line| words[0] != "status" || line.contains(point)).collect();
+            assert!(
+                !lines.is_empty() && lines.iter().all(|line| !line.contains("does not answer")),
+                "{words:?}: {output:?}"
+            );
+        }
+    });
+}
+
 /// Whatever is asked of the mount waits for a server that does not come back. So does the kernel's
 /// look-up of a name.
 #[test]

@@ -16,6 +16,11 @@ use crate::trace::TraceConfig;
 /// [`Config::status`].
 pub const STATUS_XATTR: &str = "aqueduct.status";
 
+/// Stands before [`STATUS_XATTR`] or [`TRACE_XATTR`](crate::TRACE_XATTR) where root, or whom the
+/// mount's process runs as, reads it. The kernel checks no permission of such a name, for which it
+/// may have to ask a server that is away.
+pub const UNCHECKED: &str = "system.";
+
 /// What the kernel may keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheMode {

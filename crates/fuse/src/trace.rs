@@ -255,7 +255,8 @@ fn routed(step: &Step) -> Option<&Arc<dyn Router>> {
 }
 
 /// Whose files they are is nobody's business but root's and that of whoever runs the mount.
-fn may_know(header: &InHeader) -> Result<(), Errno> {
+/// Whether who asks is root, or whom the mount's process runs as.
+pub(crate) fn may_know(header: &InHeader) -> Result<(), Errno> {
     let own = rustix::process::geteuid().as_raw();
     if header.uid == 0 || header.uid == own { Ok(()) } else { Err(Errno::EPERM) }
 }
