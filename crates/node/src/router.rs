@@ -13,7 +13,7 @@ use aqueduct_worker::Group;
 
 use crate::control::{Control, Request};
 use crate::failure::{Failure, Kind};
-use crate::router_config::RouterConfig;
+use crate::router_config::{RouterConfig, refuse_own};
 use crate::{exporting, host, routes, workers};
 
 /// Flows that a status shows, those first that have carried most.
@@ -172,6 +172,7 @@ impl Inner {
             Request::Show => {}
             Request::Add(text) => {
                 let way = routes::parse(&text)?;
+                refuse_own(&way, &self.listens)?;
                 self.change(|table| routes::add(table, way))?;
                 tracing::info!(route = text, "added");
             }
@@ -309,6 +310,9 @@ mod tests {
         assert_eq!(routes(ask(Request::Add("net2@127.0.0.1:9".into())).unwrap()), ["net2@127.0.0.1:9"]);
         let own = ask(Request::Add("net1@127.0.0.1:9".into())).unwrap_err().to_string();
         assert!(own.contains("in that network itself"), "{own}");
+        let itself = format!("net2@{}", router.inner.listens[0].0);
+        let itself = ask(Request::Add(itself)).unwrap_err().to_string();
+        assert!(itself.contains("this router itself"), "{itself}");
         assert!(ask(Request::Delete("net2@127.0.0.1:8".into())).unwrap_err().to_string().contains("none such"));
         assert!(routes(ask(Request::Delete("net2@127.0.0.1:9".into())).unwrap()).is_empty());
         assert!(ask(Request::Drain(30)).unwrap().stops_in_seconds.is_some_and(|left| left <= 30));

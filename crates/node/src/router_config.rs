@@ -1,11 +1,11 @@
 //! What the settings of a router come to.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aqueduct_client::SUSPECT_MIN;
-use aqueduct_net::routes::Table;
+use aqueduct_net::routes::{Table, Way};
 use aqueduct_net::{RelayLimits, interfaces, local};
 use aqueduct_wire::NetworkName;
 use ipnet::IpNet;
@@ -117,6 +117,7 @@ impl RouterConfig {
         let listen = settings.listen.iter().map(|text| listen_address(text)).collect::<Result<Vec<_>, Failure>>()?;
         let mut table = networks(&listen, &settings.network)?;
         settings.route.iter().try_for_each(|route| routes::add_all(&mut table, route))?;
+        table.ways.iter().try_for_each(|way| refuse_own(way, &listen))?;
         let limits = settings.limits;
         Ok(RouterConfig {
             name: settings.name.unwrap_or_else(host::name),
@@ -124,7 +125,7 @@ impl RouterConfig {
             table,
             suspect: seconds("suspect_seconds", limits.suspect_seconds, SUSPECT)?.max(SUSPECT_MIN),
             drain: seconds("drain_seconds", limits.drain_seconds, DRAIN)?,
-            limits: limits.resolve(),
+            limits: limits.resolve()?,
             control: settings.control.map_or_else(usual_control, Ok)?,
             metrics: MetricsSettings { address: settings.metrics, token: settings.metrics_token }.resolve()?,
         })
@@ -145,17 +146,49 @@ fn listen_address(text: &str) -> Result<(SocketAddr, NetworkName), Failure> {
 }
 
 impl RouterLimitSettings {
-    fn resolve(&self) -> RelayLimits {
+    fn resolve(&self) -> Result<RelayLimits, Failure> {
         let usual = RelayLimits::default();
-        RelayLimits {
-            flows_max: self.flows_max.unwrap_or(usual.flows_max).max(1),
-            flows_per_client_max: self.flows_per_client_max.unwrap_or(usual.flows_per_client_max).max(1),
-            greeting_max: self.greeting_max.unwrap_or(usual.greeting_max).max(1),
-            greeting_per_client_max: self.greeting_per_client_max.unwrap_or(usual.greeting_per_client_max).max(1),
+        Ok(RelayLimits {
+            flows_max: some("flows_max", self.flows_max, usual.flows_max)?,
+            flows_per_client_max: some("flows_per_client_max", self.flows_per_client_max, usual.flows_per_client_max)?,
+            greeting_max: some("greeting_max", self.greeting_max, usual.greeting_max)?,
+            greeting_per_client_max: some(
+                "greeting_per_client_max",
+                self.greeting_per_client_max,
+                usual.greeting_per_client_max,
+            )?,
             watchers_max: self.watchers_max.unwrap_or(usual.watchers_max),
-            memory: self.memory_mib.map_or(usual.memory, |mib| mib.saturating_mul(1 << 20)),
-        }
+            memory: some("memory_mib", self.memory_mib, usual.memory >> 20)?.saturating_mul(1 << 20),
+        })
     }
+}
+
+/// A limit that lets something in: a router that takes nothing would refuse every mount.
+fn some(key: &str, value: Option<usize>, usual: usize) -> Result<usize, Failure> {
+    match value.unwrap_or(usual) {
+        0 => {
+            let hint = format!("give 1 or more, or leave it out for {usual}; to take no more flows, drain the router");
+            Err(Failure::usage(format!("cannot use {key} = 0 of [limits]"), "it would let nobody in", hint))
+        }
+        limit => Ok(limit),
+    }
+}
+
+/// Refuses a way by the router itself, of which connections would come back to it.
+pub(crate) fn refuse_own(way: &Way, listen: &[(SocketAddr, NetworkName)]) -> Result<(), Failure> {
+    let is_here = |ip: IpAddr| {
+        interfaces().is_ok_and(|own| own.iter().any(|interface| interface.address == ip)) || ip.is_loopback()
+    };
+    let is_own = |listens: &SocketAddr| {
+        listens.port() == way.gateway.port()
+            && (listens.ip() == way.gateway.ip() || (listens.ip().is_unspecified() && is_here(way.gateway.ip())))
+    };
+    if listen.iter().any(|(address, _)| is_own(address)) {
+        let what = format!("cannot use the route {}", routes::text(way));
+        let hint = format!("name the router that leads to {}: its address in a network that both are in", way.network);
+        return Err(Failure::usage(what, "its gateway is this router itself", hint));
+    }
+    Ok(())
 }
 
 fn seconds(key: &str, value: Option<f64>, usual: Duration) -> Result<Duration, Failure> {
@@ -253,6 +286,17 @@ mod tests {
                 "in that network itself",
             ),
             ("listen = ['127.0.0.1@net1']\n[limits]\ndrain_seconds = -1", "not a time"),
+            ("listen = ['127.0.0.1@net1']\n[limits]\nflows_max = 0", "let nobody in"),
+            ("listen = ['127.0.0.1@net1']\n[limits]\nflows_per_client_max = 0", "let nobody in"),
+            ("listen = ['127.0.0.1@net1']\n[limits]\ngreeting_max = 0", "let nobody in"),
+            ("listen = ['127.0.0.1@net1']\n[limits]\ngreeting_per_client_max = 0", "let nobody in"),
+            ("listen = ['127.0.0.1@net1']\n[limits]\nmemory_mib = 0", "let nobody in"),
+            ("listen = ['127.0.0.1@net1']\n[[route]]\nnetwork = 'far'\ngateways = ['127.0.0.1']", "this router itself"),
+            (
+                "listen = ['127.0.0.1@net1', '0.0.0.0:9@net2']\n[[network]]\nname = 'net2'\n\
+                 addresses = ['10.2.0.0/16']\n[[route]]\nnetwork = 'far'\ngateways = ['127.0.0.1:9']",
+                "this router itself",
+            ),
             ("lisen = []", "lisen"),
         ] {
             let failure = resolved(text).unwrap_err().to_string();
