@@ -160,7 +160,20 @@ fn traffic(status: &RouterStatus) -> Vec<Vec<String>> {
             blocked("next"),
         ]
     };
-    of(table::ROUTER_FLOWS.definition.name).map(row).collect()
+    // Of those that have no flow now, and were refused, there is no number of flows.
+    let counted = [
+        &table::ROUTER_FLOWS.definition,
+        &table::ROUTER_FLOWS_OPENED.definition,
+        &table::ROUTER_FLOWS_REFUSED.definition,
+    ];
+    let mut all: Vec<&Sample> = Vec::new();
+    for sample in counted.into_iter().flat_map(|counted| of(counted.name)) {
+        let is_it = |known: &&Sample| ["scope", "name"].iter().all(|label| known.label(label) == sample.label(label));
+        if !all.iter().any(|known| is_it(&known)) {
+            all.push(sample);
+        }
+    }
+    all.into_iter().map(row).collect()
 }
 
 fn flow(flow: &FlowStatus) -> Vec<String> {
@@ -182,6 +195,8 @@ fn flow(flow: &FlowStatus) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use aqueduct_metrics::Snapshot;
+
     use super::*;
 
     #[test]
@@ -203,6 +218,8 @@ mod tests {
             ..RouteState::default()
         };
         let network = NetworkStatus { name: "net1".into(), addresses: vec!["10.1.0.0/16".into()], ports: vec![7170] };
+        let mut metrics = Snapshot::default();
+        metrics.put_number(&table::ROUTER_FLOWS_REFUSED, &["client", "10.1.0.8"], 26);
         let status = RouterStatus {
             router: "r1".into(),
             stops_in_seconds: Some(9),
@@ -211,6 +228,7 @@ mod tests {
             routes: vec![route],
             flows_total: 20,
             flows: vec![flow],
+            metrics,
             ..RouterStatus::default()
         };
         let text = text(&status);
@@ -221,6 +239,7 @@ mod tests {
             "down (3 failures)",
             "2.0 KiB   0 B  next for 3 s",
             "and 19 more flows",
+            "client  10.1.0.8      0       0       26",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

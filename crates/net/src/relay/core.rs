@@ -11,7 +11,8 @@ use aqueduct_wire::{Lane, RouteStatus, Target};
 use aqueduct_worker::{Group, lock};
 
 use crate::relay::admission::{Admission, BUFFER_MIN, Limits};
-use crate::relay::counters::Counters;
+use crate::relay::counters::{Counters, NONE};
+use crate::relay::flood::Flood;
 use crate::relay::flow::{About, Flow, Side};
 use crate::relay::movers::Movers;
 use crate::relay::pipes::Pipes;
@@ -72,6 +73,7 @@ pub(crate) struct Core {
     admission: Mutex<Admission>,
     greeted: Mutex<Greeted>,
     waiting: Mutex<Waiting>,
+    flood: Mutex<Flood>,
     pub(crate) pipes: Arc<Pipes>,
     flows: Mutex<HashMap<u64, Arc<Flow>>>,
     /// The size of the buffers of flows for bulk data.
@@ -126,6 +128,7 @@ impl Core {
             admission: Mutex::default(),
             greeted: Mutex::default(),
             waiting: Mutex::default(),
+            flood: Mutex::default(),
             pipes: Arc::default(),
             flows: Mutex::default(),
             buffer,
@@ -139,10 +142,21 @@ impl Core {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Counts a connection that is to be greeted; `None`: there are too many.
+    /// Counts a connection that is to be greeted; `None`: there are too many, which is counted, and
+    /// told now and then.
     pub(crate) fn begin_greeting(self: &Arc<Core>, client: IpAddr) -> Option<Greeting> {
-        let enters = lock(&self.greeted).enter(client, self.greeting_limits());
-        enters.then(|| Greeting { core: self.clone(), client })
+        if lock(&self.greeted).enter(client, self.greeting_limits()) {
+            return Some(Greeting { core: self.clone(), client });
+        }
+        self.refused([NONE, &client.to_string(), NONE]);
+        if let Some(refused) = lock(&self.flood).refuses(Instant::now()) {
+            tracing::warn!(
+                %client,
+                refused,
+                "refuses connections: too many have not said where they want to go (greeting_max, greeting_per_client_max)"
+            );
+        }
+        None
     }
 
     /// Counts a connection that waits for its target. Those that have not said where they want to

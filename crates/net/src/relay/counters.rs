@@ -29,6 +29,7 @@ impl Absorb for Traffic {
 }
 
 /// A part of a router's counters, to be kept by who counts there.
+#[derive(Debug)]
 pub(crate) struct Series(aqueduct_metrics::Series<Traffic>);
 
 impl Series {
@@ -61,14 +62,22 @@ impl Series {
 #[derive(Debug)]
 pub(crate) struct Counters {
     of: [Family<Traffic>; 3],
+    /// Has what is refused before it is known where it goes counted under its own name, though no
+    /// flow has it.
+    _none: [Series; 2],
 }
+
+/// The route and the network of a connection of which it is not known where it goes.
+pub(crate) const NONE: &str = "none";
 
 /// By what flows are counted.
 const SCOPES: [&str; 3] = ["route", "client", "network"];
 
 impl Default for Counters {
     fn default() -> Counters {
-        Counters { of: [ROUTES_MAX, CLIENTS_MAX, ROUTES_MAX].map(|limit| Family::new(limit, Traffic::default)) }
+        let of = [ROUTES_MAX, CLIENTS_MAX, ROUTES_MAX].map(|limit| Family::new(limit, Traffic::default));
+        let none = [&of[0], &of[2]].map(|family| Series(family.series(NONE)));
+        Counters { of, _none: none }
     }
 }
 

@@ -10,6 +10,7 @@ use socket2::Socket;
 
 use crate::initiator::{PART_MIN, is_absent, watch_gateways};
 use crate::relay::core::{Core, Greeting, Wait};
+use crate::relay::counters::NONE;
 use crate::relay::flow::{About, Side, set_buffers};
 use crate::relay::frames::{Guarded, connect, receive, send, unless_gone};
 use crate::relay::pace::Pace;
@@ -88,7 +89,7 @@ async fn serve(core: &Arc<Core>, side: &Arc<Side>, client: IpAddr, greeting: Gre
     match opened {
         Ok(opened) => begin(core, (side, &request), (&route, client), opened).await,
         Err(Refusal { status, hop, why, names }) => {
-            let names = names.unwrap_or_else(|| [String::from("none"), client.to_string(), String::from("none")]);
+            let names = names.unwrap_or_else(|| [NONE.to_owned(), client.to_string(), NONE.to_owned()]);
             core.refused([&names[0], &names[1], &names[2]]);
             answer(core, side, (&request, status, hop), &why).await?;
             Ok(false)

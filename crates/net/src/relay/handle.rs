@@ -154,10 +154,8 @@ impl Drop for Relay {
 impl Listener {
     fn welcome(&self, socket: Socket, client: IpAddr) {
         let Some(core) = self.core.upgrade() else { return };
-        let Some(greeting) = core.begin_greeting(client) else {
-            // Without a word: whoever floods it shall not have it write.
-            return tracing::debug!(%client, "refused a connection: too many have not said where they want to go");
-        };
+        // Without a word: whoever floods it shall not have it write.
+        let Some(greeting) = core.begin_greeting(client) else { return };
         // Until it is a flow it has no more than its share of what all may have.
         set_buffers(&socket, BUFFER_MIN);
         let group = core.group.clone();

@@ -4,6 +4,7 @@
 mod admission;
 mod core;
 mod counters;
+mod flood;
 mod flow;
 mod frames;
 mod greet;

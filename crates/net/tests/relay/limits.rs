@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use aqueduct_metrics::table::ROUTER_FLOWS_REFUSED;
 use socket2::{Domain, Socket, Type};
 
 use super::*;
@@ -126,6 +127,23 @@ fn a_client_that_waits_for_a_dead_server_reaches_another() {
 }
 
 /// It is slowed down, and others have the thread between its questions.
+/// They would take all places of others, and leave no trace.
+#[test]
+fn connections_that_say_nothing_are_refused_and_counted() {
+    let limits = RelayLimits { greeting_per_client_max: 4, ..RelayLimits::default() };
+    let router = router(&[("far", "127.0.0.0/8")], &[], limits);
+    let silent: Vec<TcpStream> = (0..7).map(|_| connect(router.address())).collect();
+    let refused = |scope: &str| {
+        let metrics = router.relay().status().metrics;
+        let all = metrics.samples(ROUTER_FLOWS_REFUSED.definition.name);
+        let of = all.iter().find(|sample| sample.label("scope") == scope);
+        of.map_or((String::new(), 0), |sample| (sample.label("name").to_owned(), sample.number()))
+    };
+    until("three are refused", || refused("client").1 == 3);
+    assert_eq!([refused("route"), refused("network")], [("none".to_owned(), 3), ("none".to_owned(), 3)]);
+    drop(silent);
+}
+
 #[test]
 fn who_asks_without_end_leaves_the_thread_to_others() {
     /// So many are answered at once, and later ones with these pauses.
