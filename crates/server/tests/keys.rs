@@ -596,6 +596,22 @@ fn who_comes_by_a_router_to_maps_of_networks_is_nobody() {
     assert_eq!((owner(false, "mapped"), owner(true, "nobodys")), (3000, 65_534));
 }
 
+/// Its address would not help it if it were listed.
+#[test]
+fn who_comes_by_a_router_and_is_not_listed_is_told_what_counts_there() {
+    let hosts = Some(vec![Host::parse("127.0.0.0/8").unwrap()]);
+    let fixture = Fixture::keyed_with(&[key(1)], Access { hosts, ..trusting() });
+    let mut peer = fixture.connect();
+    assert_eq!(come_by_router(&mut peer, Target::Server(SERVER.id)).status, RouteStatus::Open);
+    let mut peer = greet_on(peer, &greeting(), &greeting()).let_in(&key(1)).0;
+    let mut body = Vec::new();
+    Attach { export: "/e", read_only: false }.encode(&mut body);
+    let (header, why) = peer.call(Op::Attach, (0, 0), &body);
+    let why = String::from_utf8(why).unwrap();
+    assert_eq!(header.status as i32, Errno::EACCES.raw());
+    assert!(why.contains("known by a node's key alone"), "{why}");
+}
+
 #[test]
 fn a_server_answers_a_preamble_for_itself() {
     let fixture = Fixture::keyed(&[key(1)]);

@@ -11,6 +11,7 @@ use crate::agent::Submitter;
 use crate::attached::Attached;
 use crate::complaints::Complaint;
 use crate::export::Export;
+use crate::origin::Identity;
 
 /// Bytes of export names that a client is told when it asks for one that there is not.
 const EXPORT_NAMES_LENGTH_MAX: usize = 64 << 10;
@@ -99,9 +100,12 @@ impl Job {
 
     fn refuse_attach(&self, export: &Export) {
         let (client, who) = (&self.session.name, self.session.origin.identity());
-        let why = match export.access.members_only {
-            true => format!("it is for the volume's other servers, and {who} has not proved to be one"),
-            false => format!("{who} is not among its hosts"),
+        let why = match (&who, export.access.members_only) {
+            (_, true) => format!("it is for the volume's other servers, and {who} has not proved to be one"),
+            (Identity::Behind(_), false) => format!(
+                "{who} is not among its hosts; an address means nobody there: who comes by a router is known by a node's key alone, listed as node:NAME"
+            ),
+            _ => format!("{who} is not among its hosts"),
         };
         let what = format_args!("refused to attach {} for {client}: {why}", export.name);
         self.server.complaints.tell(who, Complaint::Refused, what);
