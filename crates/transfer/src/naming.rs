@@ -138,7 +138,7 @@ pub fn rename(item: &Item, present: Option<&Seen>, part: &[u8]) -> Result<(), Fa
         return named_free(directory.rename(part, name, false));
     };
     let is_there = directory.look(name);
-    if !is_there.as_ref().is_ok_and(|is_there| is_there.is_as(present)) {
+    if !is_there.as_ref().is_ok_and(|is_there| is_there.is_as_with_fewer_names(present)) {
         return Err(Fault::new("naming it", "what has its name at the destination was changed meanwhile"));
     }
     directory.rename(part, name, true).trying("naming it")
@@ -187,6 +187,29 @@ mod tests {
             by_itself: false,
         };
         names.iter().map(item).collect()
+    }
+
+    #[test]
+    fn names_of_one_inode_are_replaced_one_after_the_other_and_nobody_elses_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+        [&from, &to].iter().for_each(|path| std::fs::create_dir(path).unwrap());
+        let (_job, dir) = begun([&from, &to], || Ok(()));
+        let write = |name: &str, text: &str| std::fs::write(to.join(name), text).unwrap();
+        write("a", "old");
+        ["b", "c"].iter().for_each(|name| std::fs::hard_link(to.join("a"), to.join(name)).unwrap());
+        let items = items(&dir, &["a", "b", "c"]);
+        let present: Vec<_> = items.iter().map(|item| item.present().unwrap()).collect();
+        write(".part", "new");
+        rename(&items[0], present[0].as_ref(), b".part").unwrap();
+        write(".part", "new");
+        rename(&items[1], present[1].as_ref(), b".part").unwrap();
+        assert_eq!(std::fs::read_to_string(to.join("b")).unwrap(), "new");
+        // The last has been written by somebody else, besides.
+        write("c", "others");
+        write(".part", "new");
+        rename(&items[2], present[2].as_ref(), b".part").unwrap_err();
+        assert_eq!(std::fs::read_to_string(to.join("c")).unwrap(), "others");
     }
 
     /// The kernel tells of an error once, to whichever thread asks first.

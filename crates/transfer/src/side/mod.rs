@@ -100,6 +100,15 @@ impl Seen {
         let of = |seen: &Seen| (seen.attr.size, seen.attr.mtime, seen.attr.ctime, seen.attr.kind());
         of(self) == of(before) && self.identity() == before.identity()
     }
+
+    /// Whether nothing was changed since `before`, but that the inode may have lost other names:
+    /// a copy takes them away one by one where it replaces what has several.
+    pub fn is_as_with_fewer_names(&self, before: &Seen) -> bool {
+        let of = |seen: &Seen| (seen.attr.size, seen.attr.mtime, seen.attr.btime, seen.attr.mode);
+        let owner = |seen: &Seen| (seen.attr.uid, seen.attr.gid);
+        let has_lost = self.attr.nlink < before.attr.nlink && self.identity() == before.identity();
+        self.is_as(before) || has_lost && of(self) == of(before) && owner(self) == owner(before)
+    }
 }
 
 /// An entry of a directory.
