@@ -486,6 +486,12 @@ fn tell(summary: &Summary) {
         eprintln!("aqueduct: nothing was deleted: {why}");
     }
     let counts = &summary.counts;
+    if counts.unfinished > 0 {
+        let count = counts.unfinished;
+        eprintln!(
+            "aqueduct: {count} names of the source were left out: copies into it have not ended (.aqueduct-part-*)"
+        );
+    }
     let mut parts = vec![format!("{} files, {}", counts.files, bytes(counts.bytes as f64))];
     for (count, what) in [
         (counts.directories, "directories"),

@@ -109,6 +109,9 @@ pub fn b3sum(input: std::fs::File, name: &str, mut print: impl FnMut(&str)) -> R
 fn find_strange(comparing: &Comparing, directory: &dyn Directory, path: &mut Vec<u8>) {
     let mut below = Vec::new();
     let listed = directory.list(&mut |listed| {
+        if listed.is_part() {
+            return; // of a copy into the tree that has not ended
+        }
         let path = crate::job::below(path, &listed.name);
         let known = lock(&comparing.known);
         if !known.contains(&mark(&path)) {

@@ -91,7 +91,9 @@ fn names_of(directory: &dyn Directory, path: &[u8]) -> Result<HashSet<Box<[u8]>>
         let before = directory.seen().map_err(failed)?;
         let mut names = HashSet::new();
         let mut found = |listed: Listed| {
-            names.insert(listed.name);
+            if !listed.is_part() {
+                names.insert(listed.name);
+            }
         };
         directory.list(&mut found).map_err(failed)?;
         if directory.seen().map_err(failed)?.is_as(&before) {
@@ -113,10 +115,10 @@ fn find(
     let wanted = names_of(source, path)?;
     let (mut there, mut strange) = (HashSet::new(), Vec::new());
     let mut found = |listed: Listed| {
-        if wanted.contains(&listed.name) {
-            there.insert(listed.name);
-        } else {
-            strange.push(listed);
+        match listed.is_part() {
+            true => {} // another copy may be at it
+            false if wanted.contains(&listed.name) => drop(there.insert(listed.name)),
+            false => strange.push(listed),
         }
     };
     target.list(&mut found).map_err(failed)?;

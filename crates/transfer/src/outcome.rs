@@ -93,6 +93,8 @@ pub struct Counts {
     pub unchanged: u64,
     /// Names that were left as they are since they were there, or directories without -r.
     pub skipped: u64,
+    /// Temporary names at the source of copies into it that have not ended: they are left out.
+    pub unfinished: u64,
     /// Names that were removed.
     pub deleted: u64,
     /// Files that an earlier run of this copy had done.
@@ -111,6 +113,7 @@ pub struct Counting {
     pub others: AtomicU64,
     pub unchanged: AtomicU64,
     pub skipped: AtomicU64,
+    pub unfinished: AtomicU64,
     pub deleted: AtomicU64,
     pub resumed: AtomicU64,
 }
@@ -133,6 +136,7 @@ impl Counting {
             others: read(&self.others),
             unchanged: read(&self.unchanged),
             skipped: read(&self.skipped),
+            unfinished: read(&self.unfinished),
             deleted: read(&self.deleted),
             resumed: read(&self.resumed),
         }

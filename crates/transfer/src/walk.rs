@@ -81,9 +81,9 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
 pub fn sweep(job: &Job, target: &dyn Directory, path: &[u8]) -> Result<(), Errno> {
     let is_kept = |name: &[u8]| job.store.as_ref().is_some_and(|store| store.knows_part(path, name));
     let mut left = Vec::new();
-    target.list_parts(&mut |name| {
-        if name.starts_with(&job.part_prefix()) {
-            left.push(name.to_vec());
+    target.list(&mut |listed| {
+        if listed.is_part() && listed.name.starts_with(&job.part_prefix()) {
+            left.push(listed.name);
         }
     })?;
     for name in left.into_iter().filter(|name| !is_kept(name)) {
@@ -107,6 +107,17 @@ fn make(target: &dyn Directory, name: &[u8], disinherits: bool) -> Result<Arc<dy
     Ok(made)
 }
 
+/// Whether a name of the source is something that another copy, into the source, has not ended.
+/// That is counted, and told at the end.
+pub fn is_left_out(job: &Job, path: &[u8], listed: &Listed) -> bool {
+    let is_part = listed.is_part();
+    if is_part {
+        add(&job.counts.unfinished, 1);
+        job.tell("left out, since it is not whole:", &below(path, &listed.name));
+    }
+    is_part
+}
+
 /// Hands on what is in a directory. When too much waits already, the lister works on it himself.
 pub fn list(job: &Arc<Job>, worker: &mut Worker, dir: &Arc<Dir>) {
     let mut batch = Vec::new();
@@ -114,6 +125,9 @@ pub fn list(job: &Arc<Job>, worker: &mut Worker, dir: &Arc<Dir>) {
     let mut found = |listed: Listed| {
         let is_directory = listed.kind == libc::S_IFDIR;
         if !filter.takes_all() && listed.kind != 0 && !filter.takes(&below(&dir.path, &listed.name), is_directory) {
+            return;
+        }
+        if is_left_out(job, &dir.path, &listed) {
             return;
         }
         let Listed { name, kind, seen } = listed;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use aqueduct_node::{Failure, Reach};
-use aqueduct_transfer::{Access, Directory, File, Place, Seen};
+use aqueduct_transfer::{Access, Directory, File, Listed, Place, Seen};
 
 /// The type bits of a mode, of a regular file and of a directory.
 const REGULAR: u32 = 0o100_000;
@@ -61,8 +61,8 @@ fn gather(root: &Arc<dyn Directory>, found: &mut Vec<Sample>) {
     let (mut left, began) = (vec![root.clone()], Instant::now());
     while let Some(directory) = left.pop() {
         let mut names = Vec::new();
-        let _ = directory.list(&mut |listed| names.push((listed.name, listed.kind))); // what cannot be read is not
-        for (name, kind) in names {
+        let _ = directory.list(&mut |listed| names.push(listed)); // what cannot be read is not
+        for Listed { name, kind, .. } in names.into_iter().filter(|listed| !listed.is_part()) {
             if found.len() >= FILES_MAX || began.elapsed() > LOOK_MAX {
                 return;
             }

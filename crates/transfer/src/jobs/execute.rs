@@ -160,6 +160,9 @@ fn enter(
     let mut listed = Vec::new();
     job.within(Stage::Walk, || dir.source.list(&mut |found| listed.push(found))).trying("listing it")?;
     for found in listed {
+        if walk::is_left_out(job, path, &found) {
+            continue;
+        }
         let whole = below(path, &found.name);
         match job.within(Stage::Walk, || look(&dir, &found)) {
             Ok(Some(inode)) => sort(job, &mut batch, &whole, &found.name, &inode, outcome),

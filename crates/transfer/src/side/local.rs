@@ -16,7 +16,7 @@ use rustix::fs::{
 };
 
 use super::lustre::{LAYOUT, Layout, MAGIC};
-use super::{Directory, File, Listed, Node, Seen, Xattrs, is_part};
+use super::{Directory, File, Listed, Node, PART, Seen, Xattrs};
 
 /// tmpfs and ramfs, as statfs(2) calls them.
 const MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
@@ -81,25 +81,6 @@ impl LocalDirectory {
             }
             opened => Ok(opened?),
         }
-    }
-}
-
-impl LocalDirectory {
-    /// Gives each name and type to `found`.
-    fn each(&self, found: &mut dyn FnMut(&[u8], u32)) -> Result<(), Errno> {
-        // A listing of its own: the position of a descriptor is shared.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.0, c".", flags, Mode::empty())?;
-        let mut buffer = Vec::with_capacity(LISTING_SIZE);
-        let mut entries = RawDir::new(&fd, buffer.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                found(name, kind(entry.file_type()));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -398,19 +379,23 @@ fn kind(file_type: rustix::fs::FileType) -> u32 {
 
 impl Directory for LocalDirectory {
     fn list(&self, found: &mut dyn FnMut(Listed)) -> Result<(), Errno> {
-        self.each(&mut |name, kind| {
-            if !is_part(name) {
+        // A listing of its own: the position of a descriptor is shared.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.0, c".", flags, Mode::empty())?;
+        let mut buffer = Vec::with_capacity(LISTING_SIZE);
+        let mut entries = RawDir::new(&fd, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                let kind = match kind(entry.file_type()) {
+                    0 if name.starts_with(PART) => self.look(name).map_or(0, |seen| seen.attr.kind()),
+                    kind => kind,
+                };
                 found(Listed { name: name.into(), kind, seen: None });
             }
-        })
-    }
-
-    fn list_parts(&self, found: &mut dyn FnMut(&[u8])) -> Result<(), Errno> {
-        self.each(&mut |name, _| {
-            if is_part(name) {
-                found(name);
-            }
-        })
+        }
+        Ok(())
     }
 
     fn look(&self, name: &[u8]) -> Result<Seen, Errno> {

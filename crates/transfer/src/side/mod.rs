@@ -18,8 +18,7 @@ use aqueduct_posix::project::Project;
 pub use lustre::{Layout, is_internal};
 pub use place::{Access, Place, Root};
 
-/// What names begin with that are not whole yet. They are never walked, copied or deleted, except
-/// by the job that made them.
+/// What names begin with that are not whole yet: see [`Listed::is_part`].
 pub const PART: &[u8] = b".aqueduct-part-";
 
 /// The most bytes that move in one step.
@@ -122,6 +121,14 @@ pub struct Listed {
     pub seen: Option<Seen>,
 }
 
+impl Listed {
+    /// Whether it is something that is not whole, made by this program or another run of it. Such
+    /// are never copied, compared or taken for what the destination has.
+    pub fn is_part(&self) -> bool {
+        is_part(&self.name, self.kind)
+    }
+}
+
 /// What has attributes, and is open: a file, a directory, or a name that is neither.
 pub trait Node: Send + Sync {
     /// Looks at it.
@@ -218,11 +225,9 @@ pub trait File: Node {
 
 /// An open directory. Names are single components.
 pub trait Directory: Node {
-    /// Gives each entry to `found`, without `.`, `..` and what is not whole.
+    /// Gives each entry to `found`, without `.` and `..`. Of those that may be something that is
+    /// not whole the type is known.
     fn list(&self, found: &mut dyn FnMut(Listed)) -> Result<(), Errno>;
-
-    /// Gives the names of what is not whole to `found`.
-    fn list_parts(&self, found: &mut dyn FnMut(&[u8])) -> Result<(), Errno>;
 
     /// Looks at a name, never at what a link points to.
     fn look(&self, name: &[u8]) -> Result<Seen, Errno>;
@@ -301,14 +306,50 @@ pub trait Directory: Node {
     }
 }
 
-/// Whether a name is that of something that is not whole.
-pub fn is_part(name: &[u8]) -> bool {
-    name.starts_with(PART)
+/// Whether a name of this type is that of something that is not whole. The names are exactly those
+/// that are made: others that begin in the same way are somebody's.
+fn is_part(name: &[u8], kind: u32) -> bool {
+    let Some(number) = name.strip_prefix(PART) else { return false };
+    let is_hex = |text: &[u8]| text.iter().all(|letter| matches!(letter, b'0'..=b'9' | b'a'..=b'f'));
+    let is_run = |text: &[u8]| text.len() == 16 && is_hex(text);
+    match (number.strip_prefix(b"diagnose-"), number.get(16)) {
+        (Some(number), _) => is_run(number) && kind == libc::S_IFDIR,
+        // A manifest.
+        (None, None) => is_run(number) && kind == libc::S_IFREG,
+        (None, Some(after)) => {
+            let (run, count) = (&number[..16], &number[17..]);
+            let is_count = (1..=16).contains(&count.len()) && is_hex(count);
+            is_run(run) && *after == b'-' && is_count && kind != libc::S_IFDIR
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_names_as_they_are_made_are_parts() {
+        let file = libc::S_IFREG;
+        for (name, kind, is) in [
+            (".aqueduct-part-0123456789abcdef-1f", file, true),
+            (".aqueduct-part-0123456789abcdef-1f", libc::S_IFLNK, true),
+            (".aqueduct-part-0123456789abcdef", file, true),
+            (".aqueduct-part-diagnose-0123456789abcdef", libc::S_IFDIR, true),
+            (".aqueduct-part-0123456789abcdef-1f", libc::S_IFDIR, false),
+            (".aqueduct-part-0123456789abcdef", libc::S_IFDIR, false),
+            (".aqueduct-part-diagnose-0123456789abcdef", file, false),
+            (".aqueduct-part-0123456789abcdef-", file, false),
+            (".aqueduct-part-0123456789abcdef-1F", file, false),
+            (".aqueduct-part-0123456789abcdef-0123456789abcdef0", file, false),
+            (".aqueduct-part-0123456789abcdeg-1", file, false),
+            (".aqueduct-part-123-1", file, false),
+            (".aqueduct-part-notes", file, false),
+            (".aqueduct-part-", file, false),
+        ] {
+            assert_eq!(is_part(name.as_bytes(), kind), is, "{name} {kind:o}");
+        }
+    }
 
     #[test]
     fn a_number_that_is_used_again_is_another_inode_at_this_moment() {

@@ -13,7 +13,7 @@ use aqueduct_metrics::{HistogramSnapshot, table};
 use aqueduct_node::Attachment;
 use bytes::Bytes;
 
-use super::{Became, Directory, File, Listed, Node, Seen, Xattrs, is_part};
+use super::{Became, Directory, File, Listed, Node, Seen, Xattrs};
 use crate::running::{OperationRecord, SessionRecord};
 
 /// Bytes of a listing asked for at a time.
@@ -374,21 +374,7 @@ impl ProjectedDirectory {
 
 impl Directory for ProjectedDirectory {
     fn list(&self, found: &mut dyn FnMut(Listed)) -> Result<(), Errno> {
-        let mut whole = |listed: Listed| {
-            if !is_part(&listed.name) {
-                found(listed);
-            }
-        };
-        self.0.with_directory(|open| self.list_open(open, &mut whole))
-    }
-
-    fn list_parts(&self, found: &mut dyn FnMut(&[u8])) -> Result<(), Errno> {
-        let mut part = |listed: Listed| {
-            if is_part(&listed.name) {
-                found(&listed.name);
-            }
-        };
-        self.0.with_directory(|open| self.list_open(open, &mut part))
+        self.0.with_directory(|open| self.list_open(open, found))
     }
 
     fn look(&self, name: &[u8]) -> Result<Seen, Errno> {

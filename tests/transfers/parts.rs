@@ -1,0 +1,49 @@
+//! Temporary names: which are ours, and what becomes of them.
+
+use std::fs;
+
+use crate::common::{Server, aqueduct, directory, test};
+use crate::tree::{text, told, transfer};
+
+/// As a copy that was killed leaves it.
+const LEFT: &str = ".aqueduct-part-0123456789abcdef-1f";
+
+#[test]
+fn only_temporary_names_of_ours_are_left_out() {
+    test(|| {
+        let (home, source, target, export) = (directory(), directory(), directory(), directory());
+        let server = Server::start_with(&mut aqueduct(), &["--listen", "127.0.0.1:0"], &[export.path()]);
+        let others = [".aqueduct-part-notes", ".aqueduct-part-d/f", &format!("{LEFT}.d/f"), &format!("{LEFT}d/x")];
+        fs::create_dir(source.path().join("d")).unwrap();
+        for name in others.into_iter().chain([LEFT, "d/kept"]) {
+            fs::create_dir_all(source.path().join(name).parent().unwrap()).unwrap();
+            fs::write(source.path().join(name), name).unwrap();
+        }
+        let manifest = home.path().join("manifest");
+        let from = format!("{}/", source.path().display());
+        let there = server.source(export.path());
+        for (to, seen_at) in [(text(target.path()), target.path()), (&*there, export.path())] {
+            let (code, said) = told(home.path(), &["cp", "-r", "--manifest", text(&manifest), &from, to]);
+            assert_eq!((code, &said["files"], &said["unfinished"]), (0, &5.into(), &1.into()), "{said}");
+            for name in others {
+                assert_eq!(fs::read_to_string(seen_at.join(name)).unwrap(), name);
+            }
+            assert!(!seen_at.join(LEFT).exists());
+            // One that is there is another copy's, which has not ended.
+            fs::write(seen_at.join(LEFT), "").unwrap();
+            transfer(home.path(), &["verify", text(&manifest), to]).succeeded();
+            fs::write(seen_at.join(".aqueduct-part-mine"), "").unwrap();
+            let (code, said) = told(home.path(), &["verify", text(&manifest), to]);
+            assert_eq!((code, said["troubles"][0]["path"].as_str()), (1, Some(".aqueduct-part-mine")), "{said}");
+        }
+        let said = transfer(home.path(), &["cp", "-r", &from, text(target.path())]).succeeded();
+        assert!(said.contains("1 names of the source were left out"), "{said}");
+        // Listed ones are copied as well.
+        let list = home.path().join("list");
+        fs::write(&list, ".aqueduct-part-notes\n").unwrap();
+        let copy = home.path().join("copy");
+        let arguments = ["cp", "-r", "--files-from", text(&list), &from, text(&copy)];
+        assert_eq!(told(home.path(), &arguments).1["files"], 1);
+        assert!(copy.join(".aqueduct-part-notes").exists() && !copy.join("d").exists());
+    });
+}
