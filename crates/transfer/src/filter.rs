@@ -77,9 +77,13 @@ impl Pattern {
 }
 
 impl Filter {
-    /// Everything but what matches one of `excludes` and none of `includes`.
+    /// Everything but what matches one of `excludes` and none of `includes`. A pattern without a
+    /// name, as '' or '/', matches nothing, as rsync has it.
     pub fn new(excludes: &[String], includes: &[String]) -> Result<Filter, Failure> {
-        let parse = |texts: &[String]| texts.iter().map(|text| Pattern::parse(text)).collect::<Result<_, _>>();
+        let parse = |texts: &[String]| {
+            let named = texts.iter().filter(|text| !text.trim_matches('/').is_empty());
+            named.map(|text| Pattern::parse(text)).collect::<Result<_, _>>()
+        };
         Ok(Filter { excludes: parse(excludes)?, includes: parse(includes)?, only: None })
     }
 
@@ -161,6 +165,15 @@ mod tests {
             assert_eq!(of.takes(path.as_bytes(), is_directory), takes, "{path}");
         }
         assert!(Filter::new(&["[".to_owned()], &[]).is_err());
+    }
+
+    #[test]
+    fn a_pattern_without_a_name_matches_nothing() {
+        for text in ["", "/", "//"] {
+            assert!(filter(&[text], &[]).takes_all(), "'{text}'");
+            assert!(!filter(&["a"], &[text]).takes(b"a", false), "'{text}'");
+            assert!(!filter(&["a"], &[text]).takes(b"a", true), "'{text}'");
+        }
     }
 
     #[test]
