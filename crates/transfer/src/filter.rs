@@ -87,7 +87,8 @@ impl Filter {
         Ok(Filter { excludes: parse(excludes)?, includes: parse(includes)?, only: None })
     }
 
-    /// Only the paths of a list, one in each line, or each ended by NUL.
+    /// Only the paths of a list, one in each line, or each ended by NUL. As rsync has it, `.` and
+    /// `/` are all of the source, and an empty line is nothing.
     pub fn with_list(mut self, list: &[u8]) -> Result<Filter, Failure> {
         let separator = if list.contains(&0) { 0 } else { b'\n' };
         let mut paths = BTreeSet::new();
@@ -102,7 +103,7 @@ impl Filter {
                     "name paths below the source",
                 ));
             }
-            if !names.is_empty() {
+            if !line.is_empty() {
                 paths.insert(names.join(&b'/'));
             }
         }
@@ -116,9 +117,9 @@ impl Filter {
         (!matches(&self.excludes) || matches(&self.includes)) && self.is_listed(path, is_directory)
     }
 
-    /// The paths of the list, if there is one.
-    pub fn list(&self) -> Option<&BTreeSet<Vec<u8>>> {
-        self.only.as_ref()
+    /// The paths of the list, if there is one, but for the source itself.
+    pub fn list(&self) -> Option<impl Iterator<Item = &Vec<u8>>> {
+        self.only.as_ref().map(|paths| paths.iter().filter(|path| !path.is_empty()))
     }
 
     /// Whether everything is meant.
@@ -129,7 +130,7 @@ impl Filter {
     fn is_listed(&self, path: &[u8], is_directory: bool) -> bool {
         let Some(only) = &self.only else { return true };
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        if ends.chain([path.len()]).any(|end| only.contains(&path[..end])) {
+        if ends.chain([0, path.len()]).any(|end| only.contains(&path[..end])) {
             return true;
         }
         let above = [path, b"/"].concat();
@@ -193,5 +194,14 @@ mod tests {
             assert_eq!(of.takes(path.as_bytes(), is_directory), takes, "{path}");
         }
         assert!(filter(&[], &[]).with_list(b"a\0../b").is_err());
+    }
+
+    #[test]
+    fn a_list_with_the_source_itself_takes_all() {
+        for list in [".", "./", "/", "./.", "a\n.\n"] {
+            let of = filter(&["*.o"], &[]).with_list(list.as_bytes()).unwrap();
+            assert!(of.takes(b"b/c", false) && of.takes(b"b", true) && !of.takes(b"b/c.o", false), "{list}");
+        }
+        assert!(!filter(&[], &[]).with_list(b"\n\n").unwrap().takes(b"a", false));
     }
 }

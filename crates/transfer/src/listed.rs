@@ -17,7 +17,7 @@ pub struct Unseen(Option<Mutex<BTreeSet<Vec<u8>>>>);
 impl Unseen {
     /// All of a list, if there is one.
     pub fn new(filter: &Filter) -> Unseen {
-        Unseen(filter.list().map(|list| Mutex::new(list.clone())))
+        Unseen(filter.list().map(|list| Mutex::new(list.cloned().collect())))
     }
 
     /// A path is there.
