@@ -1,9 +1,10 @@
 //! What arrives is all that was there, and what the manifest says of it is true.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
 
-use crate::common::{Server, directory, directory_for_devices, test};
+use crate::common::{Server, aqueduct, directory, directory_for_devices, test};
 use crate::tree::{assert_same, body, names, plant, set_time, text, told, transfer};
 
 #[test]
@@ -35,11 +36,8 @@ fn a_tree_arrives_whole_at_a_server_and_back() {
         let (home, source, export, back) =
             (directory(), directory_for_devices(), directory_for_devices(), directory_for_devices());
         plant(source.path());
-        let server = Server::start_with(
-            &mut crate::common::aqueduct(),
-            &["--listen", "127.0.0.1:0", "--squash", "none"],
-            &[export.path()],
-        );
+        let server =
+            Server::start_with(&mut aqueduct(), &["--listen", "127.0.0.1:0", "--squash", "none"], &[export.path()]);
         let there = format!("{}/copy", server.source(export.path()));
         let [first, second] = ["first", "second"].map(|name| home.path().join(name));
         let from = format!("{}/", source.path().display());
@@ -189,6 +187,39 @@ fn a_source_goes_where_it_should() {
         assert!(said.contains("same file"), "{said}");
         let said = done(&["a", "a/b/c"]).failed();
         assert!(said.contains("into itself"), "{said}");
+    });
+}
+
+/// As rsync and cp have it; without the slash the link itself is copied.
+#[test]
+fn a_link_with_a_slash_is_what_is_in_its_directory() {
+    test(|| {
+        let (home, export) = (directory(), directory());
+        let at = |name: &str| export.path().join(name);
+        fs::create_dir_all(at("a/real/d")).unwrap();
+        fs::write(at("a/real/d/f"), "f").unwrap();
+        symlink("../b/second", at("a/first")).unwrap();
+        fs::create_dir(at("b")).unwrap();
+        symlink(at("a/./real"), at("b/second")).unwrap();
+        symlink("../..", at("a/out")).unwrap();
+        symlink("/etc", at("a/etc")).unwrap();
+        symlink("round", at("a/round")).unwrap();
+        let server = Server::start_with(&mut aqueduct(), &["--listen", "127.0.0.1:0"], &[export.path()]);
+        let there = server.source(export.path());
+        for (round, from) in [export.path().display().to_string(), there.clone()].into_iter().enumerate() {
+            let copy = home.path().join(format!("copy{round}"));
+            transfer(home.path(), &["cp", "-r", &format!("{from}/a/first/"), text(&copy)]).succeeded();
+            assert_eq!(fs::read(copy.join("d/f")).unwrap(), b"f");
+            let copy = home.path().join(format!("link{round}"));
+            transfer(home.path(), &["cp", "-r", &format!("{from}/a/first"), text(&copy)]).succeeded();
+            assert_eq!(fs::read_link(&copy).unwrap(), Path::new("../b/second"));
+        }
+        // At a server no link leads out of what it serves.
+        for name in ["out", "etc", "round"] {
+            let copy = home.path().join(name);
+            let said = transfer(home.path(), &["cp", "-r", &format!("{there}/a/{name}/"), text(&copy)]).failed();
+            assert!(said.contains("cannot follow the link") && !copy.exists(), "{said}");
+        }
     });
 }
 

@@ -41,6 +41,9 @@ enum Kind {
 /// another machine's wish.
 const EXPORTS_MAX: usize = 64;
 
+/// So many links lead from one to the next, as the kernel has it.
+const LINKS_MAX: usize = 40;
+
 /// How exports are attached.
 pub struct Access {
     /// The cluster's key, or this node's.
@@ -240,7 +243,7 @@ impl Place {
     pub fn find(&self, access: &Access) -> Result<Root, Failure> {
         match &self.kind {
             Kind::Here(path) => self.find_here(path),
-            Kind::There { server, path, .. } => self.find_there(access, server, path),
+            Kind::There { server, path, .. } => self.find_there(access, server, path, self.is_content),
         }
     }
 
@@ -251,7 +254,8 @@ impl Place {
                 let parent = LocalDirectory::open(path).map_err(|error| self.failed(error))?;
                 Ok(Root { parent, name: None })
             }
-            _ => self.find(access),
+            Kind::Here(path) => self.find_here(path),
+            Kind::There { server, path, .. } => self.find_there(access, server, path, false),
         }
     }
 
@@ -269,8 +273,8 @@ impl Place {
         let Some(name) = name else {
             return Ok(Root { parent: LocalDirectory::open(path).map_err(failed)?, name: None });
         };
-        // A path that ends with a slash is followed if it is a link.
-        if self.is_content && path.is_symlink() && path.is_dir() {
+        // Of what is in a directory its name says nothing: if that is a link it is followed.
+        if self.is_content && path.is_dir() {
             return Ok(Root { parent: LocalDirectory::open(path).map_err(failed)?, name: None });
         }
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -278,16 +282,26 @@ impl Place {
         Ok(Root { parent, name: Some(name.as_bytes().to_vec()) })
     }
 
-    fn find_there(&self, access: &Access, server: &str, path: &str) -> Result<Root, Failure> {
+    /// `follows`: if the last name is a link, the directory to which it leads is meant.
+    fn find_there(&self, access: &Access, server: &str, path: &str, follows: bool) -> Result<Root, Failure> {
         let (export, attached) = self.attach(access, server, path)?;
         let below = path.strip_prefix(export.trim_end_matches('/')).unwrap_or_default();
         let mut names = below.split('/').filter(|name| !name.is_empty() && *name != ".").map(str::as_bytes);
-        let mut parent = attached.root().map_err(|error| self.failed(error))?;
+        let mut above = vec![attached.root().map_err(|error| self.failed(error))?];
         let last = names.next_back();
         for name in names {
-            parent = parent.directory(name).map_err(|error| self.failed(error))?;
+            above.push(above[above.len() - 1].directory(name).map_err(|error| self.failed(error))?);
         }
-        Ok(Root { parent, name: last.map(<[u8]>::to_vec) })
+        let parent = above[above.len() - 1].clone();
+        let Some(name) = last else { return Ok(Root { parent, name: None }) };
+        if follows && parent.look(name).is_ok_and(|seen| seen.attr.kind() == libc::S_IFLNK) {
+            let parent = follow(above, name, export.as_bytes()).map_err(|error| {
+                let hint = "name the directory to which the link leads, in an export of the server";
+                Failure::new(format!("cannot follow the link {self}"), error, hint)
+            })?;
+            return Ok(Root { parent, name: None });
+        }
+        Ok(Root { parent, name: Some(name.to_vec()) })
     }
 
     /// The longest export that the path is, or is below of.
@@ -319,6 +333,38 @@ impl Place {
         attached.push((server.to_owned(), export.clone(), found.clone()));
         Ok((export, found))
     }
+}
+
+/// Finds the directory to which a name leads through links, none of which leads out of the export.
+/// `above`: the directories from the export's root to the one that has the name.
+fn follow(mut above: Vec<Arc<dyn Directory>>, name: &[u8], export: &[u8]) -> Result<Arc<dyn Directory>, Errno> {
+    let mut names = vec![name.to_vec()]; // those that are left, the next last
+    let mut links = 0;
+    while let Some(name) = names.pop() {
+        let here = above[above.len() - 1].clone();
+        match &*name {
+            b"" | b"." => {}
+            b".." if above.len() > 1 => drop(above.pop()),
+            b".." => return Err(Errno::EXDEV),
+            name if here.look(name)?.attr.kind() != libc::S_IFLNK => above.push(here.directory(name)?),
+            name => {
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(Errno::ELOOP);
+                }
+                let text = here.read_link(name)?;
+                let mut rest = &*text;
+                if text.starts_with(b"/") {
+                    let export = export.strip_suffix(b"/").unwrap_or(export);
+                    let below = text.strip_prefix(export).filter(|below| below.is_empty() || below.starts_with(b"/"));
+                    rest = below.ok_or(Errno::EXDEV)?;
+                    above.truncate(1);
+                }
+                names.extend(rest.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
+            }
+        }
+    }
+    Ok(above[above.len() - 1].clone())
 }
 
 impl Root {
