@@ -17,6 +17,7 @@ mod kept;
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../harness/lab.rs"]
 mod lab;
+mod manifests;
 mod parts;
 mod resume;
 mod slurm;

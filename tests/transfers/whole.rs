@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use crate::common::{Server, aqueduct, directory, directory_for_devices, test};
-use crate::tree::{assert_same, body, names, plant, set_time, text, told, transfer};
+use crate::tree::{assert_same, body, names, plant, text, told, transfer};
 
 #[test]
 fn a_tree_arrives_whole_from_here_to_here() {
@@ -58,70 +58,6 @@ fn a_tree_arrives_whole_at_a_server_and_back() {
         let between = format!("{}/again", server.source(export.path()));
         transfer(home.path(), &["cp", "-r", &there, &between]).succeeded();
         assert_same(source.path(), &export.path().join("again"));
-    });
-}
-
-/// Whatever is changed afterwards, `verify` says which name it is of.
-#[test]
-fn verify_notices_what_was_changed() {
-    test(|| {
-        let (home, source, target) = (directory(), directory_for_devices(), directory_for_devices());
-        plant(source.path());
-        let (copy, manifest) = (target.path().join("copy"), home.path().join("manifest"));
-        let arguments = ["cp", "-r", "--manifest", text(&manifest), text(source.path()), text(&copy)];
-        transfer(home.path(), &arguments).succeeded();
-        let verify = || transfer(home.path(), &["verify", text(&manifest), text(&copy)]);
-        verify().succeeded();
-        let big = copy.join("big");
-        let (mut content, stat) = (fs::read(&big).unwrap(), fs::metadata(&big).unwrap());
-        content[19_999_999] ^= 1;
-        fs::write(&big, &content).unwrap();
-        set_time(&big, stat.mtime(), stat.mtime_nsec());
-        let said = verify().failed();
-        assert!(said.contains("big: comparing it: the hash") && said.contains(" 1 are not"), "{said}");
-        content[19_999_999] ^= 1;
-        fs::write(&big, &content).unwrap();
-        set_time(&big, stat.mtime(), stat.mtime_nsec());
-        fs::write(copy.join("d/new"), "").unwrap();
-        fs::remove_file(copy.join("d/10")).unwrap();
-        fs::remove_file(copy.join("first")).unwrap();
-        fs::copy(copy.join("d/1"), copy.join("first")).unwrap();
-        set_time(&copy.join("first"), 1, 1);
-        let said = verify().failed();
-        for expected in ["d/new: comparing it: it is there", "d/10: looking at it", "first: comparing it: its time"] {
-            assert!(said.contains(expected), "{expected}: {said}");
-        }
-        let whole = fs::read_to_string(&manifest).unwrap();
-        fs::write(&manifest, whole.replacen("\"uid\":0", "\"uid\":1", 1)).unwrap();
-        let said = verify().failed();
-        assert!(said.contains("cannot believe the manifest"), "{said}");
-    });
-}
-
-/// A manifest in a Parquet file says what one in lines does.
-#[test]
-fn a_manifest_may_be_a_parquet_file() {
-    test(|| {
-        let (home, source, target) = (directory(), directory_for_devices(), directory_for_devices());
-        plant(source.path());
-        let copy = target.path().join("copy");
-        let [lines, table] = ["m.manifest", "m.parquet"].map(|name| home.path().join(name));
-        for manifest in [&lines, &table] {
-            let _ = fs::remove_dir_all(&copy);
-            let arguments = ["cp", "-r", "--manifest", text(manifest), text(source.path()), text(&copy)];
-            transfer(home.path(), &arguments).succeeded();
-        }
-        assert!(fs::read(&table).unwrap().ends_with(b"PAR1"));
-        let sums = [&lines, &table].map(|of| transfer(home.path(), &["verify", "--b3sum", text(of)]).succeeded());
-        assert!(sums[0] == sums[1] && sums[0].lines().count() > 10, "{sums:?}");
-        let verify = || transfer(home.path(), &["verify", text(&table), text(&copy)]);
-        verify().succeeded();
-        fs::write(copy.join("d/new"), "").unwrap();
-        assert!(verify().failed().contains("d/new: comparing it: it is there"));
-        let bytes = fs::read(&table).unwrap();
-        fs::write(&table, &bytes[..500]).unwrap();
-        assert!(verify().failed().contains("cannot believe the manifest"));
-        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 2, "nothing is left beside the manifests");
     });
 }
 

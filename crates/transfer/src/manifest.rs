@@ -211,15 +211,18 @@ pub enum ManifestError {
     /// The lines are not those that were written.
     #[error("its lines are not those that were written: their hash is another")]
     Hash,
+    /// There is more than was written.
+    #[error("its lines are not those that were written: there are more behind its last")]
+    Behind,
     /// It was written by another version.
     #[error("it has the format {0}, and this release knows 1")]
     Version(u32),
 }
 
-/// Reads a manifest. `each` is given the lines one by one: what it learns counts only if the
-/// whole is good.
+/// Reads a manifest up to its last line. `each` is given the lines one by one: what it learns
+/// counts only if the whole is good.
 pub fn read(
-    mut input: impl BufRead,
+    input: &mut impl BufRead,
     mut each: impl FnMut(Line) -> Result<(), io::Error>,
 ) -> Result<Provenance, ManifestError> {
     let (mut hasher, mut number) = (blake3::Hasher::new(), 0);
@@ -227,7 +230,7 @@ pub fn read(
     loop {
         text.clear();
         number += 1;
-        let length = io::Read::take(&mut input, LINE_MAX).read_line(&mut text)?;
+        let length = io::Read::take(&mut *input, LINE_MAX).read_line(&mut text)?;
         if length == 0 {
             return Err(ManifestError::Cut);
         }
@@ -282,9 +285,9 @@ mod tests {
         writer.finish(provenance).unwrap()
     }
 
-    fn lines_of(text: &[u8]) -> Result<Vec<Line>, ManifestError> {
+    fn lines_of(mut text: &[u8]) -> Result<Vec<Line>, ManifestError> {
         let mut lines = Vec::new();
-        read(text, |line| {
+        read(&mut text, |line| {
             lines.push(line);
             Ok(())
         })

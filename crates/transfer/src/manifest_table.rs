@@ -56,13 +56,18 @@ pub fn settle(part: &Path, path: &Path, signer: Option<&Signer>) -> io::Result<(
     fs::remove_file(part)
 }
 
-/// Reads a manifest of either kind. As [`manifest::read`].
+/// Reads a manifest of either kind. As [`manifest::read`]; only a Parquet file goes on behind it.
 pub fn read(file: File, each: impl FnMut(Line) -> io::Result<()>) -> Result<Provenance, ManifestError> {
     let mut input = BufReader::new(file);
-    if input.fill_buf()?.starts_with(MAGIC) {
+    let is_table = input.fill_buf()?.starts_with(MAGIC);
+    if is_table {
         input.consume(MAGIC.len());
     }
-    manifest::read(input, each)
+    let provenance = manifest::read(&mut input, each)?;
+    match is_table || input.fill_buf()?.is_empty() {
+        true => Ok(provenance),
+        false => Err(ManifestError::Behind),
+    }
 }
 
 #[cfg(feature = "reports")]
@@ -135,7 +140,7 @@ mod table {
         }
         lines.rewind()?;
         let (mut rows, mut bytes) = (Vec::new(), 0);
-        let read = manifest::read(BufReader::new(lines), |line| {
+        let read = manifest::read(&mut BufReader::new(lines), |line| {
             bytes += line.text().len();
             rows.push(line);
             if rows.len() >= ROWS || bytes >= BYTES {

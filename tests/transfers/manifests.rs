@@ -1,0 +1,92 @@
+//! Manifests: what `verify` makes of them and of trees.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::common::{directory, directory_for_devices, test};
+use crate::tree::{plant, set_time, text, told, transfer};
+
+/// Whatever is changed afterwards, `verify` says which name it is of.
+#[test]
+fn verify_notices_what_was_changed() {
+    test(|| {
+        let (home, source, target) = (directory(), directory_for_devices(), directory_for_devices());
+        plant(source.path());
+        let (copy, manifest) = (target.path().join("copy"), home.path().join("manifest"));
+        let arguments = ["cp", "-r", "--manifest", text(&manifest), text(source.path()), text(&copy)];
+        transfer(home.path(), &arguments).succeeded();
+        let verify = || transfer(home.path(), &["verify", text(&manifest), text(&copy)]);
+        verify().succeeded();
+        let big = copy.join("big");
+        let (mut content, stat) = (fs::read(&big).unwrap(), fs::metadata(&big).unwrap());
+        content[19_999_999] ^= 1;
+        fs::write(&big, &content).unwrap();
+        set_time(&big, stat.mtime(), stat.mtime_nsec());
+        let said = verify().failed();
+        assert!(said.contains("big: comparing it: the hash") && said.contains(" 1 are not"), "{said}");
+        content[19_999_999] ^= 1;
+        fs::write(&big, &content).unwrap();
+        set_time(&big, stat.mtime(), stat.mtime_nsec());
+        fs::write(copy.join("d/new"), "").unwrap();
+        fs::remove_file(copy.join("d/10")).unwrap();
+        fs::remove_file(copy.join("first")).unwrap();
+        fs::copy(copy.join("d/1"), copy.join("first")).unwrap();
+        set_time(&copy.join("first"), 1, 1);
+        let said = verify().failed();
+        for expected in ["d/new: comparing it: it is there", "d/10: looking at it", "first: comparing it: its time"] {
+            assert!(said.contains(expected), "{expected}: {said}");
+        }
+        let whole = fs::read_to_string(&manifest).unwrap();
+        fs::write(&manifest, whole.replacen("\"uid\":0", "\"uid\":1", 1)).unwrap();
+        let said = verify().failed();
+        assert!(said.contains("cannot believe the manifest"), "{said}");
+    });
+}
+
+/// A manifest in a Parquet file says what one in lines does.
+#[test]
+fn a_manifest_may_be_a_parquet_file() {
+    test(|| {
+        let (home, source, target) = (directory(), directory_for_devices(), directory_for_devices());
+        plant(source.path());
+        let copy = target.path().join("copy");
+        let [lines, table] = ["m.manifest", "m.parquet"].map(|name| home.path().join(name));
+        for manifest in [&lines, &table] {
+            let _ = fs::remove_dir_all(&copy);
+            let arguments = ["cp", "-r", "--manifest", text(manifest), text(source.path()), text(&copy)];
+            transfer(home.path(), &arguments).succeeded();
+        }
+        assert!(fs::read(&table).unwrap().ends_with(b"PAR1"));
+        // One name is no text.
+        let sums = [&lines, &table].map(|of| transfer(home.path(), &["verify", "--b3sum", text(of)]).failed());
+        assert!(sums[0] == sums[1] && sums[0].lines().count() > 10, "{sums:?}");
+        let verify = || transfer(home.path(), &["verify", text(&table), text(&copy)]);
+        verify().succeeded();
+        fs::write(copy.join("d/new"), "").unwrap();
+        assert!(verify().failed().contains("d/new: comparing it: it is there"));
+        let bytes = fs::read(&table).unwrap();
+        fs::write(&table, &bytes[..500]).unwrap();
+        assert!(verify().failed().contains("cannot believe the manifest"));
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 2, "nothing is left beside the manifests");
+    });
+}
+
+#[test]
+fn what_is_behind_the_last_line_of_a_manifest_is_refused() {
+    test(|| {
+        let (home, source) = (directory(), directory());
+        fs::write(source.path().join("f"), "f").unwrap();
+        let [copy, manifest] = ["copy", "manifest"].map(|name| home.path().join(name));
+        let from = format!("{}/", source.path().display());
+        transfer(home.path(), &["cp", "-r", "--manifest", text(&manifest), &from, text(&copy)]).succeeded();
+        let whole = fs::read_to_string(&manifest).unwrap();
+        for more in ["\n", &whole] {
+            fs::write(&manifest, format!("{whole}{more}")).unwrap();
+            let said = transfer(home.path(), &["verify", text(&manifest), text(&copy)]).failed();
+            assert!(said.contains("not those that were written"), "{said}");
+        }
+    });
+}
