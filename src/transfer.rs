@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use aqueduct_node::{ChecksumChoice, copies_folder, default_state, keyfile, rate};
 use aqueduct_transfer::{
-    Access, Described, Filter, Options, Place, Plan, Signer, Spans, Summary, Verified, Verify, Watch, check_manifest,
-    check_signature, copy, jobs, jobs::Database, limit, third, verify,
+    Access, Described, Filter, Options, Place, Plan, Signer, Spans, Summary, Trouble, Verified, Verify, Watch,
+    check_manifest, check_signature, copy, jobs, jobs::Database, limit, third, verify,
 };
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -474,10 +474,7 @@ fn progress(watch: &Watch, ended: &AtomicBool) {
 }
 
 fn tell(summary: &Summary) {
-    for trouble in &summary.troubles {
-        eprintln!("aqueduct: {}: {}: {}", trouble.path, trouble.what, trouble.why);
-    }
-    more(summary.trouble_count, summary.troubles.len());
+    tell_troubles(&summary.troubles, summary.trouble_count);
     for lost in &summary.lost {
         eprintln!("aqueduct: {}: the destination does not hold: {}: {}", lost.path, lost.what, lost.why);
     }
@@ -517,6 +514,13 @@ fn tell(summary: &Summary) {
     }
 }
 
+fn tell_troubles(troubles: &[Trouble], count: u64) {
+    for trouble in troubles {
+        eprintln!("aqueduct: {}: {}: {}", trouble.path, trouble.what, trouble.why);
+    }
+    more(count, troubles.len());
+}
+
 fn more(count: u64, shown: usize) {
     if let Some(more) = count.checked_sub(shown as u64).filter(|more| *more > 0) {
         eprintln!("aqueduct: and {more} more");
@@ -534,8 +538,9 @@ pub fn run_verify(arguments: &VerifyManifest) -> Result<ExitCode, Failure> {
     })?;
     let Some(path) = &arguments.path else {
         let print = |line: &str| output::line(format_args!("{line}"));
-        aqueduct_transfer::b3sum(file, &name, print)?;
-        return Ok(ExitCode::SUCCESS);
+        let (troubles, trouble_count) = aqueduct_transfer::b3sum(file, &name, print)?;
+        tell_troubles(&troubles, trouble_count);
+        return Ok(if trouble_count == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) });
     };
     let place = Place::parse(path)?;
     let access = access(arguments.key.as_deref(), &arguments.routes, VerifyChoice::Wire)?;
@@ -545,10 +550,7 @@ pub fn run_verify(arguments: &VerifyManifest) -> Result<ExitCode, Failure> {
         let count = trouble_count;
         output::json(&json!({ "good": good, "bytes": read, "troubles": troubles, "trouble_count": count }));
     } else {
-        for trouble in &troubles {
-            eprintln!("aqueduct: {}: {}: {}", trouble.path, trouble.what, trouble.why);
-        }
-        more(trouble_count, troubles.len());
+        tell_troubles(&troubles, trouble_count);
         output::line(format_args!(
             "{good} names are as the manifest says, {} read; {trouble_count} are not",
             bytes(read as f64)

@@ -90,3 +90,55 @@ fn what_is_behind_the_last_line_of_a_manifest_is_refused() {
         }
     });
 }
+
+/// What could not be copied is not in it, so that nothing else would tell.
+#[test]
+fn the_manifest_of_an_incomplete_copy_does_not_pass() {
+    test(|| {
+        let (home, source) = (directory(), directory());
+        ["f", "d"].iter().for_each(|name| fs::write(source.path().join(name), "f").unwrap());
+        let [copy, manifest] = ["copy", "manifest"].map(|name| home.path().join(name));
+        fs::create_dir_all(copy.join("d")).unwrap(); // in the way of a file
+        let from = format!("{}/", source.path().display());
+        let (code, _) = told(home.path(), &["cp", "-r", "--manifest", text(&manifest), &from, text(&copy)]);
+        assert_eq!(code, 1);
+        fs::remove_dir(copy.join("d")).unwrap();
+        set_time(
+            &copy,
+            fs::metadata(source.path()).unwrap().mtime(),
+            fs::metadata(source.path()).unwrap().mtime_nsec(),
+        );
+        for more in [&[text(&copy)][..], &["--b3sum"]] {
+            let said = transfer(home.path(), &[&["verify", text(&manifest)], more].concat()).failed();
+            assert!(said.contains("1 names could not be copied and are not in the manifest"), "{said}");
+        }
+    });
+}
+
+#[test]
+fn b3sum_is_given_linked_names_and_told_what_it_cannot_read() {
+    test(|| {
+        let (home, source) = (directory(), directory());
+        let at = |name: &str| source.path().join(name);
+        fs::write(at("one"), "1").unwrap();
+        fs::hard_link(at("one"), at("other")).unwrap();
+        fs::write(at("back\\slash\nline"), "2").unwrap();
+        let [copy, manifest] = ["copy", "manifest"].map(|name| home.path().join(name));
+        let from = format!("{}/", source.path().display());
+        let sums = || {
+            transfer(home.path(), &["cp", "-r", "--manifest", text(&manifest), &from, text(&copy)]).succeeded();
+            transfer(home.path(), &["verify", "--b3sum", text(&manifest)])
+        };
+        let hash = |text: &str| blake3::hash(text.as_bytes()).to_hex().to_string();
+        let said = sums().succeeded();
+        let expected = [
+            format!("\\{}  back\\\\slash\\nline", hash("2")),
+            format!("{}  one", hash("1")),
+            format!("{}  other", hash("1")),
+        ];
+        assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+        fs::write(source.path().join(OsStr::from_bytes(b"no\xff")), "3").unwrap();
+        let said = sums().failed();
+        assert!(said.contains("b3sum reads no such name") && said.contains("  other"), "{said}");
+    });
+}

@@ -1,7 +1,7 @@
 //! Compares a tree with the manifest of a copy, on either side, at any time.
 
-use std::collections::HashSet;
-use std::io;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Seek};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,7 +11,7 @@ use aqueduct_worker::lock;
 use serde::Serialize;
 
 use crate::hash::{self, Hash, WHOLE_MAX};
-use crate::manifest::{Line, ManifestError, Text, kind_name};
+use crate::manifest::{Line, ManifestError, Provenance, Text, kind_name};
 use crate::manifest_table;
 use crate::outcome::{Told, Trouble, Trying, shown};
 use crate::side::{Access, Directory, File, Place, STEP, Seen};
@@ -77,7 +77,7 @@ pub fn verify(
         joined.into_iter().for_each(|joined| joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         read
     });
-    read.map_err(|error| cannot_believe(name, &error))?;
+    tell_incomplete(&read.map_err(|error| cannot_believe(name, &error))?, &comparing.told);
     let root = comparing.root.clone();
     find_strange(&comparing, &*root, &mut Vec::new());
     let Comparing { told, good, .. } = comparing;
@@ -91,21 +91,61 @@ fn cannot_believe(name: &str, error: &ManifestError) -> Failure {
     Failure::new(format!("cannot believe the manifest {name}"), error, hint)
 }
 
-/// Gives each line that `b3sum --check` reads to `print`: of all files, but for those whose names
-/// are not text.
-pub fn b3sum(input: std::fs::File, name: &str, mut print: impl FnMut(&str)) -> Result<(), Failure> {
+/// Tells that names are missing in a manifest which the copy should have had.
+fn tell_incomplete(provenance: &Provenance, told: &Told) {
+    let count = provenance.troubles;
+    if count > 0 {
+        let why = format!("{count} names could not be copied and are not in the manifest: copy them and write it anew");
+        told.trouble(b"", &Fault::new("comparing the whole", why));
+    }
+}
+
+/// Gives each line that `b3sum --check` reads to `print`: of all files, further names with the
+/// hash of their file. What cannot be written in such a line is returned, and how much it is.
+pub fn b3sum(
+    mut input: std::fs::File,
+    name: &str,
+    mut print: impl FnMut(&str),
+) -> Result<(Vec<Trouble>, u64), Failure> {
+    let (told, mut firsts) = (Told::default(), HashMap::new());
+    // Only this pass says that it can be believed, and which files have further names.
+    let again = input.try_clone();
+    let read = manifest_table::read(again.map_err(|error| cannot_believe(name, &error.into()))?, |line| {
+        firsts.extend(line.link.as_ref().and_then(Text::bytes).map(|first| (mark(&first), None)));
+        Ok(())
+    });
+    tell_incomplete(&read.map_err(|error| cannot_believe(name, &error))?, &told);
+    input.rewind().map_err(|error| cannot_believe(name, &error.into()))?;
     let read = manifest_table::read(input, |line| {
-        if let (Some(b3), Text::Plain(path)) = (&line.b3, &line.path) {
-            let is_special = path.contains(['\\', '\n', '\r']);
-            let escaped = path.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
-            print(&format!("{}{b3}  {escaped}", if is_special { "\\" } else { "" }));
+        if line.kind != kind_name(libc::S_IFREG) {
+            return Ok(());
+        }
+        let path = line.path.bytes().unwrap_or_default();
+        if let Some(hash) = firsts.get_mut(&mark(&path)) {
+            hash.clone_from(&line.b3);
+        }
+        let of_first = line.link.as_ref().and_then(Text::bytes).and_then(|first| firsts.get(&mark(&first)));
+        let hash = line.b3.as_ref().or(of_first.and_then(Option::as_ref));
+        match (hash, std::str::from_utf8(&path)) {
+            (Some(hash), Ok(path)) if !path.contains(char::REPLACEMENT_CHARACTER) => print(&sum_line(hash, path)),
+            (None, _) => told.trouble(&path, &Fault::new("printing its hash", "the manifest has none of it")),
+            (Some(_), _) => told.trouble(&path, &Fault::new("printing its hash", "b3sum reads no such name: no UTF-8")),
         }
         Ok(())
     });
-    read.map(drop).map_err(|error| cannot_believe(name, &error))
+    read.map_err(|error| cannot_believe(name, &error))?;
+    Ok(told.into_troubles())
 }
 
-/// Names that are there and not in the manifest.
+/// A line as `b3sum` prints it.
+fn sum_line(hash: &str, path: &str) -> String {
+    let is_special = path.contains(['\\', '\n', '\r']);
+    let escaped = path.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
+    format!("{}{hash}  {escaped}", if is_special { "\\" } else { "" })
+}
+
+/// Names that are there and not in the manifest. Of a root that is not in it, since a name was
+/// copied into it, the manifest says nothing: other names there are others'.
 fn find_strange(comparing: &Comparing, directory: &dyn Directory, path: &mut Vec<u8>) {
     let mut below = Vec::new();
     let listed = directory.list(&mut |listed| {
