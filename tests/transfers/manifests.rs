@@ -116,6 +116,26 @@ fn the_manifest_of_an_incomplete_copy_does_not_pass() {
 }
 
 #[test]
+fn names_that_became_one_file_are_noticed() {
+    test(|| {
+        let (home, source) = (directory(), directory());
+        for name in ["a", "b"] {
+            fs::write(source.path().join(name), "same").unwrap();
+            set_time(&source.path().join(name), 1_000_000_000, 1);
+        }
+        let [copy, manifest] = ["copy", "manifest"].map(|name| home.path().join(name));
+        let from = format!("{}/", source.path().display());
+        transfer(home.path(), &["cp", "-r", "--manifest", text(&manifest), &from, text(&copy)]).succeeded();
+        let times = fs::metadata(&copy).unwrap();
+        fs::remove_file(copy.join("b")).unwrap();
+        fs::hard_link(copy.join("a"), copy.join("b")).unwrap();
+        set_time(&copy, times.mtime(), times.mtime_nsec());
+        let said = transfer(home.path(), &["verify", text(&manifest), text(&copy)]).failed();
+        assert!(said.contains("it is a name of the same file as") && said.contains(" 1 are not"), "{said}");
+    });
+}
+
+#[test]
 fn b3sum_is_given_linked_names_and_told_what_it_cannot_read() {
     test(|| {
         let (home, source) = (directory(), directory());

@@ -39,6 +39,8 @@ struct Comparing {
     told: Told,
     good: Mutex<(u64, u64)>,
     known: Mutex<HashSet<[u8; 16]>>,
+    /// Of inodes with several names: the first of them, as the manifest has it.
+    firsts: Mutex<HashMap<[u8; 16], Vec<u8>>>,
 }
 
 /// By what a path is remembered, whatever its length.
@@ -61,7 +63,8 @@ pub fn verify(
         Failure::new(format!("cannot compare {place} with the manifest"), error, hint)
     };
     let root = place.find_target(access)?.directory().map_err(|error| failed(&error))?;
-    let comparing = Comparing { root, told: Told::default(), good: Mutex::default(), known: Mutex::default() };
+    let (told, good, known, firsts) = Default::default();
+    let comparing = Comparing { root, told, good, known, firsts };
     let (sender, receiver) = sync_channel(WAITING_MAX);
     let receiver = Mutex::new(receiver);
     let read = thread::scope(|scope| {
@@ -250,9 +253,13 @@ fn compare(
     if let Some(difference) = difference(&is, line) {
         return Err(Fault::new("comparing it", difference));
     }
+    let mut first = path.to_vec();
     if let Some(link) = &line.link {
-        let first = link.bytes().ok_or_else(|| Fault::new("comparing it", "its link is no base64"))?;
+        first = link.bytes().ok_or_else(|| Fault::new("comparing it", "its link is no base64"))?;
         compare_link(comparing, &first, &seen)?;
+    }
+    if !seen.attr.is_directory() && seen.attr.nlink > 1 {
+        is_no_others(comparing, first, &seen)?;
     }
     Ok(if line.b3.is_some() { seen.attr.size } else { 0 })
 }
@@ -267,6 +274,17 @@ fn compare_link(comparing: &Comparing, first: &[u8], seen: &Seen) -> Result<(), 
         return Ok(());
     }
     Err(Fault::new("comparing it", format!("it is no name of the same file as {}", shown(first))))
+}
+
+/// Names that the manifest has as different files may be one by now: who writes to one of them
+/// changes all.
+fn is_no_others(comparing: &Comparing, first: Vec<u8>, seen: &Seen) -> Result<(), Fault> {
+    let mut firsts = lock(&comparing.firsts);
+    let known = firsts.entry(mark(&seen.identity())).or_insert_with(|| first.clone());
+    if *known == first {
+        return Ok(());
+    }
+    Err(Fault::new("comparing it", format!("it is a name of the same file as {}, and was none", shown(known))))
 }
 
 /// The first thing in which two lines differ, as text.
