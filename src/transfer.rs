@@ -480,7 +480,10 @@ fn tell(summary: &Summary) {
     }
     more(summary.lost_count, summary.lost.len());
     if let Some(why) = &summary.not_deleted {
-        eprintln!("aqueduct: nothing was deleted: {why}");
+        match summary.counts.deleted {
+            0 => eprintln!("aqueduct: nothing was deleted: {why}"),
+            count => eprintln!("aqueduct: {count} names were deleted, and no more: {why}"),
+        }
     }
     let counts = &summary.counts;
     if counts.unfinished > 0 {

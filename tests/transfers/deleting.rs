@@ -1,7 +1,7 @@
 //! What `sync --delete` removes, and when it removes nothing.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::time::Duration;
 
@@ -80,12 +80,12 @@ fn an_error_of_the_walk_forbids_removing() {
         }
         fs::write(target.path().join("open/more"), "x").unwrap();
         fs::set_permissions(source.path().join("closed"), Permissions::from_mode(0o000)).unwrap();
-        let chown = |path: &Path| std::os::unix::fs::chown(path, Some(4000), Some(4000)).unwrap();
+        let own = |path: &Path| chown(path, Some(4000), Some(4000)).unwrap();
         ["", "open", "open/f", "open/more", "closed", "closed/f", "closed/g"]
             .iter()
             .flat_map(|name| [source.path().join(name), target.path().join(name)])
             .filter(|path| path.exists())
-            .for_each(|path| chown(&path));
+            .for_each(|path| own(&path));
         let mut user = std::process::Command::new("setpriv");
         user.args(["--reuid=4000", "--regid=4000", "--clear-groups"]).arg(program_for_all(home.path()));
         user.args(["sync", "--delete", "--no-journal"]).arg(format!("{}/", source.path().display())).arg(target.path());
@@ -95,6 +95,32 @@ fn an_error_of_the_walk_forbids_removing() {
             assert!(target.path().join(name).exists(), "{name} was removed: {output:?}");
         }
         assert!(output.text.contains("nothing was deleted"), "{output:?}");
+    });
+}
+
+/// In a directory with the sticky bit only the owner of a file removes it.
+#[test]
+fn what_was_deleted_before_an_error_is_told() {
+    test(|| {
+        let (home, source, target) = (directory(), directory(), directory());
+        let root = target.path();
+        for name in ["a/kept", "b/kept"] {
+            fs::create_dir_all(source.path().join(name).parent().unwrap()).unwrap();
+            fs::write(source.path().join(name), "x").unwrap();
+            fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+        }
+        ["a/old", "b/old"].iter().for_each(|name| fs::write(root.join(name), "x").unwrap());
+        for path in [source.path(), home.path(), root, &root.join("a"), &root.join("b"), &source.path().join("b")] {
+            fs::set_permissions(path, Permissions::from_mode(0o1777)).unwrap();
+        }
+        ["a", "a/old"].iter().for_each(|name| chown(root.join(name), Some(4000), Some(4000)).unwrap());
+        let mut user = std::process::Command::new("setpriv");
+        user.args(["--reuid=4000", "--regid=4000", "--clear-groups"]).arg(program_for_all(home.path()));
+        user.args(["sync", "--delete", "--no-journal"]).arg(format!("{}/", source.path().display())).arg(root);
+        let output = run_within(Duration::from_secs(20), &mut user);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(output.text.contains("1 names were deleted, and no more: b/old could not be removed"), "{output:?}");
+        assert!(root.join("b/old").exists() && !root.join("a/old").exists());
     });
 }
 

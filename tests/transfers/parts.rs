@@ -1,9 +1,10 @@
 //! Temporary names: which are ours, and what becomes of them.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use crate::common::{Server, aqueduct, directory, test};
-use crate::tree::{text, told, transfer};
+use crate::tree::{set_time, text, told, transfer};
 
 /// As a copy that was killed leaves it.
 const LEFT: &str = ".aqueduct-part-0123456789abcdef-1f";
@@ -29,10 +30,15 @@ fn only_temporary_names_of_ours_are_left_out() {
                 assert_eq!(fs::read_to_string(seen_at.join(name)).unwrap(), name);
             }
             assert!(!seen_at.join(LEFT).exists());
+            let times = fs::metadata(seen_at).unwrap();
+            let write = |name: &str| {
+                fs::write(seen_at.join(name), "").unwrap();
+                set_time(seen_at, times.mtime(), times.mtime_nsec());
+            };
             // One that is there is another copy's, which has not ended.
-            fs::write(seen_at.join(LEFT), "").unwrap();
+            write(LEFT);
             transfer(home.path(), &["verify", text(&manifest), to]).succeeded();
-            fs::write(seen_at.join(".aqueduct-part-mine"), "").unwrap();
+            write(".aqueduct-part-mine");
             let (code, said) = told(home.path(), &["verify", text(&manifest), to]);
             assert_eq!((code, said["troubles"][0]["path"].as_str()), (1, Some(".aqueduct-part-mine")), "{said}");
         }
@@ -45,5 +51,24 @@ fn only_temporary_names_of_ours_are_left_out() {
         let arguments = ["cp", "-r", "--files-from", text(&list), &from, text(&copy)];
         assert_eq!(told(home.path(), &arguments).1["files"], 1);
         assert!(copy.join(".aqueduct-part-notes").exists() && !copy.join("d").exists());
+    });
+}
+
+#[test]
+fn what_is_not_whole_goes_with_its_directory() {
+    test(|| {
+        let (home, source, target) = (directory(), directory(), directory());
+        fs::write(source.path().join("kept"), "").unwrap();
+        let at = |name: &str| target.path().join(name);
+        fs::create_dir_all(at("old/d")).unwrap();
+        fs::create_dir(at("half")).unwrap();
+        for name in [&format!("old/d/{LEFT}"), "old/f", "half/stays", &format!("half/{LEFT}"), LEFT] {
+            fs::write(at(name), "").unwrap();
+        }
+        let from = format!("{}/", source.path().display());
+        let arguments = ["sync", "--delete", "--exclude", "stays", &from, text(target.path())];
+        let (code, said) = told(home.path(), &arguments);
+        assert_eq!((code, &said["not_deleted"], &said["deleted"]), (0, &serde_json::Value::Null, &4.into()), "{said}");
+        assert!(!at("old").exists() && at(LEFT).exists() && at(&format!("half/{LEFT}")).exists());
     });
 }

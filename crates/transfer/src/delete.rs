@@ -169,9 +169,14 @@ fn collect(
         let inner = directory.directory(&listed.name).map_err(failed)?;
         let mut entries = Vec::new();
         inner.list(&mut |listed| entries.push(listed)).map_err(failed)?;
+        // What is not whole goes with its directory, and stays with it.
+        let (parts, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(Listed::is_part);
         let mut is_empty = true;
         for entry in entries {
             is_empty &= collect(job, &whole, &*inner, device, &entry, victims)?;
+        }
+        for part in parts.iter().filter(|_| is_empty) {
+            collect(job, &whole, &*inner, device, part, victims)?;
         }
         if !is_empty {
             return Ok(false);

@@ -249,7 +249,7 @@ pub struct Summary {
     pub spent: BTreeMap<Cow<'static, str>, u32>,
     /// The stage in which most of the time went, but for waiting.
     pub limit: Option<Cow<'static, str>>,
-    /// Why nothing was deleted, though it was asked for.
+    /// Why nothing was deleted, or not all, though it was asked for.
     pub not_deleted: Option<String>,
 }
 
