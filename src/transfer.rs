@@ -385,6 +385,7 @@ fn submit(store: &str, mut plan: Plan, common: &Common, spans: &Spans) -> Result
 
 /// Waits until agents have made a copy.
 pub fn wait(database: &Database, id: i64, manifest: Option<&Path>, json: bool) -> Result<ExitCode, Failure> {
+    manifest.map_or(Ok(()), check_manifest)?;
     let (summary, state) = watched(database, id, json)?;
     ended(database, id, manifest.map(|path| (path, None)), (&summary, &state), json)
 }

@@ -136,6 +136,21 @@ fn names_that_became_one_file_are_noticed() {
 }
 
 #[test]
+fn a_manifest_that_cannot_be_written_is_told_before_anything_is_copied() {
+    test(|| {
+        let (home, source) = (directory(), directory());
+        fs::write(source.path().join("f"), "f").unwrap();
+        let copy = home.path().join("copy");
+        let missing = home.path().join("missing/m");
+        for manifest in [&missing, home.path(), &source.path().join("f/m")] as [&Path; 3] {
+            let arguments = ["cp", "-r", "--manifest", text(manifest), text(source.path()), text(&copy)];
+            let said = transfer(home.path(), &arguments).failed();
+            assert!(said.contains("cannot write the manifest") && !copy.exists(), "{said}");
+        }
+    });
+}
+
+#[test]
 fn b3sum_is_given_linked_names_and_told_what_it_cannot_read() {
     test(|| {
         let (home, source) = (directory(), directory());

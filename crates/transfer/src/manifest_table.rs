@@ -8,6 +8,9 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
+use aqueduct_fs::Errno;
+use rustix::fs::Access;
+
 use crate::Failure;
 use crate::manifest::{self, Line, ManifestError, Provenance};
 use crate::sign::Signer;
@@ -24,19 +27,30 @@ fn is_table(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(EXTENSION))
 }
 
-/// Whether this program can write a manifest of this name.
+/// Whether this program can write a manifest of this name: before anything is copied, since what
+/// was copied without one has to be read again for it.
 pub fn check(path: &Path) -> Result<(), Failure> {
-    if cfg!(feature = "reports") || !is_table(path) {
-        return Ok(());
+    if !cfg!(feature = "reports") && is_table(path) {
+        let hint = "build it with --features reports, or give the manifest another name: it is lines of JSON then";
+        return Err(Failure::usage("cannot write Parquet", "this program was built without it", hint));
     }
-    let hint = "build it with --features reports, or give the manifest another name: it is lines of JSON then";
-    Err(Failure::usage("cannot write Parquet", "this program was built without it", hint))
+    let why: io::Error = match rustix::fs::access(folder_of(path), Access::WRITE_OK | Access::EXEC_OK) {
+        Err(error) => error.into(),
+        Ok(()) if path.is_dir() => Errno::EISDIR.into(),
+        Ok(()) if !folder_of(path).is_dir() => Errno::ENOTDIR.into(),
+        Ok(()) => return Ok(()),
+    };
+    let hint = "name a file in a folder that is there and may be written";
+    Err(Failure::new(format!("cannot write the manifest {}", path.display()), why, hint))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A temporary name beside a manifest's own.
 pub fn part_of(path: &Path) -> PathBuf {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    folder.join(format!(".aqueduct-part-{:016x}", random()))
+    folder_of(path).join(format!(".aqueduct-part-{:016x}", random()))
 }
 
 /// Gives a manifest in lines, which is whole and stable, its name: as a Parquet file where that
