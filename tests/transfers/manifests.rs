@@ -177,3 +177,29 @@ fn b3sum_is_given_linked_names_and_told_what_it_cannot_read() {
         assert!(said.contains("b3sum reads no such name") && said.contains("  other"), "{said}");
     });
 }
+
+/// Of a directory that was there before the manifest says nothing.
+#[test]
+fn what_was_copied_into_a_directory_is_compared_there() {
+    test(|| {
+        let home = directory();
+        let at = |name: &str| home.path().join(name);
+        fs::create_dir_all(at("run7/d")).unwrap();
+        fs::create_dir(at("archive")).unwrap();
+        ["run7/d/f", "archive/others", "one"].iter().for_each(|name| fs::write(at(name), "f").unwrap());
+        let manifest = at("manifest");
+        let verify = || transfer(home.path(), &["verify", text(&manifest), text(&at("archive"))]);
+        let copy = |from: &str, to: &str| {
+            transfer(home.path(), &["cp", "-r", "--manifest", text(&manifest), text(&at(from)), text(&at(to))])
+                .succeeded()
+        };
+        copy("one", "archive/two");
+        verify().succeeded();
+        copy("run7", "archive");
+        verify().succeeded();
+        fs::write(at("archive/run7/d/more"), "").unwrap();
+        let said = verify().failed();
+        assert!(said.contains("run7/d/more: comparing it: it is there, and not in the manifest"), "{said}");
+        assert!(!said.contains("others"), "{said}");
+    });
+}

@@ -151,6 +151,7 @@ fn sum_line(hash: &str, path: &str) -> String {
 /// copied into it, the manifest says nothing: other names there are others'.
 fn find_strange(comparing: &Comparing, directory: &dyn Directory, path: &mut Vec<u8>) {
     let mut below = Vec::new();
+    let is_anybodys = path.is_empty() && !lock(&comparing.known).contains(&mark(b""));
     let listed = directory.list(&mut |listed| {
         if listed.is_part() {
             return; // of a copy into the tree that has not ended
@@ -158,6 +159,9 @@ fn find_strange(comparing: &Comparing, directory: &dyn Directory, path: &mut Vec
         let path = crate::job::below(path, &listed.name);
         let known = lock(&comparing.known);
         if !known.contains(&mark(&path)) {
+            if is_anybodys {
+                return;
+            }
             comparing.told.trouble(&path, &Fault::new("comparing it", "it is there, and not in the manifest"));
         } else if listed.kind == libc::S_IFDIR {
             below.push(listed.name);
