@@ -278,6 +278,46 @@ fn a_dry_run_changes_nothing() {
     });
 }
 
+#[test]
+fn a_dry_run_counts_what_the_copy_does() {
+    test(|| {
+        let (home, source, target) = (directory(), directory(), directory());
+        let at = |name: &str| source.path().join(name);
+        fs::create_dir_all(at("d/e")).unwrap();
+        (0..5).for_each(|number| fs::write(at(&format!("d/{number}")), noise(100 + number, number as u64)).unwrap());
+        fs::hard_link(at("d/1"), at("d/e/one")).unwrap();
+        symlink("nowhere", at("d/link")).unwrap();
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, at("d/fifo"), kind, rustix::fs::Mode::from_raw_mode(0o600), 0).unwrap();
+        let copy = target.path().join("copy");
+        let from = format!("{}/", source.path().display());
+        let counts = |more: &[&str]| {
+            let (code, said) = told(home.path(), &[more, &[&from, text(&copy)]].concat());
+            assert_eq!(code, 0, "{said}");
+            ["files", "bytes", "directories", "links", "others", "unchanged"].map(|what| said[what].as_u64().unwrap())
+        };
+        for (command, expected) in [
+            (&["sync"][..], [5, 510, 2, 1, 2, 0]),
+            (&["sync"], [0, 0, 0, 0, 0, 8]),
+            (&["cp", "-r"], [5, 510, 0, 1, 0, 2]),
+        ] {
+            assert_eq!(counts(&[command, &["-n"]].concat()), expected, "{command:?}");
+            assert_eq!(counts(command), expected, "{command:?}");
+        }
+        fs::write(copy.join("d/2"), "changed").unwrap();
+        fs::remove_file(copy.join("d/link")).unwrap();
+        // Alike, and no link: whichever name comes first is left, and the other becomes one.
+        let one = copy.join("d/e/one");
+        let times = fs::metadata(&one).unwrap();
+        fs::remove_file(&one).unwrap();
+        fs::copy(copy.join("d/1"), &one).unwrap();
+        set_time(&one, times.mtime(), times.mtime_nsec());
+        let expected = [1, 102, 0, 1, 1, 5];
+        assert_eq!(counts(&["sync", "-n"]), expected);
+        assert_eq!(counts(&["sync"]), expected);
+    });
+}
+
 /// All data together are held to a rate.
 #[test]
 fn a_rate_is_kept() {

@@ -83,9 +83,9 @@ pub struct Counts {
     pub bytes: u64,
     /// Bytes of data that were read and written, holes left out.
     pub moved: u64,
-    /// Directories that were made or gone through.
+    /// Directories that were made in the destination.
     pub directories: u64,
-    /// Further names of files that were linked.
+    /// Further names of files that were made.
     pub links: u64,
     /// Symbolic links, devices, fifos and sockets.
     pub others: u64,

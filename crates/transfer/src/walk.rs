@@ -20,6 +20,9 @@ use crate::settled::settled;
 use crate::side::{Directory, File, Listed, STEP, Seen, Xattrs};
 use crate::store::fingerprint;
 
+/// The path of the first name of an inode that would only be made.
+const NOT_MADE: &[u8] = b"";
+
 /// Names that are handed on together.
 const BATCH: usize = 64;
 
@@ -55,7 +58,7 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
         (Some(_), None) if job.options.dry_run => (None, true),
         (Some(target), None) => (Some(make(&**target, name, item.dir.bequeaths)?), true),
     };
-    add(&job.counts.directories, 1);
+    add(&job.counts.directories, u64::from(is_new));
     job.unseen.seen(|| path.clone());
     let volume = match &target {
         Some(target) if !is_new => job.volumes.of(target).trying("looking at it at the destination")?,
@@ -274,11 +277,9 @@ pub fn opened(job: &Arc<Job>, worker: &mut Worker, item: Item) -> Done<Option<To
             Ok(seen) => seen,
             Err(fault) => return Err(Failed::new(item, fault)),
         };
-        if !job.options.dry_run {
-            match claim(job, item, &seen, None)? {
-                Some(first) => item = first,
-                None => return Ok(None),
-            }
+        match claim(job, item, &seen, None)? {
+            Some(first) => item = first,
+            None => return Ok(None),
         }
         match decide(job, worker, &item, &seen) {
             Ok(true) => return Ok(None),
@@ -374,6 +375,7 @@ fn decide(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen) -> Result<bo
         add(&job.counts.files, 1);
         add(&job.counts.bytes, seen.attr.size);
         job.tell("would copy", &path);
+        settle(job, NOT_MADE, seen);
     }
     Ok(job.options.dry_run)
 }
@@ -491,33 +493,28 @@ fn whole_hash(worker: &mut Worker, file: &dyn File, size: u64, what: &'static st
     }
 }
 
+/// What becomes of a further name.
+enum Further {
+    /// It is left as it is.
+    Skipped,
+    /// It is one already.
+    InPlace,
+    /// It is made, or would be.
+    Made,
+}
+
 /// Makes a further name of what is at the destination already.
 fn link(job: &Arc<Job>, item: Item, seen: &Seen, to: &[u8], text: Option<&[u8]>) -> Done {
     let path = item.path();
-    let linked = job.within(Stage::Attributes, || -> Result<bool, Fault> {
-        let present = item.present()?;
-        if present.is_some() && job.options.no_clobber {
-            return Ok(false);
-        }
-        let Some(name) = to.rsplit(|byte| *byte == b'/').next() else { return Ok(false) };
-        let from = directory_of(job, to).trying("finding the first name of it")?;
-        let first = from.look(name).trying("finding the first name of it")?;
-        if present.as_ref().is_some_and(|present| present.identity() == first.identity()) {
-            return Ok(true);
-        }
-        job.may_go_on()?;
-        let part = if present.is_some() { job.part_name() } else { item.target_name().to_vec() };
-        item.target()?.link(&*from, name, &part).trying("linking it")?;
-        if present.is_some() {
-            naming::rename(&item, present.as_ref(), &part).inspect_err(|_| content::discard(&item, Some(&part)))?;
-        }
-        Ok(true)
-    });
-    match linked {
-        Ok(true) => {}
-        Ok(false) => {
+    match job.within(Stage::Attributes, || make_link(job, &item, to)) {
+        Ok(Further::Skipped) => {
             skip(job, &item, seen);
             return Ok(());
+        }
+        Ok(Further::InPlace) => add(&job.counts.unchanged, 1),
+        Ok(Further::Made) => {
+            add(&job.counts.links, 1);
+            job.tell(if job.options.dry_run { "would link" } else { "linked" }, &path);
         }
         Err(fault) => return Err(Failed::new(item, fault)),
     }
@@ -527,10 +524,34 @@ fn link(job: &Arc<Job>, item: Item, seen: &Seen, to: &[u8], text: Option<&[u8]>)
         Line::new(&path, seen, &xattrs, None, text)
     };
     job.record(&path, &line, seen, &[]);
-    add(&job.counts.links, 1);
     add(&job.watch.names, 1);
-    job.tell("linked", &path);
     Ok(())
+}
+
+fn make_link(job: &Job, item: &Item, to: &[u8]) -> Result<Further, Fault> {
+    let present = item.present()?;
+    if present.is_some() && job.options.no_clobber {
+        return Ok(Further::Skipped);
+    }
+    if to == NOT_MADE {
+        return Ok(Further::Made);
+    }
+    let Some(name) = to.rsplit(|byte| *byte == b'/').next() else { return Ok(Further::Skipped) };
+    let from = directory_of(job, to).trying("finding the first name of it")?;
+    let first = from.look(name).trying("finding the first name of it")?;
+    if present.as_ref().is_some_and(|present| present.identity() == first.identity()) {
+        return Ok(Further::InPlace);
+    }
+    if job.options.dry_run {
+        return Ok(Further::Made);
+    }
+    job.may_go_on()?;
+    let part = if present.is_some() { job.part_name() } else { item.target_name().to_vec() };
+    item.target()?.link(&*from, name, &part).trying("linking it")?;
+    if present.is_some() {
+        naming::rename(item, present.as_ref(), &part).inspect_err(|_| content::discard(item, Some(&part)))?;
+    }
+    Ok(Further::Made)
 }
 
 /// The directory at the destination in which a path lies.
@@ -561,38 +582,49 @@ fn other(job: &Arc<Job>, item: Item) -> Done {
         skip(job, &item, &seen);
         return Ok(());
     }
-    if job.options.dry_run {
-        add(&job.counts.others, 1);
-        return Ok(());
-    }
     let Some(item) = claim(job, item, &seen, text.as_deref())? else { return Ok(()) };
     let made = job.within(Stage::Attributes, || make_other(job, &item, &seen, present.as_ref(), text.as_deref()));
-    if let Err(fault) = made {
-        return Err(Failed::new(item, fault));
+    match made {
+        Ok(is_there) => settle(job, if is_there { &path } else { NOT_MADE }, &seen),
+        Err(fault) => return Err(Failed::new(item, fault)),
     }
-    settle(job, &path, &seen);
     add(&job.watch.names, 1);
     Ok(())
 }
 
-fn make_other(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, text: Option<&[u8]>) -> Result<(), Fault> {
-    let (target, path) = (item.target()?, item.path());
+/// Whether what has the name at the destination is what should be there.
+fn is_in_place(item: &Item, seen: &Seen, present: &Seen, xattrs: &Xattrs, text: Option<&[u8]>) -> Result<bool, Fault> {
+    if present.attr.kind() != seen.attr.kind() || present.attr.rdev != seen.attr.rdev {
+        return Ok(false);
+    }
+    if let Some(text) = text
+        && item.target()?.read_link(item.target_name()).trying("reading the link")? != text
+    {
+        return Ok(false);
+    }
+    let is_same = attributes::are_same(seen, present) && attributes::is_same_time(seen, present);
+    Ok(is_same && attributes::are_same_xattrs(xattrs, &present_xattrs(item, present)?, item.dir.is_lustre))
+}
+
+/// Says whether it is there: not in a dry run, if it is not there yet.
+fn make_other(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, text: Option<&[u8]>) -> Result<bool, Fault> {
+    let path = item.path();
     let xattrs =
         item.dir.source.other(&item.name).and_then(|node| node.xattrs()).trying("reading its extended attributes")?;
     let record = || job.record(&path, &|| Line::new(&path, seen, &xattrs, None, text), seen, &[]);
-    let is_alike = |present: &Seen| present.attr.kind() == seen.attr.kind() && present.attr.rdev == seen.attr.rdev;
-    if let Some(present) = present.filter(|present| is_alike(present)) {
-        let is_same = match text {
-            Some(text) => target.read_link(item.target_name()).trying("reading the link")? == text,
-            None => true,
-        };
-        let is_same = is_same && attributes::are_same(seen, present) && attributes::is_same_time(seen, present);
-        if is_same && attributes::are_same_xattrs(&xattrs, &present_xattrs(item, present)?, item.dir.is_lustre) {
-            add(&job.counts.unchanged, 1);
-            record();
-            return Ok(());
-        }
+    if let Some(present) = present
+        && is_in_place(item, seen, present, &xattrs, text)?
+    {
+        add(&job.counts.unchanged, 1);
+        record();
+        return Ok(true);
     }
+    if job.options.dry_run {
+        add(&job.counts.others, 1);
+        job.tell("would copy", &path);
+        return Ok(false);
+    }
+    let target = item.target()?;
     let part = job.part_name();
     match text {
         Some(text) => target.make_symlink(&part, text).trying("making the link")?,
@@ -612,5 +644,5 @@ fn make_other(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, text:
     record();
     add(&job.counts.others, 1);
     job.tell("copied", &path);
-    Ok(())
+    Ok(true)
 }
