@@ -6,7 +6,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -159,7 +159,8 @@ pub struct Common {
     /// Keep the journal, by which a copy goes on, there [default: transfers in the state folder]
     #[arg(long, value_name = "DIR")]
     pub journal: Option<PathBuf>,
-    /// Keep no journal
+    /// Keep no journal: a copy that is ended by Ctrl-C or SIGTERM then leaves nothing that is not
+    /// whole
     #[arg(long, conflicts_with_all = ["resume", "journal"])]
     pub no_journal: bool,
     /// Copy with so many threads [default: found while they copy, from 4 on; from 16 with a
@@ -331,8 +332,34 @@ fn run(
     make(plan, common)
 }
 
+/// A signal that asks a copy to end. The second one ends the process itself.
+struct Asked {
+    is_asked: Arc<AtomicBool>,
+    signal: Arc<AtomicUsize>,
+}
+
+impl Asked {
+    fn watch() -> Result<Asked, Failure> {
+        let asked = Asked { is_asked: Arc::default(), signal: Arc::default() };
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            let (is_asked, number) = (&asked.is_asked, &asked.signal);
+            let registered = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, is_asked.clone())
+                .and_then(|_| signal_hook::flag::register_usize(signal, number.clone(), signal as usize))
+                .and_then(|_| signal_hook::flag::register(signal, is_asked.clone()));
+            registered.map_err(|error| Failure::new("cannot watch for signals", error, "see the system's log"))?;
+        }
+        Ok(asked)
+    }
+
+    /// What the process ends with that was asked to; `None`: it was not.
+    fn code(&self) -> Option<ExitCode> {
+        let is_asked = self.is_asked.load(Ordering::Acquire);
+        is_asked.then(|| ExitCode::from(128 + self.signal.load(Ordering::Acquire) as u8))
+    }
+}
+
 /// Makes a copy, or has it made.
-fn make(plan: Plan, common: &Common) -> Result<ExitCode, Failure> {
+fn make(mut plan: Plan, common: &Common) -> Result<ExitCode, Failure> {
     let spans = Spans::to(common.otlp.as_deref())?;
     // What would be done can be seen from here, where both sides have to be reached anyway.
     if let Some(store) = common.shared.store.as_ref().filter(|_| !common.dry_run) {
@@ -341,24 +368,28 @@ fn make(plan: Plan, common: &Common) -> Result<ExitCode, Failure> {
     if third::is_third_party(&plan) {
         return by_agent(&plan, common, &spans);
     }
+    // With a journal what is not whole stays: --resume goes on with it.
+    let asked = common.no_journal.then(Asked::watch).transpose()?;
+    plan.options.stop = asked.as_ref().map(|asked| asked.is_asked.clone());
     let described = Described::of(&plan);
     let watch = Arc::new(Watch::default());
     let shows = !common.json && std::io::stderr().is_terminal();
     let told = |line: &str| output::line(format_args!("{line}"));
     let work = || with_progress(&watch, shows, || copy(plan, watch.clone(), Some(Box::new(told))));
     let summary = spans.around(&described, work, |summary| summary)?;
-    Ok(end(&summary, common.json))
+    match asked.and_then(|asked| asked.code()).filter(|_| summary.trouble_count > 0 || summary.not_deleted.is_some()) {
+        Some(code) => {
+            let files = summary.counts.files;
+            eprintln!("aqueduct: the copy was ended by a signal after {files} files; what was not whole is removed");
+            Ok(code)
+        }
+        None => Ok(end(&summary, common.json)),
+    }
 }
 
 /// Has one of two servers make the copy, so that no data come here.
 fn by_agent(plan: &Plan, common: &Common, spans: &Spans) -> Result<ExitCode, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The second time it ends this process alone.
-        let registered = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
-            .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
-        registered.map_err(|error| Failure::new("cannot watch for signals", error, "see the system's log"))?;
-    }
+    let Asked { is_asked: stop, .. } = Asked::watch()?;
     let watch = Watch::default();
     let shows = !common.json && std::io::stderr().is_terminal();
     let told = |line: &str| eprintln!("aqueduct: {line}");

@@ -3,7 +3,10 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use crate::common::{Server, aqueduct, directory, test};
+use rustix::process::Signal;
+
+use crate::common::{Process, SOON, Server, aqueduct, directory, test, wait_until};
+use crate::resume::parts;
 use crate::tree::{set_time, text, told, transfer};
 
 /// As a copy that was killed leaves it.
@@ -70,5 +73,27 @@ fn what_is_not_whole_goes_with_its_directory() {
         let (code, said) = told(home.path(), &arguments);
         assert_eq!((code, &said["not_deleted"], &said["deleted"]), (0, &serde_json::Value::Null, &4.into()), "{said}");
         assert!(!at("old").exists() && at(LEFT).exists() && at(&format!("half/{LEFT}")).exists());
+    });
+}
+
+/// With a journal --resume goes on with what is there; without, it would lie there for ever.
+#[test]
+fn a_copy_without_a_journal_that_is_ended_leaves_nothing_unfinished() {
+    test(|| {
+        let (home, source) = (directory(), directory());
+        fs::write(source.path().join("large"), vec![1; 64 << 20]).unwrap();
+        for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+            let target = directory();
+            let mut command = aqueduct();
+            command.args(["cp", "-r", "--no-journal", "--bwlimit", "4MB/s"]);
+            command.arg(format!("{}/", source.path().display())).arg(target.path());
+            let mut process = Process::start(&mut command, &home.path().join("log"));
+            wait_until("a file that is begun", SOON, || !parts(target.path()).is_empty());
+            process.signal(signal);
+            let status = process.ends_within(SOON);
+            assert_eq!(status.code(), Some(code), "{}", process.output());
+            assert!(process.output().contains("was ended by a signal"), "{}", process.output());
+            assert_eq!(fs::read_dir(target.path()).unwrap().count(), 0);
+        }
     });
 }

@@ -180,6 +180,9 @@ pub fn all(job: &Arc<Job>, worker: &mut Worker, items: Vec<Item>) {
 }
 
 fn one(job: &Arc<Job>, worker: &mut Worker, mut item: Item) -> Done {
+    if let Err(fault) = job.may_go_on() {
+        return Err(Failed::new(item, fault));
+    }
     if item.kind == 0 {
         match job.within(Stage::Walk, || item.dir.source.look(&item.name)).trying("looking at it") {
             Ok(seen) => item.kind = seen.attr.kind(),
