@@ -1,12 +1,12 @@
 //! What is there already, and what it lacks: attributes alone, names of two sources, listed paths.
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use rustix::fs::XattrFlags;
 
-use crate::common::{Server, aqueduct, directory, directory_for_devices, test};
+use crate::common::{Server, TEST_MAX, aqueduct, directory, directory_for_devices, program_for_all, run_within, test};
 use crate::tree::{acl, assert_same, body, plant, set_time, text, told, transfer};
 
 fn set(path: &Path, name: &str, value: &str) {
@@ -97,6 +97,43 @@ fn a_listed_path_that_is_not_there_is_told() {
         let arguments = ["cp", "-r", "--exclude", "h", "--files-from", text(&list), &from, text(target.path())];
         let (code, said) = told(home.path(), &arguments);
         assert_eq!((code, &said["trouble_count"]), (0, &0.into()), "{said}");
+    });
+}
+
+/// As rsync has it: they are writable while something is made in them.
+#[test]
+fn directories_that_may_not_be_written_are_updated_by_their_owner() {
+    test(|| {
+        let (home, source, target) = (directory(), directory(), directory());
+        let set_mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        let (inner, copy) = (source.path().join("d/e"), target.path().join("copy"));
+        fs::create_dir_all(&inner).unwrap();
+        for name in ["changed", "removed", "one"] {
+            fs::write(inner.join(name), name).unwrap();
+        }
+        [source.path(), target.path(), home.path()].iter().for_each(|path| set_mode(path, 0o777));
+        ["d", "d/e"].iter().for_each(|name| set_mode(&source.path().join(name), 0o555));
+        let sync = || {
+            let mut user = std::process::Command::new("setpriv");
+            user.args(["--reuid=4000", "--regid=4000", "--clear-groups"]).arg(program_for_all(home.path()));
+            user.args(["sync", "--delete", "--no-journal"]).arg(format!("{}/", source.path().display())).arg(&copy);
+            run_within(TEST_MAX, &mut user)
+        };
+        // The owner of what is copied cannot be given, which is told.
+        assert_eq!(sync().status.code(), Some(3));
+        fs::write(inner.join("changed"), "after").unwrap();
+        fs::hard_link(inner.join("one"), inner.join("other")).unwrap();
+        fs::remove_file(inner.join("removed")).unwrap();
+        fs::create_dir(inner.join("new")).unwrap();
+        symlink("new", inner.join("link")).unwrap();
+        let said = sync();
+        assert_eq!(said.status.code(), Some(3), "{said:?}");
+        let there = copy.join("d/e");
+        assert_eq!(fs::read_to_string(there.join("changed")).unwrap(), "after");
+        assert_eq!(fs::metadata(there.join("other")).unwrap().nlink(), 2);
+        assert_eq!(fs::read_link(there.join("link")).unwrap(), Path::new("new"));
+        assert!(there.join("new").is_dir() && !there.join("removed").exists());
+        assert!([&there, &copy.join("d")].iter().all(|path| fs::metadata(path).unwrap().mode() & 0o777 == 0o555));
     });
 }
 

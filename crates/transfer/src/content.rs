@@ -17,7 +17,7 @@ use crate::hash::{self, Hash, WHOLE_MAX};
 use crate::job::{Big, Dir, Done, Failed, Item, Job, Unnamed, Worker};
 use crate::ledger::Stage;
 use crate::outcome::{Fault, Trying, add};
-use crate::side::{Directory, File, STEP, Seen};
+use crate::side::{File, STEP, Seen};
 use crate::store::{Chunk, fingerprint};
 use crate::ways::Way;
 
@@ -233,12 +233,14 @@ pub fn create(job: &Job, item: &Item, source: &dyn File, named: bool, mode: Opti
 }
 
 fn make(job: &Job, item: &Item, named: bool, mode: Option<u32>) -> Result<Created, Fault> {
-    let directory: &dyn Directory = item.target()?;
     if !named && job.makes_unnamed.load(Ordering::Relaxed) {
-        match directory.create_unnamed(mode.unwrap_or(0o600)) {
-            Err(Errno::EOPNOTSUPP) => job.makes_unnamed.store(false, Ordering::Relaxed),
-            file => {
-                let file = file.trying("making it")?;
+        let file = item.making("making it", |directory| match directory.create_unnamed(mode.unwrap_or(0o600)) {
+            Err(Errno::EOPNOTSUPP) => Ok(None),
+            file => file.map(Some),
+        })?;
+        match file {
+            None => job.makes_unnamed.store(false, Ordering::Relaxed),
+            Some(file) => {
                 if let Some(mode) = mode.filter(|_| item.dir.given.get().is_none()) {
                     let attr = file.seen().trying("looking at it")?.attr;
                     let kept = if attr.mode & 0o7777 == mode { mode } else { 0 };
@@ -249,7 +251,7 @@ fn make(job: &Job, item: &Item, named: bool, mode: Option<u32>) -> Result<Create
         }
     }
     let name = job.part_name();
-    Ok((directory.create(&name).trying("making it")?, Some(name)))
+    Ok((item.making("making it", |directory| directory.create(&name))?, Some(name)))
 }
 
 /// The permissions with which a file may be made at once, since it has no name yet: where all that

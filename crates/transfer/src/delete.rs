@@ -13,6 +13,7 @@ use aqueduct_worker::lock;
 use crate::job::{Dir, Job, below};
 use crate::outcome::{add, shown};
 use crate::side::{Directory, Listed, Seen};
+use crate::writable;
 
 /// How often a directory is listed again that changes meanwhile.
 const LISTINGS_MAX: usize = 3;
@@ -248,9 +249,14 @@ fn remove(
             Some((path, directory)) if *path == victim.directory => directory.clone(),
             _ => descend(target, &victim.directory).map_err(failed)?,
         };
-        match victim.is_directory {
-            true => directory.remove_directory(&victim.name).map_err(failed)?,
-            false => directory.unlink(&victim.name).map_err(failed)?,
+        let removed = writable::within(&*directory, |directory| match victim.is_directory {
+            true => directory.remove_directory(&victim.name),
+            false => directory.unlink(&victim.name),
+        });
+        if let ((), Some(mode)) = removed.map_err(failed)?
+            && let Err(error) = writable::set(&*directory, mode)
+        {
+            job.told.lost(&victim.directory, "mode".to_owned(), error);
         }
         last = Some((&victim.directory, directory));
         add(&job.counts.deleted, 1);

@@ -24,6 +24,7 @@ use crate::side::{Directory, File, PART, STEP, Seen, Xattrs};
 use crate::store::{Entry, Store, fingerprint, random};
 use crate::throttle::Throttle;
 use crate::ways::Ways;
+use crate::writable;
 
 /// A copy under way.
 pub struct Job {
@@ -279,6 +280,17 @@ impl Item {
         self.dir.target.as_deref().ok_or_else(|| Fault::new("opening its directory", Errno::ENOENT))
     }
 
+    /// Makes something in the directory at the destination. Where it gets its mode last it need
+    /// not be one that its owner may write to.
+    pub fn making<T>(&self, what: &'static str, work: impl Fn(&dyn Directory) -> Result<T, Errno>) -> Result<T, Fault> {
+        let directory = self.target()?;
+        let made = match self.dir.gets_mode() {
+            true => writable::within(directory, work).map(|(made, _)| made),
+            false => work(directory),
+        };
+        made.trying(what)
+    }
+
     /// What has its name at the destination.
     pub fn present(&self) -> Result<Option<Seen>, Fault> {
         if self.dir.is_new || self.dir.target.is_none() {
@@ -494,6 +506,11 @@ impl Dir {
             earlier: Vec::new(),
             given: OnceLock::new(),
         }
+    }
+
+    /// Whether it gets the mode of its source when all in it is done: here, or by the last agent.
+    fn gets_mode(&self) -> bool {
+        self.seen.is_some() || (self.job.claim.is_some() && !self.path.is_empty())
     }
 
     /// The directory at the destination gets the project of its source before anything is made in

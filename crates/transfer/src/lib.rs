@@ -42,6 +42,7 @@ mod throttle;
 mod tune;
 mod walk;
 mod ways;
+mod writable;
 
 pub use aqueduct_node::{Failure, Kind};
 pub use compare::{Verified, b3sum, verify};

@@ -141,7 +141,7 @@ pub fn rename(item: &Item, present: Option<&Seen>, part: &[u8]) -> Result<(), Fa
     if !is_there.as_ref().is_ok_and(|is_there| is_there.is_as_with_fewer_names(present)) {
         return Err(Fault::new("naming it", "what has its name at the destination was changed meanwhile"));
     }
-    directory.rename(part, name, true).trying("naming it")
+    item.making("naming it", |directory| directory.rename(part, name, true))
 }
 
 #[cfg(test)]

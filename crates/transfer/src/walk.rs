@@ -19,6 +19,7 @@ use crate::outcome::{Fault, Trying, add};
 use crate::settled::settled;
 use crate::side::{Directory, File, Listed, STEP, Seen, Xattrs};
 use crate::store::fingerprint;
+use crate::writable;
 
 /// The path of the first name of an inode that would only be made.
 const NOT_MADE: &[u8] = b"";
@@ -56,7 +57,7 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
         }
         (Some(target), Some(_)) => (Some(target.directory(name).trying("opening it at the destination")?), false),
         (Some(_), None) if job.options.dry_run => (None, true),
-        (Some(target), None) => (Some(make(&**target, name, item.dir.bequeaths)?), true),
+        (Some(_), None) => (Some(make(item)?), true),
     };
     add(&job.counts.directories, u64::from(is_new));
     job.unseen.seen(|| path.clone());
@@ -90,21 +91,22 @@ pub fn sweep(job: &Job, target: &dyn Directory, path: &[u8]) -> Result<(), Errno
         }
     })?;
     for name in left.into_iter().filter(|name| !is_kept(name)) {
-        match target.unlink(&name) {
-            Ok(()) | Err(Errno::ENOENT) => {}
+        match writable::within(target, |directory| directory.unlink(&name)) {
+            Ok(_) | Err(Errno::ENOENT) => {}
             Err(error) => return Err(error),
         }
     }
     Ok(())
 }
 
-fn make(target: &dyn Directory, name: &[u8], disinherits: bool) -> Result<Arc<dyn Directory>, Fault> {
-    let made = match target.make_directory(name) {
-        // Another source has it too, or somebody else made it: what is in both goes there.
-        Err(Errno::EEXIST) => return Err(Fault { is_passing: true, ..Fault::new("making it", Errno::EEXIST) }),
-        made => made.trying("making it")?,
-    };
-    if disinherits {
+fn make(item: &Item) -> Result<Arc<dyn Directory>, Fault> {
+    let made = item.making("making it", |directory| match directory.make_directory(item.target_name()) {
+        Err(Errno::EEXIST) => Ok(None),
+        made => made.map(Some),
+    })?;
+    // Another source has it too, or somebody else made it: what is in both goes there.
+    let made = made.ok_or_else(|| Fault { is_passing: true, ..Fault::new("making it", Errno::EEXIST) })?;
+    if item.dir.bequeaths {
         attributes::disinherit(&*made).trying("removing what its directory gave it")?;
     }
     Ok(made)
@@ -550,7 +552,7 @@ fn make_link(job: &Job, item: &Item, to: &[u8]) -> Result<Further, Fault> {
     }
     job.may_go_on()?;
     let part = if present.is_some() { job.part_name() } else { item.target_name().to_vec() };
-    item.target()?.link(&*from, name, &part).trying("linking it")?;
+    item.making("linking it", |directory| directory.link(&*from, name, &part))?;
     if present.is_some() {
         naming::rename(item, present.as_ref(), &part).inspect_err(|_| content::discard(item, Some(&part)))?;
     }
@@ -630,8 +632,8 @@ fn make_other(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, text:
     let target = item.target()?;
     let part = job.part_name();
     match text {
-        Some(text) => target.make_symlink(&part, text).trying("making the link")?,
-        None => target.make_other(&part, seen.attr.kind(), seen.attr.rdev).trying("making it")?,
+        Some(text) => item.making("making the link", |directory| directory.make_symlink(&part, text))?,
+        None => item.making("making it", |directory| directory.make_other(&part, seen.attr.kind(), seen.attr.rdev))?,
     }
     let finish = || -> Result<(), Fault> {
         let node = target.other(&part).trying("setting its attributes")?;
