@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::common::{Output, Process, SOON, aqueduct, directory, run_within, wait_until, within};
-use crate::plain::{LONG, Plain, STRIPED, content};
+use crate::plain::{LONG, Plain, STRIPED, WHOLE, content};
 
 const LAYOUT: &str = "trusted.aqueduct.layout";
 
@@ -200,10 +200,7 @@ fn a_repair_that_is_killed_is_gone_on_with_and_needs_no_server() {
 #[test]
 fn an_export_waits_for_no_server_that_is_dead() {
     within(LONG, || {
-        let mut volume = Plain::with_names(STRIPED, 3, false);
-        fs::write(&volume.file, fs::read_to_string(&volume.file).unwrap().replace("mode", "width = 1\nmode")).unwrap();
-        volume.kill(0);
-        volume.start_server(0);
+        let mut volume = Plain::with_names(WHOLE, 3, false);
         let mount = volume.mount("");
         (0..12).for_each(|number| fs::write(mount.join(number.to_string()), content(number, 100_000)).unwrap());
         drop(mount);
