@@ -268,7 +268,10 @@ impl Store {
         let objects = self.objects(backing).await?;
         let found = look_up(backing, &objects, &marker::folder(number)).await;
         let handle = found.inspect_err(|error| {
-            tracing::error!("the store of server {} lacks a folder of objects: {error}", self.id);
+            // That is of what was there before its server was started anew.
+            if *error != Errno::ESTALE {
+                tracing::error!("the store of server {} lacks a folder of objects: {error}", self.id);
+            }
         });
         let handle = handle.map_err(|error| if error == Errno::ENOENT { Errno::EIO } else { error })?;
         if let Some(checked) = lock(&self.checked).as_mut().filter(|checked| checked.objects == objects) {
