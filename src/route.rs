@@ -169,7 +169,7 @@ fn traffic(status: &RouterStatus) -> Vec<Vec<String>> {
     let mut all: Vec<&Sample> = Vec::new();
     for sample in counted.into_iter().flat_map(|counted| of(counted.name)) {
         let is_it = |known: &&Sample| ["scope", "name"].iter().all(|label| known.label(label) == sample.label(label));
-        if !all.iter().any(|known| is_it(&known)) {
+        if !all.iter().any(is_it) {
             all.push(sample);
         }
     }
