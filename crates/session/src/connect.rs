@@ -164,7 +164,10 @@ impl ConnectError {
             ConnectError::Connect { server, source } if source.kind() == io::ErrorKind::ConnectionRefused => {
                 format!("start the server ('aqueduct serve DIR' on that host), or give its port: is {server} right?")
             }
-            ConnectError::Connect { source, .. } if source.kind() == io::ErrorKind::NetworkUnreachable => {
+            // Where the kernel says so, there is no router of ours.
+            ConnectError::Connect { source, .. }
+                if source.kind() == io::ErrorKind::NetworkUnreachable && source.raw_os_error().is_none() =>
+            {
                 "see on the router that is named what 'aqueduct route show' says, and its log".into()
             }
             ConnectError::Connect { .. } => {
@@ -187,7 +190,7 @@ impl ConnectError {
                 "mount one of these, or name the directory to 'aqueduct serve' on the server".into()
             }
             ConnectError::Forbidden { .. } => {
-                "add this machine's address, or node:NAME if it has a node's key, to the export's 'hosts' in the server's configuration file".into()
+                "add node:NAME, if this machine has a node's key, or its address, which counts only where no router is between, to the export's 'hosts' in the server's configuration file".into()
             }
             ConnectError::OtherVolume { .. } => {
                 "give the name that stands in the volume's file, and the address of one of its servers; without VOLUME@ a server that stands alone is mounted".into()
@@ -750,5 +753,13 @@ mod tests {
     fn what_a_server_says_does_nothing_to_a_terminal() {
         assert_eq!(told(b"no\x1b[2J\nroot: yes\xc2\x9b!\xff"), "no\u{fffd}[2J\u{fffd}root: yes\u{fffd}!\u{fffd}");
         assert_eq!(told(&[b'a'; 5000]).len(), TOLD_LENGTH_MAX);
+    }
+
+    #[test]
+    fn a_router_is_blamed_only_where_one_said_so() {
+        let hint = |source| ConnectError::Connect { server: "s".into(), source }.hint();
+        let by_kernel = io::Error::from(rustix::io::Errno::NETUNREACH);
+        assert!(!hint(by_kernel).contains("router"));
+        assert!(hint(io::Error::new(io::ErrorKind::NetworkUnreachable, "no route leads there")).contains("router"));
     }
 }
