@@ -175,7 +175,8 @@ fn the_end_of_an_open_file_is_where_others_have_left_it() {
         let pair = Pair::new();
         let [name, other] = [&pair.left, &pair.right].map(|mount| mount.join("file"));
         let set_length = |path: &Path, length| OpenOptions::new().write(true).open(path).unwrap().set_len(length);
-        let looks: [(&str, &dyn Fn(&File)); 4] = [
+        type Look<'a> = (&'a str, &'a dyn Fn(&File));
+        let looks: [Look; 4] = [
             ("made longer here", &|_| set_length(&name, 3000).unwrap()),
             ("made longer by the open file", &|file| file.set_len(3000).unwrap()),
             ("seen longer by name", &|_| {

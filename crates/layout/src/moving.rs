@@ -90,10 +90,12 @@ impl Plain {
     }
 
     /// How many objects lie at a server. ENOENT: the volume has none of this id. EHOSTUNREACH: it
-    /// was not reached yet.
+    /// is not reached, nor soon.
     pub async fn objects_at(&self, id: &str) -> Result<usize, Errno> {
         let store = self.stores.iter().find(|store| store.id() == id).ok_or(Errno::ENOENT)?;
-        if store.is_reached() { Ok(self.listing(store).await?.count() as usize) } else { Err(Errno::EHOSTUNREACH) }
+        // This server, or that one, may just have been started.
+        self.in_time(async { Ok(store.backing().await) }).await?;
+        Ok(self.listing(store).await?.count() as usize)
     }
 
     /// The files with objects at a server, and what they take there. ENOENT: the volume has none

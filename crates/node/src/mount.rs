@@ -50,12 +50,13 @@ impl Prepared {
     /// Mounts it.
     pub fn mount(mut self) -> Result<Mount, Failure> {
         let orphan = self.orphan.take().map(|orphan| orphan.and_then(Orphan::has_started));
+        let records = records(&self.config, &self.backing)?;
         let device = mount(&self.config, &self.backing)?;
         let orphan = orphan.map(|orphan| orphan.and_then(|orphan| orphan.watches(device.control()?)));
         if let Some(Err(error)) = &orphan {
             tracing::info!(%error, "should this mount's process be killed and be unable to end, 'aqueduct umount --force' has to end the mount");
         }
-        let session = serve(device, &self.config, &self.backing, &self.groups)?;
+        let session = serve(device, (&self.config, &self.backing, &self.groups), records)?;
         let (of_kernel, of_client) = (session.metrics(), self.backing.status());
         let metrics = move || {
             let mut metrics = of_kernel();
@@ -295,14 +296,22 @@ impl Backing {
     }
 }
 
-fn serve(device: Device, config: &MountConfig, backing: &Backing, groups: &[Arc<Group>]) -> Result<Session, Failure> {
+/// Whom slow operations are told. Says what is not as it was asked for, before there is a mount.
+fn records(config: &MountConfig, backing: &Backing) -> Result<Vec<Arc<dyn Record>>, Failure> {
     if backing.is_read_only() && !config.options.read_only {
         tracing::info!("the server serves {} read-only, so it is mounted read-only", config.shown);
     }
     if let Some(why) = backing.refuses_leases(config) {
         tracing::warn!("{} is mounted with cache=none instead of cache=lease: {why}", config.shown);
     }
-    let records = config.options.otlp.clone().map(spans::sends).transpose()?.into_iter().collect();
+    Ok(config.options.otlp.clone().map(spans::sends).transpose()?.into_iter().collect())
+}
+
+fn serve(
+    device: Device,
+    (config, backing, groups): (&MountConfig, &Backing, &[Arc<Group>]),
+    records: Vec<Arc<dyn Record>>,
+) -> Result<Session, Failure> {
     start(device, backing.filesystem(config), groups, fuse_config(config, backing, records))
         .map_err(|error| Failure::from_line(error, "see the kernel's log (dmesg), and mount again").of(Kind::Mount))
 }
