@@ -38,6 +38,14 @@ pub enum ConnectError {
         /// Why.
         source: io::Error,
     },
+    /// Whoever listens there took the connection, and said nothing.
+    #[error("{server} takes connections, and says nothing within {timeout:?}")]
+    Silent {
+        /// As it was given.
+        server: String,
+        /// For so long it was waited for.
+        timeout: Duration,
+    },
     /// Somebody answers who is not an Aqueduct server.
     #[error("{server} does not speak Aqueduct's protocol: {detail}")]
     NotAqueduct {
@@ -173,6 +181,9 @@ impl ConnectError {
             ConnectError::Connect { .. } => {
                 "check that the host is up, the network reaches it and no firewall drops the port".into()
             }
+            ConnectError::Silent { .. } => {
+                "see whether the server hangs, is stopped or overloaded: its log, and 'ps' on that host; if another service listens there that waits to be spoken to, give the port that 'aqueduct serve' prints when it starts".into()
+            }
             ConnectError::NotAqueduct { .. } => {
                 "another service listens on that port: give the port that 'aqueduct serve' prints when it starts".into()
             }
@@ -210,8 +221,11 @@ impl ConnectError {
 
     /// Whether it is about one address, and another may do.
     fn is_of_address(&self) -> bool {
-        use ConnectError::{Connect, Key, LinkRefused, NotAqueduct, WrongServer};
-        matches!(self, Connect { .. } | NotAqueduct { .. } | WrongServer { .. } | LinkRefused { .. } | Key { .. })
+        use ConnectError::{Connect, Key, LinkRefused, NotAqueduct, Silent, WrongServer};
+        matches!(
+            self,
+            Connect { .. } | Silent { .. } | NotAqueduct { .. } | WrongServer { .. } | LinkRefused { .. } | Key { .. }
+        )
     }
 
     /// Whether the session is unknown to the server. A GOODBYE never says so: anybody can send one before the server has proved who it is.
@@ -351,7 +365,7 @@ impl Greeting {
         let server = self.server.clone();
         match error {
             ExchangeError::Socket(source) if source.kind() == io::ErrorKind::WouldBlock => {
-                ConnectError::NotAqueduct { server, detail: format!("no answer within {:?}", self.timeout) }
+                ConnectError::Silent { server, timeout: self.timeout }
             }
             ExchangeError::Socket(source) => ConnectError::Connect { server, source },
             error => ConnectError::NotAqueduct { server, detail: error.to_string() },

@@ -13,7 +13,7 @@ mod ways;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aqueduct_net::routes::Table;
 use aqueduct_node::routes::Routing;
@@ -104,22 +104,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
     found
         .map(Duration::from_secs_f64)
         .ok_or_else(|| format!("'{text}' is no time from 0 to {SECONDS_MAX} seconds; give it as 0.5"))
-}
-
-/// What to do about who takes connections and says nothing.
-const MUTE: &str = "see whether the server hangs, is stopped or overloaded: its log, and 'ps' on that host; if another service listens there that waits to be spoken to, give the port that 'aqueduct serve' prints when it starts";
-
-/// What is seen of such a one.
-fn mute(timeout: Duration) -> String {
-    format!("takes connections, and says nothing within {timeout:?}")
-}
-
-/// Whether whoever was asked from then on took the connection, and said nothing in all of the time:
-/// another service as well as a server that hangs.
-fn is_mute(error: &ConnectError, began: Instant, timeout: Duration) -> bool {
-    /// Of the time: a wait may end a little early.
-    const ALL: f64 = 0.95;
-    matches!(error, ConnectError::NotAqueduct { .. }) && began.elapsed() >= timeout.mul_f64(ALL)
 }
 
 fn unreachable(server: &str, error: &ConnectError) -> Failure {

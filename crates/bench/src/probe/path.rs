@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aqueduct_net::routes::Table;
 use aqueduct_net::{Address, Path, interfaces, pairs};
@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::packets::{Asked, Packets};
 use super::routed::Behind;
 use super::ways::{Carried, next_hop, reached};
-use super::{Door, MUTE, Times, is_mute, mute, unreachable};
+use super::{Door, Times, unreachable};
 use crate::{Failure, net};
 
 /// Questions for each hop.
@@ -207,25 +207,22 @@ fn look(path: &Path, key: Option<&ClientKey>, timeout: Duration) -> Way {
     let mut way = Way { interface, ..Way::new(path.local.to_string(), path.remote.to_string(), gateway) };
     match remote {
         Some(remote) => look_by_tcp(&mut way, &Asked { path, key, timeout }, remote),
-        None => {
-            let began = Instant::now();
-            match Asker::connect(&way.to, key.cloned(), None, timeout) {
-                Ok(mut asker) => way.questions(1, &mut asker, timeout),
-                Err(error) => way.refused(&error, (began, timeout)),
-            }
-        }
+        None => match Asker::connect(&way.to, key.cloned(), None, timeout) {
+            Ok(mut asker) => way.questions(1, &mut asker, timeout),
+            Err(error) => way.refused(&error),
+        },
     }
     way
 }
 
 fn look_by_tcp(way: &mut Way, asked: &Asked<'_>, remote: SocketAddr) {
-    let (before, began) = (Carried::so_far(), Instant::now());
+    let before = Carried::so_far();
     let mut asker = match asked.connect(None) {
         Ok((asker, _)) => asker,
         Err(ConnectError::Connect { source, .. }) if source.kind() != std::io::ErrorKind::ConnectionRefused => {
             return way.silent(remote, asked.timeout, &source.to_string());
         }
-        Err(error) => return way.refused(&error, (began, asked.timeout)),
+        Err(error) => return way.refused(&error),
     };
     way.questions(1, &mut asker, asked.timeout);
     let answered = way.hops.last().map_or(0, |hop| QUESTIONS - hop.lost) as u64;
@@ -233,10 +230,9 @@ fn look_by_tcp(way: &mut Way, asked: &Asked<'_>, remote: SocketAddr) {
     if let Some(back) = way.interface.as_deref().and_then(|out| before.came_elsewhere(out, came)) {
         way.asymmetric(&back);
     }
-    let began = Instant::now();
     match asked.packets() {
         Ok(packets) => way.judge(packets),
-        Err(error) => way.refused(&error, (began, asked.timeout)),
+        Err(error) => way.refused(&error),
     }
 }
 
@@ -290,15 +286,10 @@ impl Way {
         }
     }
 
-    /// Somebody lets nobody in, or was asked from then on and takes connections only, and says
-    /// nothing.
-    pub(super) fn refused(&mut self, error: &ConnectError, (began, timeout): (Instant, Duration)) {
-        if is_mute(error, began, timeout) {
-            let seen = format!("{} {}", self.to, mute(timeout));
-            return self.problem(Kind::NoAnswer, seen, MUTE);
-        }
-        let (seen, hint) = (error.to_string(), error.hint());
-        self.problem(Kind::Refused, seen, &hint);
+    /// Somebody lets nobody in, or takes connections and says nothing.
+    pub(super) fn refused(&mut self, error: &ConnectError) {
+        let kind = if matches!(error, ConnectError::Silent { .. }) { Kind::NoAnswer } else { Kind::Refused };
+        self.problem(kind, error.to_string(), &error.hint());
     }
 
     fn asymmetric(&mut self, back: &str) {

@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 use signal_hook::consts::SIGINT;
 
-use super::{Door, MUTE, Times, failed, is_mute, mute, seconds, unreachable};
+use super::{Door, Times, failed, seconds, unreachable};
 use crate::Failure;
 use crate::net;
 
@@ -77,10 +77,7 @@ fn connect(arguments: &Arguments, server: &str, table: &Table) -> Result<Connect
     let (key, initiator) = (arguments.door.key()?, routes::initiator(table.clone()).map_err(failed)?);
     let since = Instant::now();
     let asker = Asker::connect(server, key, initiator, arguments.door.timeout);
-    let asker = asker.map_err(|error| match is_mute(&error, since, arguments.door.timeout) {
-        true => Failure::new(format!("asking {server}"), format!("it {}", mute(arguments.door.timeout)), MUTE),
-        false => unreachable(server, &error),
-    })?;
+    let asker = asker.map_err(|error| unreachable(server, &error))?;
     Ok(Connected { asker, since, took: since.elapsed(), asked: 0 })
 }
 

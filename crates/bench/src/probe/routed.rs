@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aqueduct_net::routes::{self, Routes, Table};
 use aqueduct_net::{Address, DialError, Initiator, Link, Path, RouteError, dial, ping};
@@ -42,7 +42,6 @@ impl Behind<'_> {
             Err(error) => Err(Failed::Way(error)),
         };
         let last = behind.unwrap_or_else(|| usize::from(route.hops)) + 1;
-        let began = Instant::now();
         let asked = connect().and_then(|asker| Ok((asker, connect()?, connect()?)));
         match asked {
             Ok((mut asker, mut there, mut back)) => {
@@ -51,7 +50,7 @@ impl Behind<'_> {
                 let come = Some(back.status(self.timeout).is_ok());
                 way.judge(Packets { size: 0, go, come, pass: None });
             }
-            Err(Failed::Server(error)) => way.refused(&error, (began, self.timeout)),
+            Err(Failed::Server(error)) => way.refused(&error),
             Err(Failed::Way(error)) => way.stuck(route, &error),
         }
         way

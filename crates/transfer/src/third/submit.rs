@@ -163,7 +163,9 @@ impl Asker<'_> {
                     is_going = false;
                 }
                 Ok(Answer::Piece { .. }) => {}
-                Err(ConnectError::Connect { .. } | ConnectError::NotAqueduct { .. }) if heard.elapsed() < PATIENCE => {
+                Err(ConnectError::Connect { .. } | ConnectError::Silent { .. } | ConnectError::NotAqueduct { .. })
+                    if heard.elapsed() < PATIENCE =>
+                {
                     if !std::mem::replace(&mut is_silent, true) {
                         told(&format!("the agent {} does not answer: waiting for it", self.server));
                     }
