@@ -167,8 +167,8 @@ fn appends_from_two_mounts_lose_nothing() {
     });
 }
 
-/// A program that writes at the end of what it has open asks the kernel where that is, which goes by
-/// what it believes of the file.
+/// A program that writes at the end of what it has open asks the kernel where that is. The kernel
+/// goes by what it believes of the file.
 #[test]
 fn the_end_of_an_open_file_is_where_others_have_left_it() {
     test(|| {

@@ -239,8 +239,8 @@ fn a_mount_whose_server_hangs_is_said_to_wait_for_it() {
     });
 }
 
-/// What a mount tells of itself comes from its process alone. The kernel here keeps no attributes of
-/// the root, so that it would have to ask for them to check a permission.
+/// What a mount tells of itself comes from its process alone. The kernel here keeps no attributes
+/// of the root, so that it would have to ask for them to check a permission.
 #[test]
 fn a_mount_whose_server_is_away_tells_of_itself() {
     within(LIMIT, || {

@@ -16,8 +16,8 @@ use crate::table;
 /// Where it is mounted, by systemd for one.
 const CONTROL: &str = "/sys/fs/fuse/connections";
 
-/// A connection of this machine, from outside. It stays this one: where it has ended, [`abort`](Control::abort)
-/// does nothing, whoever has its number by then.
+/// A connection of this machine, from outside. It stays this one: where it has ended,
+/// [`abort`](Control::abort) does nothing, whoever has its number by then.
 #[derive(Debug)]
 pub struct Control(File);
 

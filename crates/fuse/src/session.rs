@@ -99,8 +99,8 @@ fn start_mounted(
     if let Some(prepared) = prepared.filter(|_| shared.negotiated.over_io_uring()) {
         prepared.start(&shared, groups, shared.control.fd())?;
     }
-    if let (Some(bytes), Some(target)) = (shared.config.read_ahead, &session.target) {
-        readahead::set(target, bytes);
+    if let (Some(bytes), Some(number)) = (shared.config.read_ahead, session.number) {
+        readahead::set(number, bytes);
     }
     Ok(session)
 }

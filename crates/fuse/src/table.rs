@@ -1,4 +1,5 @@
-//! The kernel's table of mounts, /proc/self/mountinfo (proc_pid_mountinfo(5)). The mounts themselves are not asked: they may not answer.
+//! The kernel's table of mounts, /proc/self/mountinfo (proc_pid_mountinfo(5)). The mounts
+//! themselves are not asked: they may not answer.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,8 +13,8 @@ pub(crate) fn mounted_at(target: &Path) -> Option<String> {
     table.split(|byte| *byte == b'\n').find_map(|line| holder(line, target))
 }
 
-/// The numbers of the devices of what is mounted at `target`, in the order in which the kernel lists
-/// them: usually each covers those before.
+/// The numbers of the devices of what is mounted at `target`, in the order in which the kernel
+/// lists them: usually each covers those before.
 fn numbers(table: &[u8], target: &Path) -> Vec<u32> {
     let number = |line: &[u8]| {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);

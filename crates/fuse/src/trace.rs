@@ -254,8 +254,7 @@ fn routed(step: &Step) -> Option<&Arc<dyn Router>> {
     sent.router.as_ref().filter(|_| way >= WAY_MIN)
 }
 
-/// Whose files they are is nobody's business but root's and that of whoever runs the mount.
-/// Whether who asks is root, or whom the mount's process runs as.
+/// Root and the user of the mount's process may know: whose files they are is nobody else's business.
 pub(crate) fn may_know(header: &InHeader) -> Result<(), Errno> {
     let own = rustix::process::geteuid().as_raw();
     if header.uid == 0 || header.uid == own { Ok(()) } else { Err(Errno::EPERM) }

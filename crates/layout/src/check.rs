@@ -64,8 +64,8 @@ pub(crate) enum What {
     Empty,
     /// Objects have so many bytes behind the file's end.
     Longer(u64),
-    /// Objects take so much, and so much is written down, in units of 512 bytes. No byte of the file
-    /// is missing for that.
+    /// Objects take so much, and so much is written down, in units of 512 bytes. No byte of the
+    /// file is missing for that.
     Blocks { taken: u64, written: u64 },
     /// See [`Odd::Shrunk`]; the same.
     Shrunk { taken: u64, written: u64 },

@@ -313,7 +313,8 @@ impl Plain {
         Ok(Arc::new(spread))
     }
 
-    /// Whether the stub with these objects is among those that are to go.
+    /// Whether the stub of these objects has a link in the folder of those whose objects are
+    /// removed with them.
     pub(crate) async fn has_gone_link(&self, id: &[u8; 16]) -> Result<bool, Errno> {
         let name = gone_name(id);
         let request = Request::Lookup { parent: self.gone.bytes(), name: name.as_bytes() };

@@ -76,8 +76,8 @@ impl Plain {
         if attr.nlink == 0 || attr.size > self.config.inline_max || !attr.is_regular() {
             return Ok(None);
         }
-        // Not at servers that the volume has no more, nor at those that new files avoid, unless it is
-        // to go by its id.
+        // Not at servers that the volume has no more, nor at those that new files avoid, unless
+        // its objects are removed by its id.
         let stays = match &begun {
             Some(begun) if self.avoids(begun) => self.has_gone_link(&begun.id).await?,
             Some(begun) => self.stores_of(begun).is_ok(),

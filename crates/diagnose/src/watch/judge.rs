@@ -47,12 +47,11 @@ fn of_named(whole: &Window, named: &Named, names: &Names) -> Verdict {
         return evidence(whole, named, names, verdict.because("it is held to a rate, or has nothing to do"));
     }
     // An export that is held to a rate moves no more, however much is under way.
-    let is_held = names.held_at(named.stage, named.side).is_some();
-    let kind = named.kind.filter(|_| !is_held).unwrap_or(Kind::Saturated);
+    let held = names.held_at(named.stage, named.side);
+    let kind = named.kind.filter(|_| held.is_none()).unwrap_or(Kind::Saturated);
     let second = named.order.iter().skip(1).find(|at| at.0 != named.stage).copied();
     let first = named.order.first().map_or(0.0, |at| at.2);
     let is_tie = |second: &(Stage, usize, f64)| first > 0.0 && second.2 > (1.0 - TIE) * first;
-    let held = names.held_at(named.stage, named.side);
     let verdict = match second.filter(is_tie).filter(|_| held.is_none()) {
         Some(second) => Verdict::between(&[named.stage, second.0], named.confidence),
         None => Verdict::of((named.stage, kind), target(named, kind, names), named.confidence),
@@ -129,7 +128,7 @@ fn advice(named: &Named, kind: Kind, names: &Names) -> String {
         (Kind::Cpu, Stage::Verify) => "check less (--verify), or use more or faster processors".into(),
         (Kind::Cpu, _) => "use more or faster processors, or fewer other programs on them".into(),
         (_, Stage::Waiting) => {
-            "have programs keep locks for less long, or lock less ('aqueduct locks' says who has which)".into()
+            "have programs keep locks for less long, or lock less ('aqueduct status --locks' says who has which)".into()
         }
         (Kind::Metadata, _) => "put small files together, as with tar, or copy with more streams".into(),
         (Kind::Latency, Stage::Network) if names.is_mount => {

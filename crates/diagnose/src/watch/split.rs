@@ -42,9 +42,9 @@ pub(super) fn by_state(seconds: f64, state: State) -> [f64; STATES] {
 }
 
 impl Split {
-    /// From what ended in a `whole` of seconds: steps (how many, and their seconds), the requests that
-    /// they sent (likewise), and what the server told before and after, of requests of the kind.
-    /// `scale`: so many times as long as those of all its clients one's own took there.
+    /// From what ended in a `whole` of seconds: steps (how many, and their seconds), the requests
+    /// that they sent (likewise), and what the server told before and after, of requests of the
+    /// kind. `scale`: so many times as long as those of all its clients one's own took there.
     pub(super) fn of(
         steps: [f64; 2],
         requests: [f64; 2],
