@@ -8,6 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, Once};
 use std::thread;
@@ -96,6 +97,16 @@ pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bo
     while !condition() {
         assert!(started.elapsed() < limit, "waited {limit:?} in vain: {what}");
         thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Tells the threads of a scope that it is enough, also when what they are there for panics: the
+/// scope waits for them, and would hide the panic until somebody ends the test.
+pub struct Enough<'a>(pub &'a AtomicBool);
+
+impl Drop for Enough<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 

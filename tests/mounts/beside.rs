@@ -12,7 +12,7 @@ use aqueduct_model::Random;
 use rustix::process::Signal;
 
 use crate::agent::Agent;
-use crate::common::{Mount, SOON, signal, wait_until, within};
+use crate::common::{Enough, Mount, SOON, signal, wait_until, within};
 use crate::lanes::{block, keep_names, names_of, trouble, versions};
 use crate::volumes::Volume;
 
@@ -91,8 +91,9 @@ pub fn write_beside(volume: &mut Volume, mounts: &[Mount], flags: i32, meanwhile
                 look(&file, random.below(BLOCKS), answered);
             }
         });
+        let enough = Enough(done);
         meanwhile(volume);
-        done.store(true, Ordering::SeqCst);
+        drop(enough);
         looks.join().unwrap();
         let versions: Vec<u32> = written.into_iter().map(|writer| writer.join().unwrap()).collect();
         println!("versions {versions:?}");

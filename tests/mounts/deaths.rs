@@ -15,7 +15,9 @@ use aqueduct_model::Random;
 use rustix::process::Signal;
 
 use crate::common::ways::number;
-use crate::common::{Mount, SOON, aqueduct, directory, free_addresses, patience, run, signal, wait_until, within};
+use crate::common::{
+    Enough, Mount, SOON, aqueduct, directory, free_addresses, patience, run, signal, wait_until, within,
+};
 use crate::lanes::{BLOCK, block, work};
 use crate::proxy::{FAIR, Proxy, Weather};
 use crate::volumes::Volume;
@@ -214,6 +216,7 @@ fn many_deaths(lines: &str, servers: usize, away: Duration, (seed, deaths): (u64
                 scope.spawn(move || work(mounts, &format!("file-{number}"), seed * 100 + number, done))
             })
             .collect();
+        let enough = Enough(&done);
         for turn in 0..deaths {
             if workers.iter().any(|worker| worker.is_finished()) {
                 break; // one has found something
@@ -226,7 +229,7 @@ fn many_deaths(lines: &str, servers: usize, away: Duration, (seed, deaths): (u64
                 println!("{} deaths: {kinds:?}", turn + 1);
             }
         }
-        done.store(true, Ordering::SeqCst);
+        drop(enough);
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     });
     let longest = told.iter().map(|(_, longest)| *longest).max().unwrap_or_default();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use aqueduct_model::Random;
 use rustix::process::Signal;
 
-use crate::common::{Mount, Process, SOON, signal, wait_until, within};
+use crate::common::{Enough, Mount, Process, SOON, signal, wait_until, within};
 use crate::proxy::Proxy;
 use crate::volumes::Volume;
 
@@ -215,12 +215,13 @@ fn servers_in_trouble(lines: &str, servers: usize, seed: u64, with_names: bool, 
                 scope.spawn(move || work(mounts, &name, seed * 100 + number, done))
             })
             .collect();
+        let enough = Enough(&done);
         let end = Instant::now() + time;
         while Instant::now() < end && workers.iter().all(|worker| !worker.is_finished()) {
             straight += trouble(&mut volume, &mut random, with_names);
         }
         straight += goes_straight(&volume, || workers.iter().any(|worker| worker.is_finished()));
-        done.store(true, Ordering::SeqCst);
+        drop(enough);
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     });
     println!("{lines}: versions, and the longest step: {told:?}");

@@ -3,14 +3,14 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::beside::{STRIPE, write_beside};
-use crate::common::{Mount, SOON, free_addresses, wait_until, within};
+use crate::common::{Enough, Mount, SOON, free_addresses, wait_until, within};
 use crate::lanes::{keep_names, names_of, work};
 use crate::volumes::Volume;
 
@@ -77,8 +77,9 @@ fn at_work(volume: &mut Volume, seed: u64, happens: impl FnOnce(&mut Volume, &[M
                 scope.spawn(move || work(mounts, &format!("file-{number}"), seed * 100 + number, done))
             })
             .collect();
+        let enough = Enough(&done);
         happens(volume, &mounts);
-        done.store(true, Ordering::SeqCst);
+        drop(enough);
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     });
     println!("versions, and the longest step: {told:?}");

@@ -12,8 +12,8 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::common::{
-    Mount, Process, SOON, aqueduct, directory, errno, free_addresses, mount_sessions, mount_status, run, server_status,
-    test, wait_until, within,
+    Enough, Mount, Process, SOON, aqueduct, directory, errno, free_addresses, mount_sessions, mount_status, run,
+    server_status, test, wait_until, within,
 };
 use crate::model::assert_alike;
 
@@ -275,6 +275,7 @@ fn nobody_reads_what_is_old_while_servers_of_data_die_and_come_back() {
                 }
                 (round, longest)
             });
+            let enough = Enough(&done);
             for turn in 0..6 {
                 let victim = 1 + turn % 2;
                 std::thread::sleep(Duration::from_millis(700));
@@ -282,7 +283,7 @@ fn nobody_reads_what_is_old_while_servers_of_data_die_and_come_back() {
                 std::thread::sleep(Duration::from_millis(1200));
                 volume.start_server(victim);
             }
-            done.store(true, Ordering::SeqCst);
+            drop(enough);
             work.join().unwrap()
         });
         println!("{rounds} rounds, the longest {longest:?}");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use aqueduct_model::Random;
 use rustix::process::Signal;
 
-use crate::common::{Mount, SOON, signal, within};
+use crate::common::{Enough, Mount, SOON, signal, within};
 use crate::lanes::{keep_names, names_of};
 use crate::volumes::Volume;
 
@@ -161,12 +161,13 @@ fn turns_end_with_who_had_them_and_outlive_a_restart() {
                 }
                 rounds
             });
+            let enough = Enough(&done);
             for _ in 0..2 {
                 std::thread::sleep(Duration::from_millis(500));
                 signal(names_of(&volume), Signal::KILL); // it is started again at once
             }
             std::thread::sleep(Duration::from_millis(1500));
-            done.store(true, Ordering::SeqCst);
+            drop(enough);
             assert!(rounds.join().unwrap() > 3);
         });
         drop((mine, dying, other));

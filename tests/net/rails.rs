@@ -205,7 +205,7 @@ fn a_wire_that_comes_is_used_by_mounts_that_are_there() {
 fn a_wire_that_takes_no_large_packets_is_left_alone_for_data() {
     within(LIMIT, || {
         let Some(mut wired) = Wired::new(2) else { return };
-        let point = wired.mount("rails=auto,rail_suspect=0.5,cache=none,workers=1");
+        let point = wired.mount("rails=auto,rail_suspect=1,cache=none,workers=1");
         wired.wait_for_rails(2);
         wired.lab.does("cut", &["c", &wired.wires[1].near, "in", "--larger", "1400"]);
         let worker = begin(&wired, &point);
