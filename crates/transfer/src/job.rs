@@ -70,6 +70,8 @@ pub struct Job {
     pub target_identity: Vec<u8>,
     /// Distinguishes temporary names of this copy from those of others.
     pub run: u64,
+    /// The number of the first temporary name of this process.
+    pub first_part: u64,
     /// The number of the next temporary name.
     pub next_part: AtomicU64,
     /// Files can be made without a name.
@@ -314,6 +316,8 @@ impl Job {
         watch: Arc<Watch>,
     ) -> Job {
         let is_projected = target_root.handle().is_some();
+        // Names of an earlier run of this copy may still be there.
+        let first_part = random() >> 16;
         Job {
             sums: options.verify == Verify::Stable,
             throttle: None,
@@ -336,8 +340,8 @@ impl Job {
             target_identity: target_root.seen().map(|seen| seen.identity()).unwrap_or_default(),
             target_root,
             run: random(),
-            // Names of an earlier run of this copy may still be there.
-            next_part: AtomicU64::new(random() >> 16),
+            first_part,
+            next_part: AtomicU64::new(first_part),
             makes_unnamed: AtomicBool::new(true),
             puts: AtomicBool::new(is_projected),
             shares: AtomicBool::new(!options.hashes() && options.verify != Verify::Stable),
@@ -365,6 +369,13 @@ impl Job {
     /// What temporary names of this copy begin with, also those of earlier runs.
     pub fn part_prefix(&self) -> Vec<u8> {
         [PART, format!("{:016x}-", self.run).as_bytes()].concat()
+    }
+
+    /// Whether this process has made that temporary name.
+    pub fn made_part(&self, name: &[u8]) -> bool {
+        let number = name.strip_prefix(&*self.part_prefix()).and_then(|number| std::str::from_utf8(number).ok());
+        let number = number.and_then(|number| u64::from_str_radix(number, 16).ok());
+        number.is_some_and(|number| (self.first_part..self.next_part.load(Ordering::Relaxed)).contains(&number))
     }
 
     /// Whether an earlier run of this copy may have left something unfinished.

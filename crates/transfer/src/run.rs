@@ -433,7 +433,7 @@ fn lay_out(job: &Arc<Job>, starts: Vec<Start>) -> Result<Vec<Arc<Dir>>, Failure>
             Start::Content { seen, .. } => {
                 job.goes_through(b"", &seen);
                 if let (Some(target), true) = (&dir.target, job.sweeps())
-                    && let Err(error) = walk::sweep(job, &**target, b"")
+                    && let Err(error) = walk::sweep_earlier(job, &**target, b"")
                 {
                     job.told.trouble(b"", &Fault::new("removing what an earlier run left", error));
                 }

@@ -71,7 +71,7 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
         _ => false,
     };
     if let (Some(target), false, true) = (&target, is_new, job.sweeps()) {
-        sweep(job, &**target, &path).trying("removing what an earlier run left")?;
+        sweep_earlier(job, &**target, &path).trying("removing what an earlier run left")?;
     }
     job.goes_through(&path, &seen);
     let mut dir = Dir::new(job, path, source, (target, volume));
@@ -82,8 +82,26 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
 }
 
 /// Removes what an earlier run of this copy left unfinished, but for what can be gone on with.
+/// Where two sources have the directory, files of the one may be under way when that of the other
+/// is opened.
+pub fn sweep_earlier(job: &Job, target: &dyn Directory, path: &[u8]) -> Result<(), Errno> {
+    sweep_but(job, target, path, |name| job.made_part(name))
+}
+
+/// Removes whatever of this copy is not finished, but for what can be gone on with: nothing of it
+/// is under way.
 pub fn sweep(job: &Job, target: &dyn Directory, path: &[u8]) -> Result<(), Errno> {
-    let is_kept = |name: &[u8]| job.store.as_ref().is_some_and(|store| store.knows_part(path, name));
+    sweep_but(job, target, path, |_| false)
+}
+
+fn sweep_but(
+    job: &Job,
+    target: &dyn Directory,
+    path: &[u8],
+    is_under_way: impl Fn(&[u8]) -> bool,
+) -> Result<(), Errno> {
+    let knows = |name: &[u8]| job.store.as_ref().is_some_and(|store| store.knows_part(path, name));
+    let is_kept = |name: &[u8]| is_under_way(name) || knows(name);
     let mut left = Vec::new();
     target.list(&mut |listed| {
         if listed.is_part() && listed.name.starts_with(&job.part_prefix()) {
