@@ -263,12 +263,19 @@ impl Job {
         Ok(())
     }
 
-    /// Before a request is executed: writes down what will tell whether it was. False: the server dies here, in a test.
+    /// Before a request is executed: writes down what will tell whether it was. False: it is left
+    /// to the next process, or the server dies here, in a test.
     fn intend(&self, intent: Option<Vec<u8>>) -> bool {
+        let failpoint = &self.server.failpoint;
+        if failpoint.dies(Moment::Begun) {
+            return false;
+        }
         if let Some(intent) = intent.filter(|_| self.session.survives()) {
             self.session.intend(&self.header, &intent);
         }
-        !self.server.failpoint.dies(Moment::Intended)
+        // Looked at only now: where nothing could be written down since the session was handed over
+        // meanwhile, that is seen.
+        !failpoint.dies(Moment::Intended) && !self.session.is_handed_over()
     }
 
     async fn call(&self, attached: &Attached, frame: Frame) -> Result<(), Errno> {
@@ -407,7 +414,7 @@ impl Job {
             true => intent::of(filesystem, context, request, &found).await,
             false => None,
         };
-        if survives && !self.intend(intent) {
+        if self.session.is_handed_over() || survives && !self.intend(intent) {
             return Tried::Dies;
         }
         let stamp = self.server.leases.stamp();

@@ -5,7 +5,9 @@ use std::sync::OnceLock;
 /// A moment in the execution of a request that changes something, or in a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// What tells whether it was executed has been written down.
+    /// What tells whether it was executed is about to be written down.
+    Begun,
+    /// It has been written down.
     Intended,
     /// It was executed.
     Executed,

@@ -153,9 +153,9 @@ impl Server {
         }
         // Only now that nobody can be told any more: what one session frees, another might be given that has it no more after the restart.
         for session in &sessions {
-            match session.journal.get().filter(|_| session.survives()) {
-                Some(journal) => journal.close(),
-                None => self.free(session),
+            match session.survives() {
+                true => session.hand_over(),
+                false => self.free(session),
             }
         }
         while self.freeing.load(Ordering::SeqCst) > 0 && Instant::now() < end {

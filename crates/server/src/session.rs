@@ -44,6 +44,8 @@ pub(crate) struct Session {
     ended: AtomicBool,
     /// What it held is being given back, or has been.
     is_freed: AtomicBool,
+    /// The next process goes on with it.
+    is_handed_over: AtomicBool,
     /// Requests of it that are being executed or wait for a lock.
     executing: AtomicUsize,
     /// Looks of it that wait for who holds writes back.
@@ -188,6 +190,7 @@ impl Session {
             has_beaten: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             is_freed: AtomicBool::new(false),
+            is_handed_over: AtomicBool::new(false),
             executing: AtomicUsize::new(0),
             looking: AtomicUsize::new(0),
             has_lost: false,
@@ -468,6 +471,17 @@ impl Session {
     /// Whether it is over.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Leaves it to the next process. A request that has not been written down by now is not
+    /// executed any more: the next process could not tell that it was, and would do it once more.
+    pub(crate) fn hand_over(&self) {
+        self.is_handed_over.store(true, Ordering::SeqCst);
+        self.journal.get().into_iter().for_each(Journal::close);
+    }
+
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.is_handed_over.load(Ordering::SeqCst)
     }
 
     /// A request of it begins. Looks come after this: whoever sees afterwards that the session has ended does not execute it.

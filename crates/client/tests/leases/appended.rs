@@ -181,6 +181,33 @@ fn who_dies_in_the_midst_of_an_append_loses_nothing_without_a_word() {
     }
 }
 
+/// What its requests do is left to the next process as soon as it cannot be written down any more
+/// that they did it.
+#[test]
+fn a_server_that_ends_executes_nothing_that_it_cannot_write_down() {
+    let mut process = Process::new();
+    let mount = process.mount();
+    let (_, open) = log(&mount, "log");
+    hold(&mount, open, 10);
+    let (has_begun, has_ended) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let (begun, ended) = (has_begun.clone(), has_ended.clone());
+    process.server.set_failpoint(move |at| {
+        begun.fetch_or(at == Moment::Begun, Ordering::SeqCst);
+        while at == Moment::Begun && !ended.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        false
+    });
+    until("it is sent", || has_begun.load(Ordering::SeqCst));
+    process.server.shutdown(Duration::ZERO);
+    has_ended.store(true, Ordering::SeqCst);
+    process.kill();
+    assert_eq!(there(&process, "log").len(), 0);
+    process.start();
+    sync(&mount, open).unwrap();
+    assert_eq!(there(&process, "log").len(), 40);
+}
+
 /// Again and again, in the midst of whatever is under way.
 #[test]
 fn nothing_is_lost_or_doubled_when_the_server_is_killed_under_load() {
@@ -215,7 +242,13 @@ fn nothing_is_lost_or_doubled_when_the_server_is_killed_under_load() {
         flush(&mount, open).unwrap();
         let found = there(&process, &format!("log{number}"));
         let expected: Vec<u8> = (0..count).flat_map(u32::to_le_bytes).collect();
-        assert!(found == expected, "log {number}: {} bytes of {}", found.len(), expected.len());
+        let differs = found.iter().zip(&expected).position(|(there, wanted)| there != wanted);
+        assert!(
+            found == expected,
+            "log {number}: {} bytes of {}, other from {differs:?} on",
+            found.len(),
+            expected.len()
+        );
     }
     assert!(count > 100, "{count}");
 }
