@@ -1,7 +1,7 @@
 //! What clients keep under leases, and for how long.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -145,7 +145,10 @@ fn who_holds_a_directory_and_changes_it_waits_for_nobody_who_does_the_same() {
                     assert!(fs::read_dir(&root).unwrap().count() >= 1);
                     fs::rename(&one, &two).unwrap();
                     assert!(two.is_dir() && !one.exists());
-                    fs::write(root.join("both"), [b'x'; 100]).unwrap();
+                    // Never shorter: who reads while another client cuts it may see zeros.
+                    let both = OpenOptions::new().write(true).create(true).open(root.join("both")).unwrap();
+                    both.write_all_at(&[b'x'; 100], 0).unwrap();
+                    drop(both);
                     let mut text = Vec::new();
                     File::open(root.join("both")).unwrap().read_to_end(&mut text).unwrap();
                     assert!(text.iter().all(|byte| *byte == b'x'));
