@@ -5,6 +5,7 @@
 
 mod access;
 mod agent;
+mod below;
 mod beside;
 mod brought;
 mod caching;

@@ -104,11 +104,23 @@ pub struct Config {
     /// What a program reads or writes at once is whole, whatever its size: it takes a turn at the
     /// file system, and no file is read from pages.
     pub takes_turns: bool,
-    /// Names are kept for a moment by kernels that cannot be made to forget them: what others have
-    /// changed may be seen that much later.
-    pub fleeting_names: bool,
+    /// What the kernel keeps of names.
+    pub names: Names,
     /// Requests come by io_uring where the kernel offers it and each group has one thread.
     pub io_uring: bool,
+}
+
+/// What the kernel keeps of names under a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// All, where it can be made to forget all of them at once (Linux 6.16): that takes away what is
+    /// mounted on directories of the mount.
+    Strict,
+    /// Where it cannot, all for a moment in which what others have changed may not be seen.
+    Timeout,
+    /// None, but those of directories that are asked for often, for a moment in which whoever
+    /// changes them waits: what is mounted below stays.
+    Ask,
 }
 
 impl Default for Config {
@@ -130,7 +142,7 @@ impl Default for Config {
             withheld: 0,
             spares_flush: false,
             takes_turns: false,
-            fleeting_names: false,
+            names: Names::Strict,
             io_uring: true,
         }
     }

@@ -58,7 +58,7 @@ mod tests;
 mod trace;
 mod turns;
 
-pub use config::{CacheMode, Config, Observed, STATUS_XATTR, Status, StatusPart, UNCHECKED};
+pub use config::{CacheMode, Config, Names, Observed, STATUS_XATTR, Status, StatusPart, UNCHECKED};
 pub use control::Control;
 pub use device::Device;
 pub use error::StartError;

@@ -1,7 +1,7 @@
 //! What the kernel may keep at all.
 
 use crate::abi;
-use crate::config::{CacheMode, Config};
+use crate::config::{CacheMode, Config, Names};
 use crate::negotiated::Negotiated;
 
 /// What the kernel may keep at all.
@@ -32,8 +32,9 @@ impl Policy {
         let leases = config.cache == CacheMode::Lease;
         let maps_direct = has(abi::InitFlags::DIRECT_IO_ALLOW_MMAP);
         let attributes = leases && negotiated.minor >= abi::MINOR_ATTRIBUTES;
-        let (recalled, checked) = (negotiated.minor >= abi::MINOR_EPOCH, has(abi::InitFlags::POSIX_ACL));
-        let fleeting_names = leases && !recalled && checked && config.fleeting_names;
+        let checked = has(abi::InitFlags::POSIX_ACL);
+        let recalled = negotiated.minor >= abi::MINOR_EPOCH && config.names != Names::Ask;
+        let fleeting_names = leases && !recalled && checked && config.names == Names::Timeout;
         Policy {
             leases,
             attributes,

@@ -404,7 +404,7 @@ fn fuse_config(config: &MountConfig, backing: &Backing, records: Vec<Arc<dyn Rec
         spares_flush: !config.options.strict_unlock,
         // Its threads would go where the programs are that ask.
         io_uring: config.options.io_uring && config.processors.is_none(),
-        fleeting_names: config.options.fleeting_names,
+        names: config.options.names,
         withheld: config.options.init_without,
         minor_max: config.options.init_minor.unwrap_or(Config::default().minor_max),
         read_ahead: (config.options.read_ahead > 0).then_some(config.options.read_ahead),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aqueduct_client::SUSPECT_MIN;
 use aqueduct_fs::caching::{Caching, Rules};
-use aqueduct_fuse::CacheMode;
+use aqueduct_fuse::{CacheMode, Names};
 use aqueduct_net::routes::Way;
 use aqueduct_observe::OtlpConfig;
 
@@ -77,8 +77,8 @@ const OPTIONS: &[(&str, &str)] = &[
         "the kernel's requests come by io_uring where it offers that (auto; it does from Linux 6.14 on with the parameter enable_uring of its module fuse), or by /dev/fuse",
     ),
     (
-        "names=strict|timeout",
-        "on kernels that cannot be made to forget names (before Linux 6.16): never old (strict, the default), or kept for a second in which what others have renamed or removed may still be found",
+        "names=strict|timeout|ask",
+        "strict (the default): names are never old; timeout: kernels that cannot be made to forget them (before Linux 6.16) keep them for a second, in which what others have renamed or removed may still be found; ask: the kernel keeps none, so that what is mounted on directories of this mount (containers, overlays) stays there from Linux 6.16 on too, and each look at a name takes longer",
     ),
     (
         "read_ahead=SIZE",
@@ -223,8 +223,8 @@ pub struct Options {
     pub workers: usize,
     /// Where they run; `None`: wherever this process may.
     pub cpus: Option<CpuChoice>,
-    /// Kernels that cannot be made to forget names keep them for a moment.
-    pub fleeting_names: bool,
+    /// What the kernel keeps of names.
+    pub names: Names,
     /// The kernel's requests come by io_uring where it offers that.
     pub io_uring: bool,
     /// Bits of FUSE's INIT that the kernel is taken not to offer.
@@ -274,7 +274,7 @@ impl Default for Options {
             metrics: MetricsSettings::default(),
             workers: WORKERS,
             cpus: None,
-            fleeting_names: false,
+            names: Names::Strict,
             io_uring: true,
             init_without: 0,
             init_minor: None,
@@ -505,7 +505,7 @@ impl Options {
                     _ => return Err(bad_value(key, value, "auto or off")),
                 };
             }
-            "names" => self.fleeting_names = names_by_timeout(value).ok_or_else(|| bad_value(key, value, NAMES))?,
+            "names" => self.names = names_kept(value).ok_or_else(|| bad_value(key, value, NAMES))?,
             "init_without" => self.init_without = bits(value).ok_or_else(|| bad_value(key, value, BITS))?,
             "init_minor" => self.init_minor = Some(value.parse().map_err(|_| bad_value(key, value, "a number"))?),
             "read_ahead" => {
@@ -542,12 +542,13 @@ const CPUS: &str = "near, or processors such as 0-3+8";
 const BITS: &str = "numbers of bits, 0 to 63, joined by +";
 
 /// Whether names that cannot be recalled are kept for a moment.
-const NAMES: &str = "strict or timeout";
+const NAMES: &str = "strict, timeout or ask";
 
-fn names_by_timeout(value: &str) -> Option<bool> {
+fn names_kept(value: &str) -> Option<Names> {
     match value {
-        "strict" => Some(false),
-        "timeout" => Some(true),
+        "strict" => Some(Names::Strict),
+        "timeout" => Some(Names::Timeout),
+        "ask" => Some(Names::Ask),
         _ => None,
     }
 }
