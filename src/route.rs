@@ -48,13 +48,13 @@ fn serve(arguments: &args::Route) -> Result<ExitCode, Failure> {
     let settings =
         RouterSettings { metrics: metrics.or(file.metrics), metrics_token: token.or(file.metrics_token), ..file };
     let config = RouterConfig::resolve(settings)?;
-    let signals = service::signals()?;
+    let signals = service::signals_and_reload()?;
     let mut router = Router::start(&config)?;
     for address in router.listens() {
         output::line(format_args!("listening on {address}"));
     }
     service::ready();
-    service::wait(signals);
+    service::wait_reloading(signals, service::has_nothing_to_reload);
     router.stop();
     Ok(ExitCode::SUCCESS)
 }

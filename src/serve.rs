@@ -17,7 +17,7 @@ pub fn run(arguments: args::Serve) -> Result<ExitCode, Failure> {
     let mut config = ServeConfig::resolve(settings(arguments)?)?;
     // This program, also when its file was replaced.
     config.watch = Some("/proc/self/exe".into());
-    let signals = if of_volume.is_some() { service::signals_and_reload()? } else { service::signals()? };
+    let signals = service::signals_and_reload()?;
     let server = match executor(&config) {
         Some(executor) => Server::start_as_agent(&config, Arc::new(executor))?,
         None => Server::start(&config)?,
@@ -34,12 +34,13 @@ pub fn run(arguments: args::Serve) -> Result<ExitCode, Failure> {
         output::line(format_args!("export {}{read_only}{rate}: {}", export.name, export.path.display()));
     }
     service::ready();
-    service::wait_reloading(signals, || {
-        if let Some((file, id)) = &of_volume
-            && let Err(failure) = reload(&server, file, id)
-        {
-            tracing::error!("{failure}");
+    service::wait_reloading(signals, || match &of_volume {
+        Some((file, id)) => {
+            if let Err(failure) = reload(&server, file, id) {
+                tracing::error!("{failure}");
+            }
         }
+        None => service::has_nothing_to_reload(),
     });
     server.stop();
     Ok(ExitCode::SUCCESS)

@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
+use crate::output;
 
 /// Watches for the signals that end a service, from now on.
 pub fn signals() -> Result<Signals, Failure> {
@@ -19,6 +20,13 @@ pub fn signals() -> Result<Signals, Failure> {
 /// The same, and for the one upon which a service reads its files again.
 pub fn signals_and_reload() -> Result<Signals, Failure> {
     watch(&[SIGTERM, SIGINT, SIGHUP])
+}
+
+/// Says so where SIGHUP came, which would end the process at once otherwise.
+pub fn has_nothing_to_reload() {
+    tracing::warn!(
+        "SIGHUP changes nothing here: the configuration is read at the start; restart the service for what is in the file"
+    );
 }
 
 fn watch(signals: &[i32]) -> Result<Signals, Failure> {
@@ -32,7 +40,7 @@ pub fn outlive() {
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         let came = Arc::new(AtomicBool::new(false)); // nobody looks
         if let Err(error) = signal_hook::flag::register(signal, came) {
-            eprintln!("aqueduct: cannot ignore the signal {signal}: {error}");
+            output::error(format_args!("aqueduct: cannot ignore the signal {signal}: {error}"));
         }
     }
 }
