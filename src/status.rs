@@ -240,7 +240,10 @@ fn ask_server(address: &str, (key, routes): Asker<'_>) -> Result<Server, Connect
 
 fn describe(mount: &Mount, answer: Result<MountStatus, String>) -> Mounted {
     let (mut status, state) = match answer {
-        Ok(status) => (Some(status), "ok".to_owned()),
+        Ok(status) => {
+            let state = status.backing.state().to_owned();
+            (Some(status), state)
+        }
         Err(problem) => (None, problem),
     };
     // As the kernel has them.

@@ -252,7 +252,7 @@ fn mount_row(mount: &Mount, before: Option<&MountStatus>, now: &Result<MountStat
     Row {
         target,
         source,
-        state: "ok".to_owned(),
+        state: status.backing.state().to_owned(),
         rates: rates(before.map_or_else(|| counters(status), counters), counters(status), seconds),
         under_way: operations.iter().map(|operation| operation.under_way).sum(),
         operations,

@@ -62,6 +62,39 @@ fn a_daemon_returns_when_it_is_ready() {
     });
 }
 
+/// Whoever has all services of a machine read their files again ends none.
+#[test]
+fn a_server_that_has_nothing_to_read_again_goes_on() {
+    test(|| {
+        let one = One::new();
+        one.server.process.signal(Signal::HUP);
+        wait_until("it says so", SOON, || one.server.process.output().contains("SIGHUP changes nothing here"));
+        fs::write(one.mount.join("file"), "served").unwrap();
+        assert_eq!(fs::read_to_string(one.export.path().join("file")).unwrap(), "served");
+    });
+}
+
+#[test]
+fn a_mount_whose_server_is_gone_is_not_said_to_be_well() {
+    test(|| {
+        let export = directory();
+        let server = Server::start(&[export.path()]);
+        let mount = server.mount(export.path());
+        let state = || {
+            let told: Value = serde_json::from_str(&run(aqueduct().args(["status", "--json"])).succeeded()).unwrap();
+            let mounts = told["mounts"].as_array().cloned().unwrap_or_default();
+            let own = mounts.into_iter().find(|of| of["target"] == mount.path().to_str().unwrap());
+            own.map(|of| of["state"].as_str().unwrap().to_owned())
+        };
+        assert_eq!(state().as_deref(), Some("ok"));
+        let (address, home) = server.kill();
+        wait_until("it is told", SOON, || state().as_deref() == Some("no connection to its server"));
+        let listen = ["--listen", &address];
+        let _server = Server::start_at(home, &mut aqueduct(), &listen, &[export.path()]);
+        wait_until("it is well again", SOON, || state().as_deref() == Some("ok"));
+    });
+}
+
 #[test]
 fn a_busy_mount_is_not_taken_away() {
     test(|| {

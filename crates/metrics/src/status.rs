@@ -363,6 +363,16 @@ pub enum BackingStatus {
     Gone {},
 }
 
+impl BackingStatus {
+    /// `ok`, or why programs may wait although the process of the mount answers.
+    pub fn state(&self) -> &'static str {
+        match self {
+            BackingStatus::Client(client) if client.connections == 0 => "no connection to its server",
+            _ => "ok",
+        }
+    }
+}
+
 impl Default for BackingStatus {
     fn default() -> BackingStatus {
         BackingStatus::Gone {}
