@@ -120,7 +120,7 @@ pub fn run(arguments: &Diagnose) -> Result<ExitCode, Failure> {
     let report = active::run(&question)?;
     if let Ok(signal) = signal.try_recv() {
         if let Some(left) = &report.samples.left {
-            eprintln!("aqueduct: {left} could not be removed: remove it when that answers again");
+            output::error(format_args!("aqueduct: {left} could not be removed: remove it when that answers again"));
         }
         return Ok(ExitCode::from(128 + signal));
     }

@@ -80,7 +80,7 @@ fn main() -> ExitCode {
         }
     };
     result.unwrap_or_else(|failure| {
-        eprintln!("{failure}");
+        output::error(format_args!("{failure}"));
         failure.code()
     })
 }

@@ -1,4 +1,5 @@
-//! What goes to stdout. A reader that has left (`aqueduct status | head -1`) is no reason to fail.
+//! What goes to stdout and stderr. A reader that has left (`aqueduct status | head -1`), or a full
+//! disk below a log, is no reason to fail.
 
 use std::fmt;
 use std::io::Write;
@@ -19,6 +20,16 @@ pub fn line(text: fmt::Arguments<'_>) {
 pub fn json(document: &impl Serialize) {
     let text = serde_json::to_string_pretty(document).expect("what this program tells has text for keys");
     line(format_args!("{text}"));
+}
+
+/// Writes a line to stderr.
+pub fn error(text: fmt::Arguments<'_>) {
+    error_part(format_args!("{text}\n"));
+}
+
+/// Writes text to stderr.
+pub fn error_part(text: fmt::Arguments<'_>) {
+    let _ = std::io::stderr().lock().write_fmt(text);
 }
 
 /// Writes text, whole and now.

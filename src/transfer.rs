@@ -380,7 +380,9 @@ fn make(mut plan: Plan, common: &Common) -> Result<ExitCode, Failure> {
     match asked.and_then(|asked| asked.code()).filter(|_| summary.trouble_count > 0 || summary.not_deleted.is_some()) {
         Some(code) => {
             let files = summary.counts.files;
-            eprintln!("aqueduct: the copy was ended by a signal after {files} files; what was not whole is removed");
+            output::error(format_args!(
+                "aqueduct: the copy was ended by a signal after {files} files; what was not whole is removed"
+            ));
             Ok(code)
         }
         None => Ok(end(&summary, common.json)),
@@ -392,7 +394,7 @@ fn by_agent(plan: &Plan, common: &Common, spans: &Spans) -> Result<ExitCode, Fai
     let Asked { is_asked: stop, .. } = Asked::watch()?;
     let watch = Watch::default();
     let shows = !common.json && std::io::stderr().is_terminal();
-    let told = |line: &str| eprintln!("aqueduct: {line}");
+    let told = |line: &str| output::error(format_args!("aqueduct: {line}"));
     let work = || with_progress(&watch, shows, || third::copy(plan, &watch, &stop, told));
     let summary = spans.around(&Described::of(plan), work, |summary| summary)?;
     Ok(end(&summary, common.json))
@@ -425,7 +427,7 @@ pub fn wait(database: &Database, id: i64, manifest: Option<&Path>, json: bool) -
 fn watched(database: &Database, id: i64, json: bool) -> Result<(Summary, String), Failure> {
     let watch = Watch::default();
     let shows = !json && std::io::stderr().is_terminal();
-    let told = |line: &str| eprintln!("aqueduct: job {id}: {line}");
+    let told = |line: &str| output::error(format_args!("aqueduct: job {id}: {line}"));
     let said = |line: &str| output::line(format_args!("{line}"));
     let listeners = jobs::Listeners { told: &mut { told }, said: &mut { said } };
     Ok(with_progress(&watch, shows, || jobs::watch(database, id, &watch, listeners))?)
@@ -441,7 +443,7 @@ fn ended(
 ) -> Result<ExitCode, Failure> {
     let code = end(summary, json);
     if state == "cancelled" {
-        eprintln!("aqueduct: job {id} was cancelled");
+        output::error(format_args!("aqueduct: job {id} was cancelled"));
         return Ok(ExitCode::from(FAILED));
     }
     if let Some(to) = manifest {
@@ -496,33 +498,36 @@ fn progress(watch: &Watch, ended: &AtomicBool) {
             left.unwrap_or_default(),
             limit.unwrap_or_default()
         );
-        eprint!("\r\x1b[K{line}");
+        output::error_part(format_args!("\r\x1b[K{line}"));
         let _ = std::io::stderr().flush();
         (at, moved, stages) = (now, bytes_now, stages_now);
     }
     if moved > 0 {
-        eprint!("\r\x1b[K");
+        output::error_part(format_args!("\r\x1b[K"));
     }
 }
 
 fn tell(summary: &Summary) {
     tell_troubles(&summary.troubles, summary.trouble_count);
     for lost in &summary.lost {
-        eprintln!("aqueduct: {}: the destination does not hold: {}: {}", lost.path, lost.what, lost.why);
+        output::error(format_args!(
+            "aqueduct: {}: the destination does not hold: {}: {}",
+            lost.path, lost.what, lost.why
+        ));
     }
     more(summary.lost_count, summary.lost.len());
     if let Some(why) = &summary.not_deleted {
         match summary.counts.deleted {
-            0 => eprintln!("aqueduct: nothing was deleted: {why}"),
-            count => eprintln!("aqueduct: {count} names were deleted, and no more: {why}"),
+            0 => output::error(format_args!("aqueduct: nothing was deleted: {why}")),
+            count => output::error(format_args!("aqueduct: {count} names were deleted, and no more: {why}")),
         }
     }
     let counts = &summary.counts;
     if counts.unfinished > 0 {
         let count = counts.unfinished;
-        eprintln!(
+        output::error(format_args!(
             "aqueduct: {count} names of the source were left out: copies into it have not ended (.aqueduct-part-*)"
-        );
+        ));
     }
     let mut parts = vec![format!("{} files, {}", counts.files, bytes(counts.bytes as f64))];
     for (count, what) in [
@@ -551,14 +556,14 @@ fn tell(summary: &Summary) {
 
 fn tell_troubles(troubles: &[Trouble], count: u64) {
     for trouble in troubles {
-        eprintln!("aqueduct: {}: {}: {}", trouble.path, trouble.what, trouble.why);
+        output::error(format_args!("aqueduct: {}: {}: {}", trouble.path, trouble.what, trouble.why));
     }
     more(count, troubles.len());
 }
 
 fn more(count: u64, shown: usize) {
     if let Some(more) = count.checked_sub(shown as u64).filter(|more| *more > 0) {
-        eprintln!("aqueduct: and {more} more");
+        output::error(format_args!("aqueduct: and {more} more"));
     }
 }
 

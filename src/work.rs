@@ -88,7 +88,7 @@ pub fn run(work: &Work) -> Result<ExitCode, Failure> {
     let question = Question { work, rate: how.bwlimit, dry_run: how.dry_run, accept_orphans: false };
     let done = Volume::read(file)?.work(&question, |told| match told {
         Told::Failed(path, why) => output::line(format_args!("not done: {}: {why}", output::shown(path))),
-        Told::Progress(progress) => eprintln!("{}", shown(progress)),
+        Told::Progress(progress) => output::error(format_args!("{}", shown(progress))),
         Told::Repaired(_) | Told::Done(_) | Told::Refused(_) => {}
     })?;
     if how.dry_run {

@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -134,6 +135,22 @@ fn a_missing_or_busy_target_is_told() {
         complains(&run(aqueduct().arg("umount").arg(one.export.path())).failed(), &["nothing is mounted"], &["status"]);
         complains(&run(aqueduct().args(["umount", "/proc"])).failed(), &["not ours", "type proc"], &["umount(8)"]);
         complains(&run(aqueduct().args(["umount", "/no/such/directory"])).failed(), &["mount"], &[]);
+    });
+}
+
+/// As a batch job's whose log is on a full disk.
+#[test]
+fn an_error_that_cannot_be_told_is_one_all_the_same() {
+    test(|| {
+        let full = || OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let status = aqueduct().args(["serve", "/no/such/directory"]).stderr(full()).status().unwrap();
+        assert!(status.code().is_some_and(|code| code != 0), "{status}");
+        let (from, to) = (directory(), directory());
+        symlink("elsewhere", to.path().join("file")).unwrap();
+        fs::create_dir(from.path().join("file")).unwrap();
+        let source = format!("{}/", from.path().display());
+        let status = aqueduct().args(["cp", "-r", &source]).arg(to.path()).stderr(full()).status().unwrap();
+        assert_eq!(status.code(), Some(1), "{status}");
     });
 }
 

@@ -284,8 +284,8 @@ impl LimitSettings {
     pub fn resolve(self) -> Result<Limits, Failure> {
         let usual = Limits::default();
         Ok(Limits {
-            sessions_max: self.sessions_max.unwrap_or(usual.sessions_max),
-            connections_max: self.connections_max.unwrap_or(usual.connections_max),
+            sessions_max: at_least_one("sessions_max", self.sessions_max, usual.sessions_max)?,
+            connections_max: at_least_one("connections_max", self.connections_max, usual.connections_max)?,
             unjoined_per_address_max: self.unjoined_per_address_max.unwrap_or(usual.unjoined_per_address_max).max(1),
             unjoined_max: self.unjoined_max.unwrap_or(usual.unjoined_max).max(1),
             frame_memory: self.frame_memory_mib.map_or(usual.frame_memory, |mib| mib.saturating_mul(1 << 20)),
@@ -296,7 +296,7 @@ impl LimitSettings {
             session_grace: seconds("session_grace_seconds", self.session_grace_seconds, usual.session_grace)?,
             vanished_grace: seconds("vanished_grace_seconds", self.vanished_grace_seconds, usual.vanished_grace)?,
             recovery_grace: seconds("recovery_grace_seconds", self.recovery_grace_seconds, usual.recovery_grace)?,
-            hello_timeout: seconds("hello_timeout_seconds", self.hello_timeout_seconds, usual.hello_timeout)?,
+            hello_timeout: some_seconds("hello_timeout_seconds", self.hello_timeout_seconds, usual.hello_timeout)?,
             lease: lease(self.lease_seconds, usual.lease)?,
             leases_max: self.leases_max.unwrap_or(usual.leases_max),
             leases_of_client_max: self.leases_of_client_max.unwrap_or(usual.leases_of_client_max),
@@ -315,6 +315,25 @@ fn seconds(key: &str, value: Option<f64>, usual: Duration) -> Result<Duration, F
             "give seconds, 0 or more",
         )
     })
+}
+
+/// The same, of what does not work within no time at all.
+fn some_seconds(key: &str, value: Option<f64>, usual: Duration) -> Result<Duration, Failure> {
+    let time = seconds(key, value, usual)?;
+    if time.is_zero() { Err(nobody(key)) } else { Ok(time) }
+}
+
+fn at_least_one(key: &str, value: Option<usize>, usual: usize) -> Result<usize, Failure> {
+    let count = value.unwrap_or(usual);
+    if count == 0 { Err(nobody(key)) } else { Ok(count) }
+}
+
+fn nobody(key: &str) -> Failure {
+    Failure::usage(
+        format!("cannot use {key} = 0 of [limits]"),
+        "nobody could be served",
+        "give a larger number, or leave the line out for the usual one",
+    )
 }
 
 /// The longest that leases may last: so long, and a little more, a client that has gone holds up
@@ -477,6 +496,17 @@ mod tests {
         assert_eq!(config.exports, expected);
         let message = resolved("[limits]\nsesions_max = 3\n", vec![export(&root)]).unwrap_err().to_string();
         assert!(message.contains("sesions_max"), "{message}");
+    }
+
+    #[test]
+    fn a_limit_that_lets_nobody_be_served_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for key in ["sessions_max", "connections_max", "hello_timeout_seconds"] {
+            let limited = |value| resolved(&format!("[limits]\n{key} = {value}\n"), vec![export(folder.path())]);
+            let said = limited(0).unwrap_err().to_string();
+            assert!(said.contains(key) && said.contains("nobody could be served"), "{said}");
+            assert!(limited(1).is_ok(), "{key}");
+        }
     }
 
     #[test]
