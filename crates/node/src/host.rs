@@ -23,14 +23,31 @@ pub fn opens_max(wanted: Option<usize>, exports: usize, connections: usize) -> u
     let (share, named) = (share(descriptors, exports, connections), wanted.is_some());
     let wanted = wanted.unwrap_or(OPENS_MAX).max(1);
     if share < wanted {
-        let needed = needed(wanted, exports, connections);
+        let advice = advice(needed(wanted, exports, connections), descriptors_most());
         let told = format!(
-            "only {share} files can be open in each export instead of {wanted}: this process may have {descriptors} descriptors. Raise the hard limit to \
-             {needed} (LimitNOFILE= of the service, or ulimit -Hn), or give fewer with opens_max"
+            "only {share} files can be open in each export instead of {wanted}: this process may have {descriptors} descriptors. {advice}"
         );
         if named || share < OPENS_FEW { tracing::warn!("{told}") } else { tracing::info!("{told}") }
     }
     wanted.min(share)
+}
+
+/// What to do where `needed` descriptors would be and the kernel lets a process have `most`.
+fn advice(needed: u64, most: u64) -> String {
+    let (limit, rest) = match needed <= most {
+        true => (needed, "or give fewer with opens_max"),
+        false => (
+            most,
+            "which is all that the kernel allows (fs.nr_open), and serve fewer exports with one process, or give fewer with opens_max",
+        ),
+    };
+    format!("Raise the hard limit to {limit} (LimitNOFILE= of the service, or ulimit -Hn), {rest}")
+}
+
+/// The most descriptors that a hard limit may be.
+fn descriptors_most() -> u64 {
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
+    most.and_then(|most| most.trim().parse().ok()).unwrap_or(u64::MAX)
 }
 
 /// The descriptors with which each export may have so many files open.
@@ -57,6 +74,13 @@ pub fn raise_descriptors() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_more_descriptors_are_advised_than_the_kernel_allows() {
+        assert!(advice(500, 1000).contains("limit to 500 ("));
+        let told = advice(5000, 1000);
+        assert!(told.contains("limit to 1000 (") && told.contains("fs.nr_open"), "{told}");
+    }
 
     #[test]
     fn exports_share_what_descriptors_there_are() {

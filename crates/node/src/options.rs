@@ -591,7 +591,7 @@ fn seconds(key: &str, value: &str) -> Result<Duration, Failure> {
 
 fn bad_value(key: &str, value: &str, expected: &str) -> Failure {
     Failure::usage(
-        format!("cannot use the mount option {key}={value}"),
+        format!("cannot use the option {key}={value}"),
         format!("'{value}' is not {expected}"),
         format!("give {key} {expected}"),
     )

@@ -186,6 +186,10 @@ fn split_volume<'a>(
         let behind = &text[at + 1..];
         if !is_network(name_of(behind)) {
             let volume = &text[..at];
+            // Nobody calls a volume by an address: a network is meant to which no route is known.
+            if volume.parse::<std::net::IpAddr>().is_ok() {
+                return Err(PlaceError::Network(name_of(behind).to_owned()));
+            }
             return if is_name(volume) {
                 Ok((Some(volume.to_owned()), behind))
             } else {
@@ -324,6 +328,12 @@ mod tests {
             assert_eq!(parsed(text), Ok((None, server.to_owned(), export.to_owned())), "{text}");
         }
         assert_eq!(Place::parse("host,h2:3:/x", known).unwrap().server(Some(9)), "host:9,h2:3");
+    }
+
+    #[test]
+    fn behind_an_address_there_is_a_network() {
+        assert_eq!(parsed("10.0.0.1@net7:/x"), Err(PlaceError::Network("net7".to_owned())));
+        assert_eq!(parsed("10.0.0.1@host:/x"), Err(PlaceError::Network("host".to_owned())));
     }
 
     #[test]
