@@ -71,6 +71,8 @@ table! {
         SERVER_SESSIONS_BEGUN: Counter = "aqueduct_server_sessions_begun_total", None, [];
         /// Sessions that were ended because their client did not come back.
         SERVER_SESSIONS_FORSAKEN: Counter = "aqueduct_server_sessions_forsaken_total", None, [];
+        /// Sessions that do not outlive the process since their file could not be written.
+        SERVER_SESSIONS_UNKEPT: Counter = "aqueduct_server_sessions_unkept_total", None, [];
         /// Slots that were given to sessions, of each class.
         SERVER_SLOTS: Gauge = "aqueduct_server_slots", None, [];
         /// Writes to the files in which sessions outlive the process.

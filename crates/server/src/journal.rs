@@ -671,6 +671,7 @@ impl Journal {
         if lock(&self.0).take().is_none() {
             return; // another request has
         }
+        kept.counters.given_up.increment();
         tracing::error!(path = %kept.stored.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");
         let believes = lock(&kept.head).believes();
         if !believes.is_zero() {
@@ -768,11 +769,11 @@ mod tests {
                 journal.note_leases(Duration::from_secs(5));
             }
             let kept = lock(&journal.0).take().and_then(Arc::into_inner).unwrap();
-            let path = kept.stored.path.clone();
+            let (path, counters) = (kept.stored.path.clone(), kept.counters.clone());
             let file = File::open(&path).unwrap(); // nothing can be written there
             *lock(&journal.0) = Some(Arc::new(Kept { stored: server.opened.store(path, file), ..kept }));
             writes(&journal);
-            assert!(!journal.survives());
+            assert!(!journal.survives() && counters.given_up.get() == 1);
             server.keeper.run(|| Ok(())).unwrap();
             let is_own = |entry: &fs::DirEntry| !entry.file_name().to_string_lossy().starts_with("server-");
             let left = fs::read_dir(folder.path()).unwrap().filter(|entry| is_own(entry.as_ref().unwrap())).count();

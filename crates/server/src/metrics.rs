@@ -116,11 +116,13 @@ pub(crate) struct JournalCounters {
     pub(crate) writes: Counter,
     /// Of those that wait for the disk.
     pub(crate) sync: Histogram,
+    /// Files that could not be written, and were given up.
+    pub(crate) given_up: Counter,
 }
 
 impl Default for JournalCounters {
     fn default() -> JournalCounters {
-        JournalCounters { writes: Counter::sharded(), sync: Histogram::single() }
+        JournalCounters { writes: Counter::sharded(), sync: Histogram::single(), given_up: Counter::default() }
     }
 }
 
@@ -255,6 +257,7 @@ impl Metrics {
         into.put(&table::SERVER_CONNECTIONS_VANISHED, &[], &self.vanished);
         into.put(&table::SERVER_SESSIONS_BEGUN, &[], &self.sessions);
         into.put(&table::SERVER_SESSIONS_FORSAKEN, &[], &self.forsaken);
+        into.put(&table::SERVER_SESSIONS_UNKEPT, &[], &self.journal.given_up);
         into.put(&table::SERVER_JOURNAL_WRITES, &[], &self.journal.writes);
         into.put(&table::SERVER_JOURNAL_SYNC_SECONDS, &[], &self.journal.sync);
         into.put(&table::SERVER_OUTSIDE_CHANGES, &[], &self.outside.changes);
