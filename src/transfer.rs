@@ -119,8 +119,8 @@ pub struct Common {
     /// Say what would be done, and do nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Leave out what matches, as *.o, /build/ or doc/*.html; a pattern with a slash is matched
-    /// from SRC on
+    /// Leave out what matches, as *.o, /build/ or doc/*.html: patterns mean what they mean to rsync,
+    /// one that begins with a slash from SRC on
     #[arg(long, value_name = "PATTERN")]
     pub exclude: Vec<String>,
     /// Take what matches, although --exclude leaves it out

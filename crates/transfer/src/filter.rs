@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use globset::{GlobBuilder, GlobMatcher};
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::manifest::Text;
+use crate::pattern::Pattern;
 
 /// Chooses by paths below the root of a copy.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ struct Written {
 
 impl From<Filter> for Written {
     fn from(filter: Filter) -> Written {
-        let texts = |patterns: Vec<Pattern>| patterns.into_iter().map(|pattern| pattern.text).collect();
+        let texts = |patterns: Vec<Pattern>| patterns.iter().map(|pattern| pattern.text().to_owned()).collect();
         let only = filter.only.map(|paths| paths.iter().map(|path| Text::new(path)).collect());
         Written { excludes: texts(filter.excludes), includes: texts(filter.includes), only }
     }
@@ -41,38 +41,6 @@ impl TryFrom<Written> for Filter {
     fn try_from(written: Written) -> Result<Filter, Failure> {
         let only = written.only.map(|paths| paths.iter().filter_map(Text::bytes).collect());
         Ok(Filter { only, ..Filter::new(&written.excludes, &written.includes)? })
-    }
-}
-
-#[derive(Clone, Debug)]
-struct Pattern {
-    text: String,
-    glob: GlobMatcher,
-    directories_only: bool,
-}
-
-impl Pattern {
-    /// As rsync has them: a slash at the start or inside anchors at the root, one at the end means
-    /// directories only; else the name is matched wherever it is.
-    fn parse(text: &str) -> Result<Pattern, Failure> {
-        let directories_only = text.ends_with('/');
-        let bare = text.trim_end_matches('/');
-        let anchored = match bare.strip_prefix('/') {
-            Some(rest) => rest.to_owned(),
-            None if bare.contains('/') && !bare.starts_with("**/") => bare.to_owned(),
-            None => format!("**/{}", bare.trim_start_matches("**/")),
-        };
-        let glob = GlobBuilder::new(&anchored).literal_separator(true).backslash_escape(true).build();
-        let glob = glob.map_err(|error| {
-            let hint = "write patterns as *.o, /build/ or doc/**/*.html; * and ? match anything but /";
-            Failure::usage(format!("the pattern '{text}'"), error.kind(), hint)
-        })?;
-        Ok(Pattern { text: text.to_owned(), glob: glob.compile_matcher(), directories_only })
-    }
-
-    fn matches(&self, path: &[u8], is_directory: bool) -> bool {
-        use std::os::unix::ffi::OsStrExt;
-        (is_directory || !self.directories_only) && self.glob.is_match(std::ffi::OsStr::from_bytes(path))
     }
 }
 
@@ -146,26 +114,6 @@ mod tests {
     fn filter(excludes: &[&str], includes: &[&str]) -> Filter {
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         Filter::new(&owned(excludes), &owned(includes)).unwrap()
-    }
-
-    #[test]
-    fn patterns_mean_what_they_mean_to_rsync() {
-        let of = filter(&["*.o", "/build/", "doc/*.html", "tmp/"], &["keep.o"]);
-        for (path, is_directory, takes) in [
-            ("a.o", false, false),
-            ("x/y/a.o", false, false),
-            ("x/keep.o", false, true),
-            ("build", true, false),
-            ("build", false, true),
-            ("x/build", true, true),
-            ("doc/a.html", false, false),
-            ("doc/x/a.html", false, true),
-            ("x/tmp", true, false),
-            ("tmp", false, true),
-        ] {
-            assert_eq!(of.takes(path.as_bytes(), is_directory), takes, "{path}");
-        }
-        assert!(Filter::new(&["[".to_owned()], &[]).is_err());
     }
 
     #[test]

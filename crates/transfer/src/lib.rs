@@ -30,6 +30,7 @@ mod options;
 mod outcome;
 mod polite;
 mod queue;
+mod pattern;
 mod run;
 mod running;
 mod settled;
