@@ -72,7 +72,8 @@ Examples:
   aqueduct sync --checksum a/ b/                    compares by content
 
 A file of the same size and time is left as it is. As rsync has it, SRC/ means what is in SRC, and SRC goes
-into DST under its name. --delete removes what SRC does not have after everything was copied, and nothing at
+into DST under its name; what has a name at DST and is of another type is replaced, a directory with names in
+it only with --delete. --delete removes what SRC does not have after everything was copied, and nothing at
 all if anything went wrong before. Exit codes as of 'aqueduct cp'.")]
 pub struct Sync {
     /// Remove from DST what SRC does not have, after everything was copied
@@ -536,6 +537,7 @@ fn tell(summary: &Summary) {
         (counts.others, "others"),
         (counts.unchanged, "unchanged"),
         (counts.resumed, "done before"),
+        (counts.replaced, "of another type replaced"),
         (counts.skipped, "left as they are"),
         (counts.deleted, "deleted"),
         (summary.trouble_count, "not copied"),

@@ -19,6 +19,7 @@ mod kept;
 mod lab;
 mod manifests;
 mod parts;
+mod replacing;
 mod resume;
 mod slurm;
 mod spans;

@@ -4,7 +4,7 @@
 //! was made, or a name that the destination has in another way than the source: nothing is
 //! removed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use aqueduct_fs::{Errno, SetAttr, SetTime};
@@ -24,6 +24,18 @@ struct Victim {
     directory: Vec<u8>,
     name: Box<[u8]>,
     is_directory: bool,
+    /// It is below a directory that makes way for something else.
+    makes_way: bool,
+}
+
+/// The search for what is to be removed.
+struct Search<'a> {
+    job: &'a Job,
+    /// The directories of the source, as far as they are known: what is one of them stays, whatever
+    /// way the destination leads there.
+    sources: HashSet<Vec<u8>>,
+    victims: Vec<Victim>,
+    makes_way: bool,
 }
 
 /// Removes what is below `base` and not at the source. Why nothing was removed, if that is so.
@@ -33,21 +45,28 @@ pub fn delete(job: &Job, base: &Dir) -> Result<(), String> {
     }
     let Some(target) = base.target.clone() else { return Ok(()) };
     let gone_through = std::mem::take(&mut *lock(&job.gone_through));
-    let mut victims = Vec::new();
+    let making_way = lock(&job.making_way).take().unwrap_or_default();
+    // Agents of several hosts number file systems each in its own way.
+    let known = gone_through.values().filter(|_| job.claim.is_none());
+    let sources = known.map(Seen::identity).collect();
+    let mut search = Search { job, sources, victims: Vec::new(), makes_way: false };
     for (path, seen) in &gone_through {
         let failed = |error: Errno| format!("{} could not be looked at again: {error}", shown(path));
         let target = match descend(&target, path) {
-            Err(Errno::ENOENT) if job.options.dry_run => continue, // it would only be made
+            // It would only be made, perhaps in the place of something else.
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) if job.options.dry_run => continue,
             found => found.map_err(failed)?,
         };
         let source = as_copied(job, &base.source, path, seen)?;
-        let before = victims.len();
-        let is_empty = find(job, path, &*source, &*target, &mut victims)?;
-        if is_empty && victims.len() > before && is_root(&gone_through, path) {
+        let before = search.victims.len();
+        let is_empty = search.find(path, &*source, &*target)?;
+        if is_empty && search.victims.len() > before && is_root(&gone_through, path) {
             let why = "the source is empty, and the destination is not: is it mounted?";
             return Err(format!("{}: {why}", shown(path)));
         }
     }
+    search.make_way(&target, &making_way)?;
+    let victims = search.victims;
     if let Some(most) = job.options.delete_max.filter(|most| victims.len() as u64 > *most) {
         return Err(format!("{} names would be removed, which is more than {most}", victims.len()));
     }
@@ -104,87 +123,119 @@ fn names_of(directory: &dyn Directory, path: &[u8]) -> Result<HashSet<Box<[u8]>>
     Err(format!("{} changes all the time", shown(path)))
 }
 
-/// Finds the victims in one directory. Says whether the source has nothing in it.
-fn find(
-    job: &Job,
-    path: &[u8],
-    source: &dyn Directory,
-    target: &dyn Directory,
-    victims: &mut Vec<Victim>,
-) -> Result<bool, String> {
-    let failed = |error: Errno| format!("{} could not be listed: {error}", shown(path));
-    let wanted = names_of(source, path)?;
-    let (mut there, mut strange) = (HashSet::new(), Vec::new());
-    let mut found = |listed: Listed| {
-        match listed.is_part() {
-            true => {} // another copy may be at it
-            false if wanted.contains(&listed.name) => drop(there.insert(listed.name)),
-            false => strange.push(listed),
-        }
-    };
-    target.list(&mut found).map_err(failed)?;
-    let is_meant = |name: &[u8], is_directory| job.options.filter.takes(&below(path, name), is_directory);
-    if !strange.is_empty() && !job.options.dry_run {
-        // A destination that knows a name in another way would list it as one that is not wanted.
-        let missing =
-            wanted.iter().find(|name| !there.contains(*name) && is_meant(name, true) && is_meant(name, false));
-        if let Some(name) = missing {
-            return Err(format!("the destination does not list {}, which it should have", shown(&below(path, name))));
-        }
-    }
-    let device = target.seen().map_err(failed)?.device;
-    for listed in strange {
-        match source.look(&listed.name) {
-            Err(Errno::ENOENT) => {}
-            Ok(_) => return Err(format!("{} has appeared at the source", shown(&below(path, &listed.name)))),
-            Err(error) => {
-                return Err(format!("{} could not be looked for: {error}", shown(&below(path, &listed.name))));
+impl Search<'_> {
+    /// Finds the victims in one directory. Says whether the source has nothing in it.
+    fn find(&mut self, path: &[u8], source: &dyn Directory, target: &dyn Directory) -> Result<bool, String> {
+        let job = self.job;
+        let failed = |error: Errno| format!("{} could not be listed: {error}", shown(path));
+        let wanted = names_of(source, path)?;
+        let (mut there, mut strange) = (HashSet::new(), Vec::new());
+        let mut found = |listed: Listed| {
+            match listed.is_part() {
+                true => {} // another copy may be at it
+                false if wanted.contains(&listed.name) => drop(there.insert(listed.name)),
+                false => strange.push(listed),
+            }
+        };
+        target.list(&mut found).map_err(failed)?;
+        let is_meant = |name: &[u8], is_directory| job.options.filter.takes(&below(path, name), is_directory);
+        if !strange.is_empty() && !job.options.dry_run {
+            // A destination that knows a name in another way would list it as one that is not wanted.
+            let missing =
+                wanted.iter().find(|name| !there.contains(*name) && is_meant(name, true) && is_meant(name, false));
+            if let Some(name) = missing {
+                let name = shown(&below(path, name));
+                return Err(format!("the destination does not list {name}, which it should have"));
             }
         }
-        collect(job, path, target, device, &listed, victims)?;
+        let device = target.seen().map_err(failed)?.device;
+        for listed in strange {
+            match source.look(&listed.name) {
+                Err(Errno::ENOENT) => {}
+                Ok(_) => return Err(format!("{} has appeared at the source", shown(&below(path, &listed.name)))),
+                Err(error) => {
+                    return Err(format!("{} could not be looked for: {error}", shown(&below(path, &listed.name))));
+                }
+            }
+            self.collect(path, target, device, &listed)?;
+        }
+        Ok(wanted.is_empty())
     }
-    Ok(wanted.is_empty())
-}
 
-/// Adds a victim, after all that is below it. Says whether it is one: what is excluded stays, and
-/// with it the directories above.
-fn collect(
-    job: &Job,
-    path: &[u8],
-    directory: &dyn Directory,
-    device: u64,
-    listed: &Listed,
-    victims: &mut Vec<Victim>,
-) -> Result<bool, String> {
-    let whole = below(path, &listed.name);
-    let failed = |error: Errno| format!("{} could not be looked at: {error}", shown(&whole));
-    let seen = directory.look(&listed.name).map_err(failed)?;
-    let is_directory = seen.attr.is_directory();
-    if !job.options.filter.takes(&whole, is_directory) {
-        return Ok(false);
+    /// Adds what is below the directories that make way for something else. They have to be empty
+    /// then.
+    fn make_way(&mut self, target: &Arc<dyn Directory>, paths: &BTreeSet<Vec<u8>>) -> Result<(), String> {
+        self.makes_way = true;
+        for path in paths {
+            let directory = descend(target, path);
+            let directory =
+                directory.map_err(|error| format!("{} could not be looked at again: {error}", shown(path)))?;
+            if !self.collect_below(path, &*directory)? {
+                return Err(format!("{} has to make way, and has names that are excluded", shown(path)));
+            }
+        }
+        Ok(())
     }
-    if seen.device != device {
-        return Err(format!("{} is another file system", shown(&whole)));
+
+    /// Adds a victim, after all that is below it. Says whether it is one: what is excluded stays,
+    /// and with it the directories above.
+    fn collect(
+        &mut self,
+        path: &[u8],
+        directory: &dyn Directory,
+        device: u64,
+        listed: &Listed,
+    ) -> Result<bool, String> {
+        let whole = below(path, &listed.name);
+        let failed = |error: Errno| format!("{} could not be looked at: {error}", shown(&whole));
+        let seen = directory.look(&listed.name).map_err(failed)?;
+        let is_directory = seen.attr.is_directory();
+        if !self.job.options.filter.takes(&whole, is_directory) {
+            return Ok(false);
+        }
+        if seen.device != device {
+            return Err(format!("{} is another file system", shown(&whole)));
+        }
+        if is_directory {
+            if self.sources.contains(&seen.identity()) {
+                return Err(format!("{} is a directory of the source, which lies in the destination", shown(&whole)));
+            }
+            let inner = directory.directory(&listed.name).map_err(failed)?;
+            if !self.collect_below(&whole, &*inner)? {
+                return Ok(false);
+            }
+        }
+        let (directory, name, makes_way) = (path.to_vec(), listed.name.clone(), self.makes_way);
+        self.victims.push(Victim { directory, name, is_directory, makes_way });
+        Ok(true)
     }
-    if is_directory {
-        let inner = directory.directory(&listed.name).map_err(failed)?;
+
+    /// Adds all that is in a directory. Says whether nothing stays there.
+    fn collect_below(&mut self, path: &[u8], directory: &dyn Directory) -> Result<bool, String> {
+        let failed = |error: Errno| format!("{} could not be looked at: {error}", shown(path));
+        let device = directory.seen().map_err(failed)?.device;
         let mut entries = Vec::new();
-        inner.list(&mut |listed| entries.push(listed)).map_err(failed)?;
+        directory.list(&mut |listed| entries.push(listed)).map_err(failed)?;
         // What is not whole goes with its directory, and stays with it.
         let (parts, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(Listed::is_part);
         let mut is_empty = true;
         for entry in entries {
-            is_empty &= collect(job, &whole, &*inner, device, &entry, victims)?;
+            is_empty &= self.collect(path, directory, device, &entry)?;
         }
         for part in parts.iter().filter(|_| is_empty) {
-            collect(job, &whole, &*inner, device, part, victims)?;
+            self.collect(path, directory, device, part)?;
         }
-        if !is_empty {
-            return Ok(false);
-        }
+        Ok(is_empty)
     }
-    victims.push(Victim { directory: path.to_vec(), name: listed.name.clone(), is_directory });
-    Ok(true)
+}
+
+/// Why a directory may not go with all that is in it, if that is so.
+pub fn may_go(job: &Job, path: &[u8], directory: &dyn Directory) -> Result<(), String> {
+    let mut search = Search { job, sources: HashSet::new(), victims: Vec::new(), makes_way: true };
+    match search.collect_below(path, directory)? {
+        true => Ok(()),
+        false => Err("a name in it is excluded, and stays".to_owned()),
+    }
 }
 
 /// The directory of a victim, and what the source has of it, if anything.
@@ -212,6 +263,8 @@ fn is_absent<'a>(
             let copied = as_copied(job, source, known, seen)?;
             match descend(&copied, &path[known.len()..]) {
                 Err(Errno::ENOENT) => None,
+                // There the source has what is no directory.
+                Err(Errno::ENOTDIR | Errno::ELOOP) if victim.makes_way => None,
                 directory => Some(directory.map_err(failed)?),
             }
         }
@@ -360,6 +413,7 @@ mod tests {
             directory: directory.as_bytes().into(),
             name: name.as_bytes().into(),
             is_directory: false,
+            makes_way: false,
         };
         let victims = [victim("gone", "x"), victim("d", "old"), victim("d", "kept")];
         fs::write(from.join("d/old"), "").unwrap();
@@ -377,7 +431,13 @@ mod tests {
         let (job, base) = done(&from, &to);
         let target = base.target.clone().unwrap();
         let gone_through = std::mem::take(&mut *lock(&job.gone_through));
-        let victims = || [Victim { directory: b"d".into(), name: b"kept".as_slice().into(), is_directory: false }];
+        let victim = || Victim {
+            directory: b"d".into(),
+            name: b"kept".as_slice().into(),
+            is_directory: false,
+            makes_way: false,
+        };
+        let victims = || [victim()];
         fs::rename(from.join("d"), from.join("away")).unwrap();
         let why = remove(&job, (&base.source, &target), &victims(), &gone_through).unwrap_err();
         assert!(why.contains("d could not be looked at again"), "{why}");

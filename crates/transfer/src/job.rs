@@ -1,6 +1,6 @@
 //! A copy under way: what all threads share, and the directories and names that they work on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -86,6 +86,11 @@ pub struct Job {
     pub unseen: Unseen,
     /// Directories that were gone through, with their times: what is deleted below changes them.
     pub gone_through: Mutex<BTreeMap<Vec<u8>, Seen>>,
+    /// Directories of the destination, with names in them, that make way for something else when
+    /// what the source does not have is removed; `None`: none does.
+    pub making_way: Mutex<Option<BTreeSet<Vec<u8>>>>,
+    /// What gets its name then.
+    pub held: Mutex<Vec<Held>>,
     /// The sums of chunks that are all hole, by their length: computed once.
     pub hole_sums: Mutex<BTreeMap<u64, u64>>,
 }
@@ -212,6 +217,14 @@ pub struct Unnamed {
     pub sums: (Vec<u64>, u64),
     /// How its data were checked so far.
     pub check: &'static str,
+}
+
+/// What waits for a directory of the destination that has its name, and names in it.
+pub enum Held {
+    /// A file that is whole.
+    Whole(Box<Unnamed>),
+    /// A name that is made when that one is free.
+    Unmade(Item),
 }
 
 /// A small file that waits for others to go with it.
@@ -347,6 +360,8 @@ impl Job {
             shares: AtomicBool::new(!options.hashes() && options.verify != Verify::Stable),
             teller: None,
             gone_through: Mutex::default(),
+            making_way: Mutex::new(options.delete.then(BTreeSet::new)),
+            held: Mutex::default(),
             hole_sums: Mutex::default(),
             options,
         }
@@ -439,6 +454,21 @@ impl Job {
         if !again.is_empty() {
             self.queue.again(again);
         }
+    }
+
+    /// What has a name at the destination makes way, if it is of another type.
+    pub fn replaces(&self, item: &Item, present: Option<&Seen>) {
+        if present.is_some_and(|present| present.attr.kind() != item.kind) {
+            add(&self.counts.replaced, 1);
+            self.tell(if self.options.dry_run { "would replace" } else { "replaced" }, &item.path());
+        }
+    }
+
+    /// Whether the name of something is that of a directory which makes way at the end.
+    pub fn waits(&self, item: &Item, present: Option<&Seen>) -> bool {
+        let is_directory = present.is_some_and(|present| present.attr.is_directory());
+        let waits = || lock(&self.making_way).as_ref().is_some_and(|paths| paths.contains(&item.path()));
+        is_directory && !self.options.dry_run && waits()
     }
 
     /// Something is done: a line for the manifest, and what a later run believes.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use aqueduct_fs::Errno;
+use aqueduct_worker::lock;
 
 use crate::batch;
 use crate::content::{discard, stable_sum_of};
 use crate::done::{Copied, copied};
 use crate::flush::{Flush, Volume};
-use crate::job::{Done, Failed, Item, Job, Unnamed, Worker};
+use crate::job::{Done, Failed, Held, Item, Job, Unnamed, Worker};
 use crate::ledger::Stage;
 use crate::options::Verify;
 use crate::outcome::{Fault, Trying};
@@ -65,33 +66,68 @@ fn flush(unnamed: &[Unnamed]) -> Vec<Result<(), Errno>> {
     unnamed.iter().map(of).collect()
 }
 
-fn name(job: &Job, worker: &mut Worker, unnamed: Unnamed) -> Done {
-    let Unnamed { item, seen, present, target, part, xattrs, hash, sums, mut check, .. } = unnamed;
-    let fail = |item: Item, fault: Fault| {
-        discard(&item, part.as_deref());
-        Err(Failed::new(item, fault))
-    };
+fn name(job: &Job, worker: &mut Worker, mut unnamed: Unnamed) -> Done {
     if job.options.verify == Verify::Stable {
-        let read_back = job.within(Stage::Verify, || read_back(&*target, seen.attr.size, &sums, &mut worker.buffer));
+        let Unnamed { seen, target, sums, .. } = &unnamed;
+        let read_back = job.within(Stage::Verify, || read_back(&**target, seen.attr.size, sums, &mut worker.buffer));
         match read_back.trying("reading back what was written") {
-            Ok(Some(is_stable)) => check = if is_stable { "stable" } else { "cached" },
+            Ok(Some(is_stable)) => unnamed.check = if is_stable { "stable" } else { "cached" },
             Ok(None) => {
                 let why = "what was read back is not what was written";
-                return fail(item, Fault { is_passing: true, ..Fault::new("comparing it", why) });
+                return fail(unnamed, Fault { is_passing: true, ..Fault::new("comparing it", why) });
             }
-            Err(fault) => return fail(item, fault),
+            Err(fault) => return fail(unnamed, fault),
         }
     }
-    if let Err(fault) = job.may_go_on() {
-        return fail(item, fault);
+    if job.waits(&unnamed.item, unnamed.present.as_ref()) {
+        lock(&job.held).push(Held::Whole(Box::new(unnamed)));
+        return Ok(());
     }
-    let named = job.within(Stage::Attributes, || give_name(&item, present.as_ref(), part.as_deref(), &*target));
+    finish(job, unnamed)
+}
+
+fn fail(unnamed: Unnamed, fault: Fault) -> Done {
+    discard(&unnamed.item, unnamed.part.as_deref());
+    Err(Failed::new(unnamed.item, fault))
+}
+
+/// Gives a file its name that lacks nothing else.
+fn finish(job: &Job, unnamed: Unnamed) -> Done {
+    let Unnamed { item, present, target, part, .. } = &unnamed;
+    let named = job
+        .may_go_on()
+        .and_then(|()| job.within(Stage::Attributes, || give_name(item, present.as_ref(), part.as_deref(), &**target)));
     if let Err(fault) = named {
-        return fail(item, fault);
+        return fail(unnamed, fault);
     }
+    let Unnamed { item, seen, target, xattrs, hash, check, .. } = unnamed;
     let done = Copied { seen: &seen, xattrs: &xattrs, hash: hash.as_ref(), check };
     copied(job, &item, &done, || target.seen().ok());
     Ok(())
+}
+
+/// Gives names that were a directory's to what waited for that, now that nothing is in it; with
+/// `why` it stays, and they are told.
+pub fn name_held(job: &Job, why: Option<&str>) {
+    *lock(&job.making_way) = None;
+    let fault = why.map(|why| {
+        let why = format!("at the destination its name is that of a directory with names in it, which stays: {why}");
+        Fault::new("replacing it", why)
+    });
+    for held in std::mem::take(&mut *lock(&job.held)) {
+        let done = match (held, &fault) {
+            (Held::Whole(unnamed), None) => finish(job, *unnamed),
+            (Held::Whole(unnamed), Some(fault)) => fail(*unnamed, fault.clone()),
+            (Held::Unmade(item), Some(fault)) => Err(Failed::new(item, fault.clone())),
+            (Held::Unmade(item), None) => {
+                job.queue.again(vec![item]);
+                Ok(())
+            }
+        };
+        if let Err(failed) = done {
+            job.failed(failed);
+        }
+    }
 }
 
 /// Whether what was written was read back from where it is kept for good; `None`: it is not what
@@ -138,10 +174,22 @@ pub fn rename(item: &Item, present: Option<&Seen>, part: &[u8]) -> Result<(), Fa
         return named_free(directory.rename(part, name, false));
     };
     let is_there = directory.look(name);
+    if present.attr.is_directory() {
+        let is_it = |now: &Seen| now.attr.is_directory() && now.identity() == present.identity();
+        if !is_there.as_ref().is_ok_and(is_it) {
+            return Err(Fault::new("naming it", "what has its name at the destination is another meanwhile"));
+        }
+        // Only if nothing is in it, whatever was seen before.
+        item.making("replacing a directory", |directory| directory.remove_directory(name))?;
+        item.dir.job.replaces(item, Some(present));
+        return named_free(directory.rename(part, name, false));
+    }
     if !is_there.as_ref().is_ok_and(|is_there| is_there.is_as_with_fewer_names(present)) {
         return Err(Fault::new("naming it", "what has its name at the destination was changed meanwhile"));
     }
-    item.making("naming it", |directory| directory.rename(part, name, true))
+    item.making("naming it", |directory| directory.rename(part, name, true))?;
+    item.dir.job.replaces(item, Some(present));
+    Ok(())
 }
 
 #[cfg(test)]

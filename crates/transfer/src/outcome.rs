@@ -97,6 +97,8 @@ pub struct Counts {
     pub unfinished: u64,
     /// Names that were removed.
     pub deleted: u64,
+    /// Names of another type that made way for what was copied.
+    pub replaced: u64,
     /// Files that an earlier run of this copy had done.
     pub resumed: u64,
 }
@@ -115,6 +117,7 @@ pub struct Counting {
     pub skipped: AtomicU64,
     pub unfinished: AtomicU64,
     pub deleted: AtomicU64,
+    pub replaced: AtomicU64,
     pub resumed: AtomicU64,
 }
 
@@ -138,6 +141,7 @@ impl Counting {
             skipped: read(&self.skipped),
             unfinished: read(&self.unfinished),
             deleted: read(&self.deleted),
+            replaced: read(&self.replaced),
             resumed: read(&self.resumed),
         }
     }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Instant;
 
 use aqueduct_fs::{Errno, SetAttr, SetTime};
+use aqueduct_worker::lock;
 use rustix::process::{Resource, Rlimit};
 
 use crate::earlier::Earlier;
@@ -18,14 +19,14 @@ use crate::ledger::{Clock, Sides, Stage, Watch, uncounted};
 use crate::listed::Unseen;
 use crate::manifest::{Line, Provenance, Text, Writer};
 use crate::options::{Options, Verify};
-use crate::outcome::{Fault, Summary, by_kind, shown};
+use crate::outcome::{Fault, Summary, add, by_kind, shown};
 use crate::queue::{Idle, Work};
 use crate::running::{About, Telling};
 use crate::side::{Access, Directory, Place, Root, STEP, Seen};
 use crate::sign::Signer;
 use crate::store::{Each, Store, StoreError};
 use crate::throttle::Throttle;
-use crate::{Failure, attributes, content, delete, manifest_table, naming, tune, walk};
+use crate::{Failure, attributes, content, delete, manifest_table, naming, nested, tune, walk};
 
 /// Threads between directories of one machine: what more of them would do waits for the same
 /// memory.
@@ -151,6 +152,10 @@ pub fn copy(plan: Plan, watch: Arc<Watch>, teller: Option<Teller>) -> Result<Sum
         true => bases.iter().find_map(|base| delete::delete(&job, base).err()),
         false => None,
     };
+    if !lock(&job.held).is_empty() {
+        naming::name_held(&job, not_deleted.as_deref());
+        work(&job, 0); // and what waited for that
+    }
     drop(bases); // the roots get their attributes
     let summary = finish(&plan, job, started, &watch)?;
     let (streams, step) = setting.map_or((usual, STEP), |setting| (setting.streams, setting.step));
@@ -249,6 +254,7 @@ pub fn find(plan: &Plan) -> Result<Vec<Start>, Failure> {
             let hint = "make the directory first, or use 'aqueduct sync', which makes it";
             return Err(Failure::new(format!("cannot copy into {}", plan.target), Errno::ENOENT, hint));
         }
+        nested::check(&plan.options, (place, &root), (&plan.target, &target), goes_inside)?;
         starts.push(if goes_inside {
             if folder.is_none() {
                 folder = Some(into(plan, &target, is_directory)?);
@@ -444,6 +450,11 @@ fn lay_out(job: &Arc<Job>, starts: Vec<Start>) -> Result<Vec<Arc<Dir>>, Failure>
             }
             Start::Name { name, seen, target_name, .. } => {
                 let kind = seen.attr.kind();
+                // As rsync has it, a pattern may leave out a source as well.
+                if !job.options.filter.takes(&target_name, seen.attr.is_directory()) {
+                    add(&job.counts.skipped, 1);
+                    continue;
+                }
                 let renamed = (target_name != name).then(|| target_name.into());
                 let item = Item {
                     dir: dir.clone(),

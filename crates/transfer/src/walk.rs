@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use aqueduct_fs::Errno;
+use aqueduct_worker::lock;
 
 use crate::attributes;
 use crate::compare::{hash_of, is_still};
@@ -10,12 +11,13 @@ use crate::content;
 use crate::done::settle;
 use crate::earlier;
 use crate::hash::Hash;
-use crate::job::{Dir, Done, Failed, Item, Job, Worker, below};
+use crate::job::{Dir, Done, Failed, Held, Item, Job, Worker, below};
 use crate::ledger::Stage;
 use crate::links::Claim;
 use crate::manifest::Line;
 use crate::naming;
 use crate::outcome::{Fault, Trying, add};
+use crate::replace;
 use crate::settled::settled;
 use crate::side::{Directory, File, Listed, STEP, Seen, Xattrs};
 use crate::store::fingerprint;
@@ -53,7 +55,7 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
     let (target, is_new) = match (&item.dir.target, item.present()?) {
         (None, _) => (None, true),
         (Some(_), Some(present)) if !present.attr.is_directory() => {
-            return Err(Fault::new("making it", "at the destination its name is that of something else"));
+            (replace::with_directory(job, item, (&*source, &present), || make(item))?, true)
         }
         (Some(target), Some(_)) => (Some(target.directory(name).trying("opening it at the destination")?), false),
         (Some(_), None) if job.options.dry_run => (None, true),
@@ -224,13 +226,13 @@ fn one(job: &Arc<Job>, worker: &mut Worker, mut item: Item) -> Done {
 
 /// What is known of a name at both ends before anything is done.
 fn look(job: &Job, item: &Item) -> Result<Option<Seen>, Fault> {
-    let present = job.within(Stage::Walk, || item.present())?;
-    match present {
-        Some(present) if present.attr.is_directory() => {
-            Err(Fault::new("copying it", "at the destination its name is a directory's, which is not replaced"))
+    job.within(Stage::Walk, || {
+        let present = item.present()?;
+        if let Some(present) = &present {
+            replace::may_make_way(job, item, present)?;
         }
-        present => Ok(present),
-    }
+        Ok(present)
+    })
 }
 
 /// What has the name at the destination is not of this inode: another name of it may be the first.
@@ -251,6 +253,12 @@ fn claim(job: &Arc<Job>, mut item: Item, seen: &Seen, text: Option<&[u8]>) -> Do
     item.seen = Some(seen.clone());
     if seen.attr.nlink < 2 || item.is_first {
         return Ok(Some(item));
+    }
+    // What has to make way is known before others are removed, also for a name that waits.
+    if job.options.delete
+        && let Err(fault) = look(job, &item)
+    {
+        return Err(Failed::new(item, fault));
     }
     match job.links.claim(&seen.moment(), item) {
         Claim::First(mut item) => {
@@ -397,6 +405,7 @@ fn decide(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen) -> Result<bo
     if job.options.dry_run {
         add(&job.counts.files, 1);
         add(&job.counts.bytes, seen.attr.size);
+        job.replaces(item, present.as_ref());
         job.tell("would copy", &path);
         settle(job, NOT_MADE, seen);
     }
@@ -524,6 +533,8 @@ enum Further {
     InPlace,
     /// It is made, or would be.
     Made,
+    /// It is made when its name is free.
+    Held,
 }
 
 /// Makes a further name of what is at the destination already.
@@ -532,6 +543,10 @@ fn link(job: &Arc<Job>, item: Item, seen: &Seen, to: &[u8], text: Option<&[u8]>)
     match job.within(Stage::Attributes, || make_link(job, &item, to)) {
         Ok(Further::Skipped) => {
             skip(job, &item, seen);
+            return Ok(());
+        }
+        Ok(Further::Held) => {
+            lock(&job.held).push(Held::Unmade(item));
             return Ok(());
         }
         Ok(Further::InPlace) => add(&job.counts.unchanged, 1),
@@ -552,11 +567,12 @@ fn link(job: &Arc<Job>, item: Item, seen: &Seen, to: &[u8], text: Option<&[u8]>)
 }
 
 fn make_link(job: &Job, item: &Item, to: &[u8]) -> Result<Further, Fault> {
-    let present = item.present()?;
-    if present.is_some() && job.options.no_clobber {
+    if job.options.no_clobber && item.present()?.is_some() {
         return Ok(Further::Skipped);
     }
+    let present = look(job, item)?;
     if to == NOT_MADE {
+        job.replaces(item, present.as_ref());
         return Ok(Further::Made);
     }
     let Some(name) = to.rsplit(|byte| *byte == b'/').next() else { return Ok(Further::Skipped) };
@@ -566,7 +582,11 @@ fn make_link(job: &Job, item: &Item, to: &[u8]) -> Result<Further, Fault> {
         return Ok(Further::InPlace);
     }
     if job.options.dry_run {
+        job.replaces(item, present.as_ref());
         return Ok(Further::Made);
+    }
+    if job.waits(item, present.as_ref()) {
+        return Ok(Further::Held);
     }
     job.may_go_on()?;
     let part = if present.is_some() { job.part_name() } else { item.target_name().to_vec() };
@@ -603,6 +623,10 @@ fn other(job: &Arc<Job>, item: Item) -> Done {
     let path = item.path();
     if present.is_some() && job.options.no_clobber {
         skip(job, &item, &seen);
+        return Ok(());
+    }
+    if job.waits(&item, present.as_ref()) {
+        lock(&job.held).push(Held::Unmade(item));
         return Ok(());
     }
     let Some(item) = claim(job, item, &seen, text.as_deref())? else { return Ok(()) };
@@ -644,6 +668,7 @@ fn make_other(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, text:
     }
     if job.options.dry_run {
         add(&job.counts.others, 1);
+        job.replaces(item, present);
         job.tell("would copy", &path);
         return Ok(false);
     }

@@ -416,6 +416,13 @@ impl Directory for LocalDirectory {
         Ok(Arc::new(LocalDirectory(fd)))
     }
 
+    fn above(&self) -> Result<Option<Arc<dyn Directory>>, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let above = LocalDirectory(rustix::fs::openat(&self.0, c"..", flags, Mode::empty())?);
+        let is_root = above.seen()?.identity() == self.seen()?.identity();
+        Ok((!is_root).then(|| Arc::new(above) as Arc<dyn Directory>))
+    }
+
     fn file(&self, name: &[u8], _: Option<&Seen>) -> Result<Arc<dyn File>, Errno> {
         let fd = match self.open_name(name, READING | OFlags::NOATIME, Mode::empty()) {
             Err(Errno::EPERM) => self.open_name(name, READING, Mode::empty())?,

@@ -238,6 +238,11 @@ pub trait Directory: Node {
     /// Opens a directory.
     fn directory(&self, name: &[u8]) -> Result<Arc<dyn Directory>, Errno>;
 
+    /// The directory above it. `None`: it is the root, or nothing is known of that.
+    fn above(&self) -> Result<Option<Arc<dyn Directory>>, Errno> {
+        Ok(None)
+    }
+
     /// Opens a regular file for reading. `known`: as it was listed.
     fn file(&self, name: &[u8], known: Option<&Seen>) -> Result<Arc<dyn File>, Errno>;
 

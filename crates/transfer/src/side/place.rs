@@ -239,6 +239,25 @@ impl Place {
         }
     }
 
+    /// The path from another place to this one, if it lies there as far as their names say.
+    pub(crate) fn below(&self, other: &Place) -> Option<Vec<u8>> {
+        let names = |path: &str| -> Vec<String> {
+            path.split('/').filter(|name| !["", "."].contains(name)).map(str::to_owned).collect()
+        };
+        match (&self.kind, &other.kind) {
+            (Kind::There { server, path, .. }, Kind::There { server: at, path: above, .. }) if server == at => {
+                let (path, above) = (names(path), names(above));
+                path.strip_prefix(&*above).map(|rest| rest.join("/").into_bytes())
+            }
+            (Kind::Here(path), Kind::Here(above)) => {
+                let whole = path.canonicalize().unwrap_or_else(|_| OsString::from_vec(self.canonical()).into());
+                let rest = whole.strip_prefix(above.canonicalize().ok()?).ok()?;
+                Some(rest.as_os_str().as_bytes().to_vec())
+            }
+            _ => None,
+        }
+    }
+
     /// Finds it. What it names need not be there, the directory above has to.
     pub fn find(&self, access: &Access) -> Result<Root, Failure> {
         match &self.kind {
