@@ -10,6 +10,7 @@ use aqueduct_fs::put::{PUT_FILES_MAX, PUT_LENGTH_MAX, PUT_OVERHEAD, PutFile};
 use crate::attributes;
 use crate::done::{Copied, copied};
 use crate::flush::{Flush, sync_names};
+use crate::folded;
 use crate::hash::Hash;
 use crate::job::{Batch, Done, Failed, Item, Job, Packed, Worker};
 use crate::ledger::Stage;
@@ -154,6 +155,9 @@ fn made_before(packed: &Packed) -> Result<Option<Seen>, Fault> {
         Err(Errno::ENOENT) => return Ok(None),
         present => present.trying("looking at the destination")?,
     };
+    if !folded::lists(target, name).trying("listing the destination")? {
+        return Err(folded::fault());
+    }
     // What was made by us has had all its attributes before its name.
     let is_ours = present.attr.is_regular()
         && present.attr.size == packed.seen.attr.size

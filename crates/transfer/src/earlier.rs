@@ -36,6 +36,15 @@ impl Earlier {
         }
     }
 
+    /// The names that it gives to what is copied of it.
+    pub fn names(&self, found: &mut dyn FnMut(&[u8])) -> Result<(), Errno> {
+        match &self.only {
+            Some((_, becomes)) => found(becomes),
+            None => self.directory.list(&mut |listed| found(&listed.name))?,
+        }
+        Ok(())
+    }
+
     fn look(&self, name: &[u8]) -> Result<Option<Seen>, Errno> {
         self.name(name).map_or(Ok(None), |name| found(self.directory.look(name)))
     }

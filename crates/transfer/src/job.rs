@@ -121,6 +121,9 @@ pub struct Dir {
     pub volume: Arc<Volume>,
     /// What the sources before this one have in it.
     pub earlier: Vec<Earlier>,
+    /// Names of the source that the destination takes for one, where it ignores case: see
+    /// [`crate::folded`].
+    pub twins: OnceLock<Vec<Vec<u8>>>,
     /// What the first file had that was made in it with its final permissions.
     pub given: OnceLock<attributes::Given>,
 }
@@ -545,6 +548,7 @@ impl Dir {
             bequeaths: false,
             volume,
             earlier: Vec::new(),
+            twins: OnceLock::new(),
             given: OnceLock::new(),
         }
     }

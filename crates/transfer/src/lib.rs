@@ -17,6 +17,7 @@ mod done;
 mod earlier;
 mod filter;
 mod flush;
+mod folded;
 mod hash;
 mod job;
 pub mod jobs;

@@ -9,6 +9,7 @@ use crate::batch;
 use crate::content::{discard, stable_sum_of};
 use crate::done::{Copied, copied};
 use crate::flush::{Flush, Volume};
+use crate::folded;
 use crate::job::{Done, Failed, Held, Item, Job, Unnamed, Worker};
 use crate::ledger::Stage;
 use crate::options::Verify;
@@ -155,13 +156,14 @@ fn read_back(
 fn give_name(item: &Item, present: Option<&Seen>, part: Option<&[u8]>, target: &dyn File) -> Result<(), Fault> {
     let (directory, name) = (item.target()?, item.target_name());
     match part {
-        None => named_free(directory.name_file(target, name)),
+        None => named_free(item, directory.name_file(target, name)),
         Some(part) => rename(item, present, part),
     }
 }
 
-fn named_free(named: Result<(), Errno>) -> Result<(), Fault> {
+fn named_free(item: &Item, named: Result<(), Errno>) -> Result<(), Fault> {
     match named {
+        Err(Errno::EEXIST) if folded::lists(item.target()?, item.target_name()) == Ok(false) => Err(folded::fault()),
         Err(Errno::EEXIST) => Err(Fault::new("naming it", "something else was given its name meanwhile")),
         named => named.trying("naming it"),
     }
@@ -171,7 +173,7 @@ fn named_free(named: Result<(), Errno>) -> Result<(), Fault> {
 pub fn rename(item: &Item, present: Option<&Seen>, part: &[u8]) -> Result<(), Fault> {
     let (directory, name) = (item.target()?, item.target_name());
     let Some(present) = present else {
-        return named_free(directory.rename(part, name, false));
+        return named_free(item, directory.rename(part, name, false));
     };
     let is_there = directory.look(name);
     if present.attr.is_directory() {
@@ -182,7 +184,7 @@ pub fn rename(item: &Item, present: Option<&Seen>, part: &[u8]) -> Result<(), Fa
         // Only if nothing is in it, whatever was seen before.
         item.making("replacing a directory", |directory| directory.remove_directory(name))?;
         item.dir.job.replaces(item, Some(present));
-        return named_free(directory.rename(part, name, false));
+        return named_free(item, directory.rename(part, name, false));
     }
     if !is_there.as_ref().is_ok_and(|is_there| is_there.is_as_with_fewer_names(present)) {
         return Err(Fault::new("naming it", "what has its name at the destination was changed meanwhile"));

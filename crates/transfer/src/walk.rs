@@ -10,6 +10,7 @@ use crate::compare::{hash_of, is_still};
 use crate::content;
 use crate::done::settle;
 use crate::earlier;
+use crate::folded;
 use crate::hash::Hash;
 use crate::job::{Dir, Done, Failed, Held, Item, Job, Worker, below};
 use crate::ledger::Stage;
@@ -51,8 +52,9 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
     if seen.identity() == job.target_identity && !job.options.dry_run {
         return Err(Fault::new("copying it", "it is the destination, which would be copied into itself"));
     }
-    let name = item.target_name();
-    let (target, is_new) = match (&item.dir.target, item.present()?) {
+    let (name, present) = (item.target_name(), item.present()?);
+    present.as_ref().map_or(Ok(()), |present| folded::is_only_one(item, present))?;
+    let (target, is_new) = match (&item.dir.target, present) {
         (None, _) => (None, true),
         (Some(_), Some(present)) if !present.attr.is_directory() => {
             (replace::with_directory(job, item, (&*source, &present), || make(item))?, true)
@@ -124,8 +126,14 @@ fn make(item: &Item) -> Result<Arc<dyn Directory>, Fault> {
         Err(Errno::EEXIST) => Ok(None),
         made => made.map(Some),
     })?;
-    // Another source has it too, or somebody else made it: what is in both goes there.
-    let made = made.ok_or_else(|| Fault { is_passing: true, ..Fault::new("making it", Errno::EEXIST) })?;
+    let made = match made {
+        Some(made) => made,
+        None if !folded::lists(item.target()?, item.target_name()).trying("listing the destination")? => {
+            return Err(folded::fault());
+        }
+        // Another source has it too, or somebody else made it: what is in both goes there.
+        None => return Err(Fault { is_passing: true, ..Fault::new("making it", Errno::EEXIST) }),
+    };
     if item.dir.bequeaths {
         attributes::disinherit(&*made).trying("removing what its directory gave it")?;
     }
@@ -229,6 +237,7 @@ fn look(job: &Job, item: &Item) -> Result<Option<Seen>, Fault> {
     job.within(Stage::Walk, || {
         let present = item.present()?;
         if let Some(present) = &present {
+            folded::is_only_one(item, present)?;
             replace::may_make_way(job, item, present)?;
         }
         Ok(present)
