@@ -200,6 +200,15 @@ echo none > source/none
 chattr -p 9 +P target/counted
 "$AQUEDUCT" cp -r --no-journal --json source/tree source/none target > told || echo "exit $?"
 "$AQUEDUCT" cp -r --no-journal --json source/tree source/none target/counted > told.counted || echo "exit $?"
+# One that is given, and then another, when all else is there already.
+mkdir source/late
+echo late > source/late/file
+"$AQUEDUCT" sync --no-journal source/late target
+for number in 50 51; do
+    chattr -p $number source/late source/late/file
+    "$AQUEDUCT" sync --no-journal --json source/late target > told.$number
+    lsattr -pd target/late target/late/file | grep -c "^ *$number" || true
+done
 lsattr -pd target/tree target/none target/counted target/counted/none
 lsattr -pR target
 "#;
@@ -230,6 +239,8 @@ fn projects_arrive_and_the_destination_has_its_own() {
             ("target/tree/large", 42),
             ("target/tree/sub/deep", 42),
             ("target/none", 0),
+            ("target/late", 51),
+            ("target/late/file", 51),
             // What counts for the destination's own project stays there.
             ("target/counted/tree", 9),
             ("target/counted/tree/small", 9),
@@ -237,8 +248,12 @@ fn projects_arrive_and_the_destination_has_its_own() {
         ] {
             assert_eq!(project(name), expected, "{name}: {shown}");
         }
-        let told: serde_json::Value =
-            serde_json::from_str(&fs::read_to_string(home.path().join("told.counted")).unwrap()).unwrap();
+        assert!(shown.contains("\n2\n2\n"), "{shown}");
+        let told = |name: &str| -> serde_json::Value {
+            serde_json::from_str(&fs::read_to_string(home.path().join(name)).unwrap()).unwrap()
+        };
+        assert_eq!(told("told.51")["files"], 0);
+        let told = told("told.counted");
         let lost: Vec<&str> = told["lost"].as_array().unwrap().iter().filter_map(|one| one["what"].as_str()).collect();
         assert!(lost.contains(&"project 42, since its directory gives 9"), "{told}");
         assert!(shown.contains("exit 3"), "{shown}");

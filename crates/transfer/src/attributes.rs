@@ -149,15 +149,22 @@ pub fn wanted_xattrs(source: &dyn Node, is_lustre: bool) -> Result<(Xattrs, Lost
     Ok((xattrs, layout.map(|layout| (layout, Errno::EOPNOTSUPP)).into_iter().collect()))
 }
 
-/// Whether what is in a directory may have projects. What a `tmpfs` says of them counts for
-/// nothing.
-pub fn has_projects(source: &dyn Directory) -> bool {
-    source.project().is_ok_and(|project| project.is_some()) && !source.is_volatile()
+/// The project of a directory; `None`: what is in it has none. What a `tmpfs` says of them counts
+/// for nothing.
+pub fn project_of(source: &dyn Directory) -> Option<Project> {
+    source.project().ok().flatten().filter(|_| !source.is_volatile())
 }
 
-/// Gives `target`, which has nothing in it yet, the project of its source. Where the directory in
-/// which it was made has given it one, that one stays: it is by this that the destination counts.
-pub fn give_project(source: &dyn Node, target: &dyn Node) -> Result<Lost, Errno> {
+/// The project that a directory gives to what is made in it; 0: none.
+pub fn given_in(directory: &dyn Directory) -> Result<u32, Errno> {
+    let project = directory.project()?.filter(|project| project.is_inherited);
+    Ok(project.map_or(0, |project| project.id))
+}
+
+/// Gives `target` the project of its source. One that it has from the directory in which it was
+/// made stays: it is by this that the destination counts. `gives`: what that directory gives;
+/// `None`: what `target` has is from there, since it was made just now.
+pub fn give_project(source: &dyn Node, target: &dyn Node, gives: Option<u32>) -> Result<Lost, Errno> {
     let Some(wanted) = source.project()?.filter(|project| project.id != 0) else { return Ok(Lost::new()) };
     let given = target.project()?.unwrap_or_default();
     // What an administrator has made to count stays counted.
@@ -165,7 +172,7 @@ pub fn give_project(source: &dyn Node, target: &dyn Node) -> Result<Lost, Errno>
     let what = || format!("project {}", wanted.id);
     match given {
         _ if given == wanted => Ok(Lost::new()),
-        _ if ![0, wanted.id].contains(&given.id) => {
+        _ if ![0, wanted.id].contains(&given.id) && gives.is_none_or(|gives| gives == given.id) => {
             Ok(vec![(format!("{}, since its directory gives {}", what(), given.id), Errno::EXDEV)])
         }
         _ => match target.set_project(wanted) {

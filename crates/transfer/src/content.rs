@@ -224,7 +224,7 @@ pub type Created = (Arc<dyn File>, Option<Vec<u8>>);
 pub fn create(job: &Job, item: &Item, source: &dyn File, named: bool, mode: Option<u32>) -> Result<Created, Fault> {
     let (target, part) = make(job, item, named, mode)?;
     if item.dir.has_projects
-        && let Err(fault) = attributes::give_project(source, &*target).trying("setting its project")
+        && let Err(fault) = attributes::give_project(source, &*target, None).trying("setting its project")
     {
         discard(item, part.as_deref());
         return Err(fault);
@@ -377,7 +377,7 @@ pub fn complete(job: &Job, worker: &mut Worker, mut unnamed: Unnamed, source: &d
         let (seen, target) = (&unnamed.seen, &*unnamed.target);
         lost.extend(attributes::carry(seen, &unnamed.xattrs, target, given).trying("setting its attributes")?);
         if unnamed.item.dir.has_projects {
-            lost.extend(attributes::give_project(source, target).trying("setting its project")?);
+            lost.extend(attributes::give_project(source, target, None).trying("setting its project")?);
         }
         Ok(lost)
     });

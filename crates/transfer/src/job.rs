@@ -100,7 +100,7 @@ pub struct Dir {
     /// The copy.
     pub job: Arc<Job>,
     /// The one above, which is not done before this is.
-    pub _above: Option<Arc<Dir>>,
+    pub above: Option<Arc<Dir>>,
     /// The path below the root; empty for the root.
     pub path: Vec<u8>,
     /// The source.
@@ -115,6 +115,8 @@ pub struct Dir {
     pub bequeaths: bool,
     /// What is in the source may have projects.
     pub has_projects: bool,
+    /// The project of the source itself; 0: none.
+    pub project: u32,
     /// The source is a directory of Lustre's.
     pub is_lustre: bool,
     /// The file system at the destination.
@@ -535,11 +537,13 @@ impl Dir {
         source: Arc<dyn Directory>,
         (target, volume): (Option<Arc<dyn Directory>>, Arc<Volume>),
     ) -> Dir {
+        let project = attributes::project_of(&*source);
         Dir {
             job: job.clone(),
-            _above: None,
+            above: None,
             path,
-            has_projects: attributes::has_projects(&*source),
+            has_projects: project.is_some(),
+            project: project.map_or(0, |project| project.id),
             is_lustre: source.is_lustre(),
             source,
             target,
@@ -564,7 +568,10 @@ impl Dir {
         let Some(target) = self.target.as_ref().filter(|_| self.has_projects && !self.job.options.dry_run) else {
             return Ok(());
         };
-        let lost = attributes::give_project(&*self.source, &**target).trying("setting its project")?;
+        let above = self.above.as_ref().filter(|_| !self.is_new).and_then(|above| above.target.as_ref());
+        let gives = above.map(|above| attributes::given_in(&**above)).transpose();
+        let lost = gives.and_then(|gives| attributes::give_project(&*self.source, &**target, gives));
+        let lost = lost.trying("setting its project")?;
         self.job.lost(&self.path, lost);
         Ok(())
     }

@@ -79,7 +79,7 @@ pub fn open(job: &Arc<Job>, item: &Item) -> Result<Option<Dir>, Fault> {
     }
     job.goes_through(&path, &seen);
     let mut dir = Dir::new(job, path, source, (target, volume));
-    (dir._above, dir.seen, dir.earlier) = (Some(item.dir.clone()), Some(seen), earlier);
+    (dir.above, dir.seen, dir.earlier) = (Some(item.dir.clone()), Some(seen), earlier);
     (dir.is_new, dir.bequeaths) = (is_new, bequeaths);
     dir.give_project()?;
     Ok(Some(dir))
@@ -491,6 +491,7 @@ fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen
         let is_same = has_same_xattrs(item, seen, &there)?;
         Ok::<_, Fault>((there, is_same))
     })?;
+    keep_project(job, item)?;
     let is_same = attributes::are_same(seen, present) && attributes::is_same_time(seen, present) && has_same_xattrs;
     if is_same && !job.options.hashes() {
         return Ok(());
@@ -510,6 +511,22 @@ fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen
         job.told.checked("compared");
         job.record(path, &|| Line::new(path, seen, &xattrs, Some(&hash), None), seen, &[]);
     }
+    Ok(())
+}
+
+/// A file that has its content already gets the project of its source. Only where the directory of
+/// the source has one: whoever looks has to open both files.
+fn keep_project(job: &Job, item: &Item) -> Result<(), Fault> {
+    if item.dir.project == 0 {
+        return Ok(());
+    }
+    let source = item.dir.source.file(&item.name, item.seen.as_ref()).trying("opening it")?;
+    let directory = item.dir.target.as_ref().ok_or_else(Fault::changed)?;
+    let target = directory.file(item.target_name(), None).trying("opening it at the destination")?;
+    let given = attributes::given_in(&**directory)
+        .and_then(|gives| attributes::give_project(&*source, &*target, Some(gives)))
+        .trying("setting its project")?;
+    job.lost(&item.path(), given);
     Ok(())
 }
 
