@@ -252,3 +252,27 @@ fn a_source_in_the_destination_is_not_removed() {
         assert!(at("a/b/link/f").exists());
     });
 }
+
+/// What the kernel makes while it is read has no size before.
+#[test]
+fn files_of_proc_and_sys_arrive_whole() {
+    test(|| {
+        let (home, target) = (directory(), directory());
+        let manifest = home.path().join("manifest");
+        let files = ["/proc/version", "/proc/filesystems", "/sys/kernel/uevent_helper", "/proc/sys/kernel/ostype"];
+        let files: Vec<&str> = files.into_iter().filter(|file| Path::new(file).exists()).collect();
+        let to = text(target.path());
+        for command in [&["cp", "--manifest", text(&manifest)] as &[&str], &["cp", "--verify=stable"]] {
+            let (code, said) = told(home.path(), &[command, &files, &[to]].concat());
+            assert_eq!((code, &said["files"]), (0, &files.len().into()), "{said}");
+            for file in &files {
+                let copy = target.path().join(Path::new(file).file_name().unwrap());
+                assert_eq!(fs::read(copy).unwrap(), fs::read(file).unwrap(), "{file}");
+            }
+        }
+        transfer(home.path(), &["verify", text(&manifest), to]).succeeded();
+        let (code, said) = told(home.path(), &["sync", "/proc/sys/kernel/random", to]);
+        assert_eq!((code, &said["trouble_count"]), (0, &0.into()), "{said}");
+        assert_eq!(fs::read_to_string(target.path().join("random/boot_id")).unwrap().len(), 37);
+    });
+}

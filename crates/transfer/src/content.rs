@@ -274,7 +274,7 @@ pub fn copy(job: &Job, worker: &mut Worker, mut item: Item, source: Arc<dyn File
             None => return Ok(()),
         }
     }
-    if job.shares.load(Ordering::Relaxed) && seen.attr.size > 0 {
+    if job.shares.load(Ordering::Relaxed) && seen.attr.size > 0 && !item.dir.is_unsized {
         match share(job, &item, &*source, present.is_some()) {
             Ok(Some((target, part))) => {
                 add(&job.watch.bytes, seen.attr.size);

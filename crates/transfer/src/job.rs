@@ -20,7 +20,7 @@ use crate::manifest::Line;
 use crate::options::{Options, Verify};
 use crate::outcome::{Counting, Fault, Told, Trying, add, shown};
 use crate::queue::{Queue, Shared};
-use crate::side::{Directory, File, PART, STEP, Seen, Xattrs};
+use crate::side::{Directory, File, PART, Peculiarity, STEP, Seen, Xattrs};
 use crate::store::{Entry, Store, fingerprint, random};
 use crate::throttle::Throttle;
 use crate::ways::Ways;
@@ -119,6 +119,8 @@ pub struct Dir {
     pub project: u32,
     /// The source is a directory of Lustre's.
     pub is_lustre: bool,
+    /// Of the files in the source nobody says how long they are.
+    pub is_unsized: bool,
     /// The file system at the destination.
     pub volume: Arc<Volume>,
     /// What the sources before this one have in it.
@@ -537,14 +539,15 @@ impl Dir {
         source: Arc<dyn Directory>,
         (target, volume): (Option<Arc<dyn Directory>>, Arc<Volume>),
     ) -> Dir {
-        let project = attributes::project_of(&*source);
+        let (project, peculiarity) = (attributes::project_of(&*source), source.peculiarity());
         Dir {
             job: job.clone(),
             above: None,
             path,
             has_projects: project.is_some(),
             project: project.map_or(0, |project| project.id),
-            is_lustre: source.is_lustre(),
+            is_lustre: peculiarity == Peculiarity::Lustre,
+            is_unsized: peculiarity == Peculiarity::Unsized,
             source,
             target,
             seen: None,

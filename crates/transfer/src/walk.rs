@@ -20,7 +20,7 @@ use crate::naming;
 use crate::outcome::{Fault, Trying, add};
 use crate::replace;
 use crate::settled::settled;
-use crate::side::{Directory, File, Listed, STEP, Seen, Xattrs};
+use crate::side::{Directory, File, Listed, STEP, Seen, UNSIZED_MAX, Xattrs, read_unsized};
 use crate::store::fingerprint;
 use crate::writable;
 
@@ -346,7 +346,10 @@ type Opened = (Arc<dyn File>, Seen, Option<Seen>);
 fn open_file(job: &Job, item: &Item) -> Result<Opened, Fault> {
     let present = look(job, item)?;
     let opened = job.within(Stage::Walk, || item.dir.source.file(&item.name, item.seen.as_ref()));
-    let source = opened.trying("opening it")?;
+    let source = match opened.trying("opening it")? {
+        source if item.dir.is_unsized => job.within(Stage::Read, || whole(&*source))?,
+        source => source,
+    };
     let seen = job.within(Stage::Walk, || settled(&*source)).trying("looking at it")?;
     // Other names of the inode wait for the one that was looked at, not for this.
     let is_other = |before: &Seen| before.moment() != seen.moment() || before.attr.nlink != seen.attr.nlink;
@@ -358,6 +361,17 @@ fn open_file(job: &Job, item: &Item) -> Result<Opened, Fault> {
     }
     is_at_hand(job, item, &*source)?;
     Ok((source, seen, present))
+}
+
+/// A file that has no size before it is read.
+fn whole(source: &dyn File) -> Result<Arc<dyn File>, Fault> {
+    match read_unsized(source) {
+        Err(Errno::EFBIG) => {
+            let why = format!("it is made while it is read, and has more than {} MiB", UNSIZED_MAX >> 20);
+            Err(Fault::new("reading it", why))
+        }
+        read => read.trying("reading it, which is made meanwhile"),
+    }
 }
 
 /// Reading a file whose data are in an archive alone would have it recalled: for hours, and onto
@@ -427,7 +441,7 @@ fn is_unchanged(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, presen
     let is_alike = present.attr.is_regular() && seen.attr.size == present.attr.size;
     let reads = job.options.checksum || job.options.hashes() || job.redoes;
     let is_same_time = attributes::is_same_time(seen, present);
-    if !is_alike || (!reads && !is_same_time) {
+    if !is_alike || (!reads && !is_same_time) || item.dir.is_unsized {
         return Ok(false);
     }
     if !reads {

@@ -16,7 +16,7 @@ use rustix::fs::{
 };
 
 use super::lustre::{LAYOUT, Layout, MAGIC};
-use super::{Directory, File, Listed, Node, PART, Seen, Xattrs};
+use super::{Directory, File, Listed, Node, PART, Peculiarity, Seen, Xattrs};
 
 /// tmpfs and ramfs, as statfs(2) calls them.
 const MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
@@ -37,6 +37,11 @@ const REACHED: [i64; 11] = [
     0x4d44,
     0x2011_bab0,
 ];
+
+/// Where files have no size that stat(2) tells: proc, sysfs, cgroup and cgroup2, debugfs, tracefs,
+/// securityfs, configfs, selinuxfs.
+const UNSIZED: [i64; 9] =
+    [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0x6265_6570, 0xf97c_ff8c];
 
 /// Bytes of names asked for at a time.
 const LISTING_SIZE: usize = 64 << 10;
@@ -545,7 +550,11 @@ impl Directory for LocalDirectory {
         is_memory(self.0.as_fd())
     }
 
-    fn is_lustre(&self) -> bool {
-        rustix::fs::fstatfs(&self.0).is_ok_and(|stat| stat.f_type == MAGIC)
+    fn peculiarity(&self) -> Peculiarity {
+        match rustix::fs::fstatfs(&self.0).map(|stat| stat.f_type) {
+            Ok(MAGIC) => Peculiarity::Lustre,
+            Ok(magic) if UNSIZED.contains(&magic) => Peculiarity::Unsized,
+            _ => Peculiarity::None,
+        }
     }
 }

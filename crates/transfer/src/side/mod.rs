@@ -7,6 +7,7 @@ mod local;
 mod lustre;
 mod place;
 mod projected;
+mod sizeless;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use aqueduct_posix::project::Project;
 
 pub use lustre::{Layout, is_internal};
 pub use place::{Access, Place, Root};
+pub use sizeless::{UNSIZED_MAX, read_unsized};
 
 /// What names begin with that are not whole yet: see [`Listed::is_part`].
 pub const PART: &[u8] = b".aqueduct-part-";
@@ -108,6 +110,17 @@ impl Seen {
         let has_lost = self.attr.nlink < before.attr.nlink && self.identity() == before.identity();
         self.is_as(before) || has_lost && of(self) == of(before) && owner(self) == owner(before)
     }
+}
+
+/// What of a file system is out of the ordinary, for who reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peculiarity {
+    /// Nothing that is known.
+    None,
+    /// It is one of Lustre.
+    Lustre,
+    /// The kernel makes files while they are read, and does not say how long they are.
+    Unsized,
 }
 
 /// An entry of a directory.
@@ -305,9 +318,9 @@ pub trait Directory: Node {
     /// Whether the file system keeps nothing beyond a restart of the machine.
     fn is_volatile(&self) -> bool;
 
-    /// Whether it is one of Lustre.
-    fn is_lustre(&self) -> bool {
-        false
+    /// What of its file system is out of the ordinary.
+    fn peculiarity(&self) -> Peculiarity {
+        Peculiarity::None
     }
 }
 
