@@ -271,6 +271,28 @@ impl Store {
         Ok((store, resume && has_earlier))
     }
 
+    /// Removes the journals of copies that have not ended but for the `most` that were used last.
+    /// Those in use stay, and `kept`, which will be. Says how many went.
+    pub fn prune(folder: &Path, kept: &str, most: usize) -> std::io::Result<usize> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|kind| kind == "sqlite") && path.file_stem() != Some(kept.as_ref()) {
+                found.push((path.metadata()?.modified()?, path));
+            }
+        }
+        found.sort();
+        let mut gone = 0;
+        for (_, path) in found.iter().take((found.len() + 1).saturating_sub(most)) {
+            let lock = std::fs::File::open(path)?;
+            if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok() {
+                remove(path);
+                gone += 1;
+            }
+        }
+        Ok(gone)
+    }
+
     fn start(connection: Connection, path: PathBuf) -> Result<Store, StoreError> {
         connection.execute("UPDATE job SET run = run + 1", [])?;
         let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
@@ -402,11 +424,16 @@ impl Store {
     pub fn remove(mut self) {
         let _ = self.close();
         self.reader = None;
-        for ending in ["", "-wal", "-shm"] {
-            let mut path = self.path.clone().into_os_string();
-            path.push(ending);
-            let _ = std::fs::remove_file(path);
-        }
+        remove(&self.path);
+    }
+}
+
+/// Removes a database.
+fn remove(path: &Path) {
+    for ending in ["", "-wal", "-shm"] {
+        let mut path = path.to_owned().into_os_string();
+        path.push(ending);
+        let _ = std::fs::remove_file(path);
     }
 }
 
@@ -547,6 +574,36 @@ mod tests {
         // What is done is no part any more; what was begun and not done is.
         let begun = 4 * (2 * WAITING_MAX).div_ceil(1000) as i64;
         assert_eq!((count("entry"), count("part"), count("chunk")), (8 * WAITING_MAX as i64 - begun, begun, begun));
+    }
+
+    #[test]
+    fn journals_that_were_not_used_for_longest_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = |name: &str| Store::journal(folder.path(), name, "one", true).unwrap().0;
+        let is_there = |name: &str| folder.path().join(format!("{name}.sqlite")).exists();
+        let age = |name: &str, seconds| {
+            let file = std::fs::File::open(folder.path().join(format!("{name}.sqlite"))).unwrap();
+            file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(seconds)).unwrap();
+        };
+        for name in ["a", "b", "c", "d", "used"] {
+            drop(journal(name));
+        }
+        let _used = journal("used");
+        for (name, seconds) in [("a", 40), ("used", 50), ("b", 30), ("c", 20), ("d", 10)] {
+            age(name, seconds);
+        }
+        // With room for the one to come: 'a' itself goes on.
+        assert_eq!(Store::prune(folder.path(), "a", 9).unwrap(), 0);
+        assert_eq!(Store::prune(folder.path(), "a", 3).unwrap(), 1);
+        assert_eq!(["a", "b", "c", "d", "used"].map(is_there), [true, false, true, true, true]);
+        assert_eq!(
+            std::fs::read_dir(folder.path())
+                .unwrap()
+                .flatten()
+                .filter(|entry| { entry.file_name().as_encoded_bytes().starts_with(b"b.") })
+                .count(),
+            0
+        );
     }
 
     #[test]

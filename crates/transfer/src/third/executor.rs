@@ -24,9 +24,9 @@ use super::message::{Answer, Ask, Begin, End, NAME_MAX, PIECE, Progress, SOURCES
 use crate::Failure;
 use crate::ledger::Watch;
 use crate::options::{Options, Verify};
-use crate::run::{Plan, STREAMS_PROJECTED_MAX, copy};
+use crate::run::{Plan, STREAMS_PROJECTED_MAX, copy, journal_name};
 use crate::side::{Access, Place};
-use crate::store::random;
+use crate::store::{Store, random};
 
 /// Threads that carry the requests of an export: one has 3 GB/s, and each copy has two of them.
 const CARRIERS: usize = 2;
@@ -40,6 +40,10 @@ const REMEMBERED_MAX: usize = 256;
 
 /// What came of copies, and their manifests, are kept so long for who asks late.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Journals of copies that have not ended, of each user of each host: of a further one that which
+/// was not used for longest goes, and what it is of begins anew.
+const JOURNALS_MAX: usize = 64;
 
 /// Troubles, and losses, that an answer tells one by one: a frame has to hold them.
 const TOLD_MAX: usize = 100;
@@ -193,6 +197,7 @@ impl Executor {
             return Ok(known); // it was asked for twice at a time
         }
         self.has_room(&mut tasks)?;
+        prune(&plan.plan);
         let manifest = self.config.folder.join(format!("{key}.manifest"));
         match fs::remove_file(&manifest) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -301,6 +306,16 @@ impl Executor {
         }
         place.is_content = end.is_content;
         Ok(place.shown_as(&end.written))
+    }
+}
+
+/// Makes room for the journal of a copy that is to be begun.
+fn prune(plan: &Plan) {
+    let Some(folder) = plan.options.journals.as_ref().filter(|folder| folder.exists()) else { return };
+    match Store::prune(folder, &journal_name(plan), JOURNALS_MAX) {
+        Ok(0) => {}
+        Ok(count) => tracing::warn!("forgot {count} copies that have not ended, of a user with {JOURNALS_MAX} others"),
+        Err(error) => tracing::warn!("cannot look for old journals in {}: {error}", folder.display()),
     }
 }
 
