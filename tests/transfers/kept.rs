@@ -217,3 +217,35 @@ fn what_is_under_way_for_one_source_is_not_removed_for_another() {
         }
     });
 }
+
+/// As rsync has it: patterns are matched from the source's own name on, if it has one there.
+#[test]
+fn a_pattern_may_leave_out_a_source() {
+    test(|| {
+        let (home, root) = (directory(), directory());
+        let at = |name: &str| root.path().join(name);
+        for name in ["run7/d/f", "run7/run8", "run8"] {
+            fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+            fs::write(at(name), name).unwrap();
+        }
+        let path = |name: &str| format!("{}/{name}", root.path().display());
+        for (pattern, expected) in [
+            ("/run8", ["run7/d/f", "run7/run8"].as_slice()),
+            ("run8", &["run7/d/f"]),
+            ("/run7/d", &["run7/run8", "run8"]),
+        ] {
+            let to = directory();
+            let from = ["run7", "run8"].map(path);
+            let exclude = format!("--exclude={pattern}");
+            transfer(home.path(), &["cp", "-r", &exclude, &from[0], &from[1], text(to.path())]).succeeded();
+            let by_rsync = directory();
+            let mut rsync = std::process::Command::new("rsync");
+            rsync.arg("-a").arg(&exclude).args(&from).arg(by_rsync.path());
+            run_within(TEST_MAX, &mut rsync).succeeded();
+            for name in ["run7/d/f", "run7/run8", "run8"] {
+                let is_there = [&to, &by_rsync].map(|to| to.path().join(name).exists());
+                assert_eq!(is_there, [expected.contains(&name); 2], "{pattern}: {name}");
+            }
+        }
+    });
+}
