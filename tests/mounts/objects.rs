@@ -13,7 +13,7 @@ use crate::common::{Mount, SOON, errno, server_status, wait_until, within};
 use crate::plain::{LONG, Plain, STRIPED, WHOLE, content, work};
 
 /// What clients have read of objects at a server.
-fn read_at(volume: &Plain, number: usize) -> u64 {
+pub(crate) fn read_at(volume: &Plain, number: usize) -> u64 {
     of_sessions(volume, number, "bytes_read", |export| export == "(data)")
 }
 

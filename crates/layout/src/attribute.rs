@@ -1,11 +1,13 @@
 //! What says where a file's bytes are: an extended attribute of its stub, and the stub's first
 //! block, each under a MAC.
 //!
-//! The attribute, little-endian: version u8 (2), state u8, count of servers u8, count of other
+//! The attribute, little-endian: version u8 (3), state u8, count of servers u8, count of other
 //! places u8 (0 or that of servers), block u32, id 16 bytes, hash of the stub's handle 16 bytes,
-//! made u64, size u64, blocks u64, epoch u64, servers u64 each, other places u64 each, MAC 16
-//! bytes. Version 1 has neither an epoch nor other places. The first block: [`MAGIC`], the length
-//! of an attribute u16, the attribute, and a text for who looks at it.
+//! made u64, size u64, blocks u64, epoch u64, servers u64 each, other places u64 each, of each
+//! object its least length u64 and its time u64; MAC 16 bytes. Version 2 has nothing of objects,
+//! and is written while nothing is known of them; version 1 has neither an epoch nor other places.
+//! The first block: [`MAGIC`], the length of an attribute u16, the attribute, and a text for who
+//! looks at it.
 
 use crate::stripe::{ServerKey, Stripe};
 
@@ -24,9 +26,11 @@ pub const SERVERS_MAX: usize = aqueduct_fs::stripe::PARTS_MAX;
 /// What a number has that is not known, or does not count.
 pub const UNKNOWN: u64 = u64::MAX;
 
+/// Without what is known of objects, and with it.
 const VERSION: u8 = 2;
+const VERSION_KNOWN: u8 = 3;
 
-/// Bytes before the servers, in versions 1 and 2.
+/// Bytes before the servers, in version 1 and in later ones.
 const FIXED_LENGTH_1: usize = 64;
 const FIXED_LENGTH: usize = 72;
 pub(crate) const MAC_LENGTH: usize = 16;
@@ -42,6 +46,16 @@ pub enum State {
     Moved = 2,
     /// The stub is one.
     Spread = 3,
+}
+
+/// What an object was when its file was used last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Was {
+    /// It had so many bytes at least; it has had no less since.
+    pub length: u64,
+    /// When its bytes were changed last by its server's clock, in seconds since 1970, for as long
+    /// as [`Attribute::blocks`] holds. 0: that is not known.
+    pub changed: u64,
 }
 
 /// See the module.
@@ -70,6 +84,8 @@ pub struct Attribute {
     /// are being made, or what was left when [`servers`](Attribute::servers) changed. Empty:
     /// nowhere.
     pub other: Vec<ServerKey>,
+    /// What the objects were, part by part. Empty: that is not known.
+    pub were: Vec<Was>,
 }
 
 /// The volume's key for attributes, stubs and markers.
@@ -108,14 +124,31 @@ impl Attribute {
         Stripe { block: self.block.into(), width: self.servers.len() as u64 }
     }
 
+    /// How many bytes an object has to have at least while the file is so long.
+    pub(crate) fn least(&self, part: usize, size: u64) -> u64 {
+        let length = self.were.get(part).map_or(0, |was| was.length);
+        length.min(self.stripe().length_of(size, part))
+    }
+
+    /// The same of a file that is not to be longer than so much; whether that is another one.
+    pub(crate) fn lower(&mut self, size: u64) -> bool {
+        let lower = |(part, was): (usize, &Was)| Was { length: self.least(part, size), ..*was };
+        let lowered: Vec<_> = self.were.iter().enumerate().map(lower).collect();
+        let is_other = lowered != self.were;
+        self.were = lowered;
+        is_other
+    }
+
     /// As it is stored.
     pub fn encode(&self, key: &LayoutKey) -> Vec<u8> {
-        let mut bytes = vec![VERSION, self.state as u8, self.servers.len() as u8, self.other.len() as u8];
+        let version = if self.were.is_empty() { VERSION } else { VERSION_KNOWN };
+        let mut bytes = vec![version, self.state as u8, self.servers.len() as u8, self.other.len() as u8];
         bytes.extend(self.block.to_le_bytes());
         bytes.extend(self.id);
         bytes.extend(self.stub);
         bytes.extend([self.made, self.size, self.blocks, self.epoch].into_iter().flat_map(u64::to_le_bytes));
         bytes.extend(self.servers.iter().chain(&self.other).flat_map(|server| server.to_le_bytes()));
+        bytes.extend(self.were.iter().flat_map(|was| [was.length, was.changed]).flat_map(u64::to_le_bytes));
         bytes.extend(key.mac(NAME, &bytes));
         bytes
     }
@@ -132,19 +165,24 @@ impl Attribute {
         let block = bytes.get(4..)?.first_chunk()?;
         let (fixed, epoch) = match (version, others) {
             (1, 0) => (FIXED_LENGTH_1, 0),
-            (VERSION, others) if others == 0 || others == count => (FIXED_LENGTH, number(FIXED_LENGTH_1)?),
+            (VERSION | VERSION_KNOWN, others) if others == 0 || others == count => {
+                (FIXED_LENGTH, number(FIXED_LENGTH_1)?)
+            }
             _ => return None,
         };
         let state = [State::Making, State::Moved, State::Spread].into_iter().find(|known| *known as u8 == state)?;
-        let (servers, rest) = bytes.get(fixed..)?.as_chunks::<8>();
-        let count = usize::from(count);
-        let is_whole = servers.len() == count + usize::from(others) && (1..=SERVERS_MAX).contains(&count);
+        let (numbers, rest) = bytes.get(fixed..)?.as_chunks::<8>();
+        let (count, others) = (usize::from(count), usize::from(others));
+        let known = if version == VERSION_KNOWN { count } else { 0 };
+        let is_whole = numbers.len() == count + others + 2 * known && (1..=SERVERS_MAX).contains(&count);
         let block = u32::from_le_bytes(*block);
         if !is_whole || !rest.is_empty() || block == 0 {
             return None;
         }
-        let mut servers: Vec<_> = servers.iter().map(|server| u64::from_le_bytes(*server)).collect();
-        let other = servers.split_off(count);
+        let mut servers: Vec<_> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
+        let were = servers.split_off(count + others);
+        let were = were.as_chunks::<2>().0.iter().map(|[length, changed]| Was { length: *length, changed: *changed });
+        let (other, were) = (servers.split_off(count), were.collect());
         Some(Attribute {
             state,
             block,
@@ -156,6 +194,7 @@ impl Attribute {
             servers,
             epoch,
             other,
+            were,
         })
     }
 
@@ -186,6 +225,8 @@ pub fn object_name(id: &[u8; 16], part: usize) -> (usize, String) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
 
     use super::*;
 
@@ -196,14 +237,14 @@ mod tests {
     fn any_attribute() -> impl Strategy<Value = Attribute> {
         let states = prop::sample::select(vec![State::Making, State::Moved, State::Spread]);
         let numbers = (1u32.., any::<[u8; 16]>(), any::<[u8; 16]>(), any::<[u64; 4]>());
-        let places = prop::collection::vec(any::<(u64, u64)>(), 1..=SERVERS_MAX);
-        (states, numbers, places, any::<bool>()).prop_map(
-            |(state, (block, id, stub, [made, size, blocks, epoch]), places, has_other)| {
-                let (servers, mut other): (Vec<_>, Vec<_>) = places.into_iter().unzip();
-                if !has_other {
-                    other.clear();
-                }
-                Attribute { state, id, block, servers, stub, made, size, blocks, epoch, other }
+        let places = prop::collection::vec(any::<(u64, u64, (u64, u64))>(), 1..=SERVERS_MAX);
+        (states, numbers, places, any::<[bool; 2]>()).prop_map(
+            |(state, (block, id, stub, [made, size, blocks, epoch]), places, [has_other, has_known])| {
+                let servers = places.iter().map(|(server, _, _)| *server).collect();
+                let other = places.iter().filter(|_| has_other).map(|(_, other, _)| *other).collect();
+                let known = places.iter().filter(|_| has_known);
+                let were = known.map(|(_, _, (length, changed))| Was { length: *length, changed: *changed }).collect();
+                Attribute { state, id, block, servers, stub, made, size, blocks, epoch, other, were }
             },
         )
     }
@@ -239,7 +280,22 @@ mod tests {
         bytes.extend([1u64, UNKNOWN, 7, 99].into_iter().flat_map(u64::to_le_bytes));
         bytes.extend(key().mac(NAME, &bytes));
         let attribute = Attribute::decode(&key(), &bytes).unwrap();
-        assert_eq!((attribute.servers, attribute.blocks, attribute.epoch), (vec![99], 7, 0));
-        assert!(attribute.other.is_empty());
+        assert_eq!((&attribute.servers[..], attribute.blocks, attribute.epoch), (&[99][..], 7, 0));
+        assert!(attribute.other.is_empty() && attribute.were.is_empty());
+        let bytes = Attribute { epoch: 3, ..attribute }.encode(&key());
+        assert_eq!((bytes[0], bytes.len()), (2, 96), "as long as nothing is known of objects");
+    }
+
+    #[test]
+    fn what_objects_have_at_least_ends_with_their_file() {
+        let mut attribute = any_attribute().new_tree(&mut TestRunner::deterministic()).unwrap().current();
+        let was = |length| Was { length, changed: 5 };
+        (attribute.block, attribute.servers, attribute.were) = (100, vec![1, 2], vec![was(200), was(150)]);
+        assert_eq!([0, 1].map(|part| attribute.least(part, 1000)), [200, 150]);
+        assert_eq!([0, 1].map(|part| attribute.least(part, 230)), [130, 100]);
+        assert!(!attribute.lower(350));
+        assert!(attribute.lower(230));
+        assert_eq!(attribute.were, [was(130), was(100)]);
+        assert_eq!(attribute.least(0, 1000), 130, "also when the file is longer again");
     }
 }

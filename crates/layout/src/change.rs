@@ -223,11 +223,12 @@ impl Plain {
         }
         let before = spread.now().size;
         let _noting = file.changed.noting(size.min(before), size.max(before));
-        if size > before && !spread.now().is_cut {
-            spread.cut().await?;
+        if size > before {
+            self.cut(file, spread).await?;
         }
         if size < before {
             self.find_objects(spread).await?;
+            self.lower(file, spread, size).await?;
             self.unsettle(file, spread).await?;
         }
         // A stub that has one block already says its size by its attribute: last, as that makes it
@@ -309,8 +310,8 @@ impl Plain {
         let touch = Request::Fallocate { open, offset: 0, length: 1, flags: FallocateFlags::empty() };
         self.tree.call(context, touch).await?;
         let grows = end > spread.now().size && !flags.contains(FallocateFlags::KEEP_SIZE);
-        if grows && !spread.now().is_cut {
-            spread.cut().await?;
+        if grows {
+            self.cut(&file, &spread).await?;
         }
         self.unsettle(&file, &spread).await?;
         let _noting = file.changed.noting(offset, end);

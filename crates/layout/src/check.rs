@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
 
-use aqueduct_fs::{Errno, Handle, Reply, Request};
+use aqueduct_fs::{Attr, Errno, Handle, Reply, Request};
 
 use crate::attribute::{Attribute, State, UNKNOWN, object_name};
 use crate::backing::own;
@@ -13,6 +13,7 @@ use crate::copy::HELD_TIME;
 use crate::holdings::Listing;
 use crate::marker;
 use crate::plain::{Plain, gone_name, size_of};
+use crate::spread::seconds_of;
 use crate::store::{Store, within};
 use crate::stripe::ServerKey;
 use crate::taken::{Odd, Taken};
@@ -69,6 +70,10 @@ pub(crate) enum What {
     Blocks { taken: u64, written: u64 },
     /// See [`Odd::Shrunk`]; the same.
     Shrunk { taken: u64, written: u64 },
+    /// An object has lost so many bytes at its end.
+    Cut { server: String, object: String, bytes: u64 },
+    /// An object was changed last so many seconds before it was when its file was used last.
+    Older { server: String, object: String, seconds: u64 },
 }
 
 impl What {
@@ -98,6 +103,12 @@ impl What {
                 "its objects take {} KiB, and {} KiB are written down: a part of it may be lost, and reads as zeros",
                 taken / 2,
                 written / 2
+            ),
+            What::Cut { server, object, bytes } => {
+                format!("object {object} on server {server} has lost {bytes} bytes at its end")
+            }
+            What::Older { server, object, seconds } => format!(
+                "object {object} on server {server} was changed last {seconds} s before it was when the file was used last: it may be an older copy"
             ),
         }
     }
@@ -206,20 +217,22 @@ impl Plain {
         is_empty.then_some(What::Empty)
     }
 
-    /// What is written down of a file that is not so. Only what nobody uses is looked at: while it
-    /// is used, what its objects take is not written down. Stores that are `silent` are not asked.
+    /// What is written down of a file that is not so. While it is used, only how long its objects
+    /// are at least is written down. Stores that are `silent` are not asked.
     async fn differs(
         &self,
         (handle, attribute): (&Handle, &Attribute),
         found: &Found,
         silent: &mut HashSet<ServerKey>,
     ) -> Option<What> {
-        if attribute.blocks == UNKNOWN || attribute.servers.iter().any(|server| silent.contains(server)) {
+        let is_settled = attribute.blocks != UNKNOWN;
+        let is_known = is_settled || !attribute.were.is_empty();
+        if !is_known || attribute.servers.iter().any(|server| silent.contains(server)) {
             return None;
         }
         let before = self.attr_of(handle).await.ok()?;
         let size = size_of(attribute, before.size)?;
-        let mut taken = Taken::default();
+        let (mut taken, mut lost) = (Taken::default(), None);
         for (part, server) in attribute.servers.iter().enumerate().filter(|(part, _)| attribute.made & (1 << part) != 0)
         {
             let (store, _) = found.iter().find(|(store, _)| store.key() == *server)?;
@@ -231,15 +244,21 @@ impl Plain {
                 attr => attr.ok()??,
             };
             taken.add(&attr, attribute.stripe().length_of(size, part));
+            lost = lost.or_else(|| lost_of((attribute, part), (size, &attr), store));
         }
         // Whoever uses it meanwhile changes the stub.
         let after = self.attr_of(handle).await.ok()?;
         let is_same = after.ctime == before.ctime && self.attribute_of(handle).await == Ok(Some(attribute.clone()));
+        if !is_same {
+            return None;
+        }
         let (written, taken_now) = (attribute.blocks, taken.blocks());
-        Some(match taken.judge(written).filter(|_| is_same)? {
-            Odd::Longer(bytes) => What::Longer(bytes),
-            Odd::Blocks => What::Blocks { taken: taken_now, written },
-            Odd::Shrunk => What::Shrunk { taken: taken_now, written },
+        lost.or_else(|| {
+            Some(match taken.judge(written).filter(|_| is_settled)? {
+                Odd::Longer(bytes) => What::Longer(bytes),
+                Odd::Blocks => What::Blocks { taken: taken_now, written },
+                Odd::Shrunk => What::Shrunk { taken: taken_now, written },
+            })
         })
     }
 
@@ -253,6 +272,18 @@ impl Plain {
         };
         self.attr_of(handle).await.map_or(true, |attr| attr.nlink <= links)
     }
+}
+
+/// What an object has lost, by what is written down of it, while its file is so long.
+fn lost_of((attribute, part): (&Attribute, usize), (size, attr): (u64, &Attr), store: &Store) -> Option<What> {
+    let (server, (_, object)) = (store.id().to_owned(), object_name(&attribute.id, part));
+    let bytes = attribute.least(part, size).saturating_sub(attr.size);
+    if bytes > 0 {
+        return Some(What::Cut { server, object, bytes });
+    }
+    let changed = attribute.were.get(part).map_or(0, |was| was.changed);
+    let seconds = changed.saturating_sub(seconds_of(attr));
+    (seconds > 0 && attribute.blocks != UNKNOWN).then_some(What::Older { server, object, seconds })
 }
 
 /// An object that no stub names: the place of its store, and where it is there.

@@ -137,9 +137,11 @@ impl<'a> Copying<'a> {
             let object = self.object(part).await?;
             let set = SetAttr { uid: Some(attr.uid), gid: Some(attr.gid), ..SetAttr::default() };
             object.set(set).await?;
-            let length = self.to.stripe.length_of(size, part);
-            if object.attr().await?.size > length {
-                object.set(SetAttr { size: Some(length), ..SetAttr::default() }).await?;
+            // Zeros at its end were left out, and are told from what is lost by its length.
+            let least = if let Origin::Objects(spread) = &self.origin { spread.least(part) } else { 0 };
+            let (length, now) = (self.to.stripe.length_of(size, part), object.attr().await?.size);
+            if now > length || now < least {
+                object.set(SetAttr { size: Some(now.max(least).min(length)), ..SetAttr::default() }).await?;
             }
         }
         self.sync().await
@@ -203,9 +205,7 @@ impl<'a> Copying<'a> {
                 self.plain.quiet.read(&own(), read, Box::new(sink.clone())).await?;
             }
             Origin::Objects(spread) if spread.is_made(piece.part) => {
-                let object = spread.object(piece.part).await?;
-                let read = object.read(piece.at, piece.length as usize, Box::new(sink.clone())).await;
-                spread.judge(piece.part, read)?;
+                spread.read(piece, Box::new(sink.clone())).await?;
             }
             Origin::Objects(_) => return Ok(None),
         }

@@ -74,8 +74,9 @@ impl Plain {
             if attribute.made & (1 << part) == 0 {
                 return Ok(Part::Hole { place });
             }
-            let generation = self.stores[at].generation();
-            let token = Token { id: attribute.id, part, server: *server, generation }.encode(&self.layouts, now);
+            let (generation, least) = (self.stores[at].generation(), spread.least(part));
+            let token = Token { id: attribute.id, part, server: *server, generation, least };
+            let token = token.encode(&self.layouts, now);
             Ok(Part::At { place, token })
         };
         let parts = attribute.servers.iter().enumerate().map(part).collect::<Result<_, Errno>>()?;
@@ -229,11 +230,11 @@ impl Plain {
             return Ok(Some(Written { count: 0, offset, ..touched }));
         }
         let grows = end > spread.now().size;
-        if grows && !spread.now().is_cut {
-            if shares {
-                return Ok(None);
-            }
-            spread.cut().await?;
+        if grows && !spread.now().is_cut && shares {
+            return Ok(None);
+        }
+        if grows {
+            self.cut(file, spread).await?;
         }
         self.unsettle(file, spread).await?;
         let mut growing = Growing { spread, is_done: !grows };
@@ -276,6 +277,9 @@ impl Plain {
             Ok(object) => object,
             Err(error) => return (0, Some(error)),
         };
+        if let Err(error) = spread.may_write(piece.part, piece.at).await {
+            return (0, Some(error));
+        }
         let mut data = match data {
             Source::Memory(data) => data,
             Source::Staged(staged) => {
@@ -283,7 +287,11 @@ impl Plain {
                 let written = object.write_brought(context, piece.at, staged).await;
                 return match spread.judge(piece.part, written) {
                     Ok(Written { count: 0, .. }) => (0, Some(Errno::ENOSPC)),
-                    Ok(Written { count, .. }) => (count.min(staged.length) as usize, None),
+                    Ok(Written { count, .. }) => {
+                        let count = count.min(staged.length);
+                        spread.has_written(piece.part, piece.at + u64::from(count));
+                        (count as usize, None)
+                    }
                     Err(error) => (0, Some(error)),
                 };
             }
@@ -301,6 +309,7 @@ impl Plain {
                     let count = (written.count as usize).min(data.len());
                     done += count;
                     data = data.slice(count..);
+                    spread.has_written(piece.part, piece.at + done as u64);
                 }
                 Err(error) => return (done, Some(error)),
             }
@@ -334,6 +343,30 @@ impl Plain {
             return Err(error);
         }
         Ok(object)
+    }
+
+    /// The file may become as short as that, so that its objects may.
+    pub(crate) async fn lower(&self, file: &File, spread: &Spread, size: u64) -> Result<(), Errno> {
+        let _alone = spread.making().alone().await;
+        let mut attribute = spread.now().attribute.clone();
+        if !attribute.lower(size) {
+            return Ok(());
+        }
+        attribute.blocks = UNKNOWN;
+        self.store(&file.handle, &attribute, false).await?;
+        spread.now().attribute = attribute;
+        Ok(())
+    }
+
+    /// Cuts the objects of a file that is about to grow, which nobody else uses meanwhile.
+    pub(crate) async fn cut(&self, file: &File, spread: &Spread) -> Result<(), Errno> {
+        if spread.now().is_cut {
+            return Ok(());
+        }
+        // The stub may have been made shorter past the volume.
+        let size = spread.now().size;
+        self.lower(file, spread, size).await?;
+        spread.cut().await
     }
 
     /// What all objects take is no longer known.
@@ -441,8 +474,7 @@ async fn deliver(
             padded.finish(0)?;
             continue;
         }
-        let object = spread.object(piece.part).await?;
-        spread.judge(piece.part, object.read(piece.at, length, padded).await)?;
+        spread.read(piece, padded).await?;
     }
     whole.finish(length as usize)?;
     if let Some(mut sink) = ordered {

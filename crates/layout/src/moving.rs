@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use aqueduct_fs::{Errno, Handle};
 
-use crate::attribute::Attribute;
+use crate::attribute::{Attribute, UNKNOWN};
 use crate::copy::{Copying, Origin};
 use crate::job::Job;
 use crate::pinned::{File, Kind};
@@ -170,7 +170,7 @@ impl Plain {
         let size = spread.now().size;
         let moves = |part: &usize| servers[*part] != attribute.servers[*part];
         let parts = spread.parts().filter(moves).fold(0, |parts, part| parts | 1 << part);
-        let target = Attribute { servers: servers.clone(), ..attribute };
+        let target = Attribute { servers: servers.clone(), were: Vec::new(), ..attribute };
         let stores = self.stores_of(&target)?;
         let to = (Spread::new(target, size, stores), parts);
         let copying = Copying::new((self, file), Origin::Objects(spread.clone()), to, job);
@@ -206,6 +206,8 @@ impl Plain {
         let mut attribute = spread.now().attribute.clone();
         attribute.other = std::mem::replace(&mut attribute.servers, servers);
         attribute.epoch += 1;
+        // Copies leave zeros out, and are of another clock's time.
+        attribute.blocks = UNKNOWN;
         let stored = {
             let _names = file.names.alone().await;
             // If that fails, the disk knows better.

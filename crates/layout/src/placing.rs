@@ -52,6 +52,7 @@ mod tests {
             blocks: UNKNOWN,
             epoch: 0,
             other: Vec::new(),
+            were: Vec::new(),
         }
     }
 

@@ -143,6 +143,7 @@ impl Plain {
             blocks: UNKNOWN,
             epoch: 1,
             other: Vec::new(),
+            were: Vec::new(),
         })
     }
 

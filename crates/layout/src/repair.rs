@@ -245,7 +245,12 @@ impl Plain {
             What::Gone { .. } => {
                 return left("have the server back in the volume's file, or bring the file back from a copy");
             }
-            What::Shrunk { .. } => return left(SHRUNK),
+            What::Shrunk { .. } | What::Older { .. } => return left(SHRUNK),
+            What::Cut { .. } => {
+                return left(
+                    "what it has lost cannot be made again, and gives EIO: bring it back from a copy, or cut the file there",
+                );
+            }
             // Nobody knows that the stub is right, and they harm nobody.
             What::Longer(_) => {
                 return left(
@@ -304,7 +309,8 @@ impl Plain {
         if found.len() < self.stores.len() {
             return Err("not all servers have answered: start them, and run this again".into());
         }
-        let mut attribute = Attribute { state: State::Spread, made: 0, blocks: UNKNOWN, other: Vec::new(), ..first };
+        let (other, were) = (Vec::new(), Vec::new());
+        let mut attribute = Attribute { state: State::Spread, made: 0, blocks: UNKNOWN, other, were, ..first };
         attribute.epoch = attribute.epoch.saturating_add(EPOCHS);
         for part in 0..attribute.servers.len() {
             let mut holders = Vec::new();

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use aqueduct_fs::{
-    Call, ClientId, Context, Errno, FileSystem, OpenId, Opened, ReadAt, Reply, Request, Sink, Source, WriteAt, Written,
+    Attr, Call, ClientId, Context, Errno, FileSystem, OpenId, Opened, ReadAt, Reply, Request, Sink, Source, WriteAt,
+    Written,
 };
 
 use crate::attribute::LayoutKey;
@@ -73,7 +74,8 @@ impl Served {
             return Err(Errno::ENFILE);
         }
         let object = Arc::new(self.store.object((&token.id, token.part), None).await?.ok_or(Errno::ESTALE)?);
-        if !object.attr().await.is_ok_and(|attr| !is_under_way(&attr)) {
+        let is_whole = |attr: &Attr| !is_under_way(attr) && attr.size >= token.least;
+        if !object.attr().await.is_ok_and(|attr| is_whole(&attr)) {
             object.close().await;
             return Err(Errno::ESTALE);
         }

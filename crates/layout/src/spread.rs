@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use aqueduct_fs::{Errno, SetAttr};
+use aqueduct_fs::{Attr, Errno, SetAttr, Sink};
 
-use crate::attribute::{Attribute, UNKNOWN};
+use crate::attribute::{Attribute, UNKNOWN, Was};
 use crate::gate::Gate;
 use crate::store::{Making, Object, Store};
-use crate::stripe::{ServerKey, Stripe};
+use crate::stripe::{Piece, ServerKey, Stripe};
 use crate::taken::Taken;
 
 /// See the module.
@@ -48,6 +48,12 @@ pub(crate) struct Now {
     /// As it is stored.
     pub(crate) attribute: Attribute,
     pub(crate) size: u64,
+    /// How many bytes each object has to have at least, as was written down or written since.
+    least: Vec<u64>,
+    /// How many it had when it was opened, where those were less: the rest is lost.
+    short: Vec<Option<u64>>,
+    /// How often an object was about to be cut.
+    cuts: u64,
     /// No object has anything behind the size.
     pub(crate) is_cut: bool,
     /// Which objects have been written to since they were made stable.
@@ -68,9 +74,12 @@ impl Spread {
         let objects = stores.iter().map(|_| Mutex::default()).collect();
         let writing = stores.iter().map(|_| Gate::default()).collect();
         // What the process before has written may not be stable yet.
-        let dirty = attribute.made;
+        let (dirty, cuts) = (attribute.made, 0);
+        let least = (0..stores.len()).map(|part| attribute.least(part, size)).collect();
+        let short = vec![None; stores.len()];
         let (is_cut, owner_is_due, has_link, has_failed, is_left) = (false, false, false, false, false);
-        let state = Now { attribute, size, is_cut, dirty, owner_is_due, has_link, has_failed, is_left };
+        let state =
+            Now { attribute, size, least, short, cuts, is_cut, dirty, owner_is_due, has_link, has_failed, is_left };
         let state = Mutex::new(state);
         let (failed, making, syncing) = (Mutex::default(), Gate::default(), Gate::default());
         Spread { stripe, id, stores, objects, writing, failed, state, making, syncing }
@@ -116,13 +125,73 @@ impl Spread {
             return Err(Errno::EIO);
         }
         self.close_failed().await;
+        let before = self.had(part);
         match self.stores[part].object((&self.id, part), None).await? {
-            Some(object) => Ok(self.keep(part, object).await),
+            Some(object) => {
+                self.compare(part, object.length, before);
+                Ok(self.keep(part, object).await)
+            }
             None => {
                 self.stores[part].lacks(&self.id, part);
                 Err(Errno::EIO)
             }
         }
+    }
+
+    /// How many bytes an object has to have at least.
+    pub(crate) fn least(&self, part: usize) -> u64 {
+        self.now().least[part]
+    }
+
+    /// The same, and how often one was about to be cut. Others write there while somebody looks,
+    /// and cut it while it is copied.
+    fn had(&self, part: usize) -> (u64, u64) {
+        let now = self.now();
+        (now.least[part], now.cuts)
+    }
+
+    /// An object was opened, and has so many bytes.
+    fn compare(&self, part: usize, length: u64, (least, cuts): (u64, u64)) {
+        let is_short = length < least && cuts == self.now().cuts;
+        self.now().short[part] = is_short.then_some(length);
+        if is_short {
+            self.stores[part].lacks_end((&self.id, part), (length, least));
+        }
+    }
+
+    /// Whether a write may begin there. EIO: what an object has lost before that would be taken for
+    /// a hole from then on.
+    pub(crate) async fn may_write(&self, part: usize, at: u64) -> Result<(), Errno> {
+        let lacks = || self.now().short[part].is_some_and(|length| at > length);
+        if lacks() {
+            // Its server may have got back what it did not have when it was opened.
+            let before = self.had(part);
+            let object = self.object(part).await?;
+            self.compare(part, self.judge(part, object.attr().await)?.size, before);
+        }
+        if lacks() { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    /// An object was written to up to there.
+    pub(crate) fn has_written(&self, part: usize, end: u64) {
+        let mut now = self.now();
+        let least = now.least[part].max(end);
+        now.least[part] = least;
+        now.short[part] = now.short[part].map(|length| length.max(end)).filter(|length| *length < least);
+    }
+
+    /// Reads a piece of the file from its object, and says how much of it that has. EIO: it had
+    /// more once.
+    pub(crate) async fn read(&self, piece: Piece, sink: Box<dyn Sink>) -> Result<usize, Errno> {
+        let object = self.object(piece.part).await?;
+        let (least, cuts) = self.had(piece.part);
+        let count = self.judge(piece.part, object.read(piece.at, piece.length as usize, sink).await)?;
+        let end = piece.at + count as u64;
+        if end < least.min(piece.at + piece.length) && cuts == self.now().cuts {
+            self.stores[piece.part].lacks_end((&self.id, piece.part), (end, least));
+            return Err(Errno::EIO);
+        }
+        Ok(count)
     }
 
     /// A new object, empty.
@@ -186,6 +255,18 @@ impl Spread {
         self.parts().filter(move |part| made & (1 << part) != 0)
     }
 
+    /// An object is about to have no more than so much, as somebody wants it. Returns what it had
+    /// at least.
+    fn lower(&self, part: usize, length: u64) -> u64 {
+        let mut now = self.now();
+        let before = now.least[part];
+        let least = before.min(length);
+        now.least[part] = least;
+        now.short[part] = now.short[part].filter(|length| *length < least);
+        now.cuts += 1;
+        before
+    }
+
     /// Cuts all objects to the size. Nobody else may use the file meanwhile.
     pub(crate) async fn cut(&self) -> Result<(), Errno> {
         self.cut_or_tell().await.map_err(|(error, _)| error)
@@ -199,11 +280,16 @@ impl Spread {
             let untouched = |error| (error, has_cut);
             let object = self.object(part).await.map_err(untouched)?;
             let attr = self.judge(part, object.attr().await).map_err(untouched)?;
+            let before = self.lower(part, length);
             if attr.size > length {
                 let set = SetAttr { size: Some(length), ..SetAttr::default() };
                 // EIO does not say what was done.
                 let told = |error| (error, has_cut || error == Errno::EIO);
-                self.judge(part, object.set(set).await).map_err(told)?;
+                let cut = self.judge(part, object.set(set).await).map_err(told);
+                if cut.is_err_and(|(error, _)| error != Errno::EIO) {
+                    self.now().least[part] = before;
+                }
+                cut?;
                 has_cut = true;
             }
         }
@@ -215,8 +301,12 @@ impl Spread {
     pub(crate) async fn cut_all(&self) -> Result<(), Errno> {
         let size = self.now().size;
         for part in self.made() {
-            let set = SetAttr { size: Some(self.stripe.length_of(size, part)), ..SetAttr::default() };
             let object = self.object(part).await?;
+            // One that is shorter stays so: nobody knows whether that is a hole.
+            let length = self.stripe.length_of(size, part);
+            self.lower(part, length);
+            let length = self.judge(part, object.attr().await)?.size.min(length);
+            let set = SetAttr { size: Some(length), ..SetAttr::default() };
             self.judge(part, object.set(set).await)?;
         }
         self.now().is_cut = true;
@@ -237,6 +327,22 @@ impl Spread {
     pub(crate) async fn blocks(&self) -> Result<u64, Errno> {
         let size = self.now().size;
         Ok(self.taken(size).await?.blocks())
+    }
+
+    /// What is to be written down of the objects when the file is used no more.
+    pub(crate) async fn settled(&self) -> Result<Attribute, Errno> {
+        let (size, mut blocks) = (self.now().size, 0);
+        let mut were = vec![Was::default(); self.stores.len()];
+        for part in self.made() {
+            let object = self.object(part).await?;
+            let attr = self.judge(part, object.attr().await)?;
+            blocks += attr.blocks;
+            let length = attr.size.min(self.stripe.length_of(size, part));
+            // What it has lost is not forgotten.
+            let length = length.max(self.least(part));
+            were[part] = Was { length, changed: seconds_of(&attr) };
+        }
+        Ok(Attribute { blocks, were, ..self.now().attribute.clone() })
     }
 
     /// Makes stable what was written to objects.
@@ -275,6 +381,11 @@ impl Spread {
             object.close().await;
         }
     }
+}
+
+/// When the bytes of an object were changed last, as it is written down.
+pub(crate) fn seconds_of(attr: &Attr) -> u64 {
+    attr.mtime.seconds.try_into().unwrap_or(0)
 }
 
 impl Now {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::{
     Attr, Context, Credential, Entry, Errno, FallocateFlags, FileSystem, Groups, Handle, OpenFlags, OpenId, ReadAt,
-    Request, SetAttr, SetTime, Sink, Source, Staged, Statfs, WriteAt, Written,
+    Reply, Request, SetAttr, SetTime, Sink, Source, Staged, Statfs, WriteAt, Written,
 };
 use aqueduct_worker::Group;
 use bytes::Bytes;
@@ -109,6 +109,8 @@ pub(crate) struct Object {
     backing: Backing,
     handle: Handle,
     open: OpenId,
+    /// So many bytes it had when it was opened.
+    pub(crate) length: u64,
     /// Its file system was read-only when it was opened.
     is_read_only: bool,
 }
@@ -199,6 +201,17 @@ impl Store {
             let (_, name) = object_name(id, part);
             tracing::error!(
                 "the store of server {} lacks object {name}, and a file gives EIO: 'aqueduct volume check' names it",
+                self.id
+            );
+        }
+    }
+
+    /// The same of an object that has so many bytes, and had more.
+    pub(crate) fn lacks_end(&self, (id, part): (&[u8; 16], usize), (length, least): (u64, u64)) {
+        if self.lacking.is_first(u128::from_le_bytes(*id)) {
+            let (_, name) = object_name(id, part);
+            tracing::error!(
+                "object {name} of the store of server {} has {length} bytes, and had {least}: what is lost of a file gives EIO; 'aqueduct volume check' names it",
                 self.id
             );
         }
@@ -386,21 +399,22 @@ impl Store {
     ) -> Result<Option<Object>, Errno> {
         let (folder, name) = object_name(id, part);
         let folder = self.folder(backing, folder).await?;
-        let of = |handle, open, is_read_only| {
+        let of = |handle, (open, length), is_read_only| {
             let (name, store, backing) = ((*id, part), self.clone(), backing.clone());
-            Object { name, store, backing, handle, open, is_read_only }
+            Object { name, store, backing, handle, open, length, is_read_only }
         };
         let Some(make) = make else {
-            let handle = match look_up(backing, &folder, &name).await {
+            let request = Request::Lookup { parent: folder.bytes(), name: name.as_bytes() };
+            let (handle, length) = match backing.call(&own(), request).await.and_then(Reply::entry) {
                 Err(Errno::ENOENT) => return Ok(None),
-                found => found?,
+                found => found.map(|entry| (entry.handle, entry.attr.size))?,
             };
             let open = |flags| Request::Open { handle: handle.bytes(), flags };
             let (opened, is_read_only) = match backing.call(&own(), open(READ_WRITE)).await {
                 Err(Errno::EROFS) => (backing.call(&own(), open(OpenFlags::READ)).await?, true),
                 opened => (opened?, false),
             };
-            return Ok(Some(of(handle, opened.opened()?.id, is_read_only)));
+            return Ok(Some(of(handle, (opened.opened()?.id, length), is_read_only)));
         };
         let (parent, name) = (folder.bytes(), name.as_bytes());
         let (mode, flags, (uid, gid)) = match make {
@@ -420,7 +434,7 @@ impl Store {
             tracing::warn!("the store of server {} is read-only: new files avoid it while it is", self.id);
         }
         let (entry, opened) = created?.created()?;
-        let object = of(entry.handle, opened.id, false);
+        let object = of(entry.handle, (opened.id, entry.attr.size), false);
         if (entry.attr.uid, entry.attr.gid) != (uid, gid) {
             object.set(SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }).await?;
         }

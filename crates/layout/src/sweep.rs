@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use aqueduct_fs::{Errno, Handle, Reply, Request};
 
-use crate::attribute::Attribute;
 use crate::backing::own;
 use crate::change::nlink_of;
 use crate::pinned::{File, Kind};
@@ -119,8 +118,7 @@ impl Plain {
         if spread.now().blocks().is_some() {
             return Ok(());
         }
-        let blocks = in_time(spread.blocks(), group).await.ok_or_else(silent)??;
-        let attribute = Attribute { blocks, ..spread.now().attribute.clone() };
+        let attribute = in_time(spread.settled(), group).await.ok_or_else(silent)??;
         match self.store(&file.handle, &attribute, false).await {
             Ok(()) => spread.now().attribute = attribute,
             Err(Errno::EROFS) => {} // it is only looked at

@@ -25,6 +25,7 @@ mod checks;
 mod crashes;
 mod files;
 mod generations;
+mod losses;
 mod moves;
 mod names;
 mod repairs;

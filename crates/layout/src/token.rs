@@ -1,10 +1,12 @@
 //! Tokens: the word of the server of the names, under the volume's key, that who has one may read
 //! an object at its server of data.
 //!
-//! Little-endian: version u8 (2), part u8, id of the objects 16 bytes, server u64, generation u64
+//! Little-endian: version u8 (3), part u8, id of the objects 16 bytes, server u64, generation u64
 //! (in which the store is used, see [`generations`](crate::generations)), time u64 (until when it
-//! is good: of the clock of the server of the names, in seconds since 1970), MAC 16 bytes. Whoever has a token may use it, as it was given to somebody who had the file open for
-//! reading; so it is good for as long as it takes to use it first, and an open by it stays.
+//! is good: of the clock of the server of the names, in seconds since 1970), least u64 (the bytes
+//! that the object has to have), MAC 16 bytes. Whoever has a token may use it, as it was given to
+//! somebody who had the file open for reading; so it is good for as long as it takes to use it
+//! first, and an open by it stays.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,8 +18,8 @@ use crate::stripe::ServerKey;
 /// What the code is made for.
 const ROLE: &[u8] = b"token of an object";
 
-const VERSION: u8 = 2;
-const BODY_LENGTH: usize = 1 + 1 + 16 + 8 + 8 + 8;
+const VERSION: u8 = 3;
+const BODY_LENGTH: usize = 1 + 1 + 16 + 8 + 8 + 8 + 8;
 const _: () = assert!(BODY_LENGTH + MAC_LENGTH <= OBJECT_TOKEN_LENGTH_MAX);
 
 /// For so long a token is good: clocks of servers differ by less.
@@ -34,6 +36,8 @@ pub(crate) struct Token {
     pub(crate) server: ServerKey,
     /// The generation of its store.
     pub(crate) generation: u64,
+    /// So many bytes it has to have: else a part of it is lost.
+    pub(crate) least: u64,
 }
 
 fn seconds(time: SystemTime) -> u64 {
@@ -48,6 +52,7 @@ impl Token {
         bytes.extend(self.server.to_le_bytes());
         bytes.extend(self.generation.to_le_bytes());
         bytes.extend(seconds(now + GOOD_FOR).to_le_bytes());
+        bytes.extend(self.least.to_le_bytes());
         bytes.extend(key.mac(ROLE, &bytes));
         bytes.into()
     }
@@ -61,7 +66,7 @@ impl Token {
         let number = |at: usize| Some(u64::from_le_bytes(*body.get(at..)?.first_chunk()?));
         let &[version, part] = body.first_chunk()?;
         let id = *body.get(2..)?.first_chunk()?;
-        let token = Token { id, part: part.into(), server: number(18)?, generation: number(26)? };
+        let token = Token { id, part: part.into(), server: number(18)?, generation: number(26)?, least: number(42)? };
         let is_good = version == VERSION && token.part < SERVERS_MAX && token.server == server;
         (is_good && seconds(now) < number(34)?).then_some(token)
     }
@@ -74,7 +79,7 @@ mod tests {
     #[test]
     fn a_token_is_good_for_what_it_was_made_for_and_until_its_time() {
         let (key, now) = (LayoutKey::of_volume(&[7; 32]), UNIX_EPOCH + Duration::from_secs(1_000_000));
-        let token = Token { id: [3; 16], part: 2, server: 9, generation: 4 };
+        let token = Token { id: [3; 16], part: 2, server: 9, generation: 4, least: 7 };
         let bytes = token.encode(&key, now);
         let read = |bytes: &[u8], server, now| Token::decode(&key, bytes, server, now);
         assert_eq!(read(&bytes, 9, now), Some(token));

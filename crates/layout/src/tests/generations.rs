@@ -183,7 +183,7 @@ fn a_server_takes_tokens_that_were_given_since_its_start() {
     let mut opens = 0;
     let mut opened = |served: &Served, generation| {
         opens += 1;
-        let token = Token { id, part: 0, server, generation }.encode(&key, SystemTime::now());
+        let token = Token { id, part: 0, server, generation, least: 0 }.encode(&key, SystemTime::now());
         let open = OpenId(opens);
         process.wait(served.call(&context(), Request::Reopen { open, token: &token })).is_ok()
     };

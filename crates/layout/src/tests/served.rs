@@ -105,16 +105,19 @@ fn tokens_that_are_forged_or_old_or_of_what_is_gone_open_nothing() {
     };
     let server = server_key(&format!("d{place}"));
     let (key, now) = (LayoutKey::of_volume(&KEY), SystemTime::now());
-    let old =
-        Token { id: layout.id, part: 0, server, generation: 1 }.encode(&key, now - GOOD_FOR - Duration::from_secs(1));
-    let forged = Token { id: layout.id, part: 0, server, generation: 1 }.encode(&LayoutKey::of_volume(&[1; 32]), now);
-    let absent = Token { id: layout.id, part: 1, server, generation: 1 }.encode(&key, now);
+    let good = Token { id: layout.id, part: 0, server, generation: 1, least: 50_000 };
+    let old = good.encode(&key, now - GOOD_FOR - Duration::from_secs(1));
+    let forged = good.encode(&LayoutKey::of_volume(&[1; 32]), now);
+    let absent = Token { part: 1, ..good }.encode(&key, now);
+    // Its file had more bytes there once.
+    let longer = Token { least: 100_001, ..good }.encode(&key, now);
     assert_eq!(reopen(&wrong, token), Err(Errno::ESTALE), "it is another server's");
-    for (why, token) in [("old", old), ("forged", forged), ("absent", absent), ("empty", [].into())] {
+    for (why, token) in [("old", old), ("forged", forged), ("absent", absent), ("longer", longer), ("empty", [].into())]
+    {
         assert_eq!(reopen(&right, &token), Err(Errno::ESTALE), "{why}");
     }
     reopen(&right, token).unwrap();
-    let other = Token { id: [1; 16], part: 0, server, generation: 1 }.encode(&key, now);
+    let other = Token { id: [1; 16], ..good }.encode(&key, now);
     assert_eq!(reopen(&right, &other), Err(Errno::EBUSY), "the number is another object's");
     // What is removed stays readable for who has it open, and for nobody else.
     process.unlink("file").unwrap();
