@@ -45,6 +45,7 @@ mod programs;
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../harness/proxy.rs"]
 mod proxy;
+mod quotas;
 mod reboot;
 mod recovery;
 mod remap;

@@ -144,17 +144,15 @@ impl Plain {
     /// See [`own_soon`](Plain::own_soon). Who is done looks once more: another may have changed the
     /// owner meanwhile, and have been done before.
     pub(crate) async fn own_objects(&self, file: &File, spread: &Spread) -> Result<(), Errno> {
-        let owner_of = |attr: Attr| (attr.uid, attr.gid);
         let mut due = Due { spread, is_done: false };
-        let mut owner = owner_of(self.attr_of(&file.handle).await?);
+        let mut owner = self.owner_of(&file.handle).await?;
         loop {
             spread.now().owner_is_due = false;
-            let set = SetAttr { uid: Some(owner.0), gid: Some(owner.1), ..SetAttr::default() };
             for part in spread.made() {
                 let object = spread.object(part).await?;
-                spread.judge(part, object.set(set).await)?;
+                spread.judge(part, object.own(owner).await)?;
             }
-            let now = owner_of(self.attr_of(&file.handle).await?);
+            let now = self.owner_of(&file.handle).await?;
             if now == owner {
                 break;
             }

@@ -74,12 +74,14 @@ pub(crate) enum What {
     Cut { server: String, object: String, bytes: u64 },
     /// An object was changed last so many seconds before it was when its file was used last.
     Older { server: String, object: String, seconds: u64 },
+    /// An object does not count for its file's project.
+    Counted { server: String, object: String, project: u32 },
 }
 
 impl What {
     /// Whether all of the file is there, and can be read.
     pub(crate) fn is_readable(&self) -> bool {
-        matches!(self, What::Longer(_) | What::Blocks { .. })
+        matches!(self, What::Longer(_) | What::Blocks { .. } | What::Counted { .. })
     }
 
     /// For who has to do something about it.
@@ -106,6 +108,11 @@ impl What {
             ),
             What::Cut { server, object, bytes } => {
                 format!("object {object} on server {server} has lost {bytes} bytes at its end")
+            }
+            What::Counted { server, object, project } => {
+                format!(
+                    "object {object} on server {server} counts for another project than {project}, which the file has"
+                )
             }
             What::Older { server, object, seconds } => format!(
                 "object {object} on server {server} was changed last {seconds} s before it was when the file was used last: it may be an older copy"
@@ -184,7 +191,12 @@ impl Plain {
         }
         for (path, handle, attribute) in walk.stubs.values() {
             let what = match self.lacks(handle, attribute, found).await {
-                None if attribute.state == State::Spread => self.differs((handle, attribute), found, &mut silent).await,
+                None if attribute.state == State::Spread => {
+                    match self.differs((handle, attribute), found, &mut silent).await {
+                        None => self.miscounted((handle, attribute), &mut silent).await,
+                        differs => differs,
+                    }
+                }
                 lacks => lacks,
             };
             flaws.extend(what.map(|what| Flaw { path: path.clone(), handle: handle.clone(), what }));
@@ -260,6 +272,28 @@ impl Plain {
                 Odd::Shrunk => What::Shrunk { taken: taken_now, written },
             })
         })
+    }
+
+    /// An object that does not count for its file's project.
+    async fn miscounted(
+        &self,
+        (handle, attribute): (&Handle, &Attribute),
+        silent: &mut HashSet<ServerKey>,
+    ) -> Option<What> {
+        let project = self.project(handle).await.ok().filter(|project| *project != 0)?;
+        for part in (0..attribute.servers.len()).filter(|part| attribute.made & (1 << part) != 0) {
+            let server = attribute.servers[part];
+            let store = self.stores.iter().find(|store| store.key() == server && !silent.contains(&server))?;
+            match self.in_time(store.project(&attribute.id, part)).await {
+                Err(Errno::EHOSTUNREACH) => _ = silent.insert(server),
+                Ok(Some(found)) if found != project => {
+                    let (server, (_, object)) = (store.id().to_owned(), object_name(&attribute.id, part));
+                    return Some(What::Counted { server, object, project });
+                }
+                _ => {}
+            }
+        }
+        None
     }
 
     /// Whether a stub has lost its last name: its objects go before it does.

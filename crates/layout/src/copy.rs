@@ -126,7 +126,7 @@ impl<'a> Copying<'a> {
         for chunk in self.file.changed.take(size) {
             self.job.hasten(self.chunk(chunk, false).await?);
         }
-        let attr = self.plain.attr_of(&self.file.handle).await?;
+        let owner = self.plain.owner_of(&self.file.handle).await?;
         if let Origin::Objects(spread) = &self.origin {
             // An object without a byte is one all the same.
             for part in spread.made().filter(|part| self.parts & (1 << part) != 0) {
@@ -135,8 +135,7 @@ impl<'a> Copying<'a> {
         }
         for part in self.to.parts().filter(|part| self.made() & (1 << part) != 0) {
             let object = self.object(part).await?;
-            let set = SetAttr { uid: Some(attr.uid), gid: Some(attr.gid), ..SetAttr::default() };
-            object.set(set).await?;
+            object.own(owner).await?;
             // Zeros at its end were left out, and are told from what is lost by its length.
             let least = if let Origin::Objects(spread) = &self.origin { spread.least(part) } else { 0 };
             let (length, now) = (self.to.stripe.length_of(size, part), object.attr().await?.size);
@@ -159,8 +158,7 @@ impl<'a> Copying<'a> {
         if self.made() & (1 << part) != 0 {
             return self.to.object(part).await;
         }
-        let attr = self.plain.attr_of(&self.file.handle).await?;
-        let owner = (attr.uid, attr.gid);
+        let owner = self.plain.owner_of(&self.file.handle).await?;
         let object = match self.origin {
             // Nobody has had a token for any of them.
             Origin::Ordinary(_) => self.to.make(part, owner).await?,

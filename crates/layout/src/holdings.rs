@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use aqueduct_fs::{Attr, Errno, Handle, RenameFlags, Reply, Request};
 
 use crate::attribute::object_name;
-use crate::backing::{Backing, look_up, own};
+use crate::backing::{Backing, look_up, own, project_at};
 use crate::store::Store;
 
 /// The folder in a store of what no file names.
@@ -135,6 +135,21 @@ impl Store {
             Ok(entry) => Ok(Some(entry.attr)),
             Err(Errno::ENOENT) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// The project of an object, if there is one; 0: it has none. EOPNOTSUPP: its file system keeps
+    /// none.
+    pub(crate) async fn project(&self, id: &[u8; 16], part: usize) -> Result<Option<u32>, Errno> {
+        if self.keeps_no_projects() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let (folder, name) = object_name(id, part);
+        let backing = self.backing().await;
+        let parent = self.folder(&backing, folder).await?;
+        match look_up(&backing, &parent, &name).await {
+            Err(Errno::ENOENT) => Ok(None),
+            handle => project_at(&backing, &handle?).await.map(Some),
         }
     }
 

@@ -331,8 +331,8 @@ impl Plain {
         if spread.is_made(part) {
             return spread.object(part).await;
         }
-        let attr = self.attr_of(&file.handle).await?;
-        let object = spread.make(part, (attr.uid, attr.gid)).await?;
+        let owner = self.owner_of(&file.handle).await?;
+        let object = spread.make(part, owner).await?;
         let attribute = {
             let mut now = spread.now();
             now.attribute.made |= 1 << part;

@@ -55,7 +55,7 @@ mod walk;
 mod wanted;
 mod widths;
 
-pub use backing::Backing;
+pub use backing::{Backing, PROJECT};
 pub use check::Report;
 pub use holdings::LOST;
 pub use job::Job;

@@ -7,14 +7,14 @@ use aqueduct_fs::{AccessMask, Attr, Errno, FileSystem, Handle, Reply, Request, S
 use aqueduct_worker::Group;
 
 use crate::attribute::{self, Attribute, BLOCK, LayoutKey, SERVERS_MAX, State, UNKNOWN, stub_of};
-use crate::backing::{Backing, own};
+use crate::backing::{Backing, PROJECT, own, project_at};
 use crate::gate::Pass;
 use crate::ledger::Notes;
 use crate::moves::Moves;
 use crate::pinned::{File, Kind, Table};
 use crate::rooms::Rooms;
 use crate::spread::Spread;
-use crate::store::Store;
+use crate::store::{Owner, Store};
 use crate::stripe::{ServerKey, order};
 use crate::told::Told;
 use crate::wanted::Wanted;
@@ -98,6 +98,7 @@ impl Plain {
         let root = tree.call(&own(), Request::Root).await.and_then(Reply::entry).map_err(at("looking at the root"))?;
         let folder = make_folder(&tree, &root.handle, FOLDER).await.map_err(at("making it"))?;
         let gone = make_folder(&tree, &folder.0, GONE).await.map_err(at("making a folder in it"))?;
+        inherit_nothing(&quiet, &gone.0).await.map_err(at("having a folder in it give nothing a project"))?;
         let layouts = LayoutKey::of_volume(&config.key);
         let notes = Notes::read(&tree, &folder.0, &layouts).await.map_err(at("reading its record of the servers"))?;
         for store in &stores {
@@ -210,6 +211,17 @@ impl Plain {
 
     pub(crate) async fn attr_of(&self, handle: &Handle) -> Result<Attr, Errno> {
         self.quiet.call(&own(), Request::GetAttr { handle: handle.bytes(), open: None }).await?.attr()
+    }
+
+    /// Whose a file is, for quotas.
+    pub(crate) async fn owner_of(&self, handle: &Handle) -> Result<Owner, Errno> {
+        let Attr { uid, gid, .. } = self.attr_of(handle).await?;
+        Ok(Owner { uid, gid, project: self.project(handle).await? })
+    }
+
+    /// The project of an inode of the tree; 0: it has none.
+    pub(crate) async fn project(&self, handle: &Handle) -> Result<u32, Errno> {
+        none_is_0(project_at(&self.quiet, handle).await)
     }
 
     /// The attribute of a stub; `None`: it has none. EIO: one that is not its own.
@@ -369,6 +381,22 @@ pub(crate) fn size_of(attribute: &Attribute, length: u64) -> Option<u64> {
 /// The name of a link to a stub that is to go.
 pub(crate) fn gone_name(id: &[u8; 16]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn none_is_0(project: Result<u32, Errno>) -> Result<u32, Errno> {
+    if project == Err(Errno::EOPNOTSUPP) { Ok(0) } else { project }
+}
+
+/// Has a folder give nothing a project: what has another one could not be linked into it.
+async fn inherit_nothing(tree: &Backing, folder: &Handle) -> Result<(), Errno> {
+    if none_is_0(project_at(tree, folder).await)? == 0 {
+        return Ok(());
+    }
+    let request = Request::SetXattr { handle: folder.bytes(), name: PROJECT, value: b"0", mode: XattrMode::Any };
+    match tree.call(&own(), request).await {
+        Ok(_) | Err(Errno::EROFS) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// A folder that only the superuser enters; its handle and number.

@@ -19,7 +19,7 @@ use crate::backing::{own, read_all};
 use crate::pinned::{File, Kind};
 use crate::plain::Plain;
 use crate::spread::Spread;
-use crate::store::in_time;
+use crate::store::{Owner, in_time};
 
 /// What the kernel keeps of a file lies in pieces of at most so many bytes (a huge page): those
 /// that lie wholly in a hole go as they are, and are not written over.
@@ -59,11 +59,11 @@ impl Plain {
 
     async fn try_promotion(&self, file: &File, begun: Option<Attribute>) -> Result<Option<Arc<Spread>>, Errno> {
         let Some((attr, mut attribute)) = self.begin_promotion(file, begun).await? else { return Ok(None) };
-        attribute.made = self.move_out(&file.handle, &attribute, (attr.size, (attr.uid, attr.gid))).await?;
+        let owner = self.owner_of(&file.handle).await?;
+        attribute.made = self.move_out(&file.handle, &attribute, (attr.size, owner)).await?;
         (attribute.state, attribute.size) = (State::Moved, attr.size);
         let spread = self.become_objects(file, &attribute).await?;
-        let now = self.attr_of(&file.handle).await?;
-        if (now.uid, now.gid) != (attr.uid, attr.gid) {
+        if self.owner_of(&file.handle).await? != owner {
             spread.now().owner_is_due = true; // somebody has changed that meanwhile
         }
         Ok(Some(spread))
@@ -152,7 +152,7 @@ impl Plain {
         &self,
         handle: &Handle,
         attribute: &Attribute,
-        (size, owner): (u64, (u32, u32)),
+        (size, owner): (u64, Owner),
     ) -> Result<u64, Errno> {
         if size == 0 {
             return Ok(0);
@@ -169,7 +169,7 @@ impl Plain {
     }
 
     /// Writes all of a file into its objects, which are made. Returns which those are.
-    async fn write_out(&self, spread: &Spread, data: &bytes::Bytes, owner: (u32, u32)) -> Result<u64, Errno> {
+    async fn write_out(&self, spread: &Spread, data: &bytes::Bytes, owner: Owner) -> Result<u64, Errno> {
         let (size, mut made) = (data.len() as u64, 0u64);
         for piece in spread.stripe.pieces(0, size) {
             let object = match made & (1 << piece.part) {

@@ -267,6 +267,7 @@ impl Plain {
                 What::Wrong(_) => self.remake(&file, found, how).await,
                 What::Missing { .. } => self.regain(&file, how).await,
                 What::Empty => self.replace(&file, how).await,
+                What::Counted { .. } => self.recount(&file, how).await,
                 _ => self.note_sizes(&file, how).await,
             }
         };
@@ -449,6 +450,19 @@ impl Plain {
             file.becomes(Kind::Unknown);
         }
         Ok("its layout names another server".into())
+    }
+
+    /// Has objects count for whom and for what their file does.
+    async fn recount(&self, file: &File, how: Repair) -> Mended {
+        let Kind::Spread(spread) = self.known(file).await.map_err(failed)? else { return Err(IN_ORDER.into()) };
+        if !how.dry_run {
+            self.own_objects(file, &spread).await.map_err(failed)?;
+            let attribute = spread.now().attribute.clone();
+            if self.stores_of(&attribute).map_err(failed)?.iter().any(|store| store.keeps_no_projects()) {
+                return Err("the file system of a store keeps no projects".into());
+            }
+        }
+        Ok("they count for it".into())
     }
 
     /// Writes down what the objects take.

@@ -6,7 +6,7 @@ use aqueduct_fs::{Attr, Errno, SetAttr, Sink};
 
 use crate::attribute::{Attribute, UNKNOWN, Was};
 use crate::gate::Gate;
-use crate::store::{Making, Object, Store};
+use crate::store::{Making, Object, Owner, Store};
 use crate::stripe::{Piece, ServerKey, Stripe};
 use crate::taken::Taken;
 
@@ -195,14 +195,14 @@ impl Spread {
     }
 
     /// A new object, empty.
-    pub(crate) async fn make(&self, part: usize, owner: (u32, u32)) -> Result<Arc<Object>, Errno> {
+    pub(crate) async fn make(&self, part: usize, owner: Owner) -> Result<Arc<Object>, Errno> {
         let object = self.stores[part].object((&self.id, part), Some(Making::Any(owner))).await?.ok_or(Errno::EIO)?;
         Ok(self.keep(part, object).await)
     }
 
     /// A new object that nobody reads by a token before it has all that is copied into it: see
     /// [`free`](Spread::free). One that was left of another copy goes.
-    pub(crate) async fn make_hidden(&self, part: usize, owner: (u32, u32)) -> Result<Arc<Object>, Errno> {
+    pub(crate) async fn make_hidden(&self, part: usize, owner: Owner) -> Result<Arc<Object>, Errno> {
         let store = &self.stores[part];
         let object = store.object((&self.id, part), Some(Making::UnderWay(owner))).await?.ok_or(Errno::EIO)?;
         Ok(self.keep(part, object).await)

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use aqueduct_fs::{
     Attr, Context, Credential, Entry, Errno, FallocateFlags, FileSystem, Groups, Handle, OpenFlags, OpenId, ReadAt,
-    Reply, Request, SetAttr, SetTime, Sink, Source, Staged, Statfs, WriteAt, Written,
+    Reply, Request, SetAttr, SetTime, Sink, Source, Staged, Statfs, WriteAt, Written, XattrMode,
 };
 use aqueduct_worker::Group;
 use bytes::Bytes;
 
 use crate::attribute::{LayoutKey, object_name};
-use crate::backing::{Backing, SELF, look_up, own, read_all};
+use crate::backing::{Backing, PROJECT, SELF, look_up, own, read_all};
 use crate::gate::Gate;
 use crate::generations;
 use crate::ledger::{Notes, Seen};
@@ -56,6 +56,8 @@ pub struct Store {
     is_read_only: AtomicBool,
     /// The files of which it lacks objects.
     lacking: Told,
+    /// Its file system keeps no projects, which was told.
+    lacks_projects: AtomicBool,
     /// It lies on the tree's own file system.
     is_here: bool,
     space: Mutex<Space>,
@@ -92,13 +94,22 @@ struct Checked {
     folders: HashMap<usize, Handle>,
 }
 
-/// How an object is made, with its owner and group.
+/// Whose a file is: its objects are the same's, so that quotas count them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Its project. 0: none, and that of an object is its store's business.
+    pub(crate) project: u32,
+}
+
+/// How an object is made.
 #[derive(Clone, Copy)]
 pub(crate) enum Making {
     /// Empty, should there be one or not.
-    Any((u32, u32)),
+    Any(Owner),
     /// Another one than there may be, [`UNDER_WAY`] from the beginning.
-    UnderWay((u32, u32)),
+    UnderWay(Owner),
 }
 
 /// An object that is open.
@@ -147,6 +158,7 @@ impl Store {
             is_refused: AtomicBool::new(false),
             is_read_only: AtomicBool::new(false),
             lacking: Told::default(),
+            lacks_projects: AtomicBool::new(false),
             is_here,
             space: Mutex::default(),
             notes: OnceLock::new(),
@@ -215,6 +227,11 @@ impl Store {
                 self.id
             );
         }
+    }
+
+    /// Whether somebody has found that its file system keeps no projects.
+    pub(crate) fn keeps_no_projects(&self) -> bool {
+        self.lacks_projects.load(Ordering::Relaxed)
     }
 
     /// Whether it has ever been reached.
@@ -417,7 +434,7 @@ impl Store {
             return Ok(Some(of(handle, (opened.opened()?.id, length), is_read_only)));
         };
         let (parent, name) = (folder.bytes(), name.as_bytes());
-        let (mode, flags, (uid, gid)) = match make {
+        let (mode, flags, owner) = match make {
             Making::Any(owner) => (MODE, READ_WRITE | OpenFlags::TRUNCATE, owner),
             Making::UnderWay(owner) => {
                 // Who has opened that one goes on with it.
@@ -435,8 +452,10 @@ impl Store {
         }
         let (entry, opened) = created?.created()?;
         let object = of(entry.handle, (opened.id, entry.attr.size), false);
-        if (entry.attr.uid, entry.attr.gid) != (uid, gid) {
-            object.set(SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }).await?;
+        if (entry.attr.uid, entry.attr.gid) != (owner.uid, owner.gid) {
+            object.own(owner).await?;
+        } else {
+            object.count_for(owner.project).await?;
         }
         Ok(Some(object))
     }
@@ -580,6 +599,36 @@ impl Object {
         self.may_change()?;
         let request = Request::SetAttr { handle: self.handle.bytes(), open: Some(self.open), set };
         self.vouched(self.backing.call(&own(), request).await).await?.attr()
+    }
+
+    /// It is somebody else's from now on.
+    pub(crate) async fn own(&self, owner: Owner) -> Result<(), Errno> {
+        self.set(SetAttr { uid: Some(owner.uid), gid: Some(owner.gid), ..SetAttr::default() }).await?;
+        self.count_for(owner.project).await
+    }
+
+    /// Its space counts for a project, where its file system keeps such.
+    async fn count_for(&self, project: u32) -> Result<(), Errno> {
+        if project == 0 || self.store.keeps_no_projects() {
+            return Ok(());
+        }
+        self.may_change()?;
+        let (handle, value) = (self.handle.bytes(), project.to_string());
+        let request = Request::SetXattr { handle, name: PROJECT, value: value.as_bytes(), mode: XattrMode::Any };
+        match self.vouched(self.backing.call(&own(), request).await).await {
+            // Nor does a server within a namespace of users give any.
+            Err(error @ (Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EPERM)) => {
+                if !self.store.lacks_projects.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        %error,
+                        "the store of server {} keeps no projects: what the tree's projects have there counts for none; see whether its file system is one that does",
+                        self.store.id
+                    );
+                }
+                Ok(())
+            }
+            set => set?.done(),
+        }
     }
 
     pub(crate) async fn attr(&self) -> Result<Attr, Errno> {

@@ -12,7 +12,7 @@ use aqueduct_fs::FileSystem;
 use aqueduct_fs::readonly::ReadOnly;
 use aqueduct_layout::attribute::LayoutKey;
 use aqueduct_layout::stripe::server_key;
-use aqueduct_layout::{Backing, Config, FOLDER, Plain, Served, Store, marker};
+use aqueduct_layout::{Backing, Config, FOLDER, PROJECT, Plain, Served, Store, marker};
 use aqueduct_net::Initiator;
 use aqueduct_posix::{Options, Posix};
 use aqueduct_server::{Access, Export, External, Squash, export_id};
@@ -167,7 +167,7 @@ pub(crate) fn open_store(
     (options, group): (&Options, &Arc<Group>),
 ) -> Result<([Export; 2], u64), Failure> {
     let id = export_id(STORE_EXPORT);
-    let options = Options { export: id, keep_unlinked: false, sync: true, ..options.clone() };
+    let options = Options { export: id, keep_unlinked: false, sync: true, projects: PROJECT, ..options.clone() };
     let posix = open(&export.path, options)?;
     let verifier = posix.verifier();
     if !export.path.join(marker::NAME).exists() {
@@ -217,7 +217,7 @@ pub(crate) fn open_tree(
         let why = "its file system gives no handles that outlive this process";
         return Err(Failure::usage(what, why, "use one that does, and run the server as root").of(Kind::Export));
     }
-    let quiet = open(path, Options { sync: false, keep_unlinked: false, ..options.clone() })?;
+    let quiet = open(path, Options { sync: false, keep_unlinked: false, projects: PROJECT, ..options.clone() })?;
     let layouts = LayoutKey::of_volume(key);
     let (mut stores, mut away) = (Vec::new(), Vec::new());
     for PlainStore { id, addresses, is_here } in &part.stores {
@@ -258,7 +258,7 @@ pub(crate) fn look(
     }
     let options = Options { key, export, ..Options::default() };
     let back = |path: &Path, sync: bool, options: Options| -> Result<Backing, Failure> {
-        let posix = open(path, Options { sync, keep_unlinked: false, ..options })?;
+        let posix = open(path, Options { sync, keep_unlinked: false, projects: PROJECT, ..options })?;
         Ok(if mends { Arc::new(posix) } else { Arc::new(ReadOnly(posix)) })
     };
     // Nothing is made where nothing is: the tree may not be mounted.
@@ -306,7 +306,8 @@ fn own_store(path: &Path, options: &Options) -> Result<Backing, Failure> {
         let hint = "make it once with 'aqueduct volume init FILE --server ID', or say data = false for this server";
         return Err(Failure::usage(what, "it has no marker", hint).of(Kind::Export));
     }
-    let options = Options { export: export_id(STORE_EXPORT), keep_unlinked: false, sync: true, ..options.clone() };
+    let export = export_id(STORE_EXPORT);
+    let options = Options { export, keep_unlinked: false, sync: true, projects: PROJECT, ..options.clone() };
     Ok(Arc::new(open(path, options)?))
 }
 

@@ -6,8 +6,9 @@ use aqueduct_fs::{
     AccessMask, Attr, Context, Credential, Errno, Groups, OpenFlags, OpenId, Reply, Request, SetAttr, SetTime, Statfs,
     XATTR_NAME_LENGTH_MAX, XATTR_SIZE_MAX, XattrMode,
 };
-use rustix::fs::{AtFlags, Gid, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Gid, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 
+use crate::project::{self, Project};
 use crate::seen::see;
 use crate::sys::{self, ProcPath};
 use crate::tree::Node;
@@ -33,6 +34,10 @@ impl Posix {
             Request::Statfs { handle } => {
                 self.let_go_of_departed(); // what was removed is to be seen as room
                 statistics_of(self.node(handle)?.as_fd()).map(Reply::Statfs)
+            }
+            Request::GetXattr { handle, name, .. } if self.is_project(name) => self.project_at(handle),
+            Request::SetXattr { handle, name, value, .. } if self.is_project(name) => {
+                self.set_project_at(handle, value)
             }
             Request::GetXattr { handle, name, size } => {
                 check_xattr_name(name)?;
@@ -77,6 +82,33 @@ impl Posix {
             }
             _ => Err(Errno::ENOSYS),
         }
+    }
+
+    /// Whether an extended attribute is the project.
+    fn is_project(&self, name: &[u8]) -> bool {
+        !name.is_empty() && name == self.projects
+    }
+
+    /// The project of a file or directory. ENODATA: it has none. EOPNOTSUPP: its file system knows
+    /// none.
+    fn project_at(&self, handle: &[u8]) -> Result<Reply, Errno> {
+        let node = self.node(handle)?;
+        let opened = sys::reopen(node.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)?;
+        match project::project_of(opened.as_fd())? {
+            None => Err(Errno::EOPNOTSUPP),
+            Some(Project { id: 0, .. }) => Err(Errno::ENODATA),
+            Some(Project { id, .. }) => Ok(Reply::Bytes(id.to_string().into_bytes())),
+        }
+    }
+
+    /// Gives a file or directory another project, which nothing inherits.
+    fn set_project_at(&self, handle: &[u8], value: &[u8]) -> Result<Reply, Errno> {
+        let id = std::str::from_utf8(value).ok().and_then(|id| id.parse().ok()).ok_or(Errno::EINVAL)?;
+        let node = self.node(handle)?;
+        let opened = sys::reopen(node.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)?;
+        project::set_project(opened.as_fd(), Project { id, is_inherited: false })?;
+        self.settle_node(&node)?;
+        Ok(Reply::Done)
     }
 
     fn remove_xattr(&self, context: &Context, handle: &[u8], name: &[u8]) -> Result<Reply, Errno> {

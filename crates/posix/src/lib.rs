@@ -142,6 +142,8 @@ pub struct Posix {
     verifier: u64,
     is_memory: bool,
     sync: bool,
+    /// See [`Options::projects`].
+    projects: &'static [u8],
     prefetch: Prefetch,
 }
 
@@ -171,7 +173,8 @@ impl Posix {
         let (verifier, is_memory) = (stability::verifier(options.boot, root), stability::is_memory(root));
         let sync = options.sync && !is_memory;
         let prefetch = Prefetch::new(options.read_ahead, tree.root_device());
-        Ok(Posix { tree, opens, domain, boot: options.boot, verifier, is_memory, sync, prefetch })
+        let (boot, projects) = (options.boot, options.projects);
+        Ok(Posix { tree, opens, domain, boot, verifier, is_memory, sync, projects, prefetch })
     }
 
     /// How much is in use.

@@ -46,6 +46,9 @@ pub struct Options {
     /// Whether files that are read in some order are read ahead of that, beyond what the kernel
     /// does.
     pub read_ahead: bool,
+    /// The extended attribute as which whoever reaches this reads and sets the project of an inode,
+    /// in decimal. Empty: there is none.
+    pub projects: &'static [u8],
     /// What this export shares with others of its server. A clone of these options shares it.
     pub domain: Domain,
 }
@@ -67,6 +70,7 @@ impl Default for Options {
             handles: HandleSource::default(),
             keep_unlinked: false,
             read_ahead: true,
+            projects: b"",
             domain: Domain::default(),
         }
     }

@@ -38,3 +38,11 @@ pub fn set_project(fd: BorrowedFd<'_>, project: Project) -> Result<(), Errno> {
     flags.flags = if project.is_inherited { flags.flags | INHERITED } else { flags.flags & !INHERITED };
     sys::set_inode_flags(fd, flags)
 }
+
+/// Has a folder of the server's own give nothing a project: what has another one could not be
+/// linked into it. Where that fails, what is to be linked says so.
+pub(crate) fn inherit_nothing(directory: BorrowedFd<'_>) {
+    if let Ok(Some(Project { is_inherited: true, id })) = project_of(directory) {
+        let _ = set_project(directory, Project { id, is_inherited: false });
+    }
+}

@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use crate::lock::lock;
 use crate::locks::Inode;
 use crate::seen::see_name;
-use crate::sys;
+use crate::{project, sys};
 
 /// The folder's name. Names that begin so are reserved in every export's root, so that none comes
 /// to light where files are no longer kept.
@@ -255,6 +255,7 @@ impl Unlinked {
                 found => found,
             };
             if let Found::Ours(directory) = found {
+                project::inherit_nothing(directory.as_fd());
                 return Ok((folder, directory));
             }
         }
