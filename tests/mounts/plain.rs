@@ -286,6 +286,31 @@ fn a_dead_server_of_data_holds_up_only_what_lies_on_it() {
     });
 }
 
+/// What each of many files takes that are written to is not waited for again and again.
+#[test]
+fn a_listing_waits_once_for_a_server_of_data() {
+    within(LONG, || {
+        const FILES: usize = 12;
+        let volume = Plain::with_names(WHOLE, 2, false);
+        let mount = volume.mount("cache=none");
+        let open = |number: usize| {
+            let mut file = File::create(mount.join(format!("file-{number}"))).unwrap();
+            file.write_all(&content(number, 100_000)).unwrap();
+            file
+        };
+        let files: Vec<File> = (0..FILES).map(open).collect();
+        volume.signal(1, Signal::STOP);
+        let began = std::time::Instant::now();
+        for number in 0..FILES {
+            let metadata = fs::metadata(mount.join(format!("file-{number}"))).unwrap();
+            assert_eq!((metadata.len(), metadata.blocks() >= 196), (100_000, true));
+        }
+        assert!(began.elapsed() < Duration::from_secs(FILES as u64 / 2), "{:?}", began.elapsed());
+        volume.signal(1, Signal::CONT);
+        drop(files);
+    });
+}
+
 /// A server of data that stands still holds up who reads and cuts what lies there, and nobody who
 /// asks for the names and attributes of such files.
 #[test]

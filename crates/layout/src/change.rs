@@ -80,6 +80,7 @@ impl Plain {
         attr.nlink = attr.nlink.saturating_sub(has_link.into());
         attr.blocks += match blocks {
             Some(blocks) => blocks,
+            None if spread.is_silent() => size.div_ceil(512),
             None => {
                 let asked = in_time(spread.blocks(), self.background.as_deref()).await;
                 asked.and_then(Result::ok).unwrap_or(size.div_ceil(512))

@@ -317,10 +317,20 @@ impl Spread {
     pub(crate) async fn taken(&self, size: u64) -> Result<Taken, Errno> {
         let mut taken = Taken::default();
         for part in self.made() {
-            let object = self.object(part).await?;
-            taken.add(&self.judge(part, object.attr().await)?, self.stripe.length_of(size, part));
+            let asked = self.stores[part].asked();
+            let attr = match self.object(part).await {
+                Ok(object) => self.judge(part, object.attr().await),
+                Err(error) => Err(error),
+            };
+            asked.answered();
+            taken.add(&attr?, self.stripe.length_of(size, part));
         }
         Ok(taken)
+    }
+
+    /// Whether one of their servers was waited for in vain lately.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.made().any(|part| self.stores[part].is_silent())
     }
 
     /// What they take now, in units of 512 bytes.

@@ -41,6 +41,10 @@ const SPACE_AGE_MAX: Duration = Duration::from_secs(5);
 /// How long a store is asked for what may be told without it, too.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// For so long a store that was waited for in vain is not asked again for what may be told without
+/// it: who lists a folder would wait for each file in turn.
+const SILENCE: Duration = Duration::from_secs(5);
+
 const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// One of the volume's stores.
@@ -58,6 +62,8 @@ pub struct Store {
     lacking: Told,
     /// Its file system keeps no projects, which was told.
     lacks_projects: AtomicBool,
+    /// When somebody has waited in vain for its answer, unless it has answered since.
+    silent: Mutex<Option<Instant>>,
     /// It lies on the tree's own file system.
     is_here: bool,
     space: Mutex<Space>,
@@ -67,6 +73,25 @@ pub struct Store {
     checking: Gate,
     /// The generation in which it is used; 0: it is not known.
     generation: AtomicU64,
+}
+
+/// A question to a store. It is silent if that is given up before it was answered.
+pub(crate) struct Asked<'a> {
+    store: &'a Store,
+    is_answered: bool,
+}
+
+impl Asked<'_> {
+    /// The store has answered.
+    pub(crate) fn answered(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        *lock(&self.store.silent) = (!self.is_answered).then(Instant::now);
+    }
 }
 
 /// Says which start of its server a store was reached at last.
@@ -159,6 +184,7 @@ impl Store {
             is_read_only: AtomicBool::new(false),
             lacking: Told::default(),
             lacks_projects: AtomicBool::new(false),
+            silent: Mutex::default(),
             is_here,
             space: Mutex::default(),
             notes: OnceLock::new(),
@@ -227,6 +253,16 @@ impl Store {
                 self.id
             );
         }
+    }
+
+    /// Something is asked of it that is not waited for for ever.
+    pub(crate) fn asked(&self) -> Asked<'_> {
+        Asked { store: self, is_answered: false }
+    }
+
+    /// Whether somebody has waited for it in vain lately.
+    pub(crate) fn is_silent(&self) -> bool {
+        lock(&self.silent).is_some_and(|since| since.elapsed() < SILENCE)
     }
 
     /// Whether somebody has found that its file system keeps no projects.
