@@ -352,7 +352,7 @@ pub struct Server {
 }
 
 /// The other servers of a volume, with SERVERS=N in all, of MODE (`stripe`), written through them
-/// all with STRAIGHT=1.
+/// all with STRAIGHT=1. In MODE=whole-file and striped each but the first has an empty directory.
 struct OfVolume {
     file: PathBuf,
     _data: Vec<Process>,
@@ -366,15 +366,25 @@ impl OfVolume {
             return None;
         }
         let mode = std::env::var("MODE").unwrap_or_else(|_| "stripe".to_owned());
-        let stripes = if mode == "stripe" { "stripe_size = '64KiB'\n" } else { "" };
+        let shares_nothing = ["whole-file", "striped"].contains(&mode.as_str());
+        let stripes = if mode.starts_with("stripe") { "stripe_size = '64KiB'\n" } else { "" };
         let writes = if number("STRAIGHT", 0) > 0 { "writes = 'data'\n" } else { "" };
+        // Files of tests are small.
+        let lines = if shares_nothing { "inline_max = '16KiB'\n" } else { writes };
+        let coherent = if shares_nothing { "" } else { "coherent = true\n" };
         let server = |(number, address): (usize, &String)| {
-            format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", export.display())
+            let own = home.join(format!("dir-{number}"));
+            let dir = if shares_nothing && number > 0 { &own } else { export };
+            fs::create_dir_all(dir).unwrap();
+            format!("[[server]]\nid = 's{number}'\nlisten = ['{address}']\ndir = '{}'\n", dir.display())
         };
         let servers: String = free_addresses(count).iter().enumerate().map(server).collect();
         let file = home.join("volume.toml");
-        fs::write(&file, format!("name = 'v'\nmode = '{mode}'\n{stripes}{writes}coherent = true\n{servers}")).unwrap();
+        fs::write(&file, format!("name = 'v'\nmode = '{mode}'\n{stripes}{lines}{coherent}{servers}")).unwrap();
         run(aqueduct().args(["volume", "create"]).arg(&file)).succeeded();
+        for number in (0..count).filter(|_| shares_nothing) {
+            run(aqueduct().args(["volume", "init", "--server", &format!("s{number}")]).arg(&file)).succeeded();
+        }
         let data = (1..count).map(|number| {
             let mut command = aqueduct();
             command.args(["serve", "--server", &format!("s{number}"), "--volume"]).arg(&file);

@@ -2,8 +2,8 @@
 //! ROUTERS=N puts N routers in a row on each, WAYS=N (1) has as many side by side, TROUBLE=kill or
 //! TROUBLE=drain ends and starts the first router of one way after the other while a test runs.
 //! RAILS=N has the server listen on N addresses, of which mounts use all, behind routers too.
-//! SERVERS=N has N servers of a volume in its place, in MODE=cluster or stripe, written through all
-//! with STRAIGHT=1.
+//! SERVERS=N has N servers of a volume in its place, in MODE=cluster, stripe, whole-file or
+//! striped, written through all with STRAIGHT=1.
 
 use std::fs;
 use std::path::{Path, PathBuf};
