@@ -146,7 +146,8 @@ fn who_holds_a_directory_and_changes_it_waits_for_nobody_who_does_the_same() {
                     fs::rename(&one, &two).unwrap();
                     assert!(two.is_dir() && !one.exists());
                     // Never shorter: who reads while another client cuts it may see zeros.
-                    let both = OpenOptions::new().write(true).create(true).open(root.join("both")).unwrap();
+                    let both =
+                        OpenOptions::new().write(true).create(true).truncate(false).open(root.join("both")).unwrap();
                     both.write_all_at(&[b'x'; 100], 0).unwrap();
                     drop(both);
                     let mut text = Vec::new();
