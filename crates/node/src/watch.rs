@@ -218,9 +218,14 @@ fn try_watch() -> io::Result<()> {
             continue; // all that it has said is heard before it is judged
         }
         if let Some(why) = judge.condemns(boottime(), Instant::now()) {
-            eprintln!("{WATCH_NAME}: ends the server of data, process {}: {why}", server.as_raw_nonzero());
+            let killed = server.as_raw_nonzero();
+            // Whatever becomes of the line: this process has to end the other.
+            let _ = writeln!(io::stderr(), "{WATCH_NAME}: ends the server of data, process {killed}: {why}");
             pidfd_send_signal(&process, Signal::KILL)?;
-            judge.heard = Instant::now();
+            // The pipe is closed before the process has gone, and says so again and again.
+            while let Err(Errno::INTR) = poll(&mut [PollFd::new(&process, PollFlags::IN)], None) {}
+            ended.tell();
+            return Ok(());
         }
     }
 }
