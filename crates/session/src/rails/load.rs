@@ -11,6 +11,14 @@ const SAMPLE: Duration = Duration::from_millis(50);
 /// The weight of a new sample: an old rate is forgotten after some 0.2 s of traffic.
 const WEIGHT: f64 = 0.25;
 
+/// A rate is believed for so long. After that it is taken for twice as much each time as long has
+/// passed again, up to the best of others: a rail that once looked slow, on a busy machine or over a
+/// wire that was mended since, would get nothing any more, and nothing would show that it is not.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// Beyond that it makes no difference, as a power of two.
+const DOUBT_MAX: f64 = 20.0;
+
 /// The least part of a cut request, in bytes: a smaller one costs more than it brings.
 const SHARE_MIN: usize = 64 << 10;
 
@@ -48,8 +56,8 @@ pub(crate) struct Flow {
     busy: Duration,
     /// Bytes of this sample.
     done: u64,
-    /// In bytes per second; `None`: not known yet.
-    rate: Option<f64>,
+    /// In bytes per second, and when that was measured; `None`: not known yet.
+    rate: Option<(f64, Instant)>,
 }
 
 impl Flow {
@@ -68,7 +76,8 @@ impl Flow {
         self.since = (self.outstanding > 0).then_some(now);
         if self.busy >= SAMPLE {
             let sample = self.done as f64 / self.busy.as_secs_f64();
-            self.rate = Some(self.rate.map_or(sample, |rate| rate + WEIGHT * (sample - rate)));
+            let rate = self.rate.map_or(sample, |(rate, _)| rate + WEIGHT * (sample - rate));
+            self.rate = Some((rate, now));
             (self.busy, self.done) = (Duration::ZERO, 0);
         }
     }
@@ -83,7 +92,14 @@ impl Flow {
     }
 
     pub(crate) fn rate(&self) -> Option<f64> {
-        self.rate
+        self.rate.map(|(rate, _)| rate)
+    }
+
+    /// By how much the rate may be greater by now. What is under way will show it.
+    pub(crate) fn doubt(&self, now: Instant) -> f64 {
+        let measured = self.rate.filter(|_| self.outstanding == 0).map_or(now, |(_, measured)| measured);
+        let old = now.saturating_duration_since(measured).saturating_sub(BELIEVED);
+        (old.as_secs_f64() / BELIEVED.as_secs_f64()).min(DOUBT_MAX).exp2()
     }
 }
 
@@ -95,6 +111,8 @@ pub(crate) struct Candidate {
     pub(crate) outstanding: u64,
     /// In bytes per second.
     pub(crate) rate: Option<f64>,
+    /// By how much that may be greater by now.
+    pub(crate) doubt: f64,
     /// In microseconds.
     pub(crate) round_trip: u32,
 }
@@ -121,7 +139,9 @@ fn rates(candidates: &[Candidate]) -> Vec<f64> {
     let best = candidates.iter().filter_map(|candidate| candidate.rate).fold(0.0, f64::max);
     let best = if best > 0.0 { best } else { 1.0 };
     let rate = |candidate: &Candidate| match candidate.rate {
-        Some(rate) if rate < best * EQUAL => rate.max(best / 1e4), // slow, and not infinitely so
+        Some(rate) if rate * candidate.doubt < best * EQUAL => {
+            (rate * candidate.doubt).max(best / 1e4) // slow, and not infinitely so
+        }
         _ => best,
     };
     candidates.iter().map(rate).collect()
@@ -220,7 +240,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn candidate(rail: usize, outstanding: u64, rate: f64, round_trip: u32) -> Candidate {
-        Candidate { rail, outstanding, rate: (rate > 0.0).then_some(rate), round_trip }
+        Candidate { rail, outstanding, rate: (rate > 0.0).then_some(rate), doubt: 1.0, round_trip }
     }
 
     #[test]
@@ -284,6 +304,25 @@ mod tests {
         assert!(flow.rate().unwrap() < rate, "what was given up was not carried");
         flow.forget();
         assert_eq!((flow.rate(), flow.outstanding()), (None, 0));
+    }
+
+    #[test]
+    fn a_rail_that_looked_slow_is_tried_again() {
+        let (mut flow, start) = (Flow::default(), Instant::now());
+        let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
+        flow.begin(at(0.0), 1000);
+        flow.end(at(1.0), 1_000_000, true);
+        assert_eq!([1.0, 2.0, 3.0, 5.0, 3600.0].map(|time| flow.doubt(at(time))), [1.0, 1.0, 2.0, 8.0, 1_048_576.0]);
+        let fast = candidate(0, 0, 1e8, 100);
+        let of = |doubt| Candidate { doubt, ..candidate(1, 0, 1e7, 100) };
+        let asker = Asker { worker: 0, turn: 0 };
+        let busy = Candidate { outstanding: 1 << 20, ..fast };
+        let picked =
+            [1.0, 2.0, 8.0].map(|doubt| pick(Policy::Adaptive, &[busy, of(doubt)], Need::Bulk(1 << 20), asker));
+        assert_eq!(picked, [0, 0, 1], "beside one that is busy");
+        assert_eq!(rates(&[fast, of(1e6)]), [1e8, 1e8], "no better than the best that is known");
+        flow.begin(at(5.0), 1000);
+        assert_eq!(flow.doubt(at(6.0)), 1.0, "what is under way will show it");
     }
 
     proptest! {

@@ -280,8 +280,8 @@ impl Rail {
     /// What it is to whoever has something to be carried.
     pub(crate) fn candidate(&self, direction: Direction) -> Candidate {
         let flow = lock(&self.flows[direction as usize]);
-        let (outstanding, rate) = (flow.outstanding(), flow.rate());
-        Candidate { rail: self.index, outstanding, rate, round_trip: self.round_trip.load(Ordering::Relaxed) }
+        let (outstanding, rate, doubt) = (flow.outstanding(), flow.rate(), flow.doubt(Instant::now()));
+        Candidate { rail: self.index, outstanding, rate, doubt, round_trip: self.round_trip.load(Ordering::Relaxed) }
     }
 
     pub(crate) fn note_round_trip(&self, round_trip: Duration) {
