@@ -2,7 +2,8 @@
 
 use std::fs;
 
-/// Has the kernel read so many bytes ahead for who reads a file from its beginning to its end. `number`: the connection's. What cannot be set stays as it is, and is slower.
+/// Has the kernel read so many bytes ahead for programs that read a file from beginning to end.
+/// `number` is the connection's. A value that cannot be set stays as it is, and reads are slower.
 pub(crate) fn set(number: u32, bytes: usize) {
     let done = fs::write(format!("/sys/class/bdi/0:{number}/read_ahead_kb"), (bytes >> 10).to_string());
     if let Err(error) = done {

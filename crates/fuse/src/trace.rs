@@ -254,7 +254,7 @@ fn routed(step: &Step) -> Option<&Arc<dyn Router>> {
     sent.router.as_ref().filter(|_| way >= WAY_MIN)
 }
 
-/// Root and the user of the mount's process may know: whose files they are is nobody else's business.
+/// Root and the user of the mount's process may read it: the names of files are private to others.
 pub(crate) fn may_know(header: &InHeader) -> Result<(), Errno> {
     let own = rustix::process::geteuid().as_raw();
     if header.uid == 0 || header.uid == own { Ok(()) } else { Err(Errno::EPERM) }

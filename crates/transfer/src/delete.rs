@@ -140,7 +140,7 @@ impl Search<'_> {
         target.list(&mut found).map_err(failed)?;
         let is_meant = |name: &[u8], is_directory| job.options.filter.takes(&below(path, name), is_directory);
         if !strange.is_empty() && !job.options.dry_run {
-            // A destination that knows a name in another way would list it as one that is not wanted.
+            // A destination that spells a name in another way would list it as an unwanted one.
             let missing =
                 wanted.iter().find(|name| !there.contains(*name) && is_meant(name, true) && is_meant(name, false));
             if let Some(name) = missing {

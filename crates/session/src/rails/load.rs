@@ -11,9 +11,9 @@ const SAMPLE: Duration = Duration::from_millis(50);
 /// The weight of a new sample: an old rate is forgotten after some 0.2 s of traffic.
 const WEIGHT: f64 = 0.25;
 
-/// A rate is believed for so long. After that it is taken for twice as much each time as long has
-/// passed again, up to the best of others: a rail that once looked slow, on a busy machine or over a
-/// wire that was mended since, would get nothing any more, and nothing would show that it is not.
+/// A rate is believed for so long. Each further period without traffic doubles it, up to the best
+/// rate of the other rails. Else a rail that looked slow once, on a busy machine or before its wire
+/// was mended, would get no traffic any more, and no new sample would correct its rate.
 const BELIEVED: Duration = Duration::from_secs(1);
 
 /// Beyond that it makes no difference, as a power of two.
