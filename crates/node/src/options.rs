@@ -541,7 +541,7 @@ const CPUS: &str = "near, or processors such as 0-3+8";
 /// `init_minor` is, and so not among the options that are told to users.
 const BITS: &str = "numbers of bits, 0 to 63, joined by +";
 
-/// Whether names that cannot be recalled are kept for a moment.
+/// What the option of names takes.
 const NAMES: &str = "strict, timeout or ask";
 
 fn names_kept(value: &str) -> Option<Names> {
