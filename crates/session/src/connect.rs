@@ -1,18 +1,16 @@
 //! The handshake, and what can go wrong in it.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use aqueduct_fs::{Context, Errno};
 use aqueduct_net::blocking::ExchangeError;
-use aqueduct_net::{self as net, Address, DialError, Initiator, Link, Path, local};
+use aqueduct_net::{Initiator, Link, Path};
 use aqueduct_wire::{
     Attach, AttachReply, BODY_LENGTH_MAX, Capabilities, Challenge, Checksums, ClientKey, Header, Hello, HelloReply,
-    Key, Kind, Lane, Map, NONCE_LENGTH, NetworkName, Nonce, Op, Proof, ServerId, Transcript, VERSION, VERSION_MIN,
+    Key, Kind, Lane, Map, NONCE_LENGTH, Nonce, Op, Proof, ServerId, Transcript, VERSION, VERSION_MIN,
     agree_on_version, session_proof, volume_id,
 };
 
@@ -220,7 +218,7 @@ impl ConnectError {
     }
 
     /// Whether it is about one address, and another may do.
-    fn is_of_address(&self) -> bool {
+    pub(crate) fn is_of_address(&self) -> bool {
         use ConnectError::{Connect, Key, LinkRefused, NotAqueduct, Silent, WrongServer};
         matches!(
             self,
@@ -253,6 +251,8 @@ pub(crate) struct Greeting {
     pub(crate) administers: bool,
     /// To servers in networks that have a name.
     pub(crate) routes: Option<Arc<Initiator>>,
+    /// Where the server answered last, of several addresses.
+    pub(crate) latest: Arc<Mutex<Option<Path>>>,
 }
 
 /// A session as the client knows it.
@@ -325,42 +325,7 @@ impl<'a> Purpose<'a> {
     }
 }
 
-/// Where a server is now: at the addresses with which its text has commas between, of which some
-/// may be unknown as long as one is not. Those in a network lead there by routers.
-fn resolve(server: &str) -> Result<Vec<Path>, ConnectError> {
-    let mut found = Vec::new();
-    let mut failed = None;
-    for text in server.split(',') {
-        if let Some(path) = text.strip_prefix(UNIX_PREFIX) {
-            found.push(Address::Unix(PathBuf::from(path)).into());
-            continue;
-        }
-        let (host, via) = match text.rsplit_once('@').and_then(|(host, name)| Some((host, NetworkName::new(name)?))) {
-            Some((host, network)) => (host, Some(network)),
-            None => (text, None),
-        };
-        let path = |address: SocketAddr| Path { via: via.clone(), ..Address::from(address).into() };
-        match host.to_socket_addrs() {
-            Ok(addresses) => found.extend(addresses.map(path)),
-            Err(source) => failed = Some(ConnectError::Resolve { server: text.to_owned(), source }),
-        }
-    }
-    if !found.is_empty() {
-        return Ok(found);
-    }
-    let unknown = || ConnectError::Resolve { server: server.to_owned(), source: io::ErrorKind::NotFound.into() };
-    Err(failed.unwrap_or_else(unknown))
-}
-
-/// What an address begins with that is a Unix socket's.
-const UNIX_PREFIX: &str = "unix:";
-
 impl Greeting {
-    fn connect(&self, path: &Path, lane: Lane) -> Result<Link, ConnectError> {
-        let failed = |source| ConnectError::Connect { server: self.server.clone(), source };
-        net::dial(path, self.routes.as_deref(), lane, self.connect_timeout).map_err(|error| failed(error.into()))
-    }
-
     pub(crate) fn failed(&self, error: ExchangeError) -> ConnectError {
         let server = self.server.clone();
         match error {
@@ -435,61 +400,6 @@ impl Greeting {
             keyed: self.key.is_some(),
             node: self.key.as_ref().and_then(|key| key.node.clone()),
         })
-    }
-
-    /// Connects one lane: at the first of the addresses where this works. Each is tried, since at
-    /// one of them another server may be by now, or one that lets this client in only from
-    /// elsewhere.
-    pub(crate) fn join(&self, purpose: Purpose<'_>, lane: Lane) -> Result<Greeted, ConnectError> {
-        let mut last = None;
-        for path in resolve(&self.server)? {
-            // The socket of the same server on this machine first, where there is one: by it the
-            // server knows for certain who comes.
-            let near = match &path {
-                Path { remote: Address::Tcp(address), via: None, .. } => {
-                    local::connect(*address, self.connect_timeout).map(Link::from)
-                }
-                _ => None,
-            };
-            for link in near.map(Ok).into_iter().chain(std::iter::once_with(|| self.connect(&path, lane))) {
-                match link.and_then(|link| self.greet(link, purpose, lane)) {
-                    Err(error) if error.is_of_address() => {
-                        tracing::debug!(%path, %error, "a connection could not be had");
-                        // By TCP the same server says the same, but of where this client comes
-                        // from.
-                        let is_final =
-                            !matches!(error, ConnectError::Connect { .. } | ConnectError::LinkRefused { .. });
-                        // That somebody is there who is not meant says more than that nobody is
-                        // elsewhere.
-                        if last.as_ref().is_none_or(|last| matches!(last, ConnectError::Connect { .. })) {
-                            last = Some(error);
-                        }
-                        if is_final {
-                            break;
-                        }
-                    }
-                    result => return result,
-                }
-            }
-        }
-        Err(last.unwrap_or_else(|| self.broken("it has no address")))
-    }
-
-    /// Connects over a certain path. The outer error: nobody answers there, or this machine cannot
-    /// begin it.
-    pub(crate) fn join_over(
-        &self,
-        (path, timeout): (&Path, Duration),
-        purpose: Purpose<'_>,
-        lane: Lane,
-    ) -> Result<Result<Greeted, ConnectError>, DialError> {
-        let link = net::dial(path, self.routes.as_deref(), lane, timeout)?;
-        Ok(self.greet(link, purpose, lane))
-    }
-
-    /// The ways to the server, as it was named.
-    pub(crate) fn named(&self) -> Result<Vec<Path>, ConnectError> {
-        resolve(&self.server)
     }
 
     pub(crate) fn greet(&self, mut link: Link, purpose: Purpose<'_>, lane: Lane) -> Result<Greeted, ConnectError> {
@@ -744,6 +654,7 @@ impl Greeting {
             checksums,
             administers,
             routes: None,
+            latest: Arc::default(),
         }
     }
 

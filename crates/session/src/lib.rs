@@ -12,6 +12,7 @@ mod asker;
 mod calls;
 mod connect;
 mod counters;
+mod dial;
 mod exchange;
 mod heal;
 mod held;

@@ -54,6 +54,7 @@ fn greeting(config: &SessionConfig, instance: [u8; 16]) -> Greeting {
         checksums: config.checksums,
         administers: false,
         routes: config.routes.clone(),
+        latest: Arc::default(),
     }
 }
 
