@@ -39,7 +39,10 @@ fn drain(volume: &mut Volume, number: usize, epoch: u32) {
     let rest = (0..volume.servers.len()).filter(|at| *at != number && volume.servers[*at].is_some());
     volume.write_file(epoch, &rest.collect::<Vec<_>>());
     reload(volume);
-    wait_until("all mounts have left the server", USED_MAX, || volume.sessions(number) == 0);
+    wait_until("all mounts have left the server", USED_MAX, || {
+        start_ended(volume, number);
+        volume.sessions(number) == 0
+    });
     let mut process = volume.servers[number].take().unwrap();
     process.signal(Signal::TERM);
     assert_eq!(process.ends_within(SOON).code(), Some(0));
@@ -55,10 +58,23 @@ fn moves(volume: &mut Volume, number: usize, epoch: u32) {
     reload(volume);
 }
 
-fn is_used(volume: &Volume, number: usize, mounts: &[Mount]) {
-    wait_until("all mounts know the server", USED_MAX, || volume.sessions(number) == mounts.len());
+/// Starts a server again that has ended. One that stands still for longer than its lease, as it may
+/// on a loaded machine, is ended by its watcher.
+fn start_ended(volume: &mut Volume, number: usize) {
+    if volume.servers[number].as_mut().is_some_and(|server| server.has_ended().is_some()) {
+        println!("server {number} has ended, and is started again");
+        volume.start_server(number);
+    }
+}
+
+fn is_used(volume: &mut Volume, number: usize, mounts: &[Mount]) {
+    wait_until("all mounts know the server", USED_MAX, || {
+        start_ended(volume, number);
+        volume.sessions(number) == mounts.len()
+    });
     let mut files = 0;
     wait_until("something goes there", USED_MAX, || {
+        start_ended(volume, number);
         // Where a file lies is chance: of the few that are worked on there may be none.
         files += 1;
         fs::write(mounts[0].join(format!("new-{number}-{files}")), vec![1; 300 << 10]).unwrap();

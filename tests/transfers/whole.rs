@@ -61,6 +61,31 @@ fn a_tree_arrives_whole_at_a_server_and_back() {
     });
 }
 
+/// An export that has a name is called by it, whatever directory it is.
+#[test]
+fn an_export_with_a_name_is_copied_to_and_from() {
+    test(|| {
+        let (home, source, export, back) =
+            (directory(), directory_for_devices(), directory_for_devices(), directory_for_devices());
+        plant(source.path());
+        let config = home.path().join("aqueduct.toml");
+        let text_of = format!("[[export]]\npath = '{}'\nname = 'data'\nsquash = 'none'\n", export.path().display());
+        fs::write(&config, text_of).unwrap();
+        let server = Server::start_with(&mut aqueduct(), &["--listen", "127.0.0.1:0", "--config", text(&config)], &[]);
+        let (from, there) = (format!("{}/", source.path().display()), format!("{}:data/a/copy", server.address));
+        fs::create_dir(export.path().join("a")).unwrap();
+        let manifest = back.path().join("manifest");
+        transfer(home.path(), &["cp", "-r", "--manifest", text(&manifest), &from, &there]).succeeded();
+        assert_same(source.path(), &export.path().join("a/copy"));
+        transfer(home.path(), &["verify", text(&manifest), &there]).succeeded();
+        let copy = back.path().join("copy");
+        transfer(home.path(), &["sync", &format!("{there}/"), text(&copy)]).succeeded();
+        assert_same(source.path(), &copy);
+        let refused = transfer(home.path(), &["cp", &format!("{}:other/x", server.address), text(&copy)]);
+        assert!(refused.failed().contains("it has: data"), "an export that is not there");
+    });
+}
+
 #[test]
 fn a_second_sync_has_nothing_to_do() {
     test(|| {

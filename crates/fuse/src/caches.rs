@@ -3,19 +3,21 @@
 //! Attributes and pages are dropped inode by inode. To drop a name the kernel takes the lock of
 //! its directory, which somebody may hold who waits for us. So INC_EPOCH has all names looked up
 //! again, which waits for nothing. Kernels without it keep few names, for a moment, and whoever
-//! changes one of these waits for that long ([`crate::hot_names`]).
+//! changes one of these waits for that long ([`crate::hot_names`]); so do those with it, while
+//! names are not kept because they had to be forgotten lately ([`crate::keeping`]).
 //!
 //! Over a name that it keeps the kernel goes without a look at the inode, and judges chmod, utimensat and removals from sticky directories by the owner that it
 //! knows. So the names of an inode are forgotten too, if there are any, when the lease on its attributes ends.
 
 use std::io;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Aspects, Observer, OpenId};
 use aqueduct_worker::lock;
 
+use crate::below;
 use crate::kept::now;
 use crate::nodes::{Listing, Marks};
 use crate::notify::{self, Notification};
@@ -60,13 +62,13 @@ impl Observer for KernelCaches {
     }
 
     fn forget_names_of(&self, handle: &[u8]) {
-        if let Some(shared) = self.0.upgrade()
-            && shared.policy.hot_names
+        let Some(shared) = self.0.upgrade() else { return };
+        if shared.policy.hot_names
             && let Some(node) = shared.nodes.find(handle)
         {
             shared.hot_names.wait(node);
-        } else if let Some(shared) = self.0.upgrade()
-            && shared.policy.names
+        }
+        if shared.policy.names
             && let Some(listed_in) = shared.nodes.named(handle, shared.epoch_began.load(Ordering::SeqCst))
         {
             tracing::trace!("the kernel is to forget the names of an inode");
@@ -140,19 +142,57 @@ impl Shared {
         }
         tracing::trace!(node, ?aspects, "the kernel is to forget at once");
         self.nodes.mark(node, |marks| marks.listing = Listing::default());
-        if names {
-            self.forget_all_names();
+        if names && !self.forget_all_names().is_zero() {
+            return false;
         }
         let is_heard = || self.tell(&notify::inval_inode(node, -1, 0));
         !aspects.contains(Aspects::ATTRIBUTES) || is_heard() || self.ended() || !self.nodes.is_new(node, NEW)
     }
 
-    /// Has every name looked up again. Waits for nothing.
-    pub(crate) fn forget_all_names(&self) {
+    /// Whether an answer may say that a name is to be kept.
+    pub(crate) fn keeps_names(self: &Arc<Shared>) -> bool {
+        let keeps = self.policy.names && self.keeping.keeps();
+        if self.policy.names && !keeps && self.keeping.is_to_look(Instant::now()) {
+            self.look_below();
+        }
+        keeps
+    }
+
+    /// Looks, beside the requests, whether something is mounted below: else names are kept again.
+    fn look_below(self: &Arc<Shared>) {
+        let shared = Arc::downgrade(self);
+        let look = move || {
+            let number = shared.upgrade().and_then(|shared| shared.number);
+            let found = number.is_some_and(below::any);
+            shared.upgrade().into_iter().for_each(|shared| shared.keeping.looked(found, Instant::now()));
+        };
+        if let Err(error) = std::thread::Builder::new().name("aqueduct-below".into()).spawn(look) {
+            tracing::debug!(%error, "nobody looks whether something is mounted below");
+            self.keeping.looked(true, Instant::now());
+        }
+    }
+
+    /// Has every name looked up again, if the kernel may have any, and tells it none for a while.
+    /// Waits for nothing. For how long the kernel may go on using names, since making it forget
+    /// them would take away what is mounted below.
+    pub(crate) fn forget_all_names(&self) -> Duration {
+        if !self.keeping.end(Instant::now()) {
+            return Duration::ZERO;
+        }
+        let entering = self.listings.any(|_| true);
         self.epoch.fetch_add(1, Ordering::SeqCst);
         let began = self.nodes.now();
+        if self.number.is_some_and(below::any) {
+            let left = self.keeping.left(Instant::now());
+            tracing::info!(?left, "something is mounted on a directory of this mount: names are not kept any more");
+            return left;
+        }
         self.tell(&notify::inc_epoch());
         self.epoch_began.fetch_max(began, Ordering::SeqCst);
+        if !entering {
+            self.keeping.ended();
+        }
+        Duration::ZERO
     }
 
     fn forget_names(&self, which: impl Fn(u64) -> bool) {
@@ -161,11 +201,12 @@ impl Shared {
         }
         // Looked at first: whoever goes on after that may have entered names before, or after the kernel was told.
         let entering = self.listings.any(&which);
-        self.forget_all_names();
-        if entering {
+        let mut left = self.forget_all_names();
+        if entering && left.is_zero() {
             self.listings.wait(which);
-            self.forget_all_names();
+            left = self.forget_all_names();
         }
+        std::thread::sleep(left);
     }
 
     /// Pages are dropped without waiting for it: that waits for reads under way, which may wait for the server to be there again. Until they are, whoever

@@ -113,8 +113,8 @@ pub struct Config {
 /// What the kernel keeps of names under a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
-    /// All, where the kernel can be made to forget them all at once (Linux 6.16). That detaches what
-    /// is mounted on directories of the mount.
+    /// All, where the kernel can be made to forget them all at once (Linux 6.16), while none has to
+    /// be and nothing is mounted on a directory of the mount, which that would detach.
     Strict,
     /// Where it cannot, all for a moment in which what others have changed may not be seen.
     Timeout,

@@ -254,6 +254,13 @@ impl Drop for Changing {
         {
             known.changes -= 1;
             known.asked = None;
+            if known.is_old(Instant::now()) {
+                names.remove(&self.name);
+                if names.is_empty() {
+                    state.names.remove(&self.directory);
+                }
+                state.count -= 1;
+            }
         }
     }
 }

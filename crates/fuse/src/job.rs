@@ -134,7 +134,11 @@ impl Job {
         }
         let answer = shared.filesystem.ask(&self.context, request).await;
         let Answer { result, keep } = answer.unwrap_or_else(|errno| Err(errno).into());
-        (result, Kept::leased(keep, shared.policy))
+        let mut kept = Kept::leased(keep, shared.policy, shared.keeps_names());
+        if shared.policy.names {
+            kept.names = shared.keeping.tell(kept.names);
+        }
+        (result, kept)
     }
 
     /// As [`ask`](Job::ask), where nothing is kept of errors.
@@ -280,6 +284,7 @@ impl Job {
         tracing::debug!(opcode = self.header.opcode, "an answer came late: the kernel is to forget it");
         grant.nodes.iter().chain([&self.header.nodeid]).for_each(|node| self.drop_attributes(*node));
         if self.shared.policy.names {
+            // Where that would have to be waited for, they end by themselves a moment too late.
             self.shared.forget_all_names();
         }
         // It ends soon in any case, and nobody waits for this.

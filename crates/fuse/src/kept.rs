@@ -41,14 +41,16 @@ impl Kept {
         Kept { attributes, is_written: false, names, hot_names: Duration::ZERO, data: false, lease: Lease::default() }
     }
 
-    pub(crate) fn leased(keep: Keep, policy: Policy) -> Kept {
+    /// As long as a lease lasts, of which the policy says what the kernel may keep; of names only
+    /// while they are kept.
+    pub(crate) fn leased(keep: Keep, policy: Policy, keeps_names: bool) -> Kept {
         let names = match policy {
-            Policy { names: true, .. } => keep.names,
+            Policy { names: true, .. } if keeps_names => keep.names,
             Policy { fleeting_names: true, .. } => keep.names.min(FLEETING),
             _ => Duration::ZERO,
         };
         let attributes = if policy.attributes { keep.attributes } else { Duration::ZERO };
-        let hot_names = if policy.hot_names { keep.names.min(attributes) } else { Duration::ZERO };
+        let hot_names = if policy.hot_names && names.is_zero() { keep.names.min(attributes) } else { Duration::ZERO };
         let ends = attributes > Duration::ZERO || names > Duration::ZERO;
         let lease = Lease { _hold: keep.hold, said: ends.then(now) };
         let Keep { is_written, data, .. } = keep;
@@ -70,6 +72,11 @@ impl Kept {
             self.attributes = Duration::ZERO;
         }
         self
+    }
+
+    /// Without names.
+    pub(crate) fn nameless(self) -> Kept {
+        Kept { names: Duration::ZERO, ..self }
     }
 
     pub(crate) fn into_lease(self) -> Lease {

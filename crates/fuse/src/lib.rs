@@ -8,6 +8,7 @@
 //! What the kernel may cache is decided by [`Config`]: nothing, what close-to-open allows, or what the file system has leases for.
 
 mod abi;
+mod below;
 mod buffer;
 mod caches;
 mod caller;
@@ -26,6 +27,7 @@ mod init;
 mod interrupt;
 mod job;
 mod jobs;
+mod keeping;
 mod kept;
 mod late_names;
 mod listings;

@@ -12,10 +12,11 @@ pub(crate) struct Policy {
     /// Attributes too: the kernel does not believe those of an answer that crosses a recall (Linux
     /// 5.10).
     pub(crate) attributes: bool,
-    /// Names too: they can be recalled, and the kernel checks permission on the way along them.
+    /// Names too, as long as none has to be forgotten ([`crate::keeping`]): they can be recalled,
+    /// and the kernel checks permission on the way along them.
     pub(crate) names: bool,
-    /// Instead, names of directories that are asked for often, for a moment: they cannot be
-    /// recalled, and whoever changes one waits ([`crate::hot_names`]).
+    /// Instead, or meanwhile, names of directories that are asked for often, for a moment: they
+    /// are not recalled, and whoever changes one waits ([`crate::hot_names`]).
     pub(crate) hot_names: bool,
     /// Instead of both, names for a moment in which they may be old.
     pub(crate) fleeting_names: bool,
@@ -39,7 +40,7 @@ impl Policy {
             leases,
             attributes,
             names: leases && recalled && checked,
-            hot_names: attributes && !recalled && checked && !fleeting_names,
+            hot_names: attributes && checked && !fleeting_names,
             fleeting_names,
             pages: leases || config.cache == CacheMode::None && !maps_direct,
             maps_direct,

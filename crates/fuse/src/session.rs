@@ -81,7 +81,7 @@ fn start_mounted(
     let Device { fd, target, number, .. } = device;
     channels.push(Arc::new(DeviceChannel::new(fd)));
     let observed = config.observed.take();
-    let shared = Arc::new(Shared::new(filesystem, (config, negotiated), &root, pool, channels[0].clone()));
+    let shared = Arc::new(Shared::new(filesystem, (config, negotiated), &root, pool, (channels[0].clone(), number)));
     let mut session = Session { shared: shared.clone(), readers: Vec::new(), target, number };
     if shared.policy.pages {
         let of_drops = Arc::downgrade(&shared);

@@ -18,6 +18,7 @@ use crate::groups::GroupCache;
 use crate::hot_names::HotNames;
 use crate::interrupt::Interrupts;
 use crate::jobs::JobCache;
+use crate::keeping::Keeping;
 use crate::listings::Listings;
 use crate::metrics::Metrics;
 use crate::negotiated::Negotiated;
@@ -44,6 +45,9 @@ pub(crate) struct Shared {
     pub(crate) releases: Arc<Releases>,
     pub(crate) listings: Listings,
     pub(crate) hot_names: Arc<HotNames>,
+    pub(crate) keeping: Keeping,
+    /// The number of the mount's device, where it is known.
+    pub(crate) number: Option<u32>,
     /// When the kernel was last made to forget all names, by the clock of the nodes.
     pub(crate) epoch_began: AtomicU64,
     /// The open files and directories that read from pages, and whether they write through them.
@@ -84,13 +88,14 @@ struct End {
 pub(crate) struct Busy(Arc<Shared>);
 
 impl Shared {
-    /// Of a mount of this root that begins. Notifications go by `control`.
+    /// Of a mount of this root that begins. Notifications go by `control`; the device has this
+    /// number.
     pub(crate) fn new(
         filesystem: Arc<dyn FileSystem>,
         (config, negotiated): (Config, Negotiated),
         root: &Handle,
         pool: Arc<Pool>,
-        control: Arc<DeviceChannel>,
+        (control, number): (Arc<DeviceChannel>, Option<u32>),
     ) -> Shared {
         Shared {
             filesystem,
@@ -105,6 +110,8 @@ impl Shared {
             releases: Arc::default(),
             listings: Listings::default(),
             hot_names: Arc::default(),
+            keeping: Keeping::new(Instant::now()),
+            number,
             epoch_began: AtomicU64::new(0),
             cached: Mutex::default(),
             epoch: AtomicU32::new(0),

@@ -52,7 +52,7 @@ fn holder(line: &[u8], target: &Path) -> Option<String> {
 }
 
 /// Undoes the kernel's `\ooo` for space, tab, newline and backslash.
-fn unescape(field: &[u8]) -> OsString {
+pub(crate) fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, after)) = rest.split_first() {

@@ -22,6 +22,7 @@ use crate::{CacheMode, Config, Device, Session, StartError, start};
 #[path = "../tests/leased/mod.rs"]
 #[allow(dead_code, reason = "shared with the tests of real mounts")]
 mod leased;
+mod believer;
 mod leases;
 #[path = "../tests/memory/mod.rs"]
 #[allow(dead_code, reason = "shared with the tests of real mounts")]

@@ -37,12 +37,12 @@ impl Target {
     /// Splits what was given with `-o`.
     pub fn parse(text: &str) -> Result<Target, Failure> {
         let bad = |why: &dyn std::fmt::Display| {
-            let why = format!("with -a aqueduct the test file is HOST:PORT:/EXPORT/PATH: {why}");
+            let why = format!("with -a aqueduct the test file is HOST:PORT:/EXPORT/PATH, or HOST:PORT:NAME/PATH: {why}");
             Failure::usage(format!("-o {text}"), why, "give for example -o server:7170:/export/testfile")
         };
         let place = Place::parse(text, |_| false).map_err(|error| bad(&error))?;
-        if place.volume.is_some() || !place.export.starts_with('/') {
-            return Err(bad(&"this names a volume, or a path that does not begin with /"));
+        if place.volume.is_some() {
+            return Err(bad(&"this names a volume"));
         }
         let written = text[..text.len() - place.export.len()].to_owned();
         Ok(Target { server: place.server(None), path: place.export, written })

@@ -105,9 +105,15 @@ async fn read(job: &Job, plus: bool) -> Result<Outcome, Errno> {
     if found.entries().next().is_none() && !found.end {
         (found, kept) = page(fitting.max(PAGE_MIN)).await?;
     }
-    let (body, mut grant) = pack(job, &found, room as usize, plus.then_some(&kept));
+    let (mut body, mut grant) = pack(job, &found, room as usize, plus.then_some(&kept));
     if job.shared.policy.leases && !kept.names.is_zero() && (!grant.nodes.is_empty() || is_cached && !body.is_empty()) {
         job.shared.listings.answers(read.fh, job.header.nodeid);
+        if job.shared.policy.names && !job.shared.keeps_names() {
+            // All names have been forgotten since, without a look at this listing.
+            grant.nodes.iter().for_each(|node| job.shared.nodes.forget(*node, 1));
+            kept = kept.nameless();
+            (body, grant) = pack(job, &found, room as usize, plus.then_some(&kept));
+        }
     }
     match is_cached {
         true if kept.names.is_zero() => job.shared.distrust_listing(job.header.nodeid),

@@ -2,6 +2,8 @@
 
 use aqueduct_fs::{Errno, RenameFlags, Request};
 
+use aqueduct_worker::Group;
+
 use crate::abi::{EntryOut, Field, LinkIn, MkdirIn, MknodIn, ROOT_ID, Rename2In, RenameIn, opcode};
 use crate::convert::{self, decode_device, name, text};
 use crate::hot_names::Changing;
@@ -128,7 +130,10 @@ async fn rename(job: &Job, new_directory: u64, flags: u32, names: &[u8]) -> Resu
     let renamed = job.call(request).await;
     if job.shared.policy.names {
         // The kernel takes what it knows of the old name to the new one, with the time that it had left, though there may be no lease on its directory.
-        job.shared.forget_all_names();
+        let left = job.shared.forget_all_names();
+        if let Some(group) = Group::current().filter(|_| !left.is_zero()) {
+            group.sleep(left).await;
+        }
     }
     renamed?.done()?;
     let exchange = flags.contains(RenameFlags::EXCHANGE);

@@ -1,5 +1,5 @@
-//! How a source or destination is written: a path, `HOST:/EXPORT/path`, or
-//! `agent://HOST/EXPORT/path`.
+//! How a source or destination is written: a path, `HOST:/EXPORT/path`, `HOST:NAME/path` where the
+//! export has a name, or `agent://HOST/EXPORT/path`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -143,7 +143,7 @@ impl Place {
         let is_content = bytes.ends_with(b"/") || bytes.ends_with(b"/.") || bytes == b".";
         let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
         let bad = |why: &dyn fmt::Display| {
-            let hint = "name a path, HOST[:PORT]:/EXPORT/path or agent://HOST[:PORT]/EXPORT/path; a path with a colon as ./PATH";
+            let hint = "name a path, HOST[:PORT]:/EXPORT/path, HOST[:PORT]:NAME/path of an export that has a name, or agent://HOST[:PORT]/EXPORT/path; a path with a colon as ./PATH";
             Failure::usage(format!("'{}'", written.to_string_lossy()), why, hint)
         };
         if bytes.is_empty() {
@@ -163,8 +163,8 @@ impl Place {
             let text = written.to_str().ok_or_else(|| bad(&"a server's exports have names in UTF-8"))?;
             // Volumes are not copied from: what stands behind an @ is a network.
             let place = node::Place::parse(text, node::place::may_be_network).map_err(|error| bad(&error))?;
-            if place.volume.is_some() || !place.export.starts_with('/') {
-                return Err(bad(&"it names a volume, or a path that does not begin with /"));
+            if place.volume.is_some() {
+                return Err(bad(&"it names a volume"));
             }
             if place.export.split('/').any(|name| name == "..") {
                 return Err(bad(&"it has '..' in it"));
@@ -423,6 +423,8 @@ mod tests {
             ("./a:b", false, false),
             ("/a:/b/", false, true),
             ("host:/x", true, false),
+            ("host:data/x", true, false),
+            ("host:data/", true, true),
             ("host@net2:/x", true, false),
             ("host:7171:/x/", true, true),
             ("unix:/run/a:/x", true, false),
@@ -435,7 +437,7 @@ mod tests {
             assert_eq!((place.is_projected(), place.is_content), (is_projected, is_content), "{text}");
         }
         for wrong in
-            ["", "host:", "host:x", "v@10.0.0.1:/x", "host:/a/../b", "agent://host", "agent:///x", "agent://h/../x"]
+            ["", "host:", "host:x/../b", "v@10.0.0.1:/x", "host:/a/../b", "agent://host", "agent:///x", "agent://h/../x"]
         {
             assert!(Place::parse(OsStr::new(wrong)).is_err(), "{wrong}");
         }
