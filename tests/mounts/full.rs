@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{aqueduct, run, skip, wait_until, within};
+use crate::common::{Server, aqueduct, directory, run, skip, test, wait_until, within};
 use crate::plain::{LONG, Plain, STRIPED, WHOLE, content};
 
 /// A file system of so many MiB over a directory, until it is dropped.
@@ -145,5 +145,25 @@ fn a_write_over_several_stores_ends_where_there_is_no_room() {
         let read = fs::read(&path).unwrap();
         assert!((0..3).all(|at| read[at * MIB..][..MIB] == content(at, MIB)));
         assert!(read[3 * MIB..] == content(3, MIB)[..count]);
+    });
+}
+
+/// What it knows of its sessions is there already, and takes no more room.
+#[test]
+fn a_server_that_died_comes_back_though_its_state_folder_is_full() {
+    test(|| {
+        let (home, state, export) = (directory(), directory(), directory());
+        let Some(_small) = Small::over(state.path(), 1) else { return skip("needs to mount a tmpfs") };
+        std::os::unix::fs::symlink(state.path(), home.path().join("state")).unwrap();
+        let server = Server::start_at(home, &mut aqueduct(), &["--listen", "127.0.0.1:0"], &[export.path()]);
+        let mount = server.mount(export.path());
+        let file = mount.path().join("file");
+        fs::write(&file, "before, ").unwrap();
+        let mut filler = File::create(state.path().join("filler")).unwrap();
+        while filler.write_all(&[1; 4096]).is_ok() {}
+        let server = server.restart(&[export.path()]);
+        OpenOptions::new().append(true).open(&file).unwrap().write_all(b"and after").unwrap();
+        assert_eq!(fs::read(export.path().join("file")).unwrap(), b"before, and after");
+        drop((mount, server));
     });
 }

@@ -181,8 +181,8 @@ fn a_server_that_was_stopped_blames_no_disk() {
         thread::sleep(Duration::from_secs(5));
         server.process.signal(Signal::CONT);
         agent.answer_within(SOON).expect("it goes on").unwrap();
-        let said = server.process.output();
-        assert!(said.contains("this process did not run for"), "{said}");
-        assert!(!said.contains("the backing file system took"), "{said}");
+        let said = || server.process.output();
+        wait_until("it says what was stopped", SOON, || said().contains("this process did not run for"));
+        assert!(!said().contains("the backing file system took"), "{}", said());
     });
 }

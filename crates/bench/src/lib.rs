@@ -10,6 +10,15 @@
 //! - [`record`]: how they are written down; [`parquet`]: as a table for pandas, DuckDB and Polars.
 //! - [`report`]: what people read: tables, charts, a page of HTML, and the comparison of two runs.
 
+/// As `eprintln!`, but goes on where stderr takes nothing: a full disk, a terminal that is gone.
+/// Hours of measurements do not end for a line of progress.
+macro_rules! tell {
+    ($($text:tt)*) => {{
+        let _nobody_reads_it = std::io::Write::write_fmt(
+            &mut std::io::stderr(), format_args!("{}\n", format_args!($($text)*)));
+    }};
+}
+
 pub mod cli;
 mod failure;
 pub mod io;

@@ -10,8 +10,8 @@
 //! knows. So the names of an inode are forgotten too, if there are any, when the lease on its attributes ends.
 
 use std::io;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use aqueduct_fs::{Aspects, Observer, OpenId};

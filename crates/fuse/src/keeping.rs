@@ -40,6 +40,10 @@ pub(crate) struct Keeping {
     keeps: AtomicBool,
     /// For how long at most the kernel was told to keep a name, in nanoseconds.
     longest: AtomicU64,
+    began: Instant,
+    /// Before then nobody has to look, in nanoseconds since it began: what each request asks while
+    /// no names are kept takes no lock.
+    rests_until: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -66,7 +70,8 @@ impl Keeping {
     /// Of a new mount, on which nothing can be mounted yet.
     pub(crate) fn new(now: Instant) -> Keeping {
         let state = State { phase: Phase::Kept(now), lasted: Duration::ZERO };
-        Keeping { keeps: AtomicBool::new(true), longest: AtomicU64::new(0), state: Mutex::new(state) }
+        let [longest, rests_until] = [const { AtomicU64::new(0) }; 2];
+        Keeping { keeps: AtomicBool::new(true), longest, began: now, rests_until, state: Mutex::new(state) }
     }
 
     /// Whether an answer may say that a name is to be kept.
@@ -90,6 +95,9 @@ impl Keeping {
     /// Whether names could be kept again by now, if nothing is mounted below: the caller looks, and
     /// says so with [`looked`](Keeping::looked).
     pub(crate) fn is_to_look(&self, now: Instant) -> bool {
+        if self.nanos(now) < self.rests_until.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut state = lock(&self.state);
         let is_over = match state.phase {
             Phase::Ending { since, left_until } => now >= left_until.max(since + state.lasted),
@@ -110,6 +118,7 @@ impl Keeping {
         }
         if found {
             state.phase = Phase::Resting(now + state.lasted);
+            self.rests_until.store(self.nanos(now + state.lasted), Ordering::Relaxed);
         } else {
             state.phase = Phase::Kept(now);
             self.keeps.store(true, Ordering::SeqCst);
@@ -127,6 +136,7 @@ impl Keeping {
                 let is_soon = now.saturating_duration_since(since) < state.lasted;
                 state.lasted = if is_soon { (2 * state.lasted).min(REST_MAX) } else { REST };
                 state.phase = Phase::Ending { since: now, left_until: now + longest + SLACK };
+                self.rests_until.store(self.nanos(now + state.lasted), Ordering::Relaxed);
                 true
             }
             Phase::Ending { left_until, .. } if now < left_until => true,
@@ -136,6 +146,10 @@ impl Keeping {
             }
             Phase::Resting(_) | Phase::Looking => false,
         }
+    }
+
+    fn nanos(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.began).as_nanos() as u64
     }
 
     /// For how long the kernel may use names that it has, if it is not made to forget them.

@@ -19,10 +19,10 @@ use crate::dispatch;
 use crate::job::Job;
 use crate::{CacheMode, Config, Device, Session, StartError, start};
 
+mod believer;
 #[path = "../tests/leased/mod.rs"]
 #[allow(dead_code, reason = "shared with the tests of real mounts")]
 mod leased;
-mod believer;
 mod leases;
 #[path = "../tests/memory/mod.rs"]
 #[allow(dead_code, reason = "shared with the tests of real mounts")]

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -59,8 +59,10 @@ impl StateFolder {
                 }
             }
         }
-        let written = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
-        written.map_err(failed)?;
+        // In its place, which takes no room of a folder that is full.
+        let id = std::process::id().to_string();
+        let written = file.write_all_at(id.as_bytes(), 0).and_then(|()| file.set_len(id.len() as u64));
+        written.or_else(|error| if is_full(&error) { Ok(()) } else { Err(failed(error)) })?;
         Ok(StateFolder { _locked: file })
     }
 }
@@ -70,9 +72,10 @@ impl StateFolder {
     /// the disk when it returns.
     pub fn begin(&self, state: &Path) -> Result<u64, Failure> {
         let path = state.join(INCARNATION_NAME);
+        let what = format!("cannot count the starts of the server in {}", path.display());
         let failed = |why: &dyn std::fmt::Display| {
             let hint = "name a folder that this user may write with --state, or mend the file: it has the number of the latest start";
-            Failure::new(format!("cannot count the starts of the server in {}", path.display()), why, hint)
+            Failure::new(&what, why, hint)
         };
         let latest = match fs::read_to_string(&path) {
             Ok(text) => text.trim().parse::<u64>().map_err(|error| failed(&error))?,
@@ -80,17 +83,34 @@ impl StateFolder {
             Err(error) => return Err(failed(&error)),
         };
         let incarnation = latest.saturating_add(1);
-        let new = path.with_extension("new");
+        let (text, new) = (format!("{incarnation}\n"), path.with_extension("new"));
         let write = || {
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            writeln!(file, "{incarnation}")?;
+            file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&new, &path)?;
             File::open(state)?.sync_all()
         };
-        write().map_err(|error| failed(&error))?;
-        Ok(incarnation)
+        // A server that has died comes back though the folder is full by now. Numbers never get
+        // shorter, and so few bytes are written whole or not at all.
+        let write_over = || {
+            drop(fs::remove_file(&new));
+            let file = OpenOptions::new().write(true).open(&path)?;
+            file.write_all_at(text.as_bytes(), 0)?;
+            file.sync_all()
+        };
+        match write().or_else(|error| if is_full(&error) && latest > 0 { write_over() } else { Err(error) }) {
+            Ok(()) => Ok(incarnation),
+            Err(error) if is_full(&error) => {
+                Err(Failure::new(&what, "the file system or the quota is full", "make room where the state folder is"))
+            }
+            Err(error) => Err(failed(&error)),
+        }
     }
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }
 
 /// Who has the file locked, as it says there.

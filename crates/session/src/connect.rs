@@ -1,8 +1,8 @@
 //! The handshake, and what can go wrong in it.
 
 use std::io;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aqueduct_fs::{Context, Errno};
@@ -10,8 +10,8 @@ use aqueduct_net::blocking::ExchangeError;
 use aqueduct_net::{Initiator, Link, Path};
 use aqueduct_wire::{
     Attach, AttachReply, BODY_LENGTH_MAX, Capabilities, Challenge, Checksums, ClientKey, Header, Hello, HelloReply,
-    Key, Kind, Lane, Map, NONCE_LENGTH, Nonce, Op, Proof, ServerId, Transcript, VERSION, VERSION_MIN,
-    agree_on_version, session_proof, volume_id,
+    Key, Kind, Lane, Map, NONCE_LENGTH, Nonce, Op, Proof, ServerId, Transcript, VERSION, VERSION_MIN, agree_on_version,
+    session_proof, volume_id,
 };
 
 /// Between two tries while a server waits for other clients: it gives them some seconds.

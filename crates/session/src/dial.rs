@@ -67,17 +67,21 @@ impl<'a> Dials<'a> {
         Dials { greeting, lane, left: paths.into_iter(), under_way: 0, ends: mpsc::channel() }
     }
 
-    fn begin(&mut self, path: Path) -> Result<(), (Path, ConnectError)> {
+    /// Tries a path on a thread of its own. What came of it, where there is none to be had.
+    fn begin(&mut self, path: Path) -> Option<Dialed> {
         let (greeting, lane, end) = (self.greeting.clone(), self.lane, self.ends.0.clone());
         let to = path.clone();
         let dial = move || {
             let link = greeting.connect(&to, lane);
             let _not_wanted_any_more = end.send((to, link));
         };
-        let failed = |source| ConnectError::Local { server: self.greeting.server.clone(), source };
-        std::thread::Builder::new().name("dial".into()).spawn(dial).map_err(|source| (path, failed(source)))?;
-        self.under_way += 1;
-        Ok(())
+        match std::thread::Builder::new().name("dial".into()).spawn(dial) {
+            Ok(_) => {
+                self.under_way += 1;
+                None
+            }
+            Err(source) => Some((path, Err(ConnectError::Local { server: self.greeting.server.clone(), source }))),
+        }
     }
 
     fn ended(&mut self, dialed: Dialed) -> Option<Dialed> {
@@ -105,8 +109,8 @@ impl Iterator for Dials<'_> {
                 let link = self.greeting.connect(&path, self.lane);
                 return Some((path, link));
             }
-            if let Err((path, error)) = self.begin(path) {
-                return Some((path, Err(error)));
+            if let Some(failed) = self.begin(path) {
+                return Some(failed);
             }
         }
     }

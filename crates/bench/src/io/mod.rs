@@ -97,7 +97,7 @@ fn together(arguments: Arguments, team: &mut Team) -> Result<ExitCode, Trouble> 
     let end = run::Runner::new((&plan, team), (names, files), printer)?.run()?;
     if end.interrupted {
         if team.rank() == 0 {
-            eprintln!("interrupted: {} of {} repetitions are complete", end.repetitions, plan.options.repetitions);
+            tell!("interrupted: {} of {} repetitions are complete", end.repetitions, plan.options.repetitions);
         }
         return Ok(ExitCode::from(INTERRUPTED));
     }

@@ -169,7 +169,7 @@ impl Printer {
             // Whoever has closed the output does not want to know.
             let _ = writeln!(io::stdout(), "{text}");
         } else {
-            eprintln!("{text}");
+            tell!("{text}");
         }
     }
 

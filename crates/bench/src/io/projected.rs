@@ -37,7 +37,8 @@ impl Target {
     /// Splits what was given with `-o`.
     pub fn parse(text: &str) -> Result<Target, Failure> {
         let bad = |why: &dyn std::fmt::Display| {
-            let why = format!("with -a aqueduct the test file is HOST:PORT:/EXPORT/PATH, or HOST:PORT:NAME/PATH: {why}");
+            let why =
+                format!("with -a aqueduct the test file is HOST:PORT:/EXPORT/PATH, or HOST:PORT:NAME/PATH: {why}");
             Failure::usage(format!("-o {text}"), why, "give for example -o server:7170:/export/testfile")
         };
         let place = Place::parse(text, |_| false).map_err(|error| bad(&error))?;

@@ -168,7 +168,7 @@ impl Made {
             if let Err(error) =
                 outcome.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
             {
-                eprintln!("aqueduct: cannot remove {}: {error}", test.display());
+                tell!("aqueduct: cannot remove {}: {error}", test.display());
             }
         }
         self.finish();

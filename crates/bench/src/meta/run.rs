@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
                 self.made.finish();
                 let damaged: u64 = self.team.gather(self.target.damaged)?.unwrap_or_default().iter().sum();
                 if damaged > 0 {
-                    eprintln!(
+                    tell!(
                         "ERROR: {damaged} files did not have the content that was written. Do not believe the figures."
                     );
                 }
@@ -138,7 +138,7 @@ impl<'a> Run<'a> {
             }
             Err(stop) => {
                 if shows && !self.made.is_empty() {
-                    eprintln!("removing what was made");
+                    tell!("removing what was made");
                 }
                 self.made.clean_up();
                 match stop {

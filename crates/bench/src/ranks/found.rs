@@ -137,7 +137,7 @@ pub(super) fn take_part(options: &Options) -> Result<Option<(Star, usize, usize)
         (None, Meeting::Pmi(socket)) => Some(by_pmi(socket, (place, wanted))?),
         (None, Meeting::Derived { host, seed, is_secret }) => {
             if !is_secret && secret.is_none() && place.rank == 0 {
-                eprintln!(
+                tell!(
                     "aqueduct: the ranks share no secret: whoever reaches this host's ports could pose as one; set {SECRET} where you start them"
                 );
             }
@@ -243,7 +243,7 @@ fn at_rendezvous(text: &str, secret: Option<String>, (place, wanted): (Place, us
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     if secret.is_none() && place.rank == 0 {
-        eprintln!(
+        tell!(
             "aqueduct: the ranks share no secret: whoever reaches {text} could pose as one; set {SECRET} for all ranks"
         );
     }

@@ -233,12 +233,12 @@ fn write(arguments: &Arguments, report: &Report<'_>, compared: &Data) -> Result<
     }
     for outcome in report.outcomes {
         for missing in &outcome.missing {
-            eprintln!("aqueduct: not judged: {missing}");
+            tell!("aqueduct: not judged: {missing}");
         }
         if let Some(why) = verdict(outcome, report.strict) {
-            eprintln!("aqueduct: FAILED: {why}");
+            tell!("aqueduct: FAILED: {why}");
             for sentence in &outcome.failed {
-                eprintln!("     {sentence}");
+                tell!("     {sentence}");
             }
         }
     }

@@ -132,14 +132,14 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         let (end, lines) = measure(&arguments, &source, &plan)?;
         if let End::Stopped = end {
             let done = steps_done(&plan);
-            eprintln!("Stopped: {done} steps are done, in {}. The same command goes on.", plan.results.display());
+            tell!("Stopped: {done} steps are done, in {}. The same command goes on.", plan.results.display());
             return Ok(ExitCode::from(process::INTERRUPTED as u8));
         }
         if let End::Complete(failures) = &end
             && !failures.is_empty()
         {
-            eprintln!("{} points failed; the same command tries them again:", failures.len());
-            failures.iter().for_each(|failure| eprintln!("  {failure}"));
+            tell!("{} points failed; the same command tries them again:", failures.len());
+            failures.iter().for_each(|failure| tell!("  {failure}"));
             let _ = conclude(&arguments, &plan, &lines)?;
             return Ok(ExitCode::FAILURE);
         }
@@ -179,13 +179,13 @@ fn measure(arguments: &Arguments, source: &Source, plan: &Plan) -> Result<(End, 
     if arguments.restart
         && let Some(aside) = results::set_aside(&plan.results, &time)?
     {
-        eprintln!("Old results are in {}.", aside.display());
+        tell!("Old results are in {}.", aside.display());
     }
     let random = getrandom::u32().unwrap_or_else(|_| std::process::id());
     let run = format!("{time}-{random:08x}");
     let results = Results::open(&plan.results, &plan.hash(), runner::programs(plan), &run)?;
     if results.is_resumed {
-        eprintln!("{} steps are done in {}: going on.", results.done(), plan.results.display());
+        tell!("{} steps are done in {}: going on.", results.done(), plan.results.display());
     }
     let (end, results) = Runner::new(plan, results, stop, arguments.keep_going)?.run(&source.text)?;
     drop(results);
@@ -210,10 +210,10 @@ fn conclude(arguments: &Arguments, plan: &Plan, lines: &[Line]) -> Result<bool, 
     let path = plan.results.join("table.txt");
     std::fs::write(&path, &text)
         .map_err(|error| Failure::new(format!("cannot write {}", path.display()), error, "make room there"))?;
-    eprintln!("Results: {}", plan.results.display());
+    tell!("Results: {}", plan.results.display());
     if let Some(path) = &arguments.parquet {
         parquet::write(path, lines)?;
-        eprintln!("Parquet: {}", path.display());
+        tell!("Parquet: {}", path.display());
     }
     Ok(as_expected)
 }

@@ -51,7 +51,7 @@ impl Progress {
         self.total = self.total.max(self.done);
         self.show();
         if self.bar.is_none() {
-            eprintln!("[{}/{}] {title}: {figures}; {}", self.done, self.total, self.left());
+            tell!("[{}/{}] {title}: {figures}; {}", self.done, self.total, self.left());
         }
     }
 
@@ -59,7 +59,7 @@ impl Progress {
     pub fn say(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            None => eprintln!("{text}"),
+            None => tell!("{text}"),
         }
     }
 

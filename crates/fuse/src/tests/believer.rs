@@ -171,7 +171,7 @@ fn any_schedule(seed: u64) -> usize {
                     memory.put(name.as_bytes(), &vec![b'x'; version]);
                 });
                 std::thread::sleep(Duration::from_micros(random(&mut state) % 1000));
-                if random(&mut state) % 2 == 0 {
+                if random(&mut state).is_multiple_of(2) {
                     keeping.keep_again();
                 }
             }

@@ -436,9 +436,16 @@ mod tests {
             let place = parsed(text);
             assert_eq!((place.is_projected(), place.is_content), (is_projected, is_content), "{text}");
         }
-        for wrong in
-            ["", "host:", "host:x/../b", "v@10.0.0.1:/x", "host:/a/../b", "agent://host", "agent:///x", "agent://h/../x"]
-        {
+        for wrong in [
+            "",
+            "host:",
+            "host:x/../b",
+            "v@10.0.0.1:/x",
+            "host:/a/../b",
+            "agent://host",
+            "agent:///x",
+            "agent://h/../x",
+        ] {
             assert!(Place::parse(OsStr::new(wrong)).is_err(), "{wrong}");
         }
     }
