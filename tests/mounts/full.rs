@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{Server, aqueduct, directory, run, skip, test, wait_until, within};
+use crate::agent::Agent;
+use crate::common::{SOON, Server, aqueduct, directory, run, skip, test, wait_until, within};
 use crate::plain::{LONG, Plain, STRIPED, WHOLE, content};
 
 /// A file system of so many MiB over a directory, until it is dropped.
@@ -165,5 +166,52 @@ fn a_server_that_died_comes_back_though_its_state_folder_is_full() {
         OpenOptions::new().append(true).open(&file).unwrap().write_all(b"and after").unwrap();
         assert_eq!(fs::read(export.path().join("file")).unwrap(), b"before, and after");
         drop((mount, server));
+    });
+}
+
+/// Who could not be written down because there was no room is written down again when there is,
+/// and has over the next restart what it has by then.
+#[test]
+fn a_session_that_found_no_room_is_written_down_again() {
+    test(|| {
+        let (home, state, export) = (directory(), directory(), directory());
+        let Some(_small) = Small::over(state.path(), 1) else { return skip("needs to mount a tmpfs") };
+        std::os::unix::fs::symlink(state.path(), home.path().join("state")).unwrap();
+        let server = Server::start_at(home, &mut aqueduct(), &["--listen", "127.0.0.1:0"], &[export.path()]);
+        let mount = server.mount_with(export.path(), "cache=none");
+        let file = mount.path().join("file");
+        fs::write(&file, "old").unwrap();
+        let filler = state.path().join("filler");
+        let mut fills = File::create(&filler).unwrap();
+        while fills.write_all(&[1; 4096]).is_ok() {}
+        drop(fills);
+        // Requests side by side use slots that nothing was written down of so far.
+        wait_until("there is no room for what it does", SOON, || {
+            std::thread::scope(|scope| {
+                for number in 0..16 {
+                    let path = mount.path().join(format!("file-{number}"));
+                    scope.spawn(move || fs::write(path, "new").unwrap());
+                }
+            });
+            server.process.output().contains("will not survive a restart")
+        });
+        let mut agent = Agent::start();
+        agent.ask(&format!("open 0 {} rw", file.display())).unwrap();
+        agent.ask("flock 0 W").unwrap();
+        fs::remove_file(&filler).unwrap();
+        wait_until("it is written down again", SOON, || {
+            server.process.output().contains("a session is written down again")
+        });
+        agent.ask("writeat 0 0 one").unwrap();
+        let server = server.restart(&[export.path()]);
+        agent.ask("writeat 0 3 two").unwrap();
+        let other = server.mount(export.path());
+        let taken = rustix::fs::flock(
+            File::open(other.path().join("file")).unwrap(),
+            rustix::fs::FlockOperation::NonBlockingLockExclusive,
+        );
+        assert_eq!(taken, Err(rustix::io::Errno::AGAIN), "the lock is held over the restart");
+        assert_eq!(fs::read(export.path().join("file")).unwrap(), b"onetwo");
+        drop((other, mount));
     });
 }

@@ -23,6 +23,8 @@
 //!
 //! Files of another boot whose export is not durable are not believed.
 
+mod anew;
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -38,6 +40,8 @@ use crate::lease::clock::now;
 use crate::metrics::JournalCounters;
 use crate::origin::StoredOrigin;
 use crate::stored::{Keeper, Opened, Owners, Stored, remove};
+
+pub(crate) use anew::Answered;
 
 /// The layout of these files: others are not read.
 const FORMAT: u32 = 3;
@@ -183,7 +187,12 @@ struct Lapse {
 }
 
 /// A session's file. Without one (it could not be written, or was given up) the session ends with the process.
-pub(crate) struct Journal(Mutex<Option<Arc<Kept>>>);
+#[derive(Default)]
+pub(crate) struct Journal {
+    kept: Mutex<Option<Arc<Kept>>>,
+    /// What its file begins with, should it be begun anew.
+    lost: Mutex<Option<Head>>,
+}
 
 struct Kept {
     stored: Arc<Stored>,
@@ -312,7 +321,7 @@ impl Folder {
         let file = self.keeper.run(move || create(&folder, &own, (&sealed, length), durable))?;
         let (head, lapses, counters) = (Mutex::new(head.clone()), self.lapses.clone(), self.counters.clone());
         let stored = self.opened.store(path, file);
-        Ok(Journal(Mutex::new(Some(Arc::new(Kept { stored, durable, keeper, head, lapses, counters })))))
+        Ok(Journal::of(Kept { stored, durable, keeper, head, lapses, counters }))
     }
 
     /// The sessions that earlier processes of this server left, that `serves` still knows, at most so many. Files that are no use to anybody are
@@ -383,7 +392,7 @@ impl Folder {
         let (stored, keeper) = (self.opened.store(path.to_owned(), file), self.keeper.clone());
         let (lapses, counters) = (self.lapses.clone(), self.counters.clone());
         let kept = Kept { stored, durable, keeper, head: written, lapses, counters };
-        Ok(Left { head, journal: Journal(Mutex::new(Some(Arc::new(kept)))), slots })
+        Ok(Left { head, journal: Journal::of(kept), slots })
     }
 }
 
@@ -433,6 +442,25 @@ impl Lapses {
 }
 
 impl Kept {
+    /// Writes a record. `stable`: it is on the disk when this returns, if the session is to outlive the machine.
+    fn write(&self, request: &Header, (room, stable): (Room, bool), kind: u8, content: &[&[u8]]) -> io::Result<()> {
+        let (sequence, op) = (request.sequence.to_le_bytes(), request.op.to_le_bytes());
+        let prefix = [&sequence[..], &op, &[kind, 0]];
+        let at = offset(request, room);
+        self.counters.writes.increment();
+        self.stored.file().and_then(|file| match seal(prefix.iter().chain(content), RECORD_SIZE) {
+            // The clock costs nothing beside the disk.
+            Some(sealed) if stable && self.durable => {
+                let began = Instant::now();
+                let written = write_stable(&file, &sealed, at);
+                self.counters.sync.record_duration(began.elapsed());
+                written
+            }
+            Some(sealed) => file.write_all_at(&sealed, at),
+            None => Err(io::ErrorKind::InvalidInput.into()),
+        })
+    }
+
     fn change_head(&self, change: impl FnOnce(&mut Head)) -> io::Result<()> {
         let mut present = lock(&self.head);
         let mut head = present.clone();
@@ -564,9 +592,13 @@ impl Record {
 }
 
 impl Journal {
-    /// The journal of a session that ends with the process.
-    pub(crate) fn none() -> Journal {
-        Journal(Mutex::new(None))
+    fn of(kept: Kept) -> Journal {
+        Journal { kept: Mutex::new(Some(Arc::new(kept))), lost: Mutex::default() }
+    }
+
+    /// The journal of a session whose file could not be made.
+    pub(crate) fn none(head: Head) -> Journal {
+        Journal { kept: Mutex::default(), lost: Mutex::new(Some(head)) }
     }
 
     /// Before a request is executed: what will tell whether it was. `unstable`: what it does may be lost, and so may this.
@@ -576,7 +608,7 @@ impl Journal {
 
     /// Whether the session outlives the process.
     pub(crate) fn survives(&self) -> bool {
-        lock(&self.0).is_some()
+        lock(&self.kept).is_some()
     }
 
     /// Before the reply to a request is sent.
@@ -605,30 +637,15 @@ impl Journal {
     /// `stable`: on the disk when this returns, if the session is to outlive the machine.
     fn write(&self, request: &Header, (room, stable): (Room, bool), kind: u8, content: &[&[u8]]) {
         // Not locked while the disk is waited for: others have records as well.
-        let Some(kept) = lock(&self.0).clone() else { return };
-        let (sequence, op) = (request.sequence.to_le_bytes(), request.op.to_le_bytes());
-        let prefix = [&sequence[..], &op, &[kind, 0]];
-        let at = offset(request, room);
-        kept.counters.writes.increment();
-        let written = kept.stored.file().and_then(|file| match seal(prefix.iter().chain(content), RECORD_SIZE) {
-            // The clock costs nothing beside the disk.
-            Some(sealed) if stable && kept.durable => {
-                let began = Instant::now();
-                let written = write_stable(&file, &sealed, at);
-                kept.counters.sync.record_duration(began.elapsed());
-                written
-            }
-            Some(sealed) => file.write_all_at(&sealed, at),
-            None => Err(io::ErrorKind::InvalidInput.into()),
-        });
-        if let Err(error) = written {
+        let Some(kept) = lock(&self.kept).clone() else { return };
+        if let Err(error) = kept.write(request, (room, stable), kind, content) {
             self.give_up(&kept, &error);
         }
     }
 
     /// From now on the session ends with the machine, since its export is not durable any more.
     pub(crate) fn end_with_machine(&self, head: &Head) -> io::Result<()> {
-        let mut journal = lock(&self.0);
+        let mut journal = lock(&self.kept);
         let Some(kept) = &mut *journal else { return Ok(()) };
         if !kept.durable {
             return Ok(());
@@ -659,7 +676,7 @@ impl Journal {
     }
 
     fn change_head(&self, change: impl FnOnce(&mut Head)) {
-        let Some(kept) = lock(&self.0).clone() else { return };
+        let Some(kept) = lock(&self.kept).clone() else { return };
         if let Err(error) = kept.change_head(change) {
             self.give_up(&kept, &error);
         }
@@ -668,12 +685,14 @@ impl Journal {
     /// The session ends with the process, since what it needs cannot be written. Its client is renewed no more, but the next process has to wait until it
     /// does not believe any more what it was granted so far.
     fn give_up(&self, kept: &Kept, error: &io::Error) {
-        if lock(&self.0).take().is_none() {
+        if lock(&self.kept).take().is_none() {
             return; // another request has
         }
         kept.counters.given_up.increment();
         tracing::error!(path = %kept.stored.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");
-        let believes = lock(&kept.head).believes();
+        let head = lock(&kept.head).clone();
+        let believes = head.believes();
+        *lock(&self.lost) = Some(head);
         if !believes.is_zero() {
             kept.lapses.note(now() + believes, now());
         }
@@ -682,12 +701,14 @@ impl Journal {
 
     /// Leaves the file to the next process.
     pub(crate) fn close(&self) {
-        *lock(&self.0) = None;
+        *lock(&self.lost) = None;
+        *lock(&self.kept) = None;
     }
 
     /// The session has ended.
     pub(crate) fn remove(&self) {
-        if let Some(kept) = lock(&self.0).take() {
+        *lock(&self.lost) = None;
+        if let Some(kept) = lock(&self.kept).take() {
             kept.keeper.remove(kept.stored.path.clone(), kept.durable);
         }
     }
@@ -731,62 +752,4 @@ fn unseal(room: &[u8]) -> Option<&[u8]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::origin::StoredPeer;
-
-    const HERE: ServerId = ServerId([1; 16]);
-
-    /// Its file is gone, and what its client was granted is not.
-    #[test]
-    fn who_cannot_be_written_down_any_more_is_waited_for_after_a_restart() {
-        let folder = tempfile::tempdir().unwrap();
-        let open = || Folder::open(folder.path(), HERE, 1).unwrap();
-        let waits = |asks: bool, writes: &dyn Fn(&Journal)| {
-            let server = open();
-            let head = Head {
-                format: FORMAT,
-                boot: server.boot.clone(),
-                server: HERE.to_string(),
-                session: 7,
-                secret: [0; 16],
-                client: "client".into(),
-                origin: StoredOrigin {
-                    node: None,
-                    peer: StoredPeer::Network(([127, 0, 0, 1], 1).into()),
-                    is_member: false,
-                },
-                export: "/e".into(),
-                slots: 1,
-                durable: false,
-                verifier: 1,
-                believes: 0,
-                writes: false,
-                broken: false,
-            };
-            let journal = server.create(&head).unwrap();
-            if asks {
-                journal.note_leases(Duration::from_secs(5));
-            }
-            let kept = lock(&journal.0).take().and_then(Arc::into_inner).unwrap();
-            let (path, counters) = (kept.stored.path.clone(), kept.counters.clone());
-            let file = File::open(&path).unwrap(); // nothing can be written there
-            *lock(&journal.0) = Some(Arc::new(Kept { stored: server.opened.store(path, file), ..kept }));
-            writes(&journal);
-            assert!(!journal.survives() && counters.given_up.get() == 1);
-            server.keeper.run(|| Ok(())).unwrap();
-            let is_own = |entry: &fs::DirEntry| !entry.file_name().to_string_lossy().starts_with("server-");
-            let left = fs::read_dir(folder.path()).unwrap().filter(|entry| is_own(entry.as_ref().unwrap())).count();
-            let until = open().lapsed_at(now()).saturating_sub(now());
-            assert_eq!(left, usize::from(!until.is_zero()), "its own file has gone");
-            until
-        };
-        let request = Header::new(aqueduct_wire::Kind::Request);
-        assert_eq!(waits(false, &|journal| journal.intend(&request, b"", true)), Duration::ZERO);
-        assert!(waits(false, &|journal| journal.note_leases(Duration::from_secs(5))) > Duration::from_secs(4));
-        for entry in fs::read_dir(folder.path()).unwrap() {
-            fs::remove_file(entry.unwrap().path()).unwrap();
-        }
-        assert!(waits(true, &|journal| journal.intend(&request, b"", true)) > Duration::from_secs(4));
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! Sessions: what a client has at this server, whatever its connections do.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
@@ -12,7 +13,7 @@ use aqueduct_worker::lock;
 
 use crate::attached::Attached;
 use crate::jobs::Jobs;
-use crate::journal::{Journal, Left, Outcome, Record, Whose};
+use crate::journal::{Answered, Folder, Journal, Left, Outcome, Record, Whose};
 use crate::lease::holder::{Holder, Noted};
 use crate::links::{Asker, Link};
 use crate::metrics::{Counters, Metrics};
@@ -259,6 +260,42 @@ impl Session {
         if let Some(journal) = self.journal.get().filter(|_| slot.sequence == request.sequence) {
             journal.intend(request, intent, request.op == Op::Write as u16);
         }
+    }
+
+    /// Writes it down anew, unless something of it is being executed: whether that was done nobody
+    /// could tell afterwards.
+    pub(crate) fn write_down_anew(&self, folder: &Folder) -> io::Result<()> {
+        let Some(journal) = self.journal.get() else { return Ok(()) };
+        let numbers = || (0..2 * self.slots()).filter_map(|at| Some((at, self.slots[at as usize % 2].get(at / 2)?)));
+        // Held until all is written: no request begins meanwhile.
+        let slots: Vec<_> = numbers().map(|(at, slot)| (at, lock(slot))).collect();
+        let busy = || io::Error::from(io::ErrorKind::ResourceBusy);
+        if self.has_ended() || self.is_handed_over.load(Ordering::SeqCst) {
+            return Err(busy());
+        }
+        let mut answered = Vec::new();
+        for (at, slot) in &slots {
+            let class = if at % 2 == 0 { Class::Ordinary } else { Class::Releasing };
+            let place = Header { class, slot: at / 2, sequence: slot.sequence, ..Header::new(Kind::Request) };
+            answered.push(match &slot.state {
+                SlotState::Unused => continue,
+                SlotState::Executing { .. } => return Err(busy()),
+                // A wait ends with the process: its request is then a new one.
+                SlotState::Remembered { header, .. } if header.kind == Kind::Pending => continue,
+                SlotState::Remembered { header, body } => {
+                    Answered { request: Header { op: header.op, ..place }, answer: Some((header, &body.body)) }
+                }
+                SlotState::Restored(record) => {
+                    let answer = match &record.outcome {
+                        Outcome::Intended(_) => return Err(busy()),
+                        Outcome::Replied { header, body } => Some((header, &body[..])),
+                        Outcome::Forgotten => None,
+                    };
+                    Answered { request: Header { op: record.op, ..place }, answer }
+                }
+            });
+        }
+        journal.begin_anew(folder, &answered)
     }
 
     /// Slots in each class.

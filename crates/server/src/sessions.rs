@@ -109,14 +109,26 @@ impl Server {
         self.leases.renew(session)
     }
 
+    /// Writes a session down anew, should it be one that could not be any more, while nothing of it
+    /// is executed.
+    pub(crate) fn keep_again(&self, session: &Session) {
+        let lost = session.journal.get().filter(|journal| journal.is_lost() && !session.is_recovering());
+        if let (Some(_), Some(folder)) = (lost, self.folder.get())
+            && let Err(error) = session.write_down_anew(folder)
+        {
+            tracing::debug!(client = %session.name, %error, "a session cannot be written down yet");
+        }
+    }
+
     /// Writes a session down from now on, which has its export.
     pub(crate) fn keep(&self, session: &Session, export: &Export, asks_leases: bool) {
         let Some(folder) = self.folder.get() else { return };
         session.journal.get_or_init(|| {
             let believes = if asks_leases { self.leases.silence_max() } else { Duration::ZERO };
-            folder.create(&folder.head(session.whose(), (&export.name, export.durable), believes)).unwrap_or_else(|error| {
+            let head = folder.head(session.whose(), (&export.name, export.durable), believes);
+            folder.create(&head).unwrap_or_else(|error| {
                 tracing::error!(client = %session.name, %error, "a session cannot be written down: it will not survive a restart");
-                Journal::none()
+                Journal::none(head)
             })
         });
     }

@@ -45,7 +45,10 @@ impl Server {
         let (any, of_part) = (!sessions.is_empty(), sessions.values().filter(|session| session.id % PARTS == part));
         let of_part: Vec<_> = of_part.cloned().collect();
         drop(sessions);
-        of_part.iter().for_each(|session| session.look_for_silence());
+        for session in &of_part {
+            session.look_for_silence();
+            self.keep_again(session);
+        }
         if any {
             return true;
         }
