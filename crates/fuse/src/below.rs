@@ -3,8 +3,9 @@
 //!
 //! The kernel detaches what is mounted on a directory whose name it is made to forget, in all
 //! namespaces (d_invalidate), and an overlay that has looked up such a directory gives ESTALE for
-//! good. Containers have namespaces of their own, so that the tables of all processes are looked
-//! at, one for each namespace: 3 us for each process.
+//! good. Containers have namespaces of their own, so that the tables of all threads are looked at,
+//! one for each namespace: 3 us for each thread. A namespace that no thread is in, but somebody
+//! has open or has bound to a file, is not found.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -33,13 +34,18 @@ pub(crate) fn any(number: u32) -> bool {
         return true;
     }
     let mut seen: HashSet<PathBuf> = fs::read_link("/proc/self/ns/mnt").into_iter().collect();
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let is_process = |name: &OsString| name.as_bytes().iter().all(u8::is_ascii_digit);
-    processes.filter(|process| is_process(&process.file_name())).any(|process| {
-        let path = process.path();
-        let is_new = fs::read_link(path.join("ns/mnt")).is_ok_and(|namespace| seen.insert(namespace));
-        is_new && fs::read(path.join("mountinfo")).is_ok_and(|table| lies_on(&lines(&table, number), &own))
+    // Each of a process's threads may have a namespace of its own.
+    numbered(Path::new("/proc")).flat_map(|process| numbered(&process.join("task"))).any(|thread| {
+        let is_new = fs::read_link(thread.join("ns/mnt")).is_ok_and(|namespace| seen.insert(namespace));
+        is_new && fs::read(thread.join("mountinfo")).is_ok_and(|table| lies_on(&lines(&table, number), &own))
     })
+}
+
+/// The entries of a directory of /proc that are called by numbers.
+fn numbered(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_number = |name: &OsString| name.as_bytes().iter().all(u8::is_ascii_digit);
+    entries.filter(move |entry| is_number(&entry.file_name())).map(|entry| entry.path())
 }
 
 /// Whether one of these lies on ours. `own`: this process's, since an overlay names its layers as
