@@ -282,3 +282,25 @@ fn a_folder_for_removed_files_that_others_have_taken_is_told() {
         complains(&refused, &["belong to others"], &["remove or rename"]);
     });
 }
+
+/// Which server is meant its name says: a rail that leads to another one would show other files.
+#[test]
+fn a_rail_that_leads_to_another_server_is_not_used() {
+    test(|| {
+        let export = directory();
+        let [meant, other] =
+            [(); 2].map(|()| Server::start_with(&mut aqueduct(), &["--listen", "127.0.0.1:0"], &[export.path()]));
+        let rails = format!("rails={},{}", other.address, meant.address);
+        let mount = meant.mount_with(export.path(), &rails);
+        assert_eq!((meant.sessions(), other.sessions()), (1, 0));
+        let said = mount.process.output();
+        assert!(said.contains("a rail cannot be used") && said.contains("there is another server"), "{said}");
+        assert!(said.contains(&other.address), "{said}");
+        let point = directory();
+        let source = meant.source(export.path());
+        let mut command = aqueduct();
+        command.args(["mount", "-o", &format!("rails={}", other.address), &source]).arg(point.path());
+        let said = run(&mut command).failed();
+        assert!(said.contains(&format!("over {}", other.address)) && said.contains("another server"), "{said}");
+    });
+}

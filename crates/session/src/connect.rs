@@ -152,7 +152,7 @@ impl KeyProblem {
     fn hint(self) -> &'static str {
         match self {
             KeyProblem::Missing => {
-                "name the file with the server's key: mount with -o key=FILE, 'aqueduct status' with --key FILE"
+                "name the file with the server's key: -o key=FILE of a mount, --key FILE of other commands"
             }
             KeyProblem::Wrong => "give the file that the server was given with 'aqueduct serve --key', or a copy of it",
             KeyProblem::Unproved => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aqueduct_fs::{ClientId, Context, Credential};
 use aqueduct_net::{Address, Closed, DialError, Interface, PATHS_MAX, Path, Peer, interfaces, pairs};
-use aqueduct_wire::{HelloReply, Lane as LaneKind, NetworkName};
+use aqueduct_wire::{Header, HelloReply, Kind, Lane as LaneKind, NetworkName};
 use aqueduct_worker::lock;
 
 use crate::connect::{ConnectError, Greeted, Greeting, Purpose};
@@ -43,13 +43,31 @@ const HEAL_TIMEOUT: Duration = Duration::from_millis(500);
 const FIRST_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// The first connection of a session: over one of the listed paths, or as the server's name says.
+/// Which server is meant its name says; where that answers, no rail leads to another one.
 pub(crate) fn join_first(greeting: &Greeting, paths: &RailPaths) -> Result<Greeted, ConnectError> {
     let RailPaths::Listed(paths) = paths else { return greeting.join(Purpose::Any, LaneKind::Control) };
+    let brief = Greeting { connect_timeout: FIRST_TIMEOUT, ..greeting.clone() };
+    let meant = match brief.join(Purpose::Any, LaneKind::Control) {
+        Ok(Greeted { mut link, hello, .. }) => {
+            // It is only asked who it is.
+            let _ends_soon_anyway = link.send(Header::new(Kind::Goodbye), (&[], &[]), FIRST_TIMEOUT);
+            Some(hello.server.id)
+        }
+        Err(error) => {
+            tracing::warn!(server = %greeting.server, %error, "which server the rails have to lead to is not known");
+            None
+        }
+    };
+    let purpose = meant.map_or(Purpose::Any, Purpose::Begin);
     let mut last = None;
     for path in paths {
-        match join_over(greeting, (path, FIRST_TIMEOUT), Purpose::Any, LaneKind::Control) {
+        match join_over(greeting, (path, FIRST_TIMEOUT), purpose, LaneKind::Control) {
             Ok(greeted) => return Ok(greeted),
-            Err((_, error)) => last = Some(error),
+            Err((_, error)) if error.is_of_address() || last.is_none() => {
+                tracing::warn!(%path, %error, "a rail cannot be used");
+                last = Some(error);
+            }
+            Err(_) => {}
         }
     }
     Err(last.unwrap_or_else(|| greeting.broken("no rail is listed")))
@@ -148,11 +166,13 @@ fn join_over(
     purpose: Purpose<'_>,
     lane: LaneKind,
 ) -> Result<Greeted, (Fault, ConnectError)> {
-    match greeting.join_over(way, purpose, lane) {
+    let server = format!("{} over {}", greeting.server, way.0);
+    // What goes wrong is told of the rail, and not of where the server was named.
+    let over = Greeting { server: server.clone(), ..greeting.clone() };
+    match over.join_over(way, purpose, lane) {
         Ok(greeted) => greeted.map_err(|error| (Fault::Path, error)),
         Err(error) => {
             let fault = if matches!(error, DialError::Local { .. }) { Fault::Local } else { Fault::Path };
-            let server = format!("{} over {}", greeting.server, way.0);
             Err((fault, ConnectError::Connect { server, source: error.into() }))
         }
     }
