@@ -286,7 +286,8 @@ fn server_row(
         }
     };
     let sessions: Vec<SessionRow> = status.sessions.iter().filter(|of| of.export.is_some()).map(session).collect();
-    let sum = |of: fn(&Rates) -> f64| sessions.iter().map(|session| of(&session.rates)).sum::<f64>();
+    // The sum of none is -0.
+    let sum = |of: fn(&Rates) -> f64| sessions.iter().fold(0.0, |sum, session| sum + of(&session.rates));
     let operations =
         operations(before.map(|before| &before.metrics), &status.metrics, &SERVER_OPERATION_SECONDS, seconds);
     ServerRow {

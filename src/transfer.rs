@@ -333,6 +333,13 @@ fn run(
     make(plan, common)
 }
 
+/// So long a copy that is asked to end may take to remove what is not whole: its server may have
+/// gone.
+const END_MAX: Duration = Duration::from_secs(10);
+
+/// So often is looked whether it has been asked.
+const ASKED_LOOKS: Duration = Duration::from_millis(100);
+
 /// A signal that asks a copy to end. The second one ends the process itself.
 struct Asked {
     is_asked: Arc<AtomicBool>,
@@ -349,6 +356,20 @@ impl Asked {
                 .and_then(|_| signal_hook::flag::register(signal, is_asked.clone()));
             registered.map_err(|error| Failure::new("cannot watch for signals", error, "see the system's log"))?;
         }
+        let (is_asked, signal) = (asked.is_asked.clone(), asked.signal.clone());
+        let end = move || {
+            while !is_asked.load(Ordering::Acquire) {
+                std::thread::sleep(ASKED_LOOKS);
+            }
+            std::thread::sleep(END_MAX);
+            output::error(format_args!(
+                "aqueduct: the copy was ended by a signal, but not within {} s, since a side does not answer: what was not whole (.aqueduct-part-*) stays",
+                END_MAX.as_secs()
+            ));
+            std::process::exit(128 + signal.load(Ordering::Acquire) as i32);
+        };
+        let started = std::thread::Builder::new().name("ends".into()).spawn(end);
+        started.map_err(|error| Failure::new("cannot watch for signals", error, "check the limit on processes"))?;
         Ok(asked)
     }
 
@@ -375,7 +396,12 @@ fn make(mut plan: Plan, common: &Common) -> Result<ExitCode, Failure> {
     let described = Described::of(&plan);
     let watch = Arc::new(Watch::default());
     let shows = !common.json && std::io::stderr().is_terminal();
-    let told = |line: &str| output::line(format_args!("{line}"));
+    // Whoever reads JSON reads nothing else there.
+    let is_json = common.json;
+    let told = move |line: &str| match is_json {
+        true => output::error(format_args!("{line}")),
+        false => output::line(format_args!("{line}")),
+    };
     let work = || with_progress(&watch, shows, || copy(plan, watch.clone(), Some(Box::new(told))));
     let summary = spans.around(&described, work, |summary| summary)?;
     match asked.and_then(|asked| asked.code()).filter(|_| summary.trouble_count > 0 || summary.not_deleted.is_some()) {
@@ -536,6 +562,7 @@ fn tell(summary: &Summary) {
         (counts.links, "links"),
         (counts.others, "others"),
         (counts.unchanged, "unchanged"),
+        (counts.attributes, "with other attributes"),
         (counts.resumed, "done before"),
         (counts.replaced, "of another type replaced"),
         (counts.skipped, "left as they are"),

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::XattrFlags;
 
 use crate::common::{Server, TEST_MAX, aqueduct, directory, directory_for_devices, program_for_all, run_within, test};
-use crate::tree::{acl, assert_same, body, plant, set_time, text, told, transfer};
+use crate::tree::{acl, assert_same, body, command, plant, set_time, text, told, transfer};
 
 fn set(path: &Path, name: &str, value: &str) {
     rustix::fs::lsetxattr(path, name, value.as_bytes(), XattrFlags::empty()).unwrap();
@@ -68,6 +68,45 @@ fn attributes_that_alone_have_changed_arrive_at_a_server() {
         let server = Server::start_with(&mut aqueduct(), &arguments, &[export.path()]);
         let there = format!("{}/copy", server.source(export.path()));
         attributes_alone_arrive(source.path(), &export.path().join("copy"), &there);
+    });
+}
+
+/// What `-n` says is what would be done, and whoever reads JSON reads nothing else.
+#[test]
+fn a_file_that_gets_other_attributes_is_told() {
+    test(|| {
+        let (home, source, target) = (directory(), directory(), directory());
+        for side in [source.path(), target.path()] {
+            fs::write(side.join("f"), "same").unwrap();
+            set_time(&side.join("f"), 1_000_000_000, 0);
+        }
+        fs::set_permissions(target.path().join("f"), fs::Permissions::from_mode(0o600)).unwrap();
+        let from = format!("{}/", source.path().display());
+        for (more, told) in [("-n", "would change the attributes of f"), ("-v", "changed the attributes of f")] {
+            let output =
+                command(home.path(), &["sync", more, "-v", "--json", &from, text(target.path())]).output().unwrap();
+            let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+            assert_eq!((&said["attributes"], &said["unchanged"]), (&1.into(), &0.into()), "{said}");
+            assert!(errors.contains(told), "{errors}");
+        }
+        assert_eq!(fs::metadata(target.path().join("f")).unwrap().mode() & 0o777, 0o644);
+    });
+}
+
+#[test]
+fn what_would_be_a_surprise_is_refused() {
+    test(|| {
+        let (home, source, target) = (directory(), directory(), directory());
+        fs::write(source.path().join("f"), "").unwrap();
+        let copy = target.path().join("copy");
+        let said = transfer(home.path(), &["cp", text(source.path()), text(&copy)]).failed();
+        assert!(said.contains("it is a directory") && said.contains("give -r") && !copy.exists(), "{said}");
+        // A manifest is given the name, which was something else's.
+        let fifo = target.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        let said = transfer(home.path(), &["cp", "-r", "--manifest", text(&fifo), text(source.path()), text(&copy)]);
+        assert!(said.failed().contains("no regular file") && !copy.exists());
     });
 }
 
@@ -178,7 +217,7 @@ fn of_two_sources_with_one_name_none_replaces_the_other() {
             assert!(both.join(&name).exists(), "{name}: {said}");
         }
         // The name of one, and what is in the other.
-        let (code, said) = told(home.path(), &["cp", text(&at("b/x/f")), &format!("{a}x/"), text(target.path())]);
+        let (code, said) = told(home.path(), &["cp", "-r", text(&at("b/x/f")), &format!("{a}x/"), text(target.path())]);
         assert_eq!((code, &said["troubles"][0]["path"]), (1, &"f".into()), "{said}");
         assert_eq!(fs::read(target.path().join("f")).unwrap(), b"of b");
         // Who asks for it has the first.

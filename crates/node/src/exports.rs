@@ -249,7 +249,7 @@ const RATE_MAX: f64 = 1e15;
 
 /// Bytes per second, of `160MB/s` and the like.
 pub fn rate(text: &str) -> Result<u64, String> {
-    let bad = || format!("'{text}' is no rate");
+    let bad = || format!("'{text}' is no rate, such as 160MB/s");
     let (number, unit) = text.split_at(text.find(|character: char| character.is_ascii_alphabetic()).ok_or_else(bad)?);
     let factor = match unit {
         "B/s" => 1.0,
@@ -265,7 +265,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
     if (RATE_MIN..=RATE_MAX).contains(&rate) {
         Ok(rate.round() as u64)
     } else {
-        Err(format!("'{text}' is no rate that can be kept"))
+        Err(format!("'{text}' is no rate that can be kept, which is 1 MB/s at least"))
     }
 }
 

@@ -39,6 +39,7 @@ mod running;
 mod settled;
 mod side;
 mod sign;
+mod signature;
 mod spans;
 mod store;
 pub mod third;

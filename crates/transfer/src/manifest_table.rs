@@ -38,6 +38,10 @@ pub fn check(path: &Path) -> Result<(), Failure> {
         Err(error) => error.into(),
         Ok(()) if path.is_dir() => Errno::EISDIR.into(),
         Ok(()) if !folder_of(path).is_dir() => Errno::ENOTDIR.into(),
+        // Its name is given to a new file: /dev/null would be none any more.
+        Ok(()) if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) => {
+            io::Error::other("what is there is no regular file")
+        }
         Ok(()) => return Ok(()),
     };
     let hint = "name a file in a folder that is there and may be written";

@@ -91,6 +91,8 @@ pub struct Counts {
     pub others: u64,
     /// Names that were there already as they should be.
     pub unchanged: u64,
+    /// Files that had their content already, and got other attributes.
+    pub attributes: u64,
     /// Names that were left as they are since they were there, or directories without -r.
     pub skipped: u64,
     /// Temporary names at the source of copies into it that have not ended: they are left out.
@@ -114,6 +116,7 @@ pub struct Counting {
     pub links: AtomicU64,
     pub others: AtomicU64,
     pub unchanged: AtomicU64,
+    pub attributes: AtomicU64,
     pub skipped: AtomicU64,
     pub unfinished: AtomicU64,
     pub deleted: AtomicU64,
@@ -138,6 +141,7 @@ impl Counting {
             links: read(&self.links),
             others: read(&self.others),
             unchanged: read(&self.unchanged),
+            attributes: read(&self.attributes),
             skipped: read(&self.skipped),
             unfinished: read(&self.unfinished),
             deleted: read(&self.deleted),

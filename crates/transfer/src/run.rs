@@ -26,7 +26,7 @@ use crate::side::{Access, Directory, Place, Root, STEP, Seen};
 use crate::sign::Signer;
 use crate::store::{Each, Store, StoreError};
 use crate::throttle::Throttle;
-use crate::{Failure, attributes, content, delete, manifest_table, naming, nested, tune, walk};
+use crate::{Failure, attributes, content, delete, manifest_table, naming, nested, signature, tune, walk};
 
 /// Threads between directories of one machine: what more of them would do waits for the same
 /// memory.
@@ -239,13 +239,19 @@ pub fn find(plan: &Plan) -> Result<Vec<Start>, Failure> {
     };
     let present = target.seen().map_err(|error| failed(&plan.target, error))?;
     let is_directory = present.as_ref().is_some_and(|seen| seen.attr.is_directory());
+    let became = !plan.is_sync && signature::became(&plan.options, &journal_name(plan));
     let (mut starts, mut folder) = (Vec::new(), None);
     for (place, before) in plan.sources.iter().enumerate().map(|(index, place)| (place, &plan.sources[..index])) {
         let root = place.find(&plan.access)?;
         let seen = root.seen().and_then(|seen| seen.ok_or(Errno::ENOENT)).map_err(|error| failed(place, error))?;
+        if seen.attr.is_directory() && !plan.options.recursive && !plan.is_sync {
+            let hint = "give -r, with which directories are copied with what is in them";
+            return Err(Failure::usage(format!("cannot copy {place}"), "it is a directory", hint));
+        }
         let is_content = seen.attr.is_directory() && (place.is_content || root.name.is_none());
         let is_several = plan.sources.len() > 1;
         let goes_inside = !is_content
+            && !(became && seen.attr.is_directory())
             && (is_directory || is_several || plan.target.is_content || (plan.is_sync && seen.attr.is_directory()));
         if present.is_some() && !is_directory && (goes_inside || seen.attr.is_directory()) {
             return Err(failed(&plan.target, Errno::ENOTDIR));
@@ -335,7 +341,9 @@ fn prepare(plan: &Plan, starts: &[Start], watch: Arc<Watch>, teller: Option<Tell
     };
     let volumes = Arc::new(Volumes::new(target_root.clone(), options.no_flush));
     let check = check_of(&options, plan.is_projected());
-    let (store, goes_on) = open_store(plan)?;
+    let is_named = plan.sources.first().is_some_and(|source| !source.is_content);
+    let becomes = is_named && !plan.is_sync && matches!(starts, [Start::Content { .. }]);
+    let (store, goes_on) = open_store(plan, &signature::signature(&plan.options, plan.is_sync, becomes))?;
     let job = Job::new(options, target_root, volumes, check, watch);
     Ok(Job {
         // What is read here again when it goes on is compared itself: see `content::is_there`.
@@ -350,22 +358,25 @@ fn prepare(plan: &Plan, starts: &[Start], watch: Arc<Watch>, teller: Option<Tell
     })
 }
 
-fn open_store(plan: &Plan) -> Result<(Option<Store>, bool), Failure> {
+fn open_store(plan: &Plan, signature: &str) -> Result<(Option<Store>, bool), Failure> {
     let options = &plan.options;
-    let failed = |what: String, error: StoreError| {
-        let hint = match &error {
-            StoreError::Other(_) => "give the same options again, or leave --resume out to begin anew",
-            StoreError::Busy => "wait for it, or end it",
-            _ => "check that the folder may be written and has room, or choose another with --journal",
-        };
-        Failure::new(what, error, hint)
+    let failed = |what: String, error: StoreError| match error {
+        StoreError::Other(known) => {
+            let hint = "give the same options again, or leave --resume out to begin anew";
+            Failure::new("cannot go on with the copy", signature::difference(&known, signature), hint)
+        }
+        StoreError::Busy => Failure::new(what, error, "wait for it, or end it"),
+        _ => {
+            let hint = "check that the folder may be written and has room, or choose another with --journal";
+            Failure::new(what, error, hint)
+        }
     };
     if options.dry_run {
         return Ok((None, false));
     }
     if let Some(folder) = &options.journals {
         let what = format!("cannot use the journal in {}", folder.display());
-        let journal = Store::journal(folder, &journal_name(plan), &signature(plan), options.resume);
+        let journal = Store::journal(folder, &journal_name(plan), signature, options.resume);
         return journal.map(|(store, goes_on)| (Some(store), goes_on)).map_err(|error| failed(what, error));
     }
     if options.manifest.is_some() {
@@ -384,23 +395,6 @@ pub fn journal_name(plan: &Plan) -> String {
         hasher.update(&(name.len() as u64).to_le_bytes()).update(&name).update(&[u8::from(place.is_content)]);
     }
     hasher.finalize().to_hex()[..24].to_owned()
-}
-
-/// The options that have to be the same for a copy to go on.
-fn signature(plan: &Plan) -> String {
-    let Options { recursive, update, checksum, no_clobber, delete, manifest, verify, .. } = &plan.options;
-    let named = [
-        ("recursive", *recursive),
-        ("sync", plan.is_sync),
-        ("update", *update),
-        ("checksum", *checksum),
-        ("no-clobber", *no_clobber),
-        ("delete", *delete),
-        ("manifest", manifest.is_some()),
-        ("verify=stable", *verify == Verify::Stable),
-    ];
-    let given: Vec<&str> = named.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
-    if given.is_empty() { "none".to_owned() } else { given.join(", ") }
 }
 
 /// The directory of a beginning, with what the sources before it have in theirs.

@@ -247,6 +247,13 @@ impl Store {
         Store::start(connection, path)
     }
 
+    /// The signature of a run that has left a journal.
+    pub fn signature_of(folder: &Path, name: &str) -> Option<String> {
+        let path = folder.join(format!("{name}.sqlite"));
+        let connection = path.exists().then(|| open(&path))?.ok()?;
+        known_run(&connection).map(|(signature, _)| signature)
+    }
+
     /// The journal of a copy. With `resume` it goes on with what is there, if its signature is
     /// the same; else it begins anew, under the name of the run before, whose temporary files are
     /// then known. Says whether it goes on.

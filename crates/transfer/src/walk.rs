@@ -495,18 +495,24 @@ fn has_same_content(
 /// A file that has its content already gets its attributes, if they differ.
 fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen) -> Result<(), Fault> {
     let path = &*item.path();
-    add(&job.counts.unchanged, 1);
     job.progress(seen.attr.size);
-    if job.options.dry_run {
-        return Ok(());
-    }
     let (xattrs_there, has_same_xattrs) = job.within(Stage::Attributes, || {
         let there = present_xattrs(item, present)?;
         let is_same = has_same_xattrs(item, seen, &there)?;
         Ok::<_, Fault>((there, is_same))
     })?;
-    keep_project(job, item)?;
     let is_same = attributes::are_same(seen, present) && attributes::is_same_time(seen, present) && has_same_xattrs;
+    let (count, told) = match (is_same, job.options.dry_run) {
+        (true, _) => (&job.counts.unchanged, None),
+        (false, true) => (&job.counts.attributes, Some("would change the attributes of")),
+        (false, false) => (&job.counts.attributes, Some("changed the attributes of")),
+    };
+    add(count, 1);
+    told.into_iter().for_each(|told| job.tell(told, path));
+    if job.options.dry_run {
+        return Ok(());
+    }
+    keep_project(job, item)?;
     if is_same && !job.options.hashes() {
         return Ok(());
     }
