@@ -108,8 +108,10 @@ fn show(text: &str, key: Option<&Path>, by: &Routes) -> Result<ExitCode, Failure
     let all = ask(&names, VOLUME_EXPORT);
     let own = all.and_then(|all| of_others.iter().try_fold(all, |rest, other| Some(rest.without(other.as_ref()?))));
     let spaces: Vec<Option<Space>> = [own].into_iter().chain(of_others).collect();
-    for (row, space) in rows.iter_mut().zip(&spaces) {
-        row.extend(space.map_or(["-".into(), "-".into(), "-".into()], shown));
+    for (index, (row, space)) in rows.iter_mut().zip(&spaces).enumerate() {
+        // Its own is what is left of all, which nobody knows while another is not reached.
+        let without = if index == 0 && all.is_some() { "answers" } else { "no answer" };
+        row.extend(space.map_or([without.into(), "-".into(), "-".into()], shown));
     }
     output::print(format_args!("{}", render(&["SERVER", "ROLES", ">SPACE", ">FREE", ">USED"], &rows)));
     let fullest = rows.iter().zip(&spaces).filter_map(|(row, space)| Some((&row[0], (*space)?)));

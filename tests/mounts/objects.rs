@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::fs::{Advice, FallocateFlags};
 
-use crate::common::{Mount, SOON, errno, server_status, wait_until, within};
+use crate::common::{Mount, SOON, aqueduct, errno, run, server_status, wait_until, within};
 use crate::plain::{LONG, Plain, STRIPED, WHOLE, content, work};
 
 /// What clients have read of objects at a server.
@@ -278,7 +278,8 @@ fn a_dead_server_of_data_is_waited_for_and_read_again() {
         let waiting = std::thread::spawn(move || read(&waiting).unwrap());
         assert!(read(&path(&hard, lives)).unwrap() == content(lives, 300_000), "another's files are read");
         assert_eq!(errno(read(&path(&soft, dies))), libc::EIO);
-        std::thread::sleep(Duration::from_millis(500));
+        let show = run(aqueduct().args(["volume", "show"]).arg(format!("spread@{}", volume.addresses[0]))).succeeded();
+        assert_eq!((show.matches("no answer").count(), show.matches("answers").count()), (1, 1), "{show}");
         assert!(!waiting.is_finished(), "what lies on the dead one waits");
         volume.start_server(2);
         assert!(waiting.join().unwrap() == content(dies, 300_000));

@@ -271,6 +271,10 @@ fn start(
         mover,
         trace: config.slow.start()?,
     };
+    if let (Some(part), Some(folder)) = (config.volume.as_ref().filter(|part| part.has_names), &config.state) {
+        // Last: a start that is refused has told clients nothing.
+        remap::note(folder, &part.map)?;
+    }
     let server = aqueduct_server::Server::start(server, group.clone()).map_err(refused)?;
     writable_exports.into_iter().for_each(|posix| sweep_later(group, &server, posix));
     let (trees, links): (Vec<_>, Vec<_>) = trees.into_iter().unzip();
@@ -282,9 +286,6 @@ fn start(
 
 /// What the server is where several write. Its state folder has to be its own.
 fn role(config: &ServeConfig, start: u64) -> Result<(Role, Option<Beats>), Failure> {
-    if let (Some(part), Some(folder)) = (config.volume.as_ref().filter(|part| part.has_names), &config.state) {
-        remap::note(folder, &part.map)?;
-    }
     let part = config.volume.as_ref().filter(|part| part.writes);
     let (Some(part), Some(folder)) = (part, &config.state) else { return Ok((Role::Alone, None)) };
     let key = RightKey::of_volume(&part.key);
