@@ -335,7 +335,7 @@ fn run(
 
 /// So long a copy that is asked to end may take to remove what is not whole: its server may have
 /// gone.
-const END_MAX: Duration = Duration::from_secs(10);
+const END_MAX: Duration = Duration::from_secs(20);
 
 /// So often is looked whether it has been asked.
 const ASKED_LOOKS: Duration = Duration::from_millis(100);
@@ -363,7 +363,7 @@ impl Asked {
             }
             std::thread::sleep(END_MAX);
             output::error(format_args!(
-                "aqueduct: the copy was ended by a signal, but not within {} s, since a side does not answer: what was not whole (.aqueduct-part-*) stays",
+                "aqueduct: the copy was ended by a signal, but did not end within {} s, as where a side does not answer: what was not whole (.aqueduct-part-*) stays",
                 END_MAX.as_secs()
             ));
             std::process::exit(128 + signal.load(Ordering::Acquire) as i32);

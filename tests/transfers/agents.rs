@@ -231,6 +231,33 @@ fn agents_that_are_killed_and_stopped_end_with_the_manifest_of_one_process() {
     });
 }
 
+/// The store is started anew: agents and who waits for a job go on, from its first second on.
+#[test]
+fn who_waits_for_a_job_goes_on_when_the_store_does() {
+    test(|| {
+        let Some(cluster) = Cluster::start() else { return };
+        let (home, source, target) = (directory(), directory(), directory());
+        fs::write(source.path().join("large"), noise(60 << 20, 3)).unwrap();
+        let _agent = cluster.agent(1);
+        let copy = target.path().join("copy");
+        let mut submit = aqueduct();
+        submit.args(["cp", "-r", "--bwlimit", "20MB/s", "--store", &cluster.url()]);
+        submit.args([&format!("{}/", source.path().display()), text(&copy)]);
+        let mut submitted = Process::start(&mut submit, &home.path().join("log"));
+        wait_until("it is submitted", TEST_MAX, || cluster.asks("SELECT count(*) FROM aqueduct.job") == "1");
+        for _ in 0..5 {
+            // As a database says that is shut down.
+            let others = "application_name = 'aqueduct' AND pid <> pg_backend_pid()";
+            cluster.asks(&format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"));
+            thread::sleep(Duration::from_millis(300));
+        }
+        let status = submitted.ends_within(TEST_MAX);
+        assert!(status.success(), "{}", submitted.output());
+        assert!(submitted.output().contains("the store does not answer, and is waited for"), "{}", submitted.output());
+        assert_eq!(fs::read(copy.join("large")).unwrap(), noise(60 << 20, 3));
+    });
+}
+
 #[test]
 fn jobs_are_paused_and_cancelled_and_known_by_a_list() {
     test(|| {

@@ -184,7 +184,9 @@ impl Shared {
         let began = self.nodes.now();
         if self.number.is_some_and(below::any) {
             let left = self.keeping.left(Instant::now());
-            tracing::info!(?left, "something is mounted on a directory of this mount: names are not kept any more");
+            if self.keeping.is_to_tell() {
+                tracing::info!(?left, "something is mounted on a directory of this mount: names are not kept any more");
+            }
             return left;
         }
         self.tell(&notify::inc_epoch());

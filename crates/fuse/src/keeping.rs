@@ -44,6 +44,8 @@ pub(crate) struct Keeping {
     /// Before then nobody has to look, in nanoseconds since it began: what each request asks while
     /// no names are kept takes no lock.
     rests_until: AtomicU64,
+    /// That they are not, because something is mounted below, is in the log.
+    is_told: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -71,7 +73,8 @@ impl Keeping {
     pub(crate) fn new(now: Instant) -> Keeping {
         let state = State { phase: Phase::Kept(now), lasted: Duration::ZERO };
         let [longest, rests_until] = [const { AtomicU64::new(0) }; 2];
-        Keeping { keeps: AtomicBool::new(true), longest, began: now, rests_until, state: Mutex::new(state) }
+        let [keeps, is_told] = [true, false].map(AtomicBool::new);
+        Keeping { keeps, longest, began: now, rests_until, is_told, state: Mutex::new(state) }
     }
 
     /// Whether an answer may say that a name is to be kept.
@@ -122,7 +125,13 @@ impl Keeping {
         } else {
             state.phase = Phase::Kept(now);
             self.keeps.store(true, Ordering::SeqCst);
+            self.is_told.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Whether the log is to say that something is mounted below: once in a while.
+    pub(crate) fn is_to_tell(&self) -> bool {
+        !self.is_told.swap(true, Ordering::Relaxed)
     }
 
     /// Names have to be forgotten: whether the kernel may have any. None is told to be kept from

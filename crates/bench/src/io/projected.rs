@@ -45,6 +45,9 @@ impl Target {
         if place.volume.is_some() {
             return Err(bad(&"this names a volume"));
         }
+        if !place.export.contains('/') {
+            return Err(bad(&"this names no file in an export"));
+        }
         let written = text[..text.len() - place.export.len()].to_owned();
         Ok(Target { server: place.server(None), path: place.export, written })
     }
@@ -345,6 +348,8 @@ mod tests {
         assert_eq!(target.export(&["/".to_owned()]), Some("/"));
         assert_eq!(target.export(&["/srv/data/dir/f".to_owned()]), None);
         assert_eq!(Target::parse("a,b:1:/f").unwrap().server, "a:7170,b:1");
+        let named = Target::parse("host:data/dir/f").unwrap();
+        assert_eq!(named.export(&["/srv", "data"].map(str::to_owned)), Some("data"));
         for wrong in ["/mnt/f", "host:f", "v@host:/f", "host:1", "f"] {
             assert!(Target::parse(wrong).unwrap_err().is_usage, "{wrong}");
         }

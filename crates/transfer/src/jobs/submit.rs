@@ -172,13 +172,7 @@ pub fn watch(
     let (mut heard, mut told_silence) = (0, false);
     let started = Instant::now();
     loop {
-        let now = match look(database, id) {
-            Err(error) if error.is_passing() && started.elapsed() > SILENCE => {
-                thread::sleep(LOOK_INTERVAL);
-                continue;
-            }
-            now => now.map_err(failed)?.ok_or_else(|| no_job(id))?,
-        };
+        let now = patiently(told, || look(database, id)).map_err(failed)?.ok_or_else(|| no_job(id))?;
         let counts = counts_of(&now.tally);
         watch.set(stages_of(&now.tally));
         watch.bytes.store(counts.moved, Ordering::Relaxed);
@@ -188,7 +182,7 @@ pub fn watch(
         watch.bytes_found.store(count(&now.tally, "found:bytes"), Ordering::Relaxed);
         // After the look at the state: nothing is said of a job that has ended.
         if Order::read(&now.plan).is_some_and(|order| order.options.is_verbose) {
-            hear(database, id, said).map_err(failed)?;
+            patiently(told, || hear(database, id, said)).map_err(failed)?;
         }
         if matches!(now.state.as_str(), "done" | "cancelled") {
             let left = count(&now.tally, SAID_LEFT);
@@ -196,10 +190,11 @@ pub fn watch(
                 told(&format!("{left} more paths were copied or removed: more lines than are kept waited to be read"));
             }
             let state = now.state.clone();
-            return Ok((summary(database, id, now).map_err(failed)?, state));
+            return Ok((patiently(told, || summary(database, id, &now)).map_err(failed)?, state));
         }
         let reasons = "SELECT path, why FROM told WHERE job = $1 AND kind = 'agent' OFFSET $2";
-        for row in database.with(|client| client.query(reasons, &[&id, &(heard as i64)])).map_err(failed)? {
+        let ask = || database.with(|client| client.query(reasons, &[&id, &(heard as i64)]));
+        for row in patiently(told, ask).map_err(failed)? {
             told(&format!("agent {}: {}", row.get::<_, &str>(0), row.get::<_, &str>(1)));
             heard += 1;
         }
@@ -211,7 +206,23 @@ pub fn watch(
     }
 }
 
-fn summary(database: &Database, id: i64, now: Now) -> Result<Summary, StoreError> {
+/// Asks until the store answers, as agents do: that it was started anew ends no job.
+fn patiently<T>(told: &mut dyn FnMut(&str), mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let mut is_first = true;
+    loop {
+        match ask() {
+            Err(error) if error.is_passing() => {
+                if std::mem::take(&mut is_first) {
+                    told(&format!("the store does not answer, and is waited for: {error}"));
+                }
+                thread::sleep(LOOK_INTERVAL);
+            }
+            answer => return answer,
+        }
+    }
+}
+
+fn summary(database: &Database, id: i64, now: &Now) -> Result<Summary, StoreError> {
     let select = "SELECT path, what, why FROM told WHERE job = $1 AND kind = $2";
     let of = |kind: &str| database.with(|client| client.query(select, &[&id, &kind]));
     let troubles = of("trouble")?;
@@ -224,7 +235,7 @@ fn summary(database: &Database, id: i64, now: Now) -> Result<Summary, StoreError
     let sides = Order::read(&now.plan).map(|order| order.sides()).unwrap_or_default();
     let told = AllTold { troubles, trouble_count, lost, lost_count, checks };
     let summary = Summary::new(told, counts_of(&now.tally), now.seconds, stages_of(&now.tally), sides);
-    Ok(Summary { not_deleted: now.not_deleted, ..summary })
+    Ok(Summary { not_deleted: now.not_deleted.clone(), ..summary })
 }
 
 /// Writes the manifest of a job that has ended, and has it signed.
