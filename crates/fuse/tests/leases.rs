@@ -87,7 +87,7 @@ fn what_is_leased_is_asked_for_once() {
         return;
     }
     let (file, none) = (fixture.mounted.join("file"), fixture.mounted.join("none"));
-    fixture.put("file", &[b'x'; 10_000]);
+    fixture.memory.put(b"file", &[b'x'; 10_000]); // nobody knows anything yet that would be forgotten
     let read = || {
         let mut data = Vec::new();
         File::open(&file).unwrap().read_to_end(&mut data).unwrap();
@@ -239,7 +239,9 @@ fn a_name_that_was_asked_for_before_a_recall_is_asked_for_again() {
     });
     let counts = fixture.counts(|| assert!(fs::metadata(&file).unwrap().is_file()));
     assert!(counts.contains(&("lookup", 1)), "{counts:?}");
-    assert_eq!(fixture.counts(|| assert!(fs::metadata(&file).unwrap().is_file())), NOTHING);
+    // And for a while each time.
+    let counts = fixture.counts(|| assert!(fs::metadata(&file).unwrap().is_file()));
+    assert!(counts.contains(&("lookup", 1)), "{counts:?}");
 }
 
 /// Mapped stores are in the page cache until they are written back; a recall does that first.
