@@ -250,8 +250,8 @@ pub fn find(plan: &Plan) -> Result<Vec<Start>, Failure> {
         }
         let is_content = seen.attr.is_directory() && (place.is_content || root.name.is_none());
         let is_several = plan.sources.len() > 1;
-        let goes_inside = !is_content
-            && !(became && seen.attr.is_directory())
+        let becomes = is_content || became && seen.attr.is_directory();
+        let goes_inside = !becomes
             && (is_directory || is_several || plan.target.is_content || (plan.is_sync && seen.attr.is_directory()));
         if present.is_some() && !is_directory && (goes_inside || seen.attr.is_directory()) {
             return Err(failed(&plan.target, Errno::ENOTDIR));
