@@ -5,6 +5,35 @@ use crate::origin::StoredPeer;
 
 const HERE: ServerId = ServerId([1; 16]);
 
+/// A session that asks for nothing, in a folder.
+fn head(folder: &Folder) -> Head {
+    Head {
+        format: FORMAT,
+        boot: folder.boot.clone(),
+        server: HERE.to_string(),
+        session: 7,
+        secret: [0; 16],
+        client: "client".into(),
+        origin: StoredOrigin { node: None, peer: StoredPeer::Network(([127, 0, 0, 1], 1).into()), is_member: false },
+        export: "/e".into(),
+        slots: 1,
+        durable: false,
+        verifier: 1,
+        believes: 0,
+        writes: false,
+        broken: false,
+    }
+}
+
+/// From now on nothing can be written to a journal.
+fn fill(journal: &Journal, folder: &Folder) -> Arc<JournalCounters> {
+    let kept = lock(&journal.kept).take().and_then(Arc::into_inner).unwrap();
+    let (path, counters) = (kept.stored.path.clone(), kept.counters.clone());
+    let file = File::open(&path).unwrap();
+    *lock(&journal.kept) = Some(Arc::new(Kept { stored: folder.opened.store(path, file), ..kept }));
+    counters
+}
+
 /// Its file is gone, and what its client was granted is not.
 #[test]
 fn who_cannot_be_written_down_any_more_is_waited_for_after_a_restart() {
@@ -12,34 +41,11 @@ fn who_cannot_be_written_down_any_more_is_waited_for_after_a_restart() {
     let open = || Folder::open(folder.path(), HERE, 1).unwrap();
     let waits = |asks: bool, writes: &dyn Fn(&Journal)| {
         let server = open();
-        let head = Head {
-            format: FORMAT,
-            boot: server.boot.clone(),
-            server: HERE.to_string(),
-            session: 7,
-            secret: [0; 16],
-            client: "client".into(),
-            origin: StoredOrigin {
-                node: None,
-                peer: StoredPeer::Network(([127, 0, 0, 1], 1).into()),
-                is_member: false,
-            },
-            export: "/e".into(),
-            slots: 1,
-            durable: false,
-            verifier: 1,
-            believes: 0,
-            writes: false,
-            broken: false,
-        };
-        let journal = server.create(&head).unwrap();
+        let journal = server.create(&head(&server)).unwrap();
         if asks {
             journal.note_leases(Duration::from_secs(5));
         }
-        let kept = lock(&journal.kept).take().and_then(Arc::into_inner).unwrap();
-        let (path, counters) = (kept.stored.path.clone(), kept.counters.clone());
-        let file = File::open(&path).unwrap(); // nothing can be written there
-        *lock(&journal.kept) = Some(Arc::new(Kept { stored: server.opened.store(path, file), ..kept }));
+        let counters = fill(&journal, &server);
         writes(&journal);
         assert!(!journal.survives() && counters.given_up.get() == 1);
         server.keeper.run(|| Ok(())).unwrap();
@@ -56,4 +62,44 @@ fn who_cannot_be_written_down_any_more_is_waited_for_after_a_restart() {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
     assert!(waits(true, &|journal| journal.intend(&request, b"", true)) > Duration::from_secs(4));
+}
+
+/// The next process has the last request of each slot, and how it was answered.
+#[test]
+fn what_is_written_down_again_is_what_was_answered_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Folder::open(folder.path(), HERE, 1).unwrap();
+    let server = open();
+    let journal = server.create(&Head { slots: 3, ..head(&server) }).unwrap();
+    fill(&journal, &server);
+    let request =
+        |slot, class, sequence| Header { slot, class, sequence, op: 5, ..Header::new(aqueduct_wire::Kind::Request) };
+    journal.intend(&request(0, Class::Ordinary, 1), b"lost", true);
+    assert!(!journal.survives() && journal.is_lost());
+    let reply = Header::new(aqueduct_wire::Kind::Reply);
+    let long = vec![0; BODY_LENGTH_MAX + 1];
+    let answered = [
+        Answered { request: request(0, Class::Ordinary, 7), answer: Some((&reply, b"answer")) },
+        Answered { request: request(1, Class::Releasing, 8), answer: Some((&reply, &long)) },
+        Answered { request: request(2, Class::Ordinary, 9), answer: None },
+    ];
+    journal.begin_anew(&server, &answered).unwrap();
+    assert!(journal.survives() && !journal.is_lost());
+    journal.intend(&request(2, Class::Ordinary, 10), b"begun", true);
+    server.leave();
+    journal.close();
+    drop(server);
+    let (left, _) = open().left(10, |_| true).unwrap();
+    let slots: Vec<_> = left[0]
+        .slots
+        .iter()
+        .map(|(class, slot, record)| (*class, *slot, record.sequence, record.outcome.clone()))
+        .collect();
+    let replied = Outcome::Replied { header: reply, body: b"answer".to_vec() };
+    let expected = [
+        (Class::Ordinary, 0, 7, replied),
+        (Class::Releasing, 1, 8, Outcome::Forgotten),
+        (Class::Ordinary, 2, 10, Outcome::Intended(b"begun".to_vec())),
+    ];
+    assert_eq!(slots, expected);
 }
