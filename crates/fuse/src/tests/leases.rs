@@ -7,6 +7,7 @@ use aqueduct_fs::Aspects;
 
 use super::leased::{LONG, Leased};
 use super::*;
+use crate::config::Names;
 
 type Layer = Leased<Arc<Memory>>;
 
@@ -120,6 +121,8 @@ fn names_are_kept_only_where_they_can_be_recalled_and_permission_is_checked() {
         let expected = if kept { vec![(notify::INC_EPOCH, 0, 0)] } else { Vec::new() };
         assert_eq!(kernel.dropped(), expected);
     }
+    let asked = leases_with(45, Config { posix_acl: true, names: Names::Ask, ..Config::default() });
+    assert_eq!(asked.fixture.kernel.lookup("file").unwrap().entry_valid, 0);
     let capped = leases_with(45, Config { posix_acl: true, minor_max: 43, ..Config::default() });
     assert_eq!(
         (capped.fixture.session.negotiated().minor, capped.fixture.kernel.lookup("file").unwrap().entry_valid),
