@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use tempfile::TempDir;
+
 use crate::agent::Agent;
 use crate::common::{SOON, Server, aqueduct, directory, run, skip, test, wait_until, within};
 use crate::plain::{LONG, Plain, STRIPED, WHOLE, content};
@@ -149,23 +151,53 @@ fn a_write_over_several_stores_ends_where_there_is_no_room() {
     });
 }
 
+/// A server whose state folder is a file system of 1 MiB.
+struct Cramped {
+    server: Server,
+    state: TempDir,
+    export: TempDir,
+    _small: Small,
+}
+
+impl Cramped {
+    fn start() -> Option<Cramped> {
+        let (home, state, export) = (directory(), directory(), directory());
+        let Some(small) = Small::over(state.path(), 1) else {
+            skip("needs to mount a tmpfs");
+            return None;
+        };
+        std::os::unix::fs::symlink(state.path(), home.path().join("state")).unwrap();
+        let server = Server::start_at(home, &mut aqueduct(), &["--listen", "127.0.0.1:0"], &[export.path()]);
+        Some(Cramped { server, state, export, _small: small })
+    }
+
+    /// Leaves no room in the state folder. What takes it.
+    fn fill(&self) -> PathBuf {
+        let path = self.state.path().join("filler");
+        let mut filler = File::create(&path).unwrap();
+        while filler.write_all(&[1; 4096]).is_ok() {}
+        path
+    }
+
+    fn restart(self) -> Cramped {
+        let server = self.server.restart(&[self.export.path()]);
+        Cramped { server, ..self }
+    }
+}
+
 /// What it knows of its sessions is there already, and takes no more room.
 #[test]
 fn a_server_that_died_comes_back_though_its_state_folder_is_full() {
     test(|| {
-        let (home, state, export) = (directory(), directory(), directory());
-        let Some(_small) = Small::over(state.path(), 1) else { return skip("needs to mount a tmpfs") };
-        std::os::unix::fs::symlink(state.path(), home.path().join("state")).unwrap();
-        let server = Server::start_at(home, &mut aqueduct(), &["--listen", "127.0.0.1:0"], &[export.path()]);
-        let mount = server.mount(export.path());
+        let Some(cramped) = Cramped::start() else { return };
+        let mount = cramped.server.mount(cramped.export.path());
         let file = mount.path().join("file");
         fs::write(&file, "before, ").unwrap();
-        let mut filler = File::create(state.path().join("filler")).unwrap();
-        while filler.write_all(&[1; 4096]).is_ok() {}
-        let server = server.restart(&[export.path()]);
+        cramped.fill();
+        let cramped = cramped.restart();
         OpenOptions::new().append(true).open(&file).unwrap().write_all(b"and after").unwrap();
-        assert_eq!(fs::read(export.path().join("file")).unwrap(), b"before, and after");
-        drop((mount, server));
+        assert_eq!(fs::read(cramped.export.path().join("file")).unwrap(), b"before, and after");
+        drop((mount, cramped));
     });
 }
 
@@ -174,17 +206,11 @@ fn a_server_that_died_comes_back_though_its_state_folder_is_full() {
 #[test]
 fn a_session_that_found_no_room_is_written_down_again() {
     test(|| {
-        let (home, state, export) = (directory(), directory(), directory());
-        let Some(_small) = Small::over(state.path(), 1) else { return skip("needs to mount a tmpfs") };
-        std::os::unix::fs::symlink(state.path(), home.path().join("state")).unwrap();
-        let server = Server::start_at(home, &mut aqueduct(), &["--listen", "127.0.0.1:0"], &[export.path()]);
-        let mount = server.mount_with(export.path(), "cache=none");
+        let Some(cramped) = Cramped::start() else { return };
+        let mount = cramped.server.mount_with(cramped.export.path(), "cache=none");
         let file = mount.path().join("file");
         fs::write(&file, "old").unwrap();
-        let filler = state.path().join("filler");
-        let mut fills = File::create(&filler).unwrap();
-        while fills.write_all(&[1; 4096]).is_ok() {}
-        drop(fills);
+        let filler = cramped.fill();
         // Requests side by side use slots that nothing was written down of so far.
         wait_until("there is no room for what it does", SOON, || {
             std::thread::scope(|scope| {
@@ -193,25 +219,25 @@ fn a_session_that_found_no_room_is_written_down_again() {
                     scope.spawn(move || fs::write(path, "new").unwrap());
                 }
             });
-            server.process.output().contains("will not survive a restart")
+            cramped.server.process.output().contains("will not survive a restart")
         });
         let mut agent = Agent::start();
         agent.ask(&format!("open 0 {} rw", file.display())).unwrap();
         agent.ask("flock 0 W").unwrap();
         fs::remove_file(&filler).unwrap();
         wait_until("it is written down again", SOON, || {
-            server.process.output().contains("a session is written down again")
+            cramped.server.process.output().contains("a session is written down again")
         });
         agent.ask("writeat 0 0 one").unwrap();
-        let server = server.restart(&[export.path()]);
+        let cramped = cramped.restart();
         agent.ask("writeat 0 3 two").unwrap();
-        let other = server.mount(export.path());
+        let other = cramped.server.mount(cramped.export.path());
         let taken = rustix::fs::flock(
             File::open(other.path().join("file")).unwrap(),
             rustix::fs::FlockOperation::NonBlockingLockExclusive,
         );
         assert_eq!(taken, Err(rustix::io::Errno::AGAIN), "the lock is held over the restart");
-        assert_eq!(fs::read(export.path().join("file")).unwrap(), b"onetwo");
+        assert_eq!(fs::read(cramped.export.path().join("file")).unwrap(), b"onetwo");
         drop((other, mount));
     });
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::common::{Process, Server, aqueduct, directory, directory_for_devices, test};
+use crate::common::{Process, SOON, Server, TEST_MAX, aqueduct, directory, directory_for_devices, test, wait_until};
 use crate::tree::{assert_same, body, command, noise, plant, set_time, text, told, transfer};
 
 /// Large files of several chunks, which take a second or two at the rate of [`RATE`].
@@ -89,6 +89,28 @@ fn a_directory_that_became_the_destination_goes_on_there() {
         // What has ended is copied into it, as cp(1) has it.
         transfer(home.path(), &resumed).succeeded();
         assert_same(source.path(), &copy.join(source.path().file_name().unwrap()));
+    });
+}
+
+/// Whoever ends a job waits for no server that stands still.
+#[test]
+fn a_signal_ends_a_copy_whose_server_does_not_answer() {
+    test(|| {
+        let (home, source, export) = (directory(), directory(), directory());
+        fs::write(source.path().join("large"), noise(60 << 20, 3)).unwrap();
+        let server = Server::start_with(&mut aqueduct(), &["--listen", "127.0.0.1:0"], &[export.path()]);
+        let mut copy = aqueduct();
+        copy.args(["cp", "--no-journal", "--bwlimit", "5MB/s", text(&source.path().join("large"))]);
+        copy.arg(format!("{}/copy", server.source(export.path())));
+        let mut copy = Process::start(&mut copy, &home.path().join("log"));
+        wait_until("it is under way", SOON, || !parts(export.path()).is_empty());
+        server.process.stop();
+        copy.signal(Signal::TERM);
+        let status = copy.ends_within(TEST_MAX);
+        server.process.signal(Signal::CONT);
+        assert_eq!(status.code(), Some(128 + 15), "{}", copy.output());
+        assert!(copy.output().contains("did not end within 20 s"), "{}", copy.output());
+        assert!(copy.output().contains(".aqueduct-part-*) stays"), "{}", copy.output());
     });
 }
 

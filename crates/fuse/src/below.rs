@@ -4,8 +4,8 @@
 //! The kernel detaches what is mounted on a directory whose name it is made to forget, in all
 //! namespaces (d_invalidate), and an overlay that has looked up such a directory gives ESTALE for
 //! good. Containers have namespaces of their own, so that the tables of all threads are looked at,
-//! one for each namespace: 3 us for each thread. A namespace that no thread is in, but somebody
-//! has open or has bound to a file, is not found.
+//! one for each namespace: 2 to 5 us for each thread (measured with 66 and with 2,000 of them). A
+//! namespace that no thread is in, but somebody has open or has bound to a file, is not found.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -13,31 +13,22 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::table::unescape;
-
-/// One line of a table of mounts.
-struct Line {
-    id: u32,
-    parent: u32,
-    is_ours: bool,
-    point: PathBuf,
-    /// Of an overlay, the directories of which it is made.
-    layers: Vec<PathBuf>,
-}
+use crate::table::{self, Mounted, unescape};
 
 /// Whether anything lies below the mount whose device has this number. Of namespaces into which
 /// this process may not look it is not known.
 pub(crate) fn any(number: u32) -> bool {
     let own = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let own = lines(&own, number);
-    if lies_on(&own, &own) {
+    let own: Vec<_> = table::mounts(&own).collect();
+    if lies_on(&own, &own, number) {
         return true;
     }
     let mut seen: HashSet<PathBuf> = fs::read_link("/proc/self/ns/mnt").into_iter().collect();
     // Each of a process's threads may have a namespace of its own.
     numbered(Path::new("/proc")).flat_map(|process| numbered(&process.join("task"))).any(|thread| {
         let is_new = fs::read_link(thread.join("ns/mnt")).is_ok_and(|namespace| seen.insert(namespace));
-        is_new && fs::read(thread.join("mountinfo")).is_ok_and(|table| lies_on(&lines(&table, number), &own))
+        let lies_there = |table: Vec<u8>| lies_on(&table::mounts(&table).collect::<Vec<_>>(), &own, number);
+        is_new && fs::read(thread.join("mountinfo")).is_ok_and(lies_there)
     })
 }
 
@@ -48,37 +39,22 @@ fn numbered(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries.filter(move |entry| is_number(&entry.file_name())).map(|entry| entry.path())
 }
 
-/// Whether one of these lies on ours. `own`: this process's, since an overlay names its layers as
-/// they were called where it was made.
-fn lies_on(lines: &[Line], own: &[Line]) -> bool {
-    let ours = |lines: &'_ [Line], is_it: &dyn Fn(&Line) -> bool| lines.iter().any(|line| line.is_ours && is_it(line));
-    lines.iter().any(|line| {
+/// Whether one of these mounts lies on ours, which has this number. `own`: those that this process
+/// sees, since an overlay names its layers as they were called where it was made.
+fn lies_on(mounts: &[Mounted<'_>], own: &[Mounted<'_>], number: u32) -> bool {
+    let ours = |mounts: &[Mounted<'_>], is_it: &dyn Fn(&Mounted<'_>) -> bool| {
+        mounts.iter().any(|mounted| mounted.number == Some(number) && is_it(mounted))
+    };
+    mounts.iter().any(|mounted| {
         // What covers the whole of it is mounted on its root, which has no name.
-        let is_on = ours(lines, &|below| below.id == line.parent && below.point != line.point && below.id != line.id);
+        let is_on = ours(mounts, &|below| below.id == mounted.parent && below.point != mounted.point);
         // A layer that was named from another directory may be anywhere.
-        let is_of = |layer: &PathBuf, lines: &[Line]| {
-            !layer.is_absolute() || ours(lines, &|below| layer.starts_with(&below.point))
+        let is_layer = |layer: PathBuf| {
+            let is_below = |below: &Mounted<'_>| layer.starts_with(&below.point);
+            !layer.is_absolute() || ours(mounts, &is_below) || ours(own, &is_below)
         };
-        is_on || line.layers.iter().any(|layer| is_of(layer, lines) || is_of(layer, own))
+        is_on || mounted.kind == b"overlay" && layers(&unescape(mounted.options)).into_iter().any(is_layer)
     })
-}
-
-fn lines(table: &[u8], number: u32) -> Vec<Line> {
-    table.split(|byte| *byte == b'\n').filter_map(|line| parse(line, number)).collect()
-}
-
-fn parse(line: &[u8], number: u32) -> Option<Line> {
-    let text = |field: &[u8]| std::str::from_utf8(field).ok().map(str::to_owned);
-    let mut fields = line.split(|byte| *byte == b' ');
-    let id = text(fields.next()?)?.parse().ok()?;
-    let parent = text(fields.next()?)?.parse().ok()?;
-    let is_ours = fields.next()? == format!("0:{number}").as_bytes();
-    let point = unescape(fields.nth(1)?).into();
-    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-    let kind = rest.next()?;
-    let options = rest.nth(1).unwrap_or_default();
-    let layers = if kind == b"overlay" { layers(&unescape(options)) } else { Vec::new() };
-    Some(Line { id, parent, is_ours, point, layers })
 }
 
 /// The directories of an overlay, as its options name them: `lowerdir=A:B,upperdir=C,workdir=D`,
@@ -102,8 +78,8 @@ mod tests {
 
     fn lies(rest: &str) -> bool {
         let table = format!("30 1 8:1 / / rw - ext4 /dev/sda1 rw\n{OURS}{rest}");
-        let lines = lines(table.as_bytes(), 50);
-        lies_on(&lines, &lines)
+        let mounts: Vec<_> = table::mounts(table.as_bytes()).collect();
+        lies_on(&mounts, &mounts, 50)
     }
 
     #[test]

@@ -74,11 +74,6 @@ impl Kept {
         self
     }
 
-    /// Without names.
-    pub(crate) fn nameless(self) -> Kept {
-        Kept { names: Duration::ZERO, ..self }
-    }
-
     pub(crate) fn into_lease(self) -> Lease {
         self.lease
     }

@@ -5,28 +5,52 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// One line of a table of mounts.
+pub(crate) struct Mounted<'a> {
+    /// The mount's, and that of the one that it is mounted on.
+    pub(crate) id: u32,
+    pub(crate) parent: u32,
+    /// The minor number of its device, if behind that is no disk: of major 0.
+    pub(crate) number: Option<u32>,
+    /// The directory that is mounted on.
+    pub(crate) point: PathBuf,
+    pub(crate) kind: &'a [u8],
+    source: &'a [u8],
+    /// The file system's, as the kernel escapes them.
+    pub(crate) options: &'a [u8],
+}
+
+/// The lines of a table, in the kernel's order.
+pub(crate) fn mounts(table: &[u8]) -> impl Iterator<Item = Mounted<'_>> {
+    table.split(|byte| *byte == b'\n').filter_map(parse)
+}
+
+fn parse(line: &[u8]) -> Option<Mounted<'_>> {
+    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
+    let mut fields = line.split(|byte| *byte == b' ');
+    let (id, parent, device) = (number(fields.next()?)?, number(fields.next()?)?, fields.next()?);
+    let point = unescape(fields.nth(1)?).into();
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let (kind, source) = (rest.next()?, rest.next()?);
+    let options = rest.next().unwrap_or_default();
+    Some(Mounted { id, parent, number: device.strip_prefix(b"0:").and_then(number), point, kind, source, options })
+}
 
 /// What of ours is mounted right at `target`; anything else may be covered, as mount(8) would.
 pub(crate) fn mounted_at(target: &Path) -> Option<String> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
-    table.split(|byte| *byte == b'\n').find_map(|line| holder(line, target))
+    holder(&table, target)
 }
 
 /// The numbers of the devices of what is mounted at `target`, in the order in which the kernel
 /// lists them: usually each covers those before.
 fn numbers(table: &[u8], target: &Path) -> Vec<u32> {
-    let number = |line: &[u8]| {
-        let mut fields = line.split(|byte| *byte == b' ').skip(2);
-        let (device, point) = (fields.next()?, unescape(fields.nth(1)?));
-        let number = std::str::from_utf8(device).ok()?.strip_prefix("0:")?.parse().ok()?;
-        (Path::new(&point) == target).then_some(number)
-    };
-    table.split(|byte| *byte == b'\n').filter_map(number).collect()
+    mounts(table).filter(|mounted| mounted.point == target).filter_map(|mounted| mounted.number).collect()
 }
 
-/// The number of the device of what is mounted at `target`, of several the last: behind it is no
-/// disk, so that it is the minor number of major 0.
+/// The number of the device of what is mounted at `target`, of several the last.
 pub(crate) fn number_at(target: &Path) -> io::Result<u32> {
     let table = fs::read("/proc/self/mountinfo")?;
     numbers(&table, target).pop().ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -41,14 +65,10 @@ pub(crate) fn number_of_only(target: &Path) -> io::Result<u32> {
     }
 }
 
-/// The source in one line of mountinfo, if it is a mount of ours at `target`.
-fn holder(line: &[u8], target: &Path) -> Option<String> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let point = unescape(fields.nth(4)?);
-    let mut after = fields.skip_while(|field| *field != b"-");
-    let (kind, source) = (after.nth(1)?, after.next()?);
-    let ours = kind == b"fuse.aqueduct" && Path::new(&point) == target;
-    ours.then(|| unescape(source).to_string_lossy().into_owned())
+/// The source of a mount of ours at `target`.
+fn holder(table: &[u8], target: &Path) -> Option<String> {
+    let ours = mounts(table).find(|mounted| mounted.kind == b"fuse.aqueduct" && mounted.point == target)?;
+    Some(unescape(ours.source).to_string_lossy().into_owned())
 }
 
 /// Undoes the kernel's `\ooo` for space, tab, newline and backslash.

@@ -187,7 +187,6 @@ struct Lapse {
 }
 
 /// A session's file. Without one (it could not be written, or was given up) the session ends with the process.
-#[derive(Default)]
 pub(crate) struct Journal {
     kept: Mutex<Option<Arc<Kept>>>,
     /// What its file begins with, should it be begun anew.
@@ -442,7 +441,8 @@ impl Lapses {
 }
 
 impl Kept {
-    /// Writes a record. `stable`: it is on the disk when this returns, if the session is to outlive the machine.
+    /// Writes a record. `stable`: it is on the disk when this returns, if the session outlives the
+    /// machine.
     fn write(&self, request: &Header, (room, stable): (Room, bool), kind: u8, content: &[&[u8]]) -> io::Result<()> {
         let (sequence, op) = (request.sequence.to_le_bytes(), request.op.to_le_bytes());
         let prefix = [&sequence[..], &op, &[kind, 0]];

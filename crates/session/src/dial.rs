@@ -83,11 +83,6 @@ impl<'a> Dials<'a> {
             Err(source) => Some((path, Err(ConnectError::Local { server: self.greeting.server.clone(), source }))),
         }
     }
-
-    fn ended(&mut self, dialed: Dialed) -> Option<Dialed> {
-        self.under_way -= 1;
-        Some(dialed)
-    }
 }
 
 impl Iterator for Dials<'_> {
@@ -99,7 +94,10 @@ impl Iterator for Dials<'_> {
                 let has_more = !self.left.as_slice().is_empty();
                 let patience = if has_more { HEAD_START } else { Duration::MAX };
                 match self.ends.1.recv_timeout(patience) {
-                    Ok(dialed) => return self.ended(dialed),
+                    Ok(dialed) => {
+                        self.under_way -= 1;
+                        return Some(dialed);
+                    }
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return None,
                 }

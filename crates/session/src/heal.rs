@@ -63,11 +63,10 @@ pub(crate) fn join_first(greeting: &Greeting, paths: &RailPaths) -> Result<Greet
     for path in paths {
         match join_over(greeting, (path, FIRST_TIMEOUT), purpose, LaneKind::Control) {
             Ok(greeted) => return Ok(greeted),
-            Err((_, error)) if error.is_of_address() || last.is_none() => {
+            Err((_, error)) => {
                 tracing::warn!(%path, %error, "a rail cannot be used");
                 last = Some(error);
             }
-            Err(_) => {}
         }
     }
     Err(last.unwrap_or_else(|| greeting.broken("no rail is listed")))

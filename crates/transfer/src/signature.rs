@@ -14,11 +14,10 @@ const BETWEEN: &str = ", ";
 /// which was not there, is what a directory becomes that was named without a slash.
 pub fn signature(options: &Options, is_sync: bool, becomes: bool) -> String {
     let Options { recursive, checksum, no_clobber, delete, manifest, verify, no_flush, recall, filter, .. } = options;
-    let patterns = serde_json::to_vec(filter).unwrap_or_default();
-    let patterns = match serde_json::to_vec(&crate::filter::Filter::default()) {
-        Ok(none) if none == patterns => None,
-        _ => Some(format!("patterns or a list ({})", &blake3::hash(&patterns).to_hex()[..8])),
-    };
+    let patterns = (!filter.takes_all()).then(|| {
+        let text = serde_json::to_vec(filter).unwrap_or_default();
+        format!("patterns or a list ({})", &blake3::hash(&text).to_hex()[..8])
+    });
     let named = [
         (is_sync, "sync"),
         (!is_sync, "cp"),

@@ -502,14 +502,11 @@ fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen
         Ok::<_, Fault>((there, is_same))
     })?;
     let is_same = attributes::are_same(seen, present) && attributes::is_same_time(seen, present) && has_same_xattrs;
-    let (count, told) = match (is_same, job.options.dry_run) {
-        (true, _) => (&job.counts.unchanged, None),
-        (false, true) => (&job.counts.attributes, Some("would change the attributes of")),
-        (false, false) => (&job.counts.attributes, Some("changed the attributes of")),
-    };
-    add(count, 1);
-    told.into_iter().for_each(|told| job.tell(told, path));
+    add(if is_same { &job.counts.unchanged } else { &job.counts.attributes }, 1);
     if job.options.dry_run {
+        if !is_same {
+            job.tell("would change the attributes of", path);
+        }
         return Ok(());
     }
     keep_project(job, item)?;
@@ -524,6 +521,7 @@ fn keep(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen, present: &Seen
         lost.extend(attributes::strip(&xattrs, &xattrs_there, &*target).trying("removing extended attributes")?);
         lost.extend(attributes::carry(seen, &xattrs, &*target, None).trying("setting its attributes")?);
         job.lost(path, lost);
+        job.tell("changed the attributes of", path);
     }
     if job.options.hashes() {
         let hash = whole_hash(worker, &*source, seen.attr.size, "reading it")?;

@@ -111,7 +111,7 @@ async fn read(job: &Job, plus: bool) -> Result<Outcome, Errno> {
         if job.shared.policy.names && !job.shared.keeps_names() {
             // All names have been forgotten since, without a look at this listing.
             grant.nodes.iter().for_each(|node| job.shared.nodes.forget(*node, 1));
-            kept = kept.nameless();
+            kept.names = Duration::ZERO;
             (body, grant) = pack(job, &found, room as usize, plus.then_some(&kept));
         }
     }

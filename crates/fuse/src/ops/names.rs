@@ -1,7 +1,6 @@
 //! Names: looking up, making, removing, renaming, linking.
 
 use aqueduct_fs::{Errno, RenameFlags, Request};
-
 use aqueduct_worker::Group;
 
 use crate::abi::{EntryOut, Field, LinkIn, MkdirIn, MknodIn, ROOT_ID, Rename2In, RenameIn, opcode};

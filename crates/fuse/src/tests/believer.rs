@@ -9,7 +9,7 @@ use aqueduct_fs::Aspects;
 use super::leases::{LeasedFixture, ROOT_HANDLE, leases};
 use super::*;
 
-/// A kernel that believes what it is told, and notes what it keeps: the version of each file is its length.
+/// A kernel that believes what it is told, and notes what it keeps. A file's length is its version.
 struct Believer<'a> {
     kernel: &'a Kernel,
     nodes: HashMap<u64, &'static str>,
@@ -144,7 +144,8 @@ fn random(state: &mut u64) -> u64 {
     *state >> 40
 }
 
-/// Requests, and recalls of changes elsewhere, in any order: after a recall the kernel keeps nothing old.
+/// Requests come in any order, and so do recalls of changes elsewhere. After a recall the kernel
+/// keeps nothing old.
 #[test]
 fn nothing_of_before_is_kept_after_a_recall() {
     let mut kept = (1..=100).map(any_schedule).scan(0, |kept, more| Some(std::mem::replace(kept, *kept + more)));
@@ -165,7 +166,7 @@ fn any_schedule(seed: u64) -> usize {
                 let file = memory.find(name.as_bytes()).unwrap();
                 let names = (&ROOT_HANDLE[..], Aspects::NAMES | Aspects::ATTRIBUTES);
                 layer.change(&[names, (&file[..], Aspects::ATTRIBUTES | Aspects::DATA)], || {
-                    // By this word, which means nothing else, the kernel knows that the recall is over.
+                    // The recall is over: this name stands for nothing else.
                     let mark = format!("{name} {version}");
                     assert!(session.notify_delete(&ROOT_HANDLE, &ROOT_HANDLE, mark.as_bytes()).unwrap());
                     memory.put(name.as_bytes(), &vec![b'x'; version]);
