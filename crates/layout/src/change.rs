@@ -10,6 +10,7 @@ use aqueduct_fs::{
 
 use crate::attribute::{self, BLOCK, State, UNKNOWN};
 use crate::backing::own;
+use crate::gate::Pass;
 use crate::pinned::{File, Kind};
 use crate::plain::{FOLDER, Plain, size_of};
 use crate::spread::Spread;
@@ -170,7 +171,7 @@ impl Plain {
         (open, set): (Option<OpenId>, SetAttr),
         size: u64,
     ) -> Result<Reply, Errno> {
-        let (_pass, kind) = self.alone(file).await?;
+        let (pass, kind) = self.alone(file).await?;
         let handle = file.handle.bytes();
         let is_large = file.is_large.load(Ordering::Relaxed);
         let spread = match kind {
@@ -192,7 +193,7 @@ impl Plain {
                 return Ok(reply);
             }
         };
-        let mut reply = self.resize(context, (file, &spread), (open, set), size).await?;
+        let mut reply = self.resize(context, (file, &spread, &pass), (open, set), size).await?;
         if set.uid.is_some() || set.gid.is_some() {
             self.own_soon(file, &spread).await;
         }
@@ -213,7 +214,7 @@ impl Plain {
     pub(crate) async fn resize(
         &self,
         context: &Context,
-        (file, spread): (&File, &Spread),
+        (file, spread, pass): (&File, &Spread, &Pass<'_>),
         (open, set): (Option<OpenId>, SetAttr),
         size: u64,
     ) -> Result<Reply, Errno> {
@@ -223,7 +224,7 @@ impl Plain {
         let before = spread.now().size;
         let _noting = file.changed.noting(size.min(before), size.max(before));
         if size > before {
-            self.cut(file, spread).await?;
+            self.cut((file, pass), spread).await?;
         }
         if size < before {
             self.find_objects(spread).await?;
@@ -285,7 +286,7 @@ impl Plain {
     ) -> Result<Reply, Errno> {
         let below = Request::Fallocate { open, offset, length, flags };
         let Some(file) = self.table.open(context.client, open) else { return self.tree.call(context, below).await };
-        let (_pass, kind) = self.alone(&file).await?;
+        let (pass, kind) = self.alone(&file).await?;
         let spread = match kind {
             Kind::Spread(spread) => spread,
             _ if flags.contains(FallocateFlags::PUNCH_HOLE) => {
@@ -310,7 +311,7 @@ impl Plain {
         self.tree.call(context, touch).await?;
         let grows = end > spread.now().size && !flags.contains(FallocateFlags::KEEP_SIZE);
         if grows {
-            self.cut(&file, &spread).await?;
+            self.cut((&file, &pass), &spread).await?;
         }
         self.unsettle(&file, &spread).await?;
         let _noting = file.changed.noting(offset, end);

@@ -39,7 +39,17 @@ struct Waiting {
 }
 
 /// The right to go on, until it is dropped.
-pub(crate) struct Pass<'a>(&'a Gate);
+pub(crate) struct Pass<'a> {
+    gate: &'a Gate,
+    kind: Kind,
+}
+
+impl Pass<'_> {
+    /// Whether nobody else has one.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.kind == Kind::Alone
+    }
+}
 
 /// Waits for a [`Pass`].
 pub(crate) struct Coming<'a> {
@@ -102,7 +112,7 @@ impl<'a> Future for Coming<'a> {
                 state.queue.pop_front();
             }
             state.enter(kind);
-            return Poll::Ready(Pass(gate));
+            return Poll::Ready(Pass { gate, kind });
         }
         match self.number {
             Some(number) => {
@@ -134,7 +144,7 @@ impl Drop for Coming<'_> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.gate.state();
         state.sharing -= 1;
         state.wake_first();
     }
@@ -166,9 +176,9 @@ mod tests {
         assert!(poll(alone.as_mut()).is_none());
         drop(other);
         let pass = poll(alone.as_mut()).unwrap();
-        assert!(poll(later.as_mut()).is_none());
+        assert!(pass.is_alone() && poll(later.as_mut()).is_none());
         drop(pass);
-        assert!(poll(later.as_mut()).is_some());
+        assert!(poll(later.as_mut()).is_some_and(|pass| !pass.is_alone()));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use aqueduct_fs::{
 use bytes::Bytes;
 
 use crate::attribute::{Attribute, BLOCK, MAGIC, UNKNOWN};
+use crate::gate::Pass;
 use crate::pinned::{File, Kind};
 use crate::plain::Plain;
 use crate::rooms::Rooms;
@@ -99,11 +100,11 @@ impl Plain {
             Source::Staged(staged) => return self.write_brought((context, &file), write, staged).await,
         };
         if !write.append {
-            let (_pass, kind) = self.shared(&file).await?;
+            let (pass, kind) = self.shared(&file).await?;
             match kind {
                 Kind::Spread(spread) if may_share(&spread, write.offset, data.len()) => {
-                    let shared = (write, Source::Memory(data.clone()), true);
-                    match self.write_spread(context, (&file, &spread), shared).await {
+                    let shared = (write, Source::Memory(data.clone()));
+                    match self.write_spread(context, (&file, &spread, &pass), shared).await {
                         Err(error) if self.may_place_anew(&spread, error) => {}
                         Ok(None) => {}
                         written => return written?.ok_or(Errno::EIO),
@@ -117,7 +118,7 @@ impl Plain {
                 _ => {}
             }
         }
-        let (_pass, kind) = self.alone(&file).await?;
+        let (pass, kind) = self.alone(&file).await?;
         let mut spread = match kind {
             Kind::Spread(spread) => spread,
             kind => {
@@ -135,8 +136,8 @@ impl Plain {
             }
         };
         loop {
-            let alone = (write, Source::Memory(data.clone()), false);
-            match self.write_spread(context, (&file, &spread), alone).await {
+            let alone = (write, Source::Memory(data.clone()));
+            match self.write_spread(context, (&file, &spread, &pass), alone).await {
                 // Each time another store is known to refuse what is asked of it.
                 Err(error) if self.may_place_anew(&spread, error) => spread = self.place_anew(&file, &spread).await?,
                 written => return written?.ok_or(Errno::EIO),
@@ -159,25 +160,25 @@ impl Plain {
         let length = staged.length as usize;
         let is_one = |spread: &Spread| spread.stripe.pieces(write.offset, length as u64).len() == 1;
         {
-            let (_pass, kind) = self.shared(file).await?;
+            let (pass, kind) = self.shared(file).await?;
             let Kind::Spread(spread) = kind else { return Err(Errno::ENODATA) };
-            if write.append || !is_one(&spread) {
+            if write.append {
                 return Err(Errno::ENODATA);
             }
             if may_share(&spread, write.offset, length) {
-                let shared = (write, Source::Staged(staged), true);
-                if let Some(written) = self.write_spread(context, (file, &spread), shared).await? {
+                let shared = (write, Source::Staged(staged));
+                if let Some(written) = self.write_spread(context, (file, &spread, &pass), shared).await? {
                     return Ok(written);
                 }
             }
         }
-        let (_pass, kind) = self.alone(file).await?;
+        let (pass, kind) = self.alone(file).await?;
         let Kind::Spread(spread) = kind else { return Err(Errno::ENODATA) };
         if !is_one(&spread) {
             return Err(Errno::ENODATA);
         }
-        let alone = (write, Source::Staged(staged), false);
-        self.write_spread(context, (file, &spread), alone).await?.ok_or(Errno::EIO)
+        let alone = (write, Source::Staged(staged));
+        self.write_spread(context, (file, &spread, &pass), alone).await?.ok_or(Errno::EIO)
     }
 
     /// Whether an ordinary file would become too long.
@@ -210,13 +211,13 @@ impl Plain {
         }
     }
 
-    /// Writes to objects. `None`: others have the file too, `shares`, and one of them has left
-    /// something behind the end meanwhile. It may only be cut while nobody writes there.
+    /// Writes to objects. `None`: others have the file too, and one of them has left something
+    /// behind the end meanwhile. It may only be cut while nobody writes there.
     async fn write_spread(
         &self,
         context: &Context,
-        (file, spread): (&File, &Spread),
-        (write, data, shares): (WriteAt, Source, bool),
+        (file, spread, pass): (&File, &Spread, &Pass<'_>),
+        (write, data): (WriteAt, Source),
     ) -> Result<Option<Written>, Errno> {
         let offset = if write.append { spread.now().size } else { write.offset };
         let length = data.length();
@@ -230,11 +231,12 @@ impl Plain {
             return Ok(Some(Written { count: 0, offset, ..touched }));
         }
         let grows = end > spread.now().size;
-        if grows && !spread.now().is_cut && shares {
-            return Ok(None);
-        }
-        if grows {
-            self.cut(file, spread).await?;
+        // Looked at once: who shares the file may find that it has to be cut, and never cuts it.
+        if grows && !spread.now().is_cut {
+            if !pass.is_alone() {
+                return Ok(None);
+            }
+            self.cut((file, pass), spread).await?;
         }
         self.unsettle(file, spread).await?;
         let mut growing = Growing { spread, is_done: !grows };
@@ -333,15 +335,11 @@ impl Plain {
         }
         let owner = self.owner_of(&file.handle).await?;
         let object = spread.make(part, owner).await?;
-        let attribute = {
-            let mut now = spread.now();
-            now.attribute.made |= 1 << part;
-            now.attribute.clone()
-        };
-        if let Err(error) = self.store(&file.handle, &attribute, false).await {
-            spread.now().attribute.made &= !(1 << part);
-            return Err(error);
-        }
+        let mut attribute = spread.now().attribute.clone();
+        attribute.made |= 1 << part;
+        self.store(&file.handle, &attribute, false).await?;
+        // Not before: who sees it writes there, and one that is not stored is made anew, empty.
+        spread.now().attribute.made |= 1 << part;
         Ok(object)
     }
 
@@ -358,8 +356,10 @@ impl Plain {
         Ok(())
     }
 
-    /// Cuts the objects of a file that is about to grow, which nobody else uses meanwhile.
-    pub(crate) async fn cut(&self, file: &File, spread: &Spread) -> Result<(), Errno> {
+    /// Cuts the objects of a file that is about to grow, which nobody else uses meanwhile: what
+    /// others had written behind its end, and are about to be told of, would go.
+    pub(crate) async fn cut(&self, (file, pass): (&File, &Pass<'_>), spread: &Spread) -> Result<(), Errno> {
+        debug_assert!(pass.is_alone());
         if spread.now().is_cut {
             return Ok(());
         }
@@ -375,12 +375,14 @@ impl Plain {
             return Ok(());
         }
         let _alone = spread.making().alone().await;
-        let attribute = {
-            let mut now = spread.now();
-            now.attribute.blocks = UNKNOWN;
-            now.attribute.clone()
-        };
-        self.store(&file.handle, &attribute, false).await
+        if spread.now().blocks().is_none() {
+            return Ok(());
+        }
+        let attribute = Attribute { blocks: UNKNOWN, ..spread.now().attribute.clone() };
+        self.store(&file.handle, &attribute, false).await?;
+        // Not before: others would change the file while its store says what they take.
+        spread.now().attribute.blocks = UNKNOWN;
+        Ok(())
     }
 
     /// The file is at least so long.

@@ -208,6 +208,7 @@ impl Plain {
         attribute.epoch += 1;
         // Copies leave zeros out, and are of another clock's time.
         attribute.blocks = UNKNOWN;
+        attribute.were = spread.had_all();
         let stored = {
             let _names = file.names.alone().await;
             // If that fails, the disk knows better.

@@ -15,6 +15,7 @@ use aqueduct_fs::{
 use crate::attribute::BLOCK;
 use crate::backing::own;
 use crate::change::nlink_of;
+use crate::gate::Pass;
 use crate::pinned::{File, Kind};
 use crate::plain::{Plain, gone_name};
 use crate::spread::Spread;
@@ -55,7 +56,7 @@ impl Plain {
             }
             return self.tree.call(context, Request::Open { handle, flags }).await;
         }
-        let (_pass, kind) = self.alone(file).await?;
+        let (pass, kind) = self.alone(file).await?;
         let Kind::Spread(spread) = kind else {
             file.is_large.store(false, Ordering::Relaxed);
             let _noting = file.changed.noting(0, u64::MAX);
@@ -65,7 +66,7 @@ impl Plain {
         let flags = flags.difference(OpenFlags::TRUNCATE);
         let opened = self.tree.call(context, Request::Open { handle, flags }).await?;
         let Reply::Opened(Opened { id: open, .. }) = &opened else { return Err(Errno::EIO) };
-        self.empty(context, (file, &spread), *open).await.map(|()| opened)
+        self.empty(context, (file, &spread, &pass), *open).await.map(|()| opened)
     }
 
     /// What a pinned file is, for who opens it. ESTALE: its objects are going with its last name.
@@ -84,7 +85,7 @@ impl Plain {
     }
 
     /// Empties a file that was opened to be emptied, or closes it again.
-    async fn empty(&self, context: &Context, of: (&File, &Spread), open: OpenId) -> Result<(), Errno> {
+    async fn empty(&self, context: &Context, of: (&File, &Spread, &Pass<'_>), open: OpenId) -> Result<(), Errno> {
         let emptied = SetAttr { size: Some(0), ..SetAttr::default() };
         let done = self.resize(&own(), of, (None, emptied), 0).await;
         if done.is_err()
@@ -124,7 +125,7 @@ impl Plain {
     /// Empties what was opened, while nobody else uses it.
     async fn empty_opened(&self, context: &Context, open: OpenId) -> Result<Attr, Errno> {
         let file = self.table.open(context.client, open).ok_or(Errno::EBADF)?;
-        let (_pass, kind) = self.alone(&file).await?;
+        let (pass, kind) = self.alone(&file).await?;
         let handle = file.handle.bytes();
         self.may(context, &file.handle, AccessMask::WRITE).await?;
         let emptied = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -132,7 +133,7 @@ impl Plain {
         // who owns it.
         let touched = SetAttr { mtime: Some(SetTime::Now), ..emptied };
         if let Kind::Spread(spread) = kind {
-            let reply = self.resize(&own(), (&file, &spread), (None, touched), 0).await?;
+            let reply = self.resize(&own(), (&file, &spread, &pass), (None, touched), 0).await?;
             let mut attr = reply.attr()?;
             self.correct_by(&spread, &mut attr).await?;
             return Ok(attr);

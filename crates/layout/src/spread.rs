@@ -50,7 +50,7 @@ pub(crate) struct Now {
     pub(crate) size: u64,
     /// How many bytes each object has to have at least, as was written down or written since.
     least: Vec<u64>,
-    /// How many it had when it was opened, where those were less: the rest is lost.
+    /// How many it had when that was seen last, where those were less: the rest is lost.
     short: Vec<Option<u64>>,
     /// How often an object was about to be cut.
     cuts: u64,
@@ -189,6 +189,8 @@ impl Spread {
         let end = piece.at + count as u64;
         if end < least.min(piece.at + piece.length) && cuts == self.now().cuts {
             self.stores[piece.part].lacks_end((&self.id, piece.part), (end, least));
+            // Whoever writes next asks how long it is.
+            self.now().short[piece.part] = Some(0);
             return Err(Errno::EIO);
         }
         Ok(count)
@@ -353,6 +355,27 @@ impl Spread {
             were[part] = Was { length, changed: seconds_of(&attr) };
         }
         Ok(Attribute { blocks, were, ..self.now().attribute.clone() })
+    }
+
+    /// That was written down. Who comes to the file before it is forgotten goes on with it.
+    pub(crate) fn settles(&self, attribute: Attribute) {
+        let mut now = self.now();
+        let size = now.size;
+        for (part, least) in now.least.iter_mut().enumerate() {
+            *least = attribute.least(part, size).max(*least);
+        }
+        now.attribute = attribute;
+    }
+
+    /// What is to be written down of the objects when they have moved: what they had at least, so
+    /// that it is not forgotten.
+    pub(crate) fn had_all(&self) -> Vec<Was> {
+        let now = self.now();
+        let had = |(part, least): (usize, &u64)| {
+            let length = self.stripe.length_of(now.size, part);
+            Was { length: length.min(*least), changed: 0 }
+        };
+        now.least.iter().enumerate().map(had).collect()
     }
 
     /// Makes stable what was written to objects.

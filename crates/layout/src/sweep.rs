@@ -120,7 +120,7 @@ impl Plain {
         }
         let attribute = in_time(spread.settled(), group).await.ok_or_else(silent)??;
         match self.store(&file.handle, &attribute, false).await {
-            Ok(()) => spread.now().attribute = attribute,
+            Ok(()) => spread.settles(attribute),
             Err(Errno::EROFS) => {} // it is only looked at
             Err(error) => return Err(error),
         }

@@ -59,8 +59,14 @@ pub(super) struct Disk {
     /// Nothing is made stable, or written, meanwhile.
     pub(super) holds_syncs: AtomicBool,
     pub(super) holds_writes: AtomicBool,
-    /// No attributes are set meanwhile.
+    /// What was written is answered later.
+    pub(super) holds_answers: AtomicBool,
+    /// No attributes are set, or looked at, meanwhile.
     pub(super) holds_attributes: AtomicBool,
+    pub(super) holds_looks: AtomicBool,
+    /// No layout is stored meanwhile; and that fails then.
+    pub(super) holds_layouts: AtomicBool,
+    pub(super) fails_layouts: AtomicBool,
     /// There is no room for attributes that are set.
     pub(super) fails_attributes: AtomicBool,
     /// There is no room for what is allocated.
@@ -143,13 +149,24 @@ impl layer::Layer for Mortal {
                 Request::SetAttr { .. } if disk.fails_attributes.load(Ordering::SeqCst) => {
                     return Call::ready(Err(Errno::ENOSPC));
                 }
-                Request::SetAttr { .. } if disk.holds_attributes.load(Ordering::SeqCst) => {
-                    return Call::waiting(async move {
-                        until_free(&disk.holds_attributes).await;
-                        self.below.ask(context, request).await
-                    });
-                }
                 _ => {}
+            }
+            let holds = match request {
+                Request::SetAttr { .. } => Some(&disk.holds_attributes),
+                Request::GetAttr { .. } => Some(&disk.holds_looks),
+                Request::SetXattr { .. } => Some(&disk.holds_layouts),
+                _ => None,
+            };
+            let fails = matches!(request, Request::SetXattr { .. }).then_some(&disk.fails_layouts);
+            let is_set = |one: &&AtomicBool| one.load(Ordering::SeqCst);
+            if let Some(holds) = holds.filter(is_set) {
+                return Call::waiting(async move {
+                    until_free(holds).await;
+                    if fails.filter(is_set).is_some() {
+                        return Err(Errno::EIO);
+                    }
+                    self.below.ask(context, request).await
+                });
             }
         }
         let changes = request.writes() && !matches!(request, Request::Access { .. } | Request::Open { .. });
@@ -177,7 +194,9 @@ impl layer::Layer for Mortal {
                 if write.stable {
                     disk.stable.fetch_add(1, Ordering::SeqCst);
                 }
-                self.below.write(context, write, source).await
+                let written = self.below.write(context, write, source).await;
+                until_free(&disk.holds_answers).await;
+                written
             }),
             (Ok(()), None) => self.below.write(context, write, source),
             (Err(error), _) => Call::ready(Err(error)),

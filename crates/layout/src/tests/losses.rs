@@ -101,6 +101,19 @@ fn holes_at_the_end_stay_holes() {
     }
 }
 
+#[test]
+fn a_file_in_use_that_was_cut_and_is_longer_again_lacks_nothing() {
+    let (volume, process, data) = whole();
+    let _open = process.open("file", READ_WRITE).unwrap();
+    process.set_size("file", 40_000).unwrap();
+    process.set_size("file", 90_000).unwrap();
+    assert!(damaged(&process).is_empty(), "{:?}", damaged(&process));
+    drop(process);
+    let process = volume.start(usize::MAX);
+    assert!(process.get("file").unwrap() == [&data[..40_000], &[0; 50_000]].concat());
+    assert!(damaged(&process).is_empty());
+}
+
 /// The process ends before what was cut is, and before what is written down of it is.
 #[test]
 fn a_file_that_was_cut_lacks_nothing_wherever_that_ends() {
@@ -126,14 +139,7 @@ fn what_moves_is_as_long_as_it_was_and_a_loss_does_not_move() {
     let (volume, data) = (Volume::new(2, 1), [content(3, 1 << 20), vec![0; 3 << 20]].concat());
     let process = volume.start(usize::MAX);
     process.put("file", &data).unwrap();
-    let of = |process: &Process, id: &str| process.wait(process.plain.objects_at(id)).unwrap();
-    let (from, to) = if of(&process, "d0") == 1 { (0, 1) } else { (1, 0) };
-    let drain = |process: &Process, number: usize, drains: bool| {
-        process.wait(process.plain.set_draining(&format!("d{number}"), drains)).unwrap();
-        let found = process.wait(process.plain.misplaced(Goal::Drain)).unwrap();
-        let moved = found.iter().map(|found| process.wait(process.plain.relocate(found, Goal::Drain, &Job::new(None))));
-        moved.collect::<Result<Vec<_>, _>>()
-    };
+    let (from, to) = places(&process);
     assert_eq!(drain(&process, from, true), Ok(vec![true]));
     assert!(damaged(&process).is_empty(), "{:?}", damaged(&process));
     assert!(process.get("file").unwrap() == data);
@@ -141,8 +147,73 @@ fn what_moves_is_as_long_as_it_was_and_a_loss_does_not_move() {
     drain(&process, from, false).unwrap();
     cut(&object(&volume, to), (4 << 20) - 100);
     assert_eq!(drain(&process, to, true), Err(Errno::EIO));
-    assert_eq!((of(&process, &format!("d{to}")), of(&process, &format!("d{from}"))), (1, 0), "it stays");
+    assert_eq!(places(&process), (to, from), "it stays");
     assert_eq!(damaged(&process).len(), 1);
+}
+
+/// Moves a file away from a server, or lets it have files again. Returns what became of each.
+fn drain(process: &Process, number: usize, drains: bool) -> Result<Vec<bool>, Errno> {
+    process.wait(process.plain.set_draining(&format!("d{number}"), drains)).unwrap();
+    let found = process.wait(process.plain.misplaced(Goal::Drain)).unwrap();
+    found.iter().map(|found| process.wait(process.plain.relocate(found, Goal::Drain, &Job::new(None)))).collect()
+}
+
+/// The server of the only file of two servers with one object, and the other.
+fn places(process: &Process) -> (usize, usize) {
+    let has = |id: &str| process.wait(process.plain.objects_at(id)).unwrap();
+    if has("d0") == 1 { (0, 1) } else { (1, 0) }
+}
+
+/// What was written of a file that moves is written down of it, though nobody has closed it yet.
+#[test]
+fn what_a_moved_file_loses_is_no_hole() {
+    let (volume, data) = (Volume::new(2, 1), content(3, 1 << 20));
+    let process = volume.start(usize::MAX);
+    let (_, open) = process.create("file", OpenFlags::empty()).unwrap();
+    process.write(open, 0, &data).unwrap();
+    let (from, to) = places(&process);
+    assert_eq!(drain(&process, from, true), Ok(vec![true]));
+    assert!(process.read(open, 0, data.len()).unwrap() == data && damaged(&process).is_empty());
+    cut(&object(&volume, to), (1 << 20) - 100);
+    assert_eq!(process.read(open, (1 << 20) - 200, 200), Err(Errno::EIO));
+    assert_eq!(process.write(open, 1 << 20, b"more"), Err(Errno::EIO));
+    let found = damaged(&process);
+    assert!(matches!(&found[..], [(_, why)] if why.contains("lost 100 bytes")), "{found:?}");
+}
+
+/// Who comes to a file while it is written down what its objects are goes on with that: a move
+/// leaves zeros at their ends out, and makes them as long as they were.
+#[test]
+fn what_moves_after_it_was_written_down_and_not_forgotten_is_as_long_as_it_was() {
+    let (volume, data) = (Volume::new(2, 1), [content(3, 1 << 20), vec![0; 3 << 20]].concat());
+    let process = volume.start(usize::MAX);
+    let (entry, open) = process.create("file", OpenFlags::empty()).unwrap();
+    for (part, at) in data.chunks(1 << 20).zip(0..) {
+        assert_eq!(process.write(open, at << 20, part), Ok(1 << 20));
+    }
+    drop(process);
+    // Nobody knows what a process that ended has left: by its handle nobody looks either.
+    let process = volume.start(usize::MAX);
+    let open = || {
+        let request = Request::Open { handle: entry.handle.bytes(), flags: READ_WRITE };
+        process.ask(request).unwrap().opened().unwrap().id
+    };
+    let first = open();
+    process.write(first, 0, &data[..1]).unwrap();
+    process.disk.holds_looks.store(true, Ordering::SeqCst);
+    let context = context();
+    let mut closed = std::pin::pin!(process.plain.call(&context, Request::Release { open: first }));
+    assert!(poll(&mut closed).is_none(), "the server is asked how long it is");
+    let second = open();
+    process.disk.holds_looks.store(false, Ordering::SeqCst);
+    assert_eq!(poll(&mut closed), Some(Ok(Reply::Done)));
+    let (from, to) = places(&process);
+    assert_eq!(drain(&process, from, true), Ok(vec![true]));
+    assert!(damaged(&process).is_empty(), "{:?}", damaged(&process));
+    assert_eq!(object(&volume, to).metadata().unwrap().len(), 4 << 20);
+    assert!(process.read(second, 2 << 20, 1 << 20).unwrap() == data[2 << 20..3 << 20]);
+    process.close(second).unwrap();
+    assert!(process.get("file").unwrap() == data);
 }
 
 #[test]

@@ -164,13 +164,22 @@ fn all_of(process: &Process, served: &Served, token: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// A client that has not opened an object yet, with a token of when the file lay there before.
+/// A file, and a token for its object of when that was empty, so that it says nothing of its
+/// length: and the server that has it.
+fn token_of_empty(process: &Process, data: &[u8]) -> (usize, Box<[u8]>) {
+    process.put("file", data).unwrap();
+    process.set_size("file", 0).unwrap();
+    let found = token_of(process, "file");
+    process.put("file", data).unwrap();
+    found
+}
+
 #[test]
 fn a_token_of_before_opens_no_object_that_is_still_copied_back() {
     let volume = Volume::new(2, 1);
     let process = volume.start(usize::MAX);
     let data = content(5, 100_000);
-    process.put("file", &data).unwrap();
-    let (home, token) = token_of(&process, "file");
+    let (home, token) = token_of_empty(&process, &data);
     let served = served(&volume, home);
     move_to(&process, 1 - home).unwrap();
     assert_eq!(all_of(&process, &served, &token), None, "it lies elsewhere");
@@ -196,8 +205,7 @@ fn a_move_back_may_end_at_each_step_and_no_token_of_before_reads_half_of_it() {
         assert!(changes < 100, "it never ends");
         let volume = Volume::new(2, 1);
         let process = volume.start(usize::MAX);
-        process.put("file", &data).unwrap();
-        let (home, token) = token_of(&process, "file");
+        let (home, token) = token_of_empty(&process, &data);
         move_to(&process, 1 - home).unwrap();
         drop(process);
         let process = volume.start(changes);

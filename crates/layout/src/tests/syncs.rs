@@ -90,19 +90,50 @@ fn what_a_failed_write_leaves_is_cut_without_what_others_write_behind_it() {
     let mut written = pin!(at(other, 300_000));
     assert!(poll(&mut late).is_none() && poll(&mut written).is_none());
     process.tree_disk.holds_writes.store(false, Ordering::SeqCst);
-    process.tree_disk.holds_attributes.store(true, Ordering::SeqCst);
+    process.disk.holds_answers.store(true, Ordering::SeqCst);
     assert!(poll(&mut written).is_none(), "its data are in the object, and the file is no longer yet");
     *process.disk.refuses.lock().unwrap() = Some(Errno::ENOSPC);
     let mut failed = pin!(at(one, 110_000));
     assert_eq!(poll(&mut failed).unwrap().unwrap_err(), Errno::ENOSPC);
     *process.disk.refuses.lock().unwrap() = None;
     assert!(poll(&mut late).is_none(), "it waits for who writes behind the end");
-    process.tree_disk.holds_attributes.store(false, Ordering::SeqCst);
+    process.disk.holds_answers.store(false, Ordering::SeqCst);
     assert_eq!(poll(&mut written).unwrap().unwrap().count, 4);
     assert_eq!(poll(&mut late).unwrap().unwrap().count, 4);
     for offset in [200_000, 300_000] {
         assert_eq!(process.read(one, offset, 4).unwrap(), b"data", "at {offset}");
     }
+}
+
+/// An object that is not written down yet is made anew by the next who needs it, empty: nobody
+/// writes to it before.
+#[test]
+fn nobody_writes_to_an_object_before_it_is_written_down() {
+    let volume = Volume::new(2, 2);
+    let process = volume.start(usize::MAX);
+    // Both servers are known from then on, and nothing else is written down below.
+    process.put("both", &content(2, 2 * BLOCK as usize)).unwrap();
+    process.put("file", &content(1, 10_000)).unwrap();
+    assert_eq!(volume.objects(), 3);
+    let (one, other) = (process.open("file", READ_WRITE).unwrap(), process.open("file", READ_WRITE).unwrap());
+    process.set_size("file", 1 << 20).unwrap();
+    process.write(one, 0, b"unsettled").unwrap();
+    let (context, second) = (context(), u64::from(process.plain.config.block));
+    let at = |open, offset| {
+        let write = WriteAt { open, offset, append: false, stable: false };
+        process.plain.write(&context, write, Source::Memory(bytes::Bytes::from_static(b"data")))
+    };
+    process.tree_disk.holds_layouts.store(true, Ordering::SeqCst);
+    let (mut first, mut beside) = (pin!(at(one, second)), pin!(at(other, second + 100)));
+    assert!(poll(&mut first).is_none());
+    assert!(poll(&mut beside).is_none(), "the object has no name on the disk yet");
+    process.tree_disk.fails_layouts.store(true, Ordering::SeqCst);
+    process.tree_disk.holds_layouts.store(false, Ordering::SeqCst);
+    assert_eq!(poll(&mut first).unwrap().unwrap_err(), Errno::EIO);
+    process.tree_disk.fails_layouts.store(false, Ordering::SeqCst);
+    assert_eq!(poll(&mut beside).unwrap().unwrap().count, 4);
+    assert_eq!(process.write(one, second + 200, b"more"), Ok(4));
+    assert_eq!(process.read(one, second + 100, 4).unwrap(), b"data");
 }
 
 /// A file lies on as many servers as its layout can name, and is read again by the next process.
