@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use aqueduct_metrics::activity::Recorder;
-use aqueduct_metrics::{Collect, Counter, Histogram, Indexed, Snapshot, table};
+use aqueduct_metrics::{Collect, Counter, Histogram, Indexed, Recorder, Snapshot, table};
 
 use crate::abi::{notify, opcode};
 

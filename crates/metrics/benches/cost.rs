@@ -4,8 +4,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use aqueduct_metrics::activity::Recorder;
-use aqueduct_metrics::{Counter, Histogram};
+use aqueduct_metrics::{Counter, Histogram, Recorder};
 
 /// Each is measured so often; the fastest run counts, which other programs have disturbed least.
 const RUNS: usize = 50;

@@ -4,9 +4,6 @@
 //!
 //! All of it only grows, so that what lies between two looks is their difference.
 
-use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
-
 use serde::{Deserialize, Serialize};
 
 /// Classes of numbers in flight: 0, 1, 2, 3-4, 5-8, 9-16, 17-32, more.
@@ -119,141 +116,9 @@ impl Station {
     }
 }
 
-/// Records a step at one target, while it is worked on by several threads. It costs one lock that
-/// is held for some instructions at the beginning and at the end of an operation, and no clock.
-#[derive(Debug, Default)]
-pub struct Recorder(Mutex<Counting>);
-
-#[derive(Debug, Default)]
-struct Counting {
-    in_flight: usize,
-    changed: Option<Instant>,
-    /// In nanoseconds, as [`Station`] has them.
-    time: [u64; LEVELS],
-    under_way: u64,
-    spent: u64,
-    done: [u64; LEVELS],
-    count: u64,
-    log_sum: f64,
-    log_squares: f64,
-    log_lag: f64,
-    log_before: f64,
-}
-
-/// The natural logarithm of a time in seconds, to 2e-5. The C library's is exact, takes several
-/// times as long, and reads tables that each request would have to bring into the caches.
-fn log_of(took: Duration) -> f64 {
-    const LOG_OF_NANOSECOND: f64 = -20.723_265_836_946_41;
-    const FRACTION_BITS: u32 = f64::MANTISSA_DIGITS - 1;
-    let bits = ((took.as_nanos() as u64).max(1) as f64).to_bits();
-    let one = 1f64.to_bits();
-    let exponent = (bits >> FRACTION_BITS) as i64 - (one >> FRACTION_BITS) as i64;
-    let mantissa = f64::from_bits(bits & ((1 << FRACTION_BITS) - 1) | one);
-    // Of 1 to 2, by the series of the area hyperbolic tangent.
-    let part = (mantissa - 1.0) / (mantissa + 1.0);
-    let square = part * part;
-    let series = part * (2.0 + square * (2.0 / 3.0 + square * (2.0 / 5.0 + square * (2.0 / 7.0))));
-    exponent as f64 * std::f64::consts::LN_2 + series + LOG_OF_NANOSECOND
-}
-
-impl Counting {
-    fn advance(&mut self, now: Instant) {
-        // Threads come here in another order than they have read the clock.
-        let before = self.changed.unwrap_or(now);
-        let nanos = now.saturating_duration_since(before).as_nanos() as u64;
-        self.time[level(self.in_flight)] += nanos;
-        self.under_way += nanos * self.in_flight as u64;
-        self.changed = Some(before.max(now));
-    }
-}
-
-impl Recorder {
-    fn lock(&self) -> MutexGuard<'_, Counting> {
-        self.0.lock().unwrap_or_else(|poison| poison.into_inner())
-    }
-
-    /// An operation begins, or goes on after it was set aside.
-    pub fn begin(&self, now: Instant) {
-        let mut counting = self.lock();
-        counting.advance(now);
-        counting.in_flight += 1;
-    }
-
-    /// An operation is set aside, or given up: nothing has ended.
-    pub fn leave(&self, now: Instant) {
-        let mut counting = self.lock();
-        counting.advance(now);
-        counting.in_flight = counting.in_flight.saturating_sub(1);
-    }
-
-    /// An operation ends that took so long.
-    pub fn end(&self, now: Instant, took: Duration) {
-        let log = log_of(took);
-        let mut counting = self.lock();
-        counting.advance(now);
-        let level = level(counting.in_flight.max(1));
-        counting.done[level] += 1;
-        counting.in_flight = counting.in_flight.saturating_sub(1);
-        counting.spent += took.as_nanos() as u64;
-        let before = if counting.count == 0 { log } else { counting.log_before };
-        counting.count += 1;
-        counting.log_sum += log;
-        counting.log_squares += log * log;
-        counting.log_lag += log * before;
-        counting.log_before = log;
-    }
-
-    /// What was recorded so far, up to `now`; of a target with this name.
-    pub fn look(&self, target: &str, now: Instant) -> Station {
-        let mut counting = self.lock();
-        counting.advance(now);
-        let seconds = |nanos: u64| nanos as f64 / 1e9;
-        Station {
-            target: target.to_owned(),
-            kind: String::new(),
-            time: counting.time.map(seconds),
-            done: counting.done.map(|done| done as f64),
-            spent: seconds(counting.spent),
-            under_way: seconds(counting.under_way),
-            count: counting.count as f64,
-            log_sum: counting.log_sum,
-            log_squares: counting.log_squares,
-            log_lag: counting.log_lag,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn logarithms_are_near_those_of_the_library() {
-        let times = (0..60).flat_map(|power| [0, 1, (1u64 << power) / 3].map(|more| (1u64 << power) + more));
-        for nanos in times.chain([0, 999_999_999, 1_000_000_000]) {
-            let (took, exact) = (Duration::from_nanos(nanos), (nanos.max(1) as f64 / 1e9).ln());
-            assert!((log_of(took) - exact).abs() < 2e-5, "of {nanos} ns: {} is not {exact}", log_of(took));
-        }
-    }
-
-    #[test]
-    fn what_is_under_way_is_counted_by_how_many_there_are() {
-        let (recorder, start) = (Recorder::default(), Instant::now());
-        let at = |millis: u64| start + Duration::from_millis(millis);
-        recorder.begin(at(0));
-        recorder.begin(at(100));
-        recorder.end(at(400), Duration::from_millis(400));
-        recorder.leave(at(600));
-        recorder.begin(at(900));
-        let told = recorder.look("a", at(1000));
-        let close = |one: f64, other: f64| (one - other).abs() < 1e-6;
-        assert!(close(told.time[0], 0.3) && close(told.time[1], 0.4) && close(told.time[2], 0.3), "{told:?}");
-        assert!(close(told.under_way, 1.0) && close(told.spent, 0.4), "{told:?}");
-        assert_eq!((told.done, told.target.as_str()), ([0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], "a"));
-        // One thread has read the clock before another, and comes after it.
-        recorder.end(at(950), Duration::from_millis(50));
-        assert!(close(recorder.look("a", at(1000)).since(&told).under_way, 0.0));
-    }
 
     #[test]
     fn classes_have_their_middles() {

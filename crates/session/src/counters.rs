@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use aqueduct_metrics::activity::Recorder;
 use aqueduct_metrics::status::ActivityStatus;
-use aqueduct_metrics::{Counter, Histogram, Indexed, Snapshot, table};
+use aqueduct_metrics::{Counter, Histogram, Indexed, Recorder, Snapshot, table};
 use aqueduct_wire::Op;
 
 /// Of a session, since it connected.

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use aqueduct_metrics::activity::{Recorder, Station};
+use aqueduct_metrics::Recorder;
+use aqueduct_metrics::activity::Station;
 use aqueduct_worker::lock;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
