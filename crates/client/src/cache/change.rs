@@ -238,6 +238,11 @@ impl Cache {
                 }
             };
             if let (Some(handle), Some(aspects)) = (&victim, of_victim) {
+                if aspects.contains(Aspects::DATA) {
+                    // What was written to it by another name, and is held back, would come to the
+                    // server after its bytes are gone.
+                    leases.writeback.settle(leases.which(handle), &context.cancel).await?;
+                }
                 change.inodes.push((handle.clone(), aspects, Reach::Rights));
             }
             victims.push(victim);

@@ -121,6 +121,7 @@ impl Cache {
                 return None;
             }
         }
+        writer.wrote(); // before anybody can send it, and tell of an error
         match write.append {
             true => {
                 leases.forget_own(which.handle); // how far the file reaches then only the server knows
@@ -128,7 +129,6 @@ impl Cache {
             }
             false => entered.add(&place, data),
         }
-        writer.wrote();
         writeback.send(which);
         writeback.watch();
         let count = data.len() as u32; // as the kernel counts them

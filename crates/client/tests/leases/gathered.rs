@@ -95,6 +95,22 @@ fn large_writes_are_held_back_once_one_has_come_there_fast() {
     sync(&mount, open).unwrap();
 }
 
+/// A kernel that knows of no such name asks to create it: by that the file is emptied.
+#[test]
+fn what_was_held_back_before_a_file_is_emptied_does_not_come_back() {
+    let process = Process::new();
+    let mount = process.mount();
+    let (_, open) = held(&process, &mount, "file", 10);
+    let (parent, flags) = (mount.root.bytes(), READ_WRITE | OpenFlags::TRUNCATE);
+    let create = Request::Create { parent, name: b"file", mode: 0o644, umask: 0, flags };
+    let (_, emptied) = mount.ask(create).unwrap().created().unwrap();
+    write_at(&mount, emptied.id, 0, b"new").unwrap();
+    for open in [open, emptied.id] {
+        sync(&mount, open).unwrap();
+    }
+    assert_eq!(std::fs::read(process.path("file")).unwrap(), b"new");
+}
+
 #[test]
 fn what_is_held_back_is_there_once_it_is_synced_or_a_second_has_passed() {
     let process = Process::new();
