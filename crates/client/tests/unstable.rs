@@ -116,6 +116,31 @@ fn a_lock_is_given_up_also_when_data_cannot_be_made_stable() {
     fixture.end();
 }
 
+/// A program is killed while its server makes stable what it wrote: nobody is let in before that
+/// is known, and what gives its lock up is asked for again.
+#[test]
+fn a_lock_is_not_given_up_while_nobody_knows_whether_data_are_stable() {
+    let fixture = Fixture::new();
+    let (holder, other) = (fixture.node(), fixture.node());
+    let (held, wanted) = (holder.create("file"), other.create("file"));
+    holder.lock(held, 1, LockKind::Write, false).unwrap();
+    write(&holder, held).unwrap();
+    let (context, flush) = (context(), Request::Flush { open: held, owner: 1 });
+    std::thread::scope(|scope| {
+        let flushed = scope.spawn(|| holder.ask_as(&context, &flush));
+        fixture.asked.recv_timeout(LONG).expect("what was written is to become stable");
+        context.cancel.raise();
+        assert_eq!(flushed.join().unwrap(), Err(Errno::EINTR));
+    });
+    assert_eq!(other.lock(wanted, 1, LockKind::Write, false), Err(Errno::EAGAIN));
+    (0..2).for_each(|_| fixture.go_on.send(()).unwrap());
+    assert_eq!(holder.ask(&flush), Err(Errno::EIO));
+    other.lock(wanted, 1, LockKind::Write, false).expect("the lock is free");
+    end(holder);
+    end(other);
+    fixture.end();
+}
+
 /// A client that leaves while its server dies ends, whatever it still keeps.
 #[test]
 fn a_client_that_leaves_a_dying_server_ends() {

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use aqueduct_fs::layer::Layer;
@@ -620,4 +620,52 @@ fn a_lock_that_a_release_under_way_frees_is_had() {
     let mut answered = answers.map(|header| (header.unique, header.error));
     answered.sort_unstable();
     assert_eq!(answered, [(release, 0), (locks, 0)]);
+}
+
+/// A file system whose first flush lasts until nobody waits for it any more, and is not done then.
+struct CutFlush {
+    memory: Arc<Memory>,
+    flushes: AtomicUsize,
+}
+
+impl Layer for CutFlush {
+    type Below = Memory;
+
+    fn below(&self) -> &Memory {
+        &self.memory
+    }
+
+    fn ask<'a>(&'a self, context: &'a Context, request: Request<'a>) -> Call<'a, aqueduct_fs::Answer> {
+        let is_flush = matches!(request, Request::Flush { .. });
+        if !is_flush || self.flushes.fetch_add(1, Ordering::SeqCst) > 0 {
+            return self.memory.ask(context, request);
+        }
+        Call::waiting(async move {
+            std::future::poll_fn(|task| context.cancel.poll(task)).await;
+            Err(Errno::EINTR)
+        })
+    }
+}
+
+#[test]
+fn a_killed_program_gives_up_its_locks_though_its_close_was_cut_short() {
+    let memory = Arc::new(Memory::default());
+    let cut = Arc::new(CutFlush { memory: memory.clone(), flushes: AtomicUsize::default() });
+    let fixture = fixture_over(cut, memory, 45, NEW_FLAGS, Config::default());
+    let kernel = &fixture.kernel;
+    let node = kernel.lookup("file").unwrap().nodeid;
+    let fh = kernel.open(node, libc::O_RDWR).fh;
+    let lock = |owner| {
+        let lk = FileLock { start: 0, end: 9, kind: libc::F_WRLCK as u32, pid: 1 };
+        kernel.send(opcode::SETLK, node, &LkIn { fh, owner, lk, ..LkIn::default() }.to_vec())
+    };
+    assert!(kernel.answer(lock(1)).is_ok());
+    assert_eq!(kernel.answer(lock(2)), Err(libc::EAGAIN));
+    let mut child = stopped_with(libc::SIGTERM);
+    let flush = FlushIn { fh, lock_owner: 1, ..FlushIn::default() }.to_vec();
+    kernel.send_as(902, child.id(), opcode::FLUSH, node, &flush);
+    assert_eq!(kernel.answer(902), Err(libc::EINTR));
+    assert!(kernel.answer(lock(2)).is_ok());
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

@@ -122,6 +122,9 @@ impl Session {
     /// stable for those who take its lock; see [`stable_first`](Session::stable_first).
     pub(crate) async fn before(&self, context: &Context, request: &Request<'_>, first: &[u8]) -> Result<(), Errno> {
         match self.make_stable(first, &context.cancel).await {
+            // Nobody waits for it any more, and it is not known to be stable. Whoever asked gives
+            // up what others wait for later.
+            Err(Errno::EINTR) => Err(Errno::EINTR),
             // Others who wait are let in all the same. Of what is lost, write, fsync and close
             // tell.
             Err(error) if !frees_others(request) => Err(error),

@@ -95,8 +95,11 @@ impl Node {
     }
 
     pub fn ask(&self, request: &Request<'_>) -> Result<Reply, Errno> {
-        let context = context();
-        wait(&self.group, self.client.call(&context, request.clone()))
+        self.ask_as(&context(), request)
+    }
+
+    pub fn ask_as(&self, context: &Context, request: &Request<'_>) -> Result<Reply, Errno> {
+        wait(&self.group, self.client.call(context, request.clone()))
     }
 
     pub fn create(&self, name: &str) -> OpenId {

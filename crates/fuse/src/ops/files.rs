@@ -2,7 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use aqueduct_fs::{Errno, FallocateFlags, Hold, LockKind, OpenFlags, OpenId, ReadAt, Request, SeekTo, Source, WriteAt};
+use aqueduct_fs::{
+    Cancel, Context, Errno, FallocateFlags, Hold, LockKind, OpenFlags, OpenId, ReadAt, Request, SeekTo, Source, WriteAt,
+};
+use aqueduct_worker::Group;
 
 use crate::abi::{
     CopyFileRangeIn, CopyFileRangeOut, CreateIn, FSYNC_FDATASYNC, FallocateIn, Field, FlushIn, FopenFlags, FsyncIn,
@@ -27,10 +30,7 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
             job.shared.caches_no_more(job.header.nodeid, OpenId(release.fh));
             job.call(Request::Release { open: OpenId(release.fh) }).await?.done()?;
         }
-        opcode::FLUSH => {
-            let (flush, _) = job.args(FlushIn::parse)?;
-            job.call(Request::Flush { open: OpenId(flush.fh), owner: flush.lock_owner }).await?.done()?;
-        }
+        opcode::FLUSH => flush(job).await?,
         opcode::FALLOCATE => {
             let (FallocateIn { fh, offset, length, mode, .. }, _) = job.args(FallocateIn::parse)?;
             let flags = FallocateFlags::from_bits(mode).ok_or(Errno::EOPNOTSUPP)?;
@@ -46,6 +46,27 @@ pub(crate) async fn answer(job: &Job) -> Result<Outcome, Errno> {
         }
     }
     Ok(Outcome::Done(Vec::new()))
+}
+
+/// A process that is killed gives up its locks, and waits for nothing any more: what was not done
+/// for it meanwhile is done afterwards. Others of this mount who want the locks wait for that.
+async fn flush(job: &Job) -> Result<(), Errno> {
+    let (FlushIn { fh, lock_owner: owner, .. }, _) = job.args(FlushIn::parse)?;
+    let (shared, open) = (&job.shared, OpenId(fh));
+    let done = job.call(Request::Flush { open, owner }).await;
+    let is_left = matches!(done, Err(Errno::EINTR)) && job.context.cancel.is_raised() && !shared.ended();
+    let has_locks = || shared.nodes.marks(job.header.nodeid).locked;
+    if let Some(group) = Group::current().filter(|_| is_left && has_locks()) {
+        let (shared, under_way) = (shared.clone(), shared.releases.enter());
+        let context = Context { cancel: Cancel::default(), ..job.context.clone() };
+        group.spawn(async move {
+            if let Err(error) = shared.filesystem.call(&context, Request::Flush { open, owner }).await {
+                tracing::debug!(%error, "what a killed program had locked could not be given up");
+            }
+            drop(under_way);
+        });
+    }
+    done?.done()
 }
 
 /// How the kernel treats an open file, whose pages it may keep if it is `leased`.
