@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
 use aqueduct_fs::{Cancel, Credential, Errno, OpenId};
@@ -245,10 +245,12 @@ impl Window {
     /// The file has become as short as this; `mark` is of before. False: a recovery has begun since that was answered in `epoch`, and may have made it
     /// longer again.
     pub(crate) fn trim(&self, epoch: u64, handle: &[u8], size: u64, mark: u64) -> bool {
-        if lock(&self.state).epoch != epoch {
+        // A recovery that begins after this look sends what is left here.
+        let state = lock(&self.state);
+        if state.epoch != epoch {
             return false;
         }
-        self.change(handle, |kept| {
+        self.change_in(state, handle, |kept| {
             if kept.number < mark {
                 let left = size.saturating_sub(kept.offset).min(kept.data.len() as u64) as usize;
                 kept.data.truncate(left);
@@ -260,8 +262,16 @@ impl Window {
 
     /// Lets `keeps` change the writes of a file, and say which stay.
     fn change(&self, handle: &[u8], keeps: impl FnMut(&mut Kept) -> bool) {
+        self.change_in(lock(&self.state), handle, keeps);
+    }
+
+    fn change_in(
+        &self,
+        mut guard: MutexGuard<'_, State>,
+        handle: &[u8],
+        keeps: impl FnMut(&mut Kept) -> bool,
+    ) {
         let mut dropped = VecDeque::new();
-        let mut guard = lock(&self.state);
         let state = &mut *guard;
         let Some(file) = state.files.get_mut(handle) else { return };
         let mut keeps = keeps;

@@ -240,19 +240,22 @@ impl Volume {
         let Some(volume) = self.this.upgrade() else { return };
         let key = key.clone();
         self.sessions[0].groups()[0].spawn(async move {
-            volume.close_lane((&key, epoch)).await;
-            volume.lanes.closed(&key, epoch);
+            // One that is left open has what the recovery writes again: it takes the lane itself.
+            if volume.close_lane((&key, epoch)).await {
+                volume.lanes.closed(&key, epoch);
+            }
             volume.above.iter().flatten().for_each(|above| above.settled());
         });
     }
 
-    async fn close_lane(&self, (key, epoch): Of<'_>) {
+    /// False: a recovery has begun, and sees to what is kept of it.
+    async fn close_lane(&self, (key, epoch): Of<'_>) -> bool {
         let is_quiet = || poll_fn(|task| self.lanes.poll_quiet(key, epoch, task));
         if is_quiet().await {
             let unstable = self.lanes.unstable(Some(&key.handle)).into_iter().find(|(lane, ..)| lane == key);
-            let Some((_, _, below)) = unstable else { return };
+            let Some((_, _, below)) = unstable else { return true };
             if self.commit_lane((key, epoch), below).await {
-                return;
+                return true;
             }
         } else {
             let session = &self.sessions[self.namespace(&key.handle)];
@@ -260,18 +263,18 @@ impl Volume {
             while let Err(error) = session.revoke(&context, key.place, epoch).await {
                 tracing::debug!(%error, "a server of data could not be fenced yet");
                 if session.opens().epoch() != epoch || session.is_closing() {
-                    return; // the recovery sees to it
+                    return false;
                 }
                 session.groups()[0].sleep(AGAIN).await;
             }
             self.lanes.over(key, epoch);
             is_quiet().await;
         }
-        self.write_again((key, epoch)).await;
+        self.write_again((key, epoch)).await
     }
 
-    /// Gives the server of the names what one of data may have lost.
-    async fn write_again(&self, (key, epoch): Of<'_>) {
+    /// Gives the server of the names what one of data may have lost. False: a recovery has begun.
+    async fn write_again(&self, (key, epoch): Of<'_>) -> bool {
         let session = &self.sessions[self.namespace(&key.handle)];
         for kept in self.lanes.kept(key, epoch) {
             let context = Context::new(ClientId(0), kept.credential.clone());
@@ -285,7 +288,7 @@ impl Volume {
                 });
                 match written {
                     Ok(count) => at += count,
-                    Err(_) if session.opens().epoch() != epoch => return, // the recovery sees to it
+                    Err(_) if session.opens().epoch() != epoch => return false,
                     Err(error) => {
                         self.fail_kept((session.server(), session.opens()), key, error);
                         break;
@@ -293,6 +296,7 @@ impl Volume {
                 }
             }
         }
+        true
     }
 
     /// Nobody can say that what a program wrote is there.
