@@ -166,9 +166,17 @@ impl Posix {
                 Ok(written) => count += written,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) if self.let_go_of_departed() => {}
-                Err(error) if count == 0 => return Err(error.into()),
-                // What was written counts; the next write meets the error again.
-                Err(_) => break,
+                Err(error) => {
+                    if write.stable && error == rustix::io::Errno::IO {
+                        // The kernel may have said by it that something before was lost, and says
+                        // so once.
+                        open.note(&Err(Errno::EIO));
+                    }
+                    if count == 0 {
+                        return Err(error.into());
+                    }
+                    break; // what was written counts; the next write meets the error again
+                }
             }
         }
         Ok(Written { count: count as u32, verifier: open.verifier, offset })

@@ -127,8 +127,8 @@ impl Posix {
         let (entry, seen) = self.tree.entry_seen(fd.as_fd(), None)?;
         let (inode, linkable) = (seen.inode(), !new.flags.contains(OpenFlags::EXCLUSIVE));
         let Some(change) = self.keep_unnamed(context, (fd.as_fd(), inode), linkable)? else { return Ok(None) };
-        self.settle(fd.as_fd())?;
-        let opened = self.keep_file(context, fd, (entry.handle.clone(), seen), new.flags);
+        let settled = self.settle(fd.as_fd());
+        let opened = settled.and_then(|()| self.keep_file(context, fd, (entry.handle.clone(), seen), new.flags));
         drop(change);
         if opened.is_err() {
             self.forget_closed(inode);
