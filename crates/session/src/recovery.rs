@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use aqueduct_fs::{ClientId, Context, Errno, Opened, Request, WriteAt, Written};
 use aqueduct_net::Link;
-use aqueduct_wire::{Class, Flags, Header, Kind, Op, Ordinal};
+use aqueduct_wire::{Class, DATA_EXPORT, Flags, Header, Kind, Op, Ordinal};
 use bytes::Bytes;
 
 use crate::connect::{AGAIN, ConnectError};
@@ -166,6 +166,12 @@ impl Session {
         let (server, opens, locks) = (&self.config.server, lists.opens.len(), lists.locks.len());
         if opens_lost + locks_lost == 0 {
             tracing::info!(%server, %reason, opens, locks, "all that was open and locked is so again");
+        } else if self.config.export == DATA_EXPORT {
+            // Programs have their files open at the server of the names, which gives other tokens.
+            tracing::warn!(
+                %server, %reason, opens, opens_lost,
+                "some of what was open at a server of data is open there no more: it is opened anew when it is needed"
+            );
         } else {
             tracing::error!(
                 %server, %reason, opens, locks, opens_lost, locks_lost,
