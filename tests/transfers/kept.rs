@@ -1,5 +1,6 @@
 //! What is there already, and what it lacks: attributes alone, names of two sources, listed paths.
 
+use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -73,24 +74,29 @@ fn attributes_that_alone_have_changed_arrive_at_a_server() {
 
 /// What `-n` says is what would be done, and whoever reads JSON reads nothing else.
 #[test]
-fn a_file_that_gets_other_attributes_is_told() {
+fn what_gets_other_attributes_is_told() {
     test(|| {
         let (home, source, target) = (directory(), directory(), directory());
         for side in [source.path(), target.path()] {
             fs::write(side.join("f"), "same").unwrap();
             set_time(&side.join("f"), 1_000_000_000, 0);
+            fs::create_dir_all(side.join("d/same")).unwrap();
         }
-        fs::set_permissions(target.path().join("f"), fs::Permissions::from_mode(0o600)).unwrap();
+        for (name, mode) in [("f", 0o600), ("d", 0o700)] {
+            fs::set_permissions(target.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
         let from = format!("{}/", source.path().display());
-        for (more, told) in [("-n", "would change the attributes of f"), ("-v", "changed the attributes of f")] {
+        for (more, told) in [("-n", "would change the attributes of "), ("-v", "changed the attributes of ")] {
             let output =
                 command(home.path(), &["sync", more, "-v", "--json", &from, text(target.path())]).output().unwrap();
             let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
             let said: serde_json::Value = serde_json::from_str(&said).unwrap();
-            assert_eq!((&said["attributes"], &said["unchanged"]), (&1.into(), &0.into()), "{said}");
-            assert!(errors.contains(told), "{errors}");
+            assert_eq!((&said["attributes"], &said["unchanged"]), (&2.into(), &0.into()), "{said}");
+            let names = errors.lines().filter_map(|line| Some(line.split_once(told)?.1));
+            assert_eq!(BTreeSet::from_iter(names), BTreeSet::from(["d", "f"]), "{errors}");
         }
-        assert_eq!(fs::metadata(target.path().join("f")).unwrap().mode() & 0o777, 0o644);
+        let mode_of = |name: &str| fs::metadata(target.path().join(name)).unwrap().mode() & 0o777;
+        assert_eq!((mode_of("f"), mode_of("d")), (0o644, mode_of("d/same")));
     });
 }
 

@@ -517,11 +517,19 @@ impl Job {
     fn finish(&self, dir: &Dir, seen: &Seen, target: &dyn Directory) -> Result<(), Fault> {
         let wanted = attributes::wanted_xattrs(&*dir.source, dir.is_lustre);
         let (xattrs, mut lost) = wanted.trying("reading its extended attributes")?;
-        if !dir.is_new {
+        let is_other = if dir.is_new {
+            false
+        } else {
             let present = target.xattrs().trying("reading its extended attributes at the destination")?;
+            let is_other = dir.is_other(seen, (&xattrs, &present))?;
             lost.extend(attributes::strip(&xattrs, &present, target).trying("removing extended attributes")?);
-        }
+            is_other
+        };
         lost.extend(attributes::carry(seen, &xattrs, target, None).trying("setting its attributes")?);
+        if is_other {
+            add(&self.counts.attributes, 1);
+            self.tell("changed the attributes of", &dir.path);
+        }
         self.lost(&dir.path, lost);
         if dir.volume.flush() == Flush::Each {
             flush::sync_names(target).trying("making it stable")?;
@@ -565,6 +573,27 @@ impl Dir {
         self.seen.is_some() || (self.job.claim.is_some() && !self.path.is_empty())
     }
 
+    /// Whether one that is there already has other attributes than it is to have. Its times are not
+    /// compared: whatever is made in it changes them.
+    fn is_other(&self, seen: &Seen, (wanted, present): (&Xattrs, &Xattrs)) -> Result<bool, Fault> {
+        let Some(target) = &self.target else { return Ok(false) };
+        let there = target.seen().trying("looking at it at the destination")?;
+        let is_same = attributes::are_same(seen, &there);
+        Ok(!is_same || !attributes::are_same_xattrs(wanted, present, self.is_lustre))
+    }
+
+    /// Says what would be changed of it, in a dry run.
+    fn tell_other(&self, seen: &Seen, target: &dyn Directory) -> Result<(), Fault> {
+        let wanted = attributes::wanted_xattrs(&*self.source, self.is_lustre);
+        let (xattrs, _) = wanted.trying("reading its extended attributes")?;
+        let present = target.xattrs().trying("reading its extended attributes at the destination")?;
+        if self.is_other(seen, (&xattrs, &present))? {
+            add(&self.job.counts.attributes, 1);
+            self.job.tell("would change the attributes of", &self.path);
+        }
+        Ok(())
+    }
+
     /// The directory at the destination gets the project of its source before anything is made in
     /// it, which then has it from there.
     pub fn give_project(&self) -> Result<(), Fault> {
@@ -583,11 +612,13 @@ impl Dir {
 impl Drop for Dir {
     fn drop(&mut self) {
         let (Some(seen), Some(target)) = (&self.seen, &self.target) else { return };
-        if self.job.options.dry_run {
-            return;
-        }
         let job = self.job.clone();
-        if let Err(fault) = job.within(Stage::Attributes, || job.finish(self, seen, &**target)) {
+        let finish = || match job.options.dry_run {
+            true if self.is_new => Ok(()),
+            true => self.tell_other(seen, &**target),
+            false => job.finish(self, seen, &**target),
+        };
+        if let Err(fault) = job.within(Stage::Attributes, finish) {
             job.told.trouble(&self.path, &fault);
         }
     }

@@ -91,7 +91,8 @@ pub struct Counts {
     pub others: u64,
     /// Names that were there already as they should be.
     pub unchanged: u64,
-    /// Files that had their content already, and got other attributes.
+    /// Files that had their content already, and directories that were there, and got other
+    /// attributes.
     pub attributes: u64,
     /// Names that were left as they are since they were there, or directories without -r.
     pub skipped: u64,
