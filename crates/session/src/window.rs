@@ -265,12 +265,7 @@ impl Window {
         self.change_in(lock(&self.state), handle, keeps);
     }
 
-    fn change_in(
-        &self,
-        mut guard: MutexGuard<'_, State>,
-        handle: &[u8],
-        keeps: impl FnMut(&mut Kept) -> bool,
-    ) {
+    fn change_in(&self, mut guard: MutexGuard<'_, State>, handle: &[u8], keeps: impl FnMut(&mut Kept) -> bool) {
         let mut dropped = VecDeque::new();
         let state = &mut *guard;
         let Some(file) = state.files.get_mut(handle) else { return };
