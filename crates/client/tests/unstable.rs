@@ -18,6 +18,8 @@ struct Failing {
     below: Posix,
     asked: Sender<()>,
     go_on: Mutex<Receiver<()>>,
+    /// The next write waits for this.
+    holds: Mutex<Option<Receiver<()>>>,
 }
 
 impl Layer for Failing {
@@ -37,6 +39,11 @@ impl Layer for Failing {
     }
 
     fn write<'a>(&'a self, context: &'a Context, write: WriteAt, source: Source) -> Call<'a, Written> {
+        let holds = self.holds.lock().unwrap().take();
+        if let Some(go_on) = holds {
+            let _ = self.asked.send(());
+            let _ = go_on.recv_timeout(LONG);
+        }
         match self.below.write(context, write, source) {
             // Also where the directory lies in memory.
             Call::Ready(Some(Ok(written))) => Call::ready(Ok(Written { verifier: 7, ..written })),
@@ -48,6 +55,7 @@ impl Layer for Failing {
 /// A server over such a directory.
 struct Fixture {
     server: Arc<Server>,
+    filesystem: Arc<Failing>,
     group: Arc<Group>,
     asked: Receiver<()>,
     go_on: Sender<()>,
@@ -59,11 +67,12 @@ impl Fixture {
         let directory = tempfile::tempdir().unwrap();
         let ((asked, asks), (go_on, goes_on)) = (channel(), channel());
         let below = Posix::open(directory.path(), Options { key: [5; 32], ..Options::default() }).unwrap();
-        let filesystem = Arc::new(Failing { below, asked, go_on: Mutex::new(goes_on) });
-        let config = ServerConfig { verifier: 7, ..server_config("/e", filesystem) };
+        let holds = Mutex::default();
+        let filesystem = Arc::new(Failing { below, asked, go_on: Mutex::new(goes_on), holds });
+        let config = ServerConfig { verifier: 7, ..server_config("/e", filesystem.clone()) };
         let group = group(2);
         let server = Server::start(config, group.clone()).unwrap();
-        Fixture { server, group, asked: asks, go_on, _directory: directory }
+        Fixture { server, filesystem, group, asked: asks, go_on, _directory: directory }
     }
 
     fn node(&self) -> Node {
@@ -135,6 +144,34 @@ fn a_lock_is_not_given_up_while_nobody_knows_whether_data_are_stable() {
     assert_eq!(other.lock(wanted, 1, LockKind::Write, false), Err(Errno::EAGAIN));
     (0..2).for_each(|_| fixture.go_on.send(()).unwrap());
     assert_eq!(holder.ask(&flush), Err(Errno::EIO));
+    other.lock(wanted, 1, LockKind::Write, false).expect("the lock is free");
+    end(holder);
+    end(other);
+    fixture.end();
+}
+
+/// A program is killed while the server executes its write, which others may not overtake.
+#[test]
+fn a_lock_is_not_given_up_while_what_was_written_under_it_is_under_way() {
+    let mut fixture = Fixture::new();
+    fixture.go_on = channel().0;
+    let (holder, other) = (fixture.node(), fixture.node());
+    let (held, wanted) = (holder.create("file"), other.create("file"));
+    holder.lock(held, 1, LockKind::Write, false).unwrap();
+    let (go_on, holds) = channel();
+    *fixture.filesystem.holds.lock().unwrap() = Some(holds);
+    let context = context();
+    std::thread::scope(|scope| {
+        let written = scope.spawn(|| holder.write_as(&context, held, b"late"));
+        fixture.asked.recv_timeout(LONG).expect("it is being executed");
+        context.cancel.raise();
+        assert_eq!(written.join().unwrap(), Err(Errno::EINTR));
+        let flushed = scope.spawn(|| holder.ask(&Request::Flush { open: held, owner: 1 }));
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(other.lock(wanted, 1, LockKind::Write, false), Err(Errno::EAGAIN));
+        go_on.send(()).unwrap();
+        assert_eq!(flushed.join().unwrap(), Err(Errno::EIO), "what was written is there, and not stable");
+    });
     other.lock(wanted, 1, LockKind::Write, false).expect("the lock is free");
     end(holder);
     end(other);

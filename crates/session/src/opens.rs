@@ -186,12 +186,16 @@ impl Opens {
         state.locks.contains_key(&open.handle).then(|| open.handle.clone())
     }
 
+    /// Whether this client has any locks.
+    pub fn has_any_locks(&self) -> bool {
+        self.locked.load(Ordering::SeqCst) > 0
+    }
+
     /// Whether this client has any locks on an inode.
     pub fn has_locks(&self, handle: &[u8]) -> bool {
         // Turns are about what is seen, and not about what lasts.
         let is_lasting = |held: &Held| held.space != LockSpace::Turn;
-        self.locked.load(Ordering::SeqCst) > 0
-            && lock(&self.state).locks.get(handle).is_some_and(|locks| locks.iter().any(is_lasting))
+        self.has_any_locks() && lock(&self.state).locks.get(handle).is_some_and(|locks| locks.iter().any(is_lasting))
     }
 
     /// Whether this client has POSIX locks on an inode.

@@ -65,6 +65,21 @@ struct Lasting<T: Send + 'static> {
     handle: Arc<[u8]>,
 }
 
+impl<T: Send + 'static> Lasting<T> {
+    /// What has become of it. `None`: nobody waits any longer, and it goes on.
+    async fn until(mut self, cancel: &Cancel) -> Option<T> {
+        poll_fn(|task| {
+            let Some(work) = &mut self.work else { return Poll::Ready(None) };
+            if let Poll::Ready(done) = work.as_mut().poll(task) {
+                self.work = None;
+                return Poll::Ready(Some(done));
+            }
+            cancel.poll(task).map(|()| None)
+        })
+        .await
+    }
+}
+
 impl<T: Send + 'static> Drop for Lasting<T> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
@@ -134,16 +149,36 @@ impl Volume {
             drop(hold);
             done
         });
-        let mut lasting = Lasting { work: Some(work), group, volume, handle };
-        poll_fn(|task| {
-            let Some(work) = &mut lasting.work else { return Poll::Ready(None) };
-            if let Poll::Ready(done) = work.as_mut().poll(task) {
-                lasting.work = None;
-                return Poll::Ready(done);
+        let lasting = Lasting { work: Some(work), group, volume, handle };
+        lasting.until(&context.cancel).await.unwrap_or(Some(Went::Done(Err(Errno::EINTR))))
+    }
+
+    /// Writes to the server of the names, as [`write_direct`](Volume::write_direct) does past it.
+    pub(super) async fn write_lasting(
+        &self,
+        (context, handle): (&Context, Arc<[u8]>),
+        write: (WriteAt, Bytes),
+        brought: &mut Brought,
+    ) -> Result<Written, Errno> {
+        let volume = self.this.upgrade().ok_or(Errno::EINTR)?;
+        let (group, of_work) = (self.sessions[0].groups()[0].clone(), volume.clone());
+        let own = Context { cancel: Cancel::default(), ..context.clone() };
+        let mut its = std::mem::take(brought);
+        let work = Box::pin(async move {
+            let done = of_work.write_now(&own, write, &mut its).await;
+            (done, its)
+        });
+        let lasting = Lasting { work: Some(work), group, volume, handle };
+        match lasting.until(&context.cancel).await {
+            Some((done, its)) => {
+                *brought = its;
+                done
             }
-            context.cancel.poll(task).map(|()| Some(Went::Done(Err(Errno::EINTR))))
-        })
-        .await
+            None => {
+                brought.is_open = true;
+                Err(Errno::EINTR)
+            }
+        }
     }
 
     /// `None`: nothing was done.
@@ -225,7 +260,10 @@ impl Volume {
     /// owner writes. EINTR: nobody waits for the request any more; what gives locks up is made
     /// when that is so.
     pub(super) async fn abandoned_first(&self, context: &Context, request: &Request<'_>) -> Result<(), Errno> {
-        let Some((open, request)) = gives_up_locks(request).filter(|_| self.movers.is_some()) else { return Ok(()) };
+        let Some((open, request)) = gives_up_locks(request) else { return Ok(()) };
+        if !self.lanes.has_abandoned() {
+            return Ok(());
+        }
         let Some(handle) = self.opens.handle(open) else { return Ok(()) };
         let is_quiet = poll_fn(|task| match self.lanes.poll_none_abandoned(&handle, task) {
             Poll::Ready(()) => Poll::Ready(true),

@@ -170,8 +170,30 @@ impl Volume {
         self.data_session(context, &open).await?.read(context, number, sink).await
     }
 
-    /// Writes, and asks for what `brought` says.
+    /// Writes, and asks for what `brought` says. A program that is killed meanwhile has its locks
+    /// on the file until the write has come to its end.
     pub(crate) async fn write(
+        &self,
+        context: &Context,
+        (write, data): (WriteAt, Bytes),
+        brought: &mut Brought,
+    ) -> Result<Written, Errno> {
+        match self.locked(write.open) {
+            Some(handle) => Box::pin(self.write_lasting((context, handle), (write, data), brought)).await,
+            None => self.write_now(context, (write, data), brought).await,
+        }
+    }
+
+    /// The inode of an open on which this client has locks.
+    fn locked(&self, open: OpenId) -> Option<Arc<[u8]>> {
+        if !self.sessions.iter().any(|session| session.opens().has_any_locks()) {
+            return None;
+        }
+        let open = self.opens.get(open)?;
+        self.session(&open).opens().has_locks(&open.handle).then(|| open.handle.clone())
+    }
+
+    pub(super) async fn write_now(
         &self,
         context: &Context,
         (write, data): (WriteAt, Bytes),

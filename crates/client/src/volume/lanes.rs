@@ -317,6 +317,11 @@ impl AllLanes {
         waiting.into_iter().for_each(Waker::wake);
     }
 
+    /// Whether anything is under way for which no program waits.
+    pub(super) fn has_abandoned(&self) -> bool {
+        !self.lanes().abandoned.is_empty()
+    }
+
     /// Ready when nothing is under way to a file whose program does not wait for it.
     pub(super) fn poll_none_abandoned(&self, handle: &[u8], task: &TaskContext<'_>) -> Poll<()> {
         let mut all = self.lanes();

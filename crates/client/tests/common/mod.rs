@@ -113,6 +113,12 @@ impl Node {
         self.ask(&Request::SetLock { open, owner, space: LockSpace::Posix, lock, wait })
     }
 
+    /// Writes at the start, as a program that may be killed.
+    pub fn write_as(&self, context: &Context, open: OpenId, text: &'static [u8]) -> Result<Written, Errno> {
+        let write = WriteAt { open, offset: 0, append: false, stable: false };
+        wait(&self.group, self.client.write(context, write, Source::Memory(text.into())))
+    }
+
     /// Writes at the start, or appends.
     pub fn write(&self, open: OpenId, append: bool, text: &'static [u8]) -> Result<Written, Errno> {
         let write = WriteAt { open, offset: 0, append, stable: false };
