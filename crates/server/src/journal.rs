@@ -29,7 +29,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use aqueduct_wire::{Class, HEADER_SIZE, Header, SLOTS_MAX, ServerId};
@@ -191,6 +191,9 @@ pub(crate) struct Journal {
     kept: Mutex<Option<Arc<Kept>>>,
     /// What its file begins with, should it be begun anew.
     lost: Mutex<Option<Head>>,
+    /// Held while a head changes, is given up or is begun anew, so that the next process has what
+    /// was noted meanwhile. Nothing of a slot or of a lease is locked by who holds it.
+    changing: Mutex<()>,
 }
 
 struct Kept {
@@ -593,12 +596,12 @@ impl Record {
 
 impl Journal {
     fn of(kept: Kept) -> Journal {
-        Journal { kept: Mutex::new(Some(Arc::new(kept))), lost: Mutex::default() }
+        Journal { kept: Mutex::new(Some(Arc::new(kept))), lost: Mutex::default(), changing: Mutex::default() }
     }
 
     /// The journal of a session whose file could not be made.
     pub(crate) fn none(head: Head) -> Journal {
-        Journal { kept: Mutex::default(), lost: Mutex::new(Some(head)) }
+        Journal { kept: Mutex::default(), lost: Mutex::new(Some(head)), changing: Mutex::default() }
     }
 
     /// Before a request is executed: what will tell whether it was. `unstable`: what it does may be lost, and so may this.
@@ -639,7 +642,8 @@ impl Journal {
         // Not locked while the disk is waited for: others have records as well.
         let Some(kept) = lock(&self.kept).clone() else { return };
         if let Err(error) = kept.write(request, (room, stable), kind, content) {
-            self.give_up(&kept, &error);
+            let changing = lock(&self.changing);
+            self.give_up(&kept, &error, &changing);
         }
     }
 
@@ -676,17 +680,24 @@ impl Journal {
     }
 
     fn change_head(&self, change: impl FnOnce(&mut Head)) {
-        let Some(kept) = lock(&self.kept).clone() else { return };
+        let changing = lock(&self.changing);
+        let Some(kept) = lock(&self.kept).clone() else {
+            // Nobody notes it a second time: the file that is begun anew has to have it.
+            if let Some(head) = lock(&self.lost).as_mut() {
+                change(head);
+            }
+            return;
+        };
         if let Err(error) = kept.change_head(change) {
-            self.give_up(&kept, &error);
+            self.give_up(&kept, &error, &changing);
         }
     }
 
     /// The session ends with the process, since what it needs cannot be written. Its client is renewed no more, but the next process has to wait until it
     /// does not believe any more what it was granted so far.
-    fn give_up(&self, kept: &Kept, error: &io::Error) {
-        if lock(&self.kept).take().is_none() {
-            return; // another request has
+    fn give_up(&self, kept: &Arc<Kept>, error: &io::Error, _changing: &MutexGuard<'_, ()>) {
+        if lock(&self.kept).take_if(|present| Arc::ptr_eq(present, kept)).is_none() {
+            return; // another request has, and a newer file may be there
         }
         kept.counters.given_up.increment();
         tracing::error!(path = %kept.stored.path.display(), %error, "a session cannot be written down any more: it will not survive a restart");

@@ -23,6 +23,8 @@ impl Journal {
     /// Writes the session down anew, of which nothing is executed until this returns: from then on
     /// it outlives the process again.
     pub(crate) fn begin_anew(&self, folder: &Folder, answered: &[Answered<'_>]) -> io::Result<()> {
+        // What is noted of the session meanwhile waits, and goes to the new file.
+        let _changing = lock(&self.changing);
         let Some(mut head) = lock(&self.lost).clone() else { return Ok(()) };
         head.boot.clone_from(&folder.boot);
         let Some(kept) = lock(&folder.create(&head)?.kept).take() else { return Ok(()) };

@@ -103,3 +103,49 @@ fn what_is_written_down_again_is_what_was_answered_last() {
     ];
     assert_eq!(slots, expected);
 }
+
+/// What is noted while nothing can be written is noted once: the file that is begun anew has it.
+#[test]
+fn what_is_noted_meanwhile_is_written_down_again() {
+    let restarted = |note: &dyn Fn(&Journal)| {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Folder::open(folder.path(), HERE, 1).unwrap();
+        let server = open();
+        let journal = server.create(&head(&server)).unwrap();
+        fill(&journal, &server);
+        journal.intend(&Header::new(aqueduct_wire::Kind::Request), b"lost", true);
+        assert!(journal.is_lost());
+        note(&journal);
+        journal.begin_anew(&server, &[]).unwrap();
+        server.leave();
+        journal.close();
+        drop(server);
+        let (mut left, _) = open().left(10, |_| true).unwrap();
+        left.pop().unwrap().head
+    };
+    let noted = |journal: &Journal| {
+        journal.note_leases(Duration::from_secs(5));
+        journal.note_writes();
+    };
+    let head = restarted(&noted);
+    assert!(head.may_flush() && head.believes() == Duration::from_secs(5));
+    let head = restarted(&|journal| {
+        noted(journal);
+        journal.note_broken(true);
+    });
+    assert!(!head.may_flush());
+}
+
+/// A request that could not be written in the old file gives up only that.
+#[test]
+fn a_file_that_is_begun_anew_outlives_the_errors_of_the_one_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Folder::open(folder.path(), HERE, 1).unwrap();
+    let journal = server.create(&head(&server)).unwrap();
+    fill(&journal, &server);
+    let before = lock(&journal.kept).clone().unwrap();
+    journal.note_writes();
+    journal.begin_anew(&server, &[]).unwrap();
+    journal.give_up(&before, &io::ErrorKind::StorageFull.into(), &lock(&journal.changing));
+    assert!(journal.survives() && !journal.is_lost());
+}
