@@ -1,7 +1,8 @@
 //! One at a time: while what tells whether an operation was executed is looked at and written
-//! down, and the operation executed, no other client of this server does the like with the same
-//! name, or appends to the same file. Else two who race for a name, one of whom wins, could both
-//! be told that they won after the server died in between.
+//! down, the operation executed, and its reply written down, no other client of this server does
+//! the like with the same name, or appends to the same file. Else two who race for a name, one of
+//! whom wins, could both be told that they won after the server died in between; and who had been
+//! told that a name is his could lose it to one before him, taken for not executed and repeated.
 //!
 //! What else may change the size of a file, as writes do, does so beside others of the kind, and
 //! not while anybody appends: what is written down of an append says where it will stand.

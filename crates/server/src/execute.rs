@@ -51,13 +51,23 @@ use admit::Try;
 use job::Job;
 
 /// What has come of a request that changes something.
-enum Tried {
+enum Tried<'a> {
     /// It has to wait for others' leases.
     Wait,
     /// The server dies here, in a test.
     Dies,
-    /// It was executed; the stamp was taken before.
-    Done(Result<Reply, Errno>, u64),
+    /// It was executed, or refused.
+    Done(Done<'a>),
+}
+
+/// What was executed.
+struct Done<'a> {
+    result: Result<Reply, Errno>,
+    /// Taken before.
+    stamp: u64,
+    /// Kept from others until the reply is remembered: where they lead to tells whether it was
+    /// executed.
+    names: ExcludedNames<'a>,
 }
 
 /// Executes a request of a session and replies to it.
@@ -326,7 +336,8 @@ impl Job {
             request => {
                 self.share_released(attached, &request).await;
                 let mut change = self.change();
-                if let Some((result, stamp)) = self.call_once(attached, &context, &request, (&mut change, true)).await {
+                if let Some(done) = self.call_once(attached, &context, &request, (&mut change, true)).await {
+                    let Done { result, stamp, names } = done;
                     let mut granted = self.grants(attached, &request, &result, (stamp, Some(&change))).await;
                     if let Ok(reply) = &result {
                         self.tell_changed((attached, &context), &request, &change, &mut granted).await;
@@ -334,6 +345,7 @@ impl Job {
                     }
                     drop(change);
                     self.finish(Kind::Reply, result, true, &granted);
+                    drop(names);
                 }
             }
         }
@@ -351,22 +363,22 @@ impl Job {
         let cut = result.as_ref().ok().filter(|_| self.session.has_lost);
         let Some(cut) = cut.and_then(|reply| repeat::cut_again(request, reply)) else { return Some(result) };
         let mut change = self.change();
-        let (done, _) = self.call_once(attached, context, &cut, (&mut change, false)).await?;
-        Some(done.and(result))
+        let done = self.call_once(attached, context, &cut, (&mut change, false)).await?;
+        Some(done.result.and(result))
     }
 
-    /// Executes what changes something, when nobody else keeps what it changes, and what will tell that it was, if that `survives`, is written down. Returns a
-    /// stamp of before as well; `None`: it is not executed, and not answered.
+    /// Executes what changes something, when nobody else keeps what it changes, and what will tell that it was, if that `survives`, is written down.
+    /// `None`: it is not executed, and not answered.
     async fn call_once(
         &self,
         attached: &Attached,
         context: &Context,
         request: &Request<'_>,
         (change, survives): (&mut Change<'_>, bool),
-    ) -> Option<(Result<Reply, Errno>, u64)> {
+    ) -> Option<Done<'_>> {
         loop {
             match self.try_call(attached, context, request, (change, survives)).await {
-                Tried::Done(result, stamp) => return Some((result, stamp)),
+                Tried::Done(done) => return Some(done),
                 Tried::Dies => return None,
                 Tried::Wait => {}
             }
@@ -382,11 +394,10 @@ impl Job {
         context: &Context,
         request: &Request<'_>,
         (change, survives): (&mut Change<'_>, bool),
-    ) -> Tried {
+    ) -> Tried<'_> {
         let filesystem = &*attached.filesystem;
         let is_noted = survives && self.session.survives();
-        // Until it is executed.
-        let _others_wait = match self.server.keeps_sessions() {
+        let names = match self.server.keeps_sessions() {
             true => self.server.exclusion.names(&self.server.leases, filesystem, request).await,
             false => ExcludedNames::default(),
         };
@@ -402,12 +413,12 @@ impl Job {
         };
         let touched = match touched {
             Ok(touched) => touched,
-            Err(error) => return Tried::Done(Err(error), 0),
+            Err(error) => return Tried::Done(Done { result: Err(error), stamp: 0, names }),
         };
         match change.try_begin(&touched) {
             Verdict::Go => {}
             Verdict::Wait => return Tried::Wait,
-            Verdict::Late => return Tried::Done(Err(Errno::ESTALE), 0),
+            Verdict::Late => return Tried::Done(Done { result: Err(Errno::ESTALE), stamp: 0, names }),
         }
         let _appends_wait = self.resizes(filesystem, context, request, &found).await;
         let intent = match is_noted {
@@ -418,7 +429,8 @@ impl Job {
             return Tried::Dies;
         }
         let stamp = self.server.leases.stamp();
-        Tried::Done(filesystem.call(context, request.clone()).await, stamp)
+        let result = filesystem.call(context, request.clone()).await;
+        Tried::Done(Done { result, stamp, names })
     }
 
     /// A change that this request is going to make.
@@ -624,8 +636,7 @@ impl Job {
             return Some(looked.and_then(|(result, _)| result));
         }
         let mut change = self.change();
-        let (result, _) = self.call_once(attached, context, request, (&mut change, false)).await?;
-        Some(result)
+        Some(self.call_once(attached, context, request, (&mut change, false)).await?.result)
     }
 
     /// Several requests in one frame, one after another until one fails.

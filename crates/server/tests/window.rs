@@ -517,3 +517,36 @@ fn of_two_who_race_one_wins() {
     let link: Build = |state| Request::Link { handle: state.file.bytes(), parent: state.root.bytes(), name: b"new" };
     race(link, Errno::EEXIST);
 }
+
+/// Between a rename and its reply somebody renames back: were he told so, and the server died, the
+/// first rename would look as if it had not been executed, and its repeat would undo his.
+#[test]
+fn names_are_kept_from_others_until_the_reply_is_remembered() {
+    let mut state = State::new();
+    let (mut other, ..) = state.fixture.attached();
+    let ((executes, executed), (goes_on, ends)) = (mpsc::channel(), mpsc::channel());
+    let first = Mutex::new(Some(ends));
+    state.fixture.server.set_failpoint(move |moment| {
+        let first = (moment == Moment::Executed).then(|| first.lock().unwrap().take()).flatten();
+        if let Some(ends) = first {
+            executes.send(()).unwrap();
+            ends.recv_timeout(gate::LONG).unwrap();
+        }
+        false
+    });
+    let mut body = Vec::new();
+    let op = encode_request(&context(), &rename(&state, RenameFlags::empty()), &mut body);
+    state.peer.request(op, (1, 1), &body);
+    executed.recv_timeout(gate::LONG).unwrap();
+    let root = state.root.bytes();
+    let flags = RenameFlags::empty();
+    let back = Request::Rename { parent: root, name: b"other", new_parent: root, new_name: b"file", flags };
+    gate::send(&mut other, (1, 1), &back);
+    other.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    assert!(other.receive().is_none(), "it is answered before the first");
+    goes_on.send(()).unwrap();
+    other.stream.set_read_timeout(Some(gate::LONG)).unwrap();
+    let answers = [state.peer.receive().unwrap(), other.receive().unwrap()];
+    assert_eq!(answers.map(|(header, _)| header.status), [0, 0]);
+    assert!(state.path().join("file").exists() && !state.path().join("other").exists());
+}
