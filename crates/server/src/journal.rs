@@ -29,6 +29,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,7 @@ use serde::{Deserialize, Serialize};
 use crate::lease::clock::now;
 use crate::metrics::JournalCounters;
 use crate::origin::StoredOrigin;
-use crate::stored::{Keeper, Opened, Owners, Stored, remove};
+use crate::stored::{Keeper, Opened, Owners, Stored, remove, remove_kept};
 
 pub(crate) use anew::Answered;
 
@@ -174,6 +175,8 @@ struct Lapses {
     keeper: Keeper,
     /// What stands in it.
     present: Mutex<Option<Lapse>>,
+    /// It does not stand there yet: it could not be written.
+    is_behind: AtomicBool,
 }
 
 /// Until when clients may still believe what they were granted whose sessions have ended without their word, or cannot be written down any more.
@@ -199,7 +202,6 @@ pub(crate) struct Journal {
 struct Kept {
     stored: Arc<Stored>,
     durable: bool,
-    keeper: Keeper,
     /// As it stands in the file.
     head: Mutex<Head>,
     lapses: Arc<Lapses>,
@@ -254,6 +256,7 @@ impl Folder {
             boot: boot.clone(),
             keeper: keeper.clone(),
             present: Mutex::default(),
+            is_behind: AtomicBool::new(false),
         };
         let (path, opened, lapses) = (path.to_owned(), Opened::new()?, Arc::new(lapses));
         Ok(Folder {
@@ -318,12 +321,12 @@ impl Folder {
     pub(crate) fn create(&self, head: &Head) -> io::Result<Journal> {
         let (sealed, durable) = (head.sealed()?, head.durable);
         let (folder, path) = (self.path.clone(), self.path.join(self.owners.name(head.session)));
-        let (own, keeper) = (path.clone(), self.keeper.clone());
+        let own = path.clone();
         let length = (HEAD_SIZE + head.slots as usize * 2 * PAIR_SIZE) as u64;
         let file = self.keeper.run(move || create(&folder, &own, (&sealed, length), durable))?;
         let (head, lapses, counters) = (Mutex::new(head.clone()), self.lapses.clone(), self.counters.clone());
         let stored = self.opened.store(path, file);
-        Ok(Journal::of(Kept { stored, durable, keeper, head, lapses, counters }))
+        Ok(Journal::of(Kept { stored, durable, head, lapses, counters }))
     }
 
     /// The sessions that earlier processes of this server left, that `serves` still knows, at most so many. Files that are no use to anybody are
@@ -391,32 +394,48 @@ impl Folder {
         let slots = read_records(&read_data(&file, length_max)?, head.boot != self.boot)?;
         let (durable, written) = (head.durable, Mutex::new(head.clone()));
         head.boot.clone_from(&self.boot); // should it be written anew, for the next process of this boot
-        let (stored, keeper) = (self.opened.store(path.to_owned(), file), self.keeper.clone());
+        let stored = self.opened.store(path.to_owned(), file);
         let (lapses, counters) = (self.lapses.clone(), self.counters.clone());
-        let kept = Kept { stored, durable, keeper, head: written, lapses, counters };
+        let kept = Kept { stored, durable, head: written, lapses, counters };
         Ok(Left { head, journal: Journal::of(kept), slots })
     }
 }
 
 impl Lapses {
-    fn note(&self, until: Duration, now: Duration) {
+    fn note(self: &Arc<Lapses>, until: Duration, now: Duration) {
         let millis = |time: Duration| time.as_millis() as u64 + 1;
         let mut present = lock(&self.present);
         let until = present.as_ref().map_or(0, |lapse| lapse.until).max(millis(until));
         let lapse = Lapse { boot: self.boot.clone(), until, longest: until.saturating_sub(millis(now)) };
-        *present = Some(lapse.clone());
-        let (folder, path) = (self.folder.clone(), self.path.clone());
+        *present = Some(lapse);
+        let lapses = self.clone();
+        self.keeper.run_later(move || lapses.write());
+    }
+
+    /// On the keeper's thread.
+    fn write(&self) {
+        let Some(lapse) = lock(&self.present).clone() else { return };
+        let written = serde_json::to_vec(&lapse).map_err(io::Error::from).and_then(|text| {
+            let new = self.path.with_extension("new");
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            file.write_all(&text)?;
+            file.sync_data()?;
+            fs::rename(&new, &self.path)?;
+            File::open(&self.folder)?.sync_all()
+        });
+        self.is_behind.store(written.is_err(), Ordering::Relaxed);
+        if let Err(error) = written {
+            tracing::error!(path = %self.path.display(), %error, "a server that is started soon may not wait for leases of sessions that have ended");
+        }
+    }
+
+    /// Removes the file of a session. What had no room may have that of the file.
+    fn remove(self: &Arc<Lapses>, session: PathBuf, durable: bool) {
+        let lapses = self.clone();
         self.keeper.run_later(move || {
-            let written = serde_json::to_vec(&lapse).map_err(io::Error::from).and_then(|text| {
-                let new = path.with_extension("new");
-                let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-                file.write_all(&text)?;
-                file.sync_data()?;
-                fs::rename(&new, &path)?;
-                File::open(&folder)?.sync_all()
-            });
-            if let Err(error) = written {
-                tracing::error!(path = %path.display(), %error, "a server that is started soon may not wait for leases of sessions that have ended");
+            remove_kept(&session, durable);
+            if lapses.is_behind.load(Ordering::Relaxed) {
+                lapses.write();
             }
         });
     }
@@ -424,7 +443,8 @@ impl Lapses {
     fn forget(&self, now: Duration) {
         let mut present = lock(&self.present);
         if present.take_if(|lapse| u128::from(lapse.until) <= now.as_millis() + 1).is_some() {
-            self.keeper.remove(self.path.clone(), false);
+            let path = self.path.clone();
+            self.keeper.run_later(move || remove(&path));
         }
     }
 
@@ -475,6 +495,10 @@ impl Kept {
         let file = self.stored.file()?;
         file.write_all_at(&present.sealed()?, 0)?;
         if self.durable { file.sync_data() } else { Ok(()) }
+    }
+
+    fn remove(&self) {
+        self.lapses.remove(self.stored.path.clone(), self.durable);
     }
 }
 
@@ -658,9 +682,8 @@ impl Journal {
         let file = kept.stored.file()?;
         file.write_all_at(&head.sealed()?, 0)?;
         file.sync_data()?;
-        let (stored, keeper) = (kept.stored.clone(), kept.keeper.clone());
-        let (lapses, counters) = (kept.lapses.clone(), kept.counters.clone());
-        *kept = Arc::new(Kept { stored, durable: false, keeper, head: Mutex::new(head), lapses, counters });
+        let (stored, lapses, counters) = (kept.stored.clone(), kept.lapses.clone(), kept.counters.clone());
+        *kept = Arc::new(Kept { stored, durable: false, head: Mutex::new(head), lapses, counters });
         Ok(())
     }
 
@@ -707,7 +730,7 @@ impl Journal {
         if !believes.is_zero() {
             kept.lapses.note(now() + believes, now());
         }
-        kept.keeper.remove(kept.stored.path.clone(), kept.durable);
+        kept.remove();
     }
 
     /// Leaves the file to the next process.
@@ -720,7 +743,7 @@ impl Journal {
     pub(crate) fn remove(&self) {
         *lock(&self.lost) = None;
         if let Some(kept) = lock(&self.kept).take() {
-            kept.keeper.remove(kept.stored.path.clone(), kept.durable);
+            kept.remove();
         }
     }
 }

@@ -42,15 +42,14 @@ impl Keeper {
         self.run_later(move || drop(done.send(task())));
         result.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
     }
+}
 
-    pub(crate) fn remove(&self, path: PathBuf, durable: bool) {
-        self.run_later(move || {
-            remove(&path);
-            // Else the next boot would wait for a client that has gone.
-            if durable && let Some(Err(error)) = path.parent().map(|folder| File::open(folder)?.sync_all()) {
-                tracing::warn!(path = %path.display(), %error, "the memory of a session may come back");
-            }
-        });
+/// Removes a session's file.
+pub(crate) fn remove_kept(path: &Path, durable: bool) {
+    remove(path);
+    // Else the next boot would wait for a client that has gone.
+    if durable && let Some(Err(error)) = path.parent().map(|folder| File::open(folder)?.sync_all()) {
+        tracing::warn!(path = %path.display(), %error, "the memory of a session may come back");
     }
 }
 

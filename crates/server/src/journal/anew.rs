@@ -34,7 +34,7 @@ impl Journal {
         let mut lost = lock(&self.lost);
         if written.is_err() || lost.is_none() {
             // Where nothing is lost any more the session has ended meanwhile.
-            kept.keeper.remove(kept.stored.path.clone(), kept.durable);
+            kept.remove();
             return written;
         }
         tracing::info!(path = %kept.stored.path.display(), "a session is written down again: it survives a restart");

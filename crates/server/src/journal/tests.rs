@@ -149,3 +149,22 @@ fn a_file_that_is_begun_anew_outlives_the_errors_of_the_one_before() {
     journal.give_up(&before, &io::ErrorKind::StorageFull.into(), &lock(&journal.changing));
     assert!(journal.survives() && !journal.is_lost());
 }
+
+/// What a disk is too full for goes where the session's file was.
+#[test]
+fn what_could_not_be_noted_is_noted_when_a_file_has_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Folder::open(folder.path(), HERE, 1).unwrap();
+    let server = open();
+    let journal = server.create(&head(&server)).unwrap();
+    let in_the_way = server.lapses.path.with_extension("new");
+    fs::create_dir(&in_the_way).unwrap();
+    server.note_lapse(now() + Duration::from_secs(5), now());
+    server.keeper.run(|| Ok(())).unwrap();
+    assert!(server.lapses.is_behind.load(Ordering::Relaxed));
+    fs::remove_dir(in_the_way).unwrap();
+    journal.remove();
+    server.keeper.run(|| Ok(())).unwrap();
+    assert!(!server.lapses.is_behind.load(Ordering::Relaxed));
+    assert!(open().lapsed_at(now()).saturating_sub(now()) > Duration::from_secs(4));
+}
