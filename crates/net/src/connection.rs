@@ -355,12 +355,12 @@ impl Connection {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Whether the peer's machine has all that was sent. Of what goes over a Unix socket that is
-    /// so as soon as the socket has taken it.
+    /// Whether the peer's machine, or the Unix socket, has all that was sent. Locks no sender: who
+    /// finds it locked leaves it to whoever has it to watch for room (see `arm`).
     pub fn is_taken(&self) -> bool {
-        let Ok(sender) = self.sender.try_lock() else { return false };
-        let info = tcp_info(self.socket.as_fd());
-        sender.backlog() == 0 && !info.is_ok_and(|info| info.unacknowledged > 0 || info.unsent > 0)
+        let is_on_its_way =
+            || tcp_info(self.socket.as_fd()).is_ok_and(|info| info.unacknowledged > 0 || info.unsent > 0);
+        self.holding.unsent() == 0 && !is_on_its_way()
     }
 
     /// Whether something has come that this side has not taken yet.

@@ -258,6 +258,25 @@ fn who_paused_while_another_sent_all_is_listened_to_again() {
     assert_eq!(world.frame(), 0);
 }
 
+/// Who asks whether all is taken does not keep others from going on with what is left.
+#[test]
+fn what_waits_for_room_goes_on_while_somebody_asks_whether_it_is_taken() {
+    const UNSENT: usize = 64 << 20;
+    let (world, _budget) = World::new(ROOM, 2 * UNSENT);
+    let (mut peer, connection) = world.connect();
+    connection.send(&[], Some(vec![0; UNSENT].into()));
+    let (asked, is_done) = (connection.clone(), Arc::new(AtomicBool::new(false)));
+    let ends = is_done.clone();
+    let asker = std::thread::spawn(move || while !asked.is_taken() && !ends.load(Ordering::SeqCst) {});
+    connection.flush();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    let result = peer.read_exact(&mut vec![0; UNSENT]);
+    wait_until(|| connection.is_taken() || result.is_err());
+    is_done.store(true, Ordering::SeqCst);
+    asker.join().unwrap();
+    result.expect("all of it comes");
+}
+
 /// A peer's last words count, also when it does not read what is sent to it any more.
 #[test]
 fn what_a_peer_said_before_it_left_is_heard_although_nothing_reaches_it() {
