@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -170,22 +171,34 @@ async fn hear(core: &Arc<Core>, gateway: SocketAddr, is_used: impl Fn(&Core) -> 
         .encode(&mut body);
         send(&core.group, &side, Header::new(Kind::Route), &body).await?;
         let mut pace = Pace::default();
+        // A frame is never left half read. It is waited for over the pauses too: a notice is not to
+        // wait for the end of one, since its flows end soon.
+        let mut next = pin!(receive(&side));
+        let mut is_asked = true;
         loop {
-            pace.next(&core.group).await;
-            // A frame is never left half read: what is late is asked for.
-            let next = core.group.within(LISTEN_MAX, receive(&side)).await.ok_or_else(late)??;
-            let (header, body) = next;
+            let patience = if is_asked { LISTEN_MAX } else { ASK_PAUSE };
+            let Some(frame) = core.group.within(patience, next.as_mut()).await else {
+                if is_asked {
+                    return Err(late());
+                }
+                if !is_used(core) {
+                    return Ok(());
+                }
+                send(&core.group, &side, Header::new(Kind::Ping), &[]).await?;
+                is_asked = true;
+                continue;
+            };
+            let (header, body) = frame?;
             match header.kind {
                 Kind::RouteNotice => {
                     let notice = RouteNotice::decode(&body).map_err(|error| io::Error::other(error.to_string()))?;
                     tell(core, notice.stopping_seconds, Some(&notice.flows));
                 }
-                Kind::RouteReply | Kind::Pong if is_used(core) => {
-                    core.group.sleep(ASK_PAUSE).await;
-                    send(&core.group, &side, Header::new(Kind::Ping), &[]).await?;
-                }
+                Kind::RouteReply | Kind::Pong if is_used(core) => is_asked = false,
                 _ => return Ok(()),
             }
+            pace.next(&core.group).await;
+            next.set(receive(&side));
         }
     };
     let result = heard.await;

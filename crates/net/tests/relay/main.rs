@@ -560,6 +560,22 @@ fn initiators_are_told_of_flows_that_end_through_two_hops() {
     open(outer.address(), &to("far", address));
 }
 
+/// Also while the router in between has just heard that the other is there, and is about to ask.
+#[test]
+fn a_notice_goes_through_two_hops_at_once() {
+    let (inner, (address, accepted)) = (plain("far"), target());
+    let outer = router(&[("near", "127.0.0.0/8")], &[("far", inner.address())], RelayLimits::default());
+    let (mut watch, reply) = ask(outer.address(), &route(Target::Router));
+    assert_eq!(reply.status, RouteStatus::Open);
+    let _flow = open(outer.address(), &to("far", address));
+    let _end = accepted.recv_timeout(PATIENCE).unwrap();
+    thread::sleep(Duration::from_millis(300)); // the outer router listens to the inner one by then
+    inner.relay().drain(30);
+    watch.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let (header, _) = receive(&mut watch).expect("it is told in time");
+    assert_eq!(header.kind, Kind::RouteNotice);
+}
+
 /// What its connection is told.
 #[derive(Default)]
 struct Told(std::sync::Mutex<Option<Duration>>);
