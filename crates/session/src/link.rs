@@ -273,7 +273,10 @@ impl Link {
         let replaced = state.connection.replace(connection.clone());
         state.replaced.extend(replaced.clone().map(|connection| Retiring::new(connection, before)));
         self.is_connected.store(true, Ordering::SeqCst);
+        let retiring = state.retiring.as_ref().filter(|retiring| !retiring.is_done).map(|retiring| retiring.number);
         drop(state);
+        // The connection on which that was said may have ended before the server read it.
+        retiring.into_iter().for_each(|number| retire(&connection, number));
         lock(&self.silence).begin();
         if let Some(replaced) = replaced {
             replaced.close("another connection takes its place".into());
@@ -311,11 +314,7 @@ impl Link {
             // Its requests are sent again.
             older.close("another takes its place already".into());
         }
-        let mut frame = vec![0; HEADER_SIZE];
-        aqueduct_wire::encode_retire(before, &mut frame);
-        let header = Header { body_length: (frame.len() - HEADER_SIZE) as u32, ..Header::new(Kind::Retire) };
-        frame[..HEADER_SIZE].copy_from_slice(&header.encode());
-        connection.send(&frame, None);
+        retire(&connection, before);
         // Its end came before it was the link's, and nobody heard of it.
         if connection.is_closed()
             && let Some((owner, number)) = self.owner.upgrade().zip(self.lost(&connection))
@@ -717,6 +716,15 @@ impl Endpoint for Link {
     }
 }
 
+/// Tells the server that nothing more is sent on the connection of this number, however often.
+fn retire(connection: &Connection, number: u32) {
+    let mut frame = vec![0; HEADER_SIZE];
+    aqueduct_wire::encode_retire(number, &mut frame);
+    let header = Header { body_length: (frame.len() - HEADER_SIZE) as u32, ..Header::new(Kind::Retire) };
+    frame[..HEADER_SIZE].copy_from_slice(&header.encode());
+    connection.send(&frame, None);
+}
+
 /// Tells the server that what it has sent by itself has come: else it sends it again, over another
 /// connection.
 fn acknowledge(connection: &Connection, message: &Header) {
@@ -734,3 +742,7 @@ pub(crate) fn delivered(payload: Payload) -> Result<usize, Errno> {
         Payload::Memory(_) => Err(Errno::EPROTO),
     }
 }
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;
