@@ -236,7 +236,7 @@ impl Job {
         if self.server.recovery.awaits_replays() {
             return Err(Errno::EAGAIN);
         }
-        self.session.recovered();
+        self.session.recovered(self.server.config.verifier);
         self.server.leases.settle(self.session.id);
         if self.server.failpoint.dies(Moment::Recovered) {
             return Ok(());
@@ -314,10 +314,12 @@ impl Job {
             None => return Ok(()),
             Some(Try::First { .. }) => {}
             Some(Try::AfterRestart(record)) => {
+                let is_of_before = self.session.is_of_before(&record);
                 match Box::pin(repeat::repeat(filesystem, &context, &request, record)).await {
                     Repeat::Execute => in_grace = false, // a lock that it had
                     Repeat::Answer(result) => {
-                        if let Some(result) = Box::pin(self.as_before(attached, &context, &request, result)).await {
+                        let before = (result, is_of_before);
+                        if let Some(result) = Box::pin(self.as_before(attached, &context, &request, before)).await {
                             self.finish(Kind::Reply, result, true, &Granted::default());
                         }
                         return Ok(());
@@ -352,23 +354,25 @@ impl Job {
         Ok(())
     }
 
-    /// What a request came to that was executed before the machine lost what clients had written.
+    /// What a request came to that an earlier process executed: if that was before the machine lost
+    /// what clients had written, it may have to be cut off again.
     async fn as_before(
         &self,
         attached: &Attached,
         context: &Context,
         request: &Request<'_>,
-        result: Result<Reply, Errno>,
+        (result, is_of_before): (Result<Reply, Errno>, bool),
     ) -> Option<Result<Reply, Errno>> {
-        let cut = result.as_ref().ok().filter(|_| self.session.has_lost);
+        let cut = result.as_ref().ok().filter(|_| is_of_before);
         let Some(cut) = cut.and_then(|reply| repeat::cut_again(request, reply)) else { return Some(result) };
         let mut change = self.change();
         let done = self.call_once(attached, context, &cut, (&mut change, false)).await?;
         Some(done.result.and(result))
     }
 
-    /// Executes what changes something, when nobody else keeps what it changes, and what will tell that it was, if that `survives`, is written down.
-    /// `None`: it is not executed, and not answered.
+    /// Executes what changes something, when nobody else keeps what it changes, and what will tell
+    /// that it was, if that `survives`, is written down. `None`: it is not executed, and not
+    /// answered.
     async fn call_once(
         &self,
         attached: &Attached,

@@ -3,7 +3,8 @@
 //! A file begins with its [`Head`] in [`HEAD_SIZE`] bytes; then come two rooms of [`RECORD_SIZE`] bytes for each slot, of the classes in turn: slot 0
 //! ordinary, slot 0 releasing, slot 1 ordinary, and so on. The first is for replies, the second for intents. What was never written is a hole; from
 //! the start the file is as long as it will ever be. Head and records are sealed: checksum u32 (CRC32C of what follows), length u32, and so many bytes. Those of
-//! a record are sequence u32, operation u16, kind u8, 0, and then for a reply its header and body, for an intent what the module `intent` wrote.
+//! a record are sequence u32, operation u16, kind u8, era u8, and then for a reply its header and
+//! body, for an intent what the module `intent` wrote.
 //!
 //! Each change is one `pwrite` into the page cache: whole when the process dies. Whose sessions these are, and which of the files are open, is in `stored`.
 //!
@@ -21,15 +22,19 @@
 //! - *An append*: its intent is not on the disk before, as a write that may be lost anyway should not wait for it. Who sends one again after such a death
 //!   has it looked for in the file, from where it was meant to go (`intent::find_append`).
 //!
+//! A record says in which *era* it was made: one ends each time that what was done may be lost with
+//! the machine. So a process that comes later knows what is of before as well, although the client
+//! has recovered in between.
+//!
 //! Files of another boot whose export is not durable are not believed.
 
 mod anew;
+mod lapses;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -40,9 +45,10 @@ use serde::{Deserialize, Serialize};
 use crate::lease::clock::now;
 use crate::metrics::JournalCounters;
 use crate::origin::StoredOrigin;
-use crate::stored::{Keeper, Opened, Owners, Stored, remove, remove_kept};
+use crate::stored::{Keeper, Opened, Owners, Stored, remove};
 
 pub(crate) use anew::Answered;
+use lapses::Lapses;
 
 /// The layout of these files: others are not read.
 const FORMAT: u32 = 3;
@@ -57,7 +63,7 @@ const RECORD_SIZE: usize = 2048;
 /// Checksum and length.
 const SEAL_SIZE: usize = 8;
 
-/// Sequence, operation, kind, 0.
+/// Sequence, operation, kind, era.
 const RECORD_PREFIX_SIZE: usize = 8;
 
 /// The longest body of a reply that is kept.
@@ -100,8 +106,12 @@ pub(crate) struct Head {
     pub(crate) slots: u32,
     /// It outlives the machine: see the module.
     durable: bool,
-    /// The server's: what was written under another may be lost.
+    /// The server's, when the client began or had recovered: what was written under another may be
+    /// lost.
     pub(crate) verifier: u64,
+    /// Of what is recorded: what has another is of before a loss.
+    #[serde(default)]
+    pub(crate) era: u8,
     /// The client asks for leases: so many milliseconds after its last request it may still believe what it was granted.
     #[serde(default)]
     believes: u64,
@@ -140,6 +150,7 @@ pub(crate) struct Record {
     pub(crate) sequence: u32,
     /// The code of its operation.
     pub(crate) op: u16,
+    pub(crate) era: u8,
     pub(crate) outcome: Outcome,
 }
 
@@ -167,28 +178,6 @@ pub(crate) struct Folder {
     counters: Arc<JournalCounters>,
 }
 
-/// The file that says until when clients may believe what they were granted whose sessions have no file of their own any more.
-struct Lapses {
-    folder: PathBuf,
-    path: PathBuf,
-    boot: String,
-    keeper: Keeper,
-    /// What stands in it.
-    present: Mutex<Option<Lapse>>,
-    /// It does not stand there yet: it could not be written.
-    is_behind: AtomicBool,
-}
-
-/// Until when clients may still believe what they were granted whose sessions have ended without their word, or cannot be written down any more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Lapse {
-    boot: String,
-    /// In milliseconds since the boot.
-    until: u64,
-    /// From the latest change of this file on, in milliseconds: what counts in another boot.
-    longest: u64,
-}
-
 /// A session's file. Without one (it could not be written, or was given up) the session ends with the process.
 pub(crate) struct Journal {
     kept: Mutex<Option<Arc<Kept>>>,
@@ -202,6 +191,8 @@ pub(crate) struct Journal {
 struct Kept {
     stored: Arc<Stored>,
     durable: bool,
+    /// Of what is recorded from now on.
+    era: u8,
     /// As it stands in the file.
     head: Mutex<Head>,
     lapses: Arc<Lapses>,
@@ -250,14 +241,8 @@ impl Folder {
         let _folder = lock_folder(path)?;
         let (keeper, server) = (Keeper::start("sessions")?, crc32c::crc32c(&id.0));
         let owners = Owners::find(path, server)?;
-        let lapses = Lapses {
-            folder: path.to_owned(),
-            path: path.join(format!("leases-{server:08x}")),
-            boot: boot.clone(),
-            keeper: keeper.clone(),
-            present: Mutex::default(),
-            is_behind: AtomicBool::new(false),
-        };
+        let file = path.join(format!("leases-{server:08x}"));
+        let lapses = Lapses::new((path.to_owned(), file), boot.clone(), keeper.clone());
         let (path, opened, lapses) = (path.to_owned(), Opened::new()?, Arc::new(lapses));
         Ok(Folder {
             path,
@@ -296,6 +281,7 @@ impl Folder {
             slots: of.slots,
             durable,
             verifier: self.verifier,
+            era: 0,
             believes: believes.as_millis() as u64,
             writes: false,
             broken: false,
@@ -324,9 +310,9 @@ impl Folder {
         let own = path.clone();
         let length = (HEAD_SIZE + head.slots as usize * 2 * PAIR_SIZE) as u64;
         let file = self.keeper.run(move || create(&folder, &own, (&sealed, length), durable))?;
-        let (head, lapses, counters) = (Mutex::new(head.clone()), self.lapses.clone(), self.counters.clone());
-        let stored = self.opened.store(path, file);
-        Ok(Journal::of(Kept { stored, durable, head, lapses, counters }))
+        let (lapses, counters) = (self.lapses.clone(), self.counters.clone());
+        let (stored, era, head) = (self.opened.store(path, file), head.era, Mutex::new(head.clone()));
+        Ok(Journal::of(Kept { stored, durable, era, head, lapses, counters }))
     }
 
     /// The sessions that earlier processes of this server left, that `serves` still knows, at most so many. Files that are no use to anybody are
@@ -394,81 +380,30 @@ impl Folder {
         let slots = read_records(&read_data(&file, length_max)?, head.boot != self.boot)?;
         let (durable, written) = (head.durable, Mutex::new(head.clone()));
         head.boot.clone_from(&self.boot); // should it be written anew, for the next process of this boot
+        if head.verifier != self.verifier {
+            // One of no record that is there: a process in which the client had not recovered may
+            // have left some.
+            head.era = slots.iter().map(|(.., record)| record.era).fold(head.era, u8::max).wrapping_add(1);
+        }
         let stored = self.opened.store(path.to_owned(), file);
         let (lapses, counters) = (self.lapses.clone(), self.counters.clone());
-        let kept = Kept { stored, durable, head: written, lapses, counters };
+        let kept = Kept { stored, durable, era: head.era, head: written, lapses, counters };
         Ok(Left { head, journal: Journal::of(kept), slots })
-    }
-}
-
-impl Lapses {
-    fn note(self: &Arc<Lapses>, until: Duration, now: Duration) {
-        let millis = |time: Duration| time.as_millis() as u64 + 1;
-        let mut present = lock(&self.present);
-        let until = present.as_ref().map_or(0, |lapse| lapse.until).max(millis(until));
-        let lapse = Lapse { boot: self.boot.clone(), until, longest: until.saturating_sub(millis(now)) };
-        *present = Some(lapse);
-        let lapses = self.clone();
-        self.keeper.run_later(move || lapses.write());
-    }
-
-    /// On the keeper's thread.
-    fn write(&self) {
-        let Some(lapse) = lock(&self.present).clone() else { return };
-        let written = serde_json::to_vec(&lapse).map_err(io::Error::from).and_then(|text| {
-            let new = self.path.with_extension("new");
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(&text)?;
-            file.sync_data()?;
-            fs::rename(&new, &self.path)?;
-            File::open(&self.folder)?.sync_all()
-        });
-        self.is_behind.store(written.is_err(), Ordering::Relaxed);
-        if let Err(error) = written {
-            tracing::error!(path = %self.path.display(), %error, "a server that is started soon may not wait for leases of sessions that have ended");
-        }
-    }
-
-    /// Removes the file of a session. What had no room may have that of the file.
-    fn remove(self: &Arc<Lapses>, session: PathBuf, durable: bool) {
-        let lapses = self.clone();
-        self.keeper.run_later(move || {
-            remove_kept(&session, durable);
-            if lapses.is_behind.load(Ordering::Relaxed) {
-                lapses.write();
-            }
-        });
-    }
-
-    fn forget(&self, now: Duration) {
-        let mut present = lock(&self.present);
-        if present.take_if(|lapse| u128::from(lapse.until) <= now.as_millis() + 1).is_some() {
-            let path = self.path.clone();
-            self.keeper.run_later(move || remove(&path));
-        }
-    }
-
-    fn left(&self, now: Duration) -> Duration {
-        let Ok(text) = fs::read(&self.path) else { return Duration::ZERO };
-        let Ok(lapse) = serde_json::from_slice::<Lapse>(&text) else { return Duration::ZERO };
-        let until = if lapse.boot == self.boot {
-            Duration::from_millis(lapse.until)
-        } else {
-            now + Duration::from_millis(lapse.longest)
-        };
-        let left = Lapse { boot: self.boot.clone(), until: until.as_millis() as u64, ..lapse };
-        *lock(&self.present) = Some(left);
-        self.forget(now);
-        until
     }
 }
 
 impl Kept {
     /// Writes a record. `stable`: it is on the disk when this returns, if the session outlives the
-    /// machine.
-    fn write(&self, request: &Header, (room, stable): (Room, bool), kind: u8, content: &[&[u8]]) -> io::Result<()> {
+    /// machine. `era`: that of what it is about, if not the present one.
+    fn write(
+        &self,
+        request: &Header,
+        (room, stable): (Room, bool),
+        (kind, era): (u8, Option<u8>),
+        content: &[&[u8]],
+    ) -> io::Result<()> {
         let (sequence, op) = (request.sequence.to_le_bytes(), request.op.to_le_bytes());
-        let prefix = [&sequence[..], &op, &[kind, 0]];
+        let prefix = [&sequence[..], &op, &[kind, era.unwrap_or(self.era)]];
         let at = offset(request, room);
         self.counters.writes.increment();
         self.stored.file().and_then(|file| match seal(prefix.iter().chain(content), RECORD_SIZE) {
@@ -604,7 +539,7 @@ impl Record {
 
     fn decode(bytes: &[u8]) -> Option<Record> {
         let (prefix, content) = bytes.split_first_chunk::<RECORD_PREFIX_SIZE>()?;
-        let [a, b, c, d, e, f, kind, _] = *prefix;
+        let [a, b, c, d, e, f, kind, era] = *prefix;
         let outcome = match kind {
             KIND_INTENT => Outcome::Intended(content.to_vec()),
             KIND_REPLY => {
@@ -614,7 +549,7 @@ impl Record {
             KIND_FORGOTTEN => Outcome::Forgotten,
             _ => return None,
         };
-        Some(Record { sequence: u32::from_le_bytes([a, b, c, d]), op: u16::from_le_bytes([e, f]), outcome })
+        Some(Record { sequence: u32::from_le_bytes([a, b, c, d]), op: u16::from_le_bytes([e, f]), era, outcome })
     }
 }
 
@@ -630,7 +565,7 @@ impl Journal {
 
     /// Before a request is executed: what will tell whether it was. `unstable`: what it does may be lost, and so may this.
     pub(crate) fn intend(&self, request: &Header, intent: &[u8], unstable: bool) {
-        self.write(request, (Room::Intent, !unstable), KIND_INTENT, &[intent]);
+        self.write(request, (Room::Intent, !unstable), (KIND_INTENT, None), &[intent]);
     }
 
     /// Whether the session outlives the process.
@@ -640,29 +575,33 @@ impl Journal {
 
     /// Before the reply to a request is sent.
     pub(crate) fn reply(&self, request: &Header, reply: &Header, body: &[u8]) {
-        self.write_reply(request, reply, body, false);
+        self.write_reply(request, reply, body, None);
     }
 
-    /// A request that an earlier process began was executed, with this reply: that stays so, whatever happens to what it did.
-    pub(crate) fn settle(&self, request: &Header, reply: &Header, body: &[u8]) {
-        self.write_reply(request, reply, body, true);
+    /// A request that an earlier process began, in this era, was executed, with this reply: that
+    /// stays so, whatever happens to what it did.
+    pub(crate) fn settle(&self, request: &Header, era: u8, reply: &Header, body: &[u8]) {
+        self.write_reply(request, reply, body, Some(era));
     }
 
-    /// A request that an earlier process was about to execute was not: the one before it is the last of its slot.
-    pub(crate) fn retract(&self, before: &Header) {
-        self.write(before, (Room::Intent, true), KIND_FORGOTTEN, &[]);
+    /// A request that an earlier process was about to execute, in this era, was not: the one before
+    /// it is the last of its slot.
+    pub(crate) fn retract(&self, before: &Header, era: u8) {
+        self.write(before, (Room::Intent, true), (KIND_FORGOTTEN, Some(era)), &[]);
     }
 
-    fn write_reply(&self, request: &Header, reply: &Header, body: &[u8], stable: bool) {
+    /// `settled`: the era of what an earlier process executed.
+    fn write_reply(&self, request: &Header, reply: &Header, body: &[u8], settled: Option<u8>) {
+        let place = (Room::Reply, settled.is_some());
         if body.len() > BODY_LENGTH_MAX {
-            self.write(request, (Room::Reply, stable), KIND_FORGOTTEN, &[]);
+            self.write(request, place, (KIND_FORGOTTEN, settled), &[]);
         } else {
-            self.write(request, (Room::Reply, stable), KIND_REPLY, &[&reply.encode(), body]);
+            self.write(request, place, (KIND_REPLY, settled), &[&reply.encode(), body]);
         }
     }
 
     /// `stable`: on the disk when this returns, if the session is to outlive the machine.
-    fn write(&self, request: &Header, (room, stable): (Room, bool), kind: u8, content: &[&[u8]]) {
+    fn write(&self, request: &Header, (room, stable): (Room, bool), kind: (u8, Option<u8>), content: &[&[u8]]) {
         // Not locked while the disk is waited for: others have records as well.
         let Some(kept) = lock(&self.kept).clone() else { return };
         if let Err(error) = kept.write(request, (room, stable), kind, content) {
@@ -683,7 +622,7 @@ impl Journal {
         file.write_all_at(&head.sealed()?, 0)?;
         file.sync_data()?;
         let (stored, lapses, counters) = (kept.stored.clone(), kept.lapses.clone(), kept.counters.clone());
-        *kept = Arc::new(Kept { stored, durable: false, head: Mutex::new(head), lapses, counters });
+        *kept = Arc::new(Kept { stored, durable: false, era: kept.era, head: Mutex::new(head), lapses, counters });
         Ok(())
     }
 
@@ -700,6 +639,12 @@ impl Journal {
     /// Whether what the client held back so far is lost.
     pub(crate) fn note_broken(&self, is_broken: bool) {
         self.change_head(|head| head.broken = is_broken);
+    }
+
+    /// The client has again what it had, and has sent again what was lost: nothing is any more of
+    /// what this server, with this verifier, does. What is recorded from now on is of this era.
+    pub(crate) fn note_recovered(&self, verifier: u64, era: u8) {
+        self.change_head(|head| (head.verifier, head.era) = (verifier, era));
     }
 
     fn change_head(&self, change: impl FnOnce(&mut Head)) {

@@ -39,20 +39,16 @@ async fn in_time<T>(group: &Group, patience: &mut Duration, look: impl Future<Ou
 /// Finds out which of the requests under way had been executed. These have their replies from now
 /// on. The others count as never sent. Where nobody can tell in time, the answer is EIO: sent once
 /// more, an append could be there twice.
-async fn settle_intents(
-    left: &mut Left,
-    (attached, has_lost): (&Attached, bool),
-    (group, patience): (&Group, &mut Duration),
-) {
-    let client = ClientId(left.head.session);
+async fn settle_intents(left: &mut Left, attached: &Attached, (group, patience): (&Group, &mut Duration)) {
+    let (client, present) = (ClientId(left.head.session), left.head.era);
     let maps = attached.maps();
-    for (class, slot, Record { sequence, op, outcome }) in &mut left.slots {
+    for (class, slot, Record { sequence, op, era, outcome }) in &mut left.slots {
         let Outcome::Intended(intent) = outcome else { continue };
         let place = Header { class: *class, slot: *slot, op: *op, ..Header::new(Kind::Request) };
         let request = Header { sequence: *sequence, ..place };
         let settled = match Op::from_code(*op) {
             Some(op) => {
-                let look = intent::settle(&*attached.filesystem, (maps, has_lost), (client, op), intent);
+                let look = intent::settle(&*attached.filesystem, (maps, *era != present), (client, op), intent);
                 in_time(group, patience, look).await.unwrap_or_else(|| {
                     tracing::error!(
                         client = %left.head.client, ?op,
@@ -71,12 +67,12 @@ async fn settle_intents(
                 if let Ok(reply) = &result {
                     aqueduct_wire::encode_reply(reply, &mut body);
                 }
-                left.journal.settle(&request, &header, &body);
+                left.journal.settle(&request, *era, &header, &body);
                 *outcome = Outcome::Replied { header, body };
             }
             None => {
                 *sequence = sequence.wrapping_sub(1);
-                left.journal.retract(&Header { sequence: *sequence, ..place });
+                left.journal.retract(&Header { sequence: *sequence, ..place }, *era);
                 *outcome = Outcome::Forgotten;
             }
         }
@@ -169,7 +165,7 @@ impl Server {
                 .ok()?;
         }
         let has_lost = left.head.verifier != self.config.verifier;
-        settle_intents(&mut left, (&attached, has_lost), (&self.group, patience)).await;
+        settle_intents(&mut left, &attached, (&self.group, patience)).await;
         let session = Session::restored(left, attached, has_lost, &self.replies);
         session.count_in(&self.metrics);
         Some((session, believes, may_flush))

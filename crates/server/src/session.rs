@@ -53,6 +53,8 @@ pub(crate) struct Session {
     pub(crate) looking: AtomicUsize,
     /// It was restored on a machine that may have lost what it had done.
     pub(crate) has_lost: bool,
+    /// Of what is recorded since.
+    era: u8,
     connections: Mutex<Connections>,
     links: Mutex<Vec<Weak<Link>>>,
     /// Those for which it says that it asks.
@@ -157,7 +159,8 @@ enum SlotState {
 
 /// What to do with a request that came in a slot.
 pub(crate) enum Admission {
-    /// Execute it. `may_be_old`: it is the first in its slot since the restart, so that an earlier process may have been sent it too.
+    /// Execute it. `may_be_old`: nothing was recorded in its slot since the machine may have lost
+    /// what was, so that an earlier process may have been sent it too.
     New { may_be_old: bool },
     /// It has been executed: this is the reply.
     Remembered(Header, Vec<u8>),
@@ -195,6 +198,7 @@ impl Session {
             executing: AtomicUsize::new(0),
             looking: AtomicUsize::new(0),
             has_lost: false,
+            era: 0,
             connections: Mutex::default(),
             links: Mutex::default(),
             jobs: Jobs::default(),
@@ -222,6 +226,7 @@ impl Session {
         session.journal = journal.into();
         session.recovering = true.into();
         session.has_lost = has_lost;
+        session.era = head.era;
         session
     }
 
@@ -282,16 +287,18 @@ impl Session {
                 SlotState::Executing { .. } => return Err(busy()),
                 // A wait ends with the process: its request is then a new one.
                 SlotState::Remembered { header, .. } if header.kind == Kind::Pending => continue,
-                SlotState::Remembered { header, body } => {
-                    Answered { request: Header { op: header.op, ..place }, answer: Some((header, &body.body)) }
-                }
+                SlotState::Remembered { header, body } => Answered {
+                    request: Header { op: header.op, ..place },
+                    era: self.era,
+                    answer: Some((header, &body.body)),
+                },
                 SlotState::Restored(record) => {
                     let answer = match &record.outcome {
                         Outcome::Intended(_) => return Err(busy()),
                         Outcome::Replied { header, body } => Some((header, &body[..])),
                         Outcome::Forgotten => None,
                     };
-                    Answered { request: Header { op: record.op, ..place }, answer }
+                    Answered { request: Header { op: record.op, ..place }, era: record.era, answer }
                 }
             });
         }
@@ -309,9 +316,15 @@ impl Session {
     }
 
     /// The client has again what it had.
-    pub(crate) fn recovered(&self) {
+    pub(crate) fn recovered(&self, verifier: u64) {
         self.note_broken(false); // it has been told of what is lost
+        self.journal.get().into_iter().for_each(|journal| journal.note_recovered(verifier, self.era));
         self.recovering.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether a request was recorded before the machine may have lost what clients had written.
+    pub(crate) fn is_of_before(&self, record: &Record) -> bool {
+        record.era != self.era
     }
 
     pub(crate) fn client(&self) -> ClientId {
@@ -343,7 +356,11 @@ impl Session {
                     false => Admission::Refused(format!("slot {} has {BEHIND_MAX} requests waiting", header.slot)),
                 };
             }
-            let may_be_old = matches!(slot.state, SlotState::Unused | SlotState::Restored(_));
+            let may_be_old = match &slot.state {
+                SlotState::Unused => self.era > 0,
+                SlotState::Restored(record) => self.is_of_before(record),
+                SlotState::Executing { .. } | SlotState::Remembered { .. } => false,
+            };
             (slot.sequence, slot.state) = (header.sequence, SlotState::Executing { waiting: Vec::new() });
             return Admission::New { may_be_old };
         }
@@ -397,7 +414,7 @@ impl Session {
             Some(body) => SlotState::Remembered { header: *reply, body },
             None => {
                 let (sequence, op) = (request.sequence, request.op);
-                SlotState::Restored(Record { sequence, op, outcome: Outcome::Forgotten })
+                SlotState::Restored(Record { sequence, op, era: self.era, outcome: Outcome::Forgotten })
             }
         };
         slot.end(state)
@@ -423,7 +440,7 @@ impl Session {
         let mut slot = lock(slot);
         if slot.sequence == request.sequence && slot.is_executing() {
             let (sequence, op) = (request.sequence, request.op);
-            slot.end(SlotState::Restored(Record { sequence, op, outcome: Outcome::Forgotten }));
+            slot.end(SlotState::Restored(Record { sequence, op, era: self.era, outcome: Outcome::Forgotten }));
         }
     }
 

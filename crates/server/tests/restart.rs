@@ -443,6 +443,55 @@ fn an_append_that_no_earlier_process_was_sent_is_not_looked_for() {
     assert_eq!(std::fs::read(fixture.directory.path().join("log")).unwrap(), b"tick tick ");
 }
 
+/// Once its client has recovered, what a machine has lost is over for the processes that follow.
+#[test]
+fn a_loss_is_over_when_the_client_has_recovered() {
+    let mut fixture = Fixture::surviving();
+    let (mut peer, session, root) = fixture.attached();
+    let (file, log) = peer.create((0, 1), &root, "log", READ_WRITE).unwrap();
+    restart_after_loss(&mut fixture, limits());
+    let mut peer = fixture.recovered(&session, &[&log]);
+    let append = WriteAt { open: log.id, offset: 0, append: true, stable: false };
+    peer.write((1, 1), &append, b"tick ").unwrap();
+    let set = SetAttr { size: Some(5), ..SetAttr::default() };
+    let cut = Request::SetAttr { handle: file.handle.bytes(), open: None, set };
+    peer.ask((2, 1), &cut).unwrap();
+    fixture.kill();
+    fixture.start_again(limits());
+    // Nobody waits for what is sent again already.
+    fixture.attached();
+    let mut peer = fixture.recovered(&session, &[&log]);
+    assert_eq!(write_again(&mut peer, (1, 2), &append, b"tick ").count, 5);
+    peer.ask((2, 1), &cut).unwrap();
+    assert_eq!(std::fs::read(fixture.directory.path().join("log")).unwrap(), b"tick tick ");
+}
+
+/// What was cut off before a loss, unknown to the client, is so again, whichever process he asks.
+#[test]
+fn what_is_of_before_a_loss_is_known_to_later_processes() {
+    let mut fixture = Fixture::surviving();
+    let (mut peer, session, root) = fixture.attached();
+    let (file, log) = peer.create((0, 1), &root, "log", READ_WRITE).unwrap();
+    let set = SetAttr { size: Some(2), ..SetAttr::default() };
+    let cut = Request::SetAttr { handle: file.handle.bytes(), open: None, set };
+    peer.ask((2, 1), &cut).unwrap();
+    restart_after_loss(&mut fixture, limits());
+    let mut peer = fixture.recovered(&session, &[&log]);
+    peer.write((1, 1), &WriteAt { open: log.id, offset: 0, append: false, stable: false }, b"longer").unwrap();
+    fixture.kill();
+    fixture.start_again(limits());
+    let mut peer = fixture.recovered(&session, &[&log]);
+    peer.ask((2, 1), &cut).unwrap();
+    assert_eq!(std::fs::read(fixture.directory.path().join("log")).unwrap(), b"lo");
+    // Once: what it came to is of after the loss.
+    peer.write((1, 2), &WriteAt { open: log.id, offset: 0, append: false, stable: false }, b"longer").unwrap();
+    fixture.kill();
+    fixture.start_again(limits());
+    let mut peer = fixture.recovered(&session, &[&log]);
+    peer.ask((2, 1), &cut).unwrap();
+    assert_eq!(std::fs::read(fixture.directory.path().join("log")).unwrap(), b"longer");
+}
+
 /// Comparing it at every place took minutes.
 #[test]
 fn an_append_is_looked_for_in_time() {

@@ -13,7 +13,7 @@ use crate::session::Admission;
 
 /// Which try of a request that changes something.
 pub(super) enum Try {
-    /// `may_be_old`: or an earlier process was sent it, and has left nothing of it.
+    /// `may_be_old`: or an earlier process was sent it, and the machine has lost what that left.
     First { may_be_old: bool },
     /// A repeat, of which an earlier process left this.
     AfterRestart(Record),

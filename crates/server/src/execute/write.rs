@@ -131,7 +131,7 @@ impl Job {
         write: WriteAt,
         data: &Source,
     ) -> Option<Written> {
-        let may_be_there = write.append && self.session.has_lost && self.header.flags.contains(Flags::RETRY);
+        let may_be_there = write.append && self.header.flags.contains(Flags::RETRY);
         match data {
             Source::Memory(data) if may_be_there => intent::find_append(filesystem, context, write, data).await,
             _ => None,

@@ -10,6 +10,7 @@ use super::{BODY_LENGTH_MAX, Folder, Journal, KIND_FORGOTTEN, KIND_REPLY, Kept, 
 /// The last request of a slot: where and which it was, and how it was answered.
 pub(crate) struct Answered<'a> {
     pub(crate) request: Header,
+    pub(crate) era: u8,
     /// `None`: its answer is not known any more.
     pub(crate) answer: Option<(&'a Header, &'a [u8])>,
 }
@@ -47,10 +48,13 @@ impl Journal {
 impl Kept {
     fn write_answer(&self, answered: &Answered<'_>) -> io::Result<()> {
         match answered.answer {
-            Some((reply, body)) if body.len() <= BODY_LENGTH_MAX => {
-                self.write(&answered.request, (Room::Reply, false), KIND_REPLY, &[&reply.encode(), body])
-            }
-            _ => self.write(&answered.request, (Room::Reply, false), KIND_FORGOTTEN, &[]),
+            Some((reply, body)) if body.len() <= BODY_LENGTH_MAX => self.write(
+                &answered.request,
+                (Room::Reply, false),
+                (KIND_REPLY, Some(answered.era)),
+                &[&reply.encode(), body],
+            ),
+            _ => self.write(&answered.request, (Room::Reply, false), (KIND_FORGOTTEN, Some(answered.era)), &[]),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! A session that cannot be written down for a while.
 
+use std::sync::atomic::Ordering;
+
 use super::*;
 use crate::origin::StoredPeer;
 
@@ -19,6 +21,7 @@ fn head(folder: &Folder) -> Head {
         slots: 1,
         durable: false,
         verifier: 1,
+        era: 0,
         believes: 0,
         writes: false,
         broken: false,
@@ -79,9 +82,9 @@ fn what_is_written_down_again_is_what_was_answered_last() {
     let reply = Header::new(aqueduct_wire::Kind::Reply);
     let long = vec![0; BODY_LENGTH_MAX + 1];
     let answered = [
-        Answered { request: request(0, Class::Ordinary, 7), answer: Some((&reply, b"answer")) },
-        Answered { request: request(1, Class::Releasing, 8), answer: Some((&reply, &long)) },
-        Answered { request: request(2, Class::Ordinary, 9), answer: None },
+        Answered { request: request(0, Class::Ordinary, 7), era: 0, answer: Some((&reply, b"answer")) },
+        Answered { request: request(1, Class::Releasing, 8), era: 0, answer: Some((&reply, &long)) },
+        Answered { request: request(2, Class::Ordinary, 9), era: 0, answer: None },
     ];
     journal.begin_anew(&server, &answered).unwrap();
     assert!(journal.survives() && !journal.is_lost());
