@@ -1,7 +1,7 @@
 //! What `sync --delete` removes, and when it removes nothing.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::time::Duration;
 
@@ -178,6 +178,36 @@ fn another_file_system_below_the_destination_is_left_alone() {
         let kept = fs::read(inner.0.join("f"));
         mount(&["umount", text(&point)]);
         grown.keeps(&said, "is another file system");
+        assert_eq!(kept.unwrap(), b"precious");
+    });
+}
+
+/// It has the same device: another directory is there by a bind mount, as data often are in
+/// containers and chroots.
+#[test]
+fn a_directory_of_the_same_file_system_that_is_mounted_below_is_left_alone() {
+    test(|| {
+        let (grown, other) = (Grown::new(), directory_for_devices());
+        fs::write(other.path().join("f"), "precious").unwrap();
+        let point = grown.target.path().join("more/mounted");
+        fs::create_dir(&point).unwrap();
+        let mount = |arguments: &[&str]| {
+            let done = std::process::Command::new(arguments[0]).args(&arguments[1..]).status().unwrap();
+            assert!(done.success(), "{arguments:?}");
+        };
+        mount(&["mount", "--bind", text(other.path()), text(&point)]);
+        let device = |path: &Path| fs::metadata(path).unwrap().dev();
+        let is_same = device(&point) == device(grown.target.path());
+        let said = grown.sync(&["--delete"]);
+        // Nor does it make way for a file.
+        fs::write(grown.source.path().join("more"), "a file").unwrap();
+        let replaced = grown.sync(&["--delete"]);
+        let kept = fs::read(other.path().join("f"));
+        mount(&["umount", text(&point)]);
+        assert!(is_same, "else the device shows it");
+        grown.keeps(&said, "something is mounted on more/mounted");
+        assert_eq!((replaced.0, &replaced.1["deleted"]), (1, &0.into()), "{}", replaced.1);
+        assert!(replaced.1.to_string().contains("something is mounted on more/mounted"), "{}", replaced.1);
         assert_eq!(kept.unwrap(), b"precious");
     });
 }

@@ -167,9 +167,11 @@ impl Search<'_> {
     fn make_way(&mut self, target: &Arc<dyn Directory>, paths: &BTreeSet<Vec<u8>>) -> Result<(), String> {
         self.makes_way = true;
         for path in paths {
-            let directory = descend(target, path);
-            let directory =
-                directory.map_err(|error| format!("{} could not be looked at again: {error}", shown(path)))?;
+            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            let directory = descend(target, above(path).unwrap_or_default());
+            let directory = directory
+                .and_then(|above| above.unmounted(name))
+                .map_err(|error| format!("{} could not be looked at again: {error}", shown(path)))?;
             if !self.collect_below(path, &*directory)? {
                 return Err(format!("{} has to make way, and has names that are excluded", shown(path)));
             }
@@ -200,7 +202,10 @@ impl Search<'_> {
             if self.sources.contains(&seen.identity()) {
                 return Err(format!("{} is a directory of the source, which lies in the destination", shown(&whole)));
             }
-            let inner = directory.directory(&listed.name).map_err(failed)?;
+            let inner = match directory.unmounted(&listed.name) {
+                Err(Errno::EXDEV) => return Err(format!("something is mounted on {}", shown(&whole))),
+                inner => inner.map_err(failed)?,
+            };
             if !self.collect_below(&whole, &*inner)? {
                 return Ok(false);
             }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use aqueduct_fs::Errno;
 use aqueduct_worker::lock;
 
 use crate::delete;
@@ -24,7 +25,10 @@ pub fn may_make_way(job: &Job, item: &Item, present: &Seen) -> Result<(), Fault>
         let why = format!("at the destination its name is that of a directory with names in it, which stays: {why}");
         Fault::new("replacing it", why)
     };
-    let directory = item.target()?.directory(item.target_name()).trying("opening the directory that has its name")?;
+    let directory = match item.target()?.unmounted(item.target_name()) {
+        Err(Errno::EXDEV) => return Err(fault("something is mounted there")),
+        directory => directory.trying("opening the directory that has its name")?,
+    };
     let mut is_empty = true;
     directory.list(&mut |_| is_empty = false).trying("listing the directory that has its name")?;
     if is_empty {

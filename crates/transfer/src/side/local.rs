@@ -87,6 +87,24 @@ impl LocalDirectory {
             opened => Ok(opened?),
         }
     }
+
+    /// Opens a directory that is of the same mount, where there is no openat2.
+    fn same_mount(&self, name: &[u8]) -> Result<Arc<dyn Directory>, Errno> {
+        let fd = self.open_name(name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        match mount_of(self.0.as_fd())? == mount_of(fd.as_fd())? {
+            true => Ok(Arc::new(LocalDirectory(fd))),
+            false => Err(Errno::EXDEV),
+        }
+    }
+}
+
+/// The number of the mount through which something was opened, which kernels tell that have no
+/// openat2.
+fn mount_of(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let path = Path::new("/proc/self/fdinfo").join(fd.as_raw_fd().to_string());
+    let text = std::fs::read_to_string(path).map_err(|_| Errno::EIO)?;
+    let number = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    number.ok_or(Errno::EIO)
 }
 
 fn seen(stat: &Statx) -> Seen {
@@ -421,6 +439,16 @@ impl Directory for LocalDirectory {
         Ok(Arc::new(LocalDirectory(fd)))
     }
 
+    fn unmounted(&self, name: &[u8]) -> Result<Arc<dyn Directory>, Errno> {
+        aqueduct_fs::check_name(name)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let how = BENEATH.union(ResolveFlags::NO_XDEV);
+        match rustix::fs::openat2(&self.0, OsStr::from_bytes(name), flags, Mode::empty(), how) {
+            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => self.same_mount(name),
+            opened => Ok(Arc::new(LocalDirectory(opened?))),
+        }
+    }
+
     fn above(&self) -> Result<Option<Arc<dyn Directory>>, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let above = LocalDirectory(rustix::fs::openat(&self.0, c"..", flags, Mode::empty())?);
@@ -556,5 +584,26 @@ impl Directory for LocalDirectory {
             Ok(magic) if UNSIZED.contains(&magic) => Peculiarity::Unsized,
             _ => Peculiarity::None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also where the kernel has no openat2.
+    #[test]
+    fn what_is_mounted_is_not_taken_for_a_directory_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("d")).unwrap();
+        let open = |path: &Path| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            LocalDirectory(rustix::fs::open(path, flags, Mode::empty()).unwrap())
+        };
+        let (own, root) = (open(folder.path()), open(Path::new("/")));
+        assert!(own.unmounted(b"d").is_ok() && own.same_mount(b"d").is_ok());
+        assert!(root.directory(b"proc").is_ok());
+        assert_eq!(root.unmounted(b"proc").err(), Some(Errno::EXDEV));
+        assert_eq!(root.same_mount(b"proc").err(), Some(Errno::EXDEV));
     }
 }

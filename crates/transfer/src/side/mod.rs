@@ -251,6 +251,12 @@ pub trait Directory: Node {
     /// Opens a directory.
     fn directory(&self, name: &[u8]) -> Result<Arc<dyn Directory>, Errno>;
 
+    /// Opens a directory on which nothing is mounted, as far as that shows here: EXDEV if
+    /// something is, also another directory of the same file system, which has the same device.
+    fn unmounted(&self, name: &[u8]) -> Result<Arc<dyn Directory>, Errno> {
+        self.directory(name)
+    }
+
     /// The directory above it. `None`: it is the root, or nothing is known of that.
     fn above(&self) -> Result<Option<Arc<dyn Directory>>, Errno> {
         Ok(None)
