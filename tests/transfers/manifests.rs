@@ -1,9 +1,9 @@
 //! Manifests: what `verify` makes of them and of trees.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use crate::common::{directory, directory_for_devices, test};
@@ -43,6 +43,44 @@ fn verify_notices_what_was_changed() {
         fs::write(&manifest, whole.replacen("\"uid\":0", "\"uid\":1", 1)).unwrap();
         let said = verify().failed();
         assert!(said.contains("cannot believe the manifest"), "{said}");
+    });
+}
+
+/// Two files of the source, of which one is private, are names of one inode at the destination:
+/// the attributes of one would be those of both, and the manifest would not be true.
+#[test]
+fn files_that_are_one_at_the_destination_are_parted() {
+    test(|| {
+        let (home, source, target) = (directory(), directory(), directory());
+        let [from, to] = [&source, &target].map(|at| move |name: &str| at.path().join(name));
+        for (name, mode) in [("a", 0o644), ("b", 0o600), ("linked", 0o640)] {
+            fs::write(from(name), "the same").unwrap();
+            fs::set_permissions(from(name), Permissions::from_mode(mode)).unwrap();
+            set_time(&from(name), 1_000_000, 5);
+        }
+        fs::hard_link(from("linked"), from("too")).unwrap();
+        ["s1", "s2"].iter().for_each(|name| {
+            symlink("text", from(name)).unwrap();
+            set_time(&from(name), 1_000_000, 5);
+        });
+        let manifest = home.path().join("manifest");
+        let from_here = format!("{}/", source.path().display());
+        let sync = |more: &[&str]| told(home.path(), &[&["sync", &from_here, text(target.path())], more].concat()).1;
+        sync(&[]);
+        for (name, other) in [("a", "b"), ("s1", "s2")] {
+            fs::remove_file(to(other)).unwrap();
+            fs::hard_link(to(name), to(other)).unwrap();
+        }
+        let said = sync(&["--manifest", text(&manifest)]);
+        // What are names of one at the source as well are left as they are.
+        assert_eq!((&said["files"], &said["others"], &said["links"]), (&1.into(), &1.into(), &0.into()), "{said}");
+        let stat = |name: &str| fs::symlink_metadata(to(name)).unwrap();
+        let modes = ["a", "b", "linked", "too"].map(|name| (stat(name).mode() & 0o777, stat(name).nlink()));
+        assert_eq!(modes, [(0o644, 1), (0o600, 1), (0o640, 2), (0o640, 2)]);
+        assert_ne!(stat("s1").ino(), stat("s2").ino());
+        transfer(home.path(), &["verify", text(&manifest), text(target.path())]).succeeded();
+        let said = sync(&[]);
+        assert_eq!((&said["files"], &said["others"]), (&0.into(), &0.into()), "{said}");
     });
 }
 

@@ -1,6 +1,6 @@
 //! A copy under way: what all threads share, and the directories and names that they work on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -44,6 +44,9 @@ pub struct Job {
     pub queue: Queue<Big, Item>,
     /// Names of one inode.
     pub links: Links<Item>,
+    /// Inodes of the destination with several names that were left as they are, with the inodes of
+    /// the source that they are of.
+    pub kept: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
     /// What was done, for the manifest and for a later run.
     pub store: Option<Store>,
     /// What was done, gathered: for a store of many agents, to which it goes with all else.
@@ -347,6 +350,7 @@ impl Job {
             told: Told::default(),
             queue: Queue::new(),
             links: Links::new(),
+            kept: Mutex::default(),
             store: None,
             gathered: None,
             claim: None,
@@ -461,6 +465,21 @@ impl Job {
         if !again.is_empty() {
             self.queue.again(again);
         }
+    }
+
+    /// Whether what is at the destination may be left as it is for this inode of the source. Names
+    /// of one inode there may be of several at the source, with other attributes: the first that
+    /// comes keeps it, and the others are copied, which parts them.
+    pub fn keeps(&self, present: &Seen, seen: &Seen) -> bool {
+        if present.attr.nlink < 2 {
+            return true;
+        }
+        // Another agent may keep it for another inode.
+        if self.claim.is_some() && present.attr.nlink != seen.attr.nlink {
+            return false;
+        }
+        let source = seen.identity();
+        *lock(&self.kept).entry(present.identity()).or_insert_with(|| source.clone()) == source
     }
 
     /// What has a name at the destination makes way, if it is of another type.

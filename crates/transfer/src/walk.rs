@@ -415,6 +415,7 @@ fn decide(job: &Job, worker: &mut Worker, item: &Item, seen: &Seen) -> Result<bo
         }
         let compares = job.options.update || job.redoes;
         let is_done = compares && is_unchanged(job, worker, item, seen, present)?;
+        let is_done = is_done && job.keeps(present, seen);
         if job.options.no_clobber && !(job.redoes && is_done) {
             skip(job, item, seen);
             return Ok(true);
@@ -705,6 +706,7 @@ fn make_other(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, text:
     let record = || job.record(&path, &|| Line::new(&path, seen, &xattrs, None, text), seen, &[]);
     if let Some(present) = present
         && is_in_place(item, seen, present, &xattrs, text)?
+        && job.keeps(present, seen)
     {
         add(&job.counts.unchanged, 1);
         record();
