@@ -241,7 +241,13 @@ fn who_asks_goes_and_comes_again() {
         asking.ends_within(SOON);
         let said = run_within(TEST_MAX, &mut hosts.asks(&words)).failed();
         assert!(said.contains("making it already") && said.contains("--resume"), "{said}");
-        let again = [&words[..], &["--resume"]].concat();
+        // Who wants something else does not wait for this.
+        for other in ["-n", "--no-clobber"] {
+            let words = ["cp", "--json", other, "--resume", &from, &to];
+            let said = run_within(TEST_MAX, &mut hosts.asks(&words)).failed();
+            assert!(said.contains("with other options"), "{said}");
+        }
+        let again = ["cp", "--bwlimit", "20MB/s", "--json", "--resume", &from, &to];
         let said = json(&run_within(TEST_MAX, &mut hosts.asks(&again)).succeeded());
         assert_eq!(said["files"].as_u64(), Some(1), "{said}");
         assert_eq!(fs::read(target.path().join("file")).unwrap(), noise(40 << 20, 1));

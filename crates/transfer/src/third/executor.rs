@@ -77,6 +77,8 @@ type Tasks = HashMap<String, Arc<Task>>;
 /// A copy under way, or one that was.
 struct Task {
     number: String,
+    /// As [`Begin::wants`].
+    wants: blake3::Hash,
     watch: Arc<Watch>,
     stop: Arc<AtomicBool>,
     end: Mutex<Option<Outcome>>,
@@ -168,7 +170,15 @@ impl Executor {
             let has_ended = lock(&task.end).is_some();
             match (has_ended, task.number == begin.number) {
                 (_, true) => return Ok(Some(task.state())),
-                (false, false) if begin.run.resume => return Ok(Some(task.state())),
+                (false, false) if begin.run.resume && task.wants == begin.wants() => return Ok(Some(task.state())),
+                // Who asks would take what comes of that for what was asked for.
+                (false, false) if begin.run.resume => {
+                    let (why, hint) = (
+                        "the agent is making it with other options",
+                        "give the same options, or wait until it has ended",
+                    );
+                    return Err(Box::new(failed("cannot begin the copy", why, hint)));
+                }
                 (false, false) => {
                     let hint = "add --resume to see how far it is, and what comes of it";
                     return Err(Box::new(failed("cannot begin the copy", "the agent is making it already", hint)));
@@ -177,7 +187,7 @@ impl Executor {
             }
         } else if let Some(end) = Outcome::read(&kept).filter(|end| end.number == begin.number) {
             // It had come to its end when the agent was started anew.
-            let task = Task::new(&begin.number, self.config.folder.join(format!("{key}.manifest")), Some(end));
+            let task = Task::new(begin, self.config.folder.join(format!("{key}.manifest")), Some(end));
             let state = task.state();
             tasks.insert(key.to_owned(), Arc::new(task));
             return Ok(Some(state));
@@ -206,7 +216,7 @@ impl Executor {
             }
             _ => {}
         }
-        let task = Arc::new(Task::new(&begin.number, manifest, None));
+        let task = Arc::new(Task::new(&begin, manifest, None));
         let (worker, who) = (task.clone(), submitter.origin());
         tracing::info!("makes a copy for {who}, uid {}: {}", submitter.uid(), begin.target.written);
         let started = thread::Builder::new().name("aqueduct-agent".into()).spawn(move || worker.make(plan, &kept));
@@ -364,9 +374,9 @@ struct PlanToBe {
 }
 
 impl Task {
-    fn new(number: &str, manifest: PathBuf, end: Option<Outcome>) -> Task {
+    fn new(begin: &Begin, manifest: PathBuf, end: Option<Outcome>) -> Task {
         let (watch, stop) = (Arc::default(), Arc::default());
-        Task { number: number.to_owned(), watch, stop, end: Mutex::new(end), manifest }
+        Task { number: begin.number.clone(), wants: begin.wants(), watch, stop, end: Mutex::new(end), manifest }
     }
 
     fn state(&self) -> Answer {

@@ -62,6 +62,16 @@ pub struct Begin {
     pub run: Run,
 }
 
+impl Begin {
+    /// What is wanted, but for how fast: who wants the same may wait for what comes of another's.
+    pub fn wants(&self) -> blake3::Hash {
+        let options = Options { rate: None, is_verbose: false, ..self.options.clone() };
+        let run = Run { resume: false, tune: false, streams: None, ..self.run.clone() };
+        let text = serde_json::to_vec(&(self.is_sync, options, run));
+        blake3::hash(&text.expect("what is asked has only what JSON can hold"))
+    }
+}
+
 /// One side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct End {
