@@ -8,7 +8,7 @@ use aqueduct_fs::{
     XATTR_SIZE_MAX,
 };
 
-use crate::attribute::{self, BLOCK, State, UNKNOWN};
+use crate::attribute::{self, Attribute, BLOCK, State, UNKNOWN};
 use crate::backing::own;
 use crate::gate::Pass;
 use crate::pinned::{File, Kind};
@@ -270,12 +270,11 @@ impl Plain {
     }
 
     async fn store_small(&self, file: &File, spread: &Spread, size: u64) -> Result<(), Errno> {
-        let attribute = {
-            let mut now = spread.now();
-            now.attribute.size = size;
-            now.attribute.clone()
-        };
-        self.store(&file.handle, &attribute, true).await
+        let attribute = Attribute { size, ..spread.now().attribute.clone() };
+        self.store(&file.handle, &attribute, true).await?;
+        // Not before: whatever is stored later would make a size so that was refused.
+        spread.now().attribute.size = size;
+        Ok(())
     }
 
     pub(crate) async fn fallocate(

@@ -404,12 +404,9 @@ impl Plain {
     pub(crate) async fn set_size(&self, file: &File, spread: &Spread, size: u64) -> Result<(), Errno> {
         let before = spread.now().size;
         if size <= BLOCK {
-            let attribute = {
-                let mut now = spread.now();
-                now.attribute.size = size;
-                now.attribute.clone()
-            };
+            let attribute = Attribute { size, ..spread.now().attribute.clone() };
             self.store(&file.handle, &attribute, false).await?;
+            spread.now().attribute.size = size;
         }
         if before.max(BLOCK) != size.max(BLOCK) {
             self.set_length(&file.handle, size.max(BLOCK)).await?;

@@ -248,7 +248,10 @@ impl Plain {
             }
             store.remove(&attribute.id, part).await?;
         }
-        let (_pass, _) = self.alone(file).await?;
+        let (_pass, kind) = self.alone(file).await?;
+        if !matches!(kind, Kind::Spread(now) if Arc::ptr_eq(&now, &spread)) {
+            return Ok(()); // it lies elsewhere by now, and what is written down of it is newer
+        }
         let _making = spread.making().alone().await;
         let tidied = Attribute { other: Vec::new(), ..spread.now().attribute.clone() };
         self.store(&file.handle, &tidied, false).await?;

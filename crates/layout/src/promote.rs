@@ -191,10 +191,12 @@ impl Plain {
         Ok(made)
     }
 
-    /// Whether a file that has no objects yet failed where new files are not to lie any more.
+    /// Whether a file that has no objects yet failed where new files are not to lie any more. Not
+    /// while what lies at other places of it is being removed: it might come to lie there.
     pub(crate) fn may_place_anew(&self, spread: &Spread, error: Errno) -> bool {
         let now = spread.now();
-        matches!(error, Errno::EIO | Errno::EROFS) && now.attribute.made == 0 && self.avoids(&now.attribute)
+        let has_none = now.attribute.made == 0 && now.attribute.other.is_empty();
+        matches!(error, Errno::EIO | Errno::EROFS) && has_none && self.avoids(&now.attribute)
     }
 
     /// Has a file that has no objects yet lie elsewhere. Nobody else uses it.

@@ -67,6 +67,8 @@ pub(super) struct Disk {
     /// No layout is stored meanwhile; and that fails then.
     pub(super) holds_layouts: AtomicBool,
     pub(super) fails_layouts: AtomicBool,
+    /// Nothing is removed meanwhile.
+    pub(super) holds_removals: AtomicBool,
     /// There is no room for attributes that are set.
     pub(super) fails_attributes: AtomicBool,
     /// There is no room for what is allocated.
@@ -155,6 +157,7 @@ impl layer::Layer for Mortal {
                 Request::SetAttr { .. } => Some(&disk.holds_attributes),
                 Request::GetAttr { .. } => Some(&disk.holds_looks),
                 Request::SetXattr { .. } => Some(&disk.holds_layouts),
+                Request::Unlink { .. } => Some(&disk.holds_removals),
                 _ => None,
             };
             let fails = matches!(request, Request::SetXattr { .. }).then_some(&disk.fails_layouts);

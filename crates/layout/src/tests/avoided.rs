@@ -1,6 +1,9 @@
 //! New files where a store refuses what is asked of it.
 
 use super::*;
+use crate::Job;
+use crate::attribute::Attribute;
+use crate::pinned::Kind;
 
 fn objects(volume: &Volume, store: usize) -> usize {
     let folders = std::fs::read_dir(volume.store(store).join(marker::OBJECTS)).unwrap();
@@ -100,4 +103,36 @@ fn a_promotion_is_not_bound_to_a_store_that_is_avoided() {
         process.close(open).unwrap();
         assert!(process.get(&name).unwrap() == content(number, 60_000));
     }
+}
+
+/// What lay at another place of a file is being removed: it does not come to lie there meanwhile.
+#[test]
+fn a_file_is_placed_nowhere_from_where_something_of_it_is_removed() {
+    let volume = Volume::new(2, 1);
+    let process = volume.start(usize::MAX);
+    let (entry, open) = process.create("file", OpenFlags::empty()).unwrap();
+    process.set_size("file", 100_000).unwrap();
+    let file = process.plain.table.pin(&entry.handle);
+    let (_, kind) = process.wait(process.plain.shared(&file)).unwrap();
+    let Kind::Spread(spread) = kind else { panic!("it is too long for an ordinary one") };
+    let keys: Vec<_> = process.plain.stores.iter().map(|store| store.key()).collect();
+    let at = keys.iter().position(|key| *key == spread.server(0)).unwrap();
+    // As a move that had nothing to copy leaves it.
+    let moved = Attribute { other: vec![keys[1 - at]], ..spread.now().attribute.clone() };
+    process.wait(process.plain.store(&entry.handle, &moved, true)).unwrap();
+    spread.now().attribute = moved;
+    *process.disk.read_only.lock().unwrap() = Some(at);
+    process.disk.holds_removals.store(true, Ordering::SeqCst);
+    let job = Job::new(None);
+    let mut tidied = std::pin::pin!(process.plain.tidy(&file, &job));
+    assert!(poll(&mut tidied).is_none());
+    let written = process.write(open, 0, b"written");
+    process.disk.holds_removals.store(false, Ordering::SeqCst);
+    let _ = poll(&mut tidied);
+    *process.disk.read_only.lock().unwrap() = None;
+    process.wait(process.plain.unpin(file.clone()));
+    process.close(open).unwrap();
+    let expected = if written.is_ok() { &b"written"[..] } else { &[0; 7] };
+    assert_eq!(process.get("file").unwrap()[..7], *expected, "{written:?}");
+    assert_eq!(written, Err(Errno::EROFS));
 }

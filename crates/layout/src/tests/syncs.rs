@@ -136,6 +136,31 @@ fn nobody_writes_to_an_object_before_it_is_written_down() {
     assert_eq!(process.read(one, second + 100, 4).unwrap(), b"data");
 }
 
+/// What is written down of a small file is its size: one that could not be is none.
+#[test]
+fn a_size_that_could_not_be_written_down_is_none() {
+    let volume = Volume::new(1, 1);
+    let process = volume.start(usize::MAX);
+    process.put("file", &content(1, 40_000)).unwrap();
+    let open = process.open("file", READ_WRITE).unwrap();
+    process.set_size("file", 3000).unwrap();
+    let (context, handle) = (context(), process.look_up("file").unwrap().handle);
+    let set = SetAttr { size: Some(100), ..SetAttr::default() };
+    let cut = Request::SetAttr { handle: handle.bytes(), open: None, set };
+    process.tree_disk.holds_layouts.store(true, Ordering::SeqCst);
+    let mut refused = pin!(process.plain.call(&context, cut));
+    assert!(poll(&mut refused).is_none());
+    process.tree_disk.fails_layouts.store(true, Ordering::SeqCst);
+    process.tree_disk.holds_layouts.store(false, Ordering::SeqCst);
+    assert_eq!(poll(&mut refused), Some(Err(Errno::EIO)));
+    process.tree_disk.fails_layouts.store(false, Ordering::SeqCst);
+    process.close(open).unwrap();
+    let next = volume.start(usize::MAX);
+    for process in [&process, &next] {
+        assert!(process.get("file").unwrap() == content(1, 40_000)[..3000]);
+    }
+}
+
 /// A file lies on as many servers as its layout can name, and is read again by the next process.
 #[test]
 fn a_volume_of_more_servers_than_a_file_can_lie_on_is_used() {
