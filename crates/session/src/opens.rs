@@ -191,6 +191,11 @@ impl Opens {
         self.locked.load(Ordering::SeqCst) > 0
     }
 
+    /// Whether this client has any locks on an inode, or its turn there.
+    pub fn keeps_others_out(&self, handle: &[u8]) -> bool {
+        self.has_any_locks() && lock(&self.state).locks.get(handle).is_some_and(|locks| !locks.is_empty())
+    }
+
     /// Whether this client has any locks on an inode.
     pub fn has_locks(&self, handle: &[u8]) -> bool {
         // Turns are about what is seen, and not about what lasts.

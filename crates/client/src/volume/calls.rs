@@ -184,13 +184,13 @@ impl Volume {
         }
     }
 
-    /// The inode of an open on which this client has locks.
+    /// The inode of an open on which this client has locks, or its turn.
     fn locked(&self, open: OpenId) -> Option<Arc<[u8]>> {
         if !self.sessions.iter().any(|session| session.opens().has_any_locks()) {
             return None;
         }
         let open = self.opens.get(open)?;
-        self.session(&open).opens().has_locks(&open.handle).then(|| open.handle.clone())
+        self.session(&open).opens().keeps_others_out(&open.handle).then(|| open.handle.clone())
     }
 
     pub(super) async fn write_now(

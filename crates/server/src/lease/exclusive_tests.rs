@@ -281,9 +281,13 @@ fn rights_end_with_their_lease() {
     );
     machine.give_back(ONE, lease);
     assert_eq!((machine.asked(), machine.look(TWO, FILE, 1)), (vec![], Verdict::Go), "it has seen to the end");
+    // Who looked before may keep nothing of what he saw.
+    let before = machine.stamp();
     machine.grant(ONE, FILE, EXCLUSIVE).unwrap();
     assert!(machine.leases.give_right(ONE, FILE, &DRAWN).is_some());
     machine.leases.share(ONE, FILE, &mut machine.actions);
+    assert!(machine.leases.hides(TWO, FILE, before));
+    assert_eq!(machine.grant_of(TWO, (FILE, DATA), before, Aspects::empty()), None);
     assert_eq!((machine.asked(), machine.look(TWO, FILE, 1)), (vec![], Verdict::Go));
     machine.grant(ONE, OTHER, EXCLUSIVE).unwrap();
     assert!(machine.leases.give_right(ONE, OTHER, &DRAWN).is_some());

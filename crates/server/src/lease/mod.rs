@@ -329,6 +329,7 @@ impl Leases {
         let exclusive = self.holder(inode).filter(|(_, held)| held.client == client);
         if let Some((at, _)) = exclusive {
             self.table.take_writes(at);
+            self.ends_straight(client, inode);
             self.rights.remove(&(client, inode));
             self.wake(inode, actions);
         }
