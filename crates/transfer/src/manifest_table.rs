@@ -52,6 +52,15 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Makes the name of a manifest stable, and that of its signature beside it.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    match File::open(folder_of(path)).and_then(|folder| folder.sync_all()) {
+        // As for directories of a copy: this file system cannot, or not for who may not read it.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EACCES)) => Ok(()),
+        synced => synced,
+    }
+}
+
 /// A temporary name beside a manifest's own.
 pub fn part_of(path: &Path) -> PathBuf {
     folder_of(path).join(format!(".aqueduct-part-{:016x}", random()))
@@ -63,7 +72,8 @@ pub fn settle(part: &Path, path: &Path, signer: Option<&Signer>) -> io::Result<(
     let name = |whole: &Path| -> io::Result<()> {
         let signature = signer.map(|signer| signer.sign(whole)).transpose().map_err(io::Error::other)?;
         fs::rename(whole, path)?;
-        signature.map_or(Ok(()), |signature| signature.write(path)).map_err(io::Error::other)
+        signature.map_or(Ok(()), |signature| signature.write(path)).map_err(io::Error::other)?;
+        sync_folder(path)
     };
     if !is_table(path) {
         return name(part);

@@ -116,6 +116,15 @@ fn a_manifest_has_its_name_when_it_is_whole() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
 
+#[test]
+fn the_folder_of_a_manifest_is_made_stable_wherever_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in [&folder.path().join("m"), Path::new("m")] {
+        sync_folder(path).unwrap();
+    }
+    assert!(sync_folder(&folder.path().join("none/m")).is_err());
+}
+
 proptest! {
     #[test]
     fn bytes_that_were_changed_are_read_or_refused(at in any::<prop::sample::Index>(), to in any::<u8>()) {
