@@ -726,6 +726,12 @@ fn make_other(job: &Job, item: &Item, seen: &Seen, present: Option<&Seen>, text:
     }
     let finish = || -> Result<(), Fault> {
         let node = target.other(&part).trying("setting its attributes")?;
+        // Who may write to the directory too may have put something else there, which is not given
+        // away.
+        let made = node.seen().trying("looking at what was made")?.attr;
+        if (made.kind(), made.rdev) != (seen.attr.kind(), seen.attr.rdev) || made.nlink > 1 {
+            return Err(Fault::new("setting its attributes", "what was made has been replaced meanwhile"));
+        }
         if item.dir.bequeaths && text.is_none() {
             attributes::disinherit(&*node).trying("removing what its directory gave it")?;
         }

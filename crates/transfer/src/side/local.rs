@@ -61,11 +61,9 @@ pub struct LocalDirectory(OwnedFd);
 /// A regular file of this machine.
 pub struct LocalFile(OwnedFd);
 
-/// A name that is neither: held by its inode, which has no descriptor for reading.
-struct LocalOther {
-    directory: OwnedFd,
-    name: Box<[u8]>,
-}
+/// What is neither, held by its inode: whoever has its name lead to another in the meantime has
+/// nothing of that changed.
+struct LocalOther(OwnedFd);
 
 impl LocalDirectory {
     /// Opens the directory at a path, through links.
@@ -252,56 +250,52 @@ open_node!(LocalDirectory);
 open_node!(LocalFile);
 
 impl LocalOther {
-    /// A path of this inode for calls that know no descriptors of links and devices.
+    /// A path that leads to the inode itself, also to a link, for calls that take no descriptor of
+    /// such.
     fn path(&self) -> std::path::PathBuf {
-        path_of(self.directory.as_fd(), &self.name)
+        Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string())
     }
 }
 
 impl Node for LocalOther {
     fn seen(&self) -> Result<Seen, Errno> {
-        let (flags, name) = (AtFlags::SYMLINK_NOFOLLOW, OsStr::from_bytes(&self.name));
-        Ok(seen(&rustix::fs::statx(&self.directory, name, flags, LOOKING)?))
+        look_at(self.0.as_fd())
     }
 
     fn set(&self, set: &SetAttr) -> Result<(), Errno> {
-        let (flags, name) = (AtFlags::SYMLINK_NOFOLLOW, OsStr::from_bytes(&self.name));
         if set.uid.is_some() || set.gid.is_some() {
             let (uid, gid) = owner(set);
-            rustix::fs::chownat(&self.directory, name, uid, gid, flags)?;
+            rustix::fs::chownat(&self.0, c"", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if let Some(bits) = set.mode {
-            // By the inode: the name might have become that of a link.
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let fd = rustix::fs::openat(&self.directory, name, flags, Mode::empty())?;
-            if look_at(fd.as_fd())?.attr.kind() == libc::S_IFLNK {
+            if self.seen()?.attr.kind() == libc::S_IFLNK {
                 return Err(Errno::EOPNOTSUPP);
             }
-            rustix::fs::chmod(Path::new("/proc/self/fd").join(fd.as_raw_fd().to_string()), mode(bits))?;
+            rustix::fs::chmod(self.path(), mode(bits))?;
         }
         if let Some(times) = timestamps(set) {
-            rustix::fs::utimensat(&self.directory, name, &times, flags)?;
+            rustix::fs::utimensat(rustix::fs::CWD, self.path(), &times, AtFlags::empty())?;
         }
         Ok(())
     }
 
     fn xattrs(&self) -> Result<Xattrs, Errno> {
         let path = self.path();
-        let list = |buffer: &mut [u8]| rustix::fs::llistxattr(&path, buffer);
-        xattrs_by(list, |name, buffer| rustix::fs::lgetxattr(&path, name, buffer))
+        let list = |buffer: &mut [u8]| rustix::fs::listxattr(&path, buffer);
+        xattrs_by(list, |name, buffer| rustix::fs::getxattr(&path, name, buffer))
     }
 
     fn set_xattr(&self, name: &[u8], value: Option<&[u8]>) -> Result<(), Errno> {
         let (path, name) = (self.path(), OsStr::from_bytes(name));
         match value {
-            Some(value) => rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty())?,
-            None => rustix::fs::lremovexattr(&path, name)?,
+            Some(value) => rustix::fs::setxattr(&path, name, value, XattrFlags::empty())?,
+            None => rustix::fs::removexattr(&path, name)?,
         }
         Ok(())
     }
 
     fn sync(&self) -> Result<(), Errno> {
-        Ok(rustix::fs::fsync(&self.directory)?)
+        Err(Errno::EOPNOTSUPP) // its directory can
     }
 }
 
@@ -470,7 +464,9 @@ impl Directory for LocalDirectory {
 
     fn other(&self, name: &[u8]) -> Result<Box<dyn Node>, Errno> {
         aqueduct_fs::check_name(name)?;
-        Ok(Box::new(LocalOther { directory: self.0.try_clone()?, name: name.into() }))
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.0, OsStr::from_bytes(name), flags, Mode::empty())?;
+        Ok(Box::new(LocalOther(fd)))
     }
 
     fn read_link(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
@@ -605,5 +601,34 @@ mod tests {
         assert!(root.directory(b"proc").is_ok());
         assert_eq!(root.unmounted(b"proc").err(), Some(Errno::EXDEV));
         assert_eq!(root.same_mount(b"proc").err(), Some(Errno::EXDEV));
+    }
+
+    #[test]
+    fn attributes_are_those_of_what_was_opened_whatever_its_name_leads_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = LocalDirectory(rustix::fs::open(folder.path(), flags, Mode::empty()).unwrap());
+        for (name, kind) in [("link", libc::S_IFLNK), ("fifo", libc::S_IFIFO)] {
+            match kind {
+                libc::S_IFLNK => directory.make_symlink(name.as_bytes(), b"anywhere").unwrap(),
+                _ => directory.make_other(name.as_bytes(), kind, 0).unwrap(),
+            }
+            let node = directory.other(name.as_bytes()).unwrap();
+            std::fs::rename(at(name), at("moved")).unwrap();
+            std::fs::write(at(name), "").unwrap();
+            let before = directory.look(name.as_bytes()).unwrap();
+            let time = aqueduct_fs::Time { seconds: 1_000_000, nanos: 5 };
+            let set = SetAttr { mtime: Some(SetTime::At(time)), gid: Some(before.attr.gid), ..SetAttr::default() };
+            node.set(&set).unwrap();
+            let mode = node.set(&SetAttr { mode: Some(0o621), ..SetAttr::default() });
+            assert_eq!(mode.is_err(), kind == libc::S_IFLNK);
+            assert_eq!(node.xattrs(), directory.xattrs_of(b"moved", &before));
+            assert!(directory.look(name.as_bytes()).unwrap().is_as(&before));
+            let moved = directory.look(b"moved").unwrap();
+            assert_eq!((moved.attr.mtime, moved.attr.kind()), (time, kind));
+            assert!(kind == libc::S_IFLNK || moved.attr.mode & 0o777 == 0o621);
+            std::fs::remove_file(at("moved")).unwrap();
+        }
     }
 }
