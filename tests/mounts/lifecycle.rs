@@ -368,7 +368,7 @@ fn a_killed_client_leaves_nothing_behind() {
         assert!(!one.server.open_below(one.export.path()).is_empty());
         assert_eq!(one.server.sessions(), 1);
         one.mount.process.signal(Signal::KILL);
-        wait_until("the server has closed its files", Duration::from_secs(15), || {
+        wait_until("the server has closed its files", Duration::from_secs(25), || {
             one.server.open_below(one.export.path()).is_empty() && one.server.sessions() == 0
         });
         // Also not in the hidden folder, where the server kept what was unlinked.

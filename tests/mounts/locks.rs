@@ -12,8 +12,9 @@ use crate::agent::Agent;
 use crate::common::ways::are_direct;
 use crate::common::{Mount, Output, Pair, Server, aqueduct, directory, program_for_all, run, test, wait_until};
 
-/// The server keeps the session of a vanished client for its grace time (5 s), then frees its locks.
-const FREED_AFTER: Duration = Duration::from_secs(15);
+/// The server keeps the session of a killed client for its grace time (5 s; of one behind a router
+/// 15), then frees its locks.
+const FREED_AFTER: Duration = Duration::from_secs(25);
 
 /// How each kind of lock is asked for: exclusive, shared, given back.
 const KINDS: [[&str; 3]; 3] = [

@@ -62,8 +62,8 @@ pub struct Limits {
     /// How long a session outlives its last connection when the client did not say goodbye. Then
     /// its locks and opens are freed.
     pub session_grace: Duration,
-    /// As `session_grace`, when the client has vanished: the path to it may be mended, or its
-    /// machine is gone.
+    /// As `session_grace`, when the client has vanished, or a connection by a router has ended: the
+    /// path to it may be mended, or its machine is gone.
     pub vanished_grace: Duration,
     /// How long after a start earlier clients may take to come back. Nobody else can take locks
     /// meanwhile.

@@ -332,7 +332,9 @@ impl ServerEndpoint {
     /// A connection has left its session; more than once does no harm.
     fn left(&self, joined: &Joined, connection: &Arc<Connection>, vanished: bool) {
         joined.session.waits.left();
-        match joined.session.remove_connection(connection, vanished) {
+        // The end of a router looks like that of the client behind it, which lives on.
+        let is_cut = vanished || self.is_routed.load(Ordering::SeqCst);
+        match joined.session.remove_connection(connection, is_cut) {
             Some(forsaken) => self.server.expire_later(&joined.session, forsaken),
             // What it was asked for there may be lost.
             None if joined.lane == Lane::Control => {
