@@ -50,17 +50,15 @@ pub(crate) use kinds::{changes_names_or_attributes, waits_for_disk};
 use admit::Try;
 use job::Job;
 
-/// What has come of a request that changes something.
-enum Tried<'a> {
+/// Why a request that changes something was not executed.
+enum Undone {
     /// It has to wait for others' leases.
-    Wait,
+    Waits,
     /// The server dies here, in a test.
     Dies,
-    /// It was executed, or refused.
-    Done(Done<'a>),
 }
 
-/// What was executed.
+/// What has come of a request that was executed, or refused.
 struct Done<'a> {
     result: Result<Reply, Errno>,
     /// Taken before.
@@ -382,9 +380,9 @@ impl Job {
     ) -> Option<Done<'_>> {
         loop {
             match self.try_call(attached, context, request, (change, survives)).await {
-                Tried::Done(done) => return Some(done),
-                Tried::Dies => return None,
-                Tried::Wait => {}
+                Ok(done) => return Some(done),
+                Err(Undone::Dies) => return None,
+                Err(Undone::Waits) => {}
             }
             if !self.is_woken(change).await {
                 return None;
@@ -398,7 +396,7 @@ impl Job {
         context: &Context,
         request: &Request<'_>,
         (change, survives): (&mut Change<'_>, bool),
-    ) -> Tried<'_> {
+    ) -> Result<Done<'_>, Undone> {
         let filesystem = &*attached.filesystem;
         let is_noted = survives && self.session.survives();
         let names = match self.server.keeps_sessions() {
@@ -417,12 +415,12 @@ impl Job {
         };
         let touched = match touched {
             Ok(touched) => touched,
-            Err(error) => return Tried::Done(Done { result: Err(error), stamp: 0, names }),
+            Err(error) => return Ok(Done { result: Err(error), stamp: 0, names }),
         };
         match change.try_begin(&touched) {
             Verdict::Go => {}
-            Verdict::Wait => return Tried::Wait,
-            Verdict::Late => return Tried::Done(Done { result: Err(Errno::ESTALE), stamp: 0, names }),
+            Verdict::Wait => return Err(Undone::Waits),
+            Verdict::Late => return Ok(Done { result: Err(Errno::ESTALE), stamp: 0, names }),
         }
         let _appends_wait = self.resizes(filesystem, context, request, &found).await;
         let intent = match is_noted {
@@ -430,11 +428,11 @@ impl Job {
             false => None,
         };
         if self.session.is_handed_over() || survives && !self.intend(intent) {
-            return Tried::Dies;
+            return Err(Undone::Dies);
         }
         let stamp = self.server.leases.stamp();
         let result = filesystem.call(context, request.clone()).await;
-        Tried::Done(Done { result, stamp, names })
+        Ok(Done { result, stamp, names })
     }
 
     /// A change that this request is going to make.
