@@ -119,7 +119,7 @@ fn a_manifest_has_its_name_when_it_is_whole() {
 #[test]
 fn the_folder_of_a_manifest_is_made_stable_wherever_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    for path in [&folder.path().join("m"), Path::new("m")] {
+    for path in [folder.path().join("m").as_path(), Path::new("m")] {
         sync_folder(path).unwrap();
     }
     assert!(sync_folder(&folder.path().join("none/m")).is_err());
