@@ -141,8 +141,9 @@ fn nobody_writes_to_an_object_before_it_is_written_down() {
 fn a_size_that_could_not_be_written_down_is_none() {
     let volume = Volume::new(1, 1);
     let process = volume.start(usize::MAX);
-    process.put("file", &content(1, 40_000)).unwrap();
-    let open = process.open("file", READ_WRITE).unwrap();
+    // Nothing is written down of its objects yet that would change too.
+    let (_, open) = process.create("file", OpenFlags::empty()).unwrap();
+    process.write(open, 0, &content(1, 40_000)).unwrap();
     process.set_size("file", 3000).unwrap();
     let (context, handle) = (context(), process.look_up("file").unwrap().handle);
     let set = SetAttr { size: Some(100), ..SetAttr::default() };
