@@ -189,6 +189,22 @@ fn no_lock_is_given_up_while_what_was_written_under_it_is_under_way(space: LockS
     fixture.end();
 }
 
+/// Its program need not wait for it, and is told where its time went all the same.
+#[test]
+fn a_write_under_a_lock_tells_what_it_waited_for() {
+    let mut fixture = Fixture::new();
+    fixture.go_on = channel().0;
+    let node = fixture.node();
+    let held = node.create("file");
+    node.lock(held, 1, LockKind::Write, false).unwrap();
+    let context = Context { cancel: Cancel::traced(None), ..context() };
+    node.write_as(&context, held, b"text").unwrap();
+    let taken = context.steps().take();
+    assert!(taken.steps.len() as u32 + taken.brief.0 > 0, "{taken:?}");
+    end(node);
+    fixture.end();
+}
+
 /// A client that leaves while its server dies ends, whatever it still keeps.
 #[test]
 fn a_client_that_leaves_a_dying_server_ends() {

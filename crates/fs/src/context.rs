@@ -66,6 +66,12 @@ impl Context {
     pub fn steps(&self) -> &Steps {
         self.cancel.steps()
     }
+
+    /// The same operation, which goes on when the caller no longer waits.
+    pub fn lasting(&self) -> Context {
+        let state = CancelState { of: Some(self.cancel.clone()), ..CancelState::default() };
+        Context { cancel: Cancel(Arc::new(state)), ..self.clone() }
+    }
 }
 
 /// A flag that ends one operation early. Whoever waits for others (a lock, a server) watches it, settles the operation, and returns
@@ -79,6 +85,8 @@ struct CancelState {
     waker: Mutex<Option<Waker>>,
     /// Of the same operation; here, so that an operation allocates once.
     steps: Steps,
+    /// Whose steps count instead: this is of the same operation.
+    of: Option<Cancel>,
 }
 
 impl Cancel {
@@ -89,7 +97,7 @@ impl Cancel {
 
     /// What the operation waited for so far.
     pub fn steps(&self) -> &Steps {
-        &self.0.steps
+        self.0.of.as_ref().map_or(&self.0.steps, Cancel::steps)
     }
 
     /// Asks the operation to end; it may already have.

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use crate::activity::{LEVELS, Station, level};
 use crate::shard::{self, Padded};
 
-/// The bits of how many are under way. More are not told apart: a session has fewer slots.
+/// The bits of how many are under way. More are not told apart, nor are more than 32 in a
+/// [`Station`].
 const UNDER_WAY_BITS: u32 = 16;
 const UNDER_WAY_MAX: u64 = (1 << UNDER_WAY_BITS) - 1;
 
@@ -58,14 +59,14 @@ impl Default for Recorder {
     }
 }
 
-/// A time in ticks, of those that [`Shared::state`] has room for; never 0.
+/// A time in ticks, of those that [`Shared::state`] has room for; not 0, which is none.
 fn ticks(now: Instant) -> u64 {
     /// Before the first, so that one that was read before it and comes later is told from it.
     const BEFORE: Duration = Duration::from_secs(3600);
     static START: OnceLock<Instant> = OnceLock::new();
     let start = START.get_or_init(|| now.checked_sub(BEFORE).unwrap_or(now));
     let nanos = now.saturating_duration_since(*start).as_nanos() as u64;
-    (nanos / TICK_NANOS + 1) & TICKS_MAX
+    ((nanos / TICK_NANOS + 1) & TICKS_MAX).max(1)
 }
 
 /// The natural logarithm of a time in seconds, to 2e-5. The C library's is exact, takes several

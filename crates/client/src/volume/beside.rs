@@ -162,7 +162,7 @@ impl Volume {
     ) -> Result<Written, Errno> {
         let volume = self.this.upgrade().ok_or(Errno::EINTR)?;
         let (group, of_work) = (self.sessions[0].groups()[0].clone(), volume.clone());
-        let own = Context { cancel: Cancel::default(), ..context.clone() };
+        let own = context.lasting();
         let mut its = std::mem::take(brought);
         let work = Box::pin(async move {
             let done = of_work.write_now(&own, write, &mut its).await;
@@ -276,7 +276,7 @@ impl Volume {
             return Err(Errno::EINTR); // who asked for it believes that he has none
         }
         let Some(volume) = self.this.upgrade() else { return Err(Errno::EINTR) };
-        let context = Context { cancel: Cancel::default(), ..context.clone() };
+        let context = context.lasting();
         self.sessions[0].groups()[0].spawn(async move {
             poll_fn(|task| volume.lanes.poll_none_abandoned(&handle, task)).await;
             let done = volume.call_now(&context, &request, &mut Brought::default()).await;

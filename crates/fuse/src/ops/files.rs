@@ -2,9 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use aqueduct_fs::{
-    Cancel, Context, Errno, FallocateFlags, Hold, LockKind, OpenFlags, OpenId, ReadAt, Request, SeekTo, Source, WriteAt,
-};
+use aqueduct_fs::{Errno, FallocateFlags, Hold, LockKind, OpenFlags, OpenId, ReadAt, Request, SeekTo, Source, WriteAt};
 use aqueduct_worker::Group;
 
 use crate::abi::{
@@ -58,7 +56,7 @@ async fn flush(job: &Job) -> Result<(), Errno> {
     let has_locks = || shared.nodes.marks(job.header.nodeid).locked;
     if let Some(group) = Group::current().filter(|_| is_left && has_locks()) {
         let (shared, under_way) = (shared.clone(), shared.releases.enter());
-        let context = Context { cancel: Cancel::default(), ..job.context.clone() };
+        let context = job.context.lasting();
         group.spawn(async move {
             if let Err(error) = shared.filesystem.call(&context, Request::Flush { open, owner }).await {
                 tracing::debug!(%error, "what a killed program had locked could not be given up");
