@@ -35,6 +35,12 @@ pub fn are_direct() -> bool {
     direct
 }
 
+/// Within what time the server frees what a killed client had: its grace is 5 s, and 15 s for one
+/// behind a router.
+pub fn freed_within() -> Duration {
+    Duration::from_secs(if number("ROUTERS", 0) == 0 { 15 } else { 25 })
+}
+
 /// What the environment has as a number, else `usual`.
 pub fn number(name: &str, usual: usize) -> usize {
     std::env::var(name).map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::agent::Agent;
+use crate::common::ways::freed_within;
 use crate::common::{
     FileSystem, Mount, One, Process, SOON, Server, aqueduct, directory, directory_for_devices, disk_directory, errno,
     have, is_mounted, mount_point, own_mounts, program_for_all, run, shell, skip, test, wait_until,
@@ -368,7 +369,7 @@ fn a_killed_client_leaves_nothing_behind() {
         assert!(!one.server.open_below(one.export.path()).is_empty());
         assert_eq!(one.server.sessions(), 1);
         one.mount.process.signal(Signal::KILL);
-        wait_until("the server has closed its files", Duration::from_secs(25), || {
+        wait_until("the server has closed its files", freed_within(), || {
             one.server.open_below(one.export.path()).is_empty() && one.server.sessions() == 0
         });
         // Also not in the hidden folder, where the server kept what was unlinked.

@@ -9,12 +9,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
-use crate::common::ways::are_direct;
+use crate::common::ways::{are_direct, freed_within};
 use crate::common::{Mount, Output, Pair, Server, aqueduct, directory, program_for_all, run, test, wait_until};
-
-/// The server keeps the session of a killed client for its grace time (5 s; of one behind a router
-/// 15), then frees its locks.
-const FREED_AFTER: Duration = Duration::from_secs(25);
 
 /// How each kind of lock is asked for: exclusive, shared, given back.
 const KINDS: [[&str; 3]; 3] = [
@@ -248,8 +244,8 @@ fn a_killed_client_frees_its_locks() {
         wanted.tell("process 0 W 0 0 wait");
         assert!(wanted.is_waiting());
         left.process.signal(Signal::KILL);
-        wanted.answer_within(FREED_AFTER).expect("freed after the grace time").unwrap();
-        wait_until("the flock is free", FREED_AFTER, || wanted.ask("flock 0 W").is_ok());
+        wanted.answer_within(freed_within()).expect("freed after the grace time").unwrap();
+        wait_until("the flock is free", freed_within(), || wanted.ask("flock 0 W").is_ok());
     });
 }
 
